@@ -1,0 +1,3 @@
+"""Loads pytester, which pytest accepts only from the conftest at the root."""
+
+pytest_plugins = ["pytester"]

@@ -1,0 +1,188 @@
+"""Run the examples of a page, and refresh the terminal output that it shows.
+
+    python docs/generate.py               every page
+    python docs/generate.py README.md     these pages
+
+A page is a small project of its own, made and run from top to bottom in an empty folder. The
+comment on the line before a block says what the block is:
+
+    <!-- file: NAME -->         it is written to that file; what follows may use it
+    <!-- output: COMMAND -->    it shows COMMAND and what it prints; this script writes it
+    <!-- fragment: REASON -->   it is not run, for that reason
+
+A Python block without a comment is run as a script. A test file that no COMMAND names is run with
+pytest at the end, and any other Python file that no COMMAND names as a script.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+_MARK = re.compile(r"<!-- (file|output|fragment): (.*) -->")
+_HEADER = re.compile(r"(platform|rootdir|configfile|plugins|cachedir)[ :]")
+_NOT_INHERITED = ("PYTEST_", "PYTHONSAFEPATH", "PYTHONWARNINGS", "CI", "BUILD_NUMBER", "TOX_")
+_SAME = (
+    (r"in worker \d+ \(pid \d+\), fetch \d+: (\S+ )?\S*", r"in worker N, fetch N: \1"),
+    (r"DataLoader worker process \d+", "DataLoader worker process N"),
+    (r"\bpid(\(s\))? \d+", "pid N"),
+    (r"\d+(\.\d+)? ?s\b", "N s"),
+    (r"\b\d{2,}\.(bin|py)\b", r"N.\1"),
+    (r"line \d+", "line N"),
+    (r"sample \d+ in batch \d+ holds.*? of sample \d+", "sample N holds sample N"),
+    (r"sample \d+ in \.\.\.", "sample N"),
+    (r"Linux [\w.+-]+", "Linux N"),
+    (r"[=_]{3,}", "=="),
+    (r"\s+(\[\s*\d+%\])", r" \1"),
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page. *start* and *end* are the lines of its fences, from 0."""
+
+    kind: str
+    argument: str
+    language: str
+    text: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A command that a page made us run; *block*, where it shows the output."""
+
+    command: str
+    output: str
+    status: int
+    block: Block | None = None
+
+
+def pages() -> list[Path]:
+    """Every page with examples, relative to the root."""
+    found = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [page.relative_to(ROOT) for page in found]
+
+
+def blocks(text: str) -> Iterator[Block]:
+    """The fenced blocks of a page, in order."""
+    lines = text.splitlines()
+    start, language = -1, ""
+    for number, line in enumerate(lines):
+        if not line.startswith("```"):
+            continue
+        if start < 0:
+            start, language = number, line[3:].strip()
+            continue
+        mark = _MARK.fullmatch(lines[start - 1]) if start else None
+        kind, argument = mark.groups() if mark else ("", "")
+        body = "\n".join(lines[start + 1 : number])
+        yield Block(kind, argument, language, f"{body}\n", start, number)
+        start = -1
+
+
+def run_page(page: Path, folder: Path) -> list[Ran]:
+    """Run everything on *page* in *folder*, which is empty."""
+    every = list(blocks((ROOT / page).read_text(encoding="utf-8")))
+    ran = [each for block in every if (each := _run_block(block, folder))]
+    named = " ".join(each.command for each in ran)
+    for name in dict.fromkeys(block.argument for block in every if block.kind == "file"):
+        if name.endswith(".py") and name not in named and name != "conftest.py":
+            tool = "pytest" if name.startswith("test_") else "python"
+            ran.append(_run(f"{tool} {name}", folder))
+    return ran
+
+
+def _run_block(block: Block, folder: Path) -> Ran | None:
+    if block.kind == "output":
+        return _run(block.argument, folder, block)
+    if block.kind == "file":
+        path = folder / block.argument
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(block.text, encoding="utf-8")
+    elif block.kind != "fragment" and block.language == "python":
+        name = f"line_{block.start + 2}.py"
+        (folder / name).write_text(block.text, encoding="utf-8")
+        return _run(f"python {name}", folder)
+    return None
+
+
+def _run(command: str, folder: Path, block: Block | None = None) -> Ran:
+    tool, *arguments = shlex.split(command)
+    temporary = folder / ".tmp"
+    temporary.mkdir(exist_ok=True)
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)
+    }
+    environment |= {"COLUMNS": "88", "PYTEST_DEBUG_TEMPROOT": str(temporary)}
+    if tool == "pytest":
+        environment |= {"PYTHONSAFEPATH": "1", "PYTEST_ADDOPTS": "-p no:cacheprovider"}
+    start = [sys.executable, "-m", "pytest"] if tool == "pytest" else [sys.executable]
+    done = subprocess.run(
+        [*start, *arguments],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    return Ran(command, _shown(done.stdout, folder), done.returncode, block)
+
+
+def _shown(output: str, folder: Path) -> str:
+    """*output* as a page shows it: without this machine's paths, and what only it has."""
+    temporary = rf"{re.escape(str(folder))}/\.tmp/pytest-of-[^/]+/pytest-\d+"
+    text = re.sub(temporary, "/tmp/pytest-of-you/pytest-0", output)
+    text = text.replace(str(folder), "/home/you/project")
+    text = re.sub(r"Linux (\d+\.\d+)[\w.+-]*", r"Linux \1", text)
+    lines = (line.rstrip() for line in text.splitlines() if not _HEADER.match(line))
+    return "\n".join(lines).strip("\n") + "\n"
+
+
+def same(text: str) -> str:
+    """*text* without what differs from run to run: processes, times, which worker was first."""
+    for pattern, replacement in _SAME:
+        text = re.sub(pattern, replacement, text)
+    return text
+
+
+def body(ran: Ran) -> str:
+    """The block that shows *ran*."""
+    return f"$ {ran.command}\n{ran.output}"
+
+
+def refresh(page: Path) -> bool:
+    """Write the output blocks of *page* anew where they changed; whether one did."""
+    with tempfile.TemporaryDirectory() as folder:
+        ran = run_page(page, Path(folder))
+    lines = (ROOT / page).read_text(encoding="utf-8").splitlines()
+    changed = False
+    for each in reversed(ran):
+        if each.block is not None and same(each.block.text) != same(body(each)):
+            lines[each.block.start + 1 : each.block.end] = body(each).splitlines()
+            changed = True
+        if each.block is None and each.status:
+            sys.stderr.write(f"{page}: {each.command} failed:\n{each.output}\n")
+    (ROOT / page).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return changed
+
+
+def main() -> None:
+    """Refresh the pages that are named, or all."""
+    for page in [Path(name) for name in sys.argv[1:]] or pages():
+        print(page, "changed" if refresh(page) else "is as it was")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Real storage and process faults under real multi-worker PyTorch DataLoaders, judged.
+
+Three levels, each built on the one below: ``check_dataset`` (the battery), ``run_trial`` (one
+schedule of faults), ``inject`` (faults around your own loop). Importing this package imports
+neither torch nor Hypothesis.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_dataloader_faults import exceptions as exceptions
+    from pytest_dataloader_faults import faults as faults
+    from pytest_dataloader_faults._trial import run_trial as run_trial
+    from pytest_dataloader_faults.conformance import check_dataset as check_dataset
+    from pytest_dataloader_faults.injection import inject as inject
+    from pytest_dataloader_faults.outcomes import Outcome as Outcome
+    from pytest_dataloader_faults.verdicts import Contract as Contract
+    from pytest_dataloader_faults.verdicts import Verdict as Verdict
+
+__all__ = (
+    "Contract",
+    "Outcome",
+    "Verdict",
+    "check_dataset",
+    "exceptions",
+    "faults",
+    "inject",
+    "run_trial",
+)
+
+_HOMES = {
+    "Contract": "verdicts",
+    "Outcome": "outcomes",
+    "Verdict": "verdicts",
+    "check_dataset": "conformance",
+    "inject": "injection",
+    "run_trial": "_trial",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what a name stands for when it is first asked for (PEP 562)."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("pytest-dataloader-faults")
+    if name in ("exceptions", "faults"):
+        return import_module(f"{__name__}.{name}")
+    if name in _HOMES:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    message = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(message)
+
+
+def __dir__() -> list[str]:
+    """For completion in shells."""
+    return sorted([*__all__, "__version__"])

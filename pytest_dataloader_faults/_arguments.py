@@ -1,0 +1,37 @@
+"""Arguments that several functions take: what they may be. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
+
+_SEEDS = 2**32
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_time(value: Any) -> bool:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and math.isfinite(value) and value > 0
+
+
+_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "make_dataset": (callable, "callable, such as lambda: MyDataset()"),
+    "epochs": (lambda value: _is_int(value) and value >= 1, "1 or more"),
+    "deadline": (_is_time, "a positive number of seconds"),
+    "seed": (lambda value: _is_int(value) and 0 <= value < _SEEDS, "an int from 0 to 2**32 - 1"),
+}
+
+
+def check(**arguments: Any) -> None:
+    """Raise InvalidArgumentError for the first of *arguments* that breaks the rule of its name."""
+    for name, value in arguments.items():
+        allows, allowed = _RULES[name]
+        if not allows(value):
+            message = f"{name}={value!r} must be {allowed}"
+            raise InvalidArgumentError(message)

@@ -1,0 +1,175 @@
+"""The checks of the battery: what each promises, and the faults it needs. Pure.
+
+A check sees what recon found and answers with a schedule, or says why it does not apply.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from pytest_dataloader_faults.faults import (
+    ClosedDescriptor,
+    DescriptorExhaustion,
+    Fault,
+    OpenError,
+    ReadError,
+    TruncatedFile,
+    WorkerKilled,
+)
+from pytest_dataloader_faults.outcomes import Outcome
+
+_LISTED = 4
+_HALVES = 2
+
+
+@dataclass(frozen=True)
+class Recon:
+    """What a dataset does when nothing is wrong.
+
+    Attributes:
+        control: One epoch with workers, the engine on and no fault.
+        opened: The data files that workers open.
+        read: Those they read or have mapped.
+        reads: The reads of the busiest worker.
+        fetches: The batches that worker 0 makes.
+
+    """
+
+    control: Outcome
+    opened: tuple[str, ...]
+    read: tuple[str, ...]
+    reads: int
+    fetches: int
+
+    @classmethod
+    def of(cls, control: Outcome, matches: Callable[[str], bool]) -> Recon:
+        """Sum up *control*, as far as files are concerned that *matches* means."""
+        per_worker = [
+            {path: counts for path, counts in worker.files.items() if matches(path)}
+            for worker in control.workers
+        ]
+        opened = {path for files in per_worker for path, (opens, _, _) in files.items() if opens}
+        read = {path for files in per_worker for path, (_, reads, _) in files.items() if reads}
+        return cls(
+            control,
+            tuple(sorted(opened)),
+            tuple(sorted(read)),
+            max((sum(counts[1] for counts in files.values()) for files in per_worker), default=0),
+            max((each.fetches for each in control.workers if each.worker == 0), default=0),
+        )
+
+
+@dataclass(frozen=True)
+class Unsuitable:
+    """Why a check does not apply to a dataset."""
+
+    reason: str
+
+
+Plan: TypeAlias = tuple[Fault, ...] | Unsuitable
+
+
+@dataclass(frozen=True)
+class Check:
+    """One item of the battery. *changes* are loader options that it needs."""
+
+    name: str
+    promise: str
+    plan: Callable[[Recon], Plan]
+    changes: dict[str, Any] = field(default_factory=dict)
+
+
+def _pattern(paths: tuple[str, ...]) -> str | tuple[str, ...]:
+    """Globs for exactly these files: each by name, or their folder if they are many."""
+    names = tuple(glob.escape(path) for path in paths)
+    if len(names) == 1:
+        return names[0]
+    if len(names) <= _LISTED:
+        return names
+    ends = {os.path.splitext(path)[1] for path in paths}
+    end = ends.pop() if len(ends) == 1 else ""
+    return f"{glob.escape(os.path.commonpath(paths))}/*{glob.escape(end)}"
+
+
+def _no_fault(_: Recon) -> Plan:
+    return ()
+
+
+def _on_opened(make: Callable[[Any], Fault]) -> Callable[[Recon], Plan]:
+    def plan(recon: Recon) -> Plan:
+        if not recon.opened:
+            return Unsuitable("its workers open no data file")
+        return (make(_pattern(recon.opened)),)
+
+    return plan
+
+
+def _on_read(make: Callable[[Any], Fault]) -> Callable[[Recon], Plan]:
+    def plan(recon: Recon) -> Plan:
+        if not recon.read:
+            return Unsuitable("its workers read no data file")
+        return (make(_pattern(recon.read)),)
+
+    return plan
+
+
+def _read_in_the_middle(times: int | None) -> Callable[[Recon], Plan]:
+    def plan(recon: Recon) -> Plan:
+        if recon.reads < _HALVES:
+            return Unsuitable(f"the busiest worker makes {recon.reads} reads, fewer than {_HALVES}")
+        # Of an even number of items this is the last read of one, not the first of the next: it is
+        # for content, and not for a header.
+        nth = max(_HALVES, recon.reads // _HALVES)
+        return (ReadError(_pattern(recon.read), nth=nth, times=times),)
+
+    return plan
+
+
+def _killed_in_the_middle(recon: Recon) -> Plan:
+    if recon.fetches < _HALVES:
+        return Unsuitable(f"worker 0 makes {recon.fetches} batches, fewer than {_HALVES}")
+    return (WorkerKilled(at=recon.fetches // _HALVES + 1),)
+
+
+CHECKS: dict[str, Check] = {
+    check.name: check
+    for check in (
+        Check("workers-agree", "N workers give what the main process gives", _no_fault),
+        Check(
+            "pickles",
+            "the dataset reaches a spawned worker",
+            _no_fault,
+            {"multiprocessing_context": "spawn", "num_workers": 1},
+        ),
+        Check("open-error", "files that cannot be opened are no surprise", _on_opened(OpenError)),
+        Check("read-error-first", "the disk fails at the first read", _on_read(ReadError)),
+        Check("read-error-later", "the disk fails half way", _read_in_the_middle(None)),
+        Check("read-error-transient", "one read fails, the next works", _read_in_the_middle(1)),
+        Check(
+            "truncated-half",
+            "files end in the middle",
+            _on_read(lambda path: TruncatedFile(path, keep=0.5)),
+        ),
+        Check(
+            "truncated-empty",
+            "files are empty",
+            _on_read(lambda path: TruncatedFile(path, keep=0)),
+        ),
+        Check(
+            "closed-descriptor",
+            "a descriptor is closed under the dataset",
+            _on_read(ClosedDescriptor),
+        ),
+        Check(
+            "descriptor-exhaustion",
+            "no descriptor is left",
+            lambda _: (DescriptorExhaustion(),),
+        ),
+        Check("worker-killed-first", "a worker dies at once", lambda _: (WorkerKilled(),)),
+        Check("worker-killed-middle", "a worker dies half way", _killed_in_the_middle),
+    )
+}

@@ -1,0 +1,85 @@
+"""Does the text of an error tell what went wrong? Pure.
+
+Some facts about errors that cross from a worker to the loader. torch rebuilds the exception from
+its text, so *errno* and *filename* are lost and only the text can be judged (torch/_utils.py,
+``ExceptionWrapper``). That text holds the worker's whole traceback: lines of a traceback's frames
+are indented, lines of the exceptions themselves are not. Only the latter count, or a source line
+that happens to say "truncated" would make any error a clear one. A cause chained with ``raise ...
+from`` stays in the text, one cut off with ``from None`` does not.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+
+from pytest_dataloader_faults.faults import (
+    ClosedDescriptor,
+    DescriptorExhaustion,
+    Fault,
+    WorkerKilled,
+)
+
+_DEATH = re.compile(
+    r"is killed by signal|exited unexpectedly|exit code|Connection(Reset|Refused|Aborted)Error"
+    r"|BrokenPipeError|EOFError|FileNotFoundError"
+)
+_BAD_CONTENT = re.compile(
+    r"truncat|corrupt|malformed|damaged|broken|incomplete|invalid|unexpected (?!keyword)|mismatch"
+    r"|cannot identify|not enough|\bshort(er)?\b|too (small|few)|(smaller|larger|greater) than"
+    r"|premature|ended before|no data|empty|ran out|end of (file|data|input|stream|archive)|EOF"
+    r"|CRC|checksum|magic|signature|header|footer|decod|deserializ|unpickl|parse|unpack"
+    r"|buffer (size|length|is)|reshape|not a (zip|valid)|could only read|fully written"
+    r"|bytes? (expected|missing|remain)|expected \d+|out of (bounds|range)|BadZip|Unidentified",
+    re.IGNORECASE,
+)
+
+
+def messages(text: str) -> str:
+    """The lines of *text* that belong to exceptions rather than to the frames of a traceback."""
+    lines = (line for line in text.splitlines() if line and not line[0].isspace())
+    skipped = ("Traceback (most recent", "Original Traceback", "The above exception", "During hand")
+    return "\n".join(line for line in lines if not line.startswith(skipped))
+
+
+def tells(text: str, fault: Fault, path: str | None, call: str) -> bool:
+    """Whether *text* tells of *fault*, which befell *path* in *call*."""
+    said = messages(text)
+    if names(said, path):
+        return True
+    if isinstance(fault, WorkerKilled):
+        return _DEATH.search(said) is not None
+    if fault.content:
+        return _BAD_CONTENT.search(said) is not None or _tells_signal(said, call)
+    return _tells_errno(said, _errno_of(fault)) or _tells_signal(said, call)
+
+
+def names(text: str, path: str | None) -> bool:
+    """Whether *text* names *path*, or its last part."""
+    return bool(path) and (str(path) in text or os.path.basename(str(path)) in text)
+
+
+def _errno_of(fault: Fault) -> int:
+    import errno
+
+    if isinstance(fault, ClosedDescriptor):
+        return errno.EBADF
+    return errno.EMFILE if isinstance(fault, DescriptorExhaustion) else fault.errno
+
+
+def _tells_errno(said: str, number: int) -> bool:
+    message = os.strerror(number).lower()
+    return message in said.lower() or bool(
+        re.search(rf"errno\s*[=:]?\s*{number}\b", said, re.IGNORECASE)
+    )
+
+
+def _tells_signal(said: str, call: str) -> bool:
+    """A mapping that cannot be read ends the worker by SIGBUS.
+
+    What torch makes of a death is not the dataset's doing, so its own words for one are enough.
+    """
+    if call != "mmap":
+        return False
+    return signal.SIGBUS.name in said or "Bus error" in said or _DEATH.search(said) is not None

@@ -1,0 +1,226 @@
+"""Put this process under a supervisor's filter, for good [runs in the DataLoader worker].
+
+Some facts about the moment between the filter and the supervisor. From the instruction that
+installs the filter, an open(2) of any thread here waits until the supervisor has the listener. So
+everything that the handover needs is imported and looked up before, and the handover itself opens
+nothing. Descriptors and mappings made earlier are listed first: their low numbers go into the
+program.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import resource
+import socket
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_dataloader_faults._engine import _bpf
+from pytest_dataloader_faults._engine._channel import Channel
+from pytest_dataloader_faults._engine._linux import (
+    ARCHITECTURES,
+    MACHINE,
+    SYSCALLS,
+    filter_this_process,
+    map_over,
+)
+from pytest_dataloader_faults._engine._paths import Matcher
+
+_MAX_LISTED = 60
+_MAX_SPAN = 8192
+
+
+@dataclass(frozen=True)
+class Posting:
+    """What a worker has to know to arm itself. Picklable, for spawn and forkserver."""
+
+    address: str
+    supervisor: int
+    globs: tuple[str, ...]
+    every_descriptor: bool
+    every_stat: bool
+    stacks: str | None = None
+
+    def connect(self) -> Channel:
+        """A connection to the supervisor."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        connection.connect(f"\0{self.address}")
+        return Channel(connection)
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """One line of /proc/self/maps that is a file's."""
+
+    start: int
+    length: int
+    protection: int
+    offset: int
+    path: str
+
+
+class Armed:
+    """This process, under its filter."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._begun = 0
+
+    def begin(self) -> None:
+        """Tell that a fetch begins, and wait for leave to go on."""
+        self._begun += 1
+        self._channel.send({"begin": self._begun})
+        self._channel.receive()
+
+    def end(self, *, ended: bool) -> None:
+        """Tell that the fetch is over; *ended*: there are no more."""
+        self._channel.send({"done": self._begun, "ended": ended})
+
+
+def arm(posting: Posting, worker: int) -> Armed:
+    """Filter this process. What it already holds is dealt with as the supervisor orders."""
+    matches = Matcher(posting.globs) if posting.globs else lambda _path: False
+    held = list(_held_files(matches))
+    mapped = [each for each in _mapped_files() if matches(each.path)]
+    base, limit = _high_numbers()
+    hello = {
+        "worker": worker,
+        "pid": os.getpid(),
+        "held": held,
+        "mapped": [each.path for each in mapped],
+        "base": base,
+        "limit": limit,
+    }
+    channel = posting.connect()
+    _hand_over(channel, posting, hello)
+    orders, descriptors = channel.receive()
+    _obey(orders, descriptors, mapped)
+    return Armed(channel)
+
+
+def _hand_over(channel: Channel, posting: Posting, hello: dict[str, Any]) -> None:
+    listed = [fd for fd, _path in hello["held"]]
+    base = hello["base"]
+    if len(listed) > _MAX_LISTED:  # A program has at most 4096 instructions.
+        base, listed = min(listed), []
+    program = _bpf.program(
+        SYSCALLS[MACHINE],
+        ARCHITECTURES[MACHINE],
+        base=base,
+        held=listed,
+        every_descriptor=posting.every_descriptor,
+        every_stat=posting.every_stat,
+    )
+    listener = filter_this_process(program, posting.supervisor)
+    channel.send(hello, [listener, *listed])
+    os.close(listener)
+
+
+def _high_numbers() -> tuple[int, int]:
+    """Where followed descriptors go: above all that the process makes, below its limit."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    base = min(soft // 2, _MAX_SPAN)
+    return base, min(soft, base + _MAX_SPAN)
+
+
+def _held_files(matches: Callable[[str], bool]) -> Iterator[tuple[int, str]]:
+    """Descriptors of matching files that are open already."""
+    for name in sorted(os.listdir("/proc/self/fd"), key=int):
+        try:
+            path = os.readlink(f"/proc/self/fd/{name}")
+        except FileNotFoundError:  # The one that listed the folder.
+            continue
+        if path.startswith("/") and matches(path) and _is_regular(int(name)):
+            yield int(name), path
+
+
+def _is_regular(fd: int) -> bool:
+    return stat.S_ISREG(os.fstat(fd).st_mode)
+
+
+def _mapped_files() -> Iterator[Mapping]:
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as lines:
+        for line in lines:
+            span, rights, offset, _device, _inode, *rest = line.rstrip("\n").split(maxsplit=5)
+            if rest and rest[0].startswith("/"):
+                start, end = (int(number, 16) for number in span.split("-"))
+                bits = (bit for bit, right in zip((1, 2, 4), rights, strict=False) if right != "-")
+                yield Mapping(start, end - start, sum(bits), int(offset, 16), rest[0])
+
+
+def _obey(orders: dict[str, Any], descriptors: list[int], mapped: list[Mapping]) -> None:
+    """Close, exchange and remap what the supervisor says; its descriptors are ours to close."""
+    for fd in orders["close"]:
+        os.close(fd)
+    for fd, place in orders["replace"]:
+        _exchange(fd, descriptors[place])
+    for index, place in orders["remap"]:
+        each = mapped[index]
+        map_over(each.start, each.length, each.protection, descriptors[place], each.offset)
+    for fd in descriptors:
+        os.close(fd)
+
+
+def _exchange(fd: int, source: int) -> None:
+    """Make *fd* a descriptor of *source*'s file, at the same offset."""
+    offset = os.lseek(fd, 0, os.SEEK_CUR)
+    fresh = os.open(f"/proc/self/fd/{source}", os.O_RDONLY | os.O_CLOEXEC)
+    os.lseek(fresh, offset, os.SEEK_SET)
+    os.dup2(fresh, fd, inheritable=os.get_inheritable(fd))
+    os.close(fresh)
+
+
+class ArmWorker:
+    """A ``worker_init_fn`` that arms its worker and then runs the user's own."""
+
+    def __init__(self, posting: Posting, then: Callable[[int], object] | None) -> None:
+        self._posting = posting
+        self._then = then
+
+    def __call__(self, worker: int) -> None:
+        """Run in the worker, before it makes its first sample."""
+        if self._posting.stacks is not None:
+            _dump_stacks_on_signal(self._posting.stacks)
+        announce_fetches(arm(self._posting, worker))
+        if self._then is not None:
+            self._then(worker)
+
+
+def announce_fetches(armed: Armed) -> None:
+    """Let *armed* hear of each fetch of this process, by torch's own fetchers.
+
+    torch/utils/data/_utils/fetch.py: one class for map-style and one for iterable datasets.
+    """
+    from torch.utils.data._utils import fetch
+
+    for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
+        fetcher.fetch = _announced(fetcher.fetch, armed)  # type: ignore[method-assign]
+
+
+def _announced(fetch: Callable[..., Any], armed: Armed) -> Callable[..., Any]:
+    @functools.wraps(fetch)
+    def announced(self: Any, index: Any) -> Any:
+        armed.begin()
+        ended = False
+        try:
+            return fetch(self, index)
+        except StopIteration:
+            ended = True
+            raise
+        finally:
+            armed.end(ended=ended)
+
+    return announced
+
+
+def _dump_stacks_on_signal(path: str) -> None:
+    """Have this process write its stacks to *path* when asked by signal, even if it is stuck."""
+    import faulthandler
+
+    from pytest_dataloader_faults._engine import STACKS_SIGNAL
+
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    faulthandler.register(STACKS_SIGNAL, file=descriptor, all_threads=True)

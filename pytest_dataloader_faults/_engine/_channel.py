@@ -1,0 +1,84 @@
+"""Messages over a Unix stream socket: JSON behind a length, with descriptors attached.
+
+Used by three processes: the loader's, its workers and the supervisor. Only recvmsg(2) and
+sendmsg(2) are called, neither of which the filter hands over.
+
+The supervisor must never wait for the rest of a message: the thread that sends it may be waiting
+for the interpreter lock, and the thread that holds that lock for an open(2) which the supervisor
+has yet to answer. So it takes what has come, with ``ready``, and looks again when there is more.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import socket
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+_LENGTH = struct.Struct("=I")
+_CHUNK = 1 << 16
+_MAX_DESCRIPTORS = 64
+_SPACE = socket.CMSG_SPACE(_MAX_DESCRIPTORS * array.array("i").itemsize)
+Message = dict[str, Any]
+
+
+class Channel:
+    """One end of a connection. Reading from a closed one raises EOFError."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self._bytes = bytearray()
+        self._descriptors: list[int] = []
+
+    def fileno(self) -> int:
+        """For polling."""
+        return self.connection.fileno()
+
+    def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
+        """Send *message*; the other side gets duplicates of *descriptors*."""
+        body = json.dumps(message).encode()
+        data = memoryview(_LENGTH.pack(len(body)) + body)
+        attached = (
+            [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+            if descriptors
+            else []
+        )
+        while data:
+            data = data[self.connection.sendmsg([data], attached) :]
+            attached = []
+
+    def receive(self) -> tuple[Message, list[int]]:
+        """Wait for the next message, and the descriptors that came with it."""
+        while (message := self._next()) is None:
+            self._take()
+        return message
+
+    def ready(self) -> list[tuple[Message, list[int]]]:
+        """The messages that are there, after one look at the connection."""
+        self._take()
+        return list(iter(self._next, None))
+
+    def _take(self) -> None:
+        data, control, _, _ = self.connection.recvmsg(_CHUNK, _SPACE, socket.MSG_CMSG_CLOEXEC)
+        if not data:
+            raise EOFError
+        self._bytes += data
+        for _level, _kind, numbers in control:
+            self._descriptors += array.array("i", numbers)
+
+    def _next(self) -> tuple[Message, list[int]] | None:
+        """The first whole message; descriptors go with the first one after they came."""
+        if len(self._bytes) < _LENGTH.size:
+            return None
+        end = _LENGTH.size + _LENGTH.unpack_from(self._bytes)[0]
+        if len(self._bytes) < end:
+            return None
+        body, self._bytes = self._bytes[_LENGTH.size : end], self._bytes[end:]
+        descriptors, self._descriptors = self._descriptors, []
+        return json.loads(body), descriptors
+
+    def close(self) -> None:
+        """Hang up."""
+        self.connection.close()

@@ -1,0 +1,128 @@
+"""Start a supervisor and talk to it [runs in the process that drives the loader]."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from pytest_dataloader_faults._engine._arm import Posting
+from pytest_dataloader_faults._engine._channel import Channel
+from pytest_dataloader_faults._engine._plan import Plan
+from pytest_dataloader_faults.exceptions import InjectionError
+
+_ROOT = str(Path(__file__).resolve().parents[2])
+_START = (
+    "import sys; sys.path.insert(0, {root!r});"
+    "from pytest_dataloader_faults._engine._supervisor import main; main()"
+)
+_PATIENCE = 10.0
+_outliving: list[subprocess.Popen[bytes]] = []
+"""Supervisors whose workers were still there when their scope ended; they end with them."""
+
+
+class Link:
+    """A running supervisor, for as long as its scope lasts."""
+
+    def __init__(self, plan: Plan, stacks: str | None = None, black_box: int | None = None) -> None:
+        self._lock = threading.Lock()
+        self._closed = False
+        self._untold: list[dict[str, Any]] = []
+        address = f"pytest-dataloader-faults-{os.getpid()}-{secrets.token_hex(8)}"
+        ours, theirs = socket.socketpair()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door, theirs:
+            door.bind(f"\0{address}")
+            door.listen(128)
+            inherited = [theirs.fileno(), door.fileno()]
+            self._process = _start(inherited + ([] if black_box is None else [black_box]))
+        self._channel = Channel(ours)
+        ours.settimeout(_PATIENCE)
+        self._ask(plan.to_dict(), "ready")
+        self.posting = Posting(
+            address,
+            self._process.pid,
+            plan.globs,
+            plan.every_descriptor,
+            plan.every_stat,
+            stacks,
+        )
+
+    @property
+    def pid(self) -> int:
+        """The supervisor's process id."""
+        return self._process.pid
+
+    def tell(self, message: dict[str, Any]) -> None:
+        """Send *message*; nothing comes back. After the scope it goes nowhere.
+
+        The garbage collector may end an iterator, which tells so, in the midst of another message
+        of this very thread: then it is that message's sender who sends this one, too.
+        """
+        self._untold.append(message)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._send_untold()
+            finally:
+                self._lock.release()
+
+    def _send_untold(self) -> None:
+        with contextlib.suppress(ConnectionError):  # report() finds out and tells.
+            while self._untold:
+                message = self._untold.pop(0)
+                if not self._closed:
+                    self._channel.send(message)
+
+    def drain(self, sent: dict[int, int]) -> None:
+        """Wait until every live worker has made the batches it was asked for, or is stuck."""
+        with contextlib.suppress(TimeoutError):
+            self._ask({"drain": sent}, "drained")
+
+    def report(self, *, finish: bool = False) -> dict[str, Any]:
+        """What has happened so far; *finish*: and inject nothing from now on."""
+        return self._ask({"report": True, "finish": finish}, "workers")
+
+    def close(self) -> None:
+        """Hang up. The supervisor ends with the last process it has to answer."""
+        with self._lock:
+            self._closed = True
+            self._channel.close()
+        _outliving[:] = [each for each in _outliving if each.poll() is None]
+        try:
+            self._process.wait(0.2)
+        except subprocess.TimeoutExpired:
+            _outliving.append(self._process)
+
+    def _ask(self, message: dict[str, Any], key: str) -> dict[str, Any]:
+        """The answer to *message*, known by its *key*: a late one to drain() may come before it."""
+        with self._lock:
+            self._send_untold()
+            try:
+                self._channel.send(message)
+                while key not in (answer := self._channel.receive()[0]):
+                    pass
+            except (EOFError, ConnectionError) as error:
+                raise self._broken() from error
+            self._send_untold()
+            return answer
+
+    def _broken(self) -> InjectionError:
+        status = self._process.poll()
+        message = (
+            f"the supervisor (pid {self.pid}, exit status {status}) is gone; the workers' system"
+            " calls then fail with ENOSYS, which says nothing about the dataset"
+        )
+        return InjectionError(message)
+
+
+def _start(descriptors: list[int]) -> subprocess.Popen[bytes]:
+    """Isolated and without site-packages: it starts in 10 ms and imports nothing of the user's."""
+    command = [sys.executable, "-I", "-S", "-c", _START.format(root=_ROOT)]
+    return subprocess.Popen(
+        [*command, *map(str, descriptors)], pass_fds=descriptors, stdin=subprocess.DEVNULL
+    )

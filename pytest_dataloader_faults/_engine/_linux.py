@@ -1,0 +1,204 @@
+"""The kernel's numbers, structs and calls that the engine needs, and nothing else.
+
+Callers never see a bare number; ``check`` is the one place that turns a failed call into an
+exception. Sources: linux/seccomp.h, linux/audit.h, linux/filter.h, asm/unistd.h, seccomp(2).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+from enum import IntEnum, IntFlag
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Prctl(IntEnum):
+    """First argument of prctl(2)."""
+
+    SET_PDEATHSIG = 1
+    SET_CHILD_SUBREAPER = 36
+    SET_NO_NEW_PRIVS = 38
+    SET_PTRACER = 0x59616D61
+
+
+class Seccomp(IntEnum):
+    """First argument of seccomp(2)."""
+
+    SET_MODE_FILTER = 1
+    GET_NOTIF_SIZES = 3
+
+
+class FilterFlag(IntFlag):
+    """Flags of SECCOMP_SET_MODE_FILTER."""
+
+    TSYNC = 1
+    NEW_LISTENER = 8
+    TSYNC_ESRCH = 16
+    WAIT_KILLABLE_RECV = 32
+
+
+class Return(IntEnum):
+    """What a filter program answers."""
+
+    USER_NOTIF = 0x7FC00000
+    ALLOW = 0x7FFF0000
+
+
+class Ioctl(IntEnum):
+    """Requests on a listener: _IOWR('!', n, struct)."""
+
+    RECV = 0xC0502100
+    SEND = 0xC0182101
+    ID_VALID = 0x40082102
+    ADDFD = 0x40182103
+    SET_FLAGS = 0x40082104
+
+
+SYNC_WAKE_UP = 1
+CONTINUE = 1
+ADDFD_SETFD = 1
+ADDFD_SEND = 2
+MAP_FIXED = 0x10
+MAP_ANONYMOUS = 0x20
+MAP_FAILED = ctypes.c_void_p(-1).value
+AT_FDCWD = -100
+AT_EMPTY_PATH = 0x1000
+AT_SYMLINK_NOFOLLOW = 0x100
+F_DUPFD = 0
+F_DUPFD_CLOEXEC = 1030
+
+NOTIF = struct.Struct("=QIIiIQ6Q")
+"""struct seccomp_notif: id, pid, flags, nr, arch, instruction pointer, six arguments."""
+RESPONSE = struct.Struct("=QqiI")
+"""struct seccomp_notif_resp: id, value, error, flags."""
+ADDFD = struct.Struct("=QIIII")
+"""struct seccomp_notif_addfd: id, flags, descriptor here, descriptor there, its O_* flags."""
+SIZES = struct.Struct("=HHH")
+
+ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+_X86_64 = {
+    "read": 0, "open": 2, "stat": 4, "lstat": 6, "mmap": 9, "pread64": 17, "readv": 19, "dup": 32,
+    "dup2": 33, "sendfile": 40, "socket": 41, "socketpair": 53, "fcntl": 72, "openat": 257,
+    "newfstatat": 262, "splice": 275, "dup3": 292, "pipe2": 293, "preadv": 295, "seccomp": 317,
+    "memfd_create": 319, "copy_file_range": 326, "preadv2": 327, "statx": 332, "openat2": 437,
+}  # fmt: skip
+_AARCH64 = {
+    "dup": 23, "dup3": 24, "fcntl": 25, "openat": 56, "pipe2": 59, "read": 63, "readv": 65,
+    "pread64": 67, "preadv": 69, "sendfile": 71, "splice": 76, "newfstatat": 79, "socket": 198,
+    "socketpair": 199, "mmap": 222, "seccomp": 277, "memfd_create": 279, "copy_file_range": 285,
+    "preadv2": 286, "statx": 291, "openat2": 437,
+}  # fmt: skip
+SYSCALLS = {"x86_64": _X86_64, "aarch64": _AARCH64}
+MACHINE = os.uname().machine
+
+
+class _Instructions(ctypes.Structure):
+    """struct sock_fprog."""
+
+    _fields_ = (("length", ctypes.c_ushort), ("program", ctypes.c_char_p))
+
+
+class _IoVec(ctypes.Structure):
+    """struct iovec."""
+
+    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (
+    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
+)  # fmt: skip
+for _call in (_libc.process_vm_readv, _libc.process_vm_writev):
+    _call.restype = ctypes.c_ssize_t
+    _call.argtypes = (
+        ctypes.c_int,
+        *(ctypes.c_void_p, ctypes.c_ulong),
+        *(ctypes.c_void_p, ctypes.c_ulong),
+        ctypes.c_ulong,
+    )
+
+# Made once: a path is read at each open(2) of a worker, by a process that has one thread.
+_page = ctypes.create_string_buffer(4096)
+_here, _there = _IoVec(ctypes.addressof(_page), 0), _IoVec(0, 0)
+_here_pointer, _there_pointer = ctypes.addressof(_here), ctypes.addressof(_there)
+
+
+def check(result: int, what: str) -> int:
+    """*result* of a call, or the OSError that errno stands for, naming *what* failed."""
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
+
+
+def prctl(option: Prctl, argument: int) -> None:
+    """prctl(2) with one argument."""
+    zero = ctypes.c_ulong(0)
+    check(_libc.prctl(int(option), ctypes.c_ulong(argument), zero, zero, zero), option.name)
+
+
+def install_filter(program: bytes, flags: FilterFlag) -> int:
+    """Put *program* on this process, for good. With NEW_LISTENER, its descriptor is returned."""
+    instructions = _Instructions(len(program) // 8, program)
+    number = SYSCALLS[MACHINE]["seccomp"]
+    command, options = int(Seccomp.SET_MODE_FILTER), ctypes.c_ulong(int(flags))
+    result = _libc.syscall(number, command, options, ctypes.byref(instructions))
+    return check(result, f"seccomp(SET_MODE_FILTER, {flags!r})")
+
+
+def filter_this_process(program: bytes, supervisor: int) -> int:
+    """Install *program* on all threads and return the listener."""
+    try:
+        prctl(Prctl.SET_PTRACER, supervisor)
+    except OSError as error:  # EINVAL: this kernel has no yama, and no need of it.
+        if error.errno != errno.EINVAL:
+            raise
+    prctl(Prctl.SET_NO_NEW_PRIVS, 1)
+    flags = FilterFlag.NEW_LISTENER | FilterFlag.TSYNC | FilterFlag.TSYNC_ESRCH
+    try:
+        return install_filter(program, flags | FilterFlag.WAIT_KILLABLE_RECV)
+    except OSError as error:  # EINVAL: Linux before 5.19.
+        if error.errno != errno.EINVAL:
+            raise
+        return install_filter(program, flags)
+
+
+def notification_sizes() -> tuple[int, int, int]:
+    """Sizes of the notification, response and data structs in the running kernel, in bytes."""
+    buffer = ctypes.create_string_buffer(SIZES.size)
+    number = SYSCALLS[MACHINE]["seccomp"]
+    check(_libc.syscall(number, int(Seccomp.GET_NOTIF_SIZES), 0, buffer), "GET_NOTIF_SIZES")
+    first, second, third = SIZES.unpack(buffer.raw)
+    return first, second, third
+
+
+def read_memory(pid: int, address: int, length: int) -> bytes:
+    """At most *length* bytes of another process, a page or less, by process_vm_readv(2)."""
+    _here.length = _there.length = length
+    _there.base = address
+    read = _libc.process_vm_readv(pid, _here_pointer, 1, _there_pointer, 1, 0)
+    return ctypes.string_at(_page, check(read, "process_vm_readv"))
+
+
+def write_memory(pid: int, address: int, data: bytes) -> None:
+    """Put *data*, a page or less, into the memory of another process."""
+    ctypes.memmove(_page, data, len(data))
+    _here.length = _there.length = len(data)
+    _there.base = address
+    check(_libc.process_vm_writev(pid, _here_pointer, 1, _there_pointer, 1, 0), "process_vm_writev")
+
+
+def raw_call(name: str, *arguments: object) -> None:
+    """Make a system call that nothing in Python makes as it stands."""
+    check(_libc.syscall(SYSCALLS[MACHINE][name], *arguments), name)
+
+
+def map_over(address: int, length: int, protection: int, fd: int, offset: int) -> None:
+    """Replace the mapping at *address* by one of *fd*, shared."""
+    shared = 1
+    result = _libc.mmap(address, length, protection, shared | MAP_FIXED, fd, offset)
+    if result == MAP_FAILED:
+        check(-1, "mmap(MAP_FIXED)")

@@ -1,0 +1,54 @@
+"""Which files a glob means. Pure.
+
+Left out unless a glob names their folder literally: the system's own files, installed packages, and
+code (its import or the printing of a traceback would otherwise be hit by ``"*"``).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import sys
+import sysconfig
+from functools import lru_cache
+
+_SYSTEM = (
+    *("/proc/", "/sys/", "/dev/", "/memfd:", "/etc/", "/lib/", "/lib32/", "/lib64/"),
+    *("/bin/", "/usr/bin/", "/usr/lib/", "/usr/lib32/", "/usr/lib64/", "/usr/share/"),
+    *("/usr/local/bin/", "/usr/local/lib/"),
+)
+_CODE = (".py", ".pyc", ".pyi", ".so", ".pth", ".egg-link")
+_WILD = re.compile(r"[*?\[]")
+
+
+@lru_cache
+def _excluded_folders() -> tuple[str, ...]:
+    python = (sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    prefixes = {sys.prefix, sys.base_prefix}
+    own = (f"{prefix}/{folder}/" for prefix in prefixes for folder in ("bin", "lib"))
+    return (*_SYSTEM, *(f"{folder}/" for folder in python if folder), *own)
+
+
+def is_excluded(path: str) -> bool:
+    """Whether *path* is a system, package or code file, which no dataset means by its data."""
+    return (
+        path.startswith(_excluded_folders())
+        or path.endswith(_CODE)
+        or ".so." in path
+        or "/site-packages/" in path
+    )
+
+
+class Matcher:
+    """The files that some globs mean."""
+
+    def __init__(self, globs: tuple[str, ...]) -> None:
+        self._match = re.compile("|".join(map(fnmatch.translate, globs))).match
+        asked = (_WILD.split(glob, maxsplit=1)[0] for glob in globs)
+        self._asked = tuple(prefix for prefix in asked if prefix and is_excluded(prefix))
+
+    def __call__(self, path: str) -> bool:
+        """Whether *path*, absolute, is meant."""
+        if self._match(path) is None:
+            return False
+        return not is_excluded(path) or bool(self._asked and path.startswith(self._asked))

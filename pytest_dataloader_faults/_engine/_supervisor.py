@@ -1,0 +1,282 @@
+"""The supervisor: a process of its own that answers the workers' calls [runs as that process].
+
+Some facts about where it can live. A thread in the filtered process would deadlock: its own calls
+are handed over to itself. A thread in the loader's process would wait for the interpreter lock at
+each call. So it is a process, started without torch, outside every filter. When it dies the kernel
+answers the workers' calls with ENOSYS, which looks like a strange dataset: the loader's process
+therefore asks it for its report, and takes no report for a failure of ours.
+
+It ends when its scope is closed and no filtered process is left, or when its starter dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import traceback
+from typing import Any
+
+from pytest_dataloader_faults._engine import _bodily
+from pytest_dataloader_faults._engine._answers import Means, answer
+from pytest_dataloader_faults._engine._channel import Channel
+from pytest_dataloader_faults._engine._gates import Gates
+from pytest_dataloader_faults._engine._linux import MACHINE, SYSCALLS
+from pytest_dataloader_faults._engine._listener import Listener
+from pytest_dataloader_faults._engine._plan import Plan
+from pytest_dataloader_faults._engine._rendezvous import Rendezvous
+from pytest_dataloader_faults._engine._substitute import Substitutes
+from pytest_dataloader_faults._engine._target import Call
+from pytest_dataloader_faults._engine._worker_state import WorkerState
+
+_NAMES = {number: name for name, number in SYSCALLS[MACHINE].items()}
+_PEER_CREDENTIALS = 12  # three C ints
+
+
+class Supervisor:
+    """All that one scope knows."""
+
+    def __init__(self, control: Channel, door: socket.socket, plan: Plan) -> None:
+        self.control: Channel | None = control
+        self.door = door
+        self.plan = plan
+        self.workers: list[WorkerState] = []
+        self.errors: list[str] = []
+        self.gates = Gates()
+        self.armed = True
+        self.black_box: int | None = None
+        self.means = Means(Substitutes(), Rendezvous(), plan.watch)
+        self._draining: dict[int, int] | None = None
+        self._parent = os.pidfd_open(os.getppid())
+        self._poll = select.epoll()
+        self._actions: dict[int, Any] = {}
+        self._watch(control.fileno(), self._on_control)
+        self._watch(door.fileno(), self._on_knock)
+        self._watch(self._parent, self._on_orphaned)
+
+    def run(self) -> None:
+        """Answer until nobody is left to be answered."""
+        while self.control is not None or any(worker.alive for worker in self.workers):
+            for fd, events in self._poll.poll(self.means.rendezvous.patience()):
+                action = self._actions.get(fd)
+                if action is not None:  # It may have been removed by an earlier event.
+                    action(events)
+            self.means.rendezvous.expire()
+            self._answer_drain()
+
+    def _watch(self, fd: int, action: Any) -> None:
+        self._actions[fd] = action
+        self._poll.register(fd, select.EPOLLIN)
+
+    def _unwatch(self, fd: int) -> None:
+        if self._actions.pop(fd, None) is not None:
+            self._poll.unregister(fd)
+
+    # The process that drives the loader.
+
+    def _on_orphaned(self, _events: int) -> None:
+        """Whoever drove the loader is dead. A worker that is stuck would never notice."""
+        for worker in self.workers:
+            if worker.alive:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker.pid, signal.SIGKILL)
+        self.last_words()
+
+    def last_words(self) -> None:
+        """End. A trial that is stuck or dead cannot ask for the report: leave it in the box."""
+        if self.black_box is not None:
+            report = json.dumps({"report": self.to_dict()}).encode()
+            os.write(self.black_box, b"\n" + report + b"\n")
+        sys.exit(0)
+
+    def _on_control(self, _events: int) -> None:
+        assert self.control is not None
+        try:
+            messages = self.control.ready()
+        except (EOFError, ConnectionError):
+            self._hang_up()
+            return
+        for message, _ in messages:
+            self._obey(message)
+
+    def _obey(self, message: dict[str, Any]) -> None:
+        if "waiting" in message:
+            self.gates.waiting(message["waiting"], message["nth"])
+        elif "restart" in message:
+            self.gates.restart()
+        elif "release" in message:
+            self.gates.open_all()
+        elif "drain" in message:
+            self.gates.open_all()
+            self._draining = {int(worker): count for worker, count in message["drain"].items()}
+        elif "report" in message:
+            self._report(finish=message["finish"])
+
+    def _report(self, *, finish: bool) -> None:
+        """Tell what happened; *finish*: and inject nothing from now on."""
+        if finish:
+            self._disarm()
+        assert self.control is not None
+        self.control.send(self.to_dict())
+
+    def to_dict(self) -> dict[str, Any]:
+        """The facts, as plain data."""
+        workers = [worker.to_dict() for worker in self.workers]
+        return {"workers": workers, "errors": self.errors}
+
+    def _disarm(self) -> None:
+        """From now on, let everything pass."""
+        self.armed = False
+        self.gates.open_all()
+        self.means.rendezvous.expire(everybody=True)
+
+    def _hang_up(self) -> None:
+        assert self.control is not None
+        self._disarm()
+        self._unwatch(self.control.fileno())
+        self.control.close()
+        self.control = None
+        self._unwatch(self.door.fileno())
+        self.door.close()
+
+    def _answer_drain(self) -> None:
+        """Tell the loader once every worker that is alive has done what it was sent."""
+        if self._draining is None or self.control is None:
+            return
+        latest = {worker.id: worker for worker in self.workers}
+        if all(
+            worker in latest and latest[worker].has_done(count)
+            for worker, count in self._draining.items()
+        ):
+            self._draining = None
+            self.control.send({"drained": True})
+
+    # Workers.
+
+    def _on_knock(self, _events: int) -> None:
+        connection, _ = self.door.accept()
+        peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS)
+        if int.from_bytes(peer[4:8], sys.byteorder) != os.getuid():
+            connection.close()
+            return
+        channel = Channel(connection)
+        self._watch(channel.fileno(), lambda _events: self._on_hello(channel))
+
+    def _on_hello(self, channel: Channel) -> None:
+        try:
+            messages = channel.ready()
+        except (EOFError, ConnectionError):
+            self._unwatch(channel.fileno())
+            channel.close()
+            return
+        for hello, (listener, *held) in messages:
+            self._unwatch(channel.fileno())
+            self._welcome(hello, channel, listener, held)
+
+    def _welcome(
+        self, hello: dict[str, Any], channel: Channel, listener: int, held: list[int]
+    ) -> None:
+        worker = WorkerState(hello, channel, Listener(listener, _NAMES), self.plan)
+        self.workers.append(worker)
+        self._watch(listener, lambda events: self._on_call(worker, events))
+        self._watch(channel.fileno(), lambda _events: self._on_messages(worker))
+        orders = _bodily.Orders()
+        try:
+            if self.armed:
+                orders = _bodily.orders(worker, hello, held, self.means.substitutes)
+        except Exception as error:  # noqa: BLE001  # whatever it is, it must be told
+            self._failed(worker, None, error)
+        channel.send(orders.message, orders.descriptors)
+
+    def _on_messages(self, worker: WorkerState) -> None:
+        try:
+            messages = worker.channel.ready()
+        except (EOFError, ConnectionError):
+            self._lost(worker)
+            return
+        for message, _ in messages:
+            if "begin" in message:
+                worker.begun = message["begin"]
+                self._begin(worker)
+            else:
+                worker.done = message["done"]
+                worker.ended = worker.ended or message["ended"]
+
+    def _begin(self, worker: WorkerState) -> None:
+        """A fetch begins: the moment for what happens to the worker itself."""
+        try:
+            if self.armed:
+                _bodily.exhaust(worker)
+        except Exception as error:  # noqa: BLE001  # whatever it is, it must be told
+            self._failed(worker, None, error)
+        if self.armed and _bodily.is_to_die(worker):
+            self.gates.hold(worker.id, worker.begun, lambda: self._kill(worker))
+        else:
+            self._let_go(worker)
+
+    def _kill(self, worker: WorkerState) -> None:
+        if self.armed:
+            _bodily.kill(worker)
+        self._let_go(worker)
+
+    def _let_go(self, worker: WorkerState) -> None:
+        with contextlib.suppress(ConnectionError):  # It may be dead.
+            worker.channel.send({"go": True})
+
+    def _lost(self, worker: WorkerState) -> None:
+        worker.alive = False
+        self._unwatch(worker.channel.fileno())
+        worker.channel.close()
+
+    def _on_call(self, worker: WorkerState, events: int) -> None:
+        if not events & select.EPOLLIN:  # The last process under this filter is gone.
+            self._unwatch(worker.listener.fd)
+            os.close(worker.listener.fd)
+            return
+        call = worker.listener.receive()
+        if call is None:
+            return
+        try:
+            if self.armed:
+                answer(worker, call, self.means)
+            else:
+                worker.listener.go_on(call)
+        except Exception as error:  # noqa: BLE001  # whatever it is, it must be told
+            self._failed(worker, call, error)
+
+    def _failed(self, worker: WorkerState, call: Call | None, error: Exception) -> None:
+        """An injection that failed is an error of the run; the caller is not left waiting."""
+        if _is_gone(worker, call, error):
+            return
+        what = f"worker {worker.id}, {call.name if call else 'fetch'}"
+        text = "".join(traceback.format_exception(error, limit=-3))
+        self.errors.append(f"{what}: {text}")
+        if call is not None:
+            with contextlib.suppress(OSError):  # It was answered before the error came.
+                worker.listener.go_on(call)
+
+
+def _is_gone(worker: WorkerState, call: Call | None, error: Exception) -> bool:
+    """The process died while it was looked at: then there is nothing to inject into."""
+    if call is None:
+        return isinstance(error, (ProcessLookupError, ConnectionError))
+    return not worker.listener.is_waiting(call)
+
+
+def main() -> None:
+    """Serve the scope whose control socket, door and black box the starter hands over."""
+    control = Channel(socket.socket(fileno=int(sys.argv[1])))
+    door = socket.socket(fileno=int(sys.argv[2]))
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    message, _ = control.receive()
+    supervisor = Supervisor(control, door, Plan.from_dict(message))
+    supervisor.black_box = int(sys.argv[3]) if sys.argv[3:] else None
+    signal.signal(signal.SIGTERM, lambda _number, _frame: supervisor.last_words())
+    control.send({"ready": True})
+    supervisor.run()

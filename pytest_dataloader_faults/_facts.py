@@ -1,0 +1,32 @@
+"""From a supervisor's report to what became of each fault. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pytest_dataloader_faults._clarity import tells
+from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.outcomes import FaultFacts, Firing, WorkerFacts
+
+
+def facts_from(
+    report: dict[str, Any], faults: Iterable[Fault], errors: Iterable[str]
+) -> tuple[tuple[FaultFacts, ...], tuple[WorkerFacts, ...]]:
+    """The counters of each of *faults* over all workers, and the workers.
+
+    *errors* are the texts of exceptions of the loader: a fault that one of them tells of surfaced.
+    """
+    workers = sorted(report["workers"], key=lambda worker: (worker["worker"], worker["pid"]))
+    facts = tuple(
+        _facts_of(fault, [worker["faults"][index] for worker in workers], list(errors))
+        for index, fault in enumerate(faults)
+    )
+    return facts, tuple(WorkerFacts.from_report(each) for each in workers)
+
+
+def _facts_of(fault: Fault, parts: list[dict[str, Any]], errors: list[str]) -> FaultFacts:
+    firings = tuple(Firing(**each) for part in parts for each in part["firings"])
+    surfaced = any(tells(text, fault, each.path, each.call) for text in errors for each in firings)
+    reached, fired = (sum(part[name] for part in parts) for name in ("reached", "fired"))
+    return FaultFacts(fault, reached, fired, int(surfaced), firings)

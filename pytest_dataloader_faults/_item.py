@@ -1,0 +1,74 @@
+"""One test item of the battery: what the fixture ``fault_check`` gives."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import pytest
+
+from pytest_dataloader_faults._options import Settings, command_line
+from pytest_dataloader_faults.conformance import Battery, CheckResult
+from pytest_dataloader_faults.verdicts import Contract
+
+
+class FaultCheck:
+    """A check, ready to be asked about a dataset."""
+
+    def __init__(self, name: str, settings: Settings, node: pytest.Item) -> None:
+        self.name = name
+        self._settings = settings
+        self._node = node
+        self._called = False
+
+    def __call__(
+        self,
+        make_dataset: Callable[[], Any],
+        *,
+        files: str | Iterable[str] | None = None,
+        loader: Mapping[str, Any] | None = None,
+        contract: Contract | None = None,
+    ) -> CheckResult:
+        """Ask. Fails, skips or xfails the test, or returns the result; see ``check_dataset``."""
+        __tracebackhide__ = True
+        self._called = True
+        battery = Battery(
+            make_dataset,
+            files=files,
+            loader=loader,
+            contract=contract,
+            deadline=self._settings.deadline,
+            seed=self._settings.seed,
+            engine=self._settings.engine,
+        )
+        expected = (self._settings.expected_failures or {}).get(self.name)
+        how = f"pytest {shlex.quote(_from_here(self._node))} {command_line(self._node.config)}"
+        result = battery.check(self.name, expected=expected, how=how.rstrip())
+        self._node.user_properties.append(("dataloader_faults_verdict", str(result.verdict)))
+        _tell(result)
+        return result
+
+    def require_called(self) -> None:
+        """A check that was never asked has shown nothing."""
+        if not self._called:
+            message = "fault_check was never called: call fault_check(lambda: MyDataset(...))"
+            pytest.fail(message, pytrace=False)
+
+
+def _from_here(node: pytest.Item) -> str:
+    """The node id for a command that is given where this one was."""
+    path = os.path.relpath(node.path, node.config.invocation_params.dir)
+    return f"{path}::{node.nodeid.partition('::')[2]}"
+
+
+def _tell(result: CheckResult) -> None:
+    """Turn *result* into what pytest understands."""
+    __tracebackhide__ = True
+    if not result.applies:
+        pytest.skip(result.explanation)
+    if result.failed:
+        pytest.fail(result.explanation, pytrace=False)
+    if result.expected:
+        pytest.xfail(f"{result.expected} ({result.verdict})")

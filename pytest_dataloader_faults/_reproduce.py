@@ -1,0 +1,27 @@
+"""Values as code, for the lines that repeat a trial. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def plain(options: Mapping[str, Any]) -> dict[str, Any]:
+    """*options* for JSON: what is no plain value becomes ``{"code": ...}``."""
+    return {name: _plain(value) for name, value in options.items()}
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    name = getattr(value, "__name__", "")
+    return {"code": name if name.isidentifier() else repr(value)}
+
+
+def code(value: Any) -> str:
+    """*value* of ``plain`` as Python: functions by their name, mappings as literals of these."""
+    if not isinstance(value, dict):
+        return repr(value)
+    if set(value) == {"code"}:
+        return str(value["code"])
+    return f"{{{', '.join(f'{key!r}: {code(item)}' for key, item in value.items())}}}"

@@ -1,0 +1,196 @@
+"""Run a trial in a process that is thrown away, and bring back what was found [runs in pytest]."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pytest_dataloader_faults import _arguments, exceptions
+from pytest_dataloader_faults._engine import choose, fork
+from pytest_dataloader_faults._reproduce import plain
+from pytest_dataloader_faults.exceptions import InjectionError
+from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.injection import require_faults
+from pytest_dataloader_faults.outcomes import Outcome, Reference
+
+if TYPE_CHECKING:
+    from pytest_dataloader_faults._trial._root import Job
+
+_GRACE = 30.0
+"""Seconds a warden gets beyond its deadline before it counts as broken itself."""
+_STDERR_SHOWN = 4000
+
+
+def run_trial(
+    make_dataset: Callable[[], Any],
+    *faults: Fault,
+    loader: Mapping[str, Any] | None = None,
+    epochs: int = 1,
+    deadline: float = 30.0,
+    seed: int = 0,
+    engine: str = "auto",
+) -> Outcome:
+    """Run a loader over a dataset under *faults*, in a disposable process, and tell what happened.
+
+    Args:
+        make_dataset: Returns a map-style or iterable dataset, or a ready ``DataLoader``.
+        *faults: What is to happen in its workers, all in one schedule.
+        loader: Options of the ``DataLoader``; by default ``num_workers=2, batch_size=4``.
+        epochs: Passes under the faults. The first error ends them.
+        deadline: Seconds, for everything; enforced from outside.
+        seed: Of the samplers and workers.
+        engine: ``"auto"`` or ``"kernel"``.
+
+    Returns:
+        Facts only; ``outcome.judge(reference)`` gives the verdict.
+
+    Raises:
+        InvalidArgumentError: An argument cannot be used.
+        UnusableDatasetError: The factory raised, or returned nothing that can be tried.
+        EngineUnavailableError: This machine cannot run the engine.
+        InjectionError: The harness failed; nothing was shown.
+
+    """
+    _arguments.check(make_dataset=make_dataset)
+    asked = _asked(faults, loader, epochs, deadline, seed, engine)
+    return _outcome(asked, make_dataset, loader, {})
+
+
+def observe(
+    make_dataset: Callable[[], Any],
+    *,
+    loader: Mapping[str, Any] | None,
+    changes: Mapping[str, Any],
+    deadline: float,
+    seed: int,
+    faults: tuple[Fault, ...] = (),
+    watch_files: bool = False,
+) -> Outcome:
+    """``run_trial`` as the battery needs it: *changes* overrule even a ready loader's options."""
+    asked = _asked(faults, {**(loader or {}), **changes}, 1, deadline, seed, "auto")
+    return _outcome(
+        asked, make_dataset, loader, changes, watch_files=watch_files, needs_workers=True
+    )
+
+
+def take_reference(
+    make_dataset: Callable[[], Any],
+    *,
+    loader: Mapping[str, Any] | None = None,
+    deadline: float = 30.0,
+    seed: int = 0,
+    asked: Sequence[tuple[Any, ...]] | None = None,
+) -> Reference:
+    """What the dataset gives sample by sample, with no fault and no worker.
+
+    *asked*: the batches of indices to take; by default what the loader's sampler draws.
+    """
+    from pytest_dataloader_faults._trial._journal import reference_from
+    from pytest_dataloader_faults._trial._root import Job
+
+    job = Job(make_dataset, options=loader, seed=seed, reference=True, asked=asked)
+    events, _, stacks = _run(job, deadline)
+    if any(event.get("timed_out") for event in events):
+        message = f"no reference within {deadline} s, with no fault and no worker:\n{stacks}"
+        raise exceptions.UnusableDatasetError(message)
+    return reference_from(events)
+
+
+def _asked(
+    faults: tuple[Fault, ...],
+    loader: Mapping[str, Any] | None,
+    epochs: int,
+    deadline: float,
+    seed: int,
+    engine: str,
+) -> Outcome:
+    """The request, checked, as an outcome that has no facts yet."""
+    require_faults(faults)
+    _arguments.check(epochs=epochs, deadline=deadline, seed=seed)
+    return Outcome(tuple(faults), plain(loader or {}), epochs, seed, deadline, choose(engine))
+
+
+def _outcome(
+    asked: Outcome,
+    make_dataset: Callable[[], Any],
+    loader: Mapping[str, Any] | None,
+    changes: Mapping[str, Any],
+    *,
+    watch_files: bool = False,
+    needs_workers: bool = False,
+) -> Outcome:
+    from pytest_dataloader_faults._trial._journal import outcome_from
+    from pytest_dataloader_faults._trial._root import Job
+
+    job = Job(
+        make_dataset,
+        asked.schedule,
+        loader,
+        changes,
+        asked.epochs,
+        asked.seed,
+        watch_files,
+        needs_workers,
+    )
+    events, stderr, stacks = _run(job, asked.deadline)
+    return outcome_from(asked, [*events, {"stderr": stderr, "stacks": stacks}])
+
+
+def _run(job: Job, deadline: float) -> tuple[list[dict[str, Any]], str, str]:
+    """Do *job* below a warden; its events, and what its processes printed, stacks apart."""
+    import torch.utils.data  # noqa: F401  # once here, not again in every trial
+
+    from pytest_dataloader_faults._trial import _child
+    from pytest_dataloader_faults._trial._journal import Journal
+
+    folder = tempfile.mkdtemp(prefix="dlf-")  # Short: socket paths end at 107 bytes.
+    journals = [Journal(name) for name in ("facts", "stderr", "stacks")]
+    try:
+        facts, printed, stacks = journals
+        sys.stdout.flush()
+        sys.stderr.flush()
+        warden = fork()
+        if not warden:
+            _child.main(job, deadline, facts, printed, stacks, folder)
+        _wait_for(warden, deadline + _GRACE)
+        events = facts.events()
+        _raise_what_was_refused(events, printed.text())
+        return events, printed.text()[-_STDERR_SHOWN:], stacks.text()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # The warden has done so, if it was let.
+        for journal in journals:
+            journal.close()
+
+
+def _wait_for(warden: int, deadline: float) -> None:
+    import select
+    import signal
+
+    watched = os.pidfd_open(warden)
+    try:
+        ready, _, _ = select.select([watched], [], [], deadline)
+        if not ready:
+            os.kill(warden, signal.SIGKILL)
+    except BaseException:  # Ctrl-C: the warden ends its tree first.
+        os.kill(warden, signal.SIGTERM)
+        select.select([watched], [], [], _GRACE)
+        raise
+    finally:
+        os.close(watched)
+        os.waitpid(warden, 0)
+
+
+def _raise_what_was_refused(events: list[dict[str, Any]], printed: str) -> None:
+    for event in events:
+        if "refused" in event:
+            raise getattr(exceptions, event["refused"])(event["why"])
+        if "broken" in event:
+            message = f"the trial's own code failed:\n{event['broken']}"
+            raise InjectionError(message)
+    if not any("timed_out" in event for event in events):
+        message = f"the trial's process vanished without a report. It printed:\n{printed}"
+        raise InjectionError(message)

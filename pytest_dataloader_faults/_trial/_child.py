@@ -1,0 +1,87 @@
+"""The two processes of a trial, from the fork on [runs in the warden and in the trial process].
+
+Some facts about a process forked from pytest. It has pytest's capture on its standard streams, its
+faulthandler, its multiprocessing helpers and their descriptors, and every buffer that was not
+flushed. It must neither print into the one nor use the others: a forkserver that it shared with
+pytest would start its workers outside of the trial's tree. And it must never return.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import logging
+import os
+import sys
+import traceback
+import warnings
+from multiprocessing import current_process, forkserver, resource_tracker
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pytest_dataloader_faults._engine import STACKS_SIGNAL
+from pytest_dataloader_faults._engine._linux import Prctl, prctl
+from pytest_dataloader_faults._trial import _warden
+from pytest_dataloader_faults._trial._root import run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_dataloader_faults._trial._journal import Journal
+    from pytest_dataloader_faults._trial._root import Job
+
+
+def main(
+    job: Job, deadline: float, facts: Journal, printed: Journal, stacks: Journal, folder: str
+) -> NoReturn:
+    """Be the warden; in a child of it, be the trial."""
+
+    def warden() -> None:
+        _use_streams(printed.fd)
+        _warden.hold(lambda: _and_exit(trial, facts), deadline, facts, stacks, folder)
+
+    def trial() -> None:
+        gc.freeze()  # What pytest made is not ours to collect, and takes 50 ms to look through.
+        prctl(Prctl.SET_CHILD_SUBREAPER, 1)  # Orphans of the workers are seen as leftovers.
+        _forget_helpers()
+        logging.getLogger().handlers.clear()  # They are pytest's, and write to its terminal.
+        warnings.resetwarnings()  # pytest's "error" would make a warning of torch's an error.
+        # Where workers put their sockets; one that is killed cannot remove its own.
+        current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]
+        faulthandler.register(STACKS_SIGNAL, file=stacks.fd, all_threads=True)
+        run(job, facts, f"/proc/{os.getpid()}/fd/{stacks.fd}")
+
+    _and_exit(warden, facts)
+
+
+def _and_exit(action: Callable[[], None], facts: Journal) -> NoReturn:
+    """End the process with *action*, whatever happens in it; tell if our own code failed."""
+    status = 70
+    try:
+        action()
+        status = 0
+    except BaseException:  # noqa: BLE001  # there is no caller to go back to
+        facts.write(broken=traceback.format_exc())
+    finally:
+        os._exit(status)
+
+
+def _use_streams(printed: int) -> None:
+    """Standard output and error go to the journal, standard input is empty."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    for number in (1, 2):
+        os.dup2(printed, number)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)
+    sys.stdout = open(1, "w", encoding="utf-8", errors="replace", buffering=1, closefd=False)
+    sys.stderr = open(2, "w", encoding="utf-8", errors="replace", buffering=1, closefd=False)
+    faulthandler.enable(file=2)
+
+
+def _forget_helpers() -> None:
+    """Start multiprocessing's helpers anew when they are needed; pytest's stay pytest's."""
+    tracker: Any = resource_tracker._resource_tracker
+    tracker._fd = tracker._pid = None
+    server: Any = forkserver._forkserver
+    server._forkserver_address = server._forkserver_alive_fd = server._forkserver_pid = None
+    server._inherited_fds = None

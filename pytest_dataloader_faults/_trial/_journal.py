@@ -1,0 +1,93 @@
+"""What a trial writes down as it goes, and how that becomes an Outcome. Pure but for the file.
+
+The journal is an anonymous file: what was written before a process died is still there, no pipe
+fills up, and no name is left behind. One JSON object per line.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from dataclasses import replace
+from typing import Any
+
+from pytest_dataloader_faults._facts import facts_from
+from pytest_dataloader_faults.outcomes import Outcome, Reference
+
+
+class Journal:
+    """An append-only list of events that outlives the processes which write it."""
+
+    def __init__(self, name: str) -> None:
+        self.fd = os.memfd_create(f"pytest-dataloader-faults-{name}", os.MFD_CLOEXEC)
+        fcntl.fcntl(self.fd, fcntl.F_SETFL, os.O_APPEND)  # Whoever writes, writes at the end.
+
+    def write(self, **event: Any) -> None:
+        """Append one event, on a line of its own, whatever a writer that was killed left behind."""
+        data = memoryview(b"\n" + json.dumps(event).encode() + b"\n")
+        while data:
+            data = data[os.write(self.fd, data) :]
+
+    def text(self) -> str:
+        """All of it, whatever it is."""
+        size = os.fstat(self.fd).st_size
+        return os.pread(self.fd, size, 0).decode(errors="replace")
+
+    def events(self) -> list[dict[str, Any]]:
+        """What ``write`` wrote; half a line of a writer that was killed tells nothing."""
+        return [event for line in self.text().split("\n") for event in _whole(line)]
+
+    def close(self) -> None:
+        """Forget it."""
+        os.close(self.fd)
+
+
+def _whole(line: str) -> list[dict[str, Any]]:
+    try:
+        return [json.loads(line)]
+    except json.JSONDecodeError:
+        return []
+
+
+def outcome_from(asked: Outcome, events: list[dict[str, Any]]) -> Outcome:
+    """*asked*, an outcome without facts, filled with what *events* tell."""
+    data = asked.to_dict()
+    for event in events:
+        if "batch" in event:
+            _open_pass(data, event)["delivered"].append(event["batch"])
+        elif "pass" in event:
+            _open_pass(data, event).update(event["pass"])
+        elif "report" in event:
+            data.update(_facts(asked, event["report"]))
+        elif "resources" in event:
+            data["resources"] = [*data["resources"], event["resources"]]
+        else:
+            data.update({name: event[name] for name in event if name in data})
+    return Outcome.from_dict(data)
+
+
+def _facts(asked: Outcome, report: dict[str, Any]) -> dict[str, Any]:
+    """What the supervisor reports by itself when the trial is stuck."""
+    faults, workers = facts_from(report, asked.schedule, ())
+    done = replace(asked, faults=faults, workers=workers).to_dict()
+    return {"faults": done["faults"], "workers": done["workers"]}
+
+
+def _open_pass(data: dict[str, Any], event: dict[str, Any]) -> dict[str, Any]:
+    """The pass that *event* belongs to; made when it is first heard of."""
+    fresh: dict[str, Any] = {"drawn": [], "delivered": [], "exception": None, "complete": False}
+    if event["epoch"] is None:
+        data["recovery"] = data["recovery"] or fresh
+        recovery: dict[str, Any] = data["recovery"]
+        return recovery
+    data["passes"] = list(data["passes"])
+    if len(data["passes"]) < event["epoch"]:
+        data["passes"].append(fresh)
+    opened: dict[str, Any] = data["passes"][event["epoch"] - 1]
+    return opened
+
+
+def reference_from(events: list[dict[str, Any]]) -> Reference:
+    """The reference that a reference job wrote."""
+    return next(Reference.from_dict(event["reference"]) for event in events if "reference" in event)

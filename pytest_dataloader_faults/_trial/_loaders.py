@@ -1,0 +1,102 @@
+"""From what the user's factory returns to a loader that can be tried [runs in the trial]."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
+
+DEFAULTS = {"num_workers": 2, "batch_size": 4}
+
+
+def build(
+    make_dataset: Callable[[], Any], options: Mapping[str, Any] | None, changes: Mapping[str, Any]
+) -> DataLoader[Any]:
+    """The loader to try. *changes* overrule whatever it has, a ready loader's own too."""
+    made = _call(make_dataset)
+    if isinstance(made, DataLoader):
+        if options:
+            message = (
+                f"loader={dict(options)!r} was given, but make_dataset() returned a ready"
+                " DataLoader, whose own options are used. Leave one of the two out"
+            )
+            raise InvalidArgumentError(message)
+        for name, value in changes.items():
+            setattr(made, name, value)
+        loader = made
+    else:
+        loader = _loader_for(made, {**(options or {}), **changes})
+    if kind_of(loader) == "map":
+        _require_samples(loader)
+    return loader
+
+
+def _call(make_dataset: Callable[[], Any]) -> Any:
+    try:
+        made = make_dataset()
+    except Exception as error:
+        message = f"make_dataset() raised {type(error).__name__}: {error}, with no fault armed"
+        raise UnusableDatasetError(message) from error
+    usable = isinstance(made, (DataLoader, IterableDataset)) or hasattr(made, "__getitem__")
+    if isinstance(made, type) or not usable:
+        message = (
+            f"make_dataset() returned {made!r}, which is no dataset: it has no __getitem__ and is"
+            " no IterableDataset. Return a map-style or iterable dataset, or a ready DataLoader"
+        )
+        raise UnusableDatasetError(message)
+    return made
+
+
+def _loader_for(dataset: Any, options: Mapping[str, Any]) -> DataLoader[Any]:
+    defaults = dict(DEFAULTS)
+    if "batch_sampler" in options:
+        del defaults["batch_size"]
+    if hasattr(dataset, "__len__") and not len(dataset):
+        raise UnusableDatasetError(_empty(dataset))
+    try:
+        return DataLoader(dataset, **{**defaults, **options})
+    except (TypeError, ValueError) as error:
+        message = f"loader={dict(options)!r}: DataLoader refuses it: {error}"
+        raise InvalidArgumentError(message) from error
+
+
+def _require_samples(loader: DataLoader[Any]) -> None:
+    try:
+        batches = len(loader)
+    except (TypeError, NotImplementedError) as error:
+        if hasattr(loader.dataset, "__len__"):  # It is the sampler that has no length.
+            return
+        name = type(loader.dataset).__name__
+        message = f"{name} has no length, which a map-style dataset needs: {error}"
+        raise UnusableDatasetError(message) from error
+    if not batches:
+        raise UnusableDatasetError(_empty(loader.dataset))
+
+
+def _empty(dataset: Any) -> str:
+    return f"{type(dataset).__name__} is empty: there is no sample that a fault could hit"
+
+
+def kind_of(loader: DataLoader[Any]) -> str:
+    """``"map"`` or ``"iterable"``."""
+    return "iterable" if isinstance(loader.dataset, IterableDataset) else "map"
+
+
+def sampled(loader: DataLoader[Any]) -> list[list[Any]]:
+    """The lists of indices that one epoch asks for; of length 1 without automatic batching."""
+    batched = loader._auto_collation
+    return [list(index) if batched else [index] for index in loader._index_sampler]
+
+
+def seed_everything(seed: int) -> None:
+    """Make samplers and workers draw the same numbers each time."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed)

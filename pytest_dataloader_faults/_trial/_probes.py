@@ -1,0 +1,55 @@
+"""What a process has open, and which processes are below it.
+
+Some facts about what only looks like a leak. multiprocessing keeps a resource tracker, and a
+forkserver, for the life of the process, and a descriptor to each; torch may keep its shared memory
+manager. A dead child that nobody waited for is a zombie, not a process that goes on. A look through
+/proc can miss a process whose parent dies at that moment, hence a second look where the first one
+finds nobody. A descriptor that was closed while we look at it gives ENOENT.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection
+
+import psutil
+
+_INFRASTRUCTURE = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "torch_shm")
+
+
+def descriptors() -> dict[str, str]:
+    """What /proc/self/fd says: a path, or a kind of kernel object with its number."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found[name] = os.readlink(f"/proc/self/fd/{name}")
+        except FileNotFoundError:  # The one that listed the folder.
+            continue
+    return found
+
+
+def processes(known: Collection[int], patience: float = 1.0) -> dict[str, str]:
+    """Descendants that are nobody's infrastructure, once they had *patience* seconds to end."""
+    deadline = time.monotonic() + patience
+    while (found := _running(known) or _running(known)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return found
+
+
+def _running(known: Collection[int]) -> dict[str, str]:
+    found = {}
+    for process in psutil.Process().children(recursive=True):
+        try:
+            command = " ".join(process.cmdline()) or process.name()
+            zombie = process.status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            continue
+        if not zombie and process.pid not in known and not is_infrastructure(command):
+            found[str(process.pid)] = command[:200]
+    return found
+
+
+def is_infrastructure(command: str) -> bool:
+    """Whether a command line is one of multiprocessing's or torch's helpers."""
+    return any(name in command for name in _INFRASTRUCTURE)

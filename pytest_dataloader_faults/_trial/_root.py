@@ -1,0 +1,224 @@
+"""What happens inside a trial [runs in the disposable process that drives the loader].
+
+Facts are written to the journal as they come, so that a process that dies or hangs has told all up
+to there. Nothing here judges.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data._utils import signal_handling
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from pytest_dataloader_faults._trial import _probes
+from pytest_dataloader_faults._trial._digest import digest, rows_of
+from pytest_dataloader_faults._trial._journal import Journal
+from pytest_dataloader_faults._trial._loaders import build, kind_of, sampled, seed_everything
+from pytest_dataloader_faults._trial._reference import plain_indices, sample_of, take_reference
+from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
+from pytest_dataloader_faults.faults import (
+    ClosedDescriptor,
+    DescriptorExhaustion,
+    Fault,
+    WorkerKilled,
+    to_dict,
+)
+from pytest_dataloader_faults.injection import Injection, arm
+from pytest_dataloader_faults.outcomes import Delivery, Raised
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the disposable process is to do. It is inherited by fork, not pickled."""
+
+    make_dataset: Callable[[], Any]
+    faults: tuple[Fault, ...] = ()
+    options: Mapping[str, Any] | None = None
+    changes: Mapping[str, Any] | None = None
+    epochs: int = 1
+    seed: int = 0
+    watch_files: bool = False
+    needs_workers: bool = False
+    reference: bool = False
+    asked: Sequence[tuple[Any, ...]] | None = None
+
+
+def run(job: Job, journal: Journal, stacks: str) -> None:
+    """Do *job* and write down what happens."""
+    torch.set_num_threads(1)  # A forked copy of OpenMP's thread pool has no threads.
+    seed_everything(job.seed)
+    try:
+        loader = build(job.make_dataset, job.options, job.changes or {})
+        if job.reference:
+            journal.write(reference=asdict(take_reference(loader, job.seed, job.asked)))
+        else:
+            _Trial(job, journal, loader).run(stacks)
+    except (InvalidArgumentError, UnusableDatasetError) as error:
+        journal.write(refused=type(error).__name__, why=str(error))
+
+
+class _Trial:
+    def __init__(self, job: Job, journal: Journal, loader: DataLoader[Any]) -> None:
+        self.job = job
+        self.journal = journal
+        self.loader = loader
+        self.known: set[int] = set()
+
+    def run(self, stacks: str) -> None:
+        self._refuse_what_cannot_be()
+        self.journal.write(kind=kind_of(self.loader))
+        self._touch()
+        self._probe("before")
+        armed = arm(
+            *self.job.faults,
+            watch_files=self.job.watch_files,
+            here=True,
+            stacks=stacks,
+            black_box=self.journal.fd,
+        )
+        with armed as (injection, watch):
+            self.known.add(watch.link.pid)
+            self.journal.write(supervisor=watch.link.pid)
+            for epoch in range(1, self.job.epochs + 1):
+                self._phase(f"epoch {epoch}")
+                if not self._pass(epoch, watch.drain):
+                    break
+            self._end_persistent_workers()
+        self._probe("after")
+        self._write_facts(injection)
+        if self.job.faults:
+            self._phase("recovery")
+            self._pass(None)
+            self._end_persistent_workers()
+            self._probe("recovery")
+        self._phase("done")
+
+    def _refuse_what_cannot_be(self) -> None:
+        if self.loader.num_workers:
+            return
+        if self.job.needs_workers:
+            message = (
+                "the battery needs worker processes, but this loader has num_workers=0."
+                " Use num_workers=1 or more"
+            )
+            raise InvalidArgumentError(message)
+        for fault in self.job.faults:
+            if isinstance(fault, (WorkerKilled, DescriptorExhaustion, ClosedDescriptor)):
+                message = (
+                    f"{fault!r} needs a worker process, but num_workers=0 has none."
+                    " Use num_workers=1 or more"
+                )
+                raise InvalidArgumentError(message)
+
+    def _phase(self, name: str) -> None:
+        self.journal.write(phase=name)
+
+    def _touch(self) -> None:
+        """Use the dataset here first, as scripts do: that is what opens handles before the fork."""
+        if kind_of(self.loader) == "map":
+            sample_of(self.loader.dataset, sampled(self.loader)[0][0])
+
+    def _pass(self, epoch: int | None, settle: Callable[[], None] = lambda: None) -> bool:
+        """One epoch, up to its first error; whether there was none.
+
+        *settle* waits for the workers to finish what they were asked for, so that what they met
+        does not depend on how quickly the loader ends them.
+        """
+        seed_everything(self.job.seed + (epoch or 0))
+        iterator = raised = None
+        with _recorded() as drawn:
+            try:
+                iterator = iter(self.loader)
+                self._iterate(iterator, epoch, drawn)
+            except Exception as error:  # noqa: BLE001  # the error is the finding
+                raised = asdict(_raised(error))
+                _ignore_deaths(iterator)
+                settle()
+        if raised or not self.loader.persistent_workers:
+            _end_workers(iterator)
+        if raised:
+            self.loader._iterator = None
+        what: dict[str, Any] = {
+            "drawn": [plain_indices(each) for each in drawn],
+            "exception": raised,
+        }
+        what["complete"] = raised is None
+        self.journal.write(epoch=epoch, **{"pass": what})
+        return raised is None
+
+    def _iterate(self, iterator: Any, epoch: int | None, drawn: list[Any]) -> None:
+        is_map = kind_of(self.loader) == "map"
+        for number, batch in enumerate(iterator):
+            indices = plain_indices(drawn[number]) if is_map else None
+            delivery = Delivery(indices, _rows(batch, indices, self.loader), digest(batch))
+            self.journal.write(epoch=epoch, batch=asdict(delivery))
+
+    def _end_persistent_workers(self) -> None:
+        _end_workers(self.loader._iterator)
+        self.loader._iterator = None
+
+    def _probe(self, when: str) -> None:
+        gc.collect()
+        found = {"descriptors": _probes.descriptors(), "processes": _probes.processes(self.known)}
+        self.journal.write(resources={"when": when, **found})
+
+    def _write_facts(self, injection: Injection) -> None:
+        faults = [{**asdict(each), "fault": to_dict(each.fault)} for each in injection.faults]
+        self.journal.write(faults=faults, workers=[asdict(each) for each in injection.workers])
+
+
+def _ignore_deaths(iterator: Any) -> None:
+    """Have torch's SIGCHLD handler raise no more: the epoch is over, whoever else dies now."""
+    if getattr(iterator, "_worker_pids_set", False):
+        signal_handling._remove_worker_pids(id(iterator))  # type: ignore[attr-defined]
+        iterator._worker_pids_set = False
+
+
+def _end_workers(iterator: Any) -> None:
+    """End the workers of *iterator* now; the garbage collector may take 5 s for each."""
+    if hasattr(iterator, "_shutdown_workers"):
+        iterator._shutdown_workers()
+
+
+@contextlib.contextmanager
+def _recorded() -> Iterator[list[Any]]:
+    """Every index list that an iterator draws from its sampler in this scope."""
+    drawn: list[Any] = []
+    original = _BaseDataLoaderIter._next_index
+
+    def recording(self: Any) -> Any:
+        drawn.append(original(self))  # type: ignore[no-untyped-call]
+        return drawn[-1]
+
+    _BaseDataLoaderIter._next_index = recording  # type: ignore[method-assign]
+    try:
+        yield drawn
+    finally:
+        _BaseDataLoaderIter._next_index = original  # type: ignore[method-assign]
+
+
+def _rows(
+    batch: Any, indices: tuple[Any, ...] | None, loader: DataLoader[Any]
+) -> tuple[str, ...] | None:
+    """Digests of the samples in *batch*. Of an iterable's last batch, the size is in the batch."""
+    if not loader._auto_collation:
+        return (digest(batch),)
+    if indices is not None:
+        return rows_of(batch, len(indices))
+    sizes = range(loader.batch_size or 1, 0, -1)
+    return next((rows for size in sizes if (rows := rows_of(batch, size))), None)
+
+
+def _raised(error: BaseException) -> Raised:
+    text = "".join(traceback.format_exception(error))
+    return Raised(type(error).__name__, str(error), text)

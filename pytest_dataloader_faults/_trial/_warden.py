@@ -1,0 +1,194 @@
+"""Between pytest and a trial: holds the deadline and leaves nobody behind [a process of its own].
+
+Some facts about ending a tree of processes. Killing a session or a group misses those that left it.
+A process whose parent dies goes to the nearest ancestor that is a "child subreaper" (prctl(2)), so
+with this process as one, everything below stays below, whatever it does. Killing one while another
+forks can miss the newcomer: so stop all first, kill, reap, and look again until nobody is there.
+multiprocessing's resource tracker removes named semaphores when its clients are gone: it is left
+to do so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from pytest_dataloader_faults._engine import STACKS_SIGNAL
+from pytest_dataloader_faults._engine._linux import Prctl, prctl
+from pytest_dataloader_faults._trial._journal import Journal
+from pytest_dataloader_faults._trial._probes import is_infrastructure
+
+_SHARED_MEMORY = Path("/dev/shm")
+_TRACKER_PATIENCE = 2.0
+_STACKS_PATIENCE = 1.0
+_UNKILLABLE = 20.0
+"""Seconds after which a process that survives SIGKILL is in a dead disk's hands, not in ours."""
+
+
+def hold(
+    root: Callable[[], None], deadline: float, journal: Journal, stacks: Journal, folder: str
+) -> None:
+    """Run *root* in a child, for at most *deadline* seconds, and end all that it started.
+
+    *folder* is for temporary files, and goes with them.
+    """
+    os.setsid()
+    parent = os.pidfd_open(os.getppid())
+    prctl(Prctl.SET_CHILD_SUBREAPER, 1)
+    asked_to_end = _pipe_of_signals(signal.SIGTERM, signal.SIGINT)
+    shared_before = set(os.listdir(_SHARED_MEMORY))
+    began = time.monotonic()
+    child = os.fork()
+    if not child:
+        os.setsid()  # What is sent to its group, by a worker say, must not reach this process.
+        prctl(Prctl.SET_PDEATHSIG, signal.SIGKILL)
+        _forget_signals()
+        root()
+    ended = _wait(os.pidfd_open(child), [parent, asked_to_end], deadline)
+    if ended == "deadline":
+        _gather_stacks(stacks)
+    died = _how_it_died(child) if ended == "ended" else None
+    if died or ended == "deadline":
+        _gather_report(journal)
+    pids = {child, *_end_everybody()}
+    _remove_shared_memory(pids, shared_before)
+    shutil.rmtree(folder, ignore_errors=True)
+    journal.write(
+        timed_out=ended == "deadline", died=died, duration=round(time.monotonic() - began, 3)
+    )
+
+
+def _pipe_of_signals(*numbers: int) -> int:
+    """A descriptor that becomes readable when one of *numbers* arrives."""
+    read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(write)
+    for number in numbers:
+        signal.signal(number, lambda _number, _frame: None)
+    return read
+
+
+def _forget_signals() -> None:
+    """The trial has signals of its own; they must not look like ours."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _wait(child: int, others: list[int], deadline: float) -> str:
+    """``"ended"``, ``"deadline"`` or, where pytest is gone or wants an end, ``"abandoned"``."""
+    ready, _, _ = select.select([child, *others], [], [], deadline)
+    if not ready:
+        return "deadline"
+    return "ended" if child in ready else "abandoned"
+
+
+def _how_it_died(child: int) -> str | None:
+    """None for an end as it should be."""
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        return f"signal {number} ({signal.Signals(number).name})"
+    code = os.WEXITSTATUS(status)
+    return f"exit status {code}" if code else None
+
+
+def _gather_stacks(stacks: Journal) -> None:
+    """Have every process that can do so write its stacks, and wait for them to be written."""
+    for process in psutil.Process().children(recursive=True):
+        _describe(process, stacks)
+    _settle(stacks)
+
+
+def _gather_report(journal: Journal) -> None:
+    """End the supervisor, which has the counters, and wait for its report."""
+    for event in journal.events():
+        if "supervisor" in event:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(event["supervisor"], signal.SIGTERM)
+            _settle(journal)
+
+
+def _settle(journal: Journal) -> None:
+    """Wait until nothing more is written to *journal*."""
+    deadline = time.monotonic() + _STACKS_PATIENCE
+    size = -1
+    while size != (size := os.fstat(journal.fd).st_size) and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+def _describe(process: psutil.Process, stacks: Journal) -> None:
+    with contextlib.suppress(psutil.Error, OSError):
+        command = " ".join(process.cmdline())
+        status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
+        caught = int(re.search(r"^SigCgt:\s*(\w+)$", status, re.MULTILINE)[1], 16)  # type: ignore[index]
+        if caught >> (STACKS_SIGNAL - 1) & 1:
+            os.write(stacks.fd, f"\nProcess {process.pid} ({process.status()}):\n".encode())
+            process.send_signal(STACKS_SIGNAL)
+            time.sleep(0.05)  # One after the other, so that the stacks do not run into each other.
+        elif not is_infrastructure(command) and "_supervisor" not in command:
+            where = Path(f"/proc/{process.pid}/wchan").read_text(encoding="utf-8")
+            line = f"\nProcess {process.pid} ({process.status()}, in {where}): {command[:120]}\n"
+            os.write(stacks.fd, line.encode())
+
+
+def _end_everybody() -> set[int]:
+    """Kill and reap every descendant; the pids there were."""
+    seen: set[int] = set()
+    spare_until = time.monotonic() + _TRACKER_PATIENCE
+    give_up = time.monotonic() + _UNKILLABLE
+    while _has_children() and time.monotonic() < give_up:
+        children = psutil.Process().children(recursive=True)
+        spare = time.monotonic() < spare_until
+        doomed = [each for each in children if not (spare and _is_tracker(each))]
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for process in doomed:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.send_signal(number)
+        seen.update(process.pid for process in children)
+        _reap()
+    return seen
+
+
+def _has_children() -> bool:
+    """Ask the kernel: a look through /proc can miss one whose parent dies at that moment."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _is_tracker(process: psutil.Process) -> bool:
+    try:
+        return "multiprocessing.resource_tracker" in " ".join(process.cmdline())
+    except psutil.Error:
+        return False
+
+
+def _reap() -> None:
+    """Wait for the dead; give the dying a moment."""
+    for _ in range(20):
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        if not _has_children():
+            return
+        time.sleep(0.002)
+
+
+def _remove_shared_memory(pids: set[int], before: set[str]) -> None:
+    """Segments of processes that were killed before they could unlink them (torch_<pid>_...)."""
+    for name in set(os.listdir(_SHARED_MEMORY)) - before:
+        owner = re.match(r"torch_(\d+)_", name)
+        if owner and int(owner[1]) in pids:
+            with contextlib.suppress(FileNotFoundError):
+                (_SHARED_MEMORY / name).unlink()

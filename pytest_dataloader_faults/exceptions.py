@@ -1,0 +1,41 @@
+"""Every error this package raises on purpose. Each class says what to do about it."""
+
+from __future__ import annotations
+
+__all__ = (
+    "CheckFailedError",
+    "DataLoaderFaultsError",
+    "EngineUnavailableError",
+    "FaultNotFiredError",
+    "InjectionError",
+    "InvalidArgumentError",
+    "UnusableDatasetError",
+)
+
+
+class DataLoaderFaultsError(Exception):
+    """Base class: catch it to catch everything below."""
+
+
+class InvalidArgumentError(DataLoaderFaultsError, ValueError):
+    """An argument has a value that cannot be used. The text names it and what is allowed."""
+
+
+class EngineUnavailableError(DataLoaderFaultsError):
+    """This machine cannot run the engine that was asked for. The text says what it lacks."""
+
+
+class InjectionError(DataLoaderFaultsError):
+    """The harness itself failed, so nothing was shown about the dataset. Please report it."""
+
+
+class UnusableDatasetError(DataLoaderFaultsError):
+    """The dataset cannot be tried: its factory raised, it is empty, or it is not deterministic."""
+
+
+class FaultNotFiredError(DataLoaderFaultsError, AssertionError):
+    """A fault was armed and never happened. The text says what the workers reached instead."""
+
+
+class CheckFailedError(DataLoaderFaultsError, AssertionError):
+    """A check convicted the dataset. The text is the verdict, the evidence, the way to repeat."""

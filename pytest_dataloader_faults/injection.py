@@ -1,0 +1,273 @@
+"""Arm faults around your own loop over a loader: ``with inject(ReadError("*.jpg")) as armed:``.
+
+The pytest fixtures are this context manager and nothing more. It works without pytest, and inside
+the body of a Hypothesis test, where function-scoped fixtures must not be used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pytest_dataloader_faults._engine import choose
+from pytest_dataloader_faults._facts import facts_from
+from pytest_dataloader_faults.exceptions import (
+    FaultNotFiredError,
+    InjectionError,
+    InvalidArgumentError,
+)
+from pytest_dataloader_faults.faults import (
+    ClosedDescriptor,
+    DescriptorExhaustion,
+    Fault,
+    ReadError,
+    TruncatedFile,
+)
+from pytest_dataloader_faults.outcomes import FaultFacts, Outcome, WorkerFacts
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ("ArmedFaults", "FaultInjector", "Injection", "inject")
+
+_NEED_A_NUMBER = (ClosedDescriptor, ReadError, TruncatedFile)
+
+
+class Injection:
+    """Faults that are armed, and what has become of them so far.
+
+    The counters live in the process that answers the workers; while the scope is open they are
+    asked for at each access.
+    """
+
+    def __init__(self, faults: tuple[Fault, ...]) -> None:
+        self._faults = tuple(FaultFacts(fault) for fault in faults)
+        self._workers: tuple[WorkerFacts, ...] = ()
+        self.errors: list[str] = []
+        self._link: Any = None
+
+    @property
+    def faults(self) -> tuple[FaultFacts, ...]:
+        """Each fault with its counters and firings."""
+        self.refresh()
+        return self._faults
+
+    @property
+    def workers(self) -> tuple[WorkerFacts, ...]:
+        """Every worker process that was armed."""
+        self.refresh()
+        return self._workers
+
+    @property
+    def fired(self) -> int:
+        """How often the faults happened, over all workers."""
+        return sum(each.fired for each in self.faults)
+
+    @property
+    def reached(self) -> int:
+        """How often an operation was met that the faults are about, whether or not they fired."""
+        return sum(each.reached for each in self.faults)
+
+    @property
+    def surfaced(self) -> int:
+        """How many of the faults an exception of the loader has told of."""
+        return sum(each.surfaced for each in self.faults)
+
+    def refresh(self) -> None:
+        """Ask for the counters, while the scope is open."""
+        if self._link is not None:
+            self._take(self._link.report())
+
+    def _take(self, report: dict[str, Any]) -> None:
+        """Fill in what the supervisor reports."""
+        armed = (each.fault for each in self._faults)
+        self._faults, self._workers = facts_from(report, armed, self.errors)
+
+    def _note(self, error: BaseException) -> None:
+        self.errors.append("".join(traceback.format_exception(error)))
+
+    def unfired(self) -> str | None:
+        """What was reached in place of the first fault that did not happen, if there is one."""
+        return next((_instead(each, self.workers) for each in self.faults if not each.fired), None)
+
+
+def _instead(fault: FaultFacts, workers: tuple[WorkerFacts, ...]) -> str:
+    """What was reached in place of a fault that never fired."""
+    text = f"{fault.fault!r} never fired"
+    if not workers:
+        return (
+            f"{text}: no DataLoader worker was started inside the scope. Iterate the loader inside"
+            " it; with persistent_workers=True, make its first iterator there"
+        )
+    if fault.reached:
+        met = f"what it is about was met {fault.reached} times in {len(workers)} worker(s)"
+        return f"{text}: {met}, too few for its triggers. Lower nth (or headroom)"
+    files = sorted({path for worker in workers for path in worker.files})
+    fetches = ", ".join(f"worker {each.worker} made {each.fetches} fetches" for each in workers)
+    shown = "\n  ".join([*files[:10], *([f"... and {len(files) - 10} more"] if files[10:] else [])])
+    opened = f"the workers opened\n  {shown}" if files else "the workers opened no data file"
+    return f"{text}: nothing it is about was met. {fetches}; {opened}"
+
+
+@contextlib.contextmanager
+def inject(
+    *faults: Fault, seed: int = 0, engine: str = "auto", require_fired: bool = True
+) -> Iterator[Injection]:
+    """Arm *faults* in the workers that loaders start while the scope is open.
+
+    Args:
+        *faults: What is to happen; see ``pytest_dataloader_faults.faults``.
+        seed: Reserved for faults that are drawn at random.
+        engine: ``"auto"`` or ``"kernel"``.
+        require_fired: Raise at the end if one of *faults* never happened.
+
+    Yields:
+        An ``Injection``, with ``fired``, ``reached`` and ``surfaced``.
+
+    Raises:
+        EngineUnavailableError: This machine cannot run the engine.
+        FaultNotFiredError: At the end of the scope, unless another exception is on its way.
+        InjectionError: The harness failed; nothing was shown.
+
+    """
+    del seed
+    require_faults(faults)
+    choose(engine)
+    with arm(*faults) as (injection, _watch):
+        yield injection
+    if require_fired and (unfired := injection.unfired()):
+        raise FaultNotFiredError(unfired)
+
+
+@contextlib.contextmanager
+def arm(
+    *faults: Fault,
+    watch_files: bool = False,
+    here: bool = False,
+    stacks: str | None = None,
+    black_box: int | None = None,
+) -> Iterator[tuple[Injection, Any]]:
+    """``inject`` without its requirements, for trials; also yields the iterators' watch.
+
+    *here*: this process may be armed itself. *stacks*: a file for stacks of threads that are stuck.
+    *black_box*: a descriptor that the supervisor writes its report to when it is ended.
+    """
+    from pytest_dataloader_faults._engine._client import Link
+    from pytest_dataloader_faults._engine._iterator import Watch, watched
+    from pytest_dataloader_faults._engine._plan import Plan
+
+    injection = Injection(faults)
+    link = Link(Plan(faults, watch_files), stacks, black_box)
+    injection._link = link
+    watch = Watch(link, injection._note, here=here)
+    try:
+        with watched(watch):
+            yield injection, watch
+    finally:
+        injection._link = None
+        watch.end_failed()
+        try:
+            report = link.report(finish=True)
+        finally:
+            link.close()
+        injection._take(report)
+        if report["errors"]:
+            raise InjectionError("an injection failed:\n" + "\n".join(report["errors"]))
+
+
+def require_faults(faults: tuple[Fault, ...]) -> None:
+    """Refuse what is no fault, and faults that cannot come together."""
+    for fault in faults:
+        if not isinstance(fault, Fault):
+            message = f"{fault!r} is no fault. Give faults, such as ReadError('*.jpg')"
+            raise InvalidArgumentError(message)
+    exhausting = [each for each in faults if isinstance(each, DescriptorExhaustion)]
+    followed = [each for each in faults if isinstance(each, _NEED_A_NUMBER)]
+    if exhausting and followed:
+        message = (
+            f"{exhausting[0]!r} and {followed[0]!r} cannot be in one schedule: the file would get a"
+            " high descriptor number, which the lowered limit forbids. Use two trials"
+        )
+        raise InvalidArgumentError(message)
+
+
+class ArmedFaults:
+    """The faults that one call armed, and what has become of them so far."""
+
+    def __init__(self, injector: FaultInjector, places: range) -> None:
+        self._injector = injector
+        self._places = places
+
+    @property
+    def faults(self) -> tuple[FaultFacts, ...]:
+        """Each fault with its counters and firings."""
+        every = self._injector.facts()
+        return tuple(every[place] for place in self._places)
+
+    @property
+    def fired(self) -> int:
+        """How often they happened, over all workers."""
+        return sum(each.fired for each in self.faults)
+
+    @property
+    def reached(self) -> int:
+        """How often an operation was met that they are about, whether or not they fired."""
+        return sum(each.reached for each in self.faults)
+
+    @property
+    def surfaced(self) -> int:
+        """How many of them an exception of the loader has told of."""
+        return sum(each.surfaced for each in self.faults)
+
+
+class FaultInjector:
+    """Faults for one test: what the fixture ``dataloader_faults`` gives, and works without pytest.
+
+    Every fault that is armed belongs to one schedule, so arm them all before a loader starts its
+    workers. Leaving the scope disarms them.
+    """
+
+    def __init__(self, *, engine: str = "auto", deadline: float = 30.0, seed: int = 0) -> None:
+        self._options: dict[str, Any] = {"engine": engine, "deadline": deadline, "seed": seed}
+        self._scope = contextlib.ExitStack()
+        self._injection: Injection | None = None
+        self._watch: Any = None
+
+    def __enter__(self) -> Self:
+        """Nothing is armed yet."""
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        """Disarm."""
+        self._scope.close()
+
+    def inject(self, *faults: Fault) -> ArmedFaults:
+        """Arm *faults*, beside those armed already, until the scope ends."""
+        armed = tuple(each.fault for each in self.facts())
+        require_faults((*armed, *faults))
+        choose(self._options["engine"])
+        if self._watch is not None and self._watch.iterators:
+            message = f"{faults!r} come too late: workers were started. Arm every fault before that"
+            raise InvalidArgumentError(message)
+        self._scope.close()
+        self._injection, self._watch = self._scope.enter_context(arm(*armed, *faults))
+        return ArmedFaults(self, range(len(armed), len(armed) + len(faults)))
+
+    def run(self, make_dataset: Callable[[], Any], *faults: Fault, **loader: Any) -> Outcome:
+        """``run_trial`` with the test's engine, deadline and seed; *loader*: DataLoader options."""
+        from pytest_dataloader_faults._trial import run_trial
+
+        return run_trial(make_dataset, *faults, loader=loader, **self._options)
+
+    def facts(self) -> tuple[FaultFacts, ...]:
+        """Every fault armed in this scope, with its counters."""
+        if self._injection is None:
+            return ()
+        return self._injection.faults
+
+    def unfired(self) -> str | None:
+        """Disarm, and tell of the first fault that never happened, if there is one."""
+        self._scope.close()
+        return self._injection.unfired() if self._injection else None

@@ -1,0 +1,195 @@
+"""The pytest plugin: hooks, fixtures and the marker. What they do is done elsewhere.
+
+Loading it imports neither torch nor Hypothesis nor pyfakefs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_dataloader_faults import _options
+from pytest_dataloader_faults._engine import start_probe, unavailable
+from pytest_dataloader_faults._options import Settings
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from pytest_dataloader_faults._item import FaultCheck
+    from pytest_dataloader_faults.injection import ArmedFaults, FaultInjector
+
+_MARKER = "dataloader_faults"
+_CHECK = "fault_check"
+_INJECTOR = "dataloader_faults"
+_injector = pytest.StashKey["FaultInjector"]()
+_check = pytest.StashKey["FaultCheck"]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the options, and begin to find out what this machine can do.
+
+    That takes a child process a few milliseconds, in which pytest goes on starting.
+    """
+    _options.add_options(parser)
+    if "PYTEST_XDIST_WORKER" not in os.environ:  # An xdist worker prints no header.
+        start_probe()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marker and check the options."""
+    config.addinivalue_line("markers", _options.marker_line())
+    try:
+        _options.settings_for(config, ())
+    except InvalidArgumentError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def pytest_report_header() -> str:
+    """Which engine there is, and why not where there is none."""
+    reason = unavailable()
+    if reason is None:
+        return f"dataloader-faults: kernel engine, Linux {os.uname().release}"
+    return f"dataloader-faults: no engine, tests that need one are skipped: {reason}"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make one item per check of a test that asks for ``fault_check``."""
+    if _CHECK not in metafunc.fixturenames:
+        return
+    from pytest_dataloader_faults.conformance import select_checks
+
+    marks = metafunc.definition.iter_markers(_MARKER)
+    names: list[str] | str
+    try:
+        settings = _options.settings_for(metafunc.config, marks)
+        names = select_checks(settings.only, settings.exclude, settings.expected_failures)
+    except InvalidArgumentError as error:
+        names = f"{metafunc.definition.nodeid}: {error}"
+    if isinstance(names, str):  # Not above: the report would show both errors.
+        pytest.fail(names, pytrace=False)
+    metafunc.parametrize(_CHECK, names, indirect=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every item that uses a fixture of ours, so that ``-m dataloader_faults`` selects it."""
+    for item in items:
+        if {_CHECK, _INJECTOR} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(_MARKER)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """A test that passed although its fault never fired, or its check was never asked, fails."""
+    yield
+    if _injector in item.stash and (unfired := item.stash[_injector].unfired()):
+        pytest.fail(unfired, pytrace=False)
+    if _check in item.stash:
+        item.stash[_check].require_called()
+
+
+def _settings(request: pytest.FixtureRequest) -> Settings:
+    """What holds for the test of *request*; skips or fails it where the engine is missing."""
+    wrong = None
+    try:
+        settings = _options.settings_for(request.config, request.node.iter_markers(_MARKER))
+    except InvalidArgumentError as error:
+        wrong = str(error)
+    if wrong:  # Not above: the report would show both errors.
+        pytest.fail(wrong, pytrace=False)
+    reason = unavailable()
+    if reason is not None and settings.engine == "auto":
+        pytest.skip(f"the kernel engine cannot run here: {reason}")
+    if reason is not None:
+        pytest.fail(f"engine={settings.engine!r} cannot run here: {reason}", pytrace=False)
+    return settings
+
+
+@pytest.fixture
+def fault_check(request: pytest.FixtureRequest) -> FaultCheck:
+    """Ask one check of the battery about your dataset: ``fault_check(lambda: MyDataset(path))``.
+
+    A test that uses it becomes one item per check. Call it with a factory of a dataset or of a
+    ready DataLoader, and if need be with ``files=``, ``loader=`` and ``contract=``, as in
+    ``check_dataset()``. It returns the ``CheckResult``.
+    """
+    from pytest_dataloader_faults._item import FaultCheck
+
+    check = FaultCheck(request.param, _settings(request), request.node)
+    request.node.stash[_check] = check
+    return check
+
+
+@pytest.fixture
+def dataloader_faults(request: pytest.FixtureRequest) -> Iterator[FaultInjector]:
+    """Inject faults into DataLoader workers, with ``.inject(*faults)`` and ``.run(make_dataset)``.
+
+    ``inject`` arms faults for the rest of the test, around your own loop over a loader; the test
+    fails if one of them never fires. ``run(make_dataset, *faults)`` tries a dataset in a
+    disposable process and returns the ``Outcome``.
+    """
+    from pytest_dataloader_faults.injection import FaultInjector
+
+    given = _settings(request)
+    with FaultInjector(engine=given.engine, deadline=given.deadline, seed=given.seed) as injector:
+        request.node.stash[_injector] = injector
+        yield injector
+
+
+def _arming(injector: FaultInjector, kind: str) -> Callable[..., ArmedFaults]:
+    from pytest_dataloader_faults import faults
+
+    make = getattr(faults, kind)
+
+    def arm(*args: Any, **kwargs: Any) -> ArmedFaults:
+        return injector.inject(make(*args, **kwargs))
+
+    arm.__doc__ = make.__doc__
+    return arm
+
+
+@pytest.fixture
+def eio_reads(dataloader_faults: FaultInjector) -> Callable[..., ArmedFaults]:
+    """Make reads fail with EIO in DataLoader workers: ``eio_reads("*.jpg", nth=2)``.
+
+    Takes the arguments of ``faults.ReadError``; returns a handle with ``fired``.
+    """
+    return _arming(dataloader_faults, "ReadError")
+
+
+@pytest.fixture
+def truncated_files(dataloader_faults: FaultInjector) -> Callable[..., ArmedFaults]:
+    """Make files shorter for DataLoader workers: ``truncated_files("*.npy", keep=0.5)``.
+
+    Takes the arguments of ``faults.TruncatedFile``; returns a handle with ``fired``.
+    """
+    return _arming(dataloader_faults, "TruncatedFile")
+
+
+@pytest.fixture
+def closed_descriptors(dataloader_faults: FaultInjector) -> Callable[..., ArmedFaults]:
+    """Close descriptors under the dataset in DataLoader workers: ``closed_descriptors("*.h5")``.
+
+    Takes the arguments of ``faults.ClosedDescriptor``; returns a handle with ``fired``.
+    """
+    return _arming(dataloader_faults, "ClosedDescriptor")
+
+
+@pytest.fixture
+def emfile(dataloader_faults: FaultInjector) -> Callable[..., ArmedFaults]:
+    """Leave DataLoader workers without file descriptors: ``emfile(headroom=0)``.
+
+    Takes the arguments of ``faults.DescriptorExhaustion``; returns a handle with ``fired``.
+    """
+    return _arming(dataloader_faults, "DescriptorExhaustion")
+
+
+@pytest.fixture
+def killed_workers(dataloader_faults: FaultInjector) -> Callable[..., ArmedFaults]:
+    """Kill a DataLoader worker: ``killed_workers(signal.SIGKILL, at=2, worker=0)``.
+
+    Takes the arguments of ``faults.WorkerKilled``; returns a handle with ``fired``.
+    """
+    return _arming(dataloader_faults, "WorkerKilled")

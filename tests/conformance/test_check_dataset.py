@@ -1,0 +1,288 @@
+"""The function ``check_dataset``: which checks it asks, of what, and what it does with answers."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from pytest_dataloader_faults import Contract, check_dataset
+from pytest_dataloader_faults._battery import CHECKS
+from pytest_dataloader_faults.conformance import select_checks
+from pytest_dataloader_faults.exceptions import (
+    CheckFailedError,
+    InvalidArgumentError,
+    UnusableDatasetError,
+)
+from support.datasets import COUNT, Records, RecordStream, joined
+from support.specimens import BadSample, ZerosOnError
+
+FIRST = "read-error-first"
+
+
+class InMemory(Dataset):
+    """Reads no file."""
+
+    def __len__(self):
+        return COUNT
+
+    def __getitem__(self, index):
+        return torch.tensor(index)
+
+
+class Whole(Records):
+    """One file, read in one go by one batch of one worker."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        del self.paths[1:]
+
+
+def _by_name(results):
+    return {each.check: each for each in results}
+
+
+def test_healthy_dataset_gives_one_passed_result_per_check(records):
+    """The list has the checks in the battery's order, each with its facts."""
+    results = check_dataset(lambda: Records(records), only=["open-error", FIRST, "pickles"])
+
+    assert [each.check for each in results] == ["pickles", "open-error", FIRST]
+    assert {(True, False, True)} == {(each.passed, each.failed, each.applies) for each in results}
+    assert [each.verdict for each in results] == ["survived", "failed_cleanly", "failed_cleanly"]
+    assert [len(each.outcome.schedule) for each in results] == [0, 1, 1]
+    assert all(each.explanation.startswith(f"{each.verdict}: ") for each in results)
+
+
+@pytest.mark.parametrize(
+    ("only", "exclude", "expected"),
+    [
+        (None, (), list(CHECKS)),
+        ("pickles", (), ["pickles"]),
+        (["truncated-half", "pickles"], (), ["pickles", "truncated-half"]),
+        (None, "pickles", [name for name in CHECKS if name != "pickles"]),
+        (["pickles", FIRST], {FIRST}, ["pickles"]),
+        ((), (), []),
+    ],
+)
+def test_selection(only, exclude, expected):
+    """Checks are chosen by name, and asked in the battery's order."""
+    assert expected == select_checks(only, exclude)
+
+
+@pytest.mark.parametrize("argument", ["only", "exclude", "expected_failures"])
+def test_unknown_check_is_refused(argument, records):
+    """A name that is no check is an error that gives the nearest names, before anything runs."""
+    value = (
+        {"read-eror-first": "a reason"} if argument == "expected_failures" else "read-eror-first"
+    )
+
+    with pytest.raises(InvalidArgumentError) as caught:
+        check_dataset(lambda: Records(records), **{argument: value})
+
+    assert f"{argument} names 'read-eror-first'" in str(caught.value)
+    assert "'read-error-first'" in str(caught.value)
+
+
+@pytest.mark.parametrize("on_fail", ["ignore", True, ""])
+def test_unknown_reaction_is_refused(on_fail, records):
+    """``on_fail`` is one of three values."""
+    with pytest.raises(InvalidArgumentError, match=rf"on_fail={on_fail!r} must be one of"):
+        check_dataset(lambda: Records(records), on_fail=on_fail)
+
+
+@pytest.mark.parametrize("deadline", [0, -1, float("nan"), "30", None, True])
+def test_impossible_deadline_is_refused(deadline, records):
+    """A deadline is a positive number of seconds."""
+    with pytest.raises(InvalidArgumentError, match=rf"deadline={deadline!r}"):
+        check_dataset(lambda: Records(records), deadline=deadline)
+
+
+def test_dataset_in_place_of_a_factory_is_refused(records):
+    """Each trial needs a fresh dataset, so a factory is asked for, with an example."""
+    with pytest.raises(InvalidArgumentError, match="must be callable, such as lambda: MyDataset"):
+        check_dataset(Records(records))
+
+
+def test_workers_are_needed(records):
+    """Without worker processes there is nothing to show."""
+    with pytest.raises(InvalidArgumentError, match=r"num_workers=0\. Use num_workers=1 or more"):
+        check_dataset(lambda: Records(records), loader={"num_workers": 0})
+
+
+def test_first_failure_raises_with_the_evidence(records):
+    """By default the first conviction ends the battery, and its text is the whole evidence."""
+    with pytest.raises(CheckFailedError) as caught:
+        check_dataset(lambda: BadSample(records), only=["open-error", FIRST])
+
+    lines = str(caught.value).splitlines()
+    assert lines[0].startswith("open-error: failed_unclearly: RuntimeError hides")
+    assert "reproduce: check_dataset(make_dataset, only='open-error', " in lines[-1]
+
+
+def test_failures_can_be_warned_of(records):
+    """With ``on_fail="warn"`` every conviction is a warning and every check is asked."""
+    with pytest.warns(UserWarning, match="hides that its cause is") as caught:
+        results = check_dataset(
+            lambda: BadSample(records), only=["workers-agree", "open-error", FIRST], on_fail="warn"
+        )
+
+    assert [str(each.message).partition(":")[0] for each in caught] == ["open-error", FIRST]
+    assert {__file__} == {each.filename for each in caught}
+    assert [each.failed for each in results] == [False, True, True]
+
+
+def test_failures_can_be_only_listed(records):
+    """With ``on_fail=None`` nothing is raised and nothing warned of."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        results = check_dataset(lambda: BadSample(records), only=FIRST, on_fail=None)
+
+    assert [each for each in caught if "hides" in str(each.message)] == []
+    assert [each.failed for each in results] == [True]
+
+
+def test_expected_failure_is_not_raised(records):
+    """A listed check that fails is in the list, with its reason, and nobody is told."""
+    (result,) = check_dataset(
+        lambda: BadSample(records), only=FIRST, expected_failures={FIRST: "issue 7"}
+    )
+
+    assert (result.verdict, result.passed) == ("failed_unclearly", False)
+    assert (result.expected, result.failed) == ("issue 7", False)
+
+
+def test_expected_failure_that_passes_is_raised(records):
+    """A listed check that passes must be taken off the list."""
+    with pytest.raises(CheckFailedError, match=r"expected to fail \(issue 7\), but it passed"):
+        check_dataset(lambda: Records(records), only=FIRST, expected_failures={FIRST: "issue 7"})
+
+
+def test_files_choose_the_victims(records):
+    """Faults befall only the files that are meant."""
+    (result,) = check_dataset(lambda: Records(records), only=FIRST, files="*/0[0-3].rec")
+
+    paths = {each.path for facts in result.outcome.faults for each in facts.firings}
+    assert paths
+    assert paths <= {str(records / f"0{number}.rec") for number in range(4)}
+
+
+def test_files_that_match_nothing_are_refused(records):
+    """A glob that no file read by a worker matches is an error that names what they read."""
+    with pytest.raises(InvalidArgumentError, match=r"files=.*\*\.jpg.* matches nothing.*\.rec"):
+        check_dataset(lambda: Records(records), only=FIRST, files="*.jpg")
+
+
+@pytest.mark.parametrize(
+    ("contract", "passed"),
+    [(Contract(survives=True), False), (Contract(names_file=True), False), (Contract(), True)],
+)
+def test_contract_says_what_passes(contract, passed, records):
+    """A plain OSError from a read neither survives nor names its file."""
+    (result,) = check_dataset(lambda: Records(records), only=FIRST, contract=contract, on_fail=None)
+
+    assert passed is result.passed
+
+
+def test_loader_options_are_used(records):
+    """The trials' loaders have the options that were given, and the facts tell them."""
+    (result,) = check_dataset(
+        lambda: Records(records), only="workers-agree", loader={"num_workers": 1, "batch_size": 2}
+    )
+
+    assert result.outcome.loader == {"num_workers": 1, "batch_size": 2}
+    assert {0} == {each.worker for each in result.outcome.workers}
+    assert len(result.outcome.delivered) == COUNT / 2
+
+
+def test_ready_loader_is_used_as_it_is(records):
+    """A factory may return a DataLoader, whose collate function and sampler then count."""
+    results = _by_name(
+        check_dataset(
+            lambda: DataLoader(
+                Records(records), batch_size=3, num_workers=2, shuffle=True, collate_fn=joined
+            ),
+            only=["workers-agree", FIRST, "worker-killed-middle", "pickles"],
+        )
+    )
+
+    assert results["workers-agree"].verdict == "survived"
+    assert {None} == {each.rows for each in results["workers-agree"].outcome.delivered}
+    assert results[FIRST].verdict == "failed_cleanly"
+
+
+def test_ready_loader_and_options_are_refused_together(records):
+    """A ready loader has its own options."""
+    with pytest.raises(InvalidArgumentError, match="Leave one of the two out"):
+        check_dataset(lambda: DataLoader(Records(records)), loader={"batch_size": 2})
+
+
+def test_iterable_whose_batches_cannot_be_split_is_refused(records):
+    """Without indices and without rows there is nothing to compare: that is said, not guessed."""
+    loader = {"num_workers": 2, "batch_size": 4, "collate_fn": joined}
+    with pytest.raises(UnusableDatasetError, match="cannot be taken apart"):
+        check_dataset(lambda: RecordStream(records), loader=loader)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "check", "reason"),
+    [
+        (lambda _: InMemory(), "open-error", "its workers open no data file"),
+        (lambda _: InMemory(), FIRST, "its workers read no data file"),
+        (lambda _: InMemory(), "truncated-half", "its workers read no data file"),
+        (Whole, "worker-killed-middle", "worker 0 makes 1 batches, fewer than 2"),
+    ],
+)
+def test_check_that_does_not_apply_has_shown_nothing(dataset, check, reason, records):
+    """It is in the list, as not exercised, which is no pass and no failure either."""
+    (result,) = check_dataset(lambda: dataset(records), only=check)
+
+    assert (result.verdict, result.passed) == ("not_exercised", False)
+    assert (result.applies, result.failed, result.outcome) == (False, False, None)
+    assert f"{check} does not apply to this dataset: {reason}" in result.explanation
+
+
+def test_hopeless_dataset_still_gets_its_other_checks(records):
+    """What is wrong without any fault is one finding, and does not hide the others."""
+    results = _by_name(
+        check_dataset(
+            lambda: ZerosOnError(records),
+            only=["workers-agree", "open-error", "worker-killed-first"],
+            on_fail=None,
+        )
+    )
+
+    assert {name: each.verdict for name, each in results.items()} == {
+        "workers-agree": "survived",
+        "open-error": "corrupted",
+        "worker-killed-first": "failed_cleanly",
+    }
+
+
+def test_dataset_that_needs_no_fault_to_fail_is_unusable():
+    """A factory that raises is told apart from a dataset that fails under faults."""
+    with pytest.raises(UnusableDatasetError, match=r"make_dataset\(\) raised ZeroDivisionError"):
+        check_dataset(lambda: 1 / 0)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options"),
+    [
+        (ZerosOnError, {"loader": {"num_workers": 1}, "deadline": 20, "seed": 3}),
+        (ZerosOnError, {"files": "*/0[0-3].rec"}),
+        (Records, {"contract": Contract(survives=True)}),
+        (ZerosOnError, {"loader": {"num_workers": 2, "collate_fn": joined}}),
+    ],
+)
+def test_reproduce_line_repeats_the_trial(dataset, options, records):
+    """The last line of the evidence, run as it is, asks the same and finds the same."""
+    (first,) = check_dataset(lambda: dataset(records), only=FIRST, on_fail=None, **options)
+    line = first.explanation.splitlines()[-1].partition("reproduce: ")[2]
+    names = {"check_dataset": check_dataset, "make_dataset": lambda: dataset(records)}
+
+    with pytest.raises(CheckFailedError) as caught:
+        eval(line, {**names, "Contract": Contract, "joined": joined})  # noqa: S307  # our own
+
+    assert str(caught.value).splitlines()[0] == f"{FIRST}: {first.explanation.splitlines()[0]}"
+    assert repr(first.outcome.schedule[0]) in str(caught.value)

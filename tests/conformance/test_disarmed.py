@@ -1,0 +1,55 @@
+"""Each check's verdict comes from its fault: disarmed, it shows nothing."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+
+from pytest_dataloader_faults import run_trial
+from pytest_dataloader_faults._battery import CHECKS
+from pytest_dataloader_faults._trial import take_reference
+from pytest_dataloader_faults.conformance import Battery
+from pytest_dataloader_faults.faults import DescriptorExhaustion, WorkerKilled
+from support.datasets import write_records
+from support.specimens import Packed
+
+FAULTY = [name for name in CHECKS if name not in ("workers-agree", "pickles")]
+"""Those two arm no fault."""
+
+
+@pytest.fixture(scope="module", name="packed")
+def _packed(tmp_path_factory):
+    """A healthy dataset, what it gives, and what the battery found out about it."""
+    folder = write_records(tmp_path_factory.mktemp("disarmed") / "records")
+
+    def make():
+        return Packed(folder)
+
+    return make, take_reference(make), Battery(make)._recon
+
+
+def _disarmed(fault):
+    """*fault*, so that it can never happen."""
+    if isinstance(fault, WorkerKilled):
+        return replace(fault, at=10**6)
+    if isinstance(fault, DescriptorExhaustion):
+        return replace(fault, workers=(99,))
+    assert "path" in {each.name for each in fields(fault)}
+    return replace(fault, path="/nothing/has/this/name")
+
+
+@pytest.mark.parametrize("name", FAULTY)
+def test_check_that_is_disarmed_is_not_exercised(name, packed):
+    """Each check's verdict comes from its fault: without it, nothing is shown."""
+    make, reference, recon = packed
+    schedule = CHECKS[name].plan(recon)
+    loader = {"num_workers": 2, "batch_size": 4, **CHECKS[name].changes}
+
+    verdicts = [
+        run_trial(make, *faults, loader=loader).judge(reference).verdict
+        for faults in (schedule, map(_disarmed, schedule))
+    ]
+
+    assert verdicts[0] in ("survived", "failed_cleanly")
+    assert verdicts[1] == "not_exercised"

@@ -1,0 +1,15 @@
+"""What all tests share: real data files, and a check that nothing is left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.datasets import write_records
+
+
+@pytest.fixture(name="records")
+def _records(tmp_path: Path) -> Path:
+    """A folder of 16 files of 64 bytes, each of its own content."""
+    return write_records(tmp_path / "records")

@@ -1,0 +1,105 @@
+"""Is there an engine? Found out by truly installing one, also where it is truly refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from pytest_dataloader_faults import inject
+from pytest_dataloader_faults._engine import Probe, choose, unavailable
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
+
+EPERM, ENOSYS, EACCES, EINVAL = 1, 38, 13, 22
+
+LISTENED_TO = """
+from pytest_dataloader_faults._engine._bpf import program
+from pytest_dataloader_faults._engine._linux import *
+
+# The listener stays open: a filter that hands over nothing, as of a sandbox around us.
+filter_this_process(program({}, ARCHITECTURES[MACHINE], base=1 << 20), 1)
+"""
+FORBIDDEN = """
+import struct
+from pytest_dataloader_faults._engine._linux import *
+from pytest_dataloader_faults._engine._linux import _libc
+
+# As a container's seccomp profile does: seccomp(2) itself is answered with an errno.
+def instruction(code, yes, no, value):
+    return struct.pack("=HBBI", code, yes, no, value)
+
+code = instruction(0x20, 0, 0, 0) + instruction(0x15, 0, 1, SYSCALLS[MACHINE]["seccomp"])
+code += instruction(0x06, 0, 0, 0x00050000 | {errno}) + instruction(0x06, 0, 0, Return.ALLOW)
+prctl(Prctl.SET_NO_NEW_PRIVS, 1)
+install_filter(code, FilterFlag.TSYNC)
+"""
+ASK = """
+from pytest_dataloader_faults import exceptions, inject
+from pytest_dataloader_faults._engine import unavailable
+
+print(unavailable())
+for engine in ("auto", "kernel"):
+    try:
+        with inject(engine=engine):
+            print("armed")
+    except exceptions.EngineUnavailableError as error:
+        print(error)
+"""
+CASES = [
+    (LISTENED_TO, "EBUSY", "under a seccomp listener already"),
+    (FORBIDDEN.replace("{errno}", str(EPERM)), "EPERM", "seccomp(2) is forbidden here"),
+    (FORBIDDEN.replace("{errno}", str(EACCES)), "EACCES", "seccomp(2) is forbidden here"),
+    (FORBIDDEN.replace("{errno}", str(ENOSYS)), "ENOSYS", "seccomp(2) is missing or forbidden"),
+    (FORBIDDEN.replace("{errno}", str(EINVAL)), "EINVAL", "knows no user notification"),
+]
+
+
+def told(preparation):
+    """What a process says that has run *preparation* first."""
+    done = subprocess.run(
+        [sys.executable, "-c", preparation + ASK], capture_output=True, text=True, check=False
+    )
+    assert (0, "") == (done.returncode, done.stderr)
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(("preparation", "name", "hint"), CASES, ids=[each[1] for each in CASES])
+def test_a_refusal_has_a_reason(preparation, name, hint):
+    """By the errno that the kernel gave, in words; scopes are refused with the same reason."""
+    reason, auto, kernel = told(preparation)
+    assert hint in reason
+    assert f"[{name}, Linux " in reason
+    assert f"engine='auto': the kernel engine cannot run here: {reason}" == auto
+    assert f"engine='kernel': the kernel engine cannot run here: {reason}" == kernel
+
+
+def test_no_refusal_without_a_cause():
+    """The same process, undisturbed."""
+    assert ["None", "armed", "armed"] == told("")
+
+
+def test_the_kernel_engine_runs_here():
+    """Or nothing in this folder shows anything."""
+    assert unavailable() is None
+    assert ["kernel", "kernel"] == [choose("auto"), choose("kernel")]
+
+
+@pytest.mark.parametrize("engine", ["python", "KERNEL", "", None, 3])
+def test_an_unknown_engine_is_refused(engine):
+    """With the names that there are."""
+    message = f"engine={engine!r} is not an engine. Choose one of 'auto', 'kernel'"
+    with pytest.raises(InvalidArgumentError) as caught:
+        choose(engine)
+    assert message == str(caught.value)
+    with pytest.raises(InvalidArgumentError, match="is not an engine"), inject(engine=engine):
+        pytest.fail("armed")
+
+
+def test_probing_leaves_this_process_as_it_was():
+    """It is done in a child: this process can still have a listener of its own."""
+    with open("/proc/self/status", encoding="utf-8") as status:
+        before = [line for line in status if line.startswith(("Seccomp", "NoNewPrivs"))]
+    assert Probe().reason() is None
+    with open("/proc/self/status", encoding="utf-8") as status:
+        assert before == [line for line in status if line.startswith(("Seccomp", "NoNewPrivs"))]

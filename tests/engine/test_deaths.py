@@ -1,0 +1,105 @@
+"""Workers that die, and a supervisor that does."""
+
+from __future__ import annotations
+
+import faulthandler
+import signal
+
+import psutil
+import pytest
+
+from pytest_dataloader_faults import inject
+from pytest_dataloader_faults.exceptions import FaultNotFiredError, InjectionError
+from pytest_dataloader_faults.faults import ReadError, WorkerKilled
+from support.datasets import Records
+from support.epochs import alone, epoch
+from support.tries import WAYS, Tries
+
+SIGNALS = ("SIGKILL", "SIGSEGV", "SIGABRT", "SIGTERM", "SIGBUS", "SIGHUP")
+
+
+@pytest.fixture(name="dataset")
+def _dataset(records):
+    """Sixteen files, one per batch."""
+    return Tries([str(path) for path in sorted(records.iterdir())], WAYS["read"])
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_a_worker_dies_by_that_signal(dataset, name):
+    """As the kernel reports it, and as the loop is told."""
+    number = signal.Signals[name]
+    with inject(WorkerKilled(number, at=3)) as injection:
+        read = epoch(alone(dataset, worker_init_fn=_die_in_silence))
+    assert [-number] == read.exit_codes
+    assert [0, 1] == [each.index for each in read.batches]
+    assert "DataLoader worker" in read.text
+    (firing,) = injection.faults[0].firings
+    assert (f"signal {int(number)}", 0, 3) == (firing.call, firing.worker, firing.fetch)
+    assert (1, 1) == (injection.fired, injection.surfaced)
+
+
+def _die_in_silence(_worker):
+    """Without the stacks that pytest has its forks print."""
+    faulthandler.disable()
+
+
+@pytest.mark.parametrize("at", [1, 4, 8])
+@pytest.mark.parametrize("worker", [0, 1])
+def test_what_came_before_a_death_is_always_the_same(dataset, at, worker):
+    """All batches up to the one that will not come: prefetching makes no difference."""
+    with inject(WorkerKilled(at=at, worker=worker)):
+        read = epoch(alone(dataset, num_workers=2))
+    assert list(range(2 * (at - 1) + worker)) == [each.index for each in read.batches]
+    assert -signal.SIGKILL == read.exit_codes[worker]
+
+
+def test_every_worker_may_die(dataset):
+    """When none is named, each one that begins the fetch: the loop ends with the first death."""
+    with inject(WorkerKilled(worker=None)) as injection:
+        read = epoch(alone(dataset, num_workers=2))
+    killed = {worker for worker in range(2) if read.exit_codes[worker] == -signal.SIGKILL}
+    assert 0 in killed
+    assert killed == {firing.worker for firing in injection.faults[0].firings}
+    assert read.batches == []
+
+
+@pytest.mark.parametrize("fault", [WorkerKilled(at=17), WorkerKilled(worker=5)])
+def test_nobody_dies_before_their_time(dataset, fault):
+    """Disarmed by a fetch, or a worker, that there is not: the whole epoch comes."""
+    with pytest.raises(FaultNotFiredError, match="worker 0 made 16 fetches"), inject(fault):
+        read = epoch(alone(dataset))
+    assert (16, [0], None) == (len(read.batches), read.exit_codes, read.error)
+
+
+def _supervisor():
+    """The process that answers the workers' calls."""
+    children = psutil.Process().children()
+    (found,) = (each for each in children if "_supervisor" in " ".join(each.cmdline()))
+    return found
+
+
+def _loop(loader, when):
+    """Go over *loader*, and at a moment kill what serves its workers."""
+    if when == "before":
+        _supervisor().kill()
+    for number, _ in enumerate(loader):
+        if number == 2 and when == "during":
+            _supervisor().kill()
+    if when == "after":
+        _supervisor().kill()
+
+
+@pytest.mark.parametrize("when", ["before", "during", "after"])
+@pytest.mark.parametrize("kind", ["strict", "tolerant"])
+def test_a_supervisor_that_dies(dataset, records, kind, when):
+    """Its workers' calls fail with ENOSYS then, which must not pass for the dataset's fault.
+
+    Whenever it happens, the scope ends with an error of ours, and the next scope works.
+    """
+    loader = alone(dataset if kind == "tolerant" else Records(records), prefetch_factor=1)
+    armed = inject(ReadError("*/15.rec", nth=99), require_fired=False)
+    with pytest.raises(InjectionError, match=r"supervisor .* is gone"), armed:
+        _loop(loader, when)
+    with inject(ReadError("*/15.rec")) as injection:
+        epoch(loader)
+    assert injection.fired == 1

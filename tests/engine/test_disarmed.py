@@ -1,0 +1,92 @@
+"""A fault that does not happen is told: its scope fails, and says what was reached instead."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from pytest_dataloader_faults import inject
+from pytest_dataloader_faults.exceptions import FaultNotFiredError
+from pytest_dataloader_faults.faults import (
+    ClosedDescriptor,
+    DescriptorExhaustion,
+    OpenError,
+    ReadError,
+    TruncatedFile,
+    WorkerKilled,
+)
+from support.epochs import alone, epoch
+from support.file_formats import CONTENT, READERS, Formats, write_formats
+
+ON_NOTHING = [kind("*.nothing") for kind in (OpenError, ReadError, TruncatedFile, ClosedDescriptor)]
+NOT_DUE = [
+    OpenError("*.data", nth=10),
+    ReadError("*.data", nth=1000),
+    ClosedDescriptor("*.data", nth=10),
+    TruncatedFile("*.data", keep=1 << 30),
+    DescriptorExhaustion(headroom=100),
+]
+NOT_HERE = [
+    WorkerKilled(at=len(READERS) + 1),
+    WorkerKilled(worker=1),
+    ReadError("*.data", workers=(1,)),
+    DescriptorExhaustion(workers=(1,)),
+]
+
+
+@pytest.fixture(name="paths", scope="module")
+def _paths(tmp_path_factory):
+    """A file per reader."""
+    return write_formats(tmp_path_factory.mktemp("formats") / "files")
+
+
+@pytest.mark.parametrize("fault", [*ON_NOTHING, *NOT_DUE, *NOT_HERE], ids=repr)
+def test_every_reader_works_under_a_disarmed_fault(paths, fault):
+    """The epoch is whole, and nothing has fired."""
+    with inject(fault, require_fired=False) as injection:
+        read = epoch(alone(Formats(paths)))
+    assert [(path, CONTENT) for path in paths] == read.batches
+    assert ([0], 0, 0) == (read.exit_codes, injection.fired, injection.surfaced)
+
+
+@pytest.mark.parametrize("fault", ON_NOTHING, ids=repr)
+def test_a_glob_that_matches_nothing(paths, fault):
+    """The message lists what the workers opened, from which a better glob can be made."""
+    with pytest.raises(FaultNotFiredError) as caught, inject(fault):
+        epoch(alone(Formats(paths)))
+    text = str(caught.value)
+    assert f"{fault!r} never fired: nothing it is about was met" in text
+    assert all(path in text for path in paths)
+
+
+@pytest.mark.parametrize("fault", NOT_DUE, ids=repr)
+def test_triggers_that_are_not_met(paths, fault):
+    """The message tells how often the place was reached."""
+    with pytest.raises(FaultNotFiredError) as caught, inject(fault) as injection:
+        epoch(alone(Formats(paths)))
+    assert injection.reached >= len(paths)
+    expected = f"{fault!r} never fired: what it is about was met {injection.reached} times in"
+    assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize("fault", NOT_HERE, ids=repr)
+def test_workers_that_are_not_there(paths, fault):
+    """The message tells which workers there were."""
+    message = f"{re.escape(repr(fault))} never fired.*worker 0 made {len(paths)} fetches"
+    with pytest.raises(FaultNotFiredError, match=message), inject(fault):
+        epoch(alone(Formats(paths)))
+
+
+def test_no_loader_at_all():
+    """The message says that no worker was started."""
+    message = "no DataLoader worker was started"
+    with pytest.raises(FaultNotFiredError, match=message), inject(ReadError("*.data")):
+        pass
+
+
+def test_each_fault_has_to_fire(paths):
+    """One that does makes no excuse for another."""
+    armed, idle = WorkerKilled(at=2), OpenError("*.nothing")
+    with pytest.raises(FaultNotFiredError, match=re.escape(repr(idle))), inject(armed, idle):
+        epoch(alone(Formats(paths)))

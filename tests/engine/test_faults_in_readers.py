@@ -1,0 +1,200 @@
+"""The real thing happens, to C code too: each reader meets each fault in a real worker.
+
+One worker goes through every reader under every fault that can come together; a folder of files per
+fault keeps them apart.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pytest_dataloader_faults import inject
+from pytest_dataloader_faults.faults import (
+    ClosedDescriptor,
+    DescriptorExhaustion,
+    OpenError,
+    ReadError,
+    TruncatedFile,
+    WorkerKilled,
+)
+from pytest_dataloader_faults.outcomes import FaultFacts
+from support.epochs import Epoch, alone, epoch
+from support.file_formats import CONTENT, MAPPING, READERS, Formats, TolerantFormats, write_formats
+
+METHODS = ("fork", "forkserver", "spawn")
+EXHAUSTED = DescriptorExhaustion()
+FAULTS = {
+    "OpenError": OpenError("*/OpenError/*", errno=errno.ESTALE),
+    "ReadError": ReadError("*/ReadError/*"),
+    "TruncatedFile": TruncatedFile("*/TruncatedFile/*", keep=len(CONTENT) // 4),
+    "ClosedDescriptor": ClosedDescriptor("*/ClosedDescriptor/*"),
+    "none": ReadError("*/nothing/*"),
+    "DescriptorExhaustion": EXHAUSTED,
+}
+SYSTEM_CALLS = tuple(name for name in READERS if name not in MAPPING)
+
+KEPT = CONTENT[: len(CONTENT) // 4]
+STALE, EIO, EBADF, EMFILE = (
+    rf"\[Errno {number}\]" for number in (errno.ESTALE, errno.EIO, errno.EBADF, errno.EMFILE)
+)
+# safetensors 0.8 calls every open(2) that fails "No such file or directory".
+HIDDEN = r"FileNotFoundError: No such file or directory: .*/safetensors_file\.data"
+
+SEEN: dict[str, dict[str, str | bytes]] = {
+    "OpenError": {**dict.fromkeys(READERS, STALE), "safetensors_file": HIDDEN},
+    "ReadError": dict.fromkeys(SYSTEM_CALLS, EIO),
+    "TruncatedFile": {
+        **dict.fromkeys(READERS, KEPT),
+        "pillow_png": "OSError: image file is truncated",
+        "pillow_tiff": "UnidentifiedImageError: cannot identify image file",
+        "hdf5": r"truncated file: eof = 4096,",
+        "safetensors_file": "SafetensorError: .* incomplete metadata, file not fully covered",
+    },
+    "ClosedDescriptor": {
+        **dict.fromkeys(READERS, EBADF),
+        "safetensors_file": rf"Bad file descriptor \(os error {errno.EBADF}\)",
+    },
+    "none": dict.fromkeys(READERS, CONTENT),
+    "DescriptorExhaustion": {**dict.fromkeys(READERS, EMFILE), "safetensors_file": HIDDEN},
+}
+SEEN["ReadError"].pop("numpy_fromfile")
+CASES = [(fault, reader) for fault, seen in SEEN.items() for reader in seen]
+
+
+@dataclass
+class Seen:
+    """What a worker of one start method saw, by fault and reader, and the faults' counters."""
+
+    findings: dict[tuple[str, str], str | bytes]
+    facts: dict[str, FaultFacts]
+
+
+@pytest.fixture(name="seen", scope="module", params=METHODS)
+def _seen(request, tmp_path_factory):
+    """Every reader under every fault, in two workers: exhaustion goes with no fault on a file."""
+    root = tmp_path_factory.mktemp("formats")
+    findings, facts = {}, {}
+    for names in (tuple(FAULTS)[:-1], ("DescriptorExhaustion",)):
+        paths = [
+            path
+            for name in names
+            for path in write_formats(
+                root / name, SYSTEM_CALLS if name == "ReadError" else tuple(READERS)
+            )
+        ]
+        faults = [FAULTS[name] for name in names]
+        with inject(*faults, require_fired=False) as injection:
+            read = epoch(alone(TolerantFormats(paths), multiprocessing_context=request.param))
+        assert read.error is None
+        for path, finding in read.batches:
+            findings[Path(path).parent.name, Path(path).stem] = finding
+        facts |= zip(names, injection.faults, strict=True)
+    return Seen(findings, facts)
+
+
+@pytest.mark.parametrize(("fault", "reader"), CASES)
+def test_a_reader_meets_the_fault(seen, fault, reader):
+    """The errno, or the shorter file, is seen by what reads; other files are as they were."""
+    expected, found = SEEN[fault][reader], seen.findings[fault, reader]
+    if isinstance(expected, bytes):
+        assert expected == found
+    else:
+        assert isinstance(found, str)
+        assert re.search(expected, found, re.DOTALL)
+
+
+def test_numpy_returns_garbage_for_a_disk_error(seen):
+    """A finding, as of NumPy 2.4: np.fromfile does not look at ferror(3)."""
+    found = seen.findings["ReadError", "numpy_fromfile"]
+    assert isinstance(found, bytes)
+    assert len(CONTENT) == len(found)
+    assert found != CONTENT
+
+
+@pytest.mark.parametrize("fault", [name for name in FAULTS if name != "none"])
+def test_firings_are_counted(seen, fault):
+    """Once per reader at least, each with the path of a file that is meant."""
+    facts = seen.facts[fault]
+    readers = SYSTEM_CALLS if fault == "ReadError" else tuple(READERS)
+    assert facts.reached >= facts.fired >= len(readers)
+    paths = {Path(each.path).stem for each in facts.firings if f"/{fault}/" in (each.path or "")}
+    assert set(readers) == paths
+
+
+def test_a_fault_on_no_file_is_not_reached(seen):
+    """The glob of a disarmed fault matches nothing: its counters stay at 0."""
+    facts = seen.facts["none"]
+    assert (0, 0) == (facts.reached, facts.fired)
+
+
+@pytest.mark.parametrize(
+    ("fault", "reader"), [case for case in CASES if isinstance(SEEN[case[0]][case[1]], str)]
+)
+def test_the_error_reaches_the_loop(tmp_path, fault, reader):
+    """Torch carries the reader's own error to the loader's process, and it tells of the fault."""
+    paths = write_formats(tmp_path / fault, (reader,))
+    with inject(FAULTS[fault]) as injection:
+        read = epoch(alone(Formats(paths)))
+    assert re.search(SEEN[fault][reader], read.text, re.DOTALL)
+    assert [] == read.batches
+    assert 1 == injection.surfaced
+
+
+@pytest.mark.parametrize(
+    ("method", "reader"),
+    [*(("fork", reader) for reader in MAPPING), *((m, "safetensors_file") for m in METHODS[1:])],
+)
+def test_a_mapped_file_raises_sigbus(tmp_path, method, reader):
+    """A page that the disk cannot deliver is a signal, not an errno."""
+    paths = write_formats(tmp_path / "files", (reader,))
+    with inject(ReadError("*.data")) as injection:
+        read = epoch(alone(TolerantFormats(paths), multiprocessing_context=method))
+    assert_died(read, signal.SIGBUS)
+    (firing,) = injection.faults[0].firings
+    assert ("mmap", paths[0]) == (firing.call, firing.path)
+    assert injection.surfaced == 1
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_worker_is_killed(tmp_path, method):
+    """By SIGKILL at its third fetch: what it read before, in Python and in C, comes."""
+    paths = write_formats(tmp_path / "files", ("builtin_open", "hdf5"))
+    with inject(WorkerKilled(at=3)) as injection:
+        read = epoch(alone(TolerantFormats(paths * 2), multiprocessing_context=method))
+    assert_died(read, signal.SIGKILL)
+    assert [(path, CONTENT) for path in paths] == read.batches
+    assert 1 == injection.fired == injection.surfaced
+
+
+def assert_died(read: Epoch, number: signal.Signals) -> None:
+    """The worker's exit status is that signal, and torch tells of it."""
+    assert {number} == read.signals
+    assert "DataLoader worker" in read.text
+
+
+@pytest.mark.parametrize(
+    ("reader", "calls"),
+    [("hdf5", {"pread64"}), ("pillow_tiff", {"read", "mmap"}), ("pillow_png", {"read"})],
+)
+def test_each_read_of_a_library_can_fail(tmp_path, reader, calls):
+    """Also those in the middle, deep in C: the n-th read fails, once, for every n."""
+    count, seen_calls = 0, set()
+    while True:
+        count += 1
+        paths = write_formats(tmp_path / str(count), (reader,))
+        with inject(ReadError("*.data", nth=count, times=1), require_fired=False) as injection:
+            read = epoch(alone(TolerantFormats(paths)))
+        if not injection.fired:
+            break
+        (firing,) = injection.faults[0].firings
+        seen_calls.add(firing.call)
+        assert firing.call != "mmap" or read.signals == {signal.SIGBUS}
+    assert calls == seen_calls
+    assert [(paths[0], CONTENT)] == read.batches
+    assert count > 2

@@ -1,0 +1,138 @@
+"""When a fault fires, and for whom: counters of one worker, with no worker."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pytest_dataloader_faults._engine._plan import MAX_FIRINGS, Plan, Tallies, Tally
+from pytest_dataloader_faults.faults import (
+    ClosedDescriptor,
+    DescriptorExhaustion,
+    OpenError,
+    ReadError,
+    TruncatedFile,
+    WorkerKilled,
+)
+
+ALL = (
+    OpenError("/data/*", errno=13, nth=2, times=3, workers=(0, 2)),
+    ReadError(("*.a", "*.b")),
+    TruncatedFile("*.c", keep=7),
+    ClosedDescriptor("*.d", nth=4),
+    DescriptorExhaustion(headroom=2, workers=(1,)),
+    WorkerKilled(9, at=3, worker=1),
+)
+
+
+@pytest.mark.parametrize(
+    ("nth", "times", "expected"),
+    [
+        (1, None, [1, 2, 3, 4, 5, 6]),
+        (1, 1, [1]),
+        (3, None, [3, 4, 5, 6]),
+        (3, 1, [3]),
+        (2, 3, [2, 3, 4]),
+        (6, 1, [6]),
+        (7, None, []),
+    ],
+)
+def test_a_fault_fires_from_nth_on_for_times(nth, times, expected):
+    """Occurrences are counted from 1; None means for good."""
+    tally = Tally(ReadError(nth=nth, times=times), 0)
+    assert expected == [number for number in range(1, 7) if tally.reach()]
+    assert tally.reached == 6
+
+
+def test_reaching_is_not_firing():
+    """A counter for each: only what is written down has fired."""
+    tally = Tally(ReadError(), 4)
+    assert tally.reach()
+    assert (1, 0) == (tally.reached, tally.fired)
+    tally.fire(worker=1, pid=2, call="read", path="/x", fetch=3)
+    expected = {"fault": 4, "worker": 1, "pid": 2, "call": "read", "path": "/x", "fetch": 3}
+    assert ([expected], 1) == (tally.firings, tally.fired)
+
+
+def test_many_firings_are_counted_and_not_kept():
+    """The report stays small."""
+    tally = Tally(ReadError(), 0)
+    for _ in range(MAX_FIRINGS + 50):
+        tally.fire(path="/x")
+    assert (MAX_FIRINGS, MAX_FIRINGS + 50) == (len(tally.firings), tally.fired)
+
+
+@pytest.mark.parametrize(
+    ("fault", "concerned"),
+    [
+        (ReadError(), {0, 1, 2}),
+        (ReadError(workers=(1,)), {1}),
+        (ReadError(workers=(0, 2)), {0, 2}),
+        (DescriptorExhaustion(workers=(2,)), {2}),
+        (WorkerKilled(), {0}),
+        (WorkerKilled(worker=2), {2}),
+        (WorkerKilled(worker=None), {0, 1, 2}),
+    ],
+)
+def test_a_fault_concerns_the_workers_it_names(fault, concerned):
+    """Others keep a tally of it, which nothing reaches."""
+    tallies = {worker: Tallies(Plan((fault,)), worker) for worker in range(3)}
+    assert concerned == {
+        worker for worker, each in tallies.items() if list(each.of(type(fault))) == each.all
+    }
+    assert {1} == {len(each.all) for each in tallies.values()}
+
+
+def test_each_worker_counts_on_its_own():
+    """A count over racing workers would not be the same twice."""
+    plan = Plan((ReadError(nth=2),))
+    (first,), (second,) = (Tallies(plan, worker).of(ReadError) for worker in range(2))
+    assert [False, False] == [first.reach(), second.reach()]
+    assert [True, True] == [first.reach(), second.reach()]
+
+
+def test_faults_about_a_path_are_found_by_kind_and_glob():
+    """In the order of the schedule."""
+    plan = Plan((ReadError("*.a"), OpenError("*.a"), ReadError("*.b"), ReadError("*", nth=2)))
+    tallies = Tallies(plan, 0)
+    assert [0, 3] == [each.index for each in tallies.about(ReadError, "/data/x.a")]
+    assert [1] == [each.index for each in tallies.about(OpenError, "/data/x.a")]
+    assert [3] == [each.index for each in tallies.about(ReadError, "/data/x.c")]
+
+
+@pytest.mark.parametrize(
+    ("plan", "path", "expected"),
+    [
+        (Plan((ReadError("*.a"),)), "/data/x.a", True),
+        (Plan((ReadError("*.a"),)), "/data/x.b", False),
+        (Plan((OpenError("*.a"),)), "/data/x.a", False),
+        (Plan((), watch=True), "/data/x.a", True),
+        (Plan((), watch=True), "/data/code.py", False),
+        (Plan((ReadError("/etc/*"),), watch=True), "/etc/passwd", True),
+        (Plan(()), "/data/x.a", False),
+    ],
+)
+def test_reads_are_followed_where_they_matter(plan, path, expected):
+    """Where a fault on reads means the file; with watch, wherever there is data."""
+    assert expected is Tallies(plan, 0).follows(ReadError, path)
+
+
+def test_the_globs_of_a_plan():
+    """Those of all faults about files; with watch, everything."""
+    assert ("/data/*", "*.a", "*.b", "*.c", "*.d") == Plan(ALL).globs
+    assert ("*",) == Plan(ALL, watch=True).globs
+    assert () == Plan(ALL[4:]).globs
+
+
+@pytest.mark.parametrize(("faults", "expected"), [(ALL, True), (ALL[:4], False), ((), False)])
+def test_exhaustion_wants_every_descriptor_to_be_seen(faults, expected):
+    """It is the only fault that is about descriptors of any kind."""
+    assert expected is Plan(faults).every_descriptor
+
+
+@pytest.mark.parametrize("watch", [True, False])
+def test_a_plan_travels_as_json(watch):
+    """What the supervisor gets is what was asked for."""
+    plan = Plan(ALL, watch)
+    assert plan == Plan.from_dict(json.loads(json.dumps(plan.to_dict())))

@@ -1,0 +1,85 @@
+"""However a file is named, opened, duplicated and read, and by whom: the fault is met."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from pytest_dataloader_faults import inject
+from pytest_dataloader_faults.faults import ClosedDescriptor, OpenError, ReadError, TruncatedFile
+from support.epochs import alone, epoch
+from support.tries import WAYS, Tries
+
+BYTES = bytes(range(200))
+
+
+@pytest.fixture(name="path")
+def _path(tmp_path):
+    """A file of 200 bytes."""
+    path = tmp_path / "data" / "file.rec"
+    path.parent.mkdir()
+    path.write_bytes(BYTES)
+    return str(path)
+
+
+def attempt(path, way, *faults, **options):
+    """What the way gives in a worker under the faults, and the injection."""
+    with inject(*faults, **options) as injection:
+        (result,) = epoch(alone(Tries([path], WAYS[way]))).batches
+    return result.gave, injection
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("fault", "number"), [(ReadError("*/data/file.rec"), errno.EIO),
+                          (ClosedDescriptor("*/data/file.rec"), errno.EBADF)]
+)  # fmt: skip
+def test_each_way_meets_an_errno(path, way, fault, number):
+    """The one that the fault says, and no other."""
+    gave, injection = attempt(path, way, fault)
+    assert isinstance(gave, str)
+    assert os.strerror(number) in gave
+    assert [path] * injection.fired == [each.path for each in injection.faults[0].firings]
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "fread"])
+def test_each_way_meets_a_failing_open(path, way):
+    """Whichever of the three calls it is."""
+    gave, _ = attempt(path, way, OpenError("*/data/file.rec", errno=errno.EACCES))
+    assert os.strerror(errno.EACCES) in str(gave)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_way_meets_the_shorter_file(path, way):
+    """And reads what is left of it rightly."""
+    gave, _ = attempt(path, way, TruncatedFile("*/data/file.rec", keep=50))
+    assert BYTES[:50] == gave
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_way_works_when_its_turn_has_not_come(path, way):
+    """The file is followed, its reads are looked at, and nothing is changed."""
+    gave, injection = attempt(path, way, ReadError("*.rec", nth=99), require_fired=False)
+    assert BYTES == gave
+    assert 0 < injection.reached
+    assert 0 == injection.fired
+
+
+def test_a_chosen_number_is_out_of_reach_and_told(path):
+    """dup2(2) puts a file where its reads cannot be seen: the report says so."""
+    with inject(ReadError("*.rec"), require_fired=False) as injection:
+        (result,) = epoch(alone(Tries([path], _through_dup2))).batches
+    assert BYTES == result.gave
+    assert {"dup2": 1} == injection.workers[0].unreached
+
+
+def _through_dup2(path):
+    fd = os.open(path, os.O_RDONLY)
+    os.dup2(fd, 100)
+    os.close(fd)
+    try:
+        return os.read(100, 1000)
+    finally:
+        os.close(100)

@@ -1,0 +1,81 @@
+"""The demo as a user starts it: its output and its exit code."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+import demo
+
+EXPECTED = demo.read_matrix(demo.EXPECTED.read_text())
+ROW = demo.layout(EXPECTED)("Careful", list(EXPECTED["Careful"].values()))
+
+
+@pytest.fixture(name="copied")
+def _copied(examples):
+    """A copy of the examples, beside a folder of its own for temporary files.
+
+    Its path is short: what torch's workers share travels by sockets below it, whose paths may have
+    107 bytes.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "tmp").mkdir()
+        yield Path(shutil.copytree(examples, Path(folder, "examples")))
+
+
+def _start(folder, *arguments):
+    inherited = {name: value for name, value in os.environ.items() if name[:6] != "PYTHON"}
+    return subprocess.run(
+        [sys.executable, str(folder / "demo.py"), *arguments],
+        env=inherited | {"TMPDIR": str(folder.parent / "tmp")},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+
+
+def test_one_dataset(copied):
+    """--only prints the header and one row, the exit code is 0, and no file is left behind."""
+    done = _start(copied, "--only", "Careful")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    matrix, _, rest = done.stdout.partition(demo.LEGEND)
+    assert [*demo.header(demo.layout(EXPECTED)).splitlines(), "", ROW] == matrix.splitlines()
+    assert rest.strip() == "The matrix is the expected one."
+    assert list((copied.parent / "tmp").iterdir()) == []
+
+
+def test_wrong_expectation(copied):
+    """A cell that is not as expected is named, and the exit code is 1."""
+    table = copied / "expected.txt"
+    table.write_text(table.read_text().replace(ROW, ROW.replace("ok ", "HUNG ", 1)))
+
+    done = _start(copied, "--only", "Careful")
+
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.splitlines()[-1] == "Careful workers-agree: expected HUNG, found ok"
+
+
+def test_conviction_and_evidence(copied):
+    """A convicted dataset is summed up in a line; --verbose adds how to reproduce each check."""
+    done = _start(copied, "--only", "FromFile", "--verbose")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\nFromFile: corrupted by read-error-first, " in done.stdout
+    reproduced = [line for line in done.stdout.splitlines() if "  reproduce: " in line]
+    assert len(demo.CHECKS) == len(reproduced)
+
+
+def test_unknown_dataset(copied):
+    """A name that is no example's is refused with the names that are."""
+    done = _start(copied, "--only", "Nobody")
+
+    assert done.returncode == 2
+    assert all(name in done.stderr for name in EXPECTED)

@@ -1,0 +1,89 @@
+"""Every cell of the examples' matrix, dataset by dataset and check by check."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from pathlib import Path
+
+import pytest
+
+import data
+import datasets
+import demo
+from pytest_dataloader_faults.conformance import Battery
+
+NAMES = list(demo.examples(Path()))
+EXPECTED = demo.read_matrix(demo.EXPECTED.read_text())
+CELLS = [(name, check, cell) for name, row in EXPECTED.items() for check, cell in row.items()]
+CLEAN = [(name, check) for name, check, cell in CELLS if cell == "clean"]
+HIT = [
+    (name, check)
+    for name, check, cell in CELLS
+    if check.startswith(("open-", "read-", "truncated-", "closed-")) and cell != "n/a"
+]
+CLASSES = list(dict.fromkeys(name.partition("-")[0] for name in NAMES))
+
+
+@pytest.fixture(name="data_dir", scope="module")
+def _data_dir(tmp_path_factory):
+    """The folder of the files that the examples read."""
+    return data.build(tmp_path_factory.mktemp("examples"))
+
+
+@pytest.fixture(name="ask", scope="module")
+def _ask(data_dir):
+    """A function that asks one check of one example, once in this module."""
+    factories = demo.examples(data_dir)
+    battery = functools.cache(lambda name: Battery(factories[name]))
+    return functools.cache(lambda name, check: battery(name).check(check))
+
+
+@pytest.mark.parametrize("check", demo.CHECKS)
+@pytest.mark.parametrize("name", NAMES)
+def test_cell(name, check, ask):
+    """The example gets from the check the verdict that is written down."""
+    result = ask(name, check)
+
+    assert EXPECTED[name][check] == demo.word(result), result.explanation
+
+
+@pytest.mark.parametrize(("name", "check"), HIT)
+def test_fault_hits_the_data(name, check, ask, data_dir):
+    """What a fault of a file befell is a file of the example, whatever the verdict."""
+    faults = ask(name, check).outcome.faults
+    paths = {Path(firing.path) for fault in faults for firing in fault.firings}
+
+    assert paths
+    assert [path for path in paths if not path.is_relative_to(data_dir)] == []
+
+
+@pytest.mark.parametrize(("name", "check"), CLEAN)
+def test_clean_means_that_it_works_again(name, check, ask):
+    """After a clean failure, a pass over the same dataset without the fault was complete."""
+    recovery = ask(name, check).outcome.recovery
+
+    assert (recovery.complete, recovery.exception) == (True, None)
+
+
+@pytest.mark.parametrize("of", CLASSES)
+def test_docstring_tells_the_verdict(of):
+    """An example is called healthy, or said to have a flaw, as the battery finds."""
+    rows = [row for name, row in EXPECTED.items() if name.partition("-")[0] == of]
+    convicted = any(cell.isupper() for row in rows for cell in row.values())
+    doc = inspect.getdoc(getattr(datasets, of))
+
+    assert (convicted, not convicted) == ("\nFlaw: " in doc, "\nHealthy" in doc)
+
+
+def test_matrix_holds_every_example():
+    """No example goes without a row, and each row is an example's."""
+    assert list(EXPECTED) == NAMES
+
+
+def test_matrix_is_written_as_the_demo_prints_it():
+    """The file can be replaced by what the demo printed."""
+    line = demo.layout(EXPECTED)
+    rows = [line(name, list(cells.values())) for name, cells in EXPECTED.items()]
+
+    assert [*demo.header(line).splitlines(), "", *rows] == demo.EXPECTED.read_text().splitlines()

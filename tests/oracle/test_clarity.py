@@ -1,0 +1,235 @@
+"""Which texts of errors tell what went wrong, over errors that were really raised."""
+
+from __future__ import annotations
+
+import errno
+import os
+import traceback
+
+import pytest
+from torch._utils import ExceptionWrapper
+
+from pytest_dataloader_faults._clarity import messages, names, tells
+from pytest_dataloader_faults.faults import (
+    ClosedDescriptor,
+    DescriptorExhaustion,
+    OpenError,
+    ReadError,
+    TruncatedFile,
+    WorkerKilled,
+)
+from support.readers import READERS, truncated
+from support.specimens import UnbuildableError
+
+PATH = "/data/0042.jpg"
+EIO = ReadError()
+
+
+def _os_error(number=errno.EIO, *rest):
+    raise OSError(number, os.strerror(number), *rest)
+
+
+def _with_cause():
+    try:
+        _os_error()
+    except OSError as error:
+        message = "bad sample"
+        raise RuntimeError(message) from error
+
+
+def _in_handler():
+    try:
+        _os_error()
+    except OSError:
+        message = "bad sample"
+        raise RuntimeError(message)  # noqa: B904  # the implicit context is the subject
+
+
+def _from_none(message="bad sample"):
+    try:
+        _os_error()
+    except OSError:
+        raise RuntimeError(message) from None
+
+
+def _key_error():
+    try:
+        _os_error()
+    except OSError as error:
+        raise KeyError("k") from error
+
+
+def _quoting_source():
+    raise RuntimeError("bad sample")  # truncated, [Errno 5], Input/output error, /data/0042.jpg
+
+
+def _unbuildable():
+    raise UnbuildableError(7)
+
+
+def _text(action):
+    """How *action*'s error is printed."""
+    try:
+        action()
+    except Exception as error:  # noqa: BLE001  # whatever readers raise
+        return "".join(traceback.format_exception(error))
+    raise AssertionError("it raised nothing")
+
+
+def _through_torch(action):
+    """How the error is printed where the loader is, after torch took it out of a worker."""
+
+    def reraised():
+        try:
+            action()
+        except Exception:  # noqa: BLE001  # whatever readers raise
+            wrapper = ExceptionWrapper(where="in DataLoader worker process 0")
+        wrapper.reraise()
+
+    return _text(reraised)
+
+
+BOTH_WAYS = pytest.mark.parametrize("printed", [_text, _through_torch])
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize(
+    "action",
+    [
+        _os_error,
+        lambda: _os_error(errno.EIO, PATH),
+        lambda: os.read(os.open("/nonexistent", os.O_RDONLY), 1),
+        _with_cause,
+        _in_handler,
+        _key_error,
+        lambda: _from_none(f"cannot read {PATH}"),
+        lambda: _from_none("cannot read 0042.jpg"),
+        lambda: _from_none("read failed, errno = 5"),
+        lambda: _from_none("could not read: INPUT/OUTPUT ERROR"),
+    ],
+)
+def test_error_that_tells_of_an_errno(action, printed):
+    """The errno, its message or the path is enough, in the error or in its cause."""
+    fault = OpenError(errno=errno.ENOENT) if "nonexistent" in _text(action) else EIO
+
+    assert tells(printed(action), fault, PATH, "read")
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("fault", [EIO, ClosedDescriptor(), TruncatedFile(), WorkerKilled()])
+@pytest.mark.parametrize("action", [_from_none, _quoting_source])
+def test_error_that_tells_nothing(action, fault, printed):
+    """An error cut off from its cause is not clear, whatever a frame's source line says."""
+    assert not tells(printed(action), fault, PATH, "read")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["OSError: [Errno 55] x", "OSError: errno = 51", "OSError: [Errno 15] x", "KeyError: 5"],
+)
+def test_another_number_is_not_the_errno(text):
+    """A number that only begins or ends like the errno does not tell of it."""
+    assert not tells(text, EIO, PATH, "read")
+
+
+@pytest.mark.parametrize(
+    ("fault", "number"),
+    [
+        (ClosedDescriptor(), errno.EBADF),
+        (DescriptorExhaustion(), errno.EMFILE),
+        (OpenError(errno=errno.ESTALE), errno.ESTALE),
+        (ReadError(errno=errno.ETIMEDOUT), errno.ETIMEDOUT),
+    ],
+)
+def test_each_fault_has_its_errno(fault, number):
+    """What the kernel says of one fault tells nothing of another."""
+    own, other = (_text(lambda each=each: _os_error(each)) for each in (number, errno.EPERM))
+
+    assert (tells(own, fault, PATH, "read"), tells(other, fault, PATH, "read")) == (True, False)
+
+
+@pytest.mark.parametrize("fault", [EIO, TruncatedFile()])
+def test_exception_that_cannot_be_rebuilt_is_not_clear(fault):
+    """A TypeError of the exception's own constructor says nothing about the file."""
+    text = _through_torch(_unbuildable)
+
+    assert messages(text).startswith("TypeError: UnbuildableError")
+    assert not tells(text, fault, PATH, "read")
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("keep", ["half", "nothing"])
+@pytest.mark.parametrize("name", READERS)
+def test_decoding_error_tells_of_truncated_content(name, keep, printed, tmp_path):
+    """What readers themselves say of a file that is too short is clear."""
+    path, read = truncated(name, tmp_path, keep)
+
+    text = printed(lambda: read(path)).replace(str(path), "").replace(path.name, "")
+
+    assert tells(text, TruncatedFile(), PATH, "open"), messages(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RuntimeError: bad sample",
+        "KeyError: 3",
+        "TypeError: 'NoneType' object is not subscriptable",
+        "AttributeError: 'NoneType' object has no attribute 'shape'",
+        "AssertionError",
+        "ZeroDivisionError: division by zero",
+    ],
+)
+def test_error_that_does_not_tell_of_truncated_content(text):
+    """A follow-up error of bad content is not an error about bad content."""
+    assert not tells(f"Traceback (most recent call last):\n{text}\n", TruncatedFile(), PATH, "open")
+
+
+KILLED = "DataLoader worker (pid 7) is killed by signal: {}. "
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"RuntimeError: {KILLED.format('Killed')}",
+        "RuntimeError: DataLoader worker (pid(s) 7, 8) exited unexpectedly",
+        "RuntimeError: DataLoader worker (pid 7) exited unexpectedly with exit code 1.",
+        "ConnectionResetError: [Errno 104] Connection reset by peer",
+        "EOFError",
+    ],
+)
+def test_error_that_tells_of_a_death(text):
+    """The words of torch, and those of a broken queue, tell that a worker is gone."""
+    assert tells(text, WorkerKilled(), None, "signal 9")
+
+
+@pytest.mark.parametrize(("call", "expected"), [("mmap", True), ("read", False)])
+@pytest.mark.parametrize("fault", [EIO, TruncatedFile()])
+def test_bus_error_tells_of_a_mapping_only(fault, call, expected):
+    """A mapped file that cannot be read ends the worker by SIGBUS; a read does not."""
+    text = f"RuntimeError: {KILLED.format('Bus error')}"
+
+    assert expected == tells(text, fault, None, call)
+
+
+def test_messages_are_the_lines_of_exceptions():
+    """Frames, and the sentences between chained tracebacks, are left out."""
+    assert messages(_text(_with_cause)).splitlines() == [
+        "OSError: [Errno 5] Input/output error",
+        "RuntimeError: bad sample",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "expected"),
+    [
+        ("cannot read /data/0042.jpg", PATH, True),
+        ("cannot read 0042.jpg", PATH, True),
+        ("cannot read 0043.jpg", PATH, False),
+        ("anything", "", False),
+        ("None", None, False),
+    ],
+)
+def test_names(text, path, expected):
+    """A text names a path by the whole or by its last part."""
+    assert expected == names(text, path)

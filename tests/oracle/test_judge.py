@@ -1,0 +1,239 @@
+"""The judge, over facts made by hand: which verdict each set of facts gets, and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_dataloader_faults import Contract, Verdict, faults
+from pytest_dataloader_faults.outcomes import Delivery, Pass, Reference
+from support.facts import (
+    EIO,
+    KILLED,
+    TRUNCATED,
+    delivery,
+    fired,
+    map_reference,
+    moment,
+    ordinary,
+    raised,
+    stream,
+    stream_reference,
+    unfired,
+)
+
+CLEAR = raised("OSError", "[Errno 5] Input/output error: '/data/a.rec'")
+UNCLEAR = raised("RuntimeError", "bad sample")
+SWAPPED = delivery((0, 1), ("d1", "d0"))
+STRANGE = delivery((0, 1), ("d0", "other"))
+GOOD = delivery((0, 1), ("d0", "d1"))
+FAILED = Pass(((0, 1), (2, 3)), (GOOD,), CLEAR)
+DONE = Pass(((0, 1), (2, 3)), (GOOD, delivery((2, 3), ("d2", "d3"))), complete=True)
+SHORT = replace(DONE, delivered=(GOOD,))
+HELPER = moment("after", processes={"7": "sleep 600"})
+OPEN = moment("recovery", descriptors={"3": "/data/a.rec"})
+
+
+def _verdict(outcome, reference=None, contract=None):
+    return outcome.judge(reference or map_reference(), contract).verdict
+
+
+MAP = [
+    pytest.param({}, "survived", id="all came"),
+    pytest.param({"passes": (FAILED,)}, "failed_cleanly", id="clear error"),
+    pytest.param({"passes": (replace(FAILED, exception=UNCLEAR),)}, "failed_unclearly", id="bad"),
+    pytest.param({"timed_out": True, "phase": "epoch 1", "recovery": None}, "hung", id="hung"),
+    pytest.param({"timed_out": True, "phase": "start", "passes": ()}, "hung", id="hung at start"),
+    pytest.param({"timed_out": True, "phase": "recovery"}, "poisoned", id="recovery hung"),
+    pytest.param({"died": "signal 7 (SIGBUS)", "phase": "epoch 1"}, "crashed", id="crashed"),
+    pytest.param({"passes": (replace(FAILED, delivered=(SWAPPED,)),)}, "corrupted", id="swapped"),
+    pytest.param({"passes": (replace(FAILED, delivered=(STRANGE,)),)}, "corrupted", id="strange"),
+    pytest.param({"passes": (SHORT,)}, "corrupted", id="missing"),
+    pytest.param({"passes": (DONE, SHORT)}, "corrupted", id="missing in epoch 2"),
+    pytest.param({"resources": (moment("before"), HELPER)}, "leaked", id="process"),
+    pytest.param({"resources": (replace(HELPER, when="before"), HELPER)}, "survived", id="before"),
+    pytest.param({"resources": (moment("after"), OPEN)}, "leaked", id="descriptor"),
+    pytest.param(
+        {"resources": (replace(OPEN, when="after"), OPEN)}, "survived", id="open from the start"
+    ),
+    pytest.param(
+        {"resources": (moment("after"), moment("recovery", descriptors={"3": "pipe:[1]"}))},
+        "survived",
+        id="pipe",
+    ),
+    pytest.param({"recovery": FAILED}, "poisoned", id="recovery raised"),
+    pytest.param({"recovery": SHORT}, "poisoned", id="recovery short"),
+    pytest.param({"recovery": replace(DONE, delivered=(STRANGE,))}, "poisoned", id="strange later"),
+    pytest.param({"faults": unfired(EIO)}, "not_exercised", id="unfired"),
+    pytest.param({"faults": unfired(EIO), "passes": (FAILED,)}, "not_exercised", id="own error"),
+    pytest.param({"faults": unfired(EIO), "passes": (SHORT,)}, "corrupted", id="short anyway"),
+    pytest.param({"faults": unfired(EIO), "timed_out": True}, "hung", id="hung anyway"),
+    pytest.param({"faults": unfired(EIO), "died": "exit status 3"}, "crashed", id="died anyway"),
+]
+
+
+@pytest.mark.parametrize(("changes", "expected"), MAP)
+def test_verdict_on_a_map_style_dataset(changes, expected):
+    """Each set of facts gets its verdict."""
+    assert expected == _verdict(replace(ordinary(DONE, faults=fired(EIO)), **changes))
+
+
+def test_trial_that_came_to_no_end_is_not_survived():
+    """A trial whose process was ended from outside, half way, has not shown that all is well."""
+    outcome = replace(
+        ordinary(DONE, faults=fired(EIO)), passes=(), recovery=None, phase="epoch 1", died=None
+    )
+
+    assert outcome.judge(map_reference()).passed is False
+
+
+GRAVITY = [
+    ("hung", {"timed_out": True, "phase": "epoch 1"}),
+    ("crashed", {"died": "signal 11 (SIGSEGV)"}),
+    ("corrupted", {"passes": (replace(FAILED, delivered=(STRANGE,), exception=UNCLEAR),)}),
+    ("failed_unclearly", {"passes": (replace(FAILED, exception=UNCLEAR),)}),
+    ("leaked", {"resources": (moment("before"), HELPER)}),
+    ("poisoned", {"recovery": SHORT}),
+]
+
+
+@pytest.mark.parametrize("grave", range(len(GRAVITY)))
+def test_gravest_rule_decides(grave):
+    """Of several things that are wrong the gravest names the verdict."""
+    changes = {}
+    for _, each in reversed(GRAVITY[grave:]):
+        changes.update(each)
+
+    assert GRAVITY[grave][0] == _verdict(replace(ordinary(DONE, faults=fired(EIO)), **changes))
+
+
+def test_sentence_names_the_sample_that_came_instead():
+    """A sample that is another's is told apart from one that is nobody's."""
+    swapped, strange = (
+        ordinary(replace(FAILED, delivered=(each,)), faults=fired(EIO)).judge(map_reference())
+        for each in (SWAPPED, STRANGE)
+    )
+
+    assert "sample 0 in batch 0 holds the content of sample 1" in swapped.sentence
+    assert "sample 1 in batch 0 has wrong content" in strange.sentence
+
+
+STREAM = [
+    pytest.param(stream("a b", "c d"), "survived", id="all"),
+    pytest.param(stream("c a", "d b"), "survived", id="another order"),
+    pytest.param(stream("a b"), "corrupted", id="short"),
+    pytest.param(stream("a b", "c d", "a"), "corrupted", id="repeated"),
+    pytest.param(stream("a b", "c x"), "corrupted", id="strange"),
+    pytest.param(stream("a b", error=CLEAR), "failed_cleanly", id="short with an error"),
+    pytest.param(stream("a a", error=CLEAR), "corrupted", id="repeated before an error"),
+]
+
+
+@pytest.mark.parametrize(("one", "expected"), STREAM)
+def test_verdict_on_an_iterable_dataset(one, expected):
+    """Samples of a stream count in any order, each as often as in the reference."""
+    outcome = replace(ordinary(one, faults=fired(EIO)), recovery=stream("a b", "c d"))
+
+    assert expected == _verdict(outcome, stream_reference("a b c d"))
+
+
+def test_equal_samples_of_a_stream_are_counted():
+    """A sample that is in the stream twice may come twice, and must."""
+    reference = stream_reference("a a b")
+
+    twice, once = (
+        _verdict(replace(ordinary(one, faults=fired(EIO)), recovery=stream("a b a")), reference)
+        for one in (stream("a b a"), stream("a b"))
+    )
+
+    assert (twice, once) == ("survived", "corrupted")
+
+
+BATCHES = Reference("map", (), (((0, 1), "b01"), ((2, 3), "b23")))
+
+
+@pytest.mark.parametrize(
+    ("digests", "expected"),
+    [(("b01", "b23"), "survived"), (("b01", "x"), "corrupted"), (("b01",), "corrupted")],
+)
+def test_batches_that_cannot_be_split_are_judged_whole(digests, expected):
+    """Where a batch has no rows its own digest counts."""
+    came = tuple(
+        Delivery(indices, None, digest)
+        for indices, digest in zip(((0, 1), (2, 3)), digests, strict=False)
+    )
+    whole = Pass(((0, 1), (2, 3)), came, complete=True)
+    right = tuple(Delivery(indices, None, digest) for indices, digest in BATCHES.batches)
+    recovery = replace(whole, delivered=right)
+    outcome = replace(ordinary(whole, faults=fired(EIO)), recovery=recovery)
+
+    assert expected == _verdict(outcome, BATCHES)
+
+
+def test_batch_without_rows_does_not_pass_where_samples_are_known():
+    """A batch that cannot be split, though the reference's could, is not what it should be."""
+    odd = Pass(((0, 1),), (Delivery((0, 1), None, "whatever"),), CLEAR)
+
+    judgement = ordinary(odd, faults=fired(EIO)).judge(map_reference())
+
+    assert judgement.verdict == "corrupted"
+    assert "[0, 1]" in judgement.sentence
+
+
+def test_reference_must_know_what_is_judged():
+    """Samples that nobody knows cannot be said to be right."""
+    with pytest.raises(ValueError, match=r"does not know batch \[2, 3\]"):
+        ordinary(DONE, faults=fired(EIO)).judge(map_reference(2))
+
+
+@pytest.mark.parametrize(
+    ("contract", "one", "passed"),
+    [
+        (Contract(), DONE, True),
+        (Contract(), FAILED, True),
+        (Contract(survives=True), DONE, True),
+        (Contract(survives=True), FAILED, False),
+        (Contract(names_file=True), DONE, True),
+        (Contract(names_file=True), FAILED, True),
+        (Contract(names_file=True), replace(FAILED, exception=raised("OSError", "[Errno 5] ")), 0),
+    ],
+)
+def test_contract(contract, one, passed):
+    """An author can promise more than to survive or to fail cleanly."""
+    outcome = ordinary(one, faults=fired(EIO, path="/data/a.rec"))
+
+    assert bool(passed) == outcome.judge(map_reference(), contract).passed
+
+
+def test_names_file_asks_nothing_of_faults_without_a_file():
+    """A death has no file that its error could name."""
+    dead = raised("RuntimeError", "DataLoader worker (pid 7) is killed by signal: Killed. ")
+    outcome = ordinary(replace(FAILED, exception=dead), faults=fired(KILLED, path=None))
+
+    assert _verdict(outcome, contract=Contract(names_file=True)) == "failed_cleanly"
+
+
+def test_without_faults_only_surviving_passes():
+    """An error that needs no fault is no clean failure to be proud of."""
+    survived, failed = (ordinary(one).judge(map_reference()) for one in (DONE, FAILED))
+
+    assert (survived.verdict, survived.passed) == (Verdict.SURVIVED, True)
+    assert failed.passed is False
+    assert "although there was no fault" in failed.sentence
+
+
+def test_error_that_tells_of_one_of_two_faults_is_clear():
+    """With several faults fired, the error need tell of one."""
+    facts = (*fired(TRUNCATED, path="/data/b.rec"), *fired(EIO))
+
+    assert _verdict(ordinary(FAILED, faults=facts)) == "failed_cleanly"
+
+
+@pytest.mark.parametrize("fault", [faults.OpenError(), faults.WorkerKilled(), TRUNCATED])
+@pytest.mark.parametrize("one", [DONE, FAILED])
+def test_fault_that_never_fired_is_never_a_pass(fault, one):
+    """Nothing was shown, whatever the contract."""
+    judgement = ordinary(one, faults=unfired(fault)).judge(map_reference())
+
+    assert (judgement.verdict, judgement.passed) == ("not_exercised", False)

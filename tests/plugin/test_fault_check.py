@@ -1,0 +1,198 @@
+"""The fixture ``fault_check``: items, verdicts, and what each verdict becomes in pytest."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+
+import pytest
+
+from pytest_dataloader_faults._battery import CHECKS
+
+pytestmark = pytest.mark.usefixtures("engine")
+
+HEALTHY = """
+from support.datasets import Records
+
+
+def test_x(fault_check, records):
+    result = fault_check(lambda: Records(records))
+    assert result.check == fault_check.name
+    assert result.passed
+    assert result.outcome.fired or fault_check.name in ("workers-agree", "pickles")
+"""
+
+ZEROS = """
+import pytest
+from support.plugin_datasets import ZerosOnError
+
+
+@pytest.mark.dataloader_faults(only=["workers-agree", "open-error", "read-error-transient"])
+def test_x(fault_check, records):
+    fault_check(lambda: ZerosOnError(records))
+"""
+
+NEVER_CALLED = """
+def test_x(fault_check):
+    pass
+"""
+
+NOT_CALLED_BUT = """
+import pytest
+
+
+@pytest.mark.dataloader_faults(only="open-error")
+class TestOwn:
+    def test_raises(self, fault_check):
+        raise RuntimeError("of the test's own")
+
+    def test_skips(self, fault_check):
+        pytest.skip("of the test's own")
+"""
+
+NO_FILES = """
+import pytest
+from support.plugin_datasets import Numbers
+
+
+@pytest.mark.dataloader_faults(only=["open-error", "truncated-half", "worker-killed-first"])
+def test_x(fault_check):
+    fault_check(Numbers)
+
+
+@pytest.mark.dataloader_faults(only="worker-killed-middle")
+def test_one_batch(fault_check):
+    fault_check(Numbers, loader={"batch_size": 16})
+"""
+
+EXPECTED = """
+import pytest
+from support.datasets import Records
+from support.plugin_datasets import Numbers, ZerosOnError
+
+pytestmark = pytest.mark.dataloader_faults(
+    only="open-error", expected_failures={"open-error": "known since May"}
+)
+
+
+def test_fails(fault_check, records):
+    fault_check(lambda: ZerosOnError(records))
+
+
+def test_passes(fault_check, records):
+    fault_check(lambda: Records(records))
+
+
+def test_does_not_apply(fault_check):
+    fault_check(Numbers)
+"""
+
+
+def _explanation(result) -> str:
+    """The text of the one failure, without pytest's frame around it."""
+    return result.stdout.str().partition("= FAILURES =")[2].partition("short test summary")[0]
+
+
+def test_a_test_becomes_an_item_per_check(suite):
+    """All twelve checks, by name and in order, and a healthy dataset passes every one."""
+    result = suite.run(HEALTHY, "-v")
+    expected = [f"test_inner.py::test_x[{name}] PASSED" for name in CHECKS]
+    assert len(expected) == 12
+    assert expected == re.findall(r"test_inner\.py::test_x\[.*?\] [A-Z]+", result.stdout.str())
+    result.assert_outcomes(passed=12)
+
+
+def test_a_dataset_that_swallows_errors_is_convicted(suite):
+    """Zeros in place of an error are corrupted samples; without a fault there is nothing wrong."""
+    result = suite.run(ZEROS, "-v", "-p", "no:cacheprovider")
+    result.assert_outcomes(passed=1, failed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "test_inner.py::test_x[[]workers-agree] PASSED*",
+            "test_inner.py::test_x[[]open-error] FAILED*",
+            "test_inner.py::test_x[[]read-error-transient] FAILED*",
+        ]
+    )
+
+
+def test_a_conviction_has_a_sentence_evidence_and_a_way_to_repeat(suite):
+    """The failure is the verdict, which fault fired where, what came, and one command."""
+    said = _explanation(suite.run(ZEROS, "-k", "open-error"))
+    lines = [line for line in said.splitlines() if line.strip("= ")]
+    assert lines[0].strip("_ ") == "test_x[open-error]"
+    assert re.match(r"corrupted: sample \d+ in batch 0 has wrong content, and no error", lines[1])
+    assert re.match(r"  fault: OpenError\(path=.*\) \(reached \d+, fired \d+, surf", lines[2])
+    assert re.match(r"    in worker [01] \(pid \d+\), fetch 1: openat /.*\d\d\.rec", lines[3])
+    assert re.match(r"  delivered: 4 batches of 4 asked for, then the epoch ended; .* s", lines[-2])
+    assert lines[-1] == "  reproduce: pytest 'test_inner.py::test_x[open-error]'"
+    assert "Traceback" not in said
+    assert "_item.py" not in said
+
+
+@pytest.mark.parametrize("folder", [".", "deeper"])
+def test_the_line_that_reproduces_reruns_that_item_alone(suite, monkeypatch, folder):
+    """The printed command, typed where pytest was started, gives the same item and verdict."""
+    suite.pytester.makeini("[pytest]\naddopts = -p dataloader_faults")
+    suite.pytester.mkdir("deeper")
+    path = suite.pytester.makepyfile(test_inner=ZEROS)
+    monkeypatch.chdir(suite.path / folder)
+    first = _run(suite, str(path))
+    command = re.search(r"reproduce: pytest (.*read-error-transient.*)", first)
+    assert command
+    again = _run(suite, *shlex.split(command[1]))
+    assert re.search(r"^=+ 1 failed in .* =+$", again, re.MULTILINE)
+    assert _verdict(first) == _verdict(again) == "corrupted"
+
+
+def _run(suite, *arguments) -> str:
+    """What ``pytest`` with *arguments* prints, started right here."""
+    return suite.pytester.run(sys.executable, "-m", "pytest", *arguments, timeout=100).stdout.str()
+
+
+def _verdict(output: str) -> str:
+    found = re.search(r"_+ test_x\[read-error-transient\] _+\n(\w+):", output)
+    return found[1] if found else "no verdict"
+
+
+def test_the_line_that_reproduces_has_the_options_given(suite):
+    """A seed or deadline of the command line is part of what has to be repeated."""
+    options = ("--dataloader-faults-seed=7", "--dataloader-faults-deadline=25")
+    said = _explanation(suite.run(ZEROS, "-k", "open-error", *options))
+    line = said.partition("reproduce: ")[2].splitlines()[0]
+    assert set(options) <= set(shlex.split(line))
+
+
+def test_never_called_fails(suite):
+    """A test that asks for the battery and never uses it has shown nothing."""
+    result = suite.run(NEVER_CALLED, "-k", "pickles or open-error")
+    result.assert_outcomes(failed=2, deselected=10)
+    result.stdout.fnmatch_lines(["fault_check was never called: call fault_check(lambda: *"])
+
+
+def test_never_called_does_not_hide_the_tests_own_end(suite):
+    """A test that fails or skips before its call is reported for that."""
+    result = suite.run(NOT_CALLED_BUT, "-rs")
+    result.assert_outcomes(failed=1, skipped=1)
+    assert "never called" not in result.stdout.str()
+
+
+def test_checks_that_do_not_apply_skip_with_the_reason(suite):
+    """A dataset that reads no file cannot be asked about files: skipped, never passed."""
+    result = suite.run(NO_FILES, "-rs")
+    result.assert_outcomes(passed=1, skipped=3)
+    result.stdout.fnmatch_lines(
+        [
+            "SKIPPED * not_exercised: open-error does not apply * its workers open no data file",
+            "SKIPPED * not_exercised: truncated-half * its workers read no data file",
+            "SKIPPED * worker-killed-middle * worker 0 makes 1 batches, fewer than 2",
+        ]
+    )
+
+
+def test_expected_failures_are_xfailed_and_must_fail(suite):
+    """A failure that was announced is an xfail; one that no longer fails must be taken off."""
+    result = suite.run(EXPECTED, "-rxs")
+    result.assert_outcomes(xfailed=1, failed=1, skipped=1)
+    result.stdout.fnmatch_lines(["XFAIL *test_fails[[]open-error]* known since May (corrupted)"])
+    result.stdout.fnmatch_lines(["expected to fail (known since May), but it passed. Take it off*"])

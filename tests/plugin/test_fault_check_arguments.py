@@ -1,0 +1,116 @@
+"""What ``fault_check`` can be called with: a ready DataLoader, loader=, files=, contract=."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = pytest.mark.usefixtures("engine")
+
+ACCEPTED = """
+import pytest
+from support.datasets import Records, RecordStream
+from torch.utils.data import DataLoader
+
+from pytest_dataloader_faults import Contract
+
+pytestmark = pytest.mark.dataloader_faults(only="read-error-first")
+
+
+def workers(result):
+    return {each.worker for each in result.outcome.workers}
+
+
+def test_ready_loader(fault_check, records):
+    result = fault_check(lambda: DataLoader(Records(records), num_workers=1, batch_size=2))
+    assert workers(result) == {0}
+    assert result.outcome.passes[0].drawn[0] == (0, 1)
+
+
+def test_loader_options(fault_check, records):
+    result = fault_check(lambda: Records(records), loader={"num_workers": 3, "batch_size": 5})
+    assert workers(result) == {0, 1, 2}
+    assert result.outcome.passes[0].drawn[0] == (0, 1, 2, 3, 4)
+
+
+def test_iterable(fault_check, records):
+    assert fault_check(lambda: RecordStream(records)).outcome.kind == "iterable"
+
+
+@pytest.mark.parametrize("files", ["*/05.rec", ["*/05.rec", "*.nothing"]])
+def test_files(fault_check, records, files):
+    result = fault_check(lambda: Records(records), files=files)
+    assert {each.path for each in result.outcome.faults[0].firings} == {str(records / "05.rec")}
+
+
+@pytest.mark.dataloader_faults(only="open-error")
+def test_names_file(fault_check, records):
+    assert fault_check(lambda: Records(records), contract=Contract(names_file=True)).passed
+"""
+
+REFUSED = """
+import pytest
+from support.datasets import Records
+from torch.utils.data import DataLoader
+
+from pytest_dataloader_faults import Contract
+
+pytestmark = pytest.mark.dataloader_faults(only="read-error-first")
+
+
+def test_survives(fault_check, records):
+    fault_check(lambda: Records(records), contract=Contract(survives=True))
+
+
+def test_names_file(fault_check, records):
+    fault_check(lambda: Records(records), contract=Contract(names_file=True))
+
+
+def test_files(fault_check, records):
+    fault_check(lambda: Records(records), files="*.jpg")
+
+
+def test_both(fault_check, records):
+    fault_check(lambda: DataLoader(Records(records), num_workers=1), loader={"batch_size": 2})
+
+
+def test_no_workers(fault_check, records):
+    fault_check(lambda: DataLoader(Records(records)))
+
+
+def test_no_factory(fault_check, records):
+    fault_check(Records(records))
+
+
+def test_no_dataset(fault_check):
+    fault_check(lambda: None)
+
+
+def test_raises(fault_check):
+    fault_check(lambda: 1 / 0)
+"""
+
+MESSAGES = {
+    "test_survives": "failed_cleanly: * came in time*",
+    "test_names_file": "failed_unclearly: OSError does not name the file, as promised*",
+    "test_files": "*files=('*.jpg',) matches nothing that the workers read. They read: *00.rec*",
+    "test_both": "*loader={'batch_size': 2} was given, but make_dataset() returned a ready*",
+    "test_no_workers": "*this loader has num_workers=0. Use num_workers=1 or more*",
+    "test_no_factory": "*must be callable, such as lambda: MyDataset()*",
+    "test_no_dataset": "*make_dataset() returned None, which is no dataset*",
+    "test_raises": "*make_dataset() raised ZeroDivisionError: division by zero*",
+}
+
+
+def test_arguments_reach_the_trial(suite):
+    """A loader's own options, options given, globs of files and the contract are what is used."""
+    suite.run(ACCEPTED).assert_outcomes(passed=6)
+
+
+def test_a_stricter_contract_and_unusable_arguments_fail(suite):
+    """What cannot be used, or breaks the contract, fails its item with a message of its own."""
+    result = suite.run(REFUSED)
+    result.assert_outcomes(failed=len(MESSAGES))
+    sections = result.stdout.str().partition("= FAILURES =")[2]
+    for name, message in MESSAGES.items():
+        section = sections.partition(f" {name}[read-error-first] _")[2].partition("\n____")[0]
+        pytest.LineMatcher(section.splitlines()).fnmatch_lines([message.replace("[", "[[]")])

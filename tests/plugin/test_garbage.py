@@ -1,0 +1,56 @@
+"""Loops that failed leave their iterators to the garbage collector, which may come at any time."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+
+import pytest
+from torch.utils.data import DataLoader
+
+from pytest_dataloader_faults import faults, inject
+from support.datasets import Records
+
+pytestmark = [pytest.mark.usefixtures("engine"), pytest.mark.timeout(30)]
+
+
+@pytest.fixture(autouse=True)
+def _collect_by_hand():
+    """Only the tests decide when the collector runs."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def _fail_and_forget(records) -> None:
+    """A loop that fails, of which nothing is kept."""
+    with pytest.raises(OSError, match="Errno 5"):
+        list(DataLoader(Records(records), num_workers=1))
+
+
+def _collect_while_sending(frame, event, _argument) -> None:
+    if event == "call" and frame.f_code.co_name == "send":
+        gc.collect()
+
+
+def test_collecting_inside_the_scope_takes_no_time(records):
+    """The workers of a loop that failed are told to end; nobody waits 5 s for each."""
+    with inject(faults.ReadError("*.rec")):
+        _fail_and_forget(records)
+        start = time.monotonic()
+        gc.collect()
+        assert time.monotonic() - start < 4
+
+
+def test_collecting_in_the_midst_of_a_question_is_harmless(records):
+    """An iterator that is collected while counters are asked for does not block the asking."""
+    with inject(faults.ReadError("*.rec")) as armed:
+        _fail_and_forget(records)
+        sys.setprofile(_collect_while_sending)
+        try:
+            fired = armed.fired
+        finally:
+            sys.setprofile(None)
+    assert fired >= 1

@@ -1,0 +1,97 @@
+"""The line in pytest's header, and what becomes of items where the engine is truly refused."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from pytest_dataloader_faults import _engine
+
+SUITE = """
+import pytest
+
+
+def test_battery(fault_check):
+    fault_check(None)
+
+
+def test_injected(eio_reads):
+    eio_reads("*.rec")
+
+
+def test_plain():
+    pass
+
+
+test_battery = pytest.mark.dataloader_faults(only="read-error-first")(test_battery)
+"""
+
+BUSY = "under a seccomp listener already*EBUSY*"
+
+
+def _lines(result) -> list[str]:
+    return [line for line in result.outlines if line.startswith("dataloader-faults")]
+
+
+def test_header_names_the_engine(suite, engine):
+    """One line says which engine there is, and on which kernel."""
+    expected = [f"dataloader-faults: kernel engine, Linux {os.uname().release}"]
+    assert expected == _lines(suite.run("def test_plain(): pass"))
+
+
+def test_installed_is_active(suite, engine, monkeypatch):
+    """Nothing has to be switched on: pytest finds the plugin by itself, and loads it once."""
+    monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
+    suite.pytester.makepyfile(test_inner="def test_plain(): pass")
+    assert len(_lines(suite.pytester.runpytest_subprocess(timeout=100))) == 1
+
+
+def test_header_says_why_there_is_no_engine(run_refused):
+    """Where the kernel refuses, the one line gives the reason, and pytest goes on."""
+    result = run_refused(SUITE, "-k", "test_plain")
+    result.assert_outcomes(passed=1, deselected=2)
+    assert len(_lines(result)) == 1
+    result.stdout.fnmatch_lines([f"dataloader-faults: no engine, *skipped: *{BUSY}"])
+
+
+def test_items_skip_with_the_reason(run_refused):
+    """Without an engine, what needs one skips and says why; other tests run."""
+    result = run_refused(SUITE, "-rs")
+    result.assert_outcomes(passed=1, skipped=2)
+    result.stdout.fnmatch_lines([f"SKIPPED * the kernel engine cannot run here: *{BUSY}"])
+
+
+@pytest.mark.parametrize(
+    "asked",
+    ["--dataloader-faults-engine=kernel", "--override-ini=dataloader_faults_engine=kernel"],
+)
+def test_items_fail_where_the_engine_was_asked_for(run_refused, asked):
+    """An engine asked for by name must be there: the items fail with the reason."""
+    result = run_refused(SUITE, asked)
+    result.assert_outcomes(passed=1, errors=2)
+    result.stdout.fnmatch_lines([f"engine='kernel' cannot run here: *{BUSY}"])
+
+
+def test_the_reason_is_the_kernels(engine):
+    """The same probe, in this process, which has no listener, finds nothing in its way."""
+    assert _engine.unavailable() is None
+
+
+def test_trials_are_refused_with_the_reason(run_refused):
+    """Without pytest's fixtures it is an EngineUnavailableError, which says the same."""
+    source = """
+        import pytest
+        from pytest_dataloader_faults import check_dataset, exceptions, faults, inject, run_trial
+
+        @pytest.mark.parametrize("call", [check_dataset, run_trial])
+        def test_trial(call):
+            with pytest.raises(exceptions.EngineUnavailableError, match="seccomp listener already"):
+                call(list)
+
+        def test_inject():
+            with pytest.raises(exceptions.EngineUnavailableError, match="seccomp listener already"):
+                with inject(faults.ReadError()):
+                    pass
+        """
+    run_refused(source).assert_outcomes(passed=3)

@@ -1,0 +1,93 @@
+"""What loading the plugin imports: nothing that a suite without DataLoaders has to pay for."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+HEAVY = {"torch", "hypothesis", "pyfakefs", "psutil", "numpy"}
+NOT_IN_PYTEST = {"ctypes", "multiprocessing", "pytest_dataloader_faults.conformance"}
+
+REPORT = """
+import json
+import sys
+
+print("\\n@" + json.dumps(sorted(sys.modules)))
+"""
+
+AT_THE_END = """
+import json
+import sys
+
+
+def pytest_unconfigure():
+    print("\\n@" + json.dumps(sorted(sys.modules)), file=sys.__stdout__)
+"""
+
+
+def _imported(result) -> set[str]:
+    (line,) = [line for line in result.outlines if line.startswith("@")]
+    return set(json.loads(line[1:]))
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "pytest_dataloader_faults",
+        "pytest_dataloader_faults.plugin",
+        "pytest_dataloader_faults.faults",
+        "pytest_dataloader_faults.exceptions",
+        "pytest_dataloader_faults.outcomes",
+    ],
+)
+def test_importing_is_light(pytester, module):
+    """Neither the package nor its plugin imports torch, Hypothesis, pyfakefs or psutil."""
+    result = pytester.run(sys.executable, "-c", f"import {module}\n{REPORT}")
+    imported = _imported(result)
+    assert module in imported
+    assert not imported & (HEAVY | NOT_IN_PYTEST)
+
+
+def test_every_public_name_is_light_until_it_is_used(pytester):
+    """Even asking for each public name imports none of them."""
+    code = f"""
+import pytest_dataloader_faults
+for name in pytest_dataloader_faults.__all__:
+    getattr(pytest_dataloader_faults, name)
+{REPORT}"""
+    assert not _imported(pytester.run(sys.executable, "-c", code)) & HEAVY
+
+
+@pytest.mark.parametrize("arguments", [(), ("-v",), ("--collect-only",), ("--help",)])
+def test_a_run_of_plain_tests_is_light(suite, arguments):
+    """A whole run that uses nothing of the plugin imports none of it, nor what it would need."""
+    suite.pytester.makeconftest(AT_THE_END)
+    result = suite.run("def test_plain(tmp_path, capsys): pass", *arguments)
+    assert result.ret == 0
+    imported = _imported(result)
+    assert "pytest_dataloader_faults.plugin" in imported
+    assert not imported & (HEAVY | NOT_IN_PYTEST)
+
+
+def test_a_plain_item_pays_nothing_beside_one_that_is_ours(suite, engine):
+    """Collecting a test of the battery imports the battery, and still not torch."""
+    suite.pytester.makeconftest(AT_THE_END)
+    imported = _imported(suite.run("def test_x(fault_check): pass", "--collect-only"))
+    assert "pytest_dataloader_faults.conformance" in imported
+    assert not imported & HEAVY
+
+
+def test_the_cost_is_seen_where_it_is_due(suite, engine):
+    """A test that runs a trial does import torch: the list of modules is no empty promise."""
+    suite.pytester.makeconftest(AT_THE_END)
+    source = """
+        def test_x(dataloader_faults):
+            from support.plugin_datasets import Numbers
+
+            dataloader_faults.run(Numbers, num_workers=1)
+        """
+    result = suite.run(source)
+    result.assert_outcomes(passed=1)
+    assert "torch" in _imported(result)

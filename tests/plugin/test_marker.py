@@ -1,0 +1,162 @@
+"""The marker: which items a test becomes, what it refuses, and how it splits a run."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_dataloader_faults._battery import CHECKS
+
+ONE = """
+import pytest
+
+
+@pytest.mark.dataloader_faults({arguments})
+def test_one(fault_check):
+    pass
+"""
+
+MERGED = """
+import pytest
+
+pytestmark = pytest.mark.dataloader_faults(only=["pickles", "open-error", "worker-killed-first"])
+
+
+@pytest.mark.dataloader_faults(exclude="pickles")
+def test_merged(fault_check):
+    pass
+
+
+@pytest.mark.dataloader_faults(only="workers-agree")
+def test_replaced(fault_check):
+    pass
+"""
+
+SPLIT = """
+import pytest
+
+
+@pytest.mark.dataloader_faults(only=["pickles", "open-error"])
+def test_battery(fault_check):
+    pass
+
+
+def test_by_fixture(eio_reads):
+    pass
+
+
+def test_by_injector(dataloader_faults):
+    pass
+
+
+@pytest.fixture
+def wrapped(killed_workers):
+    return killed_workers
+
+
+def test_by_another_fixture(wrapped):
+    pass
+
+
+def test_plain(tmp_path):
+    pass
+
+
+class TestGrouped:
+    def test_plain(self):
+        pass
+"""
+
+OURS = [
+    "test_inner.py::test_battery[pickles]",
+    "test_inner.py::test_battery[open-error]",
+    "test_inner.py::test_by_fixture",
+    "test_inner.py::test_by_injector",
+    "test_inner.py::test_by_another_fixture",
+]
+OTHERS = ["test_inner.py::test_plain", "test_inner.py::TestGrouped::test_plain"]
+
+
+def _collected(result) -> list[str]:
+    return [line for line in result.outlines if "::" in line and " " not in line]
+
+
+def _checks(result) -> list[str]:
+    return [nodeid.partition("[")[2].rstrip("]") for nodeid in _collected(result)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("", list(CHECKS)),
+        ("only='open-error'", ["open-error"]),
+        ("only=['worker-killed-first', 'open-error']", ["open-error", "worker-killed-first"]),
+        ("exclude='pickles'", [name for name in CHECKS if name != "pickles"]),
+        ("only=('pickles', 'open-error'), exclude={'pickles'}", ["open-error"]),
+        ("expected_failures={'pickles': 'a lambda'}", list(CHECKS)),
+    ],
+)
+def test_only_and_exclude_choose_the_items(suite, arguments, expected):
+    """The test becomes one item per chosen check, in the battery's order."""
+    assert expected == _checks(suite.run(ONE.format(arguments=arguments), "--co", "-q"))
+
+
+def test_markers_are_merged_argument_by_argument(suite):
+    """A closer marker replaces the arguments it gives and keeps the others."""
+    result = suite.run(MERGED, "--collect-only", "-q")
+    assert _collected(result) == [
+        "test_inner.py::test_merged[open-error]",
+        "test_inner.py::test_merged[worker-killed-first]",
+        "test_inner.py::test_replaced[workers-agree]",
+    ]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["only=()", "only=[]", "only='pickles', exclude='pickles'"],
+)
+def test_no_check_at_all_is_no_pass(suite, arguments):
+    """A marker that leaves no check runs none, and says so by a skip."""
+    result = suite.run(ONE.format(arguments=arguments), "-rs")
+    result.assert_outcomes(skipped=1)
+
+
+@pytest.mark.parametrize("argument", ["only", "exclude", "expected_failures"])
+def test_unknown_checks_are_refused_with_suggestions(suite, argument):
+    """A name that is no check stops the collection of the test and says which were meant."""
+    value = (
+        "{'read-eror-first': 'known'}" if argument == "expected_failures" else "'read-eror-first'"
+    )
+    result = suite.run(ONE.format(arguments=f"{argument}={value}"))
+    result.assert_outcomes(errors=1)
+    message = f"{argument} names 'read-eror-first', which is no check. Did you mean"
+    result.stdout.fnmatch_lines([f"*test_inner.py::test_one: {message} [[]'read-error-first'*"])
+
+
+def test_a_name_unlike_any_check_lists_them_all(suite):
+    """Where nothing is near, the battery is listed."""
+    result = suite.run(ONE.format(arguments="only='zzz'"))
+    result.stdout.fnmatch_lines(["*only names 'zzz', which is no check. Did you mean [[]*"])
+    assert all(name in result.stdout.str() for name in CHECKS)
+
+
+@pytest.mark.parametrize("fixture", ["fault_check", "dataloader_faults"])
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [("onyl='pickles'", "*unexpected keyword argument 'onyl'*"), ("'pickles'", "*positional*")],
+)
+def test_unknown_arguments_are_refused(suite, engine, fixture, arguments, complaint):
+    """An argument the marker does not take is an error that lists those it takes."""
+    source = ONE.format(arguments=arguments).replace("fault_check", fixture)
+    result = suite.run(source)
+    result.assert_outcomes(errors=1)
+    takes = "It takes dataloader_faults(only=..., exclude=..., expected_failures=..., *"
+    result.stdout.fnmatch_lines([f"*@pytest.mark.dataloader_faults: {complaint}{takes}"])
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [("dataloader_faults", OURS), ("not dataloader_faults", OTHERS)],
+)
+def test_the_marker_splits_a_run(suite, expression, expected):
+    """Every item that uses a fixture of the plugin is selected by -m, and no other."""
+    assert expected == _collected(suite.run(SPLIT, "--co", "-q", "-m", expression))

@@ -1,0 +1,145 @@
+"""A fault that never fires fails its test, in the call phase, and says what was reached."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = pytest.mark.usefixtures("engine")
+
+SUITE = """
+import signal
+
+import pytest
+from support.datasets import Records
+from support.plugin_datasets import Numbers
+from torch.utils.data import DataLoader
+
+
+@pytest.fixture
+def loader(records):
+    return DataLoader(Records(records), batch_size=4, num_workers=2)
+
+
+def test_eio_reads(eio_reads, loader):
+    eio_reads("*.nothing")
+    assert len(list(loader)) == 4
+
+
+def test_truncated_files(truncated_files, loader):
+    truncated_files("*.nothing")
+    assert len(list(loader)) == 4
+
+
+def test_closed_descriptors(closed_descriptors, loader):
+    closed_descriptors("*.nothing")
+    assert len(list(loader)) == 4
+
+
+def test_killed_workers(killed_workers, loader):
+    killed_workers(at=3)
+    assert len(list(loader)) == 4
+
+
+def test_emfile(emfile, loader):
+    emfile(workers=(5,))
+    assert len(list(loader)) == 4
+
+
+def test_too_few(eio_reads, loader):
+    eio_reads("*.rec", nth=1000)
+    assert len(list(loader)) == 4
+
+
+def test_no_loop(eio_reads, loader):
+    eio_reads("*.rec")
+
+
+def test_no_files(eio_reads):
+    eio_reads("*.rec")
+    list(DataLoader(Numbers(), num_workers=2))
+
+
+def test_one_of_two(eio_reads, truncated_files, loader):
+    truncated_files("*.nothing")
+    eio_reads("*.rec")
+    with pytest.raises(OSError):
+        list(loader)
+
+
+def test_started_before(records, request):
+    loader = DataLoader(Records(records), num_workers=1, persistent_workers=True)
+    list(loader)
+    request.getfixturevalue("eio_reads")("*.rec")
+    list(loader)
+    loader._iterator._shutdown_workers()
+"""
+
+OPENED = "never fired: nothing it is about was met. worker ? made 2 fetches, worker ? made 2 *"
+NO_WORKER = "never fired: no DataLoader worker was started inside the scope. Iterate the loader*"
+MESSAGES = {
+    "test_eio_reads": f"ReadError(path='*.nothing') {OPENED}",
+    "test_truncated_files": f"TruncatedFile(path='*.nothing') {OPENED}",
+    "test_closed_descriptors": f"ClosedDescriptor(path='*.nothing') {OPENED}",
+    "test_killed_workers": f"WorkerKilled(at=3) {OPENED}",
+    "test_emfile": "DescriptorExhaustion(workers=(5,)) never fired: *",
+    "test_too_few": "ReadError(path='*.rec', nth=1000) never fired: * was met * times in 2 worker*",
+    "test_no_loop": f"ReadError(path='*.rec') {NO_WORKER}",
+    "test_no_files": "ReadError(path='*.rec') never fired: * the workers opened no data file",
+    "test_one_of_two": "TruncatedFile(path='*.nothing') never fired: *",
+    "test_started_before": f"ReadError(path='*.rec') {NO_WORKER}",
+}
+
+OWN_ERROR = """
+import pytest
+from torch.utils.data import DataLoader
+
+
+def test_raises(eio_reads):
+    eio_reads("*.nothing")
+    assert 1 == 2, "of the test's own"
+
+
+def test_skips(eio_reads):
+    eio_reads("*.nothing")
+    pytest.skip("of the test's own")
+
+
+@pytest.mark.xfail(reason="known", strict=True)
+def test_xfails(eio_reads):
+    eio_reads("*.nothing")
+    raise RuntimeError
+
+
+@pytest.mark.xfail(reason="known", strict=True)
+def test_would_pass(eio_reads):
+    eio_reads("*.nothing")
+
+
+def test_follows():
+    assert DataLoader._get_iterator.__module__.startswith("torch.")
+"""
+
+
+def test_a_fault_that_never_fires_fails_its_test(suite):
+    """Each failure is of the call itself, one message with what was reached, and no traceback."""
+    result = suite.run(SUITE)
+    result.assert_outcomes(failed=len(MESSAGES))
+    output = result.stdout.str().partition("= FAILURES =")[2].partition("= short test summary")[0]
+    for name, message in MESSAGES.items():
+        lines = output.partition(f" {name} _")[2].partition("\n____")[0].splitlines()[1:]
+        pytest.LineMatcher(lines[:1]).fnmatch_lines([message])
+    assert "plugin.py" not in output
+
+
+def test_the_message_lists_what_was_opened(suite):
+    """The files that the workers did open are named, so that a wrong glob can be put right."""
+    result = suite.run(SUITE, "-k", "test_eio_reads")
+    result.stdout.fnmatch_lines(["  /*/records/00.rec", "  /*/records/09.rec", "  ... and 6 more"])
+
+
+def test_a_failing_test_is_reported_with_its_own_error_only(suite):
+    """What the test itself says comes first; that the fault did not fire adds nothing then."""
+    result = suite.run(OWN_ERROR, "-rs")
+    result.assert_outcomes(failed=1, skipped=1, xfailed=2, passed=1)
+    result.stdout.fnmatch_lines(["E * AssertionError: of the test's own", "SKIPPED *test's own"])
+    assert "never fired" not in result.stdout.str()

@@ -1,0 +1,85 @@
+"""The same outcomes when pytest-xdist spreads the items over processes."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+pytest.importorskip("xdist")
+pytestmark = pytest.mark.usefixtures("engine")
+
+SUITE = """
+import pytest
+from support.datasets import Records
+from support.plugin_datasets import ZerosOnError
+from torch.utils.data import DataLoader
+
+few = pytest.mark.dataloader_faults(only=["open-error", "worker-killed-first"])
+
+
+@few
+def test_healthy(fault_check, records):
+    fault_check(lambda: Records(records))
+
+
+@few
+def test_zeros(fault_check, records):
+    fault_check(lambda: ZerosOnError(records))
+
+
+def test_injected(eio_reads, records):
+    armed = eio_reads("*/03.rec")
+    with pytest.raises(OSError, match="Errno 5"):
+        list(DataLoader(Records(records), num_workers=2))
+    assert armed.fired == 1
+
+
+def test_unfired(eio_reads, records):
+    eio_reads("*.nothing")
+    list(DataLoader(Records(records), num_workers=1))
+
+
+def test_plain():
+    pass
+"""
+
+
+def _outcomes(result) -> list[tuple[str, str]]:
+    """Each item and what became of it, in either form of -v."""
+    text = result.stdout.str().partition("= FAILURES =")[0]
+    plain = re.findall(r"^(test_inner\S+) ([A-Z]+)", text, re.MULTILINE)
+    spread = re.findall(r"^\[gw\d\].*?([A-Z]+) (test_inner\S+)", text, re.MULTILINE)
+    return sorted(plain or [(item, outcome) for outcome, item in spread])
+
+
+def test_outcomes_are_the_same_over_two_processes(suite):
+    """Items fail and pass alike, with the same verdicts, wherever they run."""
+    alone = suite.run(SUITE, "-v")
+    spread = suite.again("-v", "-p", "xdist", "-n", "2")
+    assert len(_outcomes(alone)) == 7
+    assert _outcomes(spread) == _outcomes(alone)
+    for result in (alone, spread):
+        result.assert_outcomes(passed=5, failed=2)
+        result.stdout.fnmatch_lines(["corrupted: sample * has wrong content*"])
+        result.stdout.fnmatch_lines(["ReadError(path='*.nothing') never fired: *"])
+
+
+def test_the_header_is_printed_once(suite):
+    """The process that prints the header says which engine there is, also with workers."""
+    result = suite.run("def test_plain(): pass", "-p", "xdist", "-n", "1")
+    result.assert_outcomes(passed=1)
+    assert len([line for line in result.outlines if line.startswith("dataloader-faults: ")]) == 1
+
+
+def test_options_reach_the_processes(suite):
+    """What the command line says holds in the processes that run the items."""
+    source = """
+        from support.plugin_datasets import Numbers
+
+        def test_options(dataloader_faults):
+            outcome = dataloader_faults.run(Numbers, num_workers=1, batch_size=16)
+            assert (outcome.seed, outcome.deadline) == (7, 25)
+        """
+    options = ("--dataloader-faults-seed=7", "--dataloader-faults-deadline=25")
+    suite.run(source, "-p", "xdist", "-n", "1", *options).assert_outcomes(passed=1)

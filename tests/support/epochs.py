@@ -1,0 +1,60 @@
+"""One pass over a loader, and how it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+
+@dataclass
+class Epoch:
+    """The batches that came, the error that ended them, and the workers' exit codes."""
+
+    batches: list[Any] = field(default_factory=list)
+    error: Exception | None = None
+    exit_codes: list[int | None] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """The error's message and its cause's; empty without an error."""
+        if self.error is None:
+            return ""
+        return f"{type(self.error).__name__}: {self.error}\n{self.error.__cause__ or ''}"
+
+    @property
+    def signals(self) -> set[int]:
+        """The signals that ended workers."""
+        return {-code for code in self.exit_codes if code and code < 0}
+
+
+def epoch(loader: DataLoader[Any]) -> Epoch:
+    """All that *loader* gives, up to its first error."""
+    result = Epoch()
+    iterator = iter(loader)
+    workers = iterator._workers
+    try:
+        result.batches.extend(iterator)
+    except Exception as error:  # noqa: BLE001  # the error is the finding
+        result.error = error.with_traceback(None)
+        iterator._shutdown_workers()
+    if not loader.persistent_workers:
+        result.exit_codes = [_exit_code(each) for each in workers]
+    return result
+
+
+def _exit_code(worker: Any) -> int | None:
+    worker.join(30)
+    return worker.exitcode
+
+
+def alone(dataset: Any, **options: Any) -> DataLoader[Any]:
+    """A loader that gives samples one by one, as they are; by default of one worker."""
+    return DataLoader(
+        dataset, batch_size=None, collate_fn=_as_it_is, **{"num_workers": 1, **options}
+    )
+
+
+def _as_it_is(sample: Any) -> Any:
+    return sample

@@ -1,0 +1,133 @@
+"""Hypothesis strategies for facts, and for faults with valid arguments."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+from hypothesis import strategies as st
+
+from pytest_dataloader_faults import Contract, Outcome, faults
+from pytest_dataloader_faults.outcomes import (
+    Delivery,
+    FaultFacts,
+    Firing,
+    Pass,
+    Raised,
+    Reference,
+    Resources,
+    WorkerFacts,
+)
+
+GLOBS = st.text(min_size=1, max_size=8)
+ERRNOS = st.sampled_from(sorted(errno.errorcode))
+COUNTS = st.integers(1, 2**40)
+WORKERS = st.none() | st.lists(st.integers(0, 99), min_size=1, max_size=3).map(tuple)
+TRIGGERS = {"nth": COUNTS, "times": st.none() | COUNTS, "workers": WORKERS}
+PATHS = GLOBS | st.lists(GLOBS, min_size=1, max_size=3).map(tuple)
+KEPT = st.integers(0, 2**40) | st.floats(0, 1, exclude_max=True)
+SIGNALS = st.sampled_from(sorted(faults.FATAL_SIGNALS))
+
+ARGUMENTS: dict[type[faults.Fault], dict[str, st.SearchStrategy[Any]]] = {
+    faults.OpenError: {"path": PATHS, "errno": ERRNOS, **TRIGGERS},
+    faults.ReadError: {"path": PATHS, "errno": ERRNOS, **TRIGGERS},
+    faults.TruncatedFile: {"path": PATHS, "keep": KEPT, "workers": WORKERS},
+    faults.ClosedDescriptor: {"path": PATHS, **TRIGGERS},
+    faults.DescriptorExhaustion: {
+        "headroom": st.integers(0, 2**20),
+        "where": st.just("worker"),
+        "workers": WORKERS,
+    },
+    faults.WorkerKilled: {
+        "signal": SIGNALS | SIGNALS.map(int),
+        "at": COUNTS,
+        "worker": st.none() | st.integers(0, 99),
+    },
+}
+
+
+def any_fault() -> st.SearchStrategy[faults.Fault]:
+    """Any fault, with any of its arguments given."""
+    return st.one_of(
+        st.fixed_dictionaries({}, optional=arguments).map(lambda given, kind=kind: kind(**given))
+        for kind, arguments in ARGUMENTS.items()
+    )
+
+
+INDICES = st.integers(0, 3)
+DIGESTS = st.sampled_from(["d0", "d1", "d2", "d3", "x"])
+WORDS = st.text(max_size=12)
+FILES = st.sampled_from(["/data/a.rec", "/dev/null", "pipe:[1]"])
+TEXTS = st.sampled_from(["bad sample", "[Errno 5] Input/output error", "x is truncated", ""])
+PHASES = st.sampled_from(["start", "epoch 1", "epoch 2", "recovery", "done"])
+CALLS = st.sampled_from(["read", "openat", "mmap", "signal 9"])
+
+_batches = st.lists(INDICES, min_size=1, max_size=2).map(tuple)
+_rows = st.none() | st.lists(DIGESTS, max_size=2).map(tuple)
+_raised = st.builds(Raised, st.sampled_from(["OSError", "RuntimeError"]), TEXTS, TEXTS)
+_firings = st.builds(Firing, INDICES, INDICES, COUNTS, CALLS, st.none() | FILES, INDICES)
+_named = st.dictionaries(st.sampled_from(["3", "4"]), FILES, max_size=2)
+_resources = st.builds(Resources, st.sampled_from(["before", "after", "recovery"]), _named, _named)
+_counts = st.tuples(COUNTS, COUNTS, COUNTS)
+_workers = st.builds(
+    WorkerFacts, INDICES, COUNTS, COUNTS, st.dictionaries(FILES, _counts, max_size=2)
+)
+
+
+def _passes(indices: st.SearchStrategy[Any]) -> st.SearchStrategy[Pass]:
+    deliveries = st.lists(st.builds(Delivery, indices, _rows, DIGESTS), max_size=3).map(tuple)
+    drawn = st.lists(_batches, max_size=3).map(tuple)
+    return st.builds(Pass, drawn, deliveries, st.none() | _raised, st.booleans())
+
+
+@st.composite
+def outcomes(draw: st.DrawFn, indices: st.SearchStrategy[Any] = _batches) -> Outcome:
+    """Any facts that a trial could write down, and many that none would."""
+    schedule = tuple(draw(st.lists(any_fault(), max_size=2)))
+    each = st.lists(_firings, max_size=2).map(tuple)
+    facts = tuple(
+        FaultFacts(fault, 9, len(firings), draw(st.integers(0, 1)), firings)
+        for fault in schedule
+        for firings in [draw(each)]
+    )
+    return Outcome(
+        schedule,
+        draw(st.dictionaries(WORDS, st.none() | st.booleans() | st.integers() | WORDS, max_size=2)),
+        epochs=draw(st.integers(1, 2)),
+        seed=draw(st.integers(0, 9)),
+        deadline=draw(st.floats(0.1, 100)),
+        engine="kernel",
+        kind=draw(st.sampled_from(["map", "iterable"])),
+        passes=tuple(draw(st.lists(_passes(indices), max_size=2))),
+        recovery=draw(st.none() | _passes(indices)),
+        faults=facts,
+        workers=tuple(draw(st.lists(_workers, max_size=2))),
+        resources=tuple(draw(st.lists(_resources, max_size=3))),
+        duration=draw(st.floats(0, 100)),
+        timed_out=draw(st.booleans()),
+        phase=draw(PHASES),
+        died=draw(st.none() | st.just("signal 9 (SIGKILL)")),
+        stacks=draw(WORDS),
+        stderr=draw(WORDS),
+    )
+
+
+def references() -> st.SearchStrategy[Reference]:
+    """Each sample of a dataset or, where they cannot be told apart, each batch of one or two."""
+    every = range(4)
+    asked = [*((one,) for one in every), *itertools.product(every, repeat=2)]
+    kinds = st.sampled_from(["map", "iterable"])
+    return st.builds(Reference, kinds, _digested(every)) | st.builds(
+        Reference, st.just("map"), st.just(()), _digested(asked)
+    )
+
+
+def _digested(names: Iterable[Any]) -> st.SearchStrategy[tuple[tuple[Any, str], ...]]:
+    return st.tuples(*(st.tuples(st.just(name), DIGESTS) for name in names))
+
+
+def contracts() -> st.SearchStrategy[Contract]:
+    """All of them."""
+    return st.builds(Contract, survives=st.booleans(), names_file=st.booleans())

@@ -1,0 +1,41 @@
+"""Datasets that the inner suites of the plugin's tests are about."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+import torch
+
+from support.datasets import SIZE, Records
+
+
+class ZerosOnError(Records):
+    """Swallows every error and gives zeros: corrupted under faults, right without."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)
+        except Exception:  # noqa: BLE001  # this is its flaw
+            return torch.zeros(SIZE, dtype=torch.uint8), index
+
+
+class Chatty(Records):
+    """Prints, warns and logs with each sample."""
+
+    def __getitem__(self, index: int) -> Any:
+        print("LEAK on stdout")  # noqa: T201  # this is what it is for
+        print("LEAK on stderr", file=sys.stderr)  # noqa: T201
+        logging.getLogger("chatty").warning("LEAK in the log")
+        return super().__getitem__(index)
+
+
+class Numbers(torch.utils.data.Dataset[Any]):
+    """Reads no file at all."""
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.tensor(index)

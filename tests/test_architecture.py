@@ -1,0 +1,290 @@
+"""Who may import whom, and how large a module and a function may get."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import statistics
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pytest_dataloader_faults
+
+NAME = "pytest_dataloader_faults"
+ROOT = Path(pytest_dataloader_faults.__file__).parent
+MOST_LINES, MOST_LINES_OF_A_FUNCTION = 300, 40
+NINE_IN_TEN, HALF = 30, 10
+
+PACKAGE_IMPORTS = {
+    "_arguments": "exceptions",
+    "_battery": "faults outcomes",
+    "_clarity": "faults",
+    "_engine": "_engine._probe exceptions",
+    "_engine._answers": (
+        "_engine._bpf _engine._linux _engine._paths _engine._rendezvous _engine._sizes "
+        "_engine._substitute _engine._target _engine._worker_state faults"
+    ),
+    "_engine._arm": "_engine _engine._bpf _engine._channel _engine._linux _engine._paths",
+    "_engine._bodily": (
+        "_engine._answers _engine._substitute _engine._target _engine._worker_state faults"
+    ),
+    "_engine._bpf": "_engine._linux",
+    "_engine._channel": "",
+    "_engine._client": "_engine._arm _engine._channel _engine._plan exceptions",
+    "_engine._iterator": "_engine._arm _engine._client exceptions",
+    "_engine._gates": "",
+    "_engine._linux": "",
+    "_engine._listener": "_engine._linux _engine._target",
+    "_engine._paths": "",
+    "_engine._plan": "_engine._paths faults",
+    "_engine._probe": "_engine._bpf _engine._linux",
+    "_engine._rendezvous": "",
+    "_engine._sizes": "_engine._linux _engine._target",
+    "_engine._substitute": "",
+    "_engine._supervisor": (
+        "_engine._answers _engine._bodily _engine._channel _engine._gates _engine._linux "
+        "_engine._listener _engine._plan _engine._rendezvous _engine._substitute "
+        "_engine._target _engine._worker_state"
+    ),
+    "_engine._target": "_engine._linux",
+    "_engine._worker_state": (
+        "_engine._channel _engine._listener _engine._plan _engine._target faults"
+    ),
+    "_evidence": "_clarity _oracle outcomes verdicts",
+    "_facts": "_clarity faults outcomes",
+    "_item": "_options conformance verdicts",
+    "_options": "_arguments _engine exceptions",
+    "_oracle": "_clarity outcomes verdicts",
+    "_reproduce": "",
+    "_trial": (
+        "_arguments _engine _reproduce _trial._child _trial._journal _trial._root exceptions "
+        "faults injection outcomes"
+    ),
+    "_trial._child": "_engine _engine._linux _trial._root _trial._warden",
+    "_trial._digest": "",
+    "_trial._journal": "_facts outcomes",
+    "_trial._loaders": "exceptions",
+    "_trial._probes": "",
+    "_trial._reference": "_trial._digest _trial._loaders exceptions outcomes",
+    "_trial._root": (
+        "_trial._digest _trial._journal _trial._loaders _trial._probes _trial._reference "
+        "exceptions faults injection outcomes"
+    ),
+    "_trial._warden": "_engine _engine._linux _trial._journal _trial._probes",
+    "conformance": (
+        "_arguments _battery _engine _engine._paths _evidence _oracle _reproduce _trial "
+        "exceptions outcomes verdicts"
+    ),
+    "exceptions": "",
+    "faults": "exceptions",
+    "injection": (
+        "_engine _engine._client _engine._iterator _engine._plan _facts _trial exceptions "
+        "faults outcomes"
+    ),
+    "outcomes": "_oracle _reproduce faults verdicts",
+    "plugin": "_engine _item _options conformance exceptions faults injection",
+    "verdicts": "",
+}
+"""Each module, and those of this package that it imports, function-level imports too."""
+
+THIRD_PARTY = {
+    "_engine._arm": "torch",
+    "_engine._iterator": "torch",
+    "_item": "pytest",
+    "_trial": "torch",
+    "_trial._digest": "torch",
+    "_trial._loaders": "torch",
+    "_trial._probes": "psutil",
+    "_trial._root": "torch",
+    "_trial._warden": "psutil",
+    "plugin": "pytest",
+}
+"""Modules that import what is neither ours nor the standard library's; all others do not."""
+
+PURE = (
+    "_arguments _battery _clarity _evidence _facts _oracle _reproduce exceptions faults outcomes"
+    " verdicts"
+).split()
+ELSEWHERE = ["_trial._root", "_trial._child", "_trial._warden"]
+"""Run in a worker or a trial, as does all of ``_engine``."""
+UPWARD = {("outcomes", "_oracle")}
+"""``Outcome.judge`` is a convenience that users call, and no trial does."""
+
+
+def _modules() -> dict[str, Path]:
+    found = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts).removesuffix("__init__").removesuffix(".")] = path
+    return found
+
+
+MODULES = _modules()
+
+
+def _tree(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text(encoding="utf-8"))
+
+
+def _is_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
+def _walk(node: ast.AST, *, into_functions: bool) -> Iterator[ast.AST]:
+    """*node* and what is in it, without what only type checkers see."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        deferred = isinstance(child, (ast.FunctionDef, ast.Lambda)) and not into_functions
+        if not (deferred or _is_for_types(child)):
+            yield from _walk(child, into_functions=into_functions)
+
+
+def _imported(module: str, *, into_functions: bool = True) -> set[str]:
+    """The full names of the modules that *module* imports."""
+    names = set()
+    for node in _walk(_tree(module), into_functions=into_functions):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}: imports are absolute"
+            names |= {_module_of(str(node.module), alias.name) for alias in node.names}
+    return names
+
+
+def _module_of(module: str, name: str) -> str:
+    """``from module import name``: a module's own name, or one that is in it."""
+    return f"{module}.{name}" if f"{module}.{name}".removeprefix(f"{NAME}.") in MODULES else module
+
+
+def _own(module: str, *, into_functions: bool = True) -> set[str]:
+    imported = _imported(module, into_functions=into_functions)
+    return {each.removeprefix(f"{NAME}.") for each in imported if each.startswith(f"{NAME}.")}
+
+
+def _third_party(module: str) -> set[str]:
+    tops = {each.partition(".")[0] for each in _imported(module)}
+    return tops - {NAME, *sys.stdlib_module_names}
+
+
+def _with_packages(modules: set[str]) -> set[str]:
+    """*modules* and the packages they are in, whose ``__init__`` runs first."""
+    packages = {each.rpartition(".")[0] for each in modules}
+    return modules | (packages & set(MODULES) - {""})
+
+
+def _reachable(start: str, *, into_functions: bool) -> set[str]:
+    """What is imported, directly or not, when *start* is; and, if asked, when it is run."""
+    seen, waiting = set(), [start]
+    while waiting:
+        module = waiting.pop()
+        if module not in seen:
+            seen.add(module)
+            own = _with_packages(_own(module, into_functions=into_functions))
+            waiting += [each for each in own if (module, each) not in UPWARD]
+    return seen
+
+
+def test_imports_are_as_in_the_table():
+    """The table is the rule: a new dependency between modules is a decision to be seen."""
+    expected = {module: set(names.split()) for module, names in PACKAGE_IMPORTS.items()}
+
+    assert expected == {module: _own(module) for module in MODULES if module}
+
+
+def test_third_party_imports_are_as_in_the_table():
+    """Heavy libraries are imported in few places."""
+    expected = {module: set(names.split()) for module, names in THIRD_PARTY.items()}
+
+    assert expected == {module: found for module in MODULES if (found := _third_party(module))}
+
+
+def test_root_imports_nothing_until_asked():
+    """Importing the package loads none of its modules."""
+    assert set() == _own("", into_functions=False)
+
+
+def test_nothing_imports_the_plugin():
+    """What pytest loads is at the top."""
+    importers = {module for module in MODULES if {"plugin", "_item"} & _own(module)}
+
+    assert importers <= {"plugin"}
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_pure_modules_import_no_third_party(module):
+    """Vocabulary and judgement need nothing but the standard library."""
+    assert set() == {
+        each for one in _reachable(module, into_functions=False) for each in _third_party(one)
+    }
+
+
+@pytest.mark.parametrize(
+    "module", [*ELSEWHERE, *(each for each in MODULES if each.startswith("_engine"))]
+)
+def test_what_runs_elsewhere_reaches_no_judgement(module):
+    """Code of workers and trials reaches neither pytest, nor Hypothesis, nor the oracle."""
+    reached = _reachable(module, into_functions=True)
+    libraries = {each for one in reached for each in _third_party(one)}
+    above = {"conformance", "plugin", "strategies", "report"}
+    judging = {"_oracle", "_battery", "_evidence", "_item", "_options"}
+
+    assert set() == reached & (above | judging)
+    assert set() == libraries & {"pytest", "_pytest", "hypothesis"}
+
+
+def test_supervisor_starts_without_torch():
+    """The process that answers calls is started often: it must be light."""
+    reached = _reachable("_engine._supervisor", into_functions=True)
+
+    assert set() == {each for module in reached for each in _third_party(module)}
+
+
+def test_imports_have_no_cycle():
+    """Modules can be read from the bottom up; packages count as imported by what is in them."""
+    graph = {
+        module: _with_packages(_own(module, into_functions=False) | {module}) - {module}
+        for module in MODULES
+    }
+
+    assert set(MODULES) == set(graphlib.TopologicalSorter(graph).static_order())
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_module_is_short(module):
+    """A module is read in one sitting."""
+    assert len(MODULES[module].read_text(encoding="utf-8").splitlines()) < MOST_LINES
+
+
+def _lines(function: ast.FunctionDef) -> int:
+    """How long it is without its docstring."""
+    lines = (function.end_lineno or 0) - function.lineno + 1
+    first = function.body[0]
+    told = ast.get_docstring(function) is not None
+    return lines - ((first.end_lineno or 0) - first.lineno + 1 if told else 0)
+
+
+def _functions() -> dict[str, int]:
+    return {
+        f"{module}.{node.name}:{node.lineno}": _lines(node)
+        for module in MODULES
+        for node in ast.walk(_tree(module))
+        if isinstance(node, ast.FunctionDef)
+    }
+
+
+def test_functions_are_short():
+    """No function is over the limit, and most are far below it."""
+    functions = _functions()
+    lengths = sorted(functions.values())
+
+    assert {name: n for name, n in functions.items() if n > MOST_LINES_OF_A_FUNCTION} == {}
+    assert statistics.quantiles(lengths, n=10)[-1] <= NINE_IN_TEN
+    assert statistics.median(lengths) <= HALF
+
+
+def test_every_module_says_what_it_is():
+    """A module begins with a sentence about its purpose."""
+    assert [module for module in MODULES if not ast.get_docstring(_tree(module))] == []

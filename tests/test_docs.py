@@ -1,0 +1,197 @@
+"""The documentation is true: its examples run, its output is real, and it names what there is."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+import re
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import pytest_dataloader_faults as package
+from pytest_dataloader_faults import _options, exceptions, injection, outcomes, plugin, verdicts
+from pytest_dataloader_faults import faults as vocabulary
+from pytest_dataloader_faults._battery import CHECKS
+from pytest_dataloader_faults._engine import unavailable
+from pytest_dataloader_faults.conformance import CheckResult, check_dataset
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def _load_generator():
+    spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs/generate.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # Its dataclasses look themselves up there.
+    spec.loader.exec_module(module)
+    return module
+
+
+generate = _load_generator()
+PAGES = generate.pages()
+TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
+REFERENCE = "\n".join(text for page, text in TEXTS.items() if "reference" in page.parts)
+_SLOW = [
+    Path("README.md"),
+    Path("docs/how-to/run-only-some-checks.md"),
+    Path("docs/tutorial/first_battery.md"),
+]
+_RUN = [
+    pytest.param(page, marks=[pytest.mark.slow] if page in _SLOW else [], id=str(page))
+    for page, text in TEXTS.items()
+    if "```python" in text or "<!-- output" in text
+]
+
+
+@pytest.mark.timeout(300)  # The page that runs most takes 20 s on two idle cores.
+@pytest.mark.parametrize("page", _RUN)
+def test_examples_run_and_print_what_the_page_shows(page, tmp_path):
+    """Each command of a page prints what the page shows, and all other examples succeed."""
+    if reason := unavailable():
+        pytest.skip(f"the kernel engine cannot run here: {reason}")
+    for ran in generate.run_page(page, tmp_path):
+        if ran.block is None:
+            assert ran.status == 0, f"{ran.command}:\n{ran.output}"
+        else:
+            assert generate.same(ran.block.text) == generate.same(generate.body(ran)), (
+                f"`python docs/generate.py {page}` refreshes the output of {ran.command!r}"
+            )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_every_comment_before_a_block_is_understood(page):
+    """A misspelt comment would leave its block out without a word."""
+    comments = len(re.findall(r"^<!--", TEXTS[page], re.MULTILINE))
+    marked = sum(bool(block.kind) for block in generate.blocks(TEXTS[page]))
+    assert marked == comments
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_console_blocks_are_generated(page):
+    """What a terminal shows is never typed by hand."""
+    kinds = [b.kind for b in generate.blocks(TEXTS[page]) if b.language == "console"]
+    assert kinds == ["output"] * len(kinds)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_links_lead_somewhere(page):
+    """Each relative link is a file, and each anchor in it a heading."""
+    for target in re.findall(r"\]\(([^)]+)\)", TEXTS[page]):
+        path, _, anchor = target.partition("#")
+        linked = (ROOT / page).parent / path if path else ROOT / page
+        assert linked.exists(), target
+        if anchor:
+            assert anchor in _anchors(linked.read_text(encoding="utf-8")), target
+
+
+def _anchors(text):
+    """The anchors of a page's headings, as code hosts make them."""
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_every_page_is_in_the_index():
+    """A reader of the index finds each page."""
+    index = TEXTS[Path("docs/index.md")]
+    pages = {str(page.relative_to("docs")) for page in PAGES if page.parts[0] == "docs"}
+    assert {page for page in pages if page not in index} == {"index.md"}
+
+
+def _fixtures():
+    tree = ast.parse(inspect.getsource(plugin))
+    functions = (node for node in tree.body if isinstance(node, ast.FunctionDef))
+    return [
+        each.name for each in functions if "pytest.fixture" in map(ast.unparse, each.decorator_list)
+    ]
+
+
+def _public_attributes(kind):
+    return [name for name in vars(kind) if not name.startswith("_")]
+
+
+def _names():
+    """What users can type, by kind."""
+    kinds = vocabulary.KINDS
+    return {
+        "fault": kinds,
+        "argument of a fault": {field.name for kind in kinds.values() for field in fields(kind)},
+        "name in faults": vocabulary.__all__,
+        "fixture": _fixtures(),
+        "option": [f"--dataloader-faults-{name}" for name in _options._OPTIONS],
+        "ini key": [f"dataloader_faults_{name}" for name in _options._OPTIONS],
+        "marker argument": inspect.signature(_options.marker).parameters,
+        "check": CHECKS,
+        "verdict": [each.value for each in package.Verdict],
+        "public name": package.__all__,
+        "exception": exceptions.__all__,
+        "name in injection": injection.__all__,
+        "name in outcomes": outcomes.__all__,
+        "name in verdicts": verdicts.__all__,
+        "attribute of Injection": _public_attributes(injection.Injection),
+        "attribute of ArmedFaults": _public_attributes(injection.ArmedFaults),
+        "field of an outcome": [field.name for field in fields(package.Outcome)],
+        "field of a result": [field.name for field in fields(CheckResult)],
+        "field of a contract": [field.name for field in fields(package.Contract)],
+        "argument of check_dataset": inspect.signature(check_dataset).parameters,
+        "argument of run_trial": inspect.signature(package.run_trial).parameters,
+        "argument of inject": inspect.signature(package.inject).parameters,
+    }
+
+
+@pytest.mark.parametrize("kind", _names())
+def test_the_reference_names_all_there_is(kind):
+    """Each name that users can type is in the reference, as code."""
+    code = set(re.findall(r"[\w-]+", " ".join(re.findall(r"`[^`]+`", _without_blocks(REFERENCE)))))
+    code |= set(
+        re.findall(r"\w+", " ".join(re.findall(r"```text\n(.+?)```", REFERENCE, re.DOTALL)))
+    )
+    names = list(_names()[kind])
+    assert names
+    assert [name for name in names if name not in code] == []
+
+
+def _without_blocks(text):
+    return re.sub(r"^```.+?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def test_the_reference_gives_each_check_its_promise():
+    """The table of checks says what the code says, in its order."""
+    rows = re.findall(
+        r"^\| `([\w-]+)` \| ([^|]+) \|", TEXTS[Path("docs/reference/checks.md")], re.MULTILINE
+    )
+    assert rows == [(check.name, check.promise) for check in CHECKS.values()]
+
+
+def test_the_reference_gives_each_fault_its_arguments():
+    """The signature under each fault's heading makes the fault that no arguments make."""
+    page = TEXTS[Path("docs/reference/faults.md")]
+    for name, kind in vocabulary.KINDS.items():
+        shown = re.search(rf"^## {name}\n\n`({name}\(.*\))`$", page, re.MULTILINE)[1]
+        scope = {name: kind, "EIO": 5, "SIGKILL": 9}
+        assert eval(shown, scope) == kind()  # noqa: S307  # our own page
+        assert re.findall(r"(\w+)=", shown) == [field.name for field in fields(kind)]
+
+
+def test_the_reference_gives_the_options_their_defaults():
+    """The defaults in the table are those of the code."""
+    page = TEXTS[Path("docs/reference/options.md")]
+    rows = re.findall(r"^\| `--dataloader-faults-(\w+)` \| `\w+` \| `([^`]+)`", page, re.MULTILINE)
+    assert rows == [(name, str(option.default)) for name, option in _options._OPTIONS.items()]
+
+
+def test_no_page_names_an_option_that_is_not_there():
+    """Options and ini keys in the text exist."""
+    known = {f"dataloader_faults_{name}" for name in _options._OPTIONS}
+    known |= {"dataloader_faults_verdict"}  # The property in JUnit reports.
+    text = "\n".join(TEXTS.values()).replace("--dataloader-faults-", "dataloader_faults_")
+    assert set(re.findall(r"(?<!pytest_)dataloader_faults_\w+", text)) == known
+
+
+def test_readme_lists_the_faults_and_the_verdicts():
+    """The two tables of the README are complete, and in the code's order."""
+    readme = TEXTS[Path("README.md")]
+    rows = re.findall(r"^\| `(\w+)` \|", readme, re.MULTILINE)
+    assert rows == [*vocabulary.KINDS, *(each.value for each in package.Verdict)]

@@ -1,0 +1,194 @@
+"""The public names are there, and importing them costs nothing that is not needed."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pytest_dataloader_faults as package
+from pytest_dataloader_faults import Contract, Outcome, Verdict, check_dataset, inject, run_trial
+from pytest_dataloader_faults.conformance import CheckResult
+
+FIXED = "inject run_trial check_dataset faults Outcome Verdict Contract exceptions".split()
+PUBLIC = "conformance exceptions faults injection outcomes verdicts".split()
+HEAVY = {"torch", "hypothesis", "pyfakefs", "numpy", "psutil"}
+NAME = "pytest_dataloader_faults"
+
+
+def _loaded_by(code: str) -> set[str]:
+    """The modules that a fresh interpreter has loaded after *code*."""
+    script = f"import json, sys\n{code}\nprint(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    return set(json.loads(done.stdout))
+
+
+def test_root_exports_the_fixed_names():
+    """The names that everything else relies on are there, sorted and without others."""
+    assert set(FIXED) == set(package.__all__)
+    assert sorted(package.__all__) == list(package.__all__)
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_root_name_is_what_it_stands_for(name):
+    """Each name can be imported from the root, and is listed by ``dir``."""
+    assert getattr(package, name) is not None
+    assert name in dir(package)
+
+
+def test_unknown_root_name_is_an_attribute_error():
+    """A name that is not there fails as in any module."""
+    with pytest.raises(AttributeError, match="has no attribute 'no_such_name'"):
+        _ = package.no_such_name
+
+
+def test_version_is_the_distribution_s():
+    """``__version__`` comes from the metadata."""
+    assert importlib.metadata.version("pytest-dataloader-faults") == package.__version__
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_all_is_complete(module):
+    """``__all__`` holds the public classes and functions that a module defines, and no other."""
+    loaded = importlib.import_module(f"{NAME}.{module}")
+    defined = {
+        name
+        for name, value in vars(loaded).items()
+        if not name.startswith("_")
+        and (inspect.isclass(value) or inspect.isfunction(value))
+        and value.__module__ == loaded.__name__
+    }
+
+    assert isinstance(loaded.__all__, tuple)
+    assert sorted(loaded.__all__) == list(loaded.__all__)
+    assert set(loaded.__all__) <= set(vars(loaded))
+    assert set() == set(loaded.__all__) - defined
+    assert set() == _undeclared(defined - set(loaded.__all__), loaded)
+
+
+def _undeclared(names, module):
+    """*names* that others may take for public: those that no other module of ours uses."""
+    users = "\n".join(
+        path.read_text(encoding="utf-8")
+        for path in Path(package.__file__).parent.rglob("*.py")
+        if path != Path(module.__file__)
+    )
+    return {name for name in names if name not in users}
+
+
+@pytest.mark.parametrize(
+    ("code", "own"),
+    [
+        (f"import {NAME}", {NAME}),
+        (f"import {NAME}; {NAME}.faults; {NAME}.exceptions", None),
+        (f"from {NAME} import Contract, Outcome, Verdict, inject, check_dataset, run_trial", None),
+        (f"import {NAME}.plugin", None),
+    ],
+)
+def test_importing_is_light(code, own):
+    """Neither the package, nor its names, nor its plugin load torch, Hypothesis or pyfakefs."""
+    loaded = _loaded_by(code)
+
+    assert set() == loaded & HEAVY
+    if own is not None:
+        assert own == {each for each in loaded if each.partition(".")[0] == NAME}
+
+
+@pytest.mark.parametrize("name", ["inject", "run_trial", "check_dataset", "Outcome"])
+def test_library_works_without_pytest(name):
+    """The functions behind the fixtures do not need pytest."""
+    loaded = _loaded_by(f"from {NAME} import {name}")
+
+    assert set() == loaded & {"pytest", "_pytest"}
+
+
+def test_trial_loads_no_judgement():
+    """What runs in the disposable process has nothing to judge with."""
+    loaded = _loaded_by(f"import {NAME}._trial._child, {NAME}._engine._iterator")
+
+    assert set() == loaded & {
+        "pytest",
+        "hypothesis",
+        f"{NAME}.plugin",
+        f"{NAME}._oracle",
+        f"{NAME}.conformance",
+    }
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (
+            run_trial,
+            "(make_dataset, *faults, loader=None, epochs=1, deadline=30.0, seed=0, engine='auto')",
+        ),
+        (inject, "(*faults, seed=0, engine='auto', require_fired=True)"),
+        (
+            check_dataset,
+            (
+                "(make_dataset, *, files=None, loader=None, contract=None, only=None, exclude=(),"
+                " expected_failures=None, deadline=30.0, seed=0, engine='auto', on_fail='raise')"
+            ),
+        ),
+    ],
+)
+def test_signature(function, expected):
+    """The arguments of the public functions, with their defaults, are fixed."""
+    signature = inspect.signature(function)
+    bare = [
+        each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()
+    ]
+
+    assert expected == str(inspect.Signature(bare))
+
+
+def test_verdicts():
+    """The verdicts are strings, with these values."""
+    assert {
+        "survived",
+        "failed_cleanly",
+        "hung",
+        "corrupted",
+        "leaked",
+        "failed_unclearly",
+        "poisoned",
+        "crashed",
+        "not_exercised",
+    } == set(Verdict)
+    assert str(Verdict.HUNG) == "hung"
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        (Outcome, "delivered exception faults resources duration timed_out"),
+        (Outcome, "to_dict from_dict reproduce judge"),
+        (CheckResult, "check verdict passed explanation outcome"),
+        (Contract, "survives names_file"),
+    ],
+)
+def test_attributes(kind, names):
+    """What a user reads from results is there."""
+    there = {*dir(kind), *getattr(kind, "__dataclass_fields__", ())}
+
+    assert set() == set(names.split()) - there
+
+
+def test_types_are_packaged():
+    """Type checkers are told that the package is typed."""
+    assert Path(package.__file__).with_name("py.typed").is_file()
+
+
+def test_plugin_is_registered():
+    """The plugin is found by its entry point."""
+    (entry,) = importlib.metadata.entry_points(group="pytest11", name="dataloader_faults")
+
+    assert f"{NAME}.plugin" == entry.value

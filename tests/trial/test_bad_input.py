@@ -1,0 +1,161 @@
+"""What cannot be tried is refused in words: what it was, and what to do."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from pytest_dataloader_faults import Verdict, run_trial
+from pytest_dataloader_faults._trial import take_reference
+from pytest_dataloader_faults.exceptions import UnusableDatasetError
+from pytest_dataloader_faults.faults import ReadError, WorkerKilled
+from support.datasets import Records, RecordStream
+from support.refusals import battery, both, lacks, refusal
+
+
+class Empty(Records):
+    """Has no sample."""
+
+    def __init__(self) -> None:
+        self.paths = []
+
+
+class EmptyStream(IterableDataset[Any]):
+    """Ends at once."""
+
+    def __iter__(self) -> Any:
+        return iter(())
+
+
+class Random(Records):
+    """Augments without a seed of its own."""
+
+    def __getitem__(self, index: int) -> Any:
+        data, _ = super().__getitem__(index)
+        return data + random.randrange(200), torch.rand(3)
+
+
+class RandomStream(RecordStream):
+    """The same, as a stream."""
+
+    def __iter__(self) -> Any:
+        return ((data, torch.rand(2)) for data, _ in super().__iter__())
+
+
+class Failing(Records):
+    """Fails with no fault armed."""
+
+    def __getitem__(self, index: int) -> Any:
+        message = f"no such key: {index}"
+        raise KeyError(message)
+
+
+class LengthLess:
+    """Map-style without ``__len__``."""
+
+    def __getitem__(self, index: int) -> Any:
+        return index
+
+
+class Sampler:
+    """Has no length, which torch allows."""
+
+    def __iter__(self) -> Any:
+        return iter(range(6))
+
+
+def test_a_glob_that_matches_nothing_is_no_pass(records):
+    """The fault was not exercised: the verdict says so and does not pass."""
+    reference = take_reference(lambda: Records(records))
+    judgement = run_trial(lambda: Records(records), ReadError("*.jpg")).judge(reference)
+    assert (judgement.verdict, judgement.passed) == (Verdict.NOT_EXERCISED, False)
+    assert lacks(judgement.sentence, "no fault fired") == []
+
+
+@both
+def test_a_factory_that_raises(entry):
+    """Its exception is named, and that no fault was armed."""
+
+    def make_dataset():
+        raise LookupError("no such dataset")
+
+    text = refusal(UnusableDatasetError, entry, make_dataset)
+    assert lacks(text, "LookupError", "no such dataset", "no fault armed") == []
+
+
+@both
+@pytest.mark.parametrize("made", [None, Records, 42, object(), {1, 2}, print], ids=repr)
+def test_a_factory_that_returns_no_dataset(entry, made):
+    """What it returned is shown, and what it should return is said."""
+    text = refusal(UnusableDatasetError, entry, lambda: made)
+    assert lacks(text, repr(made), "is no dataset", "map-style or iterable dataset") == []
+
+
+@both
+@pytest.mark.parametrize("make_dataset", [Empty, lambda: DataLoader(Empty(), sampler=[])])
+def test_an_empty_map_dataset(entry, make_dataset):
+    """There is no sample that a fault could hit."""
+    assert lacks(refusal(UnusableDatasetError, entry, make_dataset), "Empty is empty") == []
+
+
+def test_an_empty_stream_is_refused_by_the_battery():
+    """The reference has no sample to compare with."""
+    assert lacks(refusal(UnusableDatasetError, battery, EmptyStream), "EmptyStream is empty") == []
+
+
+def test_an_empty_stream_exercises_nothing():
+    """Alone in a trial, it is a run in which no fault fired and nothing came."""
+    outcome = run_trial(EmptyStream, ReadError("*"))
+    assert (outcome.fired, outcome.delivered) == (0, ())
+
+
+@pytest.mark.parametrize("kind", [Random, RandomStream])
+def test_samples_that_are_not_deterministic(records, kind):
+    """A corrupted sample could not be told: the first that differs is named, and the cure."""
+    text = refusal(UnusableDatasetError, battery, lambda: kind(records))
+    assert lacks(text, "not deterministic", "sample 0", "Seed it by its index") == []
+
+
+@both
+def test_a_dataset_that_fails_by_itself(entry, records):
+    """The sample and the error are named, and that no fault was armed."""
+    text = refusal(UnusableDatasetError, entry, lambda: Failing(records))
+    assert lacks(text, "Failing[0]", "KeyError", "no such key: 0", "no fault armed") == []
+
+
+@both
+def test_a_dataset_without_a_length(entry):
+    """Map-style datasets need one."""
+    text = refusal(UnusableDatasetError, entry, LengthLess)
+    assert lacks(text, "LengthLess has no length") == []
+
+
+@pytest.mark.parametrize("option", ["sampler", "batch_sampler"])
+def test_a_sampler_without_a_length_is_not_the_datasets_fault(records, option):
+    """A loader needs no length to iterate, so neither does a trial."""
+    batches = [[0, 1], [2, 3]]
+    given = Sampler() if option == "sampler" else iter_of(batches)
+    outcome = run_trial(lambda: Records(records), loader={option: given, "num_workers": 1})
+    assert len(outcome.delivered) == 2
+    assert outcome.exception is None
+
+
+def iter_of(batches: list[list[int]]) -> Any:
+    """A sampler of *batches* that has no length."""
+
+    class Batches:
+        def __iter__(self) -> Any:
+            return iter(batches)
+
+    return Batches()
+
+
+def test_a_worker_that_is_not_there(records):
+    """A fault for a worker that the loader has not does not fire, which is no pass."""
+    reference = take_reference(lambda: Records(records))
+    outcome = run_trial(lambda: Records(records), WorkerKilled(worker=2))
+    assert outcome.judge(reference).verdict is Verdict.NOT_EXERCISED

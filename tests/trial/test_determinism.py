@@ -1,0 +1,78 @@
+"""The same trial, again and again: the same facts each time, and nothing left of any of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+
+import pytest
+
+from pytest_dataloader_faults import Outcome, Verdict, run_trial
+from pytest_dataloader_faults._trial import take_reference
+from pytest_dataloader_faults.faults import Fault, ReadError, TruncatedFile, WorkerKilled
+from support.datasets import Records
+
+# Every trial starts in 0.2 s; WorkerKilled is the one whose timing is the hardest to hold.
+SCHEDULES = [
+    pytest.param(ReadError("*.rec", nth=3), 40, Verdict.FAILED_CLEANLY, 4, id="read"),
+    pytest.param(
+        ReadError("*.rec", nth=3), 200, Verdict.FAILED_CLEANLY, 4, id="200", marks=pytest.mark.slow
+    ),
+    pytest.param(WorkerKilled(at=2), 20, Verdict.FAILED_CLEANLY, 1, id="killed"),
+    pytest.param(TruncatedFile("*.rec"), 20, Verdict.FAILED_CLEANLY, 4, id="truncated"),
+]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("fault", "times", "verdict", "fired"), SCHEDULES)
+def test_repeated_trials_are_all_alike(records, left_behind, fault, times, verdict, fired):
+    """Firings, deliveries and verdicts agree, the victims are untouched, and all is cleaned up."""
+    bytes_before = _fingerprint(records)
+    reference = take_reference(lambda: Records(records))
+    found = Counter(_facts(_once(records, fault), reference) for _ in range(times))
+    assert len(found) == 1, found
+    (facts,) = found
+    assert (facts[0], len(facts[1])) == (verdict, fired)
+    assert _fingerprint(records) == bytes_before
+    assert left_behind() == []
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_a_seed_decides_what_is_drawn(records, workers):
+    """A shuffled epoch draws the same order from the same seed, and another from another."""
+    loader = {"num_workers": workers, "batch_size": 4, "shuffle": True}
+    orders = [
+        [each.indices for each in run_trial(_made(records), loader=loader, seed=seed).delivered]
+        for seed in (0, 0, 1)
+    ]
+    assert orders[0] == orders[1]
+    assert orders[0] != orders[2]
+
+
+def _made(records):
+    return lambda: Records(records)
+
+
+def _once(records, fault: Fault) -> Outcome:
+    return run_trial(_made(records), fault)
+
+
+def _facts(outcome: Outcome, reference) -> tuple:
+    """All that must not depend on timing; process ids do."""
+    firings = frozenset(
+        (each.fault, each.worker, each.call, each.path, each.fetch)
+        for facts in outcome.faults
+        for each in facts.firings
+    )
+    counters = tuple((each.reached, each.fired, each.surfaced) for each in outcome.faults)
+    error = outcome.exception and outcome.exception.type
+    recovery = outcome.recovery and outcome.recovery.delivered
+    verdict = outcome.judge(reference).verdict
+    return verdict, firings, counters, outcome.delivered, error, recovery, outcome.phase
+
+
+def _fingerprint(folder) -> dict[str, tuple[str, int]]:
+    return {
+        each.name: (hashlib.sha256(each.read_bytes()).hexdigest(), each.stat().st_mtime_ns)
+        for each in sorted(folder.iterdir())
+    }

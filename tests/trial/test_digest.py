@@ -1,0 +1,185 @@
+"""Fingerprints tell apart what a training loop could tell apart, and nothing else."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import default_collate
+
+from pytest_dataloader_faults._trial._digest import digest, rows_of, split
+
+DTYPES = [
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.uint16,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.complex64,
+    torch.complex128,
+    torch.float8_e4m3fn,
+]
+Point = namedtuple("Point", "x y")  # noqa: PYI024  # what collate functions make
+
+
+@dataclass
+class Box:
+    """A sample of somebody's own."""
+
+    corner: torch.Tensor
+    label: str
+
+
+def _ones(dtype: torch.dtype) -> torch.Tensor:
+    return torch.tensor([1, 0, 1, 1]).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_tensors_of_every_dtype(dtype):
+    """Equal bytes are equal, one other element is not, and neither is another shape."""
+    tensor = _ones(dtype)
+    other = torch.tensor([1, 0, 0, 1]).to(dtype)
+    assert digest(tensor) == digest(tensor.clone())
+    assert digest(tensor) != digest(other)
+    assert digest(tensor) != digest(tensor.reshape(2, 2))
+
+
+def test_dtypes_are_told_apart():
+    """The same numbers in different dtypes are different samples."""
+    assert len({digest(_ones(dtype)) for dtype in DTYPES}) == len(DTYPES)
+
+
+def _image(shade: int, mode: str = "L") -> Image.Image:
+    return Image.new(mode, (3, 2), shade)
+
+
+SAME = [
+    (float("nan"), float("nan")),
+    (torch.tensor([float("nan")]), torch.tensor([float("nan")])),
+    (np.array([np.nan, 1.0]), np.array([np.nan, 1.0])),
+    (torch.arange(6).reshape(2, 3).t(), torch.tensor([[0, 3], [1, 4], [2, 5]])),
+    (torch.arange(6)[::2], torch.tensor([0, 2, 4])),
+    (torch.ones(2, requires_grad=True), torch.ones(2)),
+    (torch.tensor([1 + 2j]).conj(), torch.tensor([1 - 2j])),
+    (torch.tensor([1.0, 0, 2]).to_sparse(), torch.tensor([1.0, 0, 2]).to_sparse()),
+    (torch.zeros(0, 3), torch.zeros(0, 3)),
+    (torch.tensor(5), torch.tensor(5)),
+    ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+    ({1, 2, 3}, {3, 2, 1}),
+    (_image(7), _image(7)),
+    (Box(torch.ones(2), "x"), Box(torch.ones(2), "x")),
+    (np.float32(1.5), np.float32(1.5)),
+    (np.array(["a", None], dtype=object), np.array(["a", None], dtype=object)),
+    (np.arange(6).reshape(2, 3).T, np.array([[0, 3], [1, 4], [2, 5]])),
+    (PurePosixPath("a"), PurePosixPath("a")),
+    ("\ud800", "\ud800"),
+]
+DIFFERENT = [
+    (0.0, -0.0),
+    (torch.tensor([0.0]), torch.tensor([-0.0])),
+    (1, 1.0),
+    (1, True),
+    (1, torch.tensor(1)),
+    ("1", 1),
+    ("a", b"a"),
+    (None, "None"),
+    ([1, 2], (1, 2)),
+    ([1, 2], [2, 1]),
+    ([[1], [2]], [[1, 2]]),
+    (["ab"], ["a", "b"]),
+    (["a", "bc"], ["ab", "c"]),
+    ([], [[]]),
+    ({"a": 1}, {"a": 2}),
+    ({"a": 1}, OrderedDict(a=1)),
+    ({"a": {}, "b": 1}, {"a": {"b": 1}}),
+    (Point(1, 2), (1, 2)),
+    (torch.zeros(0, 3), torch.zeros(3, 0)),
+    (torch.zeros(2), np.zeros(2, np.float32)),
+    (np.zeros(2, np.float32), np.zeros(2, np.float64)),
+    (np.zeros(4, "<i2"), np.zeros(4, ">i2")),
+    (np.array(["a", None], dtype=object), np.array(["a", "b"], dtype=object)),
+    (torch.tensor([1.0, 0]).to_sparse(), torch.tensor([0, 1.0]).to_sparse()),
+    (torch.tensor([1.0, 0]).to_sparse(), torch.tensor([1.0, 0])),
+    (_image(7), _image(8)),
+    (_image(7), _image(7, "P")),
+    (Box(torch.ones(2), "x"), Box(torch.ones(2), "y")),
+    (Box(torch.ones(2), "x"), Box(torch.zeros(2), "x")),
+    (PurePosixPath("a"), PurePosixPath("b")),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), SAME)
+def test_what_cannot_be_told_apart_is_equal(one, other):
+    """Two objects of the same content have the same fingerprint, NaN included."""
+    assert digest(one) == digest(other)
+
+
+@pytest.mark.parametrize(("one", "other"), DIFFERENT)
+def test_what_differs_is_not_equal(one, other):
+    """A difference in type, shape, order or one bit is seen."""
+    assert digest(one) != digest(other)
+
+
+def test_what_has_no_fingerprint_is_refused():
+    """The message names the type."""
+    with pytest.raises(TypeError, match="generator, which has no fingerprint"):
+        digest(["a", (each for each in "b")])
+
+
+def _sample(number: int, shape: str) -> Any:
+    tensor = torch.full((2,), number)
+    return {
+        "tensor": tensor,
+        "pair": (tensor, number),
+        "dict": {"data": tensor, "name": f"n{number}", "rest": [number / 2, f"s{number}"]},
+        "string": f"n{number}",
+        "strings": (f"n{number}", b"bytes"),
+        "number": number,
+        "array": np.full(3, number),
+        "point": Point(tensor, number),
+    }[shape]
+
+
+SHAPES = ["tensor", "pair", "dict", "string", "strings", "number", "array", "point"]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_a_collated_batch_comes_apart_again(shape, count):
+    """A row has the digest of its sample in a batch of one, however many are in the batch."""
+    samples = [_sample(number, shape) for number in range(count)]
+    alone = [rows_of(default_collate([each]), 1) for each in samples]
+    assert rows_of(default_collate(samples), count) == tuple(row for (row,) in alone)
+    assert len(set(alone)) == count
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        torch.zeros(6),
+        torch.tensor(1),
+        [torch.zeros(4), torch.zeros(5)],
+        ["a", "b", "c"],
+        {"x": torch.zeros(4), "y": 1},
+        [],
+        {},
+        None,
+        object(),
+    ],
+    ids=repr,
+)
+def test_what_is_no_batch_of_so_many_is_not_split(batch):
+    """What does not hold four samples along its first axis throughout is left whole."""
+    assert (split(batch, 4), rows_of(batch, 4)) == (None, None)

@@ -1,0 +1,181 @@
+"""Whatever a dataset does to its process, the trial tells, and pytest goes on undisturbed."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from pytest_dataloader_faults import Outcome, run_trial
+from pytest_dataloader_faults.exceptions import InjectionError, UnusableDatasetError
+from support import troublemakers
+from support.datasets import Records
+from support.troublemakers import Batches, Trouble
+
+SHORT = 4.0
+"""A deadline that is meant to be met by a hang, and by nothing before it."""
+HARMLESS = [
+    troublemakers.close_standard_streams,
+    troublemakers.talk,
+    troublemakers.replace_signal_handlers,
+    troublemakers.start_a_thread,
+]
+OFFSPRING = [
+    troublemakers.found_a_dynasty,
+    troublemakers.run_from_body_to_body,
+    troublemakers.start_a_daemon,
+]
+
+
+def _try(records, trouble, where, **options) -> Outcome:
+    loader = {"num_workers": 1, "batch_size": 4}
+    return run_trial(lambda: Trouble(records, trouble, where), loader=loader, **options)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "died"),
+    [
+        (troublemakers.touch_a_missing_page, "signal 7 (SIGBUS)"),
+        (troublemakers.leave, "exit status 3"),
+    ],
+)
+def test_death_of_the_loaders_process_is_told(records, left_behind, trouble, died):
+    """The outcome says how the process ended and how far it had got."""
+    outcome = _try(records, trouble, "loader")
+    assert (outcome.died, outcome.phase, outcome.timed_out) == (died, "start", False)
+    assert left_behind() == []
+
+
+@pytest.mark.parametrize(("workers", "came"), [(0, [(0, 1), (2, 3), (4, 5)]), (1, [(0, 1)])])
+def test_death_in_the_middle_of_an_epoch_keeps_what_came_before(
+    records, left_behind, workers, came
+):
+    """Batches delivered before the loader's process died are told; two are asked for ahead."""
+    batches = Batches([(0, 1), (2, 3), (4, 5)], troublemakers.leave)
+    loader = {"num_workers": workers, "batch_sampler": batches}
+    outcome = run_trial(lambda: Records(records), loader=loader)
+    assert (outcome.died, outcome.phase) == ("exit status 3", "epoch 1")
+    assert [each.indices for each in outcome.delivered] == came
+    assert left_behind() == []
+
+
+@pytest.mark.parametrize(
+    ("trouble", "told"),
+    [
+        (troublemakers.touch_a_missing_page, "Bus error"),
+        (troublemakers.leave, "exited unexpectedly"),
+    ],
+)
+def test_death_of_a_worker_is_an_error_of_the_loader(records, left_behind, trouble, told):
+    """It reaches the loop over the loader; the loader's process lives on."""
+    outcome = _try(records, trouble, "worker")
+    assert (outcome.died, outcome.phase, outcome.timed_out) == (None, "done", False)
+    assert outcome.exception is not None
+    assert told in outcome.exception.text
+    assert left_behind() == []
+
+
+@pytest.mark.parametrize(
+    ("trouble", "where", "phase"),
+    [
+        (troublemakers.stare_at_the_wall, "loader", "start"),
+        (troublemakers.stare_at_the_wall, "worker", "epoch 1"),
+        pytest.param(troublemakers.turn_a_deaf_ear, "loader", "start", marks=pytest.mark.slow),
+        (troublemakers.turn_a_deaf_ear, "worker", "epoch 1"),
+    ],
+)
+def test_a_hang_ends_at_the_deadline_and_is_located(records, left_behind, trouble, where, phase):
+    """The stacks name the function that does not return, the phase says when that was."""
+    outcome = _try(records, trouble, where, deadline=SHORT)
+    assert (outcome.timed_out, outcome.died, outcome.phase) == (True, None, phase)
+    assert "stare_at_the_wall" in outcome.stacks
+    assert SHORT <= outcome.duration < SHORT + 20
+    assert left_behind() == []
+
+
+@pytest.mark.parametrize("where", ["loader", "worker"])
+@pytest.mark.parametrize("trouble", OFFSPRING)
+def test_nobody_outlives_the_trial(records, left_behind, trouble, where):
+    """Processes that left their session and lost their parents are gone when it returns."""
+    outcome = _try(records, trouble, where)
+    assert (outcome.phase, outcome.timed_out, outcome.died) == ("done", False, None)
+    assert len(outcome.delivered) == 4
+    assert left_behind() == []
+
+
+@pytest.mark.parametrize(
+    ("trouble", "command"),
+    [(troublemakers.found_a_dynasty, "pytest"), (troublemakers.start_a_daemon, "trap '' TERM")],
+)
+def test_processes_that_stay_are_told(records, left_behind, trouble, command):
+    """Those that the workers left behind are among the resources afterwards, and not before."""
+    outcome = _try(records, trouble, "worker")
+    before, after = ("\n".join(each.processes.values()) for each in outcome.resources)
+    assert before == ""
+    assert command in after
+    assert left_behind() == []
+
+
+@pytest.mark.parametrize("where", ["loader", "worker"])
+@pytest.mark.parametrize("trouble", HARMLESS)
+def test_bad_manners_do_not_stop_a_trial(records, left_behind, trouble, where):
+    """Every sample comes, and none of it is seen outside."""
+    outcome = _try(records, trouble, where)
+    assert (outcome.exception, outcome.died, outcome.phase) == (None, None, "done")
+    assert [each.indices for each in outcome.delivered] == [
+        (0, 1, 2, 3),
+        (4, 5, 6, 7),
+        (8, 9, 10, 11),
+        (12, 13, 14, 15),
+    ]
+    assert left_behind() == []
+
+
+def test_no_descriptor_left_in_a_worker_is_an_error_of_the_loader(records, left_behind):
+    """The worker cannot open its files, which the loop over the loader is told."""
+    outcome = _try(records, troublemakers.take_every_descriptor, "worker")
+    assert (outcome.died, outcome.phase) == (None, "done")
+    assert outcome.exception is not None
+    assert "Too many open files" in outcome.exception.text
+    assert left_behind() == []
+
+
+def test_no_descriptor_left_in_the_loaders_process_is_an_error_there(records, left_behind):
+    """It runs out in the middle of an epoch: an error like any other, and pytest has plenty."""
+    first, rest = [(0, 1), (2, 3), (4, 5)], [(6, 7), (8, 9)]
+    batches = Batches(first, troublemakers.take_every_descriptor, rest)
+    outcome = run_trial(
+        lambda: Records(records), loader={"batch_sampler": batches, "num_workers": 1}
+    )
+    assert (outcome.died, outcome.timed_out) == (None, False)
+    assert outcome.exception is not None
+    assert "Too many open files" in outcome.exception.text
+    assert left_behind() == []
+
+
+def test_no_descriptor_left_before_the_workers_start_is_refused(records, left_behind):
+    """The dataset fails by itself then, with no fault armed, and the refusal says of what."""
+    with pytest.raises(UnusableDatasetError, match="Too many open files"):
+        _try(records, troublemakers.take_every_descriptor, "loader")
+    assert left_behind() == []
+
+
+@pytest.mark.parametrize(
+    "trouble", [troublemakers.end_the_supervisor, troublemakers.end_the_supervisor_and_hang]
+)
+def test_a_killed_supervisor_is_no_finding_about_the_dataset(records, left_behind, trouble):
+    """What the workers then meet (ENOSYS, a hang) is the harness's failure, and raised as such."""
+    with pytest.raises(InjectionError, match="supervisor"):
+        _try(records, trouble, "worker", deadline=SHORT)
+    assert left_behind() == []
+
+
+@pytest.mark.parametrize("where", ["loader", "worker"])
+def test_output_of_a_trial_is_captured(records, capfd, where):
+    """Nothing reaches pytest's streams; the end of it is in the outcome, and it is bounded."""
+    sys.stdout.write("half a line of ours, ")
+    outcome = _try(records, troublemakers.talk, where)
+    print("and its other half")  # noqa: T201  # it is what is looked at
+    assert tuple(capfd.readouterr()) == ("half a line of ours, and its other half\n", "")
+    assert "blah" in outcome.stderr or "NOISE" in outcome.stderr
+    assert len(outcome.stderr) <= 4000

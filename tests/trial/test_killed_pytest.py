@@ -1,0 +1,123 @@
+"""A trial ends with the process that asked for it, however that one ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from support.waiting import until
+
+TESTS = Path(__file__).resolve().parents[1]
+SCRIPT = """
+import sys
+from pathlib import Path
+import torch.multiprocessing
+from pytest_dataloader_faults import run_trial
+from pytest_dataloader_faults.faults import ReadError
+from support.troublemakers import Announced
+
+records, announced, strategy, context = sys.argv[1:]
+def make_dataset():
+    torch.multiprocessing.set_sharing_strategy(strategy)
+    return Announced(Path(records), Path(announced))
+
+loader = {"num_workers": 2, "batch_size": 4, "multiprocessing_context": context}
+outcome = run_trial(make_dataset, ReadError("*.none"), loader=loader, deadline=600)
+print(f"died: {outcome.died}, phase: {outcome.phase}")
+"""
+
+
+@pytest.fixture(name="announced")
+def _announced(tmp_path):
+    folder = tmp_path / "announced"
+    folder.mkdir()
+    return folder
+
+
+def _start(records, announced, strategy="file_descriptor", context="fork") -> subprocess.Popen:
+    """A process in the middle of a trial, whose two workers hang."""
+    arguments = [str(records), str(announced), strategy, context]
+    runner = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, *arguments],
+        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert until(lambda: len(os.listdir(announced)) == 2 or runner.poll() is not None, 60)
+    assert runner.poll() is None, runner.stderr.read()
+    return runner
+
+
+@pytest.mark.parametrize(
+    ("strategy", "context"),
+    [("file_descriptor", "fork"), ("file_system", "fork"), ("file_descriptor", "spawn")],
+)
+def test_a_killed_process_leaves_nothing(records, announced, left_behind, strategy, context):
+    """After SIGKILL, warden, loader's process, workers and supervisor are gone soon."""
+    with _start(records, announced, strategy, context) as runner:
+        below = psutil.Process(runner.pid).children(recursive=True)
+        runner.kill()
+    assert len(below) >= 5  # the warden, the loader's process, the supervisor, two workers
+    assert until(lambda: not any(map(_is_running, below)))
+    assert left_behind() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+def test_a_process_that_is_told_to_end_leaves_nothing(records, announced, left_behind, number):
+    """The same by a signal that it has no handler for."""
+    with _start(records, announced) as runner:
+        below = psutil.Process(runner.pid).children(recursive=True)
+        runner.send_signal(number)
+    assert until(lambda: not any(map(_is_running, below)))
+    assert (runner.returncode, left_behind()) == (-number, [])
+
+
+def test_control_c_ends_the_trial_before_it_is_raised(records, announced, left_behind):
+    """KeyboardInterrupt comes out of run_trial at once, when nobody is left."""
+    with _start(records, announced) as runner:
+        runner.send_signal(signal.SIGINT)
+        _, printed = runner.communicate(timeout=30)
+    assert (runner.returncode, left_behind()) == (-signal.SIGINT, [])
+    assert printed.rstrip().endswith("KeyboardInterrupt")
+
+
+def test_a_killed_loaders_process_is_a_finding(records, announced, left_behind):
+    """The outcome tells its signal, though it came from outside."""
+    with _start(records, announced) as runner:
+        _root_of(runner).kill()
+        printed, _ = runner.communicate(timeout=60)
+    assert (printed, runner.returncode) == ("died: signal 9 (SIGKILL), phase: epoch 1\n", 0)
+    assert left_behind() == []
+
+
+def test_a_killed_warden_is_the_harness_failing_and_leaves_nobody(records, announced, left_behind):
+    """run_trial raises InjectionError, and the processes that it held are gone as well."""
+    with _start(records, announced) as runner:
+        below = psutil.Process(runner.pid).children(recursive=True)
+        _root_of(runner).parent().kill()
+        _, printed = runner.communicate(timeout=60)
+    gone = until(lambda: not any(map(_is_running, below)), 10)
+    for each in filter(_is_running, below):
+        each.kill()
+    assert "InjectionError" in printed
+    assert gone
+    assert left_behind() == []
+
+
+def _root_of(runner: subprocess.Popen) -> psutil.Process:
+    """The loader's process: the warden's child."""
+    return psutil.Process(runner.pid).children()[0].children()[0]
+
+
+def _is_running(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,253 @@
+"""What run_trial tells about a healthy dataset, under each fault and in each kind of loader."""
+
+from __future__ import annotations
+
+import errno
+import json
+import signal
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
+
+from pytest_dataloader_faults import Outcome, Verdict, faults, run_trial
+from pytest_dataloader_faults._trial import take_reference
+from pytest_dataloader_faults._trial._digest import digest
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.faults import (
+    ClosedDescriptor,
+    DescriptorExhaustion,
+    OpenError,
+    ReadError,
+    TruncatedFile,
+    WorkerKilled,
+)
+from support.datasets import Records, RecordStream
+from support.loaders import Counted, Fields, Ragged, concatenate
+
+BATCHES = [(0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11), (12, 13, 14, 15)]
+ONE_WORKER = {"num_workers": 1, "batch_size": 4}
+
+# fault -> the first firing (call, file, fetch), what came before it, what the error says
+FIRINGS = [
+    (OpenError("*/05.rec", errno=errno.EACCES), ("openat", "05.rec", 2), 1, "Permission denied"),
+    (ReadError("*.rec", nth=3), ("read", "01.rec", 1), 0, "Input/output error"),
+    (ReadError("*/09.rec"), ("read", "09.rec", 3), 2, "Input/output error"),
+    (TruncatedFile("*/15.rec", keep=7), ("openat", "15.rec", 4), 3, "7 bytes, expected 64"),
+    (ClosedDescriptor("*/04.rec"), ("openat", "04.rec", 2), 1, "Bad file descriptor"),
+    (DescriptorExhaustion(), ("openat", "00.rec", 1), 0, "Too many open files"),
+    (WorkerKilled(at=3), ("signal 9", None, 3), 2, "exited unexpectedly"),
+    (
+        WorkerKilled(signal=signal.SIGSEGV, at=2),
+        ("signal 11", None, 2),
+        1,
+        "killed by signal: Segmentation fault",
+    ),
+]
+# The same faults with nothing to happen to.
+DISARMED = [
+    OpenError("*.jpg"),
+    ReadError("*.jpg"),
+    ReadError("*.rec", nth=1000),
+    TruncatedFile("*.jpg"),
+    TruncatedFile("*.rec", keep=64),
+    ClosedDescriptor("*.jpg"),
+    DescriptorExhaustion(headroom=500),
+    DescriptorExhaustion(workers=(7,)),
+    WorkerKilled(at=99),
+    WorkerKilled(worker=7),
+]
+
+
+def _indices(one) -> list[tuple[int, ...] | None]:
+    return [each.indices for each in one.delivered]
+
+
+@pytest.mark.parametrize(("fault", "first", "came", "told"), FIRINGS)
+def test_facts_of_each_fault(records, fault, first, came, told):
+    """Who met it, in which call, of which file, in which fetch; what came; what was raised."""
+    outcome = run_trial(lambda: Records(records), fault, loader=ONE_WORKER)
+    (facts,) = outcome.faults
+    firing = facts.firings[0]
+    path = first[1] and str(records / first[1])
+    assert (firing.call, firing.path, firing.fetch) == (first[0], path, first[2])
+    assert (firing.fault, firing.worker) == (0, 0)
+    assert firing.pid in {each.pid for each in outcome.workers}
+    assert (facts.fault, facts.surfaced) == (fault, 1)
+    assert facts.reached >= facts.fired >= 1
+    assert _indices(outcome) == BATCHES[:came]
+    assert outcome.exception is not None
+    assert told in outcome.exception.text
+
+
+@pytest.mark.parametrize("fault", [each[0] for each in FIRINGS], ids=repr)
+def test_recovery_is_a_whole_pass(records, fault):
+    """Once the fault is gone, the same dataset object gives every sample."""
+    reference = take_reference(lambda: Records(records), loader=ONE_WORKER)
+    outcome = run_trial(lambda: Records(records), fault, loader=ONE_WORKER)
+    assert outcome.recovery is not None
+    assert (outcome.recovery.complete, _indices(outcome.recovery)) == (True, BATCHES)
+    rows = [row for each in outcome.recovery.delivered for row in each.rows or ()]
+    assert rows == [row for _, row in reference.samples]
+    assert outcome.judge(reference).verdict is Verdict.FAILED_CLEANLY
+
+
+@pytest.mark.parametrize("fault", DISARMED, ids=repr)
+def test_a_fault_with_nothing_to_happen_to_does_not_fire(records, fault):
+    """The epoch is whole, the counters say zero, and the verdict is not a pass."""
+    reference = take_reference(lambda: Records(records), loader=ONE_WORKER)
+    outcome = run_trial(lambda: Records(records), fault, loader=ONE_WORKER)
+    (facts,) = outcome.faults
+    assert (facts.fired, facts.surfaced, facts.firings) == (0, 0, ())
+    assert (outcome.exception, _indices(outcome)) == (None, BATCHES)
+    judgement = outcome.judge(reference)
+    assert (judgement.verdict, judgement.passed) == (Verdict.NOT_EXERCISED, False)
+
+
+def test_a_transient_error_is_counted_apart(records):
+    """Reached counts every read, fired the two that failed, in each of two workers."""
+    fault = ReadError("*.rec", nth=2, times=2, workers=(1,))
+    outcome = run_trial(lambda: Records(records), fault)
+    (facts,) = outcome.faults
+    assert {each.worker for each in facts.firings} == {1}
+    assert facts.fired == 2
+    assert facts.reached > facts.fired
+
+
+def test_rows_are_the_digests_of_batches_of_one(records):
+    """A row is what the sample is, in a batch of its own; the digest is the whole batch's."""
+    outcome = run_trial(lambda: Records(records), loader=ONE_WORKER)
+    loader = DataLoader(Records(records), batch_size=4)
+    assert [each.digest for each in outcome.delivered] == [digest(batch) for batch in loader]
+    alone = [digest(batch) for batch in DataLoader(Records(records), batch_size=1)]
+    assert [row for each in outcome.delivered for row in each.rows or ()] == alone
+
+
+@pytest.mark.parametrize("fault", [None, *(each[0] for each in FIRINGS[::2])], ids=repr)
+def test_json_there_and_back(records, fault):
+    """An outcome is plain data: JSON gives back an equal one."""
+    outcome = run_trial(lambda: Records(records), *([fault] if fault else []))
+    assert Outcome.from_dict(json.loads(json.dumps(outcome.to_dict()))) == outcome
+
+
+@pytest.mark.parametrize("fault", [each[0] for each in FIRINGS[1::3]], ids=repr)
+def test_reproduce_is_a_line_that_does_so(records, fault):
+    """Evaluated with the names it uses, it gives an outcome of the same verdict."""
+
+    def make_dataset():
+        return Records(records)
+
+    options = {"num_workers": 1, "batch_size": 2, "shuffle": True}
+    outcome = run_trial(make_dataset, fault, loader=options, epochs=2, seed=3, deadline=20)
+    names = {**vars(faults), "run_trial": run_trial, "make_dataset": make_dataset}
+    again = eval(outcome.reproduce(), names)  # noqa: S307  # it is what is under test
+    asked = "schedule loader epochs seed deadline engine".split()
+    assert [getattr(again, each) for each in asked] == [getattr(outcome, each) for each in asked]
+    assert (again.fired, again.delivered) == (outcome.fired, outcome.delivered)
+    reference = take_reference(make_dataset, loader=options)
+    assert again.judge(reference).verdict is outcome.judge(reference).verdict
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_epochs_are_counted(records, persistent):
+    """Two epochs are two passes, with the same workers if those are persistent."""
+    loader = {"num_workers": 2, "batch_size": 4, "persistent_workers": persistent}
+    outcome = run_trial(lambda: Records(records), loader=loader, epochs=2)
+    assert [_indices(each) for each in outcome.passes] == [BATCHES, BATCHES]
+    assert len(outcome.workers) == (2 if persistent else 4)
+    assert [each.processes for each in outcome.resources] == [{}, {}]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_the_first_error_ends_the_epochs(records, persistent):
+    """A fault in the second epoch leaves a first that is whole; there is no third."""
+    loader = {**ONE_WORKER, "persistent_workers": persistent}
+    fault = WorkerKilled(at=6) if persistent else ReadError("*.rec")
+    outcome = run_trial(lambda: Records(records), fault, loader=loader, epochs=3)
+    expected = [(True, 4), (False, 1)] if persistent else [(False, 0)]
+    assert [(each.complete, len(each.delivered)) for each in outcome.passes] == expected
+    assert outcome.recovery is not None
+    assert outcome.recovery.complete
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+def test_every_start_method_is_armed(records, context):
+    """The fault is met by workers however they are started, and they are gone afterwards."""
+    loader = {"num_workers": 1, "batch_size": 4, "multiprocessing_context": context}
+    outcome = run_trial(lambda: Records(records), ReadError("*/05.rec"), loader=loader)
+    assert (outcome.fired, _indices(outcome)) == (1, BATCHES[:1])
+    assert outcome.recovery is not None
+    assert outcome.recovery.complete
+    assert {each.when: each.processes for each in outcome.resources} == {
+        "before": {},
+        "after": {},
+        "recovery": {},
+    }
+
+
+def test_an_iterable_has_no_indices(records):
+    """Samples of a stream are known by what they hold; the reference is in its order."""
+    reference = take_reference(lambda: RecordStream(records))
+    outcome = run_trial(lambda: RecordStream(records))
+    assert (outcome.kind, reference.kind) == ("iterable", "iterable")
+    assert _indices(outcome) == [None] * 4
+    rows = {row for each in outcome.delivered for row in each.rows or ()}
+    assert rows == {row for _, row in reference.samples}
+    assert outcome.judge(reference).verdict is Verdict.SURVIVED
+
+
+def test_a_ready_loader_keeps_its_options(records):
+    """Its own batches, sampler and workers are used."""
+    made = {"batch_sampler": BatchSampler(SequentialSampler(range(6)), 3, drop_last=False)}
+    outcome = run_trial(lambda: DataLoader(Records(records), num_workers=1, **made))
+    assert _indices(outcome) == [(0, 1, 2), (3, 4, 5)]
+    assert len(outcome.workers) == 1
+
+
+SHAPES = [
+    (Ragged, {"batch_size": 4, "collate_fn": concatenate}, 4, False),
+    (Fields, {"batch_size": 5}, 4, True),
+    (Records, {"batch_size": None}, 16, True),
+    (RecordStream, {"batch_size": None}, 16, True),
+    (RecordStream, {"batch_size": 3}, 6, True),
+    (Records, {"batch_size": 5, "drop_last": True}, 3, True),
+    (Records, {"batch_size": 16, "prefetch_factor": 1}, 1, True),
+]
+
+
+@pytest.mark.parametrize(("kind", "options", "batches", "has_rows"), SHAPES)
+def test_every_shape_of_batch_is_judged(records, kind, options, batches, has_rows):
+    """Without a fault all of them are as the reference says, split into samples or not."""
+    loader = {"num_workers": 2, **options}
+    reference = take_reference(lambda: kind(records), loader=loader)
+    outcome = run_trial(lambda: kind(records), loader=loader)
+    assert len(outcome.delivered) == batches
+    assert [each.rows is not None for each in outcome.delivered] == [has_rows] * batches
+    assert outcome.judge(reference).verdict is Verdict.SURVIVED
+
+
+def test_the_loaders_process_can_be_armed_itself(records):
+    """With num_workers=0 the reads of the loader's process fail."""
+    loader = {"num_workers": 0, "batch_size": 4}
+    outcome = run_trial(lambda: Counted(records), ReadError("*/05.rec"), loader=loader)
+    assert (outcome.fired, _indices(outcome)) == (1, BATCHES[:1])
+    assert "Input/output error" in str(outcome.exception)
+    reference = take_reference(lambda: Counted(records), loader=loader)
+    assert outcome.judge(reference).verdict is Verdict.FAILED_CLEANLY
+
+
+@pytest.mark.parametrize("fault", [WorkerKilled(), DescriptorExhaustion(), ClosedDescriptor("*")])
+def test_what_needs_a_worker_is_refused_without_one(records, fault):
+    """The message repeats the fault and says what to change."""
+    with pytest.raises(InvalidArgumentError, match="num_workers=1 or more") as refused:
+        run_trial(lambda: Records(records), fault, loader={"num_workers": 0})
+    assert repr(fault) in str(refused.value)
+
+
+def test_pytest_keeps_its_random_numbers(records):
+    """A trial seeds its own process only."""
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    run_trial(lambda: Records(records), seed=5)
+    assert torch.equal(torch.rand(3), expected)

@@ -1,0 +1,102 @@
+"""What is open and what runs, as a process sees it of itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from pytest_dataloader_faults._engine import fork
+from pytest_dataloader_faults._trial import _probes
+
+
+def _new(before: dict[str, str], after: dict[str, str]) -> list[str]:
+    return [what for name, what in after.items() if before.get(name) != what]
+
+
+def test_an_open_file_is_seen_until_it_is_closed(tmp_path):
+    """By its path, and no other."""
+    path = tmp_path / "leaked"
+    before = _probes.descriptors()
+    with open(path, "w"):
+        assert _new(before, _probes.descriptors()) == [str(path)]
+    assert _probes.descriptors() == before
+
+
+def test_looking_opens_nothing():
+    """Two looks in a row see the same."""
+    assert _probes.descriptors() == _probes.descriptors()
+
+
+@pytest.fixture(name="sleeper")
+def _sleeper():
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
+        yield process
+        process.kill()
+
+
+def test_a_process_is_seen_with_its_command(sleeper):
+    """One that does not end while it is waited for."""
+    found = _probes.processes((), patience=0.1)
+    assert "time.sleep(600)" in found[str(sleeper.pid)]
+
+
+def test_a_known_process_is_no_leak(sleeper):
+    """The harness's own are left out."""
+    others = {each.pid for each in psutil.Process().children(recursive=True)}
+    assert _probes.processes({sleeper.pid, *others}, patience=0.1) == {}
+
+
+def test_a_grandchild_is_seen(sleeper, tmp_path):
+    """Descendants count, however far below."""
+    script = (
+        "import subprocess, sys;"
+        "subprocess.run([sys.executable, '-c', 'import time; time.sleep(599)'])"
+    )
+    with subprocess.Popen([sys.executable, "-c", script]) as process:
+        below = psutil.Process(process.pid)
+        while not (children := below.children()):
+            time.sleep(0.01)
+        found = _probes.processes((), patience=0.1)
+        for each in (*children, below):
+            each.kill()
+    assert str(children[0].pid) in found
+
+
+def test_the_dead_are_not_running():
+    """A zombie, which nobody has waited for yet, does not count."""
+    child = fork()
+    if not child:
+        os._exit(0)
+    while psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
+    try:
+        assert str(child) not in _probes.processes((), patience=0.1)
+    finally:
+        os.waitpid(child, 0)
+
+
+def test_those_that_end_have_time_to():
+    """A process that ends within the patience is none that was left."""
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.3)"]) as process:
+        found = _probes.processes((), patience=30)
+        assert str(process.pid) not in found
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("python -c from multiprocessing.resource_tracker import main;main(15)", True),
+        ("python -c from multiprocessing.forkserver import main; main(3)", True),
+        ("/site-packages/torch/bin/torch_shm_manager", True),
+        ("python -c from multiprocessing.spawn import spawn_main", False),
+        ("sleep 600", False),
+    ],
+)
+def test_helpers_of_multiprocessing_are_no_leak(command, expected):
+    """They live as long as their process does; workers do not belong to them."""
+    assert _probes.is_infrastructure(command) is expected
