@@ -89,7 +89,7 @@ def add_options(parser: pytest.Parser) -> None:
 def marker(
     *,
     only: str | Iterable[str] | None = None,
-    exclude: str | Iterable[str] = (),
+    exclude: str | Iterable[str] | None = None,
     expected_failures: Mapping[str, str] | None = None,
     deadline: float | None = None,
     engine: str | None = None,

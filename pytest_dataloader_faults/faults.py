@@ -41,9 +41,9 @@ __all__ = (
 Globs: TypeAlias = str | tuple[str, ...]
 Workers: TypeAlias = tuple[int, ...] | None
 
-FATAL_SIGNALS = frozenset(
+FATAL_SIGNALS = frozenset(  # Not SIGINT: Python makes it an exception, which torch's worker drops.
     getattr(_signal, f"SIG{name}")
-    for name in "KILL SEGV BUS ABRT FPE ILL TERM INT HUP QUIT TRAP SYS XCPU XFSZ".split()
+    for name in "KILL SEGV BUS ABRT FPE ILL TERM HUP QUIT TRAP SYS XCPU XFSZ".split()
     if hasattr(_signal, f"SIG{name}")
 )
 

@@ -5,15 +5,24 @@ installs the filter, an open(2) of any thread here waits until the supervisor ha
 everything that the handover needs is imported and looked up before, and the handover itself opens
 nothing. Descriptors and mappings made earlier are listed first: their low numbers go into the
 program.
+
+Some facts about the end of a spawned worker. It finalizes its interpreter, which a forked one does
+not. torch leaves the thread that feeds its queue running (``cancel_join_thread`` in
+torch/utils/data/_utils/worker.py), and a thread that wants the interpreter lock back once
+finalization has begun is unwound. Where that happens in torch's C++, as while a tensor is shared,
+the process aborts ("terminate called without an active exception") and the loader reports a death
+that no dataset caused: once in 200 epochs that end early, nearly always with many tensors.
 """
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 import resource
 import socket
 import stat
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +40,8 @@ from pytest_dataloader_faults._engine._paths import Matcher
 
 _MAX_LISTED = 60
 _MAX_SPAN = 8192
+_FEEDER_SECONDS = 1.0
+"""Past this it waits for the loader to read, which is no C++ of torch's, so it may be unwound."""
 
 
 @dataclass(frozen=True)
@@ -184,9 +195,17 @@ class ArmWorker:
         """Run in the worker, before it makes its first sample."""
         if self._posting.stacks is not None:
             _dump_stacks_on_signal(self._posting.stacks)
+        atexit.register(_let_feeders_end)
         announce_fetches(arm(self._posting, worker))
         if self._then is not None:
             self._then(worker)
+
+
+def _let_feeders_end() -> None:
+    """Give the threads that feed queues (multiprocessing/queues.py) the time to end."""
+    for thread in threading.enumerate():
+        if thread.name == "QueueFeederThread":
+            thread.join(_FEEDER_SECONDS)
 
 
 def announce_fetches(armed: Armed) -> None:

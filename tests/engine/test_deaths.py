@@ -11,7 +11,7 @@ import pytest
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults.exceptions import FaultNotFiredError, InjectionError
 from pytest_dataloader_faults.faults import ReadError, WorkerKilled
-from support.datasets import Records
+from support.datasets import ManyTensors, Records
 from support.epochs import alone, epoch
 from support.tries import WAYS, Tries
 
@@ -69,6 +69,17 @@ def test_nobody_dies_before_their_time(dataset, fault):
     with pytest.raises(FaultNotFiredError, match="worker 0 made 16 fetches"), inject(fault):
         read = epoch(alone(dataset))
     assert (16, [0], None) == (len(read.batches), read.exit_codes, read.error)
+
+
+def test_a_spawned_worker_that_is_told_to_end_does_not_abort():
+    """Even in the middle of its queue: the loop breaks while hundreds of tensors are shared."""
+    with inject(ReadError("*.nothing"), require_fired=False):
+        loader = alone(ManyTensors(), multiprocessing_context="spawn")
+        iterator = iter(loader)
+        next(iterator)
+        (worker,) = iterator._workers
+        iterator._shutdown_workers()
+    assert worker.exitcode == 0
 
 
 def _supervisor():

@@ -18,15 +18,17 @@ def test_one(fault_check):
 MERGED = """
 import pytest
 
-pytestmark = pytest.mark.dataloader_faults(only=["pickles", "open-error", "worker-killed-first"])
+pytestmark = pytest.mark.dataloader_faults(
+    only=["pickles", "open-error", "worker-killed-first"], exclude="pickles"
+)
 
 
-@pytest.mark.dataloader_faults(exclude="pickles")
+@pytest.mark.dataloader_faults(exclude="worker-killed-first")
 def test_merged(fault_check):
     pass
 
 
-@pytest.mark.dataloader_faults(only="workers-agree")
+@pytest.mark.dataloader_faults(only=["pickles", "workers-agree"])
 def test_replaced(fault_check):
     pass
 """
@@ -104,8 +106,8 @@ def test_markers_are_merged_argument_by_argument(suite):
     """A closer marker replaces the arguments it gives and keeps the others."""
     result = suite.run(MERGED, "--collect-only", "-q")
     assert _collected(result) == [
+        "test_inner.py::test_merged[pickles]",
         "test_inner.py::test_merged[open-error]",
-        "test_inner.py::test_merged[worker-killed-first]",
         "test_inner.py::test_replaced[workers-agree]",
     ]
 

@@ -49,6 +49,16 @@ class RecordStream(IterableDataset[Any]):
         return (self.records[index] for index in range(first, len(self.records), step))
 
 
+class ManyTensors(Dataset[Any]):
+    """Samples that take long to share, each tensor being a segment of its own."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        return [torch.full((1,), index) for _ in range(1000)]
+
+
 def joined(samples: list[Any]) -> torch.Tensor:
     """A collate function whose batches cannot be split into samples again."""
     return torch.cat([each for each, _ in samples])
