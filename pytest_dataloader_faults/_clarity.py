@@ -16,10 +16,17 @@ import signal
 
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
-    DescriptorExhaustion,
     Fault,
+    HungRead,
+    SlowRead,
+    WorkerExited,
+    WorkerHung,
     WorkerKilled,
 )
+
+_DELAYS = (SlowRead, HungRead, WorkerHung, WorkerKilled)
+"""What a loader's ``timeout`` may end; a worker may be stopped by its signal rather than killed."""
+_TIMED_OUT = re.compile(r"timed?[- ]?out", re.IGNORECASE)
 
 _DEATH = re.compile(
     r"is killed by signal|exited unexpectedly|exit code|Connection(Reset|Refused|Aborted)Error"
@@ -48,11 +55,14 @@ def tells(text: str, fault: Fault, path: str | None, call: str) -> bool:
     said = messages(text)
     if names(said, path):
         return True
-    if isinstance(fault, WorkerKilled):
-        return _DEATH.search(said) is not None
-    if fault.content:
-        return _BAD_CONTENT.search(said) is not None or _tells_signal(said, call)
-    return _tells_errno(said, _errno_of(fault)) or _tells_signal(said, call)
+    if isinstance(fault, (WorkerKilled, WorkerExited)) and _DEATH.search(said):
+        return True
+    if isinstance(fault, _DELAYS) and _TIMED_OUT.search(said):
+        return True
+    bad_content = fault.content or (isinstance(fault, ClosedDescriptor) and fault.reuse)
+    if bad_content and _BAD_CONTENT.search(said):
+        return True
+    return _tells_errno(said, fault.errno) or _tells_signal(said, call)
 
 
 def names(text: str, path: str | None) -> bool:
@@ -60,15 +70,9 @@ def names(text: str, path: str | None) -> bool:
     return bool(path) and (str(path) in text or os.path.basename(str(path)) in text)
 
 
-def _errno_of(fault: Fault) -> int:
-    import errno
-
-    if isinstance(fault, ClosedDescriptor):
-        return errno.EBADF
-    return errno.EMFILE if isinstance(fault, DescriptorExhaustion) else fault.errno
-
-
 def _tells_errno(said: str, number: int) -> bool:
+    if not number:
+        return False
     message = os.strerror(number).lower()
     return message in said.lower() or bool(
         re.search(rf"errno\s*[=:]?\s*{number}\b", said, re.IGNORECASE)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from pytest_dataloader_faults._clarity import messages
 from pytest_dataloader_faults._oracle import Judgement
-from pytest_dataloader_faults.outcomes import FaultFacts, Outcome
+from pytest_dataloader_faults.outcomes import FaultFacts, Firing, Outcome
 from pytest_dataloader_faults.verdicts import Verdict
 
 _MAX_LINES = 12
@@ -48,15 +48,24 @@ def _about_fault(each: FaultFacts) -> Iterator[str]:
     yield f"fault: {each.fault!r} ({counts})"
     for firing in each.firings[:_MAX_FIRINGS]:
         what = f"{_call(firing.call)} {firing.path or ''}".rstrip()
-        yield f"  in worker {firing.worker} (pid {firing.pid}), fetch {firing.fetch}: {what}"
+        yield f"  {_where(firing)}: {what}"
     if each.fired > _MAX_FIRINGS:
         yield f"  ... and {each.fired - _MAX_FIRINGS} more"
+
+
+def _where(firing: Firing) -> str:
+    if firing.worker is None:
+        return f"in the loader's process (pid {firing.pid})"
+    return f"in worker {firing.worker} (pid {firing.pid}), fetch {firing.fetch}"
 
 
 def _call(call: str) -> str:
     """``signal 9`` with its name; system calls as they are."""
     word, _, number = call.partition(" ")
-    return f"killed by {signal.Signals(int(number)).name}" if word == "signal" else call
+    if word == "signal":
+        done = "stopped" if int(number) == signal.SIGSTOP else "killed"
+        return f"{done} by {signal.Signals(int(number)).name}"
+    return f"left by _exit({number})" if word == "exit" else call
 
 
 def _about_delivery(outcome: Outcome) -> str:

@@ -18,8 +18,9 @@ def facts_from(
     *errors* are the texts of exceptions of the loader: a fault that one of them tells of surfaced.
     """
     workers = sorted(report["workers"], key=lambda worker: (worker["worker"], worker["pid"]))
+    told = [dict(enumerate(worker["faults"])) for worker in workers] + [report.get("loader", {})]
     facts = tuple(
-        _facts_of(fault, [worker["faults"][index] for worker in workers], list(errors))
+        _facts_of(fault, [each[index] for each in told if index in each], list(errors))
         for index, fault in enumerate(faults)
     )
     return facts, tuple(WorkerFacts.from_report(each) for each in workers)

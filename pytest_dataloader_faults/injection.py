@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from pytest_dataloader_faults import _arguments
 from pytest_dataloader_faults._engine import choose
 from pytest_dataloader_faults._facts import facts_from
 from pytest_dataloader_faults.exceptions import (
@@ -18,21 +19,13 @@ from pytest_dataloader_faults.exceptions import (
     InjectionError,
     InvalidArgumentError,
 )
-from pytest_dataloader_faults.faults import (
-    ClosedDescriptor,
-    DescriptorExhaustion,
-    Fault,
-    ReadError,
-    TruncatedFile,
-)
+from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import FaultFacts, Outcome, WorkerFacts
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = ("ArmedFaults", "FaultInjector", "Injection", "inject")
-
-_NEED_A_NUMBER = (ClosedDescriptor, ReadError, TruncatedFile)
 
 
 class Injection:
@@ -47,6 +40,7 @@ class Injection:
         self._workers: tuple[WorkerFacts, ...] = ()
         self.errors: list[str] = []
         self._link: Any = None
+        self._exhaustion: Any = None
 
     @property
     def faults(self) -> tuple[FaultFacts, ...]:
@@ -82,6 +76,7 @@ class Injection:
 
     def _take(self, report: dict[str, Any]) -> None:
         """Fill in what the supervisor reports."""
+        self._exhaustion.add_to(report)
         armed = (each.fault for each in self._faults)
         self._faults, self._workers = facts_from(report, armed, self.errors)
 
@@ -119,7 +114,7 @@ def inject(
 
     Args:
         *faults: What is to happen; see ``pytest_dataloader_faults.faults``.
-        seed: Reserved for faults that are drawn at random.
+        seed: Of the faults with a ``probability``.
         engine: ``"auto"`` or ``"kernel"``.
         require_fired: Raise at the end if one of *faults* never happened.
 
@@ -132,10 +127,10 @@ def inject(
         InjectionError: The harness failed; nothing was shown.
 
     """
-    del seed
+    _arguments.check(seed=seed)
     require_faults(faults)
     choose(engine)
-    with arm(*faults) as (injection, _watch):
+    with arm(*faults, seed=seed) as (injection, _watch):
         yield injection
     if require_fired and (unfired := injection.unfired()):
         raise FaultNotFiredError(unfired)
@@ -144,6 +139,7 @@ def inject(
 @contextlib.contextmanager
 def arm(
     *faults: Fault,
+    seed: int = 0,
     watch_files: bool = False,
     here: bool = False,
     stacks: str | None = None,
@@ -159,9 +155,11 @@ def arm(
     from pytest_dataloader_faults._engine._plan import Plan
 
     injection = Injection(faults)
-    link = Link(Plan(faults, watch_files), stacks, black_box)
+    plan = Plan(faults, watch_files, seed)
+    link = Link(plan, stacks, black_box)
     injection._link = link
-    watch = Watch(link, injection._note, here=here)
+    watch = Watch(link, plan, injection._note, here=here)
+    injection._exhaustion = watch.exhaustion
     try:
         with watched(watch):
             yield injection, watch
@@ -178,19 +176,11 @@ def arm(
 
 
 def require_faults(faults: tuple[Fault, ...]) -> None:
-    """Refuse what is no fault, and faults that cannot come together."""
+    """Refuse what is no fault."""
     for fault in faults:
         if not isinstance(fault, Fault):
             message = f"{fault!r} is no fault. Give faults, such as ReadError('*.jpg')"
             raise InvalidArgumentError(message)
-    exhausting = [each for each in faults if isinstance(each, DescriptorExhaustion)]
-    followed = [each for each in faults if isinstance(each, _NEED_A_NUMBER)]
-    if exhausting and followed:
-        message = (
-            f"{exhausting[0]!r} and {followed[0]!r} cannot be in one schedule: the file would get a"
-            " high descriptor number, which the lowered limit forbids. Use two trials"
-        )
-        raise InvalidArgumentError(message)
 
 
 class ArmedFaults:
@@ -252,7 +242,9 @@ class FaultInjector:
             message = f"{faults!r} come too late: workers were started. Arm every fault before that"
             raise InvalidArgumentError(message)
         self._scope.close()
-        self._injection, self._watch = self._scope.enter_context(arm(*armed, *faults))
+        self._injection, self._watch = self._scope.enter_context(
+            arm(*armed, *faults, seed=self._options["seed"])
+        )
         return ArmedFaults(self, range(len(armed), len(armed) + len(faults)))
 
     def run(self, make_dataset: Callable[[], Any], *faults: Fault, **loader: Any) -> Outcome:

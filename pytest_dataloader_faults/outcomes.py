@@ -28,10 +28,13 @@ __all__ = (
 
 @dataclass(frozen=True)
 class Firing:
-    """One occurrence of a fault. *fetch* counts the worker's batches, from 1; 0 is before them."""
+    """One occurrence of a fault. *fetch* counts the worker's batches, from 1; 0 is before them.
+
+    *worker* is None for what befell the loader's own process.
+    """
 
     fault: int
-    worker: int
+    worker: int | None
     pid: int
     call: str
     path: str | None

@@ -23,35 +23,55 @@ PACKAGE_IMPORTS = {
     "_battery": "faults outcomes",
     "_clarity": "faults",
     "_engine": "_engine._probe exceptions",
+    "_engine._announce": "",
     "_engine._answers": (
-        "_engine._bpf _engine._linux _engine._paths _engine._rendezvous _engine._sizes "
+        "_engine._answers_to_reads _engine._bpf _engine._linux _engine._paths _engine._sizes "
         "_engine._substitute _engine._target _engine._worker_state faults"
     ),
-    "_engine._arm": "_engine _engine._bpf _engine._channel _engine._linux _engine._paths",
-    "_engine._bodily": (
-        "_engine._answers _engine._substitute _engine._target _engine._worker_state faults"
+    "_engine._answers_to_reads": (
+        "_engine._bpf _engine._delays _engine._gates _engine._reads _engine._rendezvous "
+        "_engine._substitute _engine._target _engine._worker_state faults"
+    ),
+    "_engine._arm": (
+        "_engine _engine._announce _engine._bpf _engine._channel _engine._linux _engine._paths "
+        "_engine._plan"
     ),
     "_engine._bpf": "_engine._linux",
     "_engine._channel": "",
     "_engine._client": "_engine._arm _engine._channel _engine._plan exceptions",
-    "_engine._iterator": "_engine._arm _engine._client exceptions",
+    "_engine._delays": "",
+    "_engine._exhaustion": "_engine._plan _engine._target faults",
     "_engine._gates": "",
+    "_engine._held": (
+        "_engine._plan _engine._substitute _engine._target _engine._worker_state faults"
+    ),
+    "_engine._iterator": (
+        "_engine._announce _engine._arm _engine._client _engine._exhaustion _engine._plan "
+        "exceptions"
+    ),
     "_engine._linux": "",
     "_engine._listener": "_engine._linux _engine._target",
+    "_engine._onset": (
+        "_engine._gates _engine._held _engine._plan _engine._target _engine._worker_state faults "
+        "faults._workers"
+    ),
     "_engine._paths": "",
-    "_engine._plan": "_engine._paths faults",
+    "_engine._plan": "_engine._paths faults faults._workers",
     "_engine._probe": "_engine._bpf _engine._linux",
-    "_engine._rendezvous": "",
+    "_engine._reads": "_engine._linux _engine._target",
+    "_engine._rendezvous": "_engine._delays",
     "_engine._sizes": "_engine._linux _engine._target",
     "_engine._substitute": "",
     "_engine._supervisor": (
-        "_engine._answers _engine._bodily _engine._channel _engine._gates _engine._linux "
-        "_engine._listener _engine._plan _engine._rendezvous _engine._substitute "
-        "_engine._target _engine._worker_state"
+        "_engine._answers _engine._answers_to_reads _engine._channel _engine._delays "
+        "_engine._gates _engine._held _engine._linux _engine._listener _engine._onset "
+        "_engine._plan _engine._rendezvous _engine._substitute _engine._target "
+        "_engine._worker_state"
     ),
     "_engine._target": "_engine._linux",
     "_engine._worker_state": (
-        "_engine._channel _engine._listener _engine._plan _engine._target faults"
+        "_engine._channel _engine._listener _engine._plan _engine._substitute _engine._target "
+        "faults"
     ),
     "_evidence": "_clarity _oracle outcomes verdicts",
     "_facts": "_clarity faults outcomes",
@@ -71,7 +91,7 @@ PACKAGE_IMPORTS = {
     "_trial._reference": "_trial._digest _trial._loaders exceptions outcomes",
     "_trial._root": (
         "_trial._digest _trial._journal _trial._loaders _trial._probes _trial._reference "
-        "exceptions faults injection outcomes"
+        "exceptions faults faults._workers injection outcomes"
     ),
     "_trial._warden": "_engine _engine._linux _trial._journal _trial._probes",
     "conformance": (
@@ -79,10 +99,13 @@ PACKAGE_IMPORTS = {
         "exceptions outcomes verdicts"
     ),
     "exceptions": "",
-    "faults": "exceptions",
+    "faults": "faults._base faults._files faults._workers",
+    "faults._base": "exceptions",
+    "faults._files": "exceptions faults._base",
+    "faults._workers": "faults._base",
     "injection": (
-        "_engine _engine._client _engine._iterator _engine._plan _facts _trial exceptions "
-        "faults outcomes"
+        "_arguments _engine _engine._client _engine._iterator _engine._plan _facts _trial "
+        "exceptions faults outcomes"
     ),
     "outcomes": "_oracle _reproduce faults verdicts",
     "plugin": "_engine _item _options conformance exceptions faults injection",
@@ -91,7 +114,7 @@ PACKAGE_IMPORTS = {
 """Each module, and those of this package that it imports, function-level imports too."""
 
 THIRD_PARTY = {
-    "_engine._arm": "torch",
+    "_engine._announce": "torch",
     "_engine._iterator": "torch",
     "_item": "pytest",
     "_trial": "torch",
@@ -169,9 +192,9 @@ def _third_party(module: str) -> set[str]:
     return tops - {NAME, *sys.stdlib_module_names}
 
 
-def _with_packages(modules: set[str]) -> set[str]:
-    """*modules* and the packages they are in, whose ``__init__`` runs first."""
-    packages = {each.rpartition(".")[0] for each in modules}
+def _with_packages(modules: set[str], importer: str) -> set[str]:
+    """*modules* and the packages they are in, whose ``__init__`` runs first; not *importer*'s."""
+    packages = {each.rpartition(".")[0] for each in modules} - {importer.rpartition(".")[0]}
     return modules | (packages & set(MODULES) - {""})
 
 
@@ -182,7 +205,7 @@ def _reachable(start: str, *, into_functions: bool) -> set[str]:
         module = waiting.pop()
         if module not in seen:
             seen.add(module)
-            own = _with_packages(_own(module, into_functions=into_functions))
+            own = _with_packages(_own(module, into_functions=into_functions), module)
             waiting += [each for each in own if (module, each) not in UPWARD]
     return seen
 
@@ -245,7 +268,7 @@ def test_supervisor_starts_without_torch():
 def test_imports_have_no_cycle():
     """Modules can be read from the bottom up; packages count as imported by what is in them."""
     graph = {
-        module: _with_packages(_own(module, into_functions=False) | {module}) - {module}
+        module: _with_packages(_own(module, into_functions=False), module) - {module}
         for module in MODULES
     }
 

@@ -8,6 +8,7 @@ import errno
 import inspect
 import json
 import pickle
+import re
 import signal
 
 import pytest
@@ -17,11 +18,19 @@ from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
+    CorruptedFile,
     DescriptorExhaustion,
+    HungRead,
     OpenError,
     ReadError,
+    SharedMemoryExhaustion,
+    ShortRead,
+    SlowRead,
     TruncatedFile,
+    WorkerExited,
+    WorkerHung,
     WorkerKilled,
+    permission_denied,
 )
 from support.generated import ARGUMENTS, any_fault
 
@@ -31,7 +40,9 @@ KINDS = [
     if inspect.isclass(getattr(faults, name)) and name != "Fault"
 ]
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
-TRIGGERS = {"nth": 1, "times": None, "workers": None}
+PATH, WHICH = {"path": "*"}, {"nth": 1, "times": None}
+TRIGGERS = {"workers": None, "every": 1, "probability": 1.0}
+AT = {"at": 1, "worker": 0, "sample": None}
 
 
 def _evaluated(code):
@@ -53,12 +64,19 @@ def test_every_fault_is_exported():
 @pytest.mark.parametrize(
     ("kind", "defaults"),
     [
-        (OpenError, {"path": "*", "errno": errno.EIO, **TRIGGERS}),
-        (ReadError, {"path": "*", "errno": errno.EIO, **TRIGGERS}),
-        (TruncatedFile, {"path": "*", "keep": 0.5, "workers": None}),
-        (ClosedDescriptor, {"path": "*", **TRIGGERS}),
+        (OpenError, {**PATH, "errno": errno.EIO, **WHICH, **TRIGGERS}),
+        (ReadError, {**PATH, "errno": errno.EIO, **WHICH, "offset": None, **TRIGGERS}),
+        (ShortRead, {**PATH, "max_bytes": 1, **WHICH, **TRIGGERS}),
+        (TruncatedFile, {**PATH, "keep": 0.5, "workers": None}),
+        (CorruptedFile, {**PATH, "flips": 1, "seed": 0, "workers": None}),
+        (ClosedDescriptor, {**PATH, "reuse": False, **WHICH, "sample": None, **TRIGGERS}),
+        (SlowRead, {**PATH, "seconds": 0.5, **WHICH, **TRIGGERS}),
+        (HungRead, {**PATH, "nth": 1, "workers": None}),
         (DescriptorExhaustion, {"headroom": 0, "where": "worker", "workers": None}),
-        (WorkerKilled, {"signal": signal.SIGKILL, "at": 1, "worker": 0}),
+        (SharedMemoryExhaustion, {**WHICH, **TRIGGERS}),
+        (WorkerKilled, {"signal": signal.SIGKILL, **AT}),
+        (WorkerExited, {"code": 0, **AT}),
+        (WorkerHung, {"hold_gil": False, **AT}),
     ],
 )
 def test_defaults(kind, defaults):
@@ -152,10 +170,21 @@ REFUSED = {
     "workers": (NOT_WORKERS, "a tuple of worker ids, or None for all"),
     "keep": ((1.0, 1.5, -0.1, -1, "1", None, True, float("nan")), "a fraction in [0.0, 1.0) or"),
     "headroom": ((-1, 0.5, "0", None, True), "0 or more descriptors"),
-    "where": (("loader", "", None), "'worker'"),
+    "where": (("nowhere", "", None), "'worker' or 'loader'"),
     "signal": ((0, int(signal.SIGCHLD), 10**6, "SIGKILL", None, [9]), "such as signal.SIGKILL"),
     "at": (NOT_A_COUNT, "1 or more (1 is the worker's first fetch)"),
     "worker": ((-1, 0.0, "0", True), "a worker id, or None for all"),
+    "every": (NOT_A_COUNT, "1 or more (1 is each, 2 each second one)"),
+    "probability": ((0, -0.1, 1.1, "1", None, float("nan")), "in (0.0, 1.0]"),
+    "sample": ((-1, 0.0, "0", True), "a sample's index, 0 or more, or None"),
+    "offset": ((-1, 0.5, "0", True), "a place in the file in bytes"),
+    "max_bytes": (NOT_A_COUNT, "1 or more bytes (0 would be the end of the file"),
+    "flips": (NOT_A_COUNT, "1 or more bytes"),
+    "seed": ((-1, 0.5, "0", None, True), "an int, 0 or more"),
+    "reuse": ((0, 1, None, "yes"), "True or False"),
+    "hold_gil": ((0, 1, None, "yes"), "True or False"),
+    "seconds": ((0, -1, "1", None, True, float("inf")), "a positive number of seconds"),
+    "code": ((-1, 256, 0.5, "0", None, True), "an exit code, 0 to 255"),
 }
 
 
@@ -177,6 +206,27 @@ def test_invalid_argument_is_refused(kind, name, value):
     assert text.startswith(f"{kind.__name__}: {name}={value!r} must be ")
     assert REFUSED[name][1] in text
     assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ClosedDescriptor(sample=3, nth=2), "sample=3 must be the only trigger"),
+        (lambda: WorkerHung(sample=3, at=2), "sample=3 must be given without at and worker"),
+        (lambda: ReadError(errno=errno.ENOENT), "errno=2 must be one that the call gives: EACCES"),
+        (lambda: DescriptorExhaustion(where="loader", workers=(1,)), "workers=(1,) must be None"),
+        (lambda: permission_denied("*", errno=5), "errno=5 is EACCES"),
+    ],
+)
+def test_arguments_that_cannot_come_together_are_refused(make, message):
+    """The message shows which."""
+    with pytest.raises(InvalidArgumentError, match=re.escape(message)):
+        make()
+
+
+def test_permission_denied_is_an_open_error():
+    """A name for what it is; its triggers are those of OpenError."""
+    assert OpenError("*.x", errno.EACCES, nth=2) == permission_denied("*.x", nth=2)
 
 
 @EVERY_KIND

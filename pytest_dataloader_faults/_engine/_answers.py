@@ -2,45 +2,43 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
-from dataclasses import dataclass
 
-from pytest_dataloader_faults._engine._bpf import ALLOCATORS, DUPLICATES, OPENS, READS, STATS
+from pytest_dataloader_faults._engine._answers_to_reads import Means, on_read
+from pytest_dataloader_faults._engine._bpf import (
+    ALLOCATORS,
+    BLIND,
+    DUPLICATES,
+    OPENS,
+    READS,
+    ROOM,
+    STATS,
+)
 from pytest_dataloader_faults._engine._linux import F_DUPFD
-from pytest_dataloader_faults._engine._paths import is_excluded
-from pytest_dataloader_faults._engine._rendezvous import CALLS as MEETING
-from pytest_dataloader_faults._engine._rendezvous import Rendezvous
+from pytest_dataloader_faults._engine._paths import is_excluded, is_package_data
 from pytest_dataloader_faults._engine._sizes import is_about_link, tell_size
-from pytest_dataloader_faults._engine._substitute import Substitutes, reopen
+from pytest_dataloader_faults._engine._substitute import Substitutes, reopen, stranger
 from pytest_dataloader_faults._engine._target import (
     Call,
     Opening,
     descriptors,
+    link_of,
     looked_at,
     opening,
     signed,
 )
-from pytest_dataloader_faults._engine._worker_state import WorkerState
+from pytest_dataloader_faults._engine._worker_state import OPENS_OF, WorkerState
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     DescriptorExhaustion,
     OpenError,
-    ReadError,
+    SharedMemoryExhaustion,
 )
 
-OPENS_OF, READS_OF, BYTES_OF = range(3)
-"""Places in the counts that are kept per file."""
 _RESULT_IS_CHOSEN = ("dup2", "dup3")
-
-
-@dataclass(frozen=True)
-class Means:
-    """What answers are made of. *meet*: bring reads at a shared offset together."""
-
-    substitutes: Substitutes
-    rendezvous: Rendezvous
-    meet: bool
+_SHARED_MEMORY = "/dev/shm/"
 
 
 def answer(worker: WorkerState, call: Call, means: Means) -> None:
@@ -50,12 +48,15 @@ def answer(worker: WorkerState, call: Call, means: Means) -> None:
     if call.name in OPENS:
         _on_open(worker, call, opening(call), means.substitutes)
     elif call.name in READS:
-        _on_read(worker, call, means)
+        on_read(worker, call, means)
     elif call.name in DUPLICATES:
         _on_duplicate(worker, call)
     elif call.name in STATS:
         _on_stat(worker, call, looked_at(call))
+    elif call.name in ROOM:
+        _on_room(worker, call)
     else:
+        worker.unreached.update([call.name] if call.name in BLIND else [])
         worker.listener.go_on(call)
 
 
@@ -73,17 +74,19 @@ def _note_exhaustion(worker: WorkerState, call: Call) -> None:
 
 def _on_open(worker: WorkerState, call: Call, wanted: Opening, substitutes: Substitutes) -> None:
     path = wanted.path
+    kind = _kind(path)
     if is_excluded(path) and not worker.tallies.ask_for(path):
+        if kind == stat.S_IFREG and worker.tallies.would_mean(path) and is_package_data(path):
+            worker.unreached["open of an excluded file"] += 1
         worker.listener.go_on(call)
         return
-    kind = _kind(path)
     if kind == stat.S_IFREG:
         worker.opened[path][OPENS_OF] += 1
     if kind in (None, stat.S_IFREG) and _open_fails(worker, call, wanted):
         return
     if kind != stat.S_IFREG or not wanted.reads:
         worker.listener.go_on(call)
-    elif not _is_closed(worker, call, path) and not _is_shorter(worker, call, wanted, substitutes):
+    elif not _is_other(worker, call, wanted, substitutes):
         _follow_or_go_on(worker, call, wanted)
 
 
@@ -96,39 +99,48 @@ def _open_fails(worker: WorkerState, call: Call, wanted: Opening) -> bool:
     return False
 
 
-def _is_closed(worker: WorkerState, call: Call, path: str) -> bool:
+def _is_other(worker: WorkerState, call: Call, wanted: Opening, substitutes: Substitutes) -> bool:
+    """Answer with something that is not the file, if that is what the faults demand."""
+    return _is_closed(worker, call, wanted) or _is_altered(worker, call, wanted, substitutes)
+
+
+def _is_closed(worker: WorkerState, call: Call, wanted: Opening) -> bool:
     """A number that is not open is what a descriptor looks like that was closed behind one."""
-    for tally in worker.tallies.about(ClosedDescriptor, path):
-        if tally.reach():
-            worker.fire(tally, call, path)
-            worker.listener.result(call, worker.new_number(call.pid))
+    for tally in worker.tallies.about(ClosedDescriptor, wanted.path):
+        if tally.fault.sample is None and tally.reach():
+            worker.fire(tally, call, wanted.path)
+            if tally.fault.reuse:
+                _give(worker, call, wanted, stranger(wanted.path))
+            else:
+                worker.listener.result(call, worker.new_number(call.pid))
             return True
     return False
 
 
-def _is_shorter(worker: WorkerState, call: Call, wanted: Opening, substitutes: Substitutes) -> bool:
-    cut = worker.cut(wanted.path)
-    if cut is None:
+def _is_altered(worker: WorkerState, call: Call, wanted: Opening, substitutes: Substitutes) -> bool:
+    altered = worker.altered(wanted.path)
+    if altered is None:
         return False
-    worker.fire(cut.tally, call, wanted.path)
-    _give(worker, call, wanted, reopen(substitutes.truncated(wanted.path, cut.kept), wanted.flags))
+    worker.fire_altered(altered, call.name, wanted.path, call.pid)
+    copy = substitutes.altered(wanted.path, altered.alteration)
+    _give(worker, call, wanted, reopen(copy, wanted.flags))
     return True
 
 
 def _on_stat(worker: WorkerState, call: Call, path: str) -> None:
     about_file = _kind(path) == stat.S_IFREG and not is_about_link(call, path)
-    cut = worker.cut(path) if about_file else None
-    if cut is None:
+    altered = worker.altered(path) if about_file else None
+    if altered is None or altered.alteration.kept is None:
         worker.listener.go_on(call)
         return
-    worker.fire(cut.tally, call, path)
-    tell_size(call, path, cut.kept)
+    worker.fire_altered(altered, call.name, path, call.pid)
+    tell_size(call, path, altered.alteration.kept)
     worker.listener.result(call, 0)
 
 
 def _follow_or_go_on(worker: WorkerState, call: Call, wanted: Opening) -> None:
     """Open the file for the caller, at a number that the filter hands over on read."""
-    if not worker.tallies.follows(ReadError, wanted.path):
+    if not worker.tallies.follows(wanted.path):
         worker.listener.go_on(call)
         return
     try:
@@ -140,57 +152,24 @@ def _follow_or_go_on(worker: WorkerState, call: Call, wanted: Opening) -> None:
 
 
 def _give(worker: WorkerState, call: Call, wanted: Opening, source: int) -> None:
-    number = worker.new_number(call.pid)
-    worker.follow(number, wanted.path, source)
-    on_exec = bool(wanted.flags & os.O_CLOEXEC)
-    worker.listener.give(call, source, number, close_on_exec=on_exec)
+    _hand_out(worker, call, wanted.path, source, on_exec=bool(wanted.flags & os.O_CLOEXEC))
 
 
-def _on_read(worker: WorkerState, call: Call, means: Means) -> None:
-    fd = signed(call.arguments[READS[call.name]])
-    followed = worker.followed_by(call, fd)
-    if followed is None:
-        worker.listener.go_on(call)
-        return
-    counts = worker.opened[followed.path]
-    counts[READS_OF] += 1
-    counts[BYTES_OF] += _length(call, followed.source)
-    for tally in worker.tallies.about(ReadError, followed.path):
-        if tally.reach():
-            worker.fire(tally, call, followed.path)
-            _fail_read(worker, call, tally.fault.errno, means.substitutes)
-            return
-    if means.meet and followed.inherited and call.name in MEETING:
-        means.rendezvous.arrive(followed.path, lambda: worker.listener.go_on(call))
+def _hand_out(worker: WorkerState, call: Call, path: str, source: int, *, on_exec: bool) -> None:
+    """Answer *call* with a descriptor of *source*, and follow it."""
+    number = None if worker.low else worker.new_number(call.pid)
+    if number is not None:
+        worker.follow(number, path, source)
+    try:
+        given = worker.listener.give(call, source, number, close_on_exec=on_exec)
+    except OSError as error:
+        if number is not None or error.errno != errno.EMFILE:
+            raise
+        os.close(source)
+        worker.listener.fail(call, errno.EMFILE)  # As the kernel would: no number is free.
     else:
-        worker.listener.go_on(call)
-
-
-def _length(call: Call, source: int | None) -> int:
-    """How many bytes a read or mapping will give; 0 for vectored calls, which are not looked into.
-
-    *source* shares the caller's file offset, so it can be asked without touching the caller.
-    """
-    if call.name == "mmap":
-        return call.arguments[1]
-    if source is None or call.name not in ("read", "pread64"):
-        return 0
-    start = call.arguments[3] if call.name == "pread64" else os.lseek(source, 0, os.SEEK_CUR)
-    return max(0, min(call.arguments[2], os.fstat(source).st_size - start))
-
-
-def _fail_read(worker: WorkerState, call: Call, number: int, substitutes: Substitutes) -> None:
-    """A page fault is no system call: let mmap(2) map a file that has no page to give.
-
-    The death that follows cannot wait at a gate, as others do: Python's mmap keeps the interpreter
-    lock, and without it the worker cannot hand over the batches that it has made.
-    """
-    if call.name == "mmap":
-        fd = signed(call.arguments[READS["mmap"]])
-        worker.listener.replace(call, substitutes.empty, fd)
-        worker.listener.go_on(call)
-    else:
-        worker.listener.fail(call, number)
+        if number is None:
+            worker.follow(given, path, source)
 
 
 def _on_duplicate(worker: WorkerState, call: Call) -> None:
@@ -199,14 +178,23 @@ def _on_duplicate(worker: WorkerState, call: Call) -> None:
     if followed is None or followed.source is None:
         worker.listener.go_on(call)
     elif call.name in _RESULT_IS_CHOSEN:
-        worker.unreached[call.name] = worker.unreached.get(call.name, 0) + 1
+        worker.unreached[call.name] += 1
         worker.listener.go_on(call)
     else:
-        source = os.dup(followed.source)
-        number = worker.new_number(call.pid)
-        worker.follow(number, followed.path, source)
         plain = call.name == "dup" or call.arguments[1] == F_DUPFD
-        worker.listener.give(call, source, number, close_on_exec=not plain)
+        _hand_out(worker, call, followed.path, os.dup(followed.source), on_exec=not plain)
+
+
+def _on_room(worker: WorkerState, call: Call) -> None:
+    """Reserving room in a file of /dev/shm fails as it does when that is full."""
+    path = link_of(call.pid, signed(call.arguments[0]))
+    for tally in worker.tallies.of(SharedMemoryExhaustion):
+        if path.startswith(_SHARED_MEMORY) and tally.reach():
+            worker.fire(tally, call, path)
+            worker.remains.append(path)
+            worker.listener.fail(call, tally.fault.errno)
+            return
+    worker.listener.go_on(call)
 
 
 def _kind(path: str) -> int | None:

@@ -17,7 +17,6 @@ that no dataset caused: once in 200 epochs that end early, nearly always with ma
 from __future__ import annotations
 
 import atexit
-import functools
 import os
 import resource
 import socket
@@ -28,6 +27,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_dataloader_faults._engine import _bpf
+from pytest_dataloader_faults._engine._announce import announce_fetches
 from pytest_dataloader_faults._engine._channel import Channel
 from pytest_dataloader_faults._engine._linux import (
     ARCHITECTURES,
@@ -35,8 +35,10 @@ from pytest_dataloader_faults._engine._linux import (
     SYSCALLS,
     filter_this_process,
     map_over,
+    wait_holding_the_lock,
 )
 from pytest_dataloader_faults._engine._paths import Matcher
+from pytest_dataloader_faults._engine._plan import Needs
 
 _MAX_LISTED = 60
 _MAX_SPAN = 8192
@@ -51,8 +53,7 @@ class Posting:
     address: str
     supervisor: int
     globs: tuple[str, ...]
-    every_descriptor: bool
-    every_stat: bool
+    needs: Needs
     stacks: str | None = None
 
     def connect(self) -> Channel:
@@ -83,15 +84,24 @@ class Armed:
     def begin(self) -> None:
         """Tell that a fetch begins, and wait for leave to go on."""
         self._begun += 1
-        self._channel.send({"begin": self._begun})
-        self._channel.receive()
+        self._ask({"begin": self._begun})
+
+    def begin_sample(self, sample: int) -> None:
+        """Tell that a sample begins, and wait for leave to go on."""
+        self._ask({"sample": sample})
+
+    def _ask(self, question: dict[str, Any]) -> None:
+        self._channel.send(question)
+        while "close" not in (answer := self._channel.receive())[0]:
+            _suffer(answer[0], self._channel.fileno())
+        _obey(*answer, mapped=[])
 
     def end(self, *, ended: bool) -> None:
         """Tell that the fetch is over; *ended*: there are no more."""
         self._channel.send({"done": self._begun, "ended": ended})
 
 
-def arm(posting: Posting, worker: int) -> Armed:
+def arm(posting: Posting, worker: int, loader: int) -> Armed:
     """Filter this process. What it already holds is dealt with as the supervisor orders."""
     matches = Matcher(posting.globs) if posting.globs else lambda _path: False
     held = list(_held_files(matches))
@@ -99,6 +109,7 @@ def arm(posting: Posting, worker: int) -> Armed:
     base, limit = _high_numbers()
     hello = {
         "worker": worker,
+        "loader": loader,
         "pid": os.getpid(),
         "held": held,
         "mapped": [each.path for each in mapped],
@@ -115,18 +126,21 @@ def arm(posting: Posting, worker: int) -> Armed:
 def _hand_over(channel: Channel, posting: Posting, hello: dict[str, Any]) -> None:
     listed = [fd for fd, _path in hello["held"]]
     base = hello["base"]
-    if len(listed) > _MAX_LISTED:  # A program has at most 4096 instructions.
+    if posting.needs.low:
+        base, listed = 0, []
+    elif len(listed) > _MAX_LISTED:  # A program has at most 4096 instructions.
         base, listed = min(listed), []
     program = _bpf.program(
         SYSCALLS[MACHINE],
         ARCHITECTURES[MACHINE],
         base=base,
         held=listed,
-        every_descriptor=posting.every_descriptor,
-        every_stat=posting.every_stat,
+        descriptors=posting.needs.descriptors,
+        stats=posting.needs.stats,
+        room=posting.needs.room,
     )
     listener = filter_this_process(program, posting.supervisor)
-    channel.send(hello, [listener, *listed])
+    channel.send(hello, [listener, *(fd for fd, _path in hello["held"][:_MAX_LISTED])])
     os.close(listener)
 
 
@@ -175,6 +189,14 @@ def _obey(orders: dict[str, Any], descriptors: list[int], mapped: list[Mapping])
         os.close(fd)
 
 
+def _suffer(task: dict[str, Any], channel: int) -> None:
+    """Leave, or stand still until the supervisor writes again."""
+    if "exit" in task:
+        os._exit(task["exit"])
+    if task["hold"]:
+        wait_holding_the_lock(channel)
+
+
 def _exchange(fd: int, source: int) -> None:
     """Make *fd* a descriptor of *source*'s file, at the same offset."""
     offset = os.lseek(fd, 0, os.SEEK_CUR)
@@ -187,8 +209,9 @@ def _exchange(fd: int, source: int) -> None:
 class ArmWorker:
     """A ``worker_init_fn`` that arms its worker and then runs the user's own."""
 
-    def __init__(self, posting: Posting, then: Callable[[int], object] | None) -> None:
+    def __init__(self, posting: Posting, loader: int, then: Callable[[int], object] | None) -> None:
         self._posting = posting
+        self._loader = loader
         self._then = then
 
     def __call__(self, worker: int) -> None:
@@ -196,7 +219,8 @@ class ArmWorker:
         if self._posting.stacks is not None:
             _dump_stacks_on_signal(self._posting.stacks)
         atexit.register(_let_feeders_end)
-        announce_fetches(arm(self._posting, worker))
+        armed = arm(self._posting, worker, self._loader)
+        announce_fetches(armed, samples=self._posting.needs.samples)
         if self._then is not None:
             self._then(worker)
 
@@ -206,33 +230,6 @@ def _let_feeders_end() -> None:
     for thread in threading.enumerate():
         if thread.name == "QueueFeederThread":
             thread.join(_FEEDER_SECONDS)
-
-
-def announce_fetches(armed: Armed) -> None:
-    """Let *armed* hear of each fetch of this process, by torch's own fetchers.
-
-    torch/utils/data/_utils/fetch.py: one class for map-style and one for iterable datasets.
-    """
-    from torch.utils.data._utils import fetch
-
-    for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
-        fetcher.fetch = _announced(fetcher.fetch, armed)  # type: ignore[method-assign]
-
-
-def _announced(fetch: Callable[..., Any], armed: Armed) -> Callable[..., Any]:
-    @functools.wraps(fetch)
-    def announced(self: Any, index: Any) -> Any:
-        armed.begin()
-        ended = False
-        try:
-            return fetch(self, index)
-        except StopIteration:
-            ended = True
-            raise
-        finally:
-            armed.end(ended=ended)
-
-    return announced
 
 
 def _dump_stacks_on_signal(path: str) -> None:

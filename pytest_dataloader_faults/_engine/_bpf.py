@@ -41,6 +41,10 @@ READS = {
 """System calls that read a file, and which argument is its descriptor."""
 STATS = {"stat": None, "lstat": None, "newfstatat": 3, "statx": 2}
 """System calls that look at a file by its path, and which argument has their AT_* flags."""
+ROOM = ("fallocate",)
+"""The system call by which torch reserves shared memory."""
+BLIND = ("io_uring_setup",)
+"""System calls that begin what no filter sees."""
 DUPLICATES = {"dup": 0, "dup2": 0, "dup3": 0, "fcntl": 0}
 
 
@@ -77,7 +81,7 @@ def _unless_flag(index: int | None, flag: int) -> bytes:
 
 def _body(name: str, base: int, held: Iterable[int], every_descriptor: bool) -> bytes:
     """What to do when the call is *name*; ends in a return on every path."""
-    if name in OPENS or name in ALLOCATORS:
+    if name in (*OPENS, *ALLOCATORS, *ROOM, *BLIND):
         return _NOTIFY
     if name in STATS:
         return _unless_flag(STATS[name], AT_EMPTY_PATH) + _NOTIFY
@@ -98,23 +102,25 @@ def program(
     *,
     base: int,
     held: Iterable[int] = (),
-    every_descriptor: bool = False,
-    every_stat: bool = False,
+    descriptors: bool = False,
+    stats: bool = False,
+    room: bool = False,
 ) -> bytes:
     """The filter, as an array of struct sock_filter.
 
     *syscalls* maps names to numbers; names this machine does not have are left out.
-    *every_descriptor* also hands over the calls that make a descriptor of any kind, *every_stat*
-    those that ask for a file's size by its path.
+    *descriptors* also hands over the calls that make a descriptor of any kind, *stats* those that
+    ask for a file's size by its path, *room* those that reserve shared memory.
     """
     held = tuple(held)
-    more = (*(ALLOCATORS if every_descriptor else ()), *(STATS if every_stat else ()))
-    names = (*OPENS, *READS, *DUPLICATES, *more)
+    wanted = ((ALLOCATORS, descriptors), (STATS, stats), (ROOM, room))
+    more = (name for names, is_wanted in wanted if is_wanted for name in names)
+    names = (*OPENS, *READS, *DUPLICATES, *BLIND, *more)
     code = _instruction(_LOAD, _ARCHITECTURE) + _instruction(_JEQ, architecture, 1, 0) + _ALLOW
     code += _instruction(_LOAD, _NUMBER)
     for name in names:
         if name in syscalls:
-            body = _body(name, base, held, every_descriptor)
+            body = _body(name, base, held, descriptors)
             code += _skip_unless(syscalls[name], body)
     return code + _ALLOW
 

@@ -48,8 +48,7 @@ class Link:
             address,
             self._process.pid,
             plan.globs,
-            plan.every_descriptor,
-            plan.every_stat,
+            plan.needs,
             stacks,
         )
 
@@ -78,10 +77,10 @@ class Link:
                 if not self._closed:
                     self._channel.send(message)
 
-    def drain(self, sent: dict[int, int]) -> None:
+    def drain(self, loader: int, sent: dict[int, int]) -> None:
         """Wait until every live worker has made the batches it was asked for, or is stuck."""
         with contextlib.suppress(TimeoutError):
-            self._ask({"drain": sent}, "drained")
+            self._ask({"drain": loader, "sent": sent}, "drained")
 
     def report(self, *, finish: bool = False) -> dict[str, Any]:
         """What has happened so far; *finish*: and inject nothing from now on."""

@@ -1,8 +1,11 @@
-"""When deaths happen [runs in the supervisor]."""
+"""When deaths happen, and when what hangs goes on [runs in the supervisor]."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
+
+Action = Callable[[], None]
 
 
 class Gates:
@@ -10,37 +13,49 @@ class Gates:
 
     Without that, the number of batches delivered before a death would depend on timing, and torch's
     error would be one of five (the handover of an earlier batch may break instead).
+
+    Several loaders may be at work; each has a number, and its workers' ids begin at 0.
     """
 
     def __init__(self) -> None:
-        self._held: list[tuple[int, int, Callable[[], None]]] = []
-        self._waited: dict[int, int] = {}
-        self._open = False
+        self._held: list[tuple[int, int, int, Action]] = []
+        self._waited: dict[tuple[int, int], int] = {}
+        self._open: set[int] = set()
+        self._stuck: defaultdict[int, list[Action]] = defaultdict(list)
 
-    def hold(self, worker: int, nth: int, action: Callable[[], None]) -> None:
-        """Do *action* once the loader waits for the *nth* batch of *worker*."""
-        self._held.append((worker, nth, action))
+    def hold(self, loader: int, worker: int, nth: int, action: Action) -> None:
+        """Do *action* once *loader* waits for the *nth* batch of *worker*."""
+        self._held.append((loader, worker, nth, action))
         self._let_go()
 
-    def waiting(self, worker: int, nth: int) -> None:
-        """The loader waits for the *nth* batch of *worker*."""
-        self._waited[worker] = nth
+    def stick(self, loader: int, let_go: Action) -> None:
+        """Something of *loader*'s workers hangs; *let_go* ends that."""
+        self._stuck[loader].append(let_go)
+
+    def waiting(self, loader: int, worker: int, nth: int) -> None:
+        """*loader* waits for the *nth* batch of *worker*."""
+        self._waited[loader, worker] = nth
         self._let_go()
 
-    def restart(self) -> None:
-        """A new iterator begins, with batches counted anew."""
-        self.open_all()
-        self._waited.clear()
-        self._open = False
-
-    def open_all(self) -> None:
-        """The loader waits for nothing any more."""
-        self._open = True
+    def open(self, loader: int) -> None:
+        """*loader* waits for nothing any more."""
+        self._open.add(loader)
         self._let_go()
+
+    def release(self, loader: int) -> None:
+        """*loader* is at its end: nothing of it may hang any longer."""
+        self.open(loader)
+        for let_go in self._stuck.pop(loader, []):
+            let_go()
+
+    def release_all(self) -> None:
+        """The scope is at its end."""
+        for loader in {each[0] for each in self._held} | set(self._stuck):
+            self.release(loader)
 
     def _let_go(self) -> None:
         for entry in list(self._held):
-            worker, nth, action = entry
-            if self._open or self._waited.get(worker, 0) >= nth:
+            loader, worker, nth, action = entry
+            if loader in self._open or self._waited.get((loader, worker), 0) >= nth:
                 self._held.remove(entry)
                 action()

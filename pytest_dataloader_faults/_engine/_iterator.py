@@ -1,13 +1,16 @@
-"""A loader's iterator that arms its workers and says how far it is [runs where the loader does].
+"""Loaders' iterators that arm their workers and say how far they are [runs where the loader does].
 
 torch/utils/data/dataloader.py: ``DataLoader._get_iterator`` makes the iterator; ``_get_data``
 waits for the batch ``_rcvd_idx``; ``_try_put_index`` asks a worker for the batch ``_send_idx`` and
-notes that worker in ``_task_info``.
+notes that worker in ``_task_info``. Subclasses, such as torchdata's StatefulDataLoader, make
+iterators of classes of their own, which derive from torch's; so an iterator is made as it always
+is, and then becomes one of a class derived from its own.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,49 +18,56 @@ from multiprocessing.util import get_temp_dir
 from typing import Any
 
 from torch.utils.data import DataLoader
-from torch.utils.data import dataloader as torch_dataloader
 
-from pytest_dataloader_faults._engine._arm import ArmWorker, announce_fetches, arm
+from pytest_dataloader_faults._engine._announce import announce_fetches
+from pytest_dataloader_faults._engine._arm import ArmWorker, arm
 from pytest_dataloader_faults._engine._client import Link
+from pytest_dataloader_faults._engine._exhaustion import Exhaustion
+from pytest_dataloader_faults._engine._plan import Plan
 from pytest_dataloader_faults.exceptions import InjectionError, InvalidArgumentError
+
+_Make = Callable[[DataLoader[Any]], Any]
 
 
 class Watch:
     """What the iterators of one scope share."""
 
     def __init__(
-        self, link: Link, on_error: Callable[[BaseException], None], *, here: bool
+        self, link: Link, plan: Plan, on_error: Callable[[BaseException], None], *, here: bool
     ) -> None:
         self.link = link
+        self.exhaustion = Exhaustion(plan)
         self.on_error = on_error
         self.here = here
         """Whether this very process may be armed, which is for good: only a trial's may."""
         self.iterators = 0
-        self.sent: Counter[int] = Counter()
         self.failed: list[Any] = []
+        self._needs = plan.needs
+        self._latest: Any = None
         self._armed_process: int | None = None
+        self._making = False
 
-    def iterator(self, loader: DataLoader[Any]) -> Any:
-        """What ``iter(loader)`` gives in this scope."""
+    def iterator(self, loader: DataLoader[Any], make: _Make) -> Any:
+        """What ``iter(loader)`` gives in this scope, where *make* makes it elsewhere."""
+        if self._making:  # A subclass has asked its base class.
+            return make(loader)
         self.iterators += 1
-        self.sent.clear()
-        self.link.tell({"restart": True})
         get_temp_dir()  # This process's, which it removes; a worker that is killed leaves its own.
-        if loader.num_workers > 0:
-            return _iterator_class()(loader, self)
-        if not self.here:
-            message = (
-                "inject() reaches worker processes, but this DataLoader has num_workers=0 and would"
-                " read in this process, which is never filtered. Use num_workers=1 or more, or"
-                " run_trial(), which runs the loader in a process of its own"
-            )
-            raise InjectionError(message)
-        self._arm_this_process()
-        return _single_process_class()(loader, self)
+        if not loader.num_workers:
+            self._arm_this_process()
+            return _watched(make(loader), self, self.iterators)
+        self._making = True
+        try:
+            with _arming(loader, self.link, self.iterators):
+                self._latest = _watched(make(loader), self, self.iterators)
+        finally:
+            self._making = False
+        return self._latest
 
     def drain(self) -> None:
         """Wait until the workers have done all that the latest iterator asked of them."""
-        self.link.drain(dict(self.sent))
+        if self._latest is not None:
+            self.link.drain(self._latest._number, dict(self._latest._sent))
 
     def end_failed(self) -> None:
         """End the workers of iterators that raised, so that they do not outlive the scope.
@@ -70,9 +80,35 @@ class Watch:
             self.failed.pop()._shutdown_workers()
 
     def _arm_this_process(self) -> None:
+        if not self.here:
+            message = (
+                "inject() reaches worker processes, but this DataLoader has num_workers=0 and would"
+                " read in this process, which is never filtered. Use num_workers=1 or more, or"
+                " run_trial(), which runs the loader in a process of its own"
+            )
+            raise InjectionError(message)
         if self._armed_process != os.getpid():
             self._armed_process = os.getpid()
-            announce_fetches(arm(self.link.posting, 0))
+            armed = arm(self.link.posting, 0, self.iterators)
+            announce_fetches(armed, samples=self._needs.samples)
+
+
+def _watched(iterator: Any, watch: Watch, number: int) -> Any:
+    """*iterator*, of a class that tells *watch* what it does."""
+    iterator._watch, iterator._number = watch, number
+    iterator._sent, iterator._ordinals = Counter(), {}
+    if not hasattr(iterator, "_task_info"):
+        iterator.__class__ = _derived(_Watched, iterator.__class__)
+        return iterator
+    iterator.__class__ = _derived(_WatchedWorkers, iterator.__class__)
+    for index in sorted(iterator._task_info):  # Asked for while it was made.
+        iterator._note_sent(index)
+    return iterator
+
+
+@functools.cache
+def _derived(mixin: Any, base: Any) -> Any:
+    return type(f"Watched{base.__name__}", (mixin, base), {})
 
 
 class _Watched:
@@ -82,7 +118,8 @@ class _Watched:
 
     def __next__(self) -> Any:
         try:
-            return super().__next__()  # type: ignore[misc]  # of torch's iterator
+            with self._watch.exhaustion.holds():
+                return super().__next__()  # type: ignore[misc]  # of torch's iterator
         except StopIteration:
             raise
         except Exception as error:
@@ -92,49 +129,43 @@ class _Watched:
             raise
 
 
-def _single_process_class() -> Any:
-    class WatchedSingle(_Watched, torch_dataloader._SingleProcessDataLoaderIter):
-        def __init__(self, loader: DataLoader[Any], watch: Watch) -> None:
-            self._watch = watch
-            super().__init__(loader)
+class _WatchedWorkers(_Watched):
+    """Mixed into those that have workers."""
 
-    return WatchedSingle
+    _number: int
+    _sent: Counter[int]
+    _ordinals: dict[int, tuple[int, int]]
+    _send_idx: int
+    _rcvd_idx: int
+    _task_info: dict[int, Any]
 
+    def _note_sent(self, index: int) -> None:
+        worker = self._task_info[index][0]
+        self._sent[worker] += 1
+        self._ordinals[index] = (worker, self._sent[worker])
 
-def _iterator_class() -> Any:
-    class WatchedMulti(_Watched, torch_dataloader._MultiProcessingDataLoaderIter):
-        def __init__(self, loader: DataLoader[Any], watch: Watch) -> None:
-            self._watch = watch
-            self._ordinals: dict[int, tuple[int, int]] = {}
-            with _arming(loader, watch.link):
-                super().__init__(loader)
+    def _try_put_index(self) -> None:
+        before = self._send_idx
+        super()._try_put_index()  # type: ignore[misc]
+        if self._send_idx > before:
+            self._note_sent(before)
 
-        def _try_put_index(self) -> None:
-            before = self._send_idx
-            super()._try_put_index()
-            if self._send_idx > before:
-                worker = self._task_info[before][0]
-                self._watch.sent[worker] += 1
-                self._ordinals[before] = (worker, self._watch.sent[worker])
+    def _get_data(self) -> Any:
+        if self._rcvd_idx in self._ordinals:
+            worker, nth = self._ordinals[self._rcvd_idx]
+            self._watch.link.tell({"loader": self._number, "waiting": worker, "nth": nth})
+        return super()._get_data()  # type: ignore[misc]
 
-        def _get_data(self) -> Any:
-            if self._rcvd_idx in self._ordinals:
-                worker, nth = self._ordinals[self._rcvd_idx]
-                self._watch.link.tell({"waiting": worker, "nth": nth})
-            return super()._get_data()  # type: ignore[no-untyped-call]
-
-        def _shutdown_workers(self) -> None:
-            self._watch.link.tell({"release": True})
-            super()._shutdown_workers()
-
-    return WatchedMulti
+    def _shutdown_workers(self) -> None:
+        self._watch.link.tell({"release": self._number})
+        super()._shutdown_workers()  # type: ignore[misc]
 
 
 @contextlib.contextmanager
-def _arming(loader: DataLoader[Any], link: Link) -> Iterator[None]:
+def _arming(loader: DataLoader[Any], link: Link, number: int) -> Iterator[None]:
     """While workers start, have them arm themselves before the user's own ``worker_init_fn``."""
     own = loader.worker_init_fn
-    loader.worker_init_fn = ArmWorker(link.posting, own)
+    loader.worker_init_fn = ArmWorker(link.posting, number, own)
     try:
         yield
     finally:
@@ -144,19 +175,31 @@ def _arming(loader: DataLoader[Any], link: Link) -> Iterator[None]:
 @contextlib.contextmanager
 def watched(watch: Watch) -> Iterator[None]:
     """Every iterator that a DataLoader makes in this scope is *watch*'s."""
-    original = DataLoader._get_iterator
-    if original.__module__ == __name__:
+    if hasattr(DataLoader._get_iterator, "__wrapped__"):
         message = (
             "faults are armed already in this process: give all of them to one inject(), or to one"
             " FaultInjector, since a worker can be armed once only"
         )
         raise InvalidArgumentError(message)
-
-    def get_iterator(loader: DataLoader[Any]) -> Any:
-        return watch.iterator(loader)
-
-    DataLoader._get_iterator = get_iterator  # type: ignore[method-assign, assignment]
-    try:
+    with contextlib.ExitStack() as patches:
+        for kind in _with_iterators_of_their_own(DataLoader):
+            original = kind._get_iterator
+            patches.callback(setattr, kind, "_get_iterator", original)
+            kind._get_iterator = _watching(watch, original)
         yield
-    finally:
-        DataLoader._get_iterator = original  # type: ignore[method-assign]
+
+
+def _watching(watch: Watch, original: _Make) -> _Make:
+    @functools.wraps(original)
+    def get_iterator(loader: DataLoader[Any]) -> Any:
+        return watch.iterator(loader, original)
+
+    return get_iterator
+
+
+def _with_iterators_of_their_own(kind: Any) -> Iterator[Any]:
+    """*kind* and those of its subclasses that make their iterators themselves."""
+    if "_get_iterator" in vars(kind):
+        yield kind
+    for each in kind.__subclasses__():
+        yield from _with_iterators_of_their_own(each)

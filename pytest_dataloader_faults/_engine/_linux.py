@@ -82,14 +82,15 @@ ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X86_64 = {
     "read": 0, "open": 2, "stat": 4, "lstat": 6, "mmap": 9, "pread64": 17, "readv": 19, "dup": 32,
     "dup2": 33, "sendfile": 40, "socket": 41, "socketpair": 53, "fcntl": 72, "openat": 257,
-    "newfstatat": 262, "splice": 275, "dup3": 292, "pipe2": 293, "preadv": 295, "seccomp": 317,
-    "memfd_create": 319, "copy_file_range": 326, "preadv2": 327, "statx": 332, "openat2": 437,
+    "newfstatat": 262, "splice": 275, "fallocate": 285, "dup3": 292, "pipe2": 293, "preadv": 295,
+    "seccomp": 317, "memfd_create": 319, "copy_file_range": 326, "preadv2": 327, "statx": 332,
+    "io_uring_setup": 425, "openat2": 437,
 }  # fmt: skip
 _AARCH64 = {
-    "dup": 23, "dup3": 24, "fcntl": 25, "openat": 56, "pipe2": 59, "read": 63, "readv": 65,
-    "pread64": 67, "preadv": 69, "sendfile": 71, "splice": 76, "newfstatat": 79, "socket": 198,
-    "socketpair": 199, "mmap": 222, "seccomp": 277, "memfd_create": 279, "copy_file_range": 285,
-    "preadv2": 286, "statx": 291, "openat2": 437,
+    "dup": 23, "dup3": 24, "fcntl": 25, "fallocate": 47, "openat": 56, "pipe2": 59, "read": 63,
+    "readv": 65, "pread64": 67, "preadv": 69, "sendfile": 71, "splice": 76, "newfstatat": 79,
+    "socket": 198, "socketpair": 199, "mmap": 222, "seccomp": 277, "memfd_create": 279,
+    "copy_file_range": 285, "preadv2": 286, "statx": 291, "io_uring_setup": 425, "openat2": 437,
 }  # fmt: skip
 SYSCALLS = {"x86_64": _X86_64, "aarch64": _AARCH64}
 MACHINE = os.uname().machine
@@ -173,6 +174,15 @@ def notification_sizes() -> tuple[int, int, int]:
     check(_libc.syscall(number, int(Seccomp.GET_NOTIF_SIZES), 0, buffer), "GET_NOTIF_SIZES")
     first, second, third = SIZES.unpack(buffer.raw)
     return first, second, third
+
+
+def wait_holding_the_lock(fd: int) -> None:
+    """Wait in poll(2) until *fd* can be read, and keep the interpreter lock meanwhile."""
+    readable, forever = 1, -1
+    entry = ctypes.create_string_buffer(struct.pack("=ihh", fd, readable, 0))
+    poll = ctypes.PyDLL(None).poll
+    while poll(entry, ctypes.c_ulong(1), ctypes.c_int(forever)) < 0:  # A signal came.
+        pass
 
 
 def read_memory(pid: int, address: int, length: int) -> bytes:

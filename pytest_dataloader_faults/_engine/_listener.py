@@ -71,25 +71,32 @@ class Listener:
         """Answer with a result; the call is not made."""
         self._send(RESPONSE.pack(call.id, value, 0, 0))
 
-    def give(self, call: Call, source: int, number: int, *, close_on_exec: bool) -> None:
-        """Put *source* at descriptor *number* of the caller and answer with that number."""
-        self._add(call, source, number, ADDFD_SETFD | ADDFD_SEND, close_on_exec)
+    def give(self, call: Call, source: int, number: int | None, *, close_on_exec: bool) -> int:
+        """Put *source* at descriptor *number* of the caller and answer with it.
+
+        None: at the lowest that is free there; returned is which one that was. EMFILE is raised if
+        there is none; the call then still waits.
+        """
+        if number is None:
+            return self._add(call, source, 0, ADDFD_SEND, close_on_exec)
+        return self._add(call, source, number, ADDFD_SETFD | ADDFD_SEND, close_on_exec)
 
     def replace(self, call: Call, source: int, number: int) -> None:
         """Put *source* at descriptor *number* of the caller; the call still waits."""
         self._add(call, source, number, ADDFD_SETFD, close_on_exec=True)
 
-    def _add(self, call: Call, source: int, number: int, flags: int, close_on_exec: bool) -> None:
+    def _add(self, call: Call, source: int, number: int, flags: int, close_on_exec: bool) -> int:
         mode = os.O_CLOEXEC if close_on_exec else 0
         request = ADDFD.pack(call.id, flags, source, number, mode)
-        self._ioctl(Ioctl.ADDFD, request)
+        return self._ioctl(Ioctl.ADDFD, request)
 
     def _send(self, response: bytes) -> None:
         self._ioctl(Ioctl.SEND, response)
 
-    def _ioctl(self, request: Ioctl, argument: bytes) -> None:
-        try:
-            fcntl.ioctl(self.fd, request, argument)
+    def _ioctl(self, request: Ioctl, argument: bytes) -> int:
+        try:  # With a mutable argument the result is the call's own.
+            return int(fcntl.ioctl(self.fd, request, bytearray(argument), True))
         except OSError as error:
             if error.errno != errno.ENOENT:  # The caller died; nobody waits for this answer.
                 raise
+            return -1

@@ -29,14 +29,18 @@ def _excluded_folders() -> tuple[str, ...]:
     return (*_SYSTEM, *(f"{folder}/" for folder in python if folder), *own)
 
 
+def _is_code(path: str) -> bool:
+    return path.endswith(_CODE) or ".so." in path
+
+
+def is_package_data(path: str) -> bool:
+    """Whether *path* is left out, and yet might be what a dataset reads: data in a package."""
+    return is_excluded(path) and not _is_code(path) and not path.startswith(_SYSTEM)
+
+
 def is_excluded(path: str) -> bool:
     """Whether *path* is a system, package or code file, which no dataset means by its data."""
-    return (
-        path.startswith(_excluded_folders())
-        or path.endswith(_CODE)
-        or ".so." in path
-        or "/site-packages/" in path
-    )
+    return path.startswith(_excluded_folders()) or _is_code(path) or "/site-packages/" in path
 
 
 class Matcher:
@@ -46,6 +50,10 @@ class Matcher:
         self._match = re.compile("|".join(map(fnmatch.translate, globs))).match
         asked = (_WILD.split(glob, maxsplit=1)[0] for glob in globs)
         self._asked = tuple(prefix for prefix in asked if prefix and is_excluded(prefix))
+
+    def means(self, path: str) -> bool:
+        """Whether *path*, absolute, is meant, were nothing left out."""
+        return self._match(path) is not None
 
     def __call__(self, path: str) -> bool:
         """Whether *path*, absolute, is meant."""

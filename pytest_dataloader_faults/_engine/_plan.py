@@ -6,35 +6,71 @@ worker on its own, since a count over racing workers would not be the same twice
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults._engine._paths import Matcher, is_excluded
-from pytest_dataloader_faults.faults import DescriptorExhaustion, Fault, TruncatedFile, WorkerKilled
+from pytest_dataloader_faults.faults import (
+    DescriptorExhaustion,
+    Fault,
+    HungRead,
+    ReadError,
+    SharedMemoryExhaustion,
+    ShortRead,
+    SlowRead,
+    TruncatedFile,
+)
+from pytest_dataloader_faults.faults._workers import InOneWorker
 
 MAX_FIRINGS = 200
 """Firings kept in full per fault and worker; beyond, they are only counted."""
+READ_FAULTS = (ReadError, ShortRead, SlowRead, HungRead)
+"""Those that happen in a read, so that reads of the file have to be seen."""
+_OF_WORKERS = (InOneWorker, DescriptorExhaustion, SharedMemoryExhaustion)
 
 AnyFault = TypeVar("AnyFault", bound=Fault)
 
 
 @dataclass(frozen=True)
+class Needs:
+    """What a plan needs of the filter and of the worker. Picklable, for the worker."""
+
+    descriptors: bool = False
+    """Calls that make descriptors of any kind."""
+    stats: bool = False
+    """Calls that ask for the size that a path has, since it is to be another."""
+    room: bool = False
+    """fallocate(2), by which torch reserves shared memory."""
+    low: bool = False
+    """Followed files keep low numbers, since high ones lie above a lowered limit."""
+    samples: bool = False
+    """The worker tells of each sample it begins."""
+
+
+@dataclass(frozen=True)
 class Plan:
-    """The schedule of one scope; *watch* asks for every data file to be followed (recon)."""
+    """The schedule of one scope.
+
+    *watch* asks for every data file to be followed (recon); *seed* is of faults drawn at random.
+    """
 
     faults: tuple[Fault, ...]
     watch: bool = False
+    seed: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data for JSON."""
-        return {"faults": [vocabulary.to_dict(each) for each in self.faults], "watch": self.watch}
+        faults = [vocabulary.to_dict(each) for each in self.faults]
+        return {"faults": faults, "watch": self.watch, "seed": self.seed}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Plan:
         """The plan that ``to_dict`` made *data* from."""
-        return cls(tuple(vocabulary.from_dict(each) for each in data["faults"]), data["watch"])
+        faults = tuple(vocabulary.from_dict(each) for each in data["faults"])
+        return cls(faults, data["watch"], data["seed"])
 
     @property
     def globs(self) -> tuple[str, ...]:
@@ -44,28 +80,35 @@ class Plan:
         return tuple(glob for each in self.faults if has_files(each) for glob in each.globs)
 
     @property
-    def every_descriptor(self) -> bool:
-        """Whether calls that make descriptors of any kind have to be seen."""
-        return any(isinstance(each, DescriptorExhaustion) for each in self.faults)
+    def needs(self) -> Needs:
+        """What the filter has to hand over besides opens and reads of followed files."""
+        exhausted = self._has(DescriptorExhaustion)
+        return Needs(
+            descriptors=exhausted,
+            stats=self._has(TruncatedFile),
+            room=self._has(SharedMemoryExhaustion),
+            low=exhausted and any(has_files(each) for each in self.faults),
+            samples=any(each.sample is not None for each in self.faults),
+        )
 
-    @property
-    def every_stat(self) -> bool:
-        """Whether the size that a path has is to be another."""
-        return any(isinstance(each, TruncatedFile) for each in self.faults)
+    def _has(self, kind: type[Fault]) -> bool:
+        return any(isinstance(each, kind) for each in self.faults)
 
 
 def has_files(fault: Fault) -> bool:
     """Whether *fault* is about files."""
-    return not isinstance(fault, (DescriptorExhaustion, WorkerKilled))
+    return not isinstance(fault, _OF_WORKERS)
 
 
 @dataclass
-class Tally:
+class Tally(Generic[AnyFault]):
     """One fault in one worker process: how often its place was reached, and what it did there."""
 
-    fault: Fault
+    fault: AnyFault
     index: int
+    stream: random.Random = field(default_factory=random.Random)
     reached: int = 0
+    chosen: int = 0
     fired: int = 0
     firings: list[dict[str, Any]] = field(default_factory=list)
 
@@ -75,9 +118,20 @@ class Tally:
 
     def reach(self) -> bool:
         """Count one occurrence and say whether it is one that fires."""
+        fault = self.fault
         self.reached += 1
-        first, times = self.fault.nth, self.fault.times
-        return self.reached >= first and (times is None or self.reached < first + times)
+        since = self.reached - fault.nth
+        is_over = fault.times is not None and self.chosen >= fault.times
+        if since < 0 or since % fault.every or is_over:
+            return False
+        if fault.probability < 1 and self.stream.random() >= fault.probability:
+            return False
+        self.chosen += 1
+        return True
+
+    def to_dict(self) -> dict[str, Any]:
+        """The counters and firings, as plain data."""
+        return {"reached": self.reached, "fired": self.fired, "firings": self.firings}
 
     def fire(self, **what: Any) -> None:
         """Write down that the fault happened."""
@@ -86,19 +140,28 @@ class Tally:
             self.firings.append({"fault": self.index, **what})
 
 
+def tallies(plan: Plan, worker: int | None) -> list[Tally[Any]]:
+    """Fresh counters for *worker*, or for the loader's own process (None)."""
+    return [
+        Tally(fault, index, random.Random(f"{plan.seed}/{index}/{worker}"))
+        for index, fault in enumerate(plan.faults)
+    ]
+
+
 class Tallies:
     """The faults of a plan that concern one worker."""
 
     def __init__(self, plan: Plan, worker: int) -> None:
-        self.all = [Tally(fault, index) for index, fault in enumerate(plan.faults)]
+        self.all = tallies(plan, worker)
         self._concerned = [tally for tally in self.all if _concerns(tally.fault, worker)]
         self._watch = plan.watch
 
-    def of(self, kind: type[Fault]) -> Iterator[Tally]:
+    def of(self, kind: type[AnyFault]) -> Iterator[Tally[AnyFault]]:
         """The tallies of one kind of fault."""
-        return (tally for tally in self._concerned if isinstance(tally.fault, kind))
+        found = (tally for tally in self._concerned if isinstance(tally.fault, kind))
+        return cast("Iterator[Tally[AnyFault]]", found)
 
-    def about(self, kind: type[Fault], path: str) -> Iterator[Tally]:
+    def about(self, kind: type[AnyFault], path: str) -> Iterator[Tally[AnyFault]]:
         """The tallies of one kind of fault that mean *path*."""
         return (tally for tally in self.of(kind) if tally.matches(path))
 
@@ -106,14 +169,20 @@ class Tallies:
         """Whether a glob names the folder of *path*, which is left alone otherwise."""
         return any(tally.matches(path) for tally in self._concerned)
 
-    def follows(self, kind: type[Fault], path: str) -> bool:
+    def would_mean(self, path: str) -> bool:
+        """Whether only being excluded saves *path* from a fault."""
+        return any(tally.matches.means(path) for tally in self._concerned if has_files(tally.fault))
+
+    def follows(self, path: str) -> bool:
         """Whether reads of *path* have to be seen."""
         if self._watch and not is_excluded(path):
             return True
-        return any(True for _ in self.about(kind, path))
+        return any(True for kind in READ_FAULTS for _ in self.about(kind, path))
 
 
 def _concerns(fault: Fault, worker: int) -> bool:
-    if isinstance(fault, WorkerKilled):
-        return fault.worker in (None, worker)
+    if isinstance(fault, InOneWorker):
+        return fault.sample is not None or fault.worker in (None, worker)
+    if isinstance(fault, DescriptorExhaustion) and fault.where == "loader":
+        return False
     return fault.workers is None or worker in fault.workers

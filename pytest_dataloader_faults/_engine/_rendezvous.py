@@ -12,10 +12,11 @@ two readers meet. The first one is let go after a while, and after two such nobo
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
+
+from pytest_dataloader_faults._engine._delays import Delays
 
 CALLS = ("read", "readv")
 """The calls that read at the shared offset; pread(2) and mmap(2) do not."""
@@ -26,13 +27,14 @@ _DISAPPOINTMENTS = 2
 
 class _Waiting(NamedTuple):
     let_go: Callable[[], None]
-    until: float
+    end: int
 
 
 class Rendezvous:
     """Who waits at which file."""
 
-    def __init__(self) -> None:
+    def __init__(self, delays: Delays) -> None:
+        self._delays = delays
         self._waiting: dict[str, _Waiting] = {}
         self._met: Counter[str] = Counter()
         self._disappointed = 0
@@ -42,23 +44,15 @@ class Rendezvous:
         other = self._waiting.pop(path, None)
         if other is not None:
             self._met[path] += 1
+            self._delays.cancel(other.end)
             other.let_go()
             let_go()
         elif self._met[path] >= _MEETINGS or self._disappointed >= _DISAPPOINTMENTS:
             let_go()
         else:
-            self._waiting[path] = _Waiting(let_go, time.monotonic() + _PATIENCE)
+            end = self._delays.after(_PATIENCE, lambda: self._give_up(path))
+            self._waiting[path] = _Waiting(let_go, end)
 
-    def patience(self) -> float | None:
-        """Seconds until somebody has waited long enough; None if nobody waits."""
-        left = [each.until - time.monotonic() for each in self._waiting.values()]
-        return max(0.0, min(left)) if left else None
-
-    def expire(self, *, everybody: bool = False) -> None:
-        """Let go who has waited long enough."""
-        now = time.monotonic()
-        for path, each in list(self._waiting.items()):
-            if everybody or each.until <= now:
-                del self._waiting[path]
-                self._disappointed += 1
-                each.let_go()
+    def _give_up(self, path: str) -> None:
+        self._disappointed += 1
+        self._waiting.pop(path).let_go()

@@ -22,12 +22,15 @@ import sys
 import traceback
 from typing import Any
 
-from pytest_dataloader_faults._engine import _bodily
-from pytest_dataloader_faults._engine._answers import Means, answer
+from pytest_dataloader_faults._engine import _held
+from pytest_dataloader_faults._engine._answers import answer
+from pytest_dataloader_faults._engine._answers_to_reads import Means
 from pytest_dataloader_faults._engine._channel import Channel
+from pytest_dataloader_faults._engine._delays import Delays
 from pytest_dataloader_faults._engine._gates import Gates
 from pytest_dataloader_faults._engine._linux import MACHINE, SYSCALLS
 from pytest_dataloader_faults._engine._listener import Listener
+from pytest_dataloader_faults._engine._onset import Onset
 from pytest_dataloader_faults._engine._plan import Plan
 from pytest_dataloader_faults._engine._rendezvous import Rendezvous
 from pytest_dataloader_faults._engine._substitute import Substitutes
@@ -47,11 +50,11 @@ class Supervisor:
         self.plan = plan
         self.workers: list[WorkerState] = []
         self.errors: list[str] = []
-        self.gates = Gates()
         self.armed = True
         self.black_box: int | None = None
-        self.means = Means(Substitutes(), Rendezvous(), plan.watch)
-        self._draining: dict[int, int] | None = None
+        delays = Delays()
+        self.means = Means(Substitutes(), delays, Gates(), Rendezvous(delays), plan.watch)
+        self._draining: dict[str, Any] | None = None
         self._parent = os.pidfd_open(os.getppid())
         self._poll = select.epoll()
         self._actions: dict[int, Any] = {}
@@ -62,11 +65,11 @@ class Supervisor:
     def run(self) -> None:
         """Answer until nobody is left to be answered."""
         while self.control is not None or any(worker.alive for worker in self.workers):
-            for fd, events in self._poll.poll(self.means.rendezvous.patience()):
+            for fd, events in self._poll.poll(self.means.delays.patience()):
                 action = self._actions.get(fd)
                 if action is not None:  # It may have been removed by an earlier event.
                     action(events)
-            self.means.rendezvous.expire()
+            self.means.delays.expire()
             self._answer_drain()
 
     def _watch(self, fd: int, action: Any) -> None:
@@ -89,6 +92,7 @@ class Supervisor:
 
     def last_words(self) -> None:
         """End. A trial that is stuck or dead cannot ask for the report: leave it in the box."""
+        self._clear_away()
         if self.black_box is not None:
             report = json.dumps({"report": self.to_dict()}).encode()
             os.write(self.black_box, b"\n" + report + b"\n")
@@ -105,17 +109,22 @@ class Supervisor:
             self._obey(message)
 
     def _obey(self, message: dict[str, Any]) -> None:
+        gates = self.means.gates
         if "waiting" in message:
-            self.gates.waiting(message["waiting"], message["nth"])
-        elif "restart" in message:
-            self.gates.restart()
+            gates.waiting(message["loader"], message["waiting"], message["nth"])
         elif "release" in message:
-            self.gates.open_all()
+            self._release(message["release"])
         elif "drain" in message:
-            self.gates.open_all()
-            self._draining = {int(worker): count for worker, count in message["drain"].items()}
+            gates.open(message["drain"])
+            self._draining = message
         elif "report" in message:
             self._report(finish=message["finish"])
+
+    def _release(self, loader: int) -> None:
+        """*loader* ends its workers: from now on nothing befalls them, or holds them up."""
+        for worker in self.workers:
+            worker.armed = worker.armed and worker.loader != loader
+        self.means.gates.release(loader)
 
     def _report(self, *, finish: bool) -> None:
         """Tell what happened; *finish*: and inject nothing from now on."""
@@ -132,8 +141,17 @@ class Supervisor:
     def _disarm(self) -> None:
         """From now on, let everything pass."""
         self.armed = False
-        self.gates.open_all()
-        self.means.rendezvous.expire(everybody=True)
+        for worker in self.workers:
+            worker.armed = False
+        self.means.gates.release_all()
+        self.means.delays.expire(everything=True)
+        self._clear_away()
+
+    def _clear_away(self) -> None:
+        """Remove what torch leaves behind of shared memory that it did not get."""
+        for path in (path for worker in self.workers for path in worker.remains):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
 
     def _hang_up(self) -> None:
         assert self.control is not None
@@ -148,11 +166,9 @@ class Supervisor:
         """Tell the loader once every worker that is alive has done what it was sent."""
         if self._draining is None or self.control is None:
             return
-        latest = {worker.id: worker for worker in self.workers}
-        if all(
-            worker in latest and latest[worker].has_done(count)
-            for worker, count in self._draining.items()
-        ):
+        loader, sent = self._draining["drain"], self._draining["sent"]
+        latest = {str(each.id): each for each in self.workers if each.loader == loader}
+        if all(id_ in latest and latest[id_].has_done(count) for id_, count in sent.items()):
             self._draining = None
             self.control.send({"drained": True})
 
@@ -182,13 +198,14 @@ class Supervisor:
         self, hello: dict[str, Any], channel: Channel, listener: int, held: list[int]
     ) -> None:
         worker = WorkerState(hello, channel, Listener(listener, _NAMES), self.plan)
+        worker.armed = self.armed
         self.workers.append(worker)
         self._watch(listener, lambda events: self._on_call(worker, events))
         self._watch(channel.fileno(), lambda _events: self._on_messages(worker))
-        orders = _bodily.Orders()
+        orders = _held.Orders()
         try:
-            if self.armed:
-                orders = _bodily.orders(worker, hello, held, self.means.substitutes)
+            if worker.armed:
+                orders = _held.orders(worker, hello, held, self.means.substitutes)
         except Exception as error:  # noqa: BLE001  # whatever it is, it must be told
             self._failed(worker, None, error)
         channel.send(orders.message, orders.descriptors)
@@ -200,33 +217,25 @@ class Supervisor:
             self._lost(worker)
             return
         for message, _ in messages:
-            if "begin" in message:
+            if "sample" in message:
+                self._begin(worker, message["sample"])
+            elif "begin" in message:
                 worker.begun = message["begin"]
-                self._begin(worker)
+                self._begin(worker, None)
             else:
                 worker.done = message["done"]
                 worker.ended = worker.ended or message["ended"]
 
-    def _begin(self, worker: WorkerState) -> None:
-        """A fetch begins: the moment for what happens to the worker itself."""
+    def _begin(self, worker: WorkerState, sample: int | None) -> None:
+        onset = Onset(worker, sample, self.means.gates)
+        if not worker.armed:
+            onset.let_go()
+            return
         try:
-            if self.armed:
-                _bodily.exhaust(worker)
+            onset.meet()
         except Exception as error:  # noqa: BLE001  # whatever it is, it must be told
             self._failed(worker, None, error)
-        if self.armed and _bodily.is_to_die(worker):
-            self.gates.hold(worker.id, worker.begun, lambda: self._kill(worker))
-        else:
-            self._let_go(worker)
-
-    def _kill(self, worker: WorkerState) -> None:
-        if self.armed:
-            _bodily.kill(worker)
-        self._let_go(worker)
-
-    def _let_go(self, worker: WorkerState) -> None:
-        with contextlib.suppress(ConnectionError):  # It may be dead.
-            worker.channel.send({"go": True})
+            onset.let_go()
 
     def _lost(self, worker: WorkerState) -> None:
         worker.alive = False
@@ -242,7 +251,7 @@ class Supervisor:
         if call is None:
             return
         try:
-            if self.armed:
+            if worker.armed:
                 answer(worker, call, self.means)
             else:
                 worker.listener.go_on(call)
@@ -272,6 +281,7 @@ def main() -> None:
     """Serve the scope whose control socket, door and black box the starter hands over."""
     control = Channel(socket.socket(fileno=int(sys.argv[1])))
     door = socket.socket(fileno=int(sys.argv[2]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever drives the loader.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     message, _ = control.receive()

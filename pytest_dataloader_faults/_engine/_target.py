@@ -57,7 +57,12 @@ def _folder(call: Call) -> str:
     """What a relative path of *call* is relative to."""
     fd = signed(call.arguments[0])
     here = call.name in _WITHOUT_FOLDER or fd == AT_FDCWD
-    return os.readlink(f"/proc/{call.pid}/cwd" if here else f"/proc/{call.pid}/fd/{fd}")
+    return os.readlink(f"/proc/{call.pid}/cwd") if here else link_of(call.pid, fd)
+
+
+def link_of(pid: int, fd: int) -> str:
+    """What /proc says that descriptor *fd* of *pid* is."""
+    return os.readlink(f"/proc/{pid}/fd/{fd}")
 
 
 def signed(argument: int) -> int:

@@ -3,35 +3,40 @@
 from __future__ import annotations
 
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import Any, NamedTuple
 
 from pytest_dataloader_faults._engine._channel import Channel
 from pytest_dataloader_faults._engine._listener import Listener
 from pytest_dataloader_faults._engine._plan import Plan, Tallies, Tally
+from pytest_dataloader_faults._engine._substitute import Alteration
 from pytest_dataloader_faults._engine._target import Call, descriptors
-from pytest_dataloader_faults.faults import TruncatedFile
+from pytest_dataloader_faults.faults import CorruptedFile, TruncatedFile
 
 _COLLECT_ABOVE = 256
+OPENS_OF, READS_OF, BYTES_OF = range(3)
+"""Places in the counts that are kept per file."""
 
 
 class Followed(NamedTuple):
     """A file that a worker has open and whose reads are seen.
 
     *source* is our own duplicate; *inherited*: the worker had it when it was armed, so that other
-    workers may share its offset.
+    workers may share its offset. *link* is what /proc says of it where its number is a low one,
+    which the kernel gives away again once it is closed.
     """
 
     path: str
     source: int | None
     inherited: bool
+    link: str | None
 
 
-class Cut(NamedTuple):
-    """A file that TruncatedFile makes shorter: whose doing it is, and how many bytes are kept."""
+class Altered(NamedTuple):
+    """A file whose content is to be another: whose doing it is, and how it differs."""
 
-    tally: Tally
-    kept: int
+    tallies: list[Tally[Any]]
+    alteration: Alteration
 
 
 class WorkerState:
@@ -41,41 +46,56 @@ class WorkerState:
         self, hello: dict[str, Any], channel: Channel, listener: Listener, plan: Plan
     ) -> None:
         self.id: int = hello["worker"]
+        self.loader: int = hello["loader"]
         self.pid: int = hello["pid"]
         self.channel = channel
         self.listener = listener
         self.tallies = Tallies(plan, self.id)
+        self.low = plan.needs.low
         self.followed: dict[int, Followed] = {}
         self.opened: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
         self.begun = self.done = 0
-        self.alive = True
-        self.ended = False
+        self.alive = self.armed = True
+        self.ended = self.stuck = False
         self.limit: int | None = None
-        self.unreached: dict[str, int] = {}
+        self.remains: list[str] = []
+        """Files of shared memory that nobody will remove once their making has failed."""
+        self.unreached: Counter[str] = Counter()
         self._numbers = range(hello["base"], hello["limit"])
         self._next = 0
 
     def has_done(self, count: int) -> bool:
         """Whether nothing more is to come of the first *count* batches asked of it."""
-        return not self.alive or self.ended or self.done >= count
+        return not self.alive or self.stuck or self.ended or self.done >= count
 
-    def fire(self, tally: Tally, call: Call, path: str) -> None:
+    def fire(self, tally: Tally[Any], call: Call, path: str) -> None:
         """Write down that *tally*'s fault happened to *call*."""
         tally.fire(worker=self.id, pid=call.pid, call=call.name, path=path, fetch=self.begun)
 
-    def fire_here(self, tally: Tally, call: str, path: str | None = None) -> None:
+    def fire_here(self, tally: Tally[Any], call: str, path: str | None = None) -> None:
         """Write down that *tally*'s fault happened to the worker itself."""
         tally.fire(worker=self.id, pid=self.pid, call=call, path=path, fetch=self.begun)
 
-    def cut(self, path: str) -> Cut | None:
-        """The fault that makes *path* shorter, if one does; it has been reached by that."""
-        for tally in self.tallies.about(TruncatedFile, path):
-            assert isinstance(tally.fault, TruncatedFile)
+    def fire_altered(self, altered: Altered, call: str, path: str, pid: int | None = None) -> None:
+        """Write down that *path* was exchanged for one that differs."""
+        for tally in altered.tallies:
+            pid = self.pid if pid is None else pid
+            tally.fire(worker=self.id, pid=pid, call=call, path=path, fetch=self.begun)
+
+    def altered(self, path: str) -> Altered | None:
+        """The faults that change what is in *path*; they have been reached by that."""
+        size = os.stat(path).st_size
+        cuts = [*self.tallies.about(TruncatedFile, path)]
+        flips = [*self.tallies.about(CorruptedFile, path)]
+        both: list[Tally[Any]] = [*cuts, *flips]
+        for tally in both:
             tally.reached += 1
-            size = os.stat(path).st_size
-            if (kept := tally.fault.kept(size)) < size:
-                return Cut(tally, kept)
-        return None
+        cuts = [each for each in cuts if each.fault.kept(size) < size]
+        if not size or not (cuts or flips):
+            return None
+        kept = min((each.fault.kept(size) for each in cuts), default=None)
+        spots = tuple((each.fault.flips, each.fault.seed) for each in flips)
+        return Altered([*cuts, *flips], Alteration(kept, spots))
 
     def new_number(self, pid: int) -> int:
         """A high descriptor number that no process of this worker uses."""
@@ -93,18 +113,19 @@ class WorkerState:
         self, number: int, path: str, source: int | None, *, inherited: bool = False
     ) -> None:
         """Remember that *number* is *path*; *source* is ours from now on."""
-        self.followed[number] = Followed(path, source, inherited)
+        self._forget(number)
+        link = None
+        if inherited or self.low:
+            link = path if source is None else os.readlink(f"/proc/self/fd/{source}")
+        self.followed[number] = Followed(path, source, inherited, link)
 
     def followed_by(self, call: Call, number: int) -> Followed | None:
-        """The followed file that *number* is in the caller, if it is one.
-
-        A low number is the kernel's to give away again once it is closed, so look what it is now.
-        """
+        """The followed file that *number* is in the caller, if it is one."""
         followed = self.followed.get(number)
-        if followed is None or not followed.inherited:
+        if followed is None or followed.link is None:
             return followed
         try:
-            still = os.readlink(f"/proc/{call.pid}/fd/{number}") == followed.path
+            still = os.readlink(f"/proc/{call.pid}/fd/{number}") == followed.link
         except FileNotFoundError:
             still = False
         return followed if still else None
@@ -113,9 +134,12 @@ class WorkerState:
         """close(2) is not seen: look which numbers are still in use, when many have gathered."""
         live = descriptors(self.pid) | descriptors(pid)
         for number in [each for each in self.followed if each not in live]:
-            source = self.followed.pop(number).source
-            if source is not None:
-                os.close(source)
+            self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        followed = self.followed.pop(number, None)
+        if followed is not None and followed.source is not None:
+            os.close(followed.source)
 
     def to_dict(self) -> dict[str, Any]:
         """The facts, as plain data."""
@@ -125,8 +149,5 @@ class WorkerState:
             "fetches": self.begun,
             "files": {path: list(counts) for path, counts in self.opened.items()},
             "unreached": self.unreached,
-            "faults": [
-                {"reached": each.reached, "fired": each.fired, "firings": each.firings}
-                for each in self.tallies.all
-            ],
+            "faults": [each.to_dict() for each in self.tallies.all],
         }

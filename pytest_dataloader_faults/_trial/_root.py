@@ -27,14 +27,23 @@ from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     DescriptorExhaustion,
     Fault,
-    WorkerKilled,
+    SharedMemoryExhaustion,
     to_dict,
 )
+from pytest_dataloader_faults.faults._workers import InOneWorker
 from pytest_dataloader_faults.injection import Injection, arm
 from pytest_dataloader_faults.outcomes import Delivery, Raised
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
+
+
+_NEED_A_WORKER = (
+    InOneWorker,
+    DescriptorExhaustion,
+    SharedMemoryExhaustion,
+    ClosedDescriptor,
+)
 
 
 @dataclass(frozen=True)
@@ -81,6 +90,7 @@ class _Trial:
         self._probe("before")
         armed = arm(
             *self.job.faults,
+            seed=self.job.seed,
             watch_files=self.job.watch_files,
             here=True,
             stacks=stacks,
@@ -113,7 +123,7 @@ class _Trial:
             )
             raise InvalidArgumentError(message)
         for fault in self.job.faults:
-            if isinstance(fault, (WorkerKilled, DescriptorExhaustion, ClosedDescriptor)):
+            if isinstance(fault, _NEED_A_WORKER):
                 message = (
                     f"{fault!r} needs a worker process, but num_workers=0 has none."
                     " Use num_workers=1 or more"

@@ -56,6 +56,7 @@ def hold(
     ended = _wait(os.pidfd_open(child), [parent, asked_to_end], deadline)
     if ended == "deadline":
         _gather_stacks(stacks)
+        os.kill(child, signal.SIGSTOP)  # What hangs goes on without a supervisor: it is too late.
     died = _how_it_died(child) if ended == "ended" else None
     if died or ended == "deadline":
         _gather_report(journal)

@@ -6,7 +6,14 @@ import struct
 
 import pytest
 
-from pytest_dataloader_faults._engine._bpf import ALLOCATORS, DUPLICATES, OPENS, READS, program
+from pytest_dataloader_faults._engine._bpf import (
+    ALLOCATORS,
+    BLIND,
+    DUPLICATES,
+    OPENS,
+    READS,
+    program,
+)
 from pytest_dataloader_faults._engine._linux import (
     ARCHITECTURES,
     F_DUPFD,
@@ -152,7 +159,7 @@ def test_fcntl_is_handed_over_when_it_duplicates(machine, fd, command, expected)
 )
 def test_every_new_descriptor_is_seen_when_asked(machine, name):
     """Calls that make one are handed over for DescriptorExhaustion, and only then."""
-    assert answer(machine, name, 3, 0, every_descriptor=True) == "USER_NOTIF"
+    assert answer(machine, name, 3, 0, descriptors=True) == "USER_NOTIF"
     assert answer(machine, name, 3, 0) == "ALLOW"
 
 
@@ -160,7 +167,7 @@ def test_every_new_descriptor_is_seen_when_asked(machine, name):
 def test_another_architecture_is_left_alone(machine, name):
     """Its numbers mean other calls."""
     other = next(each for each in MACHINES if each != machine)
-    code = program(SYSCALLS[machine], ARCHITECTURES[machine], base=0, every_descriptor=True)
+    code = program(SYSCALLS[machine], ARCHITECTURES[machine], base=0, descriptors=True)
     decision = decide(code, SYSCALLS[machine][name], ARCHITECTURES[other], (0, 0))
     assert decision is Return.ALLOW
 
@@ -168,8 +175,8 @@ def test_another_architecture_is_left_alone(machine, name):
 @pytest.mark.parametrize("machine", MACHINES)
 def test_calls_that_are_not_named_are_left_alone(machine):
     """Whatever their number."""
-    code = program(SYSCALLS[machine], ARCHITECTURES[machine], base=0, every_descriptor=True)
-    named = {SYSCALLS[machine][name] for name in (*OPENS, *READS, *DUPLICATES, *ALLOCATORS)
+    code = program(SYSCALLS[machine], ARCHITECTURES[machine], base=0, descriptors=True)
+    named = {SYSCALLS[machine][name] for name in (*OPENS, *READS, *DUPLICATES, *BLIND, *ALLOCATORS)
              if name in SYSCALLS[machine]}  # fmt: skip
     handed_over = {
         number
@@ -184,7 +191,7 @@ def test_calls_that_are_not_named_are_left_alone(machine):
 def test_sixty_held_descriptors_fit(machine, fd):
     """The kernel takes 4096 instructions, and every test is still reached."""
     table = SYSCALLS[machine]
-    code = program(table, ARCHITECTURES[machine], base=BASE, held=SIXTY, every_descriptor=True)
+    code = program(table, ARCHITECTURES[machine], base=BASE, held=SIXTY, descriptors=True)
     assert len(code) // 8 < MAX_INSTRUCTIONS
     decisions = {
         name: on_descriptor(machine, name, fd, held=SIXTY) for name in READS if name in table

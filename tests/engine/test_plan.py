@@ -115,7 +115,7 @@ def test_faults_about_a_path_are_found_by_kind_and_glob():
 )
 def test_reads_are_followed_where_they_matter(plan, path, expected):
     """Where a fault on reads means the file; with watch, wherever there is data."""
-    assert expected is Tallies(plan, 0).follows(ReadError, path)
+    assert expected is Tallies(plan, 0).follows(path)
 
 
 def test_the_globs_of_a_plan():
@@ -128,7 +128,7 @@ def test_the_globs_of_a_plan():
 @pytest.mark.parametrize(("faults", "expected"), [(ALL, True), (ALL[:4], False), ((), False)])
 def test_exhaustion_wants_every_descriptor_to_be_seen(faults, expected):
     """It is the only fault that is about descriptors of any kind."""
-    assert expected is Plan(faults).every_descriptor
+    assert expected is Plan(faults).needs.descriptors
 
 
 @pytest.mark.parametrize("watch", [True, False])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 from collections.abc import Iterable
 from typing import Any
@@ -10,6 +9,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from pytest_dataloader_faults import Contract, Outcome, faults
+from pytest_dataloader_faults.faults._base import SIGNALS as SIGNALS_OF_WORKERS
+from pytest_dataloader_faults.faults._files import OPEN_ERRNOS, READ_ERRNOS
 from pytest_dataloader_faults.outcomes import (
     Delivery,
     FaultFacts,
@@ -22,29 +23,44 @@ from pytest_dataloader_faults.outcomes import (
 )
 
 GLOBS = st.text(min_size=1, max_size=8)
-ERRNOS = st.sampled_from(sorted(errno.errorcode))
 COUNTS = st.integers(1, 2**40)
 WORKERS = st.none() | st.lists(st.integers(0, 99), min_size=1, max_size=3).map(tuple)
-TRIGGERS = {"nth": COUNTS, "times": st.none() | COUNTS, "workers": WORKERS}
+TRIGGERS = {
+    "nth": COUNTS,
+    "times": st.none() | COUNTS,
+    "every": COUNTS,
+    "probability": st.floats(0, 1, exclude_min=True),
+    "workers": WORKERS,
+}
 PATHS = GLOBS | st.lists(GLOBS, min_size=1, max_size=3).map(tuple)
 KEPT = st.integers(0, 2**40) | st.floats(0, 1, exclude_max=True)
-SIGNALS = st.sampled_from(sorted(faults.FATAL_SIGNALS))
+SIGNALS = st.sampled_from(sorted(SIGNALS_OF_WORKERS))
+AT = {"at": COUNTS, "worker": st.none() | st.integers(0, 99)}
 
 ARGUMENTS: dict[type[faults.Fault], dict[str, st.SearchStrategy[Any]]] = {
-    faults.OpenError: {"path": PATHS, "errno": ERRNOS, **TRIGGERS},
-    faults.ReadError: {"path": PATHS, "errno": ERRNOS, **TRIGGERS},
+    faults.OpenError: {"path": PATHS, "errno": st.sampled_from(sorted(OPEN_ERRNOS)), **TRIGGERS},
+    faults.ReadError: {
+        "path": PATHS,
+        "errno": st.sampled_from(sorted(READ_ERRNOS)),
+        "offset": st.none() | st.integers(0, 2**40),
+        **TRIGGERS,
+    },
+    faults.ShortRead: {"path": PATHS, "max_bytes": COUNTS, **TRIGGERS},
     faults.TruncatedFile: {"path": PATHS, "keep": KEPT, "workers": WORKERS},
-    faults.ClosedDescriptor: {"path": PATHS, **TRIGGERS},
-    faults.DescriptorExhaustion: {
-        "headroom": st.integers(0, 2**20),
-        "where": st.just("worker"),
+    faults.CorruptedFile: {
+        "path": PATHS,
+        "flips": COUNTS,
+        "seed": st.integers(0, 2**40),
         "workers": WORKERS,
     },
-    faults.WorkerKilled: {
-        "signal": SIGNALS | SIGNALS.map(int),
-        "at": COUNTS,
-        "worker": st.none() | st.integers(0, 99),
-    },
+    faults.ClosedDescriptor: {"path": PATHS, "reuse": st.booleans(), **TRIGGERS},
+    faults.SlowRead: {"path": PATHS, "seconds": st.floats(0.001, 100), **TRIGGERS},
+    faults.HungRead: {"path": PATHS, "nth": COUNTS, "workers": WORKERS},
+    faults.DescriptorExhaustion: {"headroom": st.integers(0, 2**20), "workers": WORKERS},
+    faults.SharedMemoryExhaustion: TRIGGERS,
+    faults.WorkerKilled: {"signal": SIGNALS | SIGNALS.map(int), **AT},
+    faults.WorkerExited: {"code": st.integers(0, 255), **AT},
+    faults.WorkerHung: {"hold_gil": st.booleans(), **AT},
 }
 
 

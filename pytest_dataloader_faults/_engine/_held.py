@@ -1,25 +1,22 @@
-"""Faults that befall the worker itself, not one of its calls [runs in the supervisor].
+"""Faults of what a worker holds already: descriptors and mappings [runs in the supervisor].
 
-What it holds when it is armed (descriptors and mappings made before its filter was there), its
-limit of descriptors, and its life.
+It has them from before its filter was there, or keeps them from one sample to the next; so there is
+no call that could be answered, and the worker itself is told what to do with them.
 """
 
 from __future__ import annotations
 
 import os
-import resource
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_dataloader_faults._engine._answers import READS_OF
-from pytest_dataloader_faults._engine._substitute import Substitutes
-from pytest_dataloader_faults._engine._target import descriptors, room_below
-from pytest_dataloader_faults._engine._worker_state import WorkerState
+from pytest_dataloader_faults._engine._plan import Tally
+from pytest_dataloader_faults._engine._substitute import Substitutes, stranger
+from pytest_dataloader_faults._engine._target import descriptors, link_of
+from pytest_dataloader_faults._engine._worker_state import READS_OF, WorkerState
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
-    DescriptorExhaustion,
     ReadError,
-    WorkerKilled,
 )
 
 
@@ -63,21 +60,32 @@ def _about_held(
     worker: WorkerState, fd: int, path: str, result: Orders, substitutes: Substitutes
 ) -> None:
     for tally in worker.tallies.about(ClosedDescriptor, path):
-        if tally.reach():
-            worker.fire_here(tally, "close", path)
-            result.close.append(fd)
+        if tally.fault.sample is None and tally.reach():
+            _close(worker, tally, fd, path, result)
             return
-    if (cut := worker.cut(path)) is not None:
-        worker.fire_here(cut.tally, "dup2", path)
-        result.replace.append((fd, result.attach(substitutes.truncated(path, cut.kept))))
+    if (altered := worker.altered(path)) is not None:
+        worker.fire_altered(altered, "dup2", path)
+        copy = substitutes.altered(path, altered.alteration)
+        result.replace.append((fd, result.attach(copy)))
+
+
+def _close(
+    worker: WorkerState, tally: Tally[ClosedDescriptor], fd: int, path: str, result: Orders
+) -> None:
+    worker.fire_here(tally, "close", path)
+    if tally.fault.reuse:
+        result.replace.append((fd, result.attach(stranger(path))))
+    else:
+        result.close.append(fd)
 
 
 def _about_mapped(
     worker: WorkerState, place: int, path: str, result: Orders, substitutes: Substitutes
 ) -> None:
-    if (cut := worker.cut(path)) is not None:
-        worker.fire_here(cut.tally, "mmap", path)
-        result.remap.append((place, result.attach(substitutes.truncated(path, cut.kept))))
+    if (altered := worker.altered(path)) is not None:
+        worker.fire_altered(altered, "mmap", path)
+        copy = substitutes.altered(path, altered.alteration)
+        result.remap.append((place, result.attach(copy)))
         return
     for tally in worker.tallies.about(ReadError, path):
         if tally.reach():
@@ -86,30 +94,15 @@ def _about_mapped(
             return
 
 
-def exhaust(worker: WorkerState) -> None:
-    """Lower the worker's soft limit, once, to what it uses and the headroom."""
-    for tally in worker.tallies.of(DescriptorExhaustion):
-        if worker.limit is None:
-            assert isinstance(tally.fault, DescriptorExhaustion)
-            worker.limit = room_below(descriptors(worker.pid), tally.fault.headroom)
-            _, hard = resource.prlimit(worker.pid, resource.RLIMIT_NOFILE)
-            resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (worker.limit, hard))
-
-
-def is_to_die(worker: WorkerState) -> bool:
-    """Whether a WorkerKilled is due at the fetch that begins."""
-    return any(_is_due(tally.fault, worker) for tally in worker.tallies.of(WorkerKilled))
-
-
-def kill(worker: WorkerState) -> None:
-    """Send the signals that are due."""
-    for tally in worker.tallies.of(WorkerKilled):
-        if _is_due(tally.fault, worker):
-            assert isinstance(tally.fault, WorkerKilled)
+def close_at(worker: WorkerState, sample: int) -> Orders:
+    """What of its open files *worker* is to close, now that it begins *sample*."""
+    result = Orders()
+    tallies = [each for each in worker.tallies.of(ClosedDescriptor) if each.fault.sample == sample]
+    for fd in sorted(descriptors(worker.pid)) if tallies else ():
+        followed = worker.followed.get(fd)
+        path = followed.path if followed else link_of(worker.pid, fd)
+        tally = next((each for each in tallies if each.matches(path)), None)
+        if tally is not None and os.path.isfile(path):
             tally.reached += 1
-            worker.fire_here(tally, f"signal {tally.fault.signal}")
-            os.kill(worker.pid, tally.fault.signal)
-
-
-def _is_due(fault: object, worker: WorkerState) -> bool:
-    return isinstance(fault, WorkerKilled) and fault.at == worker.begun
+            _close(worker, tally, fd, path, result)
+    return result

@@ -1,0 +1,135 @@
+"""What reads of followed files are answered [runs in the supervisor]."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pytest_dataloader_faults._engine._bpf import READS
+from pytest_dataloader_faults._engine._delays import Delays
+from pytest_dataloader_faults._engine._gates import Gates
+from pytest_dataloader_faults._engine._reads import Span, can_be_short, give_short, span
+from pytest_dataloader_faults._engine._rendezvous import CALLS as MEETING
+from pytest_dataloader_faults._engine._rendezvous import Rendezvous
+from pytest_dataloader_faults._engine._substitute import Alteration, Substitutes
+from pytest_dataloader_faults._engine._target import Call, signed
+from pytest_dataloader_faults._engine._worker_state import (
+    BYTES_OF,
+    READS_OF,
+    Followed,
+    WorkerState,
+)
+from pytest_dataloader_faults.faults import HungRead, ReadError, ShortRead, SlowRead
+
+Action = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Means:
+    """What answers are made of. *meet*: bring reads at a shared offset together."""
+
+    substitutes: Substitutes
+    delays: Delays
+    gates: Gates
+    rendezvous: Rendezvous
+    meet: bool
+
+
+def on_read(worker: WorkerState, call: Call, means: Means) -> None:
+    """Answer a read, or a mapping, of what may be a followed file."""
+    followed = worker.followed_by(call, signed(call.arguments[READS[call.name]]))
+    if followed is None:
+        worker.listener.go_on(call)
+        return
+    wanted = span(call, followed.source)
+    counts = worker.opened[followed.path]
+    counts[READS_OF] += 1
+    counts[BYTES_OF] += wanted.length
+    act = (
+        _failing(worker, call, followed, wanted, means)
+        or _short(worker, call, followed, wanted)
+        or _plain(worker, call, followed, means)
+    )
+    if _hangs(worker, call, followed):
+        worker.stuck = True
+        means.gates.stick(worker.loader, act)
+    elif seconds := _delay(worker, call, followed):
+        means.delays.after(seconds, act)
+    else:
+        act()
+
+
+def _failing(
+    worker: WorkerState, call: Call, followed: Followed, wanted: Span, means: Means
+) -> Action | None:
+    for tally in worker.tallies.about(ReadError, followed.path):
+        fault = tally.fault
+        if fault.offset is not None and wanted.end <= fault.offset:
+            continue
+        if tally.reach():
+            worker.fire(tally, call, followed.path)
+            if call.name == "mmap":
+                kept = fault.offset or 0
+                return lambda: _fail_mapping(worker, call, followed.path, kept, means.substitutes)
+            return lambda: worker.listener.fail(call, fault.errno)
+    return None
+
+
+def _fail_mapping(
+    worker: WorkerState, call: Call, path: str, kept: int, substitutes: Substitutes
+) -> None:
+    """A page fault is no system call: let mmap(2) map a file that has no such page to give.
+
+    The death that follows cannot wait at a gate, as others do: Python's mmap keeps the interpreter
+    lock, and without it the worker cannot hand over the batches that it has made.
+    """
+    unreadable = substitutes.altered(path, Alteration(kept)) if kept else substitutes.empty
+    worker.listener.replace(call, unreadable, signed(call.arguments[READS["mmap"]]))
+    worker.listener.go_on(call)
+
+
+def _short(worker: WorkerState, call: Call, followed: Followed, wanted: Span) -> Action | None:
+    for tally in worker.tallies.about(ShortRead, followed.path):
+        length = tally.fault.max_bytes
+        if followed.source is None or not can_be_short(call) or wanted.length <= length:
+            continue
+        if tally.reach():
+            worker.fire(tally, call, followed.path)
+            source = os.dup(followed.source)  # The file may be closed before the answer is due.
+            return lambda: _answer_short(worker, call, source, length)
+    return None
+
+
+def _answer_short(worker: WorkerState, call: Call, source: int, length: int) -> None:
+    try:
+        worker.listener.result(call, give_short(call, source, length))
+    finally:
+        os.close(source)
+
+
+def _plain(worker: WorkerState, call: Call, followed: Followed, means: Means) -> Action:
+    def go_on() -> None:
+        worker.listener.go_on(call)
+
+    if means.meet and followed.inherited and call.name in MEETING:
+        return lambda: means.rendezvous.arrive(followed.path, go_on)
+    return go_on
+
+
+def _hangs(worker: WorkerState, call: Call, followed: Followed) -> bool:
+    for tally in worker.tallies.about(HungRead, followed.path):
+        if tally.reach():
+            worker.fire(tally, call, followed.path)
+            return True
+    return False
+
+
+def _delay(worker: WorkerState, call: Call, followed: Followed) -> float:
+    """Seconds by which the answer is to be late."""
+    total = 0.0
+    for tally in worker.tallies.about(SlowRead, followed.path):
+        if tally.reach():
+            worker.fire(tally, call, followed.path)
+            total += tally.fault.seconds
+    return total

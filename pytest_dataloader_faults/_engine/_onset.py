@@ -1,0 +1,109 @@
+"""What befalls a worker itself as a fetch or a sample of it begins [runs in the supervisor].
+
+Its limit of descriptors, its life, and whether it goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+from collections.abc import Sequence
+from typing import Any
+
+from pytest_dataloader_faults._engine._gates import Gates
+from pytest_dataloader_faults._engine._held import Orders, close_at
+from pytest_dataloader_faults._engine._plan import Tally
+from pytest_dataloader_faults._engine._target import descriptors, room_below
+from pytest_dataloader_faults._engine._worker_state import WorkerState
+from pytest_dataloader_faults.faults import (
+    DescriptorExhaustion,
+    WorkerExited,
+    WorkerHung,
+    WorkerKilled,
+)
+from pytest_dataloader_faults.faults._workers import InOneWorker
+
+
+class Onset:
+    """One beginning. The worker waits until it is told to go on."""
+
+    def __init__(self, worker: WorkerState, sample: int | None, gates: Gates) -> None:
+        self._worker = worker
+        self._sample = sample
+        self._gates = gates
+        self._orders = Orders()
+
+    def meet(self) -> None:
+        """Let happen what is due now, and let the worker go on once it has happened."""
+        _exhaust(self._worker)
+        if self._sample is not None:
+            self._orders = close_at(self._worker, self._sample)
+        if self._due():
+            worker = self._worker
+            self._gates.hold(worker.loader, worker.id, worker.begun, self._strike)
+        else:
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Tell the worker to go on."""
+        self._send(self._orders.message, self._orders.descriptors)
+
+    def _due(self) -> list[Tally[InOneWorker]]:
+        tallies = self._worker.tallies.of(InOneWorker)
+        if self._sample is not None:
+            return [each for each in tallies if each.fault.sample == self._sample]
+        now = (None, self._worker.begun)
+        return [each for each in tallies if (each.fault.sample, each.fault.at) == now]
+
+    def _strike(self) -> None:
+        """The loader waits for the batch that will not come."""
+        holds = False
+        for tally in self._due() if self._worker.armed else ():
+            task = _strike(self._worker, tally, self._gates)
+            if task:
+                self._send(task)
+            holds = holds or "hold" in task
+        if holds:
+            self._gates.stick(self._worker.loader, self.let_go)
+        else:
+            self.let_go()
+
+    def _send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+        with contextlib.suppress(ConnectionError):  # It may be dead.
+            self._worker.channel.send(message, descriptors)
+
+
+def _exhaust(worker: WorkerState) -> None:
+    """Lower the worker's soft limit, once, to what it uses and the headroom."""
+    for tally in worker.tallies.of(DescriptorExhaustion):
+        if worker.limit is None:
+            worker.limit = room_below(descriptors(worker.pid), tally.fault.headroom)
+            _, hard = resource.prlimit(worker.pid, resource.RLIMIT_NOFILE)
+            resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (worker.limit, hard))
+
+
+def _strike(worker: WorkerState, tally: Tally[InOneWorker], gates: Gates) -> dict[str, Any]:
+    """Let *tally*'s fault happen; what the worker itself has to do for it."""
+    fault = tally.fault
+    tally.reached += 1
+    if isinstance(fault, WorkerExited):
+        worker.fire_here(tally, f"exit {fault.code}")
+        return {"exit": fault.code}
+    if isinstance(fault, WorkerHung):
+        worker.fire_here(tally, "hang")
+        worker.stuck = True
+        return {"hold": fault.hold_gil}
+    assert isinstance(fault, WorkerKilled)
+    worker.fire_here(tally, f"signal {fault.signal}")
+    os.kill(worker.pid, fault.signal)
+    if fault.signal == signal.SIGSTOP:
+        worker.stuck = True
+        gates.stick(worker.loader, lambda: _continue(worker.pid))
+    return {}
+
+
+def _continue(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)

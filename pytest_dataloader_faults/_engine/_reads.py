@@ -1,0 +1,89 @@
+"""What a call that reads asks for, and how it is answered short [runs in the supervisor].
+
+Some facts about a descriptor that we gave, or that the worker sent: ours and the worker's are one
+open file description, and so have one offset (open(2)). Reading from ours moves the worker's, as
+its own read would have.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import NamedTuple
+
+from pytest_dataloader_faults._engine._linux import read_memory, write_memory
+from pytest_dataloader_faults._engine._target import Call
+
+_IOVEC = struct.Struct("=QQ")
+_PAGE = 4096
+_AT_OFFSET = {"pread64": 3, "preadv": 3, "preadv2": 3}
+_VECTORED = ("readv", "preadv", "preadv2")
+_PLAIN = ("read", "pread64", *_VECTORED)
+
+
+class Span(NamedTuple):
+    """The bytes of the file that a call will give, or map."""
+
+    start: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        """The place after the last one."""
+        return self.start + self.length
+
+
+def span(call: Call, source: int | None) -> Span:
+    """What *call* is about; *source* is our descriptor of the file. Unknown: nothing."""
+    if call.name == "mmap":
+        return Span(call.arguments[5], call.arguments[1])
+    if source is None or call.name not in _PLAIN:
+        return Span(0, 0)
+    start = _offset(call)
+    if start is None:
+        start = os.lseek(source, 0, os.SEEK_CUR)
+    wanted = sum(length for _, length in _buffers(call))
+    return Span(start, max(0, min(wanted, os.fstat(source).st_size - start)))
+
+
+def give_short(call: Call, source: int, length: int) -> int:
+    """Put at most *length* bytes where *call* wants them; how many they are."""
+    start = _offset(call)
+    data = os.read(source, length) if start is None else os.pread(source, length, start)
+    place = 0
+    for address, room in _buffers(call):
+        part = data[place : place + room]
+        _write(call.pid, address, part)
+        place += len(part)
+    return len(data)
+
+
+def can_be_short(call: Call) -> bool:
+    """Whether *call* puts bytes into buffers of the caller."""
+    return call.name in _PLAIN
+
+
+def _offset(call: Call) -> int | None:
+    """Where in the file *call* reads; None: at the descriptor's offset."""
+    index = _AT_OFFSET.get(call.name)
+    if index is None or call.arguments[index] == (1 << 64) - 1:  # preadv2(2): -1 means the same.
+        return None
+    return call.arguments[index]
+
+
+def _buffers(call: Call) -> list[tuple[int, int]]:
+    """The address and the length of each buffer."""
+    if call.name not in _VECTORED:
+        return [(call.arguments[1], call.arguments[2])]
+    data = _read(call.pid, call.arguments[1], call.arguments[2] * _IOVEC.size)
+    return [(address, length) for address, length in _IOVEC.iter_unpack(data)]
+
+
+def _read(pid: int, address: int, length: int) -> bytes:
+    parts = range(0, length, _PAGE)
+    return b"".join(read_memory(pid, address + at, min(_PAGE, length - at)) for at in parts)
+
+
+def _write(pid: int, address: int, data: bytes) -> None:
+    for at in range(0, len(data), _PAGE):
+        write_memory(pid, address + at, data[at : at + _PAGE])

@@ -1,0 +1,103 @@
+"""The vocabulary: what can go wrong under a ``DataLoader``.
+
+A fault is a frozen value. It describes and never acts; ``eval(repr(fault)) == fault`` holds with
+this module's names in scope, and faults compare, hash and pickle by value.
+
+Triggers, which the faults that befall operations share:
+
+*path*
+    ``fnmatch`` globs against the absolute path the worker opens; ``*`` crosses slashes, so
+    ``"*.jpg"`` means every JPEG. One string or a tuple of them. Code, system files and
+    site-packages are left alone unless a glob names their folder literally.
+*nth*
+    The first matching operation that fails, 1-based, counted in each worker process on its own.
+*times*
+    How often it fails from there on: ``1`` is a transient fault, ``None`` means for good.
+*every*
+    From *nth* on, each ``every``-th operation; 1 means each.
+*probability*
+    The chance of each operation that the other triggers choose. Each worker draws from a stream of
+    its own, made from the run's seed, the fault's place in the schedule and the worker's id.
+*workers*
+    The ids of the workers concerned; ``None`` means all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from pytest_dataloader_faults.faults._base import Fault
+from pytest_dataloader_faults.faults._files import (
+    ClosedDescriptor,
+    CorruptedFile,
+    HungRead,
+    OpenError,
+    ReadError,
+    ShortRead,
+    SlowRead,
+    TruncatedFile,
+    permission_denied,
+)
+from pytest_dataloader_faults.faults._workers import (
+    DescriptorExhaustion,
+    SharedMemoryExhaustion,
+    WorkerExited,
+    WorkerHung,
+    WorkerKilled,
+)
+
+__all__ = (
+    "ClosedDescriptor",
+    "CorruptedFile",
+    "DescriptorExhaustion",
+    "Fault",
+    "HungRead",
+    "OpenError",
+    "ReadError",
+    "SharedMemoryExhaustion",
+    "ShortRead",
+    "SlowRead",
+    "TruncatedFile",
+    "WorkerExited",
+    "WorkerHung",
+    "WorkerKilled",
+    "from_dict",
+    "permission_denied",
+    "to_dict",
+)
+
+KINDS: dict[str, type[Fault]] = {
+    kind.__name__: kind
+    for kind in (
+        OpenError,
+        ReadError,
+        ShortRead,
+        TruncatedFile,
+        CorruptedFile,
+        ClosedDescriptor,
+        SlowRead,
+        HungRead,
+        DescriptorExhaustion,
+        SharedMemoryExhaustion,
+        WorkerKilled,
+        WorkerExited,
+        WorkerHung,
+    )
+}
+
+
+def to_dict(fault: Fault) -> dict[str, Any]:
+    """*fault* as plain data for JSON."""
+    values = {field.name: getattr(fault, field.name) for field in fields(fault)}  # type: ignore[arg-type]
+    return {"kind": type(fault).__name__, **values}
+
+
+def from_dict(data: dict[str, Any]) -> Fault:
+    """The fault that ``to_dict`` made *data* from."""
+    values = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in data.items()
+        if name != "kind"
+    }
+    return KINDS[data["kind"]](**values)

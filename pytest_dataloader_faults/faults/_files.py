@@ -1,0 +1,157 @@
+"""Faults of files: what a system call of a worker meets."""
+
+from __future__ import annotations
+
+import errno as _errno
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.faults._base import Globs, InWorkers, Triggered
+
+
+def _numbers(names: str) -> frozenset[int]:
+    """The errno numbers of *names*, as far as this system has them."""
+    return frozenset(getattr(_errno, name) for name in names.split() if hasattr(_errno, name))
+
+
+# open(2), and what a network or a FUSE file system adds: a server that is gone, a stale handle, a
+# key that has expired, an object that is not there.
+OPEN_ERRNOS = _numbers(
+    "EACCES EAGAIN EBADMSG EBUSY ECONNREFUSED ECONNRESET EDQUOT EFAULT EFBIG EHOSTDOWN EHOSTUNREACH"
+    " EINTR EINVAL EIO EISDIR EKEYEXPIRED ELOOP EMFILE ENAMETOOLONG ENETUNREACH ENFILE ENODATA"
+    " ENODEV ENOENT ENOMEM ENOSPC ENOTCONN ENOTDIR ENXIO EOVERFLOW EPERM EREMOTEIO EROFS ESHUTDOWN"
+    " ESTALE ETIMEDOUT ETXTBSY EUCLEAN"
+)
+# read(2), and the same.
+READ_ERRNOS = _numbers(
+    "EACCES EAGAIN EBADF EBADMSG ECONNREFUSED ECONNRESET EDQUOT EFAULT EHOSTDOWN EHOSTUNREACH EINTR"
+    " EINVAL EIO EISDIR EKEYEXPIRED ENETUNREACH ENODATA ENODEV ENOMEM ENOTCONN ENXIO EOVERFLOW"
+    " EPERM EREMOTEIO ESHUTDOWN ESTALE ETIMEDOUT EUCLEAN"
+)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class OpenError(Triggered):
+    """open(2), openat(2) and openat2(2) of a matching file fail with *errno*."""
+
+    errnos: ClassVar = OPEN_ERRNOS
+    path: Globs = "*"
+    errno: int = _errno.EIO
+    nth: int = 1
+    times: int | None = None
+
+
+def permission_denied(path: Globs = "*", **triggers: Any) -> OpenError:
+    """An ``OpenError`` that reads as what it is: open(2) of a matching file gives EACCES."""
+    if "errno" in triggers:
+        message = f"permission_denied: errno={triggers['errno']!r} is EACCES. See OpenError"
+        raise InvalidArgumentError(message)
+    return OpenError(path, _errno.EACCES, **triggers)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ReadError(Triggered):
+    """read(2), pread(2), readv(2), preadv(2) fail with *errno*; a mapping raises SIGBUS on access.
+
+    Mapping a file counts as one read of it. *offset*: only reads that touch bytes at or after that
+    place; of a mapping, the pages wholly after it.
+    """
+
+    errnos: ClassVar = READ_ERRNOS
+    path: Globs = "*"
+    errno: int = _errno.EIO
+    nth: int = 1
+    times: int | None = None
+    offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ShortRead(Triggered):
+    """read(2), pread(2), readv(2), preadv(2) give the right bytes, but at most *max_bytes*.
+
+    Reads that would not give more are not counted. A mapping cannot be short.
+    """
+
+    content: ClassVar[bool] = True
+    path: Globs = "*"
+    max_bytes: int = 1
+    nth: int = 1
+    times: int | None = None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class TruncatedFile(InWorkers):
+    """A matching file is shorter, for read, fstat, lseek and mmap alike.
+
+    *keep* is what is left: a fraction below 1 (float) or a count of bytes (int). The file itself is
+    never touched: the worker gets a substitute. Descriptors and mappings that the worker inherits
+    are exchanged as well.
+    """
+
+    content: ClassVar[bool] = True
+    path: Globs = "*"
+    keep: float = 0.5
+
+    def kept(self, size: int) -> int:
+        """How many of *size* bytes are left."""
+        return int(size * self.keep) if isinstance(self.keep, float) else min(size, self.keep)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class CorruptedFile(InWorkers):
+    """*flips* bytes of a matching file differ; which ones, and how, *seed* and its name decide.
+
+    The file itself is never touched: the worker gets a substitute, as with ``TruncatedFile``. An
+    empty file stays as it is.
+    """
+
+    content: ClassVar[bool] = True
+    path: Globs = "*"
+    flips: int = 1
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ClosedDescriptor(Triggered):
+    """The descriptor that the dataset holds is closed under it.
+
+    Those the worker inherited are closed before its first fetch; those it opens itself are closed
+    by the time open(2) returns. Every later call on the number gives EBADF, from the kernel. With
+    *reuse* the number belongs to another file by then, of the same length.
+
+    *sample*: instead, all that the worker has open are closed when it begins the sample of that
+    index (of an iterable dataset: the worker's own sample of that place, from 0).
+    """
+
+    errno = _errno.EBADF
+    path: Globs = "*"
+    reuse: bool = False
+    nth: int = 1
+    times: int | None = None
+    sample: int | None = None
+
+    def _check_together(self) -> None:
+        alone = (self.nth, self.times, self.every, self.probability) == (1, None, 1, 1.0)
+        self._require("sample", self.sample is None or alone, "the only trigger beside workers")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SlowRead(Triggered):
+    """read(2), pread(2), readv(2), preadv(2), mmap(2) are answered *seconds* late."""
+
+    path: Globs = "*"
+    seconds: float = 0.5
+    nth: int = 1
+    times: int | None = None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class HungRead(InWorkers):
+    """The *nth* read of a matching file, and each after it, never returns, as on a dead NFS server.
+
+    The reading thread wakes for nothing but SIGKILL. At the end of the scope it goes on.
+    """
+
+    path: Globs = "*"
+    nth: int = 1
