@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
+import platform
+import signal
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from support.families import FAMILIES, child, in_threads, standard_input
 from support.tries import WAYS, Tries
 
 EIO = os.strerror(errno.EIO)
+KERNEL = tuple(map(int, platform.release().split("-")[0].split(".")[:2]))
 
 
 @pytest.fixture(name="path")
@@ -108,3 +111,22 @@ def test_threads_meet_the_fault_of_their_file_only(records, fault):
     wrong = {place for place, each in enumerate(gave) if each != Path(paths[place]).read_bytes()}
     assert set(range(7, len(paths), 16)) == wrong
     assert injection.fired >= 8
+
+
+@pytest.mark.skipif(KERNEL < (5, 19), reason="a call is restarted by each signal up to Linux 5.18")
+def test_calls_that_signals_interrupt_are_counted_once(tmp_path):
+    """A timer interrupts the worker two thousand times a second; each file is opened once."""
+    path = tmp_path / "file.rec"
+    path.write_bytes(CONTENT)
+
+    def read(path):
+        signal.signal(signal.SIGALRM, lambda *_: None)
+        signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+        try:
+            return {WAYS["pread"](path) for _ in range(2000)}
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    (gave,), injection = undisturbed([str(path)], read, "*.rec")
+    assert {CONTENT} == gave
+    assert [2000] * 3 == [each.reached for each in injection.faults[:3]]

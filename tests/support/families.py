@@ -17,13 +17,14 @@ from support.tries import ENOUGH
 THREADS = 8
 
 
-def in_a_child(read: Callable[[], Any]) -> Any:
-    """What *read* gives, or raises, in a fork of this process."""
+def in_a_child(read: Callable[[], Any], meanwhile: Callable[[], object] = lambda: None) -> Any:
+    """What *read* gives, or raises, in a fork of this process, which does *meanwhile*."""
     source, sink = os.pipe()
     pid = _fork()
     if not pid:
         _tell(sink, read)
     os.close(sink)
+    meanwhile()
     with open(source, "rb") as pipe:
         gave = pickle.loads(pipe.read())  # noqa: S301  # our own child wrote it
     os.waitpid(pid, 0)
