@@ -1,0 +1,119 @@
+"""Each fault, start method, kind of dataset and persistence: it fires and is judged, or is refused.
+
+The specimens are sound: they open a file for each sample and check its length. FAULTS is the one
+place that a new fault is added to; every other axis comes by itself, and no cell is left out.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import pytest
+
+from pytest_dataloader_faults import Verdict, run_trial
+from pytest_dataloader_faults._trial import take_reference
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.faults import (
+    KINDS,
+    ClosedDescriptor,
+    DescriptorExhaustion,
+    Fault,
+    OpenError,
+    ReadError,
+    TruncatedFile,
+    WorkerKilled,
+)
+from support.datasets import COUNT, Records, RecordStream, write_records
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class Row(NamedTuple):
+    """A fault and what is to come of it.
+
+    *later* is the same fault, due in an epoch after the first: what persistent workers are given.
+    *alone*: it can also happen to a loader without workers. *loader*: options that it needs.
+    """
+
+    fault: Fault
+    verdict: Verdict = Verdict.FAILED_CLEANLY
+    later: Fault | None = None
+    alone: bool = False
+    loader: Mapping[str, Any] = NOTHING
+
+
+FAULTS = (
+    Row(OpenError("*/05.rec"), later=OpenError("*/05.rec", nth=2), alone=True),
+    Row(ReadError("*/05.rec"), later=ReadError("*/05.rec", nth=3), alone=True),
+    Row(TruncatedFile("*/05.rec"), alone=True),
+    Row(ClosedDescriptor("*/05.rec"), later=ClosedDescriptor("*/05.rec", nth=2)),
+    Row(DescriptorExhaustion()),
+    Row(WorkerKilled(at=2), later=WorkerKilled(at=6)),
+)
+METHODS: dict[str | None, int] = {None: 0, "fork": 2, "spawn": 1, "forkserver": 1}
+"""Start methods, and how many workers; those that import torch anew take seconds each."""
+DATASETS = {"map": Records, "iterable": RecordStream}
+IN_EVERY_RUN = {("spawn", "map", False), ("forkserver", "iterable", True)}
+"""Of the slow methods; each fault is in each method."""
+
+
+def _cells():
+    for row, *cell in itertools.product(FAULTS, METHODS, DATASETS, (False, True)):
+        method, kind, persistent = cell
+        slow = method in ("spawn", "forkserver") and tuple(cell) not in IN_EVERY_RUN
+        name = f"{type(row.fault).__name__}-{method}-{kind}-{'persistent' * persistent}"
+        yield pytest.param(row, *cell, marks=[pytest.mark.slow] * slow, id=name)
+
+
+@pytest.fixture(name="folder", scope="module")
+def _folder(tmp_path_factory):
+    """The files of both specimens."""
+    return write_records(tmp_path_factory.mktemp("matrix") / "records")
+
+
+@pytest.fixture(name="references", scope="module")
+def _references(folder):
+    """What each specimen gives when nothing is wrong."""
+    return {name: take_reference(lambda made=made: made(folder)) for name, made in DATASETS.items()}
+
+
+def test_every_fault_is_in_the_table():
+    """A fault that is added to the vocabulary is added here."""
+    assert set(KINDS.values()) == {type(row.fault) for row in FAULTS}
+
+
+@pytest.mark.parametrize(("row", "method", "kind", "persistent"), list(_cells()))
+def test_cell(folder, references, row, method, kind, persistent):
+    """The fault fires in the epoch it is due in, and the verdict is right; or no cell is made."""
+    fault = (persistent and row.later) or row.fault
+    trial = _trial(folder, fault, row, method, kind, persistent)
+    if method is None and (persistent or not row.alone):
+        with pytest.raises(InvalidArgumentError, match="num_workers"):
+            trial()
+        return
+    outcome = trial()
+    judgement = outcome.judge(references[kind])
+    assert (row.verdict, kind) == (judgement.verdict, outcome.kind), judgement.sentence
+    assert outcome.fired
+    assert outcome.exception is None or (len(outcome.passes) > 1) == (fault is row.later)
+    assert {one.worker for one in outcome.faults[0].firings} <= set(range(METHODS[method] or 1))
+    assert _samples(outcome.recovery) == COUNT
+
+
+def _trial(folder, fault, row, method, kind, persistent):
+    """Run that cell, when called."""
+    options = {
+        "num_workers": METHODS[method],
+        "batch_size": 4,
+        "persistent_workers": persistent,
+        "multiprocessing_context": method,
+        **row.loader,
+    }
+    return lambda: run_trial(lambda: DATASETS[kind](folder), fault, loader=options, epochs=3)
+
+
+def _samples(one):
+    return sum(len(each.rows) for each in one.delivered)

@@ -1,0 +1,132 @@
+"""Processes and threads that a worker starts meet its faults, and read rightly otherwise."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import platform
+import signal
+from pathlib import Path
+
+import pytest
+
+from pytest_dataloader_faults.faults import ClosedDescriptor, OpenError, ReadError, TruncatedFile
+from support.attempts import CONTENT, attempt, error_of, undisturbed
+from support.epochs import alone
+from support.families import FAMILIES, child, in_threads, standard_input
+from support.tries import WAYS, Tries
+
+EIO = os.strerror(errno.EIO)
+KERNEL = tuple(map(int, platform.release().split("-")[0].split(".")[:2]))
+
+
+@pytest.fixture(name="path")
+def _path(tmp_path):
+    """A file of 200 bytes."""
+    path = tmp_path / "data" / "file.rec"
+    path.parent.mkdir()
+    path.write_bytes(CONTENT)
+    return str(path)
+
+
+@pytest.mark.parametrize("way", FAMILIES.values(), ids=FAMILIES)
+@pytest.mark.parametrize(
+    ("kind", "number"),
+    [(OpenError, errno.EIO), (ReadError, errno.EIO), (ClosedDescriptor, errno.EBADF)],
+)
+def test_children_of_a_worker_meet_its_faults(path, way, kind, number):
+    """By fork or exec: they are under the same filter, and are counted as their worker."""
+    (gave,), injection = attempt([path], way, kind("*.rec"))
+    assert os.strerror(number) in str(gave)
+    assert {0} == {firing.worker for firing in injection.faults[0].firings}
+
+
+@pytest.mark.parametrize("way", FAMILIES.values(), ids=FAMILIES)
+def test_children_of_a_worker_see_the_shorter_file(path, way):
+    """And are free to read what is left of it."""
+    (gave,), _ = attempt([path], way, TruncatedFile("*.rec", keep=50))
+    assert CONTENT[:50] == gave
+
+
+@pytest.mark.parametrize("way", FAMILIES.values(), ids=FAMILIES)
+def test_children_of_a_worker_read_rightly(path, way):
+    """As long as nothing is due."""
+    gave, injection = undisturbed([path] * 3, way, "*.rec")
+    assert [CONTENT] * 3 == gave
+    assert injection.reached
+
+
+def test_children_are_counted_with_their_worker(path):
+    """The worker itself reads first and last, a child between them: the second read fails."""
+
+    def read(path):
+        return [each(path) for each in (WAYS["pread"], error_of(child), WAYS["pread"])]
+
+    ((first, second, third),), injection = attempt([path], read, OpenError("*.rec", nth=2, times=1))
+    assert (CONTENT, CONTENT) == (first, third)
+    assert EIO in second
+    (firing,) = injection.faults[0].firings
+    assert firing.pid != injection.workers[0].pid
+
+
+def test_a_program_fed_by_standard_input(path):
+    """dup2(2) chooses the number, so reads of it are out of reach, which is told; opens are not."""
+    (gave,), injection = undisturbed([path], standard_input, "*.rec")
+    assert (CONTENT, {"dup2": 1}) == (gave, injection.workers[0].unreached)
+    (gave,), _ = attempt([path], standard_input, TruncatedFile("*.rec", keep=50))
+    assert CONTENT[:50] == gave
+
+
+def test_multiprocessing_is_closed_to_workers(path):
+    """It refuses children of daemonic processes, which torch's workers are, armed or not."""
+
+    def read(_path):
+        multiprocessing.get_context("fork").Process(target=print).start()
+
+    expected = "AssertionError: daemonic processes are not allowed to have children"
+    assert [expected] == [each.gave for each in alone(Tries([path], read))]
+    assert [expected] == undisturbed([path], read, "*.rec")[0]
+
+
+def test_threads_of_a_worker_share_its_count(records):
+    """Eight at once: the counts are the worker's, and all other files come whole and in order."""
+    paths = sorted(map(str, records.iterdir())) * 8
+    contents = [Path(path).read_bytes() for path in paths]
+    fault = OpenError("*.rec", nth=50, times=3)
+    (gave,), injection = attempt([paths], in_threads, fault)
+    failed = [place for place, each in enumerate(gave) if isinstance(each, str)]
+    assert 3 == len(failed)
+    assert all(EIO in gave[place] for place in failed)
+    spared = [place for place in range(len(paths)) if place not in failed]
+    assert [contents[place] for place in spared] == [gave[place] for place in spared]
+    assert (len(paths), 3) == (injection.reached, injection.fired)
+
+
+@pytest.mark.parametrize("fault", [ReadError("*/07.rec"), TruncatedFile("*/07.rec", keep=9)])
+def test_threads_meet_the_fault_of_their_file_only(records, fault):
+    """Whichever of them reads it, each time."""
+    paths = sorted(map(str, records.iterdir())) * 8
+    (gave,), injection = attempt([paths], in_threads, fault)
+    wrong = {place for place, each in enumerate(gave) if each != Path(paths[place]).read_bytes()}
+    assert set(range(7, len(paths), 16)) == wrong
+    assert injection.fired >= 8
+
+
+@pytest.mark.skipif(KERNEL < (5, 19), reason="a call is restarted by each signal up to Linux 5.18")
+def test_calls_that_signals_interrupt_are_counted_once(tmp_path):
+    """A timer interrupts the worker two thousand times a second; each file is opened once."""
+    path = tmp_path / "file.rec"
+    path.write_bytes(CONTENT)
+
+    def read(path):
+        signal.signal(signal.SIGALRM, lambda *_: None)
+        signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+        try:
+            return {WAYS["pread"](path) for _ in range(2000)}
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    (gave,), injection = undisturbed([str(path)], read, "*.rec")
+    assert {CONTENT} == gave
+    assert [2000] * 3 == [each.reached for each in injection.faults[:3]]
