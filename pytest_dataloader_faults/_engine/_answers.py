@@ -132,7 +132,8 @@ def _follow_or_go_on(worker: WorkerState, call: Call, wanted: Opening) -> None:
         worker.listener.go_on(call)
         return
     try:
-        source = os.open(wanted.path, wanted.flags | os.O_CLOEXEC | os.O_NOCTTY)
+        flags = wanted.flags & ~os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY
+        source = os.open(wanted.path, flags)
     except OSError:  # The caller gets the same error from its own call.
         worker.listener.go_on(call)
     else:

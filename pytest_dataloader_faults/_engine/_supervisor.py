@@ -31,7 +31,7 @@ from pytest_dataloader_faults._engine._listener import Listener
 from pytest_dataloader_faults._engine._plan import Plan
 from pytest_dataloader_faults._engine._rendezvous import Rendezvous
 from pytest_dataloader_faults._engine._substitute import Substitutes
-from pytest_dataloader_faults._engine._target import Call
+from pytest_dataloader_faults._engine._target import Call, SenselessCallError
 from pytest_dataloader_faults._engine._worker_state import WorkerState
 
 _NAMES = {number: name for name, number in SYSCALLS[MACHINE].items()}
@@ -253,9 +253,10 @@ class Supervisor:
         """An injection that failed is an error of the run; the caller is not left waiting."""
         if _is_gone(worker, call, error):
             return
-        what = f"worker {worker.id}, {call.name if call else 'fetch'}"
-        text = "".join(traceback.format_exception(error, limit=-3))
-        self.errors.append(f"{what}: {text}")
+        if not isinstance(error, SenselessCallError):
+            what = f"worker {worker.id}, {call.name if call else 'fetch'}"
+            text = "".join(traceback.format_exception(error, limit=-3))
+            self.errors.append(f"{what}: {text}")
         if call is not None:
             with contextlib.suppress(OSError):  # It was answered before the error came.
                 worker.listener.go_on(call)

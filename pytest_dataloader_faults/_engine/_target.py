@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import NamedTuple
 
@@ -20,6 +21,10 @@ class Call(NamedTuple):
     arguments: tuple[int, ...]
 
 
+class SenselessCallError(Exception):
+    """A pointer to nothing, or a folder that is not open: the kernel's to refuse."""
+
+
 class Opening(NamedTuple):
     """What an open(2), openat(2) or openat2(2) asks for: the absolute path, and O_* flags."""
 
@@ -28,9 +33,12 @@ class Opening(NamedTuple):
 
     @property
     def reads(self) -> bool:
-        """Whether it opens an existing file in a way that allows reading it."""
-        creates = os.O_CREAT | os.O_TRUNC | os.O_PATH | os.O_DIRECTORY
-        return not self.flags & creates and self.flags & os.O_ACCMODE != os.O_WRONLY
+        """Whether it opens a file in a way that allows reading what is in it.
+
+        O_CREAT alone changes nothing for a file that is there: SQLite opens every database so.
+        """
+        without = os.O_EXCL | os.O_TRUNC | os.O_PATH | os.O_DIRECTORY
+        return not self.flags & without and self.flags & os.O_ACCMODE != os.O_WRONLY
 
 
 def opening(call: Call) -> Opening:
@@ -57,7 +65,10 @@ def _folder(call: Call) -> str:
     """What a relative path of *call* is relative to."""
     fd = signed(call.arguments[0])
     here = call.name in _WITHOUT_FOLDER or fd == AT_FDCWD
-    return os.readlink(f"/proc/{call.pid}/cwd" if here else f"/proc/{call.pid}/fd/{fd}")
+    try:
+        return os.readlink(f"/proc/{call.pid}/cwd" if here else f"/proc/{call.pid}/fd/{fd}")
+    except FileNotFoundError as error:
+        raise SenselessCallError from error
 
 
 def signed(argument: int) -> int:
@@ -70,7 +81,12 @@ def _string(pid: int, address: int) -> bytes:
     """A C string. Read up to the end of its page first: the next one may not be there."""
     text = b""
     while len(text) < _PAGE:
-        text += read_memory(pid, address, _PAGE - address % _PAGE)
+        try:
+            text += read_memory(pid, address, _PAGE - address % _PAGE)
+        except OSError as error:
+            if error.errno != errno.EFAULT:
+                raise
+            raise SenselessCallError from error
         head, zero, _ = text.partition(b"\0")
         if zero:
             return head
