@@ -55,6 +55,11 @@ class Reader:
         """A name that can be a folder's."""
         return self.read.__name__
 
+    @property
+    def is_raw(self) -> bool:
+        """Whether the format has no length of its own, so that a shorter file is as good."""
+        return self.write is files.raw
+
 
 READERS: dict[str, Reader] = {}
 
@@ -163,14 +168,14 @@ def numpy_load_npz(path: str) -> bytes:
 _reads("`np.memmap`", "numpy", "x.bin", files.raw)(file_formats.numpy_memmap)
 
 
-@_reads("`Image.open` of JPEG", "pillow", "x.jpg", files.image, exact=False)
+@_reads("`PIL.Image.open` of JPEG", "pillow", "x.jpg", files.image, exact=False)
 def pillow_jpeg(path: str) -> bytes:
     """libjpeg, fed from Python."""
     with Image.open(path) as image:
         return image.tobytes()
 
 
-_reads("`Image.open` of PNG", "pillow", "x.png", files.image)(file_formats.pillow_png)
+_reads("`PIL.Image.open` of PNG", "pillow", "x.png", files.image)(file_formats.pillow_png)
 
 
 @_reads("`cv2.imread` of JPEG", "opencv-python-headless", "x.jpg", files.image, exact=False)
@@ -203,7 +208,7 @@ def lmdb_store(path: str) -> bytes:
         return b"".join(value for _key, value in transaction.cursor())
 
 
-@_reads("`parquet.read_table`", "pyarrow", "x.parquet", files.parquet)
+@_reads("`pyarrow.parquet.read_table`", "pyarrow", "x.parquet", files.parquet)
 def parquet(path: str) -> bytes:
     """One column."""
     import pyarrow.parquet
@@ -220,7 +225,7 @@ def arrow_mapped(path: str) -> bytes:
         return pa.ipc.open_file(source).read_all()["x"].to_numpy().tobytes()
 
 
-_reads("`safetensors` `load_file`", "safetensors", "x.safetensors", files.safetensors)(
+_reads("`safetensors.numpy.load_file`", "safetensors", "x.safetensors", files.safetensors)(
     file_formats.safetensors_file
 )
 
@@ -243,7 +248,7 @@ def torch_from_file(path: str) -> bytes:
     return torch.from_file(path, size=len(CONTENT), dtype=torch.uint8).numpy().tobytes()
 
 
-@_reads("`zarr.open_array`, a chunk", "zarr", "x.zarr", files.zarr, hit="*/c/*")
+@_reads("`zarr.open_array` (chunks)", "zarr", "x.zarr", files.zarr, hit="*/c/*")
 def zarr_chunk(path: str) -> bytes:
     """The fault is about the files that hold the data."""
     import zarr
@@ -251,7 +256,7 @@ def zarr_chunk(path: str) -> bytes:
     return zarr.open_array(path, mode="r")[:].tobytes()
 
 
-@_reads("`zarr.open_array`, its metadata", "zarr", "x.zarr", files.zarr, hit="*/zarr.json")
+@_reads("`zarr.open_array` (metadata)", "zarr", "x.zarr", files.zarr, hit="*/zarr.json")
 def zarr_metadata(path: str) -> bytes:
     """The fault is about the file that says what the data is."""
     return zarr_chunk(path)
@@ -265,7 +270,7 @@ def soundfile_wav(path: str) -> bytes:
     return soundfile.read(path, dtype="int16")[0].tobytes()
 
 
-@_reads("`WebDataset`", "webdataset", "x.tar", files.tar)
+@_reads("`webdataset.WebDataset`", "webdataset", "x.tar", files.tar)
 def webdataset_tar(path: str) -> bytes:
     """Each sample of a shard."""
     import webdataset
@@ -274,7 +279,7 @@ def webdataset_tar(path: str) -> bytes:
     return b"".join(sample["bin"] for sample in shard)
 
 
-@_reads("`Dataset.from_file`", "datasets", "x.arrow", files.arrow_stream)
+@_reads("`datasets.Dataset.from_file`", "datasets", "x.arrow", files.arrow_stream)
 def hugging_face(path: str) -> bytes:
     """Each row of an Arrow stream, mapped."""
     from datasets import Dataset

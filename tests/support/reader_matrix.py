@@ -6,11 +6,14 @@ Where a cell ends the worker, a new one goes on with the next.
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import signal
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -133,6 +136,25 @@ def matrix(root: Path) -> dict[tuple[str, str], Cell]:
     return cells
 
 
+def really_cut(root: Path, name: str) -> dict[str, Cell]:
+    """The cells of a TruncatedFile, with no fault armed: the files are shorter on the disk."""
+    fault = FAULTS[name]("*")
+    assert isinstance(fault, TruncatedFile)
+    right = [(each, _written(each, root / "right" / each.key)) for each in _readers()]
+    cut = [(each, _written(each, root / "cut" / each.key)) for each in _readers()]
+    for reader, path in cut:
+        _cut(Path(path).parent, reader.hit, fault)
+    findings = read_all([*right, *cut])
+    both = zip(READERS, findings, findings[len(right) :], strict=False)
+    return {key: cell(short, whole, FaultFacts(fault)) for key, whole, short in both}
+
+
+def _cut(folder: Path, glob: str, fault: TruncatedFile) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file() and fnmatch(str(path), f"{folder}/{glob}"):
+            os.truncate(path, fault.kept(path.stat().st_size))
+
+
 def _readers() -> Iterable[Reader]:
     return READERS.values()
 
@@ -189,8 +211,13 @@ def cell(finding: Finding | str, right: Finding | str, facts: FaultFacts) -> Cel
         return Cell(finding, **counted)
     message = cleaned(finding.error or "")
     if message:
-        return Cell(ERROR if tells(message, facts.fault, None, "") else HIDDEN, message, **counted)
+        return Cell(ERROR if _is_clear(message, facts.fault) else HIDDEN, message, **counted)
     return Cell(compared(finding, right), **counted)
+
+
+def _is_clear(message: str, fault: Fault) -> bool:
+    """Whether it tells of the fault, by other words than the path and EINVAL."""
+    return tells(message.replace(os.strerror(errno.EINVAL), ""), fault, None, "")
 
 
 def compared(finding: Finding, right: Finding | str) -> str:
