@@ -185,6 +185,18 @@ def test_error_that_does_not_tell_of_truncated_content(text):
     assert not tells(f"Traceback (most recent call last):\n{text}\n", TruncatedFile(), PATH, "open")
 
 
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("sqlite3.OperationalError: disk I/O error", EIO),
+        ("OSError: Expected to be able to read 65608 bytes, got 32668", TruncatedFile()),
+    ],
+)
+def test_words_of_libraries_tell(text, fault):
+    """SQLite's for EIO, and Arrow's for a file that is too short."""
+    assert tells(text, fault, PATH, "read")
+
+
 KILLED = "DataLoader worker (pid 7) is killed by signal: {}. "
 
 
