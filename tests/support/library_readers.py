@@ -10,6 +10,7 @@ import importlib
 import importlib.metadata
 import platform
 import sqlite3
+import sys
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -39,6 +40,7 @@ class Reader:
         read: What the file holds, as bytes; None if the library gave nothing and said nothing.
         hit: Which files the faults are about, where there is more than one.
         exact: Whether what is read is CONTENT; a lossy format gives something near it.
+        python: The oldest Python that the library's release runs on.
 
     """
 
@@ -49,6 +51,7 @@ class Reader:
     read: Callable[[str], bytes | None]
     hit: str = "*"
     exact: bool = True
+    python: tuple[int, int] = (3, 10)
 
     @property
     def key(self) -> str:
@@ -77,15 +80,19 @@ def _reads(shown: str, package: str, file: str, write: Callable[[str], None], **
 
 def load() -> None:
     """Import what the readers use, so that a forked worker has it."""
-    for (
-        name
-    ) in "cv2 datasets lmdb pyarrow.parquet pyarrow.feather soundfile webdataset zarr".split():
+    names = "cv2 datasets lmdb pyarrow.parquet pyarrow.feather soundfile webdataset".split()
+    for name in [*names, *(["zarr"] if zarr_chunk.__name__ in usable() else [])]:
         importlib.import_module(name)
+
+
+def usable() -> dict[str, Reader]:
+    """The readers that this Python can have."""
+    return {key: reader for key, reader in READERS.items() if sys.version_info >= reader.python}
 
 
 def versions() -> dict[str, str]:
     """The version of each package that has readers."""
-    names = dict.fromkeys(reader.package for reader in READERS.values())
+    names = dict.fromkeys(reader.package for reader in usable().values())
     found = {name: importlib.metadata.version(name) for name in names if name != STANDARD}
     return {STANDARD: platform.python_version(), **found}
 
@@ -248,7 +255,7 @@ def torch_from_file(path: str) -> bytes:
     return torch.from_file(path, size=len(CONTENT), dtype=torch.uint8).numpy().tobytes()
 
 
-@_reads("`zarr.open_array` (chunks)", "zarr", "x.zarr", files.zarr, hit="*/c/*")
+@_reads("`zarr.open_array` (chunks)", "zarr", "x.zarr", files.zarr, hit="*/c/*", python=(3, 11))
 def zarr_chunk(path: str) -> bytes:
     """The fault is about the files that hold the data."""
     import zarr
@@ -256,7 +263,9 @@ def zarr_chunk(path: str) -> bytes:
     return zarr.open_array(path, mode="r")[:].tobytes()
 
 
-@_reads("`zarr.open_array` (metadata)", "zarr", "x.zarr", files.zarr, hit="*/zarr.json")
+@_reads(
+    "`zarr.open_array` (metadata)", "zarr", "x.zarr", files.zarr, hit="*/zarr.json", python=(3, 11)
+)
 def zarr_metadata(path: str) -> bytes:
     """The fault is about the file that says what the data is."""
     return zarr_chunk(path)

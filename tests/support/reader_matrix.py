@@ -10,6 +10,7 @@ import errno
 import os
 import re
 import signal
+import traceback
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from typing import Any
 from torch.utils.data import Dataset
 
 from pytest_dataloader_faults import inject
-from pytest_dataloader_faults._clarity import tells
+from pytest_dataloader_faults._clarity import messages, tells
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     Fault,
@@ -32,7 +33,8 @@ from pytest_dataloader_faults.faults import (
 from pytest_dataloader_faults.outcomes import FaultFacts
 from support import library_readers
 from support.epochs import Epoch, alone, epoch
-from support.library_readers import READERS, Reader
+from support.file_formats import CONTENT
+from support.library_readers import Reader, usable
 
 FAULTS: dict[str, Callable[[str], Fault]] = {
     "OpenError(EIO)": OpenError,
@@ -74,10 +76,11 @@ class Trial:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a reader gave: bytes, or nothing, or an error's type and message."""
+    """What a reader gave: bytes, or nothing, or an error's type and message and printed chain."""
 
     data: bytes | None = None
-    error: str | None = None
+    error: str = ""
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,8 @@ class _Files(Dataset[Any]):
                 warnings.simplefilter("ignore")
                 return Finding(reader.read(path))
         except Exception as error:  # noqa: BLE001  # whatever it is, it is the finding
-            return Finding(error=f"{type(error).__name__}: {error}")
+            text = "".join(traceback.format_exception(error))
+            return Finding(error=f"{type(error).__name__}: {error}", text=text)
 
 
 def matrix(root: Path) -> dict[tuple[str, str], Cell]:
@@ -126,6 +130,7 @@ def matrix(root: Path) -> dict[tuple[str, str], Cell]:
     first = [Trial(each, name, make) for name, make in FAULTS.items() for each in _readers()]
     found = _run([*never, *first], root / "first")
     right = {trial.reader.key: finding for trial, finding, _ in found[: len(never)]}
+    assert all(right[each.key] == Finding(CONTENT) for each in _readers() if each.exact)
     later = [each for trial, _, facts in found[: len(never)] for each in _later(trial, facts)]
     found += _run(later, root / "later")
     cells: dict[tuple[str, str], Cell] = {}
@@ -145,7 +150,7 @@ def really_cut(root: Path, name: str) -> dict[str, Cell]:
     for reader, path in cut:
         _cut(Path(path).parent, reader.hit, fault)
     findings = read_all([*right, *cut])
-    both = zip(READERS, findings, findings[len(right) :], strict=False)
+    both = zip(usable(), findings, findings[len(right) :], strict=False)
     return {key: cell(short, whole, FaultFacts(fault)) for key, whole, short in both}
 
 
@@ -156,7 +161,7 @@ def _cut(folder: Path, glob: str, fault: TruncatedFile) -> None:
 
 
 def _readers() -> Iterable[Reader]:
-    return READERS.values()
+    return usable().values()
 
 
 def _later(trial: Trial, facts: FaultFacts) -> list[Trial]:
@@ -209,15 +214,16 @@ def cell(finding: Finding | str, right: Finding | str, facts: FaultFacts) -> Cel
     }
     if isinstance(finding, str):
         return Cell(finding, **counted)
-    message = cleaned(finding.error or "")
-    if message:
-        return Cell(ERROR if _is_clear(message, facts.fault) else HIDDEN, message, **counted)
+    if finding.error:
+        outcome = ERROR if _is_clear(finding.text, facts.fault) else HIDDEN
+        return Cell(outcome, cleaned(finding.error), **counted)
     return Cell(compared(finding, right), **counted)
 
 
-def _is_clear(message: str, fault: Fault) -> bool:
-    """Whether it tells of the fault, by other words than the path and EINVAL."""
-    return tells(message.replace(os.strerror(errno.EINVAL), ""), fault, None, "")
+def _is_clear(text: str, fault: Fault) -> bool:
+    """Whether an error or what it was raised from tells of the fault; a path or EINVAL does not."""
+    said = cleaned(messages(text)).replace(os.strerror(errno.EINVAL), "")
+    return tells(said, fault, None, "")
 
 
 def compared(finding: Finding, right: Finding | str) -> str:
