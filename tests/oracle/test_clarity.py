@@ -18,7 +18,7 @@ from pytest_dataloader_faults.faults import (
     TruncatedFile,
     WorkerKilled,
 )
-from support.readers import READERS, truncated
+from support.readers import READERS, SHARED, truncated
 from support.specimens import UnbuildableError
 
 PATH = "/data/0042.jpg"
@@ -159,7 +159,7 @@ def test_exception_that_cannot_be_rebuilt_is_not_clear(fault):
 
 @BOTH_WAYS
 @pytest.mark.parametrize("keep", ["half", "nothing"])
-@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("name", [*READERS, *SHARED])
 def test_decoding_error_tells_of_truncated_content(name, keep, printed, tmp_path):
     """What readers themselves say of a file that is too short is clear."""
     path, read = truncated(name, tmp_path, keep)
