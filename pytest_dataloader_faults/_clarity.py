@@ -37,8 +37,9 @@ _BAD_CONTENT = re.compile(
     r"|cannot identify|not enough|\bshort(er)?\b|too (small|few)|(smaller|larger|greater) than"
     r"|premature|ended before|no data|empty|ran out|end of (file|data|input|stream|archive)|EOF"
     r"|CRC|checksum|magic|signature|header|footer|decod|deserializ|unpickl|parse|unpack"
-    r"|buffer (size|length|is)|reshape|not a (zip|valid)|could only read|fully written"
-    r"|bytes? (expected|missing|remain)|expected \d+|out of (bounds|range)|BadZip|Unidentified",
+    r"|buffer (size|length|is)|reshape|not a (zip|valid)|could only read|able to read"
+    r"|fully written|bytes? (expected|missing|remain)|expected \d+|out of (bounds|range)"
+    r"|BadZip|Unidentified",
     re.IGNORECASE,
 )
 
@@ -74,8 +75,11 @@ def _tells_errno(said: str, number: int) -> bool:
     if not number:
         return False
     message = os.strerror(number).lower()
-    return message in said.lower() or bool(
-        re.search(rf"errno\s*[=:]?\s*{number}\b", said, re.IGNORECASE)
+    short = message.replace("input/output", "i/o")  # As SQLite and others call it.
+    return (
+        message in said.lower()
+        or short in said.lower()
+        or bool(re.search(rf"errno\s*[=:]?\s*{number}\b", said, re.IGNORECASE))
     )
 
 

@@ -15,6 +15,9 @@ from typing import Any, Protocol
 class Hearer(Protocol):
     """Who is told."""
 
+    def restart(self) -> None:
+        """An epoch begins: torch makes a fetcher for each."""
+
     def begin(self) -> None:
         """A fetch begins."""
 
@@ -32,10 +35,9 @@ def announce_fetches(hearer: Hearer, *, samples: bool) -> None:
     of_map, of_iterable = fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher
     for fetcher in (of_map, of_iterable):
         fetcher.fetch = _announced(fetcher.fetch, hearer)  # type: ignore[method-assign]
-    if samples:
-        of_map.__init__ = _then(of_map.__init__, lambda made: _announce_items(made, hearer))  # type: ignore[method-assign]
-        of_iterable.__init__ = _then(  # type: ignore[method-assign]
-            of_iterable.__init__, lambda made: _announce_stream(made, hearer)
+    for fetcher, announce in ((of_map, _announce_items), (of_iterable, _announce_stream)):
+        fetcher.__init__ = _made(  # type: ignore[method-assign]
+            fetcher.__init__, hearer, announce if samples else None
         )
 
 
@@ -55,11 +57,15 @@ def _announced(fetch: Callable[..., Any], hearer: Hearer) -> Callable[..., Any]:
     return announced
 
 
-def _then(make: Callable[..., None], more: Callable[[Any], None]) -> Callable[..., None]:
+def _made(
+    make: Callable[..., None], hearer: Hearer, announce: Callable[[Any, Hearer], None] | None
+) -> Callable[..., None]:
     @functools.wraps(make)
     def made(self: Any, *args: Any, **kwargs: Any) -> None:
         make(self, *args, **kwargs)
-        more(self)
+        hearer.restart()
+        if announce is not None:
+            announce(self, hearer)
 
     return made
 

@@ -11,6 +11,7 @@ from pytest_dataloader_faults._engine._bpf import (
     ALLOCATORS,
     BLIND,
     DUPLICATES,
+    LOCKS,
     OPENS,
     READS,
     ROOM,
@@ -23,6 +24,7 @@ from pytest_dataloader_faults._engine._substitute import Substitutes, reopen, st
 from pytest_dataloader_faults._engine._target import (
     Call,
     Opening,
+    Place,
     descriptors,
     link_of,
     looked_at,
@@ -55,6 +57,8 @@ def answer(worker: WorkerState, call: Call, means: Means) -> None:
         _on_stat(worker, call, looked_at(call))
     elif call.name in ROOM:
         _on_room(worker, call)
+    elif call.name in LOCKS:
+        _on_lock(worker, call)
     else:
         worker.unreached.update([call.name] if call.name in BLIND else [])
         worker.listener.go_on(call)
@@ -74,7 +78,7 @@ def _note_exhaustion(worker: WorkerState, call: Call) -> None:
 
 def _on_open(worker: WorkerState, call: Call, wanted: Opening, substitutes: Substitutes) -> None:
     path = wanted.path
-    kind = _kind(path)
+    kind = _kind(wanted.raw)
     if is_excluded(path) and not worker.tallies.ask_for(path):
         if kind == stat.S_IFREG and worker.tallies.would_mean(path) and is_package_data(path):
             worker.unreached["open of an excluded file"] += 1
@@ -127,8 +131,9 @@ def _is_altered(worker: WorkerState, call: Call, wanted: Opening, substitutes: S
     return True
 
 
-def _on_stat(worker: WorkerState, call: Call, path: str) -> None:
-    about_file = _kind(path) == stat.S_IFREG and not is_about_link(call, path)
+def _on_stat(worker: WorkerState, call: Call, place: Place) -> None:
+    path = place.path
+    about_file = _kind(place.raw) == stat.S_IFREG and not is_about_link(call, path)
     altered = worker.altered(path) if about_file else None
     if altered is None or altered.alteration.kept is None:
         worker.listener.go_on(call)
@@ -144,7 +149,8 @@ def _follow_or_go_on(worker: WorkerState, call: Call, wanted: Opening) -> None:
         worker.listener.go_on(call)
         return
     try:
-        source = os.open(wanted.path, wanted.flags | os.O_CLOEXEC | os.O_NOCTTY)
+        flags = wanted.flags & ~os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY
+        source = os.open(wanted.raw, flags)
     except OSError:  # The caller gets the same error from its own call.
         worker.listener.go_on(call)
     else:
@@ -194,6 +200,12 @@ def _on_room(worker: WorkerState, call: Call) -> None:
             worker.remains.append(path)
             worker.listener.fail(call, tally.fault.errno)
             return
+    worker.listener.go_on(call)
+
+
+def _on_lock(worker: WorkerState, call: Call) -> None:
+    """flock(2) is the open file description's: ours would keep it when the worker has closed."""
+    worker.let_be(signed(call.arguments[0]))
     worker.listener.go_on(call)
 
 

@@ -40,6 +40,7 @@ from pytest_dataloader_faults._engine._linux import (
 from pytest_dataloader_faults._engine._paths import Matcher
 from pytest_dataloader_faults._engine._plan import Needs
 
+_STANDARD_STREAMS = (0, 1, 2)
 _MAX_LISTED = 60
 _MAX_SPAN = 8192
 _FEEDER_SECONDS = 1.0
@@ -79,12 +80,17 @@ class Armed:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
+        self._epoch = self._begun = 0
+
+    def restart(self) -> None:
+        """Count the fetches of an epoch from 1."""
+        self._epoch += 1
         self._begun = 0
 
     def begin(self) -> None:
         """Tell that a fetch begins, and wait for leave to go on."""
         self._begun += 1
-        self._ask({"begin": self._begun})
+        self._ask({"begin": self._begun, "epoch": self._epoch})
 
     def begin_sample(self, sample: int) -> None:
         """Tell that a sample begins, and wait for leave to go on."""
@@ -158,6 +164,8 @@ def _held_files(matches: Callable[[str], bool]) -> Iterator[tuple[int, str]]:
             path = os.readlink(f"/proc/self/fd/{name}")
         except FileNotFoundError:  # The one that listed the folder.
             continue
+        if int(name) in _STANDARD_STREAMS or path.endswith(" (deleted)"):
+            continue  # No dataset's: where a test's output goes.
         if path.startswith("/") and matches(path) and _is_regular(int(name)):
             yield int(name), path
 
@@ -167,8 +175,8 @@ def _is_regular(fd: int) -> bool:
 
 
 def _mapped_files() -> Iterator[Mapping]:
-    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as lines:
-        for line in lines:
+    with open("/proc/self/maps", "rb") as lines:  # Only \n ends a line; \r may be in a name.
+        for line in map(os.fsdecode, lines):
             span, rights, offset, _device, _inode, *rest = line.rstrip("\n").split(maxsplit=5)
             if rest and rest[0].startswith("/"):
                 start, end = (int(number, 16) for number in span.split("-"))

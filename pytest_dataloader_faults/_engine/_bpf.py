@@ -43,6 +43,8 @@ STATS = {"stat": None, "lstat": None, "newfstatat": 3, "statx": 2}
 """System calls that look at a file by its path, and which argument has their AT_* flags."""
 ROOM = ("fallocate",)
 """The system call by which torch reserves shared memory."""
+LOCKS = {"flock": 0}
+"""System calls that lock an open file description, and which argument is its descriptor."""
 BLIND = ("io_uring_setup",)
 """System calls that begin what no filter sees."""
 DUPLICATES = {"dup": 0, "dup2": 0, "dup3": 0, "fcntl": 0}
@@ -115,7 +117,7 @@ def program(
     held = tuple(held)
     wanted = ((ALLOCATORS, descriptors), (STATS, stats), (ROOM, room))
     more = (name for names, is_wanted in wanted if is_wanted for name in names)
-    names = (*OPENS, *READS, *DUPLICATES, *BLIND, *more)
+    names = (*OPENS, *READS, *DUPLICATES, *LOCKS, *BLIND, *more)
     code = _instruction(_LOAD, _ARCHITECTURE) + _instruction(_JEQ, architecture, 1, 0) + _ALLOW
     code += _instruction(_LOAD, _NUMBER)
     for name in names:

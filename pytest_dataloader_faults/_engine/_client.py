@@ -77,10 +77,10 @@ class Link:
                 if not self._closed:
                     self._channel.send(message)
 
-    def drain(self, loader: int, sent: dict[int, int]) -> None:
+    def drain(self, loader: int, epoch: int, sent: dict[int, int]) -> None:
         """Wait until every live worker has made the batches it was asked for, or is stuck."""
         with contextlib.suppress(TimeoutError):
-            self._ask({"drain": loader, "sent": sent}, "drained")
+            self._ask({"drain": loader, "epoch": epoch, "sent": sent}, "drained")
 
     def report(self, *, finish: bool = False) -> dict[str, Any]:
         """What has happened so far; *finish*: and inject nothing from now on."""

@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable
 
 Action = Callable[[], None]
+Place = tuple[int, int]
+"""An epoch, and one of a worker's batches in it; both from 1."""
 
 
 class Gates:
@@ -18,23 +20,23 @@ class Gates:
     """
 
     def __init__(self) -> None:
-        self._held: list[tuple[int, int, int, Action]] = []
-        self._waited: dict[tuple[int, int], int] = {}
+        self._held: list[tuple[int, int, Place, Action]] = []
+        self._waited: dict[tuple[int, int], Place] = {}
         self._open: set[int] = set()
         self._stuck: defaultdict[int, list[Action]] = defaultdict(list)
 
-    def hold(self, loader: int, worker: int, nth: int, action: Action) -> None:
-        """Do *action* once *loader* waits for the *nth* batch of *worker*."""
-        self._held.append((loader, worker, nth, action))
+    def hold(self, loader: int, worker: int, place: Place, action: Action) -> None:
+        """Do *action* once *loader* waits for the batch of *worker* at that *place*."""
+        self._held.append((loader, worker, place, action))
         self._let_go()
 
     def stick(self, loader: int, let_go: Action) -> None:
         """Something of *loader*'s workers hangs; *let_go* ends that."""
         self._stuck[loader].append(let_go)
 
-    def waiting(self, loader: int, worker: int, nth: int) -> None:
-        """*loader* waits for the *nth* batch of *worker*."""
-        self._waited[loader, worker] = nth
+    def waiting(self, loader: int, worker: int, place: Place) -> None:
+        """*loader* waits for the batch of *worker* at that *place*."""
+        self._waited[loader, worker] = place
         self._let_go()
 
     def open(self, loader: int) -> None:
@@ -55,7 +57,7 @@ class Gates:
 
     def _let_go(self) -> None:
         for entry in list(self._held):
-            loader, worker, nth, action = entry
-            if loader in self._open or self._waited.get((loader, worker), 0) >= nth:
+            loader, worker, place, action = entry
+            if loader in self._open or self._waited.get((loader, worker), (0, 0)) >= place:
                 self._held.remove(entry)
                 action()

@@ -67,7 +67,8 @@ class Watch:
     def drain(self) -> None:
         """Wait until the workers have done all that the latest iterator asked of them."""
         if self._latest is not None:
-            self.link.drain(self._latest._number, dict(self._latest._sent))
+            latest = self._latest
+            self.link.drain(latest._number, latest._epoch, dict(latest._sent))
 
     def end_failed(self) -> None:
         """End the workers of iterators that raised, so that they do not outlive the scope.
@@ -96,7 +97,7 @@ class Watch:
 def _watched(iterator: Any, watch: Watch, number: int) -> Any:
     """*iterator*, of a class that tells *watch* what it does."""
     iterator._watch, iterator._number = watch, number
-    iterator._sent, iterator._ordinals = Counter(), {}
+    iterator._epoch, iterator._sent, iterator._ordinals = 1, Counter(), {}
     if not hasattr(iterator, "_task_info"):
         iterator.__class__ = _derived(_Watched, iterator.__class__)
         return iterator
@@ -133,11 +134,18 @@ class _WatchedWorkers(_Watched):
     """Mixed into those that have workers."""
 
     _number: int
+    _epoch: int
     _sent: Counter[int]
     _ordinals: dict[int, tuple[int, int]]
     _send_idx: int
     _rcvd_idx: int
     _task_info: dict[int, Any]
+
+    def _reset(self, *args: Any, **kwargs: Any) -> None:
+        self._epoch += 1  # It was made, and reset for that, before it became one of these.
+        self._sent.clear()
+        self._ordinals.clear()
+        super()._reset(*args, **kwargs)  # type: ignore[misc]
 
     def _note_sent(self, index: int) -> None:
         worker = self._task_info[index][0]
@@ -153,7 +161,8 @@ class _WatchedWorkers(_Watched):
     def _get_data(self) -> Any:
         if self._rcvd_idx in self._ordinals:
             worker, nth = self._ordinals[self._rcvd_idx]
-            self._watch.link.tell({"loader": self._number, "waiting": worker, "nth": nth})
+            place = {"epoch": self._epoch, "nth": nth}
+            self._watch.link.tell({"loader": self._number, "waiting": worker, **place})
         return super()._get_data()  # type: ignore[misc]
 
     def _shutdown_workers(self) -> None:

@@ -42,7 +42,7 @@ class Onset:
             self._orders = close_at(self._worker, self._sample)
         if self._due():
             worker = self._worker
-            self._gates.hold(worker.loader, worker.id, worker.begun, self._strike)
+            self._gates.hold(worker.loader, worker.id, worker.place, self._strike)
         else:
             self.let_go()
 

@@ -35,12 +35,13 @@ class Substitutes:
     """Altered copies of files, made once each; and the file of no bytes at all."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[str, Alteration, int], int] = {}
+        self._made: dict[tuple[object, ...], int] = {}
         self.empty = os.memfd_create("pytest-dataloader-faults-unreadable")
 
     def altered(self, path: str, alteration: Alteration) -> int:
         """A descriptor of a file that is *path*, as *alteration* says."""
-        key = (path, alteration, os.stat(path).st_mtime_ns)
+        now = os.stat(path)
+        key = (path, alteration, now.st_dev, now.st_ino, now.st_mtime_ns, now.st_ctime_ns)
         if key not in self._made:
             self._made[key] = _altered_copy(path, alteration)
         return self._made[key]

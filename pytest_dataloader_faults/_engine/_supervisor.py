@@ -34,7 +34,7 @@ from pytest_dataloader_faults._engine._onset import Onset
 from pytest_dataloader_faults._engine._plan import Plan
 from pytest_dataloader_faults._engine._rendezvous import Rendezvous
 from pytest_dataloader_faults._engine._substitute import Substitutes
-from pytest_dataloader_faults._engine._target import Call
+from pytest_dataloader_faults._engine._target import Call, SenselessCallError
 from pytest_dataloader_faults._engine._worker_state import WorkerState
 
 _NAMES = {number: name for name, number in SYSCALLS[MACHINE].items()}
@@ -111,7 +111,8 @@ class Supervisor:
     def _obey(self, message: dict[str, Any]) -> None:
         gates = self.means.gates
         if "waiting" in message:
-            gates.waiting(message["loader"], message["waiting"], message["nth"])
+            place = (message["epoch"], message["nth"])
+            gates.waiting(message["loader"], message["waiting"], place)
         elif "release" in message:
             self._release(message["release"])
         elif "drain" in message:
@@ -166,9 +167,10 @@ class Supervisor:
         """Tell the loader once every worker that is alive has done what it was sent."""
         if self._draining is None or self.control is None:
             return
-        loader, sent = self._draining["drain"], self._draining["sent"]
+        loader, epoch = self._draining["drain"], self._draining["epoch"]
+        sent = self._draining["sent"]
         latest = {str(each.id): each for each in self.workers if each.loader == loader}
-        if all(id_ in latest and latest[id_].has_done(count) for id_, count in sent.items()):
+        if all(id_ in latest and latest[id_].has_done(epoch, count) for id_, count in sent.items()):
             self._draining = None
             self.control.send({"drained": True})
 
@@ -220,7 +222,7 @@ class Supervisor:
             if "sample" in message:
                 self._begin(worker, message["sample"])
             elif "begin" in message:
-                worker.begun = message["begin"]
+                worker.begin(message["epoch"], message["begin"])
                 self._begin(worker, None)
             else:
                 worker.done = message["done"]
@@ -262,9 +264,10 @@ class Supervisor:
         """An injection that failed is an error of the run; the caller is not left waiting."""
         if _is_gone(worker, call, error):
             return
-        what = f"worker {worker.id}, {call.name if call else 'fetch'}"
-        text = "".join(traceback.format_exception(error, limit=-3))
-        self.errors.append(f"{what}: {text}")
+        if not isinstance(error, SenselessCallError):
+            what = f"worker {worker.id}, {call.name if call else 'fetch'}"
+            text = "".join(traceback.format_exception(error, limit=-3))
+            self.errors.append(f"{what}: {text}")
         if call is not None:
             with contextlib.suppress(OSError):  # It was answered before the error came.
                 worker.listener.go_on(call)

@@ -10,7 +10,7 @@ from pytest_dataloader_faults._engine._channel import Channel
 from pytest_dataloader_faults._engine._listener import Listener
 from pytest_dataloader_faults._engine._plan import Plan, Tallies, Tally
 from pytest_dataloader_faults._engine._substitute import Alteration
-from pytest_dataloader_faults._engine._target import Call, descriptors
+from pytest_dataloader_faults._engine._target import Call, descriptors, family
 from pytest_dataloader_faults.faults import CorruptedFile, TruncatedFile
 
 _COLLECT_ABOVE = 256
@@ -54,7 +54,11 @@ class WorkerState:
         self.low = plan.needs.low
         self.followed: dict[int, Followed] = {}
         self.opened: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
-        self.begun = self.done = 0
+        self.begun = 0
+        """Fetches, over all epochs."""
+        self.place = (0, 0)
+        """The epoch, and which of its fetches has begun."""
+        self.done = 0
         self.alive = self.armed = True
         self.ended = self.stuck = False
         self.limit: int | None = None
@@ -64,9 +68,18 @@ class WorkerState:
         self._numbers = range(hello["base"], hello["limit"])
         self._next = 0
 
-    def has_done(self, count: int) -> bool:
-        """Whether nothing more is to come of the first *count* batches asked of it."""
-        return not self.alive or self.stuck or self.ended or self.done >= count
+    def begin(self, epoch: int, nth: int) -> None:
+        """The *nth* fetch of *epoch* begins."""
+        if epoch != self.place[0]:
+            self.done, self.ended = 0, False
+        self.begun += 1
+        self.place = (epoch, nth)
+
+    def has_done(self, epoch: int, count: int) -> bool:
+        """Whether nothing more is to come of the first *count* batches asked of it in *epoch*."""
+        if not self.alive or self.stuck or not count:
+            return True
+        return self.place[0] == epoch and (self.ended or self.done >= count)
 
     def fire(self, tally: Tally[Any], call: Call, path: str) -> None:
         """Write down that *tally*'s fault happened to *call*."""
@@ -130,9 +143,16 @@ class WorkerState:
             still = False
         return followed if still else None
 
+    def let_be(self, number: int) -> None:
+        """Give up our own descriptor of *number*; what can be told without it still is."""
+        followed = self.followed.get(number)
+        if followed is not None and followed.source is not None:
+            os.close(followed.source)
+            self.followed[number] = followed._replace(source=None)
+
     def _forget_closed(self, pid: int) -> None:
         """close(2) is not seen: look which numbers are still in use, when many have gathered."""
-        live = descriptors(self.pid) | descriptors(pid)
+        live = set().union(*map(descriptors, {pid, *family(self.pid)}))
         for number in [each for each in self.followed if each not in live]:
             self._forget(number)
 

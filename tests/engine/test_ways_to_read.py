@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 
@@ -13,6 +14,26 @@ from support.epochs import alone, epoch
 from support.tries import WAYS, Tries
 
 BYTES = bytes(range(200))
+
+
+def _with_errno(call):
+    """The result of a C function that is called by ctypes, and errno."""
+    return call(ctypes.CDLL(None, use_errno=True)), ctypes.get_errno()
+
+
+def _statx_nothing(_path):
+    return _with_errno(lambda libc: libc.statx(0, None, 0, 0xFFF, None))
+
+
+def _open_nothing(_path):
+    return _with_errno(lambda libc: libc.open(None, os.O_RDONLY))
+
+
+def _open_in_no_folder(_path):
+    return _with_errno(lambda libc: libc.openat(9999, b"file.rec", os.O_RDONLY))
+
+
+SENSELESS = (_statx_nothing, _open_nothing, _open_in_no_folder)
 
 
 @pytest.fixture(name="path")
@@ -65,6 +86,15 @@ def test_each_way_works_when_its_turn_has_not_come(path, way):
     assert BYTES == gave
     assert 0 < injection.reached
     assert 0 == injection.fired
+
+
+@pytest.mark.parametrize("mistake", SENSELESS)
+def test_a_senseless_call_is_refused_by_the_kernel(path, mistake):
+    """As without us; Rust's library makes one of them to see whether there is a statx(2)."""
+    faults = ReadError("*.rec"), TruncatedFile("*.nothing")
+    with inject(*faults, require_fired=False):
+        (result,) = epoch(alone(Tries([path], mistake))).batches
+    assert mistake(path) == result.gave
 
 
 def test_a_chosen_number_is_out_of_reach_and_told(path):

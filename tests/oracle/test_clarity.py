@@ -18,7 +18,7 @@ from pytest_dataloader_faults.faults import (
     TruncatedFile,
     WorkerKilled,
 )
-from support.readers import READERS, truncated
+from support.readers import READERS, SHARED, truncated
 from support.specimens import UnbuildableError
 
 PATH = "/data/0042.jpg"
@@ -159,7 +159,7 @@ def test_exception_that_cannot_be_rebuilt_is_not_clear(fault):
 
 @BOTH_WAYS
 @pytest.mark.parametrize("keep", ["half", "nothing"])
-@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("name", [*READERS, *SHARED])
 def test_decoding_error_tells_of_truncated_content(name, keep, printed, tmp_path):
     """What readers themselves say of a file that is too short is clear."""
     path, read = truncated(name, tmp_path, keep)
@@ -183,6 +183,18 @@ def test_decoding_error_tells_of_truncated_content(name, keep, printed, tmp_path
 def test_error_that_does_not_tell_of_truncated_content(text):
     """A follow-up error of bad content is not an error about bad content."""
     assert not tells(f"Traceback (most recent call last):\n{text}\n", TruncatedFile(), PATH, "open")
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("sqlite3.OperationalError: disk I/O error", EIO),
+        ("OSError: Expected to be able to read 65608 bytes, got 32668", TruncatedFile()),
+    ],
+)
+def test_words_of_libraries_tell(text, fault):
+    """SQLite's for EIO, and Arrow's for a file that is too short."""
+    assert tells(text, fault, PATH, "read")
 
 
 KILLED = "DataLoader worker (pid 7) is killed by signal: {}. "

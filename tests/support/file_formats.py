@@ -18,9 +18,9 @@ import safetensors.numpy
 from PIL import Image
 from torch.utils.data import Dataset
 
-SIDE = 128
+SIDE = 256
 CONTENT: bytes = np.random.default_rng(0).integers(0, 256, SIDE * SIDE, dtype=np.uint8).tobytes()
-"""16 KiB, four pages; noise, so that half of a compressed file is half of its content."""
+"""64 KiB, 16 pages; noise, so that half of a compressed file is half of its content."""
 
 
 def builtin_open(path: str) -> bytes:

@@ -135,6 +135,15 @@ def _in_a_program(path: str) -> bytes:
     return done.stdout
 
 
+def _creating(path: str) -> bytes:
+    """As SQLite opens every database."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        return os.read(fd, ENOUGH)
+    finally:
+        os.close(fd)
+
+
 def _relative(path: str) -> bytes:
     before = os.getcwd()
     os.chdir(os.path.dirname(path))
@@ -229,5 +238,6 @@ WAYS: dict[str, Callable[[str], bytes]] = {
     "dir_fd": _in_folder,
     "roundabout path": _roundabout,
     "openat2": _openat2,
+    "O_CREAT": _creating,
     "fread": _in_c,
 }

@@ -1,0 +1,145 @@
+"""Try every reader under every fault, and write what comes of it.
+
+    python docs/readers.py
+
+writes docs/reference/readers.json, which the tests compare with what they find, and from it and
+docs/readers.in the page docs/reference/readers.md. Readers and faults are in tests/support.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from string import Template
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from support import reader_matrix as found  # noqa: E402  # it is below tests/
+from support.library_readers import READERS, versions  # noqa: E402
+
+RECORD = ROOT / "docs/reference/readers.json"
+TEMPLATE = ROOT / "docs/readers.in"
+PAGE = ROOT / "docs/reference/readers.md"
+HEADINGS = {
+    "OpenError(EIO)": "open fails",
+    "ReadError(EIO)": "first read fails",
+    found.LATER: "a later read fails",
+    "ClosedDescriptor": "descriptor closed",
+    "TruncatedFile(keep=0.5)": "half of the file",
+    "TruncatedFile(keep=0)": "empty file",
+}
+"""A fault that is not here is shown by its name."""
+WORDS = {
+    found.RIGHT: "right data",
+    found.ERROR: "error",
+    found.HIDDEN: "*unclear error*",
+    "SIGBUS": "**SIGBUS**",
+    found.HANG: "**hang**",
+    found.NOTHING: "**None**",
+    found.SHORTER: "**short data**",
+    found.LONGER: "**long data**",
+    found.WRONG: "**wrong data**",
+}
+_LONGEST = 200
+
+
+def record(cells: dict[tuple[str, str], found.Cell]) -> dict[str, Any]:
+    """What is kept of a run: the versions, and each reader's cells by fault."""
+    rows = {
+        key: {name: _kept(cells[key, name]) for name in found.COLUMNS if (key, name) in cells}
+        for key in READERS
+    }
+    return {"versions": versions(), "readers": rows}
+
+
+def _kept(cell: found.Cell) -> dict[str, Any]:
+    kept = {"outcome": cell.outcome, "calls": list(cell.calls)}
+    if cell.nth > 1:
+        kept["nth"] = cell.nth
+    return {**kept, "message": cell.message} if cell.message else kept
+
+
+def page(kept: dict[str, Any]) -> str:
+    """The page about what is kept."""
+    rows = kept["readers"]
+    template = Template(TEMPLATE.read_text(encoding="utf-8"))
+    return template.substitute(
+        conclusions="".join(_conclusions(rows)),
+        table="".join(_table(rows)),
+        messages="".join(_messages(rows)),
+        versions="".join(f"| {name} | {known} |\n" for name, known in kept["versions"].items()),
+    )
+
+
+def _conclusions(rows: dict[str, Any]) -> Iterator[str]:
+    cut = [name for name in found.COLUMNS if name.startswith("TruncatedFile")]
+    failing = [name for name in found.COLUMNS if name not in cut]
+    wrong = {found.WRONG, found.SHORTER, found.LONGER}
+    bad = {
+        "Wrong or missing data and no error when a read fails": _having(rows, failing, wrong),
+        "The same, of a file that lacks its end": _having(rows, cut, wrong, raw=False),
+        "The same, of raw bytes, whose length nobody knows": _having(rows, cut, wrong, raw=True),
+        "`None` and no error": _having(rows, found.COLUMNS, {found.NOTHING}),
+        "The worker dies by SIGBUS": _having(rows, found.COLUMNS, {"SIGBUS"}),
+        "An error that hides its cause": _having(rows, found.COLUMNS, {found.HIDDEN}),
+    }
+    named = {key for keys in bad.values() for key in keys}
+    good = "A clear error, whatever happens"
+    for what, keys in {**bad, good: [key for key in rows if key not in named]}.items():
+        yield f"- **{what}:** {', '.join(READERS[key].shown for key in keys) or 'none'}.\n"
+
+
+def _having(
+    rows: dict[str, Any], columns: Iterable[str], outcomes: set[str], *, raw: bool | None = None
+) -> list[str]:
+    """The readers to which one of *outcomes* comes in one of *columns*."""
+    return [
+        key
+        for key, row in rows.items()
+        if raw in (None, READERS[key].is_raw)
+        and any(row[name]["outcome"] in outcomes for name in columns if name in row)
+    ]
+
+
+def _table(rows: dict[str, Any]) -> Iterator[str]:
+    headings = [HEADINGS.get(name, f"`{name}`") for name in found.COLUMNS]
+    yield f"| reader | {' | '.join(headings)} |\n"
+    yield f"| --- |{' --- |' * len(headings)}\n"
+    for key, row in rows.items():
+        words = [_word(row[name]["outcome"]) if name in row else "-" for name in found.COLUMNS]
+        yield f"| {READERS[key].shown} | {' | '.join(words)} |\n"
+
+
+def _word(outcome: str) -> str:
+    return WORDS.get(outcome, f"**{outcome}**")
+
+
+def _messages(rows: dict[str, Any]) -> Iterator[str]:
+    for key, row in rows.items():
+        for name, cell in row.items():
+            if cell["outcome"] == found.HIDDEN:
+                happened = HEADINGS.get(name, name)
+                yield f"| {READERS[key].shown} | {happened} | {_code(cell['message'])} |\n"
+
+
+def _code(message: str) -> str:
+    """A message as code in a cell of a table."""
+    short = message if len(message) <= _LONGEST else f"{message[:_LONGEST]}…"
+    return f"`{short.replace('|', '¦').replace('`', chr(39))}`"
+
+
+def main() -> None:
+    """Run everything, and write the record and the page."""
+    with tempfile.TemporaryDirectory() as folder:
+        kept = record(found.matrix(Path(folder)))
+    RECORD.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    PAGE.write_text(page(kept), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

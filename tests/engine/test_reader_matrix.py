@@ -1,0 +1,66 @@
+"""What each library makes of each fault is what the page about readers says."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from support import reader_matrix
+from support.library_readers import READERS, usable
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _load_writer():
+    spec = importlib.util.spec_from_file_location("docs_readers", ROOT / "docs/readers.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+writer = _load_writer()
+RECORD = json.loads(writer.RECORD.read_text(encoding="utf-8"))
+OUTCOMES = {
+    key: {name: cell["outcome"] for name, cell in row.items()}
+    for key, row in RECORD["readers"].items()
+}
+CUT = [name for name in reader_matrix.FAULTS if name.startswith("TruncatedFile")]
+
+
+@pytest.fixture(name="cells", scope="module")
+def _cells(tmp_path_factory):
+    """Every reader under every fault, once."""
+    return reader_matrix.matrix(tmp_path_factory.mktemp("matrix"))
+
+
+@pytest.mark.parametrize("key", usable())
+def test_the_page_says_what_each_reader_does(cells, key):
+    """Under each fault; `python docs/readers.py` writes it anew."""
+    assert {name: cells[each, name].outcome for each, name in cells if each == key} == OUTCOMES[key]
+
+
+def test_every_fault_happens_to_every_reader(cells):
+    """No cell is filled by a fault that never fired."""
+    assert {place for place, cell in cells.items() if not cell.fired} == set()
+    assert {key for key, _ in cells} == set(usable())
+    assert set(READERS) == set(OUTCOMES)
+
+
+def test_the_page_is_that_of_its_record():
+    """It is generated, and not edited."""
+    assert writer.PAGE.read_text(encoding="utf-8") == writer.page(RECORD)
+
+
+@pytest.mark.parametrize("name", CUT)
+def test_a_file_that_is_really_shorter_has_the_same_effect(tmp_path, name):
+    """With no fault armed, over files that were cut on the disk."""
+    cells = reader_matrix.really_cut(tmp_path, name)
+
+    assert {key: cell.outcome for key, cell in cells.items()} == {
+        key: OUTCOMES[key][name] for key in cells
+    }

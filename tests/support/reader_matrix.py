@@ -1,0 +1,261 @@
+"""Each reader under each fault, in real DataLoader workers: what comes of it.
+
+A worker goes through all cells, one after the other: a folder and a fault per cell keep them apart.
+Where a cell ends the worker, a new one goes on with the next.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+import traceback
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch.utils.data import Dataset
+
+from pytest_dataloader_faults import inject
+from pytest_dataloader_faults._clarity import messages, tells
+from pytest_dataloader_faults.faults import (
+    ClosedDescriptor,
+    Fault,
+    OpenError,
+    ReadError,
+    TruncatedFile,
+)
+from pytest_dataloader_faults.outcomes import FaultFacts
+from support import library_readers
+from support.epochs import Epoch, alone, epoch
+from support.file_formats import CONTENT
+from support.library_readers import Reader, usable
+
+FAULTS: dict[str, Callable[[str], Fault]] = {
+    "OpenError(EIO)": OpenError,
+    "ReadError(EIO)": ReadError,
+    "ClosedDescriptor": ClosedDescriptor,
+    "TruncatedFile(keep=0.5)": lambda glob: TruncatedFile(glob, keep=0.5),
+    "TruncatedFile(keep=0)": lambda glob: TruncatedFile(glob, keep=0),
+}
+"""What is tried, by the name it has on the page; a new fault is a line here."""
+LATER = "ReadError(EIO), later"
+"""One read fails, and not the first: a bad spot further on. The worst of them counts."""
+COLUMNS = ("OpenError(EIO)", "ReadError(EIO)", LATER, *list(FAULTS)[2:])
+
+RIGHT, ERROR, HIDDEN, HANG = "right data", "error", "error, cause hidden", "hang"
+SHORTER, LONGER = "shorter data, no error", "longer data, no error"
+WRONG, NOTHING = "wrong data, no error", "no data, no error"
+SILENT = (SHORTER, LONGER, WRONG, NOTHING)
+
+_PATIENCE = 20
+"""Seconds for one sample. None takes one; a reader that takes this long is stuck."""
+_VARIES = (
+    (r"/\S*?/x\.\w+(/[\w/.]+)?", "<file>"),
+    (r"0x[0-9a-f]+", "0x…"),
+    (r"(file descriptor|fd) = \d+", r"\1 = N"),
+    (r"time = \w+ \w+ +\d+ [\d:]+ \d+\s*,", "time = …,"),
+    (r"\bpid(\(s\))? \d+", "pid N"),
+    (r"\s+", " "),
+)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A reader, and the fault that its file is under: by its name on the page, and for a glob."""
+
+    reader: Reader
+    fault: str
+    make: Callable[[str], Fault]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a reader gave: bytes, or nothing, or an error's type and message and printed chain."""
+
+    data: bytes | None = None
+    error: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What became of one reader under one fault.
+
+    Attributes:
+        outcome: One of the words above, or the signal that ended the worker.
+        message: The error's type and message, without what differs from run to run.
+        nth: Which read failed, if the fault is about one.
+        calls: The system calls that the fault happened to.
+        reached, fired: The fault's counters.
+
+    """
+
+    outcome: str
+    message: str = ""
+    nth: int = 1
+    calls: tuple[str, ...] = ()
+    reached: int = 0
+    fired: int = 0
+
+
+class _Files(Dataset[Any]):
+    """A sample per file: what its reader makes of it."""
+
+    def __init__(self, files: list[tuple[Reader, str]]) -> None:
+        self.files = files
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> Finding:
+        reader, path = self.files[index]
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return Finding(reader.read(path))
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is the finding
+            text = "".join(traceback.format_exception(error))
+            return Finding(error=f"{type(error).__name__}: {error}", text=text)
+
+
+def matrix(root: Path) -> dict[tuple[str, str], Cell]:
+    """Every cell, by reader and fault, from files that are written below *root*."""
+    never = [Trial(each, "", lambda glob: ReadError(glob, nth=10**6)) for each in _readers()]
+    first = [Trial(each, name, make) for name, make in FAULTS.items() for each in _readers()]
+    found = _run([*never, *first], root / "first")
+    right = {trial.reader.key: finding for trial, finding, _ in found[: len(never)]}
+    assert all(right[each.key] == Finding(CONTENT) for each in _readers() if each.exact)
+    later = [each for trial, _, facts in found[: len(never)] for each in _later(trial, facts)]
+    found += _run(later, root / "later")
+    cells: dict[tuple[str, str], Cell] = {}
+    for trial, finding, facts in found[len(never) :]:
+        place = trial.reader.key, trial.fault
+        seen = cell(finding, right[trial.reader.key], facts)
+        cells[place] = max(cells.get(place, seen), seen, key=_badness)
+    return cells
+
+
+def really_cut(root: Path, name: str) -> dict[str, Cell]:
+    """The cells of a TruncatedFile, with no fault armed: the files are shorter on the disk."""
+    fault = FAULTS[name]("*")
+    assert isinstance(fault, TruncatedFile)
+    right = [(each, _written(each, root / "right" / each.key)) for each in _readers()]
+    cut = [(each, _written(each, root / "cut" / each.key)) for each in _readers()]
+    for reader, path in cut:
+        _cut(Path(path).parent, reader.hit, fault)
+    findings = read_all([*right, *cut])
+    both = zip(usable(), findings, findings[len(right) :], strict=False)
+    return {key: cell(short, whole, FaultFacts(fault)) for key, whole, short in both}
+
+
+def _cut(folder: Path, glob: str, fault: TruncatedFile) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file() and fnmatch(str(path), f"{folder}/{glob}"):
+            os.truncate(path, fault.kept(path.stat().st_size))
+
+
+def _readers() -> Iterable[Reader]:
+    return usable().values()
+
+
+def _later(trial: Trial, facts: FaultFacts) -> list[Trial]:
+    """A trial for each read but the first; *facts* tell how many there are."""
+    return [
+        Trial(trial.reader, LATER, partial(ReadError, nth=nth, times=1))
+        for nth in range(2, facts.reached + 1)
+    ]
+
+
+def _badness(found: Cell) -> int:
+    """How bad an outcome is, for whoever has to notice it."""
+    order = (*SILENT, HANG, "SIGBUS", HIDDEN, ERROR, RIGHT)
+    return -order.index(found.outcome) if found.outcome in order else 1
+
+
+def _run(trials: list[Trial], root: Path) -> list[tuple[Trial, Finding | str, FaultFacts]]:
+    """Each trial with what its reader made of the file, and the fault's counters."""
+    folders = [root / str(number) for number in range(len(trials))]
+    files = [
+        (each.reader, _written(each.reader, at)) for each, at in zip(trials, folders, strict=True)
+    ]
+    globs = [f"{at}/{each.reader.hit}" for each, at in zip(trials, folders, strict=True)]
+    faults = [each.make(glob) for each, glob in zip(trials, globs, strict=True)]
+    with inject(*faults, require_fired=False) as injection:
+        findings = read_all(files)
+    return list(zip(trials, findings, injection.faults, strict=True))
+
+
+def read_all(files: list[tuple[Reader, str]]) -> list[Finding | str]:
+    """What each reader makes of its file; a word where it ended its worker, or did not end."""
+    library_readers.load()
+    findings: list[Finding | str] = []
+    while len(findings) < len(files):
+        rest = _Files(files[len(findings) :])
+        # One sample at a time: a worker that dies must not take an earlier one with it.
+        read = epoch(alone(rest, prefetch_factor=1, timeout=_PATIENCE))
+        findings += [*read.batches, *([_end(read)] if read.error else [])]
+    return findings
+
+
+def cell(finding: Finding | str, right: Finding | str, facts: FaultFacts) -> Cell:
+    """The facts of one cell."""
+    calls = tuple(sorted({each.call for each in facts.firings}))
+    counted = {
+        "nth": facts.fault.nth,
+        "calls": calls,
+        "reached": facts.reached,
+        "fired": facts.fired,
+    }
+    if isinstance(finding, str):
+        return Cell(finding, **counted)
+    if finding.error:
+        outcome = ERROR if _is_clear(finding.text, facts.fault) else HIDDEN
+        return Cell(outcome, cleaned(finding.error), **counted)
+    return Cell(compared(finding, right), **counted)
+
+
+def _is_clear(text: str, fault: Fault) -> bool:
+    """Whether an error or what it was raised from tells of the fault; a path or EINVAL does not."""
+    said = cleaned(messages(text)).replace(os.strerror(errno.EINVAL), "")
+    return tells(said, fault, None, "")
+
+
+def compared(finding: Finding, right: Finding | str) -> str:
+    """How data that came without an error differs from the right data."""
+    assert isinstance(right, Finding)
+    assert right.data
+    if finding.data is None:
+        return NOTHING
+    if finding.data == right.data:
+        return RIGHT
+    more = len(finding.data) - len(right.data)
+    return WRONG if not more else LONGER if more > 0 else SHORTER
+
+
+def cleaned(message: str) -> str:
+    """*message* as any run prints it."""
+    for pattern, replacement in _VARIES:
+        message = re.sub(pattern, replacement, message)
+    return message.strip()
+
+
+def _written(reader: Reader, folder: Path) -> str:
+    folder.mkdir(parents=True)
+    path = str(folder / reader.file)
+    reader.write(path)
+    return path
+
+
+def _end(read: Epoch) -> str:
+    """How the sample after the last one ended its worker."""
+    if "timed out" in read.text:
+        return HANG
+    if read.signals:
+        return signal.Signals(*read.signals).name
+    return f"worker exits: {read.exit_codes}"
