@@ -164,10 +164,15 @@ def _held_files(matches: Callable[[str], bool]) -> Iterator[tuple[int, str]]:
             path = os.readlink(f"/proc/self/fd/{name}")
         except FileNotFoundError:  # The one that listed the folder.
             continue
-        if int(name) in _STANDARD_STREAMS or path.endswith(" (deleted)"):
-            continue  # No dataset's: where a test's output goes.
-        if path.startswith("/") and matches(path) and _is_regular(int(name)):
+        if int(name) in _STANDARD_STREAMS:
+            continue  # Where a test's output goes is no dataset's.
+        if _is_there(path) and matches(path) and _is_regular(int(name)):
             yield int(name), path
+
+
+def _is_there(path: str) -> bool:
+    """Whether *path*, as /proc gives it, is that of a file that has its name still."""
+    return path.startswith("/") and not path.endswith(" (deleted)")
 
 
 def _is_regular(fd: int) -> bool:
@@ -178,7 +183,7 @@ def _mapped_files() -> Iterator[Mapping]:
     with open("/proc/self/maps", "rb") as lines:  # Only \n ends a line; \r may be in a name.
         for line in map(os.fsdecode, lines):
             span, rights, offset, _device, _inode, *rest = line.rstrip("\n").split(maxsplit=5)
-            if rest and rest[0].startswith("/"):
+            if rest and _is_there(rest[0]):
                 start, end = (int(number, 16) for number in span.split("-"))
                 bits = (bit for bit, right in zip((1, 2, 4), rights, strict=False) if right != "-")
                 yield Mapping(start, end - start, sum(bits), int(offset, 16), rest[0])

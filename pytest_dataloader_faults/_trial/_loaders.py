@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
 
+_IN_EVERY_WORKER = ("torch.utils.data", "pytest_dataloader_faults._engine._arm")
 DEFAULTS = {"num_workers": 2, "batch_size": 4}
 
 
@@ -92,6 +93,13 @@ def sampled(loader: DataLoader[Any]) -> list[list[Any]]:
     """The lists of indices that one epoch asks for; of length 1 without automatic batching."""
     batched = loader._auto_collation
     return [list(index) if batched else [index] for index in loader._index_sampler]
+
+
+def preload_forkserver(loader: DataLoader[Any]) -> None:
+    """Have the server that forks the workers import once what each of them would."""
+    context = loader.multiprocessing_context
+    if getattr(context, "get_start_method", lambda: None)() == "forkserver":
+        context.set_forkserver_preload(["__main__", *_IN_EVERY_WORKER])
 
 
 def seed_everything(seed: int) -> None:

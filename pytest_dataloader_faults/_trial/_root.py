@@ -20,13 +20,20 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from pytest_dataloader_faults._trial import _probes
 from pytest_dataloader_faults._trial._digest import digest, rows_of
 from pytest_dataloader_faults._trial._journal import Journal
-from pytest_dataloader_faults._trial._loaders import build, kind_of, sampled, seed_everything
+from pytest_dataloader_faults._trial._loaders import (
+    build,
+    kind_of,
+    preload_forkserver,
+    sampled,
+    seed_everything,
+)
 from pytest_dataloader_faults._trial._reference import plain_indices, sample_of, take_reference
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     DescriptorExhaustion,
     Fault,
+    HungRead,
     SharedMemoryExhaustion,
     to_dict,
 )
@@ -43,6 +50,7 @@ _NEED_A_WORKER = (
     DescriptorExhaustion,
     SharedMemoryExhaustion,
     ClosedDescriptor,
+    HungRead,
 )
 
 
@@ -96,6 +104,7 @@ class _Trial:
             stacks=stacks,
             black_box=self.journal.fd,
         )
+        preload_forkserver(self.loader)
         with armed as (injection, watch):
             self.known.add(watch.link.pid)
             self.journal.write(supervisor=watch.link.pid)

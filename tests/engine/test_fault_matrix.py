@@ -19,16 +19,24 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import (
     KINDS,
     ClosedDescriptor,
+    CorruptedFile,
     DescriptorExhaustion,
     Fault,
+    HungRead,
     OpenError,
     ReadError,
+    SharedMemoryExhaustion,
+    ShortRead,
+    SlowRead,
     TruncatedFile,
+    WorkerExited,
+    WorkerHung,
     WorkerKilled,
 )
 from support.datasets import COUNT, Records, RecordStream, write_records
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
+IMPATIENT: Mapping[str, Any] = MappingProxyType({"timeout": 2})
 
 
 class Row(NamedTuple):
@@ -48,10 +56,17 @@ class Row(NamedTuple):
 FAULTS = (
     Row(OpenError("*/05.rec"), later=OpenError("*/05.rec", nth=2), alone=True),
     Row(ReadError("*/05.rec"), later=ReadError("*/05.rec", nth=3), alone=True),
+    Row(ShortRead("*/05.rec", max_bytes=9), Verdict.SURVIVED, alone=True),
     Row(TruncatedFile("*/05.rec"), alone=True),
+    Row(CorruptedFile("*/05.rec"), Verdict.CORRUPTED, alone=True),
     Row(ClosedDescriptor("*/05.rec"), later=ClosedDescriptor("*/05.rec", nth=2)),
+    Row(SlowRead("*/05.rec", seconds=0.01), Verdict.SURVIVED, alone=True),
+    Row(HungRead("*/05.rec"), later=HungRead("*/05.rec", nth=3), loader=IMPATIENT),
     Row(DescriptorExhaustion()),
+    Row(SharedMemoryExhaustion()),
     Row(WorkerKilled(at=2), later=WorkerKilled(at=6)),
+    Row(WorkerExited(3, at=2), later=WorkerExited(3, at=6)),
+    Row(WorkerHung(at=2), later=WorkerHung(at=6), loader=IMPATIENT),
 )
 METHODS: dict[str | None, int] = {None: 0, "fork": 2, "spawn": 1, "forkserver": 1}
 """Start methods, and how many workers; those that import torch anew take seconds each."""

@@ -125,11 +125,14 @@ def test_a_held_file_that_has_no_name_any_more(gone):
 
 def test_a_glob_for_everything_spares_what_the_worker_prints_to(tmp_path, capfd):
     """Standard output and error are no data, even where they are redirected into files."""
+    (tmp_path / "data.rec").write_bytes(CONTENT)
 
     def read(path):
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            Path(path).read_bytes()
         return os.write(1, b"out") + os.write(2, b"error")
 
-    (gave,), _ = attempt([str(tmp_path)], read, ClosedDescriptor("*"))
+    (gave,), _ = attempt([str(tmp_path / "data.rec")], read, ClosedDescriptor("*"))
     assert 8 == gave
 
 

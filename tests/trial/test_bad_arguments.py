@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import check_dataset, run_trial
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.faults import DescriptorExhaustion, ReadError
+from pytest_dataloader_faults.faults import ReadError
 from support.datasets import Records
 from support.refusals import battery, both, lacks, refusal
 
@@ -110,13 +110,6 @@ def test_what_is_no_fault(records, given):
     """What was given is shown, with an example of a fault."""
     text = refusal(InvalidArgumentError, run_trial, lambda: Records(records), given)
     assert lacks(text, repr(given), "is no fault", "ReadError('*.jpg')") == []
-
-
-def test_faults_that_exclude_each_other(records):
-    """Both are shown, and the way out."""
-    faults = (DescriptorExhaustion(), ReadError("*.rec"))
-    text = refusal(InvalidArgumentError, run_trial, lambda: Records(records), *faults)
-    assert lacks(text, *map(repr, faults), "Use two trials") == []
 
 
 @both
