@@ -151,12 +151,30 @@ def _arming(injector: FaultInjector, kind: str) -> Callable[..., ArmedFaults]:
 
 
 @pytest.fixture
+def open_errors(dataloader_faults: FaultInjector) -> Callable[..., ArmedFaults]:
+    """Make opens fail in DataLoader workers: ``open_errors("*.jpg", errno.EACCES)``.
+
+    Takes the arguments of ``faults.OpenError``; returns a handle with ``fired``.
+    """
+    return _arming(dataloader_faults, "OpenError")
+
+
+@pytest.fixture
 def eio_reads(dataloader_faults: FaultInjector) -> Callable[..., ArmedFaults]:
     """Make reads fail with EIO in DataLoader workers: ``eio_reads("*.jpg", nth=2)``.
 
     Takes the arguments of ``faults.ReadError``; returns a handle with ``fired``.
     """
     return _arming(dataloader_faults, "ReadError")
+
+
+@pytest.fixture
+def short_reads(dataloader_faults: FaultInjector) -> Callable[..., ArmedFaults]:
+    """Make reads short in DataLoader workers: ``short_reads("*.bin", max_bytes=100)``.
+
+    Takes the arguments of ``faults.ShortRead``; returns a handle with ``fired``.
+    """
+    return _arming(dataloader_faults, "ShortRead")
 
 
 @pytest.fixture
@@ -169,6 +187,15 @@ def truncated_files(dataloader_faults: FaultInjector) -> Callable[..., ArmedFaul
 
 
 @pytest.fixture
+def corrupted_files(dataloader_faults: FaultInjector) -> Callable[..., ArmedFaults]:
+    """Change bytes of files for DataLoader workers: ``corrupted_files("*.npy", flips=3)``.
+
+    Takes the arguments of ``faults.CorruptedFile``; returns a handle with ``fired``.
+    """
+    return _arming(dataloader_faults, "CorruptedFile")
+
+
+@pytest.fixture
 def closed_descriptors(dataloader_faults: FaultInjector) -> Callable[..., ArmedFaults]:
     """Close descriptors under the dataset in DataLoader workers: ``closed_descriptors("*.h5")``.
 
@@ -178,12 +205,40 @@ def closed_descriptors(dataloader_faults: FaultInjector) -> Callable[..., ArmedF
 
 
 @pytest.fixture
+def slow_reads(dataloader_faults: FaultInjector) -> Callable[..., ArmedFaults]:
+    """Make reads late in DataLoader workers: ``slow_reads("*.tar", seconds=2.0)``.
+
+    Takes the arguments of ``faults.SlowRead``; returns a handle with ``fired``.
+    """
+    return _arming(dataloader_faults, "SlowRead")
+
+
+@pytest.fixture
+def hung_reads(dataloader_faults: FaultInjector) -> Callable[..., ArmedFaults]:
+    """Make reads hang in DataLoader workers until the test ends: ``hung_reads("*.h5", nth=3)``.
+
+    Takes the arguments of ``faults.HungRead``; returns a handle with ``fired``. Give the loader a
+    ``timeout``.
+    """
+    return _arming(dataloader_faults, "HungRead")
+
+
+@pytest.fixture
 def emfile(dataloader_faults: FaultInjector) -> Callable[..., ArmedFaults]:
     """Leave DataLoader workers without file descriptors: ``emfile(headroom=0)``.
 
     Takes the arguments of ``faults.DescriptorExhaustion``; returns a handle with ``fired``.
     """
     return _arming(dataloader_faults, "DescriptorExhaustion")
+
+
+@pytest.fixture
+def shm_exhaustion(dataloader_faults: FaultInjector) -> Callable[..., ArmedFaults]:
+    """Leave DataLoader workers without room in /dev/shm: ``shm_exhaustion(nth=2)``.
+
+    Takes the arguments of ``faults.SharedMemoryExhaustion``; returns a handle with ``fired``.
+    """
+    return _arming(dataloader_faults, "SharedMemoryExhaustion")
 
 
 @pytest.fixture

@@ -208,7 +208,6 @@ def test_a_loader_without_workers_is_refused(records):
     ("faults", "message"),
     [
         (("*.jpg",), "'*.jpg' is no fault"),
-        ((DescriptorExhaustion(), ReadError()), "cannot be in one schedule"),
     ],
 )
 def test_what_cannot_be_is_refused(faults, message):
