@@ -45,10 +45,13 @@ PACKAGE_IMPORTS = {
     "_engine._python._acts": "",
     "_engine._python._calls": "_engine._python._files",
     "_engine._python._files": "_engine._python._acts _engine._python._stand_in exceptions",
+    "_engine._python._inherited": (
+        "_engine._python._acts _engine._python._files _engine._python._stand_in"
+    ),
     "_engine._python._objects": "_engine._python._calls _engine._python._files",
     "_engine._python._patch": (
         "_engine._python._acts _engine._python._calls _engine._python._files "
-        "_engine._python._objects _engine._python._sweep"
+        "_engine._python._inherited _engine._python._objects _engine._python._sweep"
     ),
     "_engine._python._schedule": "_engine._paths _engine._plan _engine._python._acts faults",
     "_engine._python._stand_in": "",

@@ -77,6 +77,9 @@ class Decide(Protocol):
         Fail, or, where *reads*, Closed or Substitute.
         """
 
+    def inherited(self, path: str, size: int) -> Acts:
+        """For a file that was open before: Closed or Substitute."""
+
     def looked_at(self, path: str, size: int) -> Acts:
         """For a stat(2) by path of a file of *size* bytes: Substitute, or nothing."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 from pytest_dataloader_faults._engine._python._files import Files
@@ -22,7 +23,7 @@ HARMLESS = (
     *("get_inheritable", "set_inheritable", "get_blocking", "set_blocking"),
 )
 """Functions of ``os`` whose first argument is a descriptor, which they do not read."""
-PROGRAMS = (*("execv", "execve", "posix_spawn", "posix_spawnp", "system", "fork_exec"),)
+PROGRAMS = ("execv", "execve", "posix_spawn", "posix_spawnp", "system")
 """Functions that run another program, whose reads go unseen."""
 
 
@@ -53,6 +54,20 @@ class Calls:
         self._files.forget(fd2)
         other = self._system.dup2(fd, fd2, inheritable)
         return self._files.duplicated(fd, other, f"dup2 in {caller(2)}")
+
+    def control(self, fcntl: ModuleType) -> Callable[..., Any]:
+        """As fcntl.fcntl(), which duplicates, too."""
+        duplicating = (fcntl.F_DUPFD, fcntl.F_DUPFD_CLOEXEC)
+        original = fcntl.fcntl
+
+        def call(fd: Any, command: int, argument: Any = 0, /) -> Any:
+            if command in duplicating:
+                other = original(fd, command, argument)
+                return self._files.duplicated(fd, other, f"F_DUPFD in {caller(2)}")
+            self._files.seen(fd)
+            return original(fd, command, argument)
+
+        return call
 
     def read(self, fd: int, length: int, /) -> bytes:
         allowed = self._files.allowed(fd, "read", length)

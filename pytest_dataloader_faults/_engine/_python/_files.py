@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import os
 import stat
-from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
 from pytest_dataloader_faults._engine._python._acts import (
@@ -108,12 +107,14 @@ class Files:
             self.decide.unreached(what, -1)
         return self._identified(fd)
 
+    def is_judged(self, fd: int) -> bool:
+        """Whether a read of *fd* that goes unseen matters."""
+        followed = self._identified(fd)
+        return followed is not None and self.decide.judges_reads(followed.path)
+
     def hand_out(self, fd: int, to: str) -> None:
         """Somebody has got the number. Until *fd* is seen again, they may read it unseen."""
-        followed = self._identified(fd)
-        if followed is None or not self.decide.judges_reads(followed.path):
-            return
-        if fd not in self._handed_out:
+        if fd not in self._handed_out and self.is_judged(fd):
             self._handed_out[fd] = to
             self.decide.unreached(to)
 
@@ -219,19 +220,3 @@ def _with_size(found: os.stat_result, size: int) -> os.stat_result:
     changed = [*numbers]
     changed[stat.ST_SIZE] = size
     return kind(changed, named)  # type: ignore[no-any-return]
-
-
-def held_files(system: Any) -> Iterator[tuple[int, str]]:
-    """The regular files that are open already, where the system can list them."""
-    try:
-        names = system.listdir("/proc/self/fd")
-    except OSError:
-        return
-    for fd in sorted(map(int, names)):
-        try:
-            path = system.readlink(f"/proc/self/fd/{fd}")
-            regular = stat.S_ISREG(system.fstat(fd).st_mode)
-        except OSError:  # The one that listed the folder.
-            continue
-        if regular and path.startswith("/"):
-            yield fd, path

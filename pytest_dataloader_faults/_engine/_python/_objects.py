@@ -57,6 +57,10 @@ class FaultedFileIO(io.FileIO, metaclass=StandsFor):
         self.files.hand_out(fd, f"fileno in {caller(1)}")
         return fd
 
+    def is_judged(self) -> bool:
+        """Whether a read that goes unseen matters."""
+        return not self.closed and self.files.is_judged(super().fileno())
+
     def read(self, size: int | None = -1, /) -> bytes:
         """One read, or for a negative *size* as many as it takes."""
         if size is None or size < 0:
@@ -121,3 +125,9 @@ def open_for(files: Files, file_type: type, original: Callable[..., Any]) -> Cal
         return (around if files.minds(file) else original)(file, *arguments, **more)
 
     return opens
+
+
+def is_judged(file: object) -> bool:
+    """Whether *file* is, or reads from, a FaultedFileIO whose reads have to be seen."""
+    raw = getattr(file, "raw", file)
+    return isinstance(raw, io.FileIO) and getattr(raw, "is_judged", bool)()

@@ -14,16 +14,18 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pytest_dataloader_faults._engine._python._acts import Decide
 from pytest_dataloader_faults._engine._python._calls import HARMLESS, PROGRAMS, REPLACED, Calls
-from pytest_dataloader_faults._engine._python._files import Files, Waits, held_files
+from pytest_dataloader_faults._engine._python._files import Files, Waits
+from pytest_dataloader_faults._engine._python._inherited import take_over
 from pytest_dataloader_faults._engine._python._objects import (
     FaultedFileIO,
     FaultedMapping,
     bound,
+    is_judged,
     open_for,
 )
 from pytest_dataloader_faults._engine._python._sweep import Exchange, Instead, exchange
@@ -45,11 +47,8 @@ def install(decide: Decide, waits: Waits) -> tuple[Files, Exchange]:
     """Have *decide* asked from now on. What was open before is beyond its reach, and told so."""
     system = types.SimpleNamespace(**{name: getattr(os, name) for name in dir(os)})
     files = Files(decide, system, waits)
-    for fd, path in held_files(system):
-        if not decide.leaves_alone(path) and decide.judges_reads(path):
-            files.follow(fd, path)
-            decide.unreached("inherited descriptor")
-    pairs = [*_functions(files), *_objects(files)]
+    take_over(files)
+    pairs = [*_functions(files), *_functions_elsewhere(files), *_objects(files)]
     exchange(pairs)
     return files, pairs
 
@@ -63,13 +62,34 @@ def _functions(files: Files) -> Iterator[tuple[Any, Any]]:
         if original := getattr(files.system, name, None):
             yield original, Instead(original, calls.harmless(original))
     for name in PROGRAMS:
-        if original := getattr(files.system, name, None) or _starter(name):
+        if original := getattr(files.system, name, None):
             yield original, Instead(original, calls.program(original))
 
 
-def _starter(name: str) -> Any:
-    """The function behind ``subprocess``, where it is loaded."""
-    return getattr(sys.modules.get("_posixsubprocess"), name, None)
+def _functions_elsewhere(files: Files) -> Iterator[tuple[Any, Any]]:
+    """Of modules that not every system has, or not every dataset uses."""
+    calls = Calls(files)
+    if original := _loaded("_posixsubprocess", "fork_exec"):
+        yield original, Instead(original, calls.program(original))
+    if original := _loaded("fcntl", "fcntl"):
+        yield original, Instead(original, calls.control(sys.modules["fcntl"]))
+    for name in ("flock", "lockf", "ioctl"):
+        if original := _loaded("fcntl", name):
+            yield original, Instead(original, calls.harmless(original))
+    if original := _loaded("numpy.lib.format", "isfileobj"):
+        yield original, Instead(original, _reads_in_c(original))
+
+
+def _loaded(module: str, name: str) -> Any:
+    return getattr(sys.modules.get(module), name, None)
+
+
+def _reads_in_c(original: Any) -> Callable[[object], bool]:
+    """Have np.load() read by the methods of a file whose reads matter, as it does of others.
+
+    numpy/lib/format.py: where ``isfileobj`` is true of it, np.fromfile() takes its descriptor.
+    """
+    return lambda file: not is_judged(file) and original(file)
 
 
 def _objects(files: Files) -> Iterator[tuple[Any, Any]]:

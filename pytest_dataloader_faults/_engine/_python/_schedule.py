@@ -23,8 +23,9 @@ from pytest_dataloader_faults.faults import (
     TruncatedFile,
 )
 
-OPEN, STAT, MAP = "openat", "newfstatat", "mmap"
-"""What the kernel engine calls these operations."""
+OPEN, STAT = "openat", "newfstatat"
+EXCHANGED = "close", "dup2"
+"""What the kernel engine calls these operations; the last two are done to inherited files."""
 _OPENS, _READS, _BYTES = range(3)
 
 
@@ -66,9 +67,12 @@ class Schedule:
                 return [Fail(failing.fault.errno)]
             if size is None or not reads:
                 return []
-            if self._due(ClosedDescriptor, path, OPEN) is not None:
-                return [Closed()]
-            return self._cut(path, size, OPEN)
+            return self._exchanged(path, size, OPEN, OPEN)
+
+    def inherited(self, path: str, size: int) -> list[Act]:
+        """Its content is as of a file that is opened."""
+        with self._lock:
+            return self._exchanged(path, size, *EXCHANGED)
 
     def looked_at(self, path: str, size: int) -> list[Act]:
         """A shorter file has a smaller size."""
@@ -92,6 +96,11 @@ class Schedule:
         """Keep the count."""
         with self._lock:
             self._unreached[what] += count
+
+    def _exchanged(self, path: str, size: int, close: str, cut: str) -> list[Act]:
+        if self._due(ClosedDescriptor, path, close) is not None:
+            return [Closed()]
+        return self._cut(path, size, cut)
 
     def _count_read(self, path: str, length: int) -> None:
         counts = self._files[path]

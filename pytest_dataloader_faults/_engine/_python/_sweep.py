@@ -33,6 +33,10 @@ class Instead:
     def __hash__(self) -> int:
         return hash(self._original)
 
+    def __reduce__(self) -> str:
+        """Pickled by name, as a function is."""
+        return str(self._original.__name__)
+
     def __repr__(self) -> str:
         return f"<{self._original!r}, replaced by pytest-dataloader-faults>"
 

@@ -1,0 +1,334 @@
+"""Each act of the portable engine, decided by hand, and what it says it cannot reach."""
+
+from __future__ import annotations
+
+import errno
+import io
+import mmap
+import os
+import pathlib
+import pickle
+import subprocess
+import threading
+
+import numpy as np
+import pytest
+
+from pytest_dataloader_faults._engine._plan import Plan, Tallies
+from pytest_dataloader_faults._engine._python._acts import Delay, Fail, Hang, Short
+from pytest_dataloader_faults._engine._python._patch import patched
+from pytest_dataloader_faults._engine._python._schedule import Schedule
+from pytest_dataloader_faults._engine._python._stand_in import head_of
+from pytest_dataloader_faults.exceptions import InjectionError
+from pytest_dataloader_faults.faults import ClosedDescriptor, OpenError, ReadError, TruncatedFile
+from support.python_readers import READERS, descriptor, opened
+
+BYTES = bytes(range(200))
+NEVER = ReadError("*.rec", nth=10**6)
+
+
+@pytest.fixture(name="path")
+def _path(tmp_path):
+    """A file of 200 bytes."""
+    path = tmp_path / "data.rec"
+    path.write_bytes(BYTES)
+    return path
+
+
+def schedule(*faults, **options):
+    """What worker 0 decides."""
+    return Schedule(Tallies(Plan(faults), 0), 0, **options)
+
+
+class Script(Schedule):
+    """Answers reads with acts from a list, one after the other, and then with none."""
+
+    def __init__(self, *acts):
+        super().__init__(Tallies(Plan((NEVER,)), 0), 0)
+        self.acts = list(acts)
+        self.readings = []
+
+    def read(self, reading):
+        """The next."""
+        self.readings.append(reading[1:])
+        return self.acts.pop(0) if self.acts else []
+
+
+class Waits:
+    """Time that does not pass."""
+
+    def __init__(self):
+        self.log = []
+
+    def sleep(self, seconds):
+        """Note it."""
+        self.log.append(seconds)
+
+    def hang(self):
+        """Note it."""
+        self.log.append("hang")
+
+
+SHORT = {
+    "buffered": (opened("rb", use=lambda file: file.read(10)), BYTES[:10]),
+    "unbuffered": (opened("rb", 0, use=lambda file: file.read(10)), BYTES[:3]),
+    "readall": (opened("rb", 0, use=lambda file: file.read()), BYTES),
+    "readinto": (opened("rb", 0, use=lambda file: file.readinto(bytearray(10))), 3),
+    "read": (descriptor(lambda fd: os.read(fd, 10)), BYTES[:3]),
+    "pread": (descriptor(lambda fd: os.pread(fd, 10, 5)), BYTES[5:8]),
+    "readv": (descriptor(lambda fd: os.readv(fd, [bytearray(2), bytearray(9)])), 3),
+    "preadv": (descriptor(lambda fd: os.preadv(fd, [bytearray(9), bytearray(9)], 1)), 3),
+}
+
+
+@pytest.mark.parametrize("how", SHORT)
+def test_a_short_read_gives_less(path, how):
+    """The next one goes on from there: whoever loops gets it all, whoever does not gets less."""
+    read, expected = SHORT[how]
+    with patched(Script([Short(3)])):
+        assert expected == read(path)
+
+
+def test_what_takes_time_comes_first(path):
+    """A late error is both."""
+    waits = Waits()
+    with patched(Script([Delay(0.5), Hang(), Fail(errno.EIO)]), waits):
+        with pytest.raises(OSError, match="Input/output error"):
+            path.read_bytes()
+        assert BYTES == path.read_bytes()
+    assert [0.5, "hang"] == waits.log
+
+
+def test_a_read_is_described_by_place_and_length(path):
+    """Each has the offset at which it begins, and the bytes that are there to be had."""
+    script = Script()
+    with patched(script), open(path, "rb", buffering=64) as file:
+        file.read(10)
+        file.seek(150)
+        file.read(100)
+        os.pread(file.fileno(), 1000, 20)
+    reads = [("read", 0, 64), ("read", 150, 50), ("read", 200, 0), ("pread64", 20, 180)]
+    assert reads == [reading for reading in script.readings if reading in reads]
+
+
+def test_on_fired_hears_of_a_firing_before_it_takes_effect(path):
+    """A worker that dies of it has told by then."""
+    told = []
+    decide = schedule(OpenError("*.rec"), on_fired=told.append)
+    with patched(decide), pytest.raises(OSError, match="Input/output"):
+        path.read_bytes()
+    (firing,) = told
+    assert ("openat", str(path), 0) == (firing["call"], firing["path"], firing["fault"])
+
+
+TYPES = {
+    "r": io.TextIOWrapper,
+    "rb": io.BufferedReader,
+    "r+b": io.BufferedRandom,
+    "wb": io.BufferedWriter,
+}
+
+
+@pytest.mark.parametrize("mode", TYPES)
+def test_files_are_of_the_types_that_open_gives(path, mode):
+    """With their name, mode and place."""
+    with open(path, mode) as plain:
+        shown = repr(plain), plain.mode
+    with patched(schedule(NEVER)), open(path, mode) as file:
+        assert type(file) is TYPES[mode]
+        assert shown == (repr(file), file.mode)
+        assert isinstance(getattr(file, "buffer", file).raw, io.FileIO)
+
+
+def test_a_file_that_is_older_than_the_replacements_is_still_raw(path):
+    """And so is a mapping; what is neither is not."""
+    with open(path, "rb", buffering=0) as old, patched(schedule(NEVER)):
+        assert isinstance(old, io.FileIO)
+        assert not isinstance(io.BytesIO(), io.FileIO)
+        assert issubclass(io.FileIO, io.RawIOBase)
+        assert not issubclass(io.BytesIO, io.FileIO)
+
+
+def test_functions_keep_their_names_and_places(path):
+    """They are found in sets, in classes and by pickle as their originals are."""
+    with patched(schedule(NEVER)):
+        holder = type("Holder", (), {"size": os.stat})
+        assert {os.open, os.stat} <= os.supports_dir_fd
+        assert len(BYTES) == holder().size(path).st_size
+        assert pickle.loads(pickle.dumps(os.stat)) is os.stat  # noqa: S301  # our own
+        assert "open" == open.__name__
+
+
+def test_a_path_may_be_relative_to_a_folder_or_a_descriptor(path, monkeypatch):
+    """And of any type that open() takes."""
+    monkeypatch.chdir(path.parent)
+    folder = os.open(path.parent, os.O_RDONLY)
+    decide = schedule(ReadError("*/data.rec"))
+    with patched(decide):
+        for name in ("data.rec", b"data.rec", pathlib.Path("data.rec")):
+            with pytest.raises(OSError, match="Input/output"), open(name, "rb") as file:
+                file.read()
+        fd = os.open("data.rec", os.O_RDONLY, dir_fd=folder)
+        with pytest.raises(OSError, match="Input/output"):
+            os.read(fd, 1)
+        os.close(fd)
+    os.close(folder)
+    assert 4 == decide.to_dict()["faults"][0]["fired"]
+
+
+def test_wrong_arguments_are_refused_as_before(path):
+    """By the same errors."""
+    with patched(schedule(NEVER)):
+        with pytest.raises(TypeError):
+            open(1.5)
+        with pytest.raises(ValueError, match="mode"):
+            open(path, "q")  # noqa: PLW1501  # on purpose
+        with pytest.raises(FileNotFoundError):
+            open(path.parent / "absent.rec")
+        with pytest.raises(IsADirectoryError):
+            open(path.parent)
+
+
+def test_a_number_that_c_code_has_closed_is_another_file_when_it_is_used_again(path, tmp_path):
+    """A fault does not pass on with a number."""
+    other = tmp_path / "other.txt"
+    other.write_bytes(b"other")
+    with patched(schedule(ReadError("*.rec"))) as files:
+        fd = os.open(path, os.O_RDONLY)
+        files.system.close(fd)
+        assert fd == files.system.open(other, os.O_RDONLY)
+        assert b"other" == os.read(fd, 10)
+        os.close(fd)
+
+
+def test_a_mapping_that_should_fail_is_refused(path):
+    """Its pages are not read by Python; the error says what to use."""
+    decide = schedule(ReadError("*.rec"))
+    with patched(decide), open(path, "rb") as file, pytest.raises(InjectionError, match="kernel"):
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    assert {"mmap": 1} == decide.to_dict()["unreached"]
+    assert (1, 0) == tuple(decide.to_dict()["faults"][0][name] for name in ("reached", "fired"))
+
+
+@pytest.mark.parametrize("fault", [NEVER, ReadError("*.other")])
+def test_a_mapping_that_need_not_fail_is_one(path, fault):
+    """Of the type that it should be."""
+    with patched(schedule(fault)), open(path, "rb") as file:
+        mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        assert isinstance(mapping, mmap.mmap)
+        assert BYTES == mapping[:]
+        mapping.close()
+
+
+def test_a_shorter_file_is_mapped_shorter(path):
+    """A substitute is a real file."""
+    with patched(schedule(TruncatedFile("*.rec", keep=50))):
+        assert BYTES[:50] == np.memmap(path, mode="r").tobytes()
+        assert 50 == np.fromfile(path, np.uint8).size
+        assert 50 == os.path.getsize(path) == path.stat().st_size == os.lstat(path).st_size
+
+
+def test_np_load_reads_where_it_can_be_seen(tmp_path):
+    """Else np.fromfile() would take the descriptor."""
+    np.save(tmp_path / "data.npy", np.arange(5000))
+    decide = schedule(ReadError("*.npy", nth=2))
+    with patched(decide), pytest.raises(OSError, match="Input/output error"):
+        np.load(tmp_path / "data.npy")
+    assert {} == decide.to_dict()["unreached"]
+
+
+def test_a_number_handed_to_c_code_is_told(path):
+    """With the name of the function that asked for it."""
+    decide = schedule(ReadError("*.rec"))
+    with patched(decide):
+        assert 200 == np.fromfile(path, np.uint8).size
+    name = f"{__name__}.test_a_number_handed_to_c_code_is_told"
+    assert {f"fileno in {name}", f"dup in {name}"} == set(decide.to_dict()["unreached"])
+
+
+def test_a_number_that_comes_back_is_not_told(path):
+    """Whoever only asks for the size has read nothing."""
+    decide = schedule(NEVER)
+    with patched(decide), open(path, "rb") as file:
+        assert len(BYTES) == os.fstat(file.fileno()).st_size
+        assert BYTES[:5] == os.pread(file.fileno(), 5, 0)
+    assert {} == decide.to_dict()["unreached"]
+
+
+def test_another_program_is_told(path):
+    """Its reads are its own."""
+    decide = schedule(ReadError("*.rec"))
+    with patched(decide):
+        assert BYTES == subprocess.run(["/bin/cat", path], check=True, capture_output=True).stdout
+    assert {"fork_exec in subprocess._execute_child": 1} == decide.to_dict()["unreached"]
+
+
+def test_what_was_open_before_is_told_and_its_number_followed(path):
+    """Functions that are given the number are replaced; the file object is not."""
+    decide = schedule(ReadError("*.rec"))
+    with open(path, "rb") as file, patched(decide):
+        with pytest.raises(OSError, match="Input/output"):
+            os.pread(file.fileno(), 10, 0)
+        assert BYTES == file.read()
+    assert {"inherited descriptor": 1} == decide.to_dict()["unreached"]
+
+
+def test_a_mapping_that_was_there_before_is_told(path):
+    """Nobody sees who reads it."""
+    decide = schedule(ReadError("*.rec"))
+    with open(path, "rb") as file:
+        mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    with patched(decide), mapping:
+        pass
+    told = {"inherited mapping": 1, "inherited descriptor": 1}  # mmap keeps a duplicate.
+    assert told == decide.to_dict()["unreached"]
+
+
+@pytest.mark.parametrize("fault", [TruncatedFile("*.rec", keep=50), ClosedDescriptor("*.rec")])
+def test_what_was_open_before_is_exchanged_or_closed(path, fault):
+    """This needs no replacement: it is done to the number itself, which keeps its offset."""
+    fd = os.open(path, os.O_RDONLY)
+    os.lseek(fd, 10, os.SEEK_SET)
+    with patched(schedule(fault)):
+        if isinstance(fault, TruncatedFile):
+            assert BYTES[10:50] == os.read(fd, 100)
+            os.close(fd)
+        else:
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                os.read(fd, 1)
+
+
+def test_counts_are_right_when_threads_read_at_once(path):
+    """No operation is lost."""
+    decide = schedule(NEVER)
+    with patched(decide):
+        threads = [threading.Thread(target=path.read_bytes) for _ in range(50)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert [50, 100, 10000] == decide.to_dict()["files"][str(path)]
+
+
+def test_a_system_without_nameless_files_gets_one_that_is_unlinked(path):
+    """Nothing stays behind."""
+    with patched(schedule(NEVER)) as files:
+        system = vars(files.system).copy()
+    system.pop("memfd_create", None)
+    names = set(os.listdir(path.parent))
+    fd = head_of(type(files.system)(**system), str(path), 50, os.O_RDONLY)
+    assert BYTES[:50] == os.read(fd, 100)
+    assert 0 == os.fstat(fd).st_nlink
+    assert names == set(os.listdir(path.parent))
+    os.close(fd)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_each_reader_reads_rightly_when_nothing_is_due(tmp_path, name):
+    """With the engine on, all is as without it."""
+    content, read = READERS[name]
+    path = tmp_path / "data.rec"
+    path.write_bytes(content)
+    expected = repr(read(path))
+    with patched(schedule(NEVER)):
+        assert expected == repr(read(path))
