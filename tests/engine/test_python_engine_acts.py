@@ -197,6 +197,26 @@ def test_a_number_that_c_code_has_closed_is_another_file_when_it_is_used_again(p
         os.close(fd)
 
 
+def test_what_is_disarmed_lets_everything_pass(path):
+    """Files that are open already, too."""
+    decide = schedule(ReadError("*.rec", nth=2), OpenError("*.rec", nth=2))
+    with patched(decide), open(path, "rb", buffering=0) as file:
+        assert BYTES[:10] == file.read(10)
+        decide.armed = False
+        assert BYTES[10:] == file.read(1000)
+        assert BYTES == path.read_bytes()
+    assert [1, 1] == [each["reached"] for each in decide.to_dict()["faults"]]
+
+
+def test_a_plan_that_watches_lists_what_is_opened_and_read(path):
+    """Opens, reads and bytes of each file, with no fault at all."""
+    decide = Schedule(Tallies(Plan((), watch=True), 0), 0)
+    with patched(decide):
+        path.read_bytes()
+        pathlib.Path(os.__file__).read_bytes()
+    assert {str(path): [1, 2, 200]} == decide.to_dict()["files"]
+
+
 def test_counts_are_right_when_threads_read_at_once(path):
     """No operation is lost."""
     decide = schedule(NEVER)

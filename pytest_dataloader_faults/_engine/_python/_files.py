@@ -58,7 +58,7 @@ class Files:
         self._waits = waits
         self._followed: dict[int, Followed] = {}
         self._handed_out: dict[int, str] = {}
-        self._never_open = (_LARGEST_NUMBER - count for count in itertools.count())
+        self._never_open = itertools.count(_LARGEST_NUMBER, -1)
 
     def minds(self, file: Any) -> bool:
         """Whether *file*, as given to open(), is a path or number that faults may be about."""

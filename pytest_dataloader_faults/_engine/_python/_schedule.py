@@ -34,7 +34,10 @@ def _ignore(_firing: dict[str, Any]) -> None:
 
 
 class Schedule:
-    """Decides for one worker. *on_fired* is told of each firing before it takes effect."""
+    """Decides for one worker. *on_fired* is told of each firing before it takes effect.
+
+    Once it is not *armed* any more, everything passes and nothing is counted.
+    """
 
     def __init__(
         self,
@@ -43,6 +46,7 @@ class Schedule:
         on_fired: Callable[[dict[str, Any]], None] = _ignore,
     ) -> None:
         self.fetch = 0
+        self.armed = True
         self._tallies = tallies
         self._worker = worker
         self._on_fired = on_fired
@@ -52,7 +56,7 @@ class Schedule:
 
     def leaves_alone(self, path: str) -> bool:
         """The system's, packages' and code files, unless a glob names their folder."""
-        return is_excluded(path) and not self._tallies.ask_for(path)
+        return not self.armed or (is_excluded(path) and not self._tallies.ask_for(path))
 
     def judges_reads(self, path: str) -> bool:
         """As the kernel engine decides what to follow."""
@@ -82,6 +86,8 @@ class Schedule:
     def read(self, reading: Reading) -> list[Act]:
         """Count it, and fail it if it is its turn."""
         with self._lock:
+            if not self.armed:
+                return []
             self._count_read(reading.path, reading.length)
             failing = self._due(ReadError, reading.path, reading.call)
             return [] if failing is None else [Fail(failing.fault.errno)]
@@ -89,6 +95,8 @@ class Schedule:
     def mapped(self, path: str, length: int) -> bool:
         """Count it as one read. One that would fail is not fired: it cannot be made to happen."""
         with self._lock:
+            if not self.armed:
+                return False
             self._count_read(path, length)
             return any(tally.reach() for tally in self._tallies.about(ReadError, path))
 
