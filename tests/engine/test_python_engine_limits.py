@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
+import multiprocessing
 import os
 import subprocess
 
@@ -93,6 +95,24 @@ def test_another_program_is_told(path):
     with patched(decide):
         assert BYTES == subprocess.run(["/bin/cat", path], check=True, capture_output=True).stdout
     assert {"fork_exec in subprocess._execute_child": 1} == decide.to_dict()["unreached"]
+
+
+def test_another_process_is_told(path):
+    """Its reads fail by a count of its own, which nobody gets."""
+    decide = schedule(ReadError("*.rec"))
+    with patched(decide):
+        process = multiprocessing.get_context("fork").Process(target=_leave_with_errno, args=[path])
+        process.start()
+        process.join()
+    assert errno.EIO == process.exitcode
+    assert {"fork in multiprocessing.popen_fork._launch": 1} == decide.to_dict()["unreached"]
+
+
+def _leave_with_errno(path):
+    try:
+        path.read_bytes()
+    except OSError as error:
+        os._exit(error.errno)
 
 
 def test_what_was_open_before_is_told_and_its_number_followed(path):

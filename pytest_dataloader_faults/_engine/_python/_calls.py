@@ -23,8 +23,8 @@ HARMLESS = (
     *("get_inheritable", "set_inheritable", "get_blocking", "set_blocking"),
 )
 """Functions of ``os`` whose first argument is a descriptor, which they do not read."""
-PROGRAMS = ("execv", "execve", "posix_spawn", "posix_spawnp", "system")
-"""Functions that run another program, whose reads go unseen."""
+STARTERS = ("execv", "execve", "posix_spawn", "posix_spawnp", "system", "fork", "forkpty")
+"""Functions of ``os`` that start a program or process, whose reads are not counted here."""
 
 
 def caller(depth: int) -> str:
@@ -121,8 +121,8 @@ class Calls:
 
         return call
 
-    def program(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """As *original*, which runs another program."""
+    def starter(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """As *original*, which starts a program or process."""
 
         def call(*arguments: Any, **named: Any) -> Any:
             self._files.decide.unreached(f"{original.__name__} in {caller(2)}")

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pytest_dataloader_faults._engine._python._acts import Decide
-from pytest_dataloader_faults._engine._python._calls import HARMLESS, PROGRAMS, REPLACED, Calls
+from pytest_dataloader_faults._engine._python._calls import HARMLESS, REPLACED, STARTERS, Calls
 from pytest_dataloader_faults._engine._python._files import Files, Waits
 from pytest_dataloader_faults._engine._python._inherited import take_over
 from pytest_dataloader_faults._engine._python._objects import (
@@ -61,16 +61,16 @@ def _functions(files: Files) -> Iterator[tuple[Any, Any]]:
     for name in HARMLESS:
         if original := getattr(files.system, name, None):
             yield original, Instead(original, calls.harmless(original))
-    for name in PROGRAMS:
+    for name in STARTERS:
         if original := getattr(files.system, name, None):
-            yield original, Instead(original, calls.program(original))
+            yield original, Instead(original, calls.starter(original))
 
 
 def _functions_elsewhere(files: Files) -> Iterator[tuple[Any, Any]]:
     """Of modules that not every system has, or not every dataset uses."""
     calls = Calls(files)
     if original := _loaded("_posixsubprocess", "fork_exec"):
-        yield original, Instead(original, calls.program(original))
+        yield original, Instead(original, calls.starter(original))
     if original := _loaded("fcntl", "fcntl"):
         yield original, Instead(original, calls.control(sys.modules["fcntl"]))
     for name in ("flock", "lockf", "ioctl"):
