@@ -58,6 +58,21 @@ PACKAGE_IMPORTS = {
     "_engine._paths": "",
     "_engine._plan": "_engine._paths faults faults._workers",
     "_engine._probe": "_engine._bpf _engine._linux",
+    "_engine._python": "",
+    "_engine._python._acts": "",
+    "_engine._python._calls": "_engine._python._files",
+    "_engine._python._files": "_engine._python._acts _engine._python._stand_in exceptions",
+    "_engine._python._inherited": (
+        "_engine._python._acts _engine._python._files _engine._python._stand_in"
+    ),
+    "_engine._python._objects": "_engine._python._calls _engine._python._files",
+    "_engine._python._patch": (
+        "_engine._python._acts _engine._python._calls _engine._python._files "
+        "_engine._python._inherited _engine._python._objects _engine._python._sweep"
+    ),
+    "_engine._python._schedule": "_engine._paths _engine._plan _engine._python._acts faults",
+    "_engine._python._stand_in": "",
+    "_engine._python._sweep": "",
     "_engine._reads": "_engine._linux _engine._target",
     "_engine._rendezvous": "_engine._delays",
     "_engine._sizes": "_engine._linux _engine._target",

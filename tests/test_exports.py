@@ -64,7 +64,7 @@ def test_all_is_complete(module):
         for name, value in vars(loaded).items()
         if not name.startswith("_")
         and (inspect.isclass(value) or inspect.isfunction(value))
-        and value.__module__ == loaded.__name__
+        and f"{value.__module__}.".startswith(f"{loaded.__name__}.")
     }
 
     assert isinstance(loaded.__all__, tuple)
