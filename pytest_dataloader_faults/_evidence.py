@@ -28,6 +28,9 @@ def explain(outcome: Outcome, judgement: Judgement, reproduce: str) -> str:
 def _evidence(outcome: Outcome, judgement: Judgement) -> Iterator[str]:
     for each in outcome.faults:
         yield from _about_fault(each)
+    if outcome.unreached:
+        counts = ", ".join(f"{what} ({n})" for what, n in sorted(outcome.unreached.items()))
+        yield f"hidden from the engine: {counts}"
     yield _about_delivery(outcome)
     if outcome.exception is not None:
         yield from _about_exception(outcome.exception.text)

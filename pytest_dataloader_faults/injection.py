@@ -103,7 +103,9 @@ def _instead(fault: FaultFacts, workers: tuple[WorkerFacts, ...]) -> str:
     fetches = ", ".join(f"worker {each.worker} made {each.fetches} fetches" for each in workers)
     shown = "\n  ".join([*files[:10], *([f"... and {len(files) - 10} more"] if files[10:] else [])])
     opened = f"the workers opened\n  {shown}" if files else "the workers opened no data file"
-    return f"{text}: nothing it is about was met. {fetches}; {opened}"
+    hidden = {what for worker in workers for what in worker.unreached}
+    more = f"; hidden from the engine: {', '.join(sorted(hidden))}" if hidden else ""
+    return f"{text}: nothing it is about was met. {fetches}; {opened}{more}"
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +70,10 @@ class FaultFacts:
 
 @dataclass(frozen=True)
 class WorkerFacts:
-    """One worker process: the batches it began, and per data file its opens, reads and bytes."""
+    """One worker process: the batches it began, and per data file its opens, reads and bytes.
+
+    *unreached* counts what it did that hid reads from the engine, such as ``io_uring_setup``.
+    """
 
     worker: int
     pid: int
@@ -252,6 +256,14 @@ class Outcome:
     def fired(self) -> int:
         """How often faults happened, of all kinds and in all workers."""
         return sum(each.fired for each in self.faults)
+
+    @property
+    def unreached(self) -> dict[str, int]:
+        """What workers did that hid reads of files from the engine, and how often."""
+        total: Counter[str] = Counter()
+        for each in self.workers:
+            total.update(each.unreached)
+        return dict(total)
 
     def judge(self, reference: Reference, contract: Contract | None = None) -> Judgement:
         """The verdict on these facts, with its evidence."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+from pathlib import Path
 
 import pytest
 
@@ -103,6 +104,36 @@ def test_a_chosen_number_is_out_of_reach_and_told(path):
         (result,) = epoch(alone(Tries([path], _through_dup2))).batches
     assert BYTES == result.gave
     assert {"dup2": 1} == injection.workers[0].unreached
+
+
+def test_a_ring_is_told_of(path):
+    """io_uring(7) reads past every filter. Whether the kernel grants the ring does not matter."""
+    with inject(ReadError("*.rec"), require_fired=False) as injection:
+        (result,) = epoch(alone(Tries([path], _with_a_ring))).batches
+    assert result.gave == b""
+    assert {"io_uring_setup": 1} == injection.workers[0].unreached
+    assert "hidden from the engine: io_uring_setup" in str(injection.unfired())
+
+
+def _with_a_ring(_path):
+    setup = 425  # On every architecture; see io_uring_setup(2).
+    ctypes.CDLL(None).syscall(setup, 1, None)
+    return b""
+
+
+def test_data_inside_a_package_is_left_alone_and_told(tmp_path):
+    """A glob that means everything spares installed packages; what was spared is counted."""
+    inside = tmp_path / "site-packages" / "images" / "a.rec"
+    inside.parent.mkdir(parents=True)
+    inside.write_bytes(BYTES)
+    with inject(ReadError("*"), require_fired=False) as injection:
+        (result,) = epoch(alone(Tries([str(inside)], _plainly))).batches
+    assert BYTES == result.gave
+    assert {"open of an excluded file": 1} == injection.workers[0].unreached
+
+
+def _plainly(path):
+    return Path(path).read_bytes()
 
 
 def _through_dup2(path):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pytest_dataloader_faults import Contract, Outcome, Verdict, run_trial
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults._evidence import explain
-from pytest_dataloader_faults.outcomes import Pass
+from pytest_dataloader_faults.outcomes import Pass, WorkerFacts
 from support.facts import EIO, KILLED, fired, map_reference, ordinary, raised, unfired
 from support.generated import contracts, outcomes, references
 
@@ -49,6 +49,15 @@ def test_text_names_the_signal():
     text = _explained(ordinary(FAILED, fired(KILLED, path=None, call="signal 9")))
 
     assert "in worker 1 (pid 4711), fetch 1: killed by SIGKILL\n" in text
+
+
+def test_text_counts_what_was_hidden():
+    """Reads that the engine could not see are told of, where there were any."""
+    worker = WorkerFacts(0, 4711, 1, {}, {"dup2": 8, "io_uring_setup": 1})
+    outcome = replace(ordinary(FAILED, fired(EIO)), workers=(worker, worker))
+
+    assert "  hidden from the engine: dup2 (16), io_uring_setup (2)\n" in _explained(outcome)
+    assert "hidden" not in _explained(ordinary(FAILED, fired(EIO)))
 
 
 def test_text_of_a_fault_that_never_fired_says_so():
