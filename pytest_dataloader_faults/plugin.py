@@ -28,12 +28,18 @@ _check = pytest.StashKey["FaultCheck"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare the options, and begin to find out what this machine can do.
+    """Declare the options."""
+    _options.add_options(parser)
+
+
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Begin to find out what this machine can do, if there will be a header to tell it in.
 
     That takes a child process a few milliseconds, in which pytest goes on starting.
     """
-    _options.add_options(parser)
-    if "PYTEST_XDIST_WORKER" not in os.environ:  # An xdist worker prints no header.
+    given = early_config.known_args_namespace
+    is_shown = given.verbose >= 0 and not given.no_header
+    if is_shown and "PYTEST_XDIST_WORKER" not in os.environ:  # One of xdist's prints no header.
         start_probe()
 
 

@@ -47,6 +47,23 @@ def test_installed_is_active(suite, engine, monkeypatch):
     assert len(_lines(suite.pytester.runpytest_subprocess(timeout=100))) == 1
 
 
+COUNTING = """
+from pytest_dataloader_faults import _engine
+
+
+def pytest_unconfigure():
+    print("probes:", len(_engine._probe))
+"""
+
+
+@pytest.mark.parametrize(("options", "probes"), [((), 1), (("-q",), 0), (("--no-header",), 0)])
+def test_the_machine_is_looked_at_for_the_header_only(suite, options, probes):
+    """Without a header, a suite that uses none of the fixtures pays for no child process."""
+    suite.pytester.makeconftest(COUNTING)
+    result = suite.run("def test_plain(): pass", "-s", *options)
+    result.stdout.fnmatch_lines([f"probes: {probes}"])
+
+
 def test_header_says_why_there_is_no_engine(run_refused):
     """Where the kernel refuses, the one line gives the reason, and pytest goes on."""
     result = run_refused(SUITE, "-k", "test_plain")
