@@ -24,6 +24,12 @@ from pytest_dataloader_faults.outcomes import Outcome
 
 _LISTED = 4
 _HALVES = 2
+_USED_BEFORE = (
+    "The main process read one sample before it started the workers. A handle that was opened for"
+    " that sample is shared by forked workers, and cannot be sent to spawned ones. Open it once"
+    " per process: keep os.getpid() beside the handle, and open again where it differs. Or"
+    " exclude 'used-before', if nothing reads the dataset before the loop over the loader does"
+)
 
 
 @dataclass(frozen=True)
@@ -75,12 +81,21 @@ Plan: TypeAlias = tuple[Fault, ...] | Unsuitable
 
 @dataclass(frozen=True)
 class Check:
-    """One item of the battery. *changes* are loader options that it needs."""
+    """One item of the battery.
+
+    Attributes:
+        changes: Loader options that it needs.
+        touch: Whether the main process reads the dataset before it starts workers.
+        advice: What to know and to do when it fails, beyond the evidence.
+
+    """
 
     name: str
     promise: str
     plan: Callable[[Recon], Plan]
     changes: dict[str, Any] = field(default_factory=dict)
+    touch: bool = False
+    advice: str = ""
 
 
 def _pattern(paths: tuple[str, ...]) -> str | tuple[str, ...]:
@@ -139,6 +154,13 @@ CHECKS: dict[str, Check] = {
     check.name: check
     for check in (
         Check("workers-agree", "N workers give what the main process gives", _no_fault),
+        Check(
+            "used-before",
+            "the same, after the main process has read a sample",
+            _no_fault,
+            touch=True,
+            advice=_USED_BEFORE,
+        ),
         Check(
             "pickles",
             "the dataset reaches a spawned worker",

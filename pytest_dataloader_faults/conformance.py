@@ -125,6 +125,9 @@ class Battery:
         outcome = self._outcome(check, plan)
         judgement = self._judge(outcome, self._contract)
         text = explain(outcome, judgement, how or self._reproduce(name))
+        if check.advice and not judgement.passed:
+            sentence, _, evidence = text.partition("\n")
+            text = f"{sentence}\n  {check.advice}.\n{evidence}"
         if judgement.passed and expected:
             text = f"expected to fail ({expected}), but it passed. Take it off the list.\n{text}"
         return CheckResult(
@@ -135,7 +138,7 @@ class Battery:
         if check.name == "workers-agree":
             return self._control
         changes = {**self._changes, **check.changes}
-        return self._observe(changes, faults=plan)
+        return self._observe(changes, faults=plan, touch=check.touch, watch_files=check.touch)
 
     def _look(self) -> Recon:
         """Recon: the reference, then one epoch with workers and no fault."""

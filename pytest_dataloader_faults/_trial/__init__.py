@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults import _arguments, exceptions
@@ -57,7 +58,7 @@ def run_trial(
     """
     _arguments.check(make_dataset=make_dataset)
     asked = _asked(faults, loader, epochs, deadline, seed, engine)
-    return _outcome(asked, make_dataset, loader, {})
+    return _outcome(asked, _job(asked, make_dataset, loader))
 
 
 def observe(
@@ -69,11 +70,17 @@ def observe(
     seed: int,
     faults: tuple[Fault, ...] = (),
     watch_files: bool = False,
+    touch: bool = False,
 ) -> Outcome:
-    """``run_trial`` as the battery needs it: *changes* overrule even a ready loader's options."""
+    """``run_trial`` as the battery needs it: *changes* overrule even a ready loader's options.
+
+    *touch*: the main process reads a sample before it starts workers.
+    """
     asked = _asked(faults, {**(loader or {}), **changes}, 1, deadline, seed, "auto")
+    job = _job(asked, make_dataset, loader)
     return _outcome(
-        asked, make_dataset, loader, changes, watch_files=watch_files, needs_workers=True
+        asked,
+        replace(job, changes=changes, watch_files=watch_files, touch=touch, needs_workers=True),
     )
 
 
@@ -114,28 +121,15 @@ def _asked(
     return Outcome(tuple(faults), plain(loader or {}), epochs, seed, deadline, choose(engine))
 
 
-def _outcome(
-    asked: Outcome,
-    make_dataset: Callable[[], Any],
-    loader: Mapping[str, Any] | None,
-    changes: Mapping[str, Any],
-    *,
-    watch_files: bool = False,
-    needs_workers: bool = False,
-) -> Outcome:
-    from pytest_dataloader_faults._trial._journal import outcome_from
+def _job(asked: Outcome, make_dataset: Callable[[], Any], loader: Mapping[str, Any] | None) -> Job:
     from pytest_dataloader_faults._trial._root import Job
 
-    job = Job(
-        make_dataset,
-        asked.schedule,
-        loader,
-        changes,
-        asked.epochs,
-        asked.seed,
-        watch_files,
-        needs_workers,
-    )
+    return Job(make_dataset, asked.schedule, loader, epochs=asked.epochs, seed=asked.seed)
+
+
+def _outcome(asked: Outcome, job: Job) -> Outcome:
+    from pytest_dataloader_faults._trial._journal import outcome_from
+
     events, stderr, stacks = _run(job, asked.deadline)
     return outcome_from(asked, [*events, {"stderr": stderr, "stacks": stacks}])
 

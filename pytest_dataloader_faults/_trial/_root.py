@@ -48,6 +48,7 @@ class Job:
     epochs: int = 1
     seed: int = 0
     watch_files: bool = False
+    touch: bool = False
     needs_workers: bool = False
     reference: bool = False
     asked: Sequence[tuple[Any, ...]] | None = None
@@ -77,7 +78,8 @@ class _Trial:
     def run(self, stacks: str) -> None:
         self._refuse_what_cannot_be()
         self.journal.write(kind=kind_of(self.loader))
-        self._touch()
+        if self.job.touch:
+            self._touch()
         self._probe("before")
         armed = arm(
             *self.job.faults,
@@ -124,9 +126,11 @@ class _Trial:
         self.journal.write(phase=name)
 
     def _touch(self) -> None:
-        """Use the dataset here first, as scripts do: that is what opens handles before the fork."""
+        """Read a sample here first, as some scripts do: that opens handles before the fork."""
         if kind_of(self.loader) == "map":
             sample_of(self.loader.dataset, sampled(self.loader)[0][0])
+        else:
+            next(iter(self.loader.dataset), None)
 
     def _pass(self, epoch: int | None, settle: Callable[[], None] = lambda: None) -> bool:
         """One epoch, up to its first error; whether there was none.

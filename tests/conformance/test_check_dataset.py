@@ -17,7 +17,7 @@ from pytest_dataloader_faults.exceptions import (
     UnusableDatasetError,
 )
 from support.datasets import COUNT, Records, RecordStream, joined
-from support.specimens import BadSample, ZerosOnError
+from support.specimens import BadSample, OpenedOnce, ZerosOnError
 
 FIRST = "read-error-first"
 
@@ -286,3 +286,15 @@ def test_reproduce_line_repeats_the_trial(dataset, options, records):
 
     assert str(caught.value).splitlines()[0] == f"{FIRST}: {first.explanation.splitlines()[0]}"
     assert repr(first.outcome.schedule[0]) in str(caught.value)
+
+
+def test_handle_opened_for_the_first_sample_is_no_matter_of_other_checks(records):
+    """No check but ``used-before`` touches the dataset before the fork; it says what to do."""
+    results = _by_name(check_dataset(lambda: OpenedOnce(records), on_fail=None))
+
+    guilty = [name for name, each in results.items() if each.failed]
+    assert guilty == ["used-before"], results[guilty[0]].explanation
+    advice = results["used-before"].explanation.splitlines()[1]
+    assert "The main process read one sample before it started the workers" in advice
+    assert "os.getpid()" in advice
+    assert "exclude 'used-before'" in advice

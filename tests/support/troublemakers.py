@@ -28,7 +28,7 @@ _FAMILY = 6
 class Trouble(Records):
     """Makes *trouble* with its first sample in a worker, or in the loader's process.
 
-    The trial reads one sample in the loader's process before it starts workers.
+    A trial with ``touch`` reads one sample in the loader's process before it starts workers.
     """
 
     def __init__(self, folder: Path, trouble: Callable[[], object], where: str) -> None:
@@ -72,18 +72,14 @@ class Batches:
         self.first = first
         self.trouble = trouble
         self.rest = rest or []
-        self.passes = 0
         self.kept: object = None
 
     def __len__(self) -> int:
         return len(self.first) + len(self.rest)
 
     def __iter__(self) -> Iterator[tuple[int, ...]]:
-        """The trial looks at the batches once before the first epoch, in peace."""
-        self.passes += 1
         yield from self.first
-        if self.passes > 1:
-            self.kept = self.trouble()
+        self.kept = self.trouble()
         yield from self.rest
 
 

@@ -120,10 +120,9 @@ def test_samples_that_are_not_deterministic(records, kind):
     assert lacks(text, "not deterministic", "sample 0", "Seed it by its index") == []
 
 
-@both
-def test_a_dataset_that_fails_by_itself(entry, records):
+def test_a_dataset_that_fails_by_itself(records):
     """The sample and the error are named, and that no fault was armed."""
-    text = refusal(UnusableDatasetError, entry, lambda: Failing(records))
+    text = refusal(UnusableDatasetError, battery, lambda: Failing(records))
     assert lacks(text, "Failing[0]", "KeyError", "no such key: 0", "no fault armed") == []
 
 

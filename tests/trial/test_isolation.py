@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from pytest_dataloader_faults import Outcome, run_trial
+from pytest_dataloader_faults._trial import observe
 from pytest_dataloader_faults.exceptions import InjectionError, UnusableDatasetError
 from support import troublemakers
 from support.datasets import Records
@@ -27,9 +28,15 @@ OFFSPRING = [
 ]
 
 
-def _try(records, trouble, where, **options) -> Outcome:
-    loader = {"num_workers": 1, "batch_size": 4}
-    return run_trial(lambda: Trouble(records, trouble, where), loader=loader, **options)
+def _try(records, trouble, where, deadline=30.0) -> Outcome:
+    return observe(
+        lambda: Trouble(records, trouble, where),
+        loader={"num_workers": 1, "batch_size": 4},
+        changes={},
+        deadline=deadline,
+        seed=0,
+        touch=True,
+    )
 
 
 @pytest.mark.parametrize(
