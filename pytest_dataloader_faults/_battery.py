@@ -5,8 +5,6 @@ A check sees what recon found and answers with a schedule, or says why it does n
 
 from __future__ import annotations
 
-import glob
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -22,7 +20,6 @@ from pytest_dataloader_faults.faults import (
 )
 from pytest_dataloader_faults.outcomes import Outcome
 
-_LISTED = 4
 _HALVES = 2
 _USED_BEFORE = (
     "The main process read one sample before it started the workers. A handle that was opened for"
@@ -32,14 +29,17 @@ _USED_BEFORE = (
 )
 
 
+Globs: TypeAlias = Callable[[tuple[str, ...], set[str]], tuple[str, ...]]
+
+
 @dataclass(frozen=True)
 class Recon:
     """What a dataset does when nothing is wrong.
 
     Attributes:
         control: One epoch with workers, the engine on and no fault.
-        opened: The data files that workers open.
-        read: Those they read or have mapped.
+        opened: Globs for exactly the data files that workers open.
+        read: Globs for those that they read or have mapped.
         reads: The reads of the busiest worker.
         fetches: The batches that worker 0 makes.
 
@@ -52,8 +52,12 @@ class Recon:
     fetches: int
 
     @classmethod
-    def of(cls, control: Outcome, matches: Callable[[str], bool]) -> Recon:
-        """Sum up *control*, as far as files are concerned that *matches* means."""
+    def of(cls, control: Outcome, matches: Callable[[str], bool], globs_for: Globs) -> Recon:
+        """Sum up *control*, as far as files are concerned that *matches* means.
+
+        *globs_for* makes globs for some of all the files seen.
+        """
+        seen = {path for worker in control.workers for path in worker.files}
         per_worker = [
             {path: counts for path, counts in worker.files.items() if matches(path)}
             for worker in control.workers
@@ -62,8 +66,8 @@ class Recon:
         read = {path for files in per_worker for path, (_, reads, _) in files.items() if reads}
         return cls(
             control,
-            tuple(sorted(opened)),
-            tuple(sorted(read)),
+            globs_for(tuple(sorted(opened)), seen),
+            globs_for(tuple(sorted(read)), seen),
             max((sum(counts[1] for counts in files.values()) for files in per_worker), default=0),
             max((each.fetches for each in control.workers if each.worker == 0), default=0),
         )
@@ -98,16 +102,9 @@ class Check:
     advice: str = ""
 
 
-def _pattern(paths: tuple[str, ...]) -> str | tuple[str, ...]:
-    """Globs for exactly these files: each by name, or their folder if they are many."""
-    names = tuple(glob.escape(path) for path in paths)
-    if len(names) == 1:
-        return names[0]
-    if len(names) <= _LISTED:
-        return names
-    ends = {os.path.splitext(path)[1] for path in paths}
-    end = ends.pop() if len(ends) == 1 else ""
-    return f"{glob.escape(os.path.commonpath(paths))}/*{glob.escape(end)}"
+def _path(globs: tuple[str, ...]) -> str | tuple[str, ...]:
+    """As a person would write them."""
+    return globs[0] if len(globs) == 1 else globs
 
 
 def _no_fault(_: Recon) -> Plan:
@@ -118,7 +115,7 @@ def _on_opened(make: Callable[[Any], Fault]) -> Callable[[Recon], Plan]:
     def plan(recon: Recon) -> Plan:
         if not recon.opened:
             return Unsuitable("its workers open no data file")
-        return (make(_pattern(recon.opened)),)
+        return (make(_path(recon.opened)),)
 
     return plan
 
@@ -127,7 +124,7 @@ def _on_read(make: Callable[[Any], Fault]) -> Callable[[Recon], Plan]:
     def plan(recon: Recon) -> Plan:
         if not recon.read:
             return Unsuitable("its workers read no data file")
-        return (make(_pattern(recon.read)),)
+        return (make(_path(recon.read)),)
 
     return plan
 
@@ -139,7 +136,7 @@ def _read_in_the_middle(times: int | None) -> Callable[[Recon], Plan]:
         # Of an even number of items this is the last read of one, not the first of the next: it is
         # for content, and not for a header.
         nth = max(_HALVES, recon.reads // _HALVES)
-        return (ReadError(_pattern(recon.read), nth=nth, times=times),)
+        return (ReadError(_path(recon.read), nth=nth, times=times),)
 
     return plan
 

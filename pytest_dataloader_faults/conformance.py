@@ -9,15 +9,18 @@ import difflib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pytest_dataloader_faults import _arguments
 from pytest_dataloader_faults._battery import CHECKS, Check, Recon, Unsuitable
 from pytest_dataloader_faults._engine import choose
+from pytest_dataloader_faults._engine._paths import Matcher
 from pytest_dataloader_faults._evidence import explain
 from pytest_dataloader_faults._oracle import Judgement, judge
 from pytest_dataloader_faults._reproduce import code, plain
 from pytest_dataloader_faults._trial import observe, take_reference
+from pytest_dataloader_faults._victims import globs_for
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
     InvalidArgumentError,
@@ -142,8 +145,6 @@ class Battery:
 
     def _look(self) -> Recon:
         """Recon: the reference, then one epoch with workers and no fault."""
-        from pytest_dataloader_faults._engine._paths import Matcher
-
         reference = self._reference = self._take_reference()
         if reference.unstable is not None:
             raise UnusableDatasetError(_unstable(reference.unstable))
@@ -153,7 +154,7 @@ class Battery:
             # the others ask what faults do to it, with one worker that shares nothing.
             self._changes = {"num_workers": 1}
             control = self._observe(self._changes, watch_files=True)
-        recon = Recon.of(control, Matcher(self._files))
+        recon = Recon.of(control, Matcher(self._files), partial(globs_for, asked=self._files))
         if self._files != _EVERY_FILE and not (recon.opened or recon.read):
             raise InvalidArgumentError(_nothing_matches(self._files, control))
         return recon

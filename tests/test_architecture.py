@@ -74,8 +74,9 @@ PACKAGE_IMPORTS = {
         "exceptions faults injection outcomes"
     ),
     "_trial._warden": "_engine _engine._linux _trial._journal _trial._probes",
+    "_victims": "_engine._paths",
     "conformance": (
-        "_arguments _battery _engine _engine._paths _evidence _oracle _reproduce _trial "
+        "_arguments _battery _engine _engine._paths _evidence _oracle _reproduce _trial _victims "
         "exceptions outcomes verdicts"
     ),
     "exceptions": "",
