@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from pytest_dataloader_faults._engine._paths import is_excluded
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     DescriptorExhaustion,
@@ -91,6 +92,7 @@ class Check:
         changes: Loader options that it needs.
         touch: Whether the main process reads the dataset before it starts workers.
         advice: What to know and to do when it fails, beyond the evidence.
+        moot: Of what recon found and the check's own trial: why it does not apply after all.
 
     """
 
@@ -100,6 +102,7 @@ class Check:
     changes: dict[str, Any] = field(default_factory=dict)
     touch: bool = False
     advice: str = ""
+    moot: Callable[[Recon, Outcome], str | None] = lambda _recon, _outcome: None
 
 
 def _path(globs: tuple[str, ...]) -> str | tuple[str, ...]:
@@ -147,6 +150,26 @@ def _killed_in_the_middle(recon: Recon) -> Plan:
     return (WorkerKilled(at=recon.fetches // _HALVES + 1),)
 
 
+def _needs_no_descriptor(recon: Recon, outcome: Outcome) -> str | None:
+    opens = [counts[0] for worker in recon.control.workers for counts in worker.files.values()]
+    if not outcome.fired and not any(opens):
+        return "its workers need no descriptor"
+    stuck = outcome.timed_out and outcome.phase != "recovery"
+    if stuck and outcome.fired and not _met_data(outcome):
+        return (
+            "its workers need no descriptor for the samples, but torch needs one to share a batch;"
+            " where that fails, torch's queue thread prints the error and drops the batch, and the"
+            " loader waits for ever, whatever the dataset does"
+        )
+    return None
+
+
+def _met_data(outcome: Outcome) -> bool:
+    """Whether a fault befell a file that the dataset itself may have opened."""
+    paths = [one.path for each in outcome.faults for one in each.firings]
+    return any(path and not is_excluded(path) for path in paths)
+
+
 CHECKS: dict[str, Check] = {
     check.name: check
     for check in (
@@ -187,6 +210,7 @@ CHECKS: dict[str, Check] = {
             "descriptor-exhaustion",
             "no descriptor is left",
             lambda _: (DescriptorExhaustion(),),
+            moot=_needs_no_descriptor,
         ),
         Check("worker-killed-first", "a worker dies at once", lambda _: (WorkerKilled(),)),
         Check("worker-killed-middle", "a worker dies half way", _killed_in_the_middle),

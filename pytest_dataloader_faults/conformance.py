@@ -123,9 +123,10 @@ class Battery:
         check = CHECKS[name]
         plan = check.plan(self._recon)
         if isinstance(plan, Unsuitable):
-            text = f"not_exercised: {name} does not apply to this dataset: {plan.reason}"
-            return CheckResult(name, Verdict.NOT_EXERCISED, False, text, None, False, expected)
+            return _not_applicable(name, plan.reason, expected)
         outcome = self._outcome(check, plan)
+        if reason := check.moot(self._recon, outcome):
+            return _not_applicable(name, reason, expected)
         judgement = self._judge(outcome, self._contract)
         text = explain(outcome, judgement, how or self._reproduce(name))
         if check.advice and not judgement.passed:
@@ -189,6 +190,11 @@ class Battery:
         parts += [f"loader={code(plain(self._loader))}"] if self._loader else []
         parts += [f"contract={self._contract!r}"] if self._contract != Contract() else []
         return f"check_dataset({', '.join(parts)}, deadline={self._deadline}, seed={self._seed})"
+
+
+def _not_applicable(name: str, reason: str, expected: str | None) -> CheckResult:
+    text = f"not_exercised: {name} does not apply to this dataset: {reason}"
+    return CheckResult(name, Verdict.NOT_EXERCISED, False, text, None, False, expected)
 
 
 def _unstable(index: Any) -> str:

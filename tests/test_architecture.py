@@ -20,7 +20,7 @@ NINE_IN_TEN, HALF = 30, 10
 
 PACKAGE_IMPORTS = {
     "_arguments": "exceptions",
-    "_battery": "faults outcomes",
+    "_battery": "_engine._paths faults outcomes",
     "_clarity": "faults",
     "_engine": "_engine._probe exceptions",
     "_engine._answers": (
@@ -65,7 +65,7 @@ PACKAGE_IMPORTS = {
     ),
     "_trial._child": "_engine _engine._linux _trial._root _trial._warden",
     "_trial._digest": "",
-    "_trial._journal": "_facts outcomes",
+    "_trial._journal": "_facts exceptions outcomes",
     "_trial._loaders": "exceptions",
     "_trial._probes": "",
     "_trial._reference": "_trial._digest _trial._loaders exceptions outcomes",

@@ -17,7 +17,7 @@ from pytest_dataloader_faults.exceptions import (
     UnusableDatasetError,
 )
 from support.datasets import COUNT, Records, RecordStream, joined
-from support.specimens import BadSample, OpenedOnce, ZerosOnError
+from support.specimens import BadSample, EndlessRetry, OpenedOnce, ZerosOnError
 
 FIRST = "read-error-first"
 
@@ -298,3 +298,29 @@ def test_handle_opened_for_the_first_sample_is_no_matter_of_other_checks(records
     assert "The main process read one sample before it started the workers" in advice
     assert "os.getpid()" in advice
     assert "exclude 'used-before'" in advice
+
+
+@pytest.mark.parametrize(
+    ("samples", "reason"),
+    [
+        (list("abcdefgh"), "its workers need no descriptor"),
+        ([1, 2, 3], "torch's queue thread prints the error and drops the batch"),
+    ],
+)
+def test_samples_that_need_no_descriptor_are_not_blamed_for_torch(samples, reason):
+    """The fault does not fire, or befalls torch alone, which then waits for ever."""
+    (result,) = check_dataset(
+        lambda: samples, only="descriptor-exhaustion", deadline=4, on_fail=None
+    )
+
+    assert (result.verdict, result.applies, result.failed) == ("not_exercised", False, False)
+    assert reason in result.explanation
+
+
+def test_files_that_cannot_be_opened_for_want_of_descriptors_are_blamed_on_the_dataset(records):
+    """Whoever tries an open again and again hangs by himself."""
+    (result,) = check_dataset(
+        lambda: EndlessRetry(records), only="descriptor-exhaustion", deadline=4, on_fail=None
+    )
+
+    assert (result.verdict, result.failed) == ("hung", True)
