@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 _GRACE = 30.0
 """Seconds a warden gets beyond its deadline before it counts as broken itself."""
 _STDERR_SHOWN = 4000
+_NOISE = re.compile(
+    r'  File "[^"\n]*/_trial/_child\.py", line \d+ in trial\n(  .*\n)*|\n*Extension modules: .*'
+)
 
 
 def run_trial(
@@ -100,11 +104,11 @@ def take_reference(
     from pytest_dataloader_faults._trial._root import Job
 
     job = Job(make_dataset, options=loader, seed=seed, reference=True, asked=asked)
-    events, _, stacks = _run(job, deadline)
+    events, printed, stacks = _run(job, deadline)
     if any(event.get("timed_out") for event in events):
         message = f"no reference within {deadline} s, with no fault and no worker:\n{stacks}"
         raise exceptions.UnusableDatasetError(message)
-    return reference_from(events)
+    return reference_from(events, printed)
 
 
 def _asked(
@@ -153,11 +157,16 @@ def _run(job: Job, deadline: float) -> tuple[list[dict[str, Any]], str, str]:
         _wait_for(warden, deadline + _GRACE)
         events = facts.events()
         _raise_what_was_refused(events, printed.text())
-        return events, printed.text()[-_STDERR_SHOWN:], stacks.text()
+        return events, _end_of(printed.text()), stacks.text()
     finally:
         shutil.rmtree(folder, ignore_errors=True)  # The warden has done so, if it was let.
         for journal in journals:
             journal.close()
+
+
+def _end_of(printed: str) -> str:
+    """What is shown of it: of a crash, not pytest's own frames and not the list of modules."""
+    return _NOISE.sub("", printed)[-_STDERR_SHOWN:]
 
 
 def _wait_for(warden: int, deadline: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from typing import Any
 
@@ -13,8 +14,10 @@ from pytest_dataloader_faults import Verdict, run_trial
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import ReadError, WorkerKilled
+from support import troublemakers
 from support.datasets import Records, RecordStream
 from support.refusals import battery, both, lacks, refusal
+from support.troublemakers import Trouble
 
 
 class Empty(Records):
@@ -124,6 +127,23 @@ def test_a_dataset_that_fails_by_itself(records):
     """The sample and the error are named, and that no fault was armed."""
     text = refusal(UnusableDatasetError, battery, lambda: Failing(records))
     assert lacks(text, "Failing[0]", "KeyError", "no such key: 0", "no fault armed") == []
+
+
+@pytest.mark.parametrize(
+    ("trouble", "how"),
+    [
+        (troublemakers.leave, "exit status 3"),
+        (troublemakers.touch_a_missing_page, "signal 7 (SIGBUS)"),
+    ],
+)
+def test_a_dataset_that_ends_its_process(records, trouble, how):
+    """How the process ended is said, and that it was no fault of ours, and what it printed."""
+
+    def make_dataset():
+        return Trouble(records, lambda: (os.write(1, b"good bye"), trouble()), "loader")
+
+    text = refusal(UnusableDatasetError, battery, make_dataset)
+    assert lacks(text, how, "no fault armed", "good bye") == []
 
 
 @both
