@@ -1,17 +1,40 @@
-"""Globs for exactly the files that recon chose, and short ones where that is possible."""
+"""Which files are put at risk: what users say, and globs for exactly what recon chose."""
 
 from __future__ import annotations
 
 import glob
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeAlias
 
 from pytest_dataloader_faults._engine._paths import Matcher
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
+Files: TypeAlias = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+
+EVERY_FILE = ("*",)
 _LISTED = 4
 _LOOKED_AT = 1000
 """Files looked at in a folder, beyond twice those that are meant, to see if one glob will do."""
+
+
+def globs_of(files: Files | None) -> tuple[str, ...]:
+    """*files* as globs; every file if there are none given."""
+    if files is None:
+        return EVERY_FILE
+    given: Any = (files,) if isinstance(files, (str, os.PathLike)) else files
+    try:
+        globs = tuple(map(os.fspath, given))
+    except TypeError:
+        globs = ()
+    if not globs or not all(isinstance(each, str) and each for each in globs):
+        message = (
+            f"files={files!r} must be a glob or a list of globs, such as '*.jpg' or"
+            " ['*.jpg', '*.json'], or None for every file"
+        )
+        raise InvalidArgumentError(message)
+    return globs
 
 
 def globs_for(paths: tuple[str, ...], seen: set[str], asked: tuple[str, ...]) -> tuple[str, ...]:
@@ -23,7 +46,7 @@ def globs_for(paths: tuple[str, ...], seen: set[str], asked: tuple[str, ...]) ->
     names = tuple(glob.escape(path) for path in paths)
     if len(names) <= _LISTED:
         return names
-    if asked != ("*",) and set(filter(Matcher(asked), seen)) == set(paths):
+    if asked != EVERY_FILE and set(filter(Matcher(asked), seen)) == set(paths):
         return asked
     folder = _folder(paths)
     return (folder,) if _means_only(folder, paths, seen) else names

@@ -20,7 +20,7 @@ from pytest_dataloader_faults._evidence import explain
 from pytest_dataloader_faults._oracle import Judgement, judge
 from pytest_dataloader_faults._reproduce import code, plain
 from pytest_dataloader_faults._trial import observe, take_reference
-from pytest_dataloader_faults._victims import globs_for
+from pytest_dataloader_faults._victims import EVERY_FILE, Files, globs_for, globs_of
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
     InvalidArgumentError,
@@ -32,7 +32,6 @@ from pytest_dataloader_faults.verdicts import Contract, Verdict
 __all__ = ("Battery", "CheckResult", "check_dataset", "select_checks")
 
 _ON_FAIL = ("raise", "warn", None)
-_EVERY_FILE = ("*",)
 
 
 @dataclass(frozen=True)
@@ -69,10 +68,23 @@ def select_checks(
     exclude: str | Iterable[str] = (),
     expected_failures: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """The names of the checks to ask, in the battery's order; every name given must be one."""
+    """The names of the checks to ask, in the battery's order; every name given must be one.
+
+    Raises:
+        InvalidArgumentError: A name is no check, an argument is of the wrong kind, or no check is
+            left.
+
+    """
+    _arguments.check(expected_failures=expected_failures)
     wanted = set(CHECKS) if only is None else _names("only", only)
     wanted -= _names("exclude", exclude)
     _names("expected_failures", expected_failures or ())
+    if not wanted:
+        message = (
+            f"only={only!r} and exclude={exclude!r} leave no check to ask. Leave one, or leave the"
+            " test out"
+        )
+        raise InvalidArgumentError(message)
     return [name for name in CHECKS if name in wanted]
 
 
@@ -93,7 +105,7 @@ class Battery:
         self,
         make_dataset: Callable[[], Any],
         *,
-        files: str | Iterable[str] | None = None,
+        files: Files | None = None,
         loader: Mapping[str, Any] | None = None,
         contract: Contract | None = None,
         deadline: float = 30.0,
@@ -101,9 +113,9 @@ class Battery:
         engine: str = "auto",
     ) -> None:
         choose(engine)
-        _arguments.check(make_dataset=make_dataset, deadline=deadline, seed=seed)
+        _arguments.check(make_dataset=make_dataset, deadline=deadline, seed=seed, contract=contract)
         self._make_dataset = make_dataset
-        self._files = (files,) if isinstance(files, str) else tuple(files or _EVERY_FILE)
+        self._files = globs_of(files)
         self._loader = dict(loader or {})
         self._contract = contract or Contract()
         self._deadline = deadline
@@ -156,7 +168,7 @@ class Battery:
             self._changes = {"num_workers": 1}
             control = self._observe(self._changes, watch_files=True)
         recon = Recon.of(control, Matcher(self._files), partial(globs_for, asked=self._files))
-        if self._files != _EVERY_FILE and not (recon.opened or recon.read):
+        if self._files != EVERY_FILE and not (recon.opened or recon.read):
             raise InvalidArgumentError(_nothing_matches(self._files, control))
         return recon
 
@@ -186,7 +198,7 @@ class Battery:
 
     def _reproduce(self, name: str) -> str:
         parts = ["make_dataset", f"only={name!r}"]
-        parts += [f"files={self._files!r}"] if self._files != _EVERY_FILE else []
+        parts += [f"files={self._files!r}"] if self._files != EVERY_FILE else []
         parts += [f"loader={code(plain(self._loader))}"] if self._loader else []
         parts += [f"contract={self._contract!r}"] if self._contract != Contract() else []
         return f"check_dataset({', '.join(parts)}, deadline={self._deadline}, seed={self._seed})"
@@ -214,7 +226,7 @@ def _nothing_matches(globs: tuple[str, ...], control: Outcome) -> str:
 def check_dataset(
     make_dataset: Callable[[], Any],
     *,
-    files: str | Iterable[str] | None = None,
+    files: Files | None = None,
     loader: Mapping[str, Any] | None = None,
     contract: Contract | None = None,
     only: str | Iterable[str] | None = None,

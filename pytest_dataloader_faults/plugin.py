@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 _MARKER = "dataloader_faults"
 _CHECK = "fault_check"
 _INJECTOR = "dataloader_faults"
+_NO_PARAMETER = (
+    "fault_check must be a parameter of the test function, for the test to become one item per"
+    " check. Methods of a unittest.TestCase cannot be parametrized, and getfixturevalue() comes too"
+    " late: use a plain function, or call check_dataset() in the test"
+)
 _injector = pytest.StashKey["FaultInjector"]()
 _check = pytest.StashKey["FaultCheck"]()
 
@@ -117,6 +122,8 @@ def fault_check(request: pytest.FixtureRequest) -> FaultCheck:
     """
     from pytest_dataloader_faults._item import FaultCheck
 
+    if not hasattr(request, "param"):
+        pytest.fail(_NO_PARAMETER, pytrace=False)
     check = FaultCheck(request.param, _settings(request), request.node)
     request.node.stash[_check] = check
     return check

@@ -19,7 +19,7 @@ MOST_LINES, MOST_LINES_OF_A_FUNCTION = 300, 40
 NINE_IN_TEN, HALF = 30, 10
 
 PACKAGE_IMPORTS = {
-    "_arguments": "exceptions",
+    "_arguments": "exceptions verdicts",
     "_battery": "_engine._paths faults outcomes",
     "_clarity": "faults",
     "_engine": "_engine._probe exceptions",
@@ -55,7 +55,7 @@ PACKAGE_IMPORTS = {
     ),
     "_evidence": "_clarity _oracle outcomes verdicts",
     "_facts": "_clarity faults outcomes",
-    "_item": "_options conformance verdicts",
+    "_item": "_options _victims conformance verdicts",
     "_options": "_arguments _engine exceptions",
     "_oracle": "_clarity outcomes verdicts",
     "_reproduce": "",
@@ -74,7 +74,7 @@ PACKAGE_IMPORTS = {
         "exceptions faults injection outcomes"
     ),
     "_trial._warden": "_engine _engine._linux _trial._journal _trial._probes",
-    "_victims": "_engine._paths",
+    "_victims": "_engine._paths exceptions",
     "conformance": (
         "_arguments _battery _engine _engine._paths _evidence _oracle _reproduce _trial _victims "
         "exceptions outcomes verdicts"

@@ -63,12 +63,39 @@ def test_healthy_dataset_gives_one_passed_result_per_check(records):
         (["truncated-half", "pickles"], (), ["pickles", "truncated-half"]),
         (None, "pickles", [name for name in CHECKS if name != "pickles"]),
         (["pickles", FIRST], {FIRST}, ["pickles"]),
-        ((), (), []),
     ],
 )
 def test_selection(only, exclude, expected):
     """Checks are chosen by name, and asked in the battery's order."""
     assert expected == select_checks(only, exclude)
+
+
+@pytest.mark.parametrize(
+    "selection", [{"only": []}, {"only": "pickles", "exclude": "pickles"}, {"exclude": CHECKS}]
+)
+def test_selection_that_leaves_nothing_is_refused(selection, records):
+    """A battery of no checks would pass, and has shown nothing."""
+    with pytest.raises(InvalidArgumentError, match="leave no check to ask"):
+        check_dataset(lambda: Records(records), **selection)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "allowed"),
+    [
+        ("contract", {"survives": True}, r"a Contract, such as Contract\(survives=True\)"),
+        ("contract", Contract, r"a Contract, such as"),
+        ("expected_failures", [FIRST], "a dict that gives each check a reason"),
+        ("expected_failures", {FIRST: ""}, "a dict that gives each check a reason"),
+        ("files", [], "must be a glob or a list of globs"),
+        ("files", "", "must be a glob or a list of globs"),
+        ("files", 3, "must be a glob or a list of globs"),
+        ("files", [b"*"], "must be a glob or a list of globs"),
+    ],
+)
+def test_argument_of_the_wrong_kind_is_refused(argument, value, allowed, records):
+    """The value is shown, with what is allowed."""
+    with pytest.raises(InvalidArgumentError, match=rf"{argument}=.*{allowed}"):
+        check_dataset(lambda: Records(records), **{argument: value})
 
 
 @pytest.mark.parametrize("argument", ["only", "exclude", "expected_failures"])
@@ -159,9 +186,12 @@ def test_expected_failure_that_passes_is_raised(records):
         check_dataset(lambda: Records(records), only=FIRST, expected_failures={FIRST: "issue 7"})
 
 
-def test_files_choose_the_victims(records):
+@pytest.mark.parametrize(
+    "files", [lambda _: "*/0[0-3].rec", lambda folder: folder / "0[0-3].rec"], ids=["str", "path"]
+)
+def test_files_choose_the_victims(files, records):
     """Faults befall only the files that are meant."""
-    (result,) = check_dataset(lambda: Records(records), only=FIRST, files="*/0[0-3].rec")
+    (result,) = check_dataset(lambda: Records(records), only=FIRST, files=files(records))
 
     paths = {each.path for facts in result.outcome.faults for each in facts.firings}
     assert paths
