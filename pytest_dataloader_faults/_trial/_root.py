@@ -20,7 +20,14 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from pytest_dataloader_faults._trial import _probes
 from pytest_dataloader_faults._trial._digest import digest, rows_of
 from pytest_dataloader_faults._trial._journal import Journal
-from pytest_dataloader_faults._trial._loaders import build, kind_of, sampled, seed_everything
+from pytest_dataloader_faults._trial._loaders import (
+    USERS_ERRORS,
+    blamed,
+    build,
+    kind_of,
+    sampled,
+    seed_everything,
+)
 from pytest_dataloader_faults._trial._reference import plain_indices, sample_of, take_reference
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
 from pytest_dataloader_faults.faults import (
@@ -130,7 +137,8 @@ class _Trial:
         if kind_of(self.loader) == "map":
             sample_of(self.loader.dataset, sampled(self.loader)[0][0])
         else:
-            next(iter(self.loader.dataset), None)
+            with blamed(f"iterating {type(self.loader.dataset).__name__}"):
+                next(iter(self.loader.dataset), None)
 
     def _pass(self, epoch: int | None, settle: Callable[[], None] = lambda: None) -> bool:
         """One epoch, up to its first error; whether there was none.
@@ -144,7 +152,7 @@ class _Trial:
             try:
                 iterator = iter(self.loader)
                 self._iterate(iterator, epoch, drawn)
-            except Exception as error:  # noqa: BLE001  # the error is the finding
+            except USERS_ERRORS as error:  # The error is the finding.
                 raised = asdict(_raised(error))
                 _ignore_deaths(iterator)
                 settle()

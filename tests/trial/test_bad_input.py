@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import ChainDataset, DataLoader, Dataset, IterableDataset
 
 from pytest_dataloader_faults import Verdict, run_trial
 from pytest_dataloader_faults._trial import take_reference
@@ -62,6 +63,44 @@ class LengthLess:
 
     def __getitem__(self, index: int) -> Any:
         return index
+
+
+class Sized(Records):
+    """Has a length that cannot be told."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __len__(self) -> int:
+        raise self.error
+
+
+class Samples(Dataset[Any]):
+    """Gives what it is told to."""
+
+    def __init__(self, make: Callable[[int], Any]) -> None:
+        self.make = make
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        return self.make(index)
+
+
+class FailingStream(IterableDataset[Any]):
+    """Gives a sample and fails."""
+
+    def __iter__(self) -> Any:
+        yield torch.zeros(1)
+        raise LookupError("no such record")
+
+
+class FailingSampler:
+    """Fails with its first index."""
+
+    def __iter__(self) -> Any:
+        raise LookupError("no such index")
 
 
 class Sampler:
@@ -144,6 +183,77 @@ def test_a_dataset_that_ends_its_process(records, trouble, how):
 
     text = refusal(UnusableDatasetError, battery, make_dataset)
     assert lacks(text, how, "no fault armed", "good bye") == []
+
+
+@both
+@pytest.mark.parametrize("error", [LookupError("nowhere"), SystemExit(3), ValueError("no")])
+def test_a_length_that_raises(entry, error):
+    """The error is named, and that no fault was armed."""
+    text = refusal(UnusableDatasetError, entry, lambda: Sized(error))
+    assert lacks(text, "len(Sized)", repr(error), "no fault armed") == []
+
+
+@both
+def test_a_stream_whose_length_is_none_of_its_business(entry, records):
+    """ChainDataset has ``__len__`` and raises TypeError from it: a stream without a length."""
+    entry(lambda: ChainDataset([RecordStream(records)]), ReadError("*.rec"))
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda _: None, "NoneType"),
+        (lambda _: object(), "object"),
+        (lambda index: torch.zeros(index + 1), "stack expects each tensor to be equal size"),
+    ],
+    ids=["none", "object", "ragged"],
+)
+def test_samples_that_cannot_be_collated(make, told):
+    """What the collate function says is told, and what to give instead."""
+    text = refusal(UnusableDatasetError, battery, lambda: Samples(make))
+    assert lacks(text, "collating samples of Samples", told, "no fault armed", "collate_fn") == []
+
+
+def test_samples_that_have_no_fingerprint():
+    """What cannot be compared is named."""
+    options = {"loader": {"batch_size": None, "num_workers": 1}}
+    text = refusal(UnusableDatasetError, battery, lambda: Samples(lambda _: lambda: 0), **options)
+    assert lacks(text, "Samples", "a function, which has no fingerprint") == []
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+def test_a_sample_that_ends_the_interpreter(error):
+    """It is the dataset's error, and nothing of the harness."""
+
+    def end(_):
+        raise error
+
+    text = refusal(UnusableDatasetError, battery, lambda: Samples(end))
+    assert lacks(text, "Samples[0]", repr(error), "no fault armed") == []
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+def test_an_end_of_the_interpreter_is_a_fact_of_a_trial(error):
+    """In the loader's own process it ends the epoch, as it ends a script."""
+
+    def end(_):
+        raise error
+
+    outcome = run_trial(lambda: Samples(end), loader={"num_workers": 0})
+    assert outcome.exception.type == type(error).__name__
+
+
+def test_a_stream_that_fails_by_itself():
+    """Its error is named, and that no fault was armed."""
+    text = refusal(UnusableDatasetError, battery, FailingStream)
+    assert lacks(text, "iterating FailingStream", "no such record", "no fault armed") == []
+
+
+def test_a_sampler_that_fails_by_itself(records):
+    """Its error is named, and that no fault was armed."""
+    loader = {"sampler": FailingSampler(), "num_workers": 1}
+    text = refusal(UnusableDatasetError, battery, lambda: Records(records), loader=loader)
+    assert lacks(text, "the sampler", "no such index", "no fault armed") == []
 
 
 @both
