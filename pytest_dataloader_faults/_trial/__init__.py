@@ -46,7 +46,7 @@ def run_trial(
         *faults: What is to happen in its workers, all in one schedule.
         loader: Options of the ``DataLoader``; by default ``num_workers=2, batch_size=4``.
         epochs: Passes under the faults. The first error ends them.
-        deadline: Seconds, for everything; enforced from outside.
+        deadline: Seconds for all epochs, and as many for the recovery; enforced from outside.
         seed: Of the samplers and workers.
         engine: ``"auto"`` or ``"kernel"``.
 
@@ -154,7 +154,7 @@ def _run(job: Job, deadline: float) -> tuple[list[dict[str, Any]], str, str]:
         warden = fork()
         if not warden:
             _child.main(job, deadline, facts, printed, stacks, folder)
-        _wait_for(warden, deadline + _GRACE)
+        _wait_for(warden, 2 * deadline + _GRACE)  # The recovery has a deadline of its own.
         events = facts.events()
         _raise_what_was_refused(events, printed.text())
         return events, _end_of(printed.text()), stacks.text()

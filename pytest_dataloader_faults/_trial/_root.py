@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -130,7 +131,7 @@ class _Trial:
                 raise InvalidArgumentError(message)
 
     def _phase(self, name: str) -> None:
-        self.journal.write(phase=name)
+        self.journal.write(phase=name, began=time.monotonic())
 
     def _touch(self) -> None:
         """Read a sample here first, as some scripts do: that opens handles before the fork."""

@@ -46,6 +46,33 @@ class Trouble(Records):
         return super().__getitem__(index)
 
 
+class Slow(Records):
+    """Has *count* samples, which take *seconds* each."""
+
+    def __init__(self, folder: Path, count: int, seconds: float) -> None:
+        super().__init__(folder)
+        del self.paths[count:]
+        self.seconds = seconds
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(self.seconds)
+        return super().__getitem__(index)
+
+
+class HangsAfterwards(Records):
+    """Never returns in the second pass over it, which it can tell by a mark of the first."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.mark = folder.parent / "mark"
+
+    def __getitem__(self, index: int) -> Any:
+        if not index and self.mark.exists():
+            stare_at_the_wall()
+        self.mark.touch()
+        return super().__getitem__(index)
+
+
 class Announced(Records):
     """Hangs in its workers, each of which first says so by an empty file *announced*/<pid>."""
 
