@@ -135,12 +135,12 @@ def dataloader_faults(request: pytest.FixtureRequest) -> Iterator[FaultInjector]
 
     ``inject`` arms faults for the rest of the test, around your own loop over a loader; the test
     fails if one of them never fires. ``run(make_dataset, *faults)`` tries a dataset in a
-    disposable process and returns the ``Outcome``.
+    disposable process and returns the ``Outcome``; its faults have to fire, too.
     """
-    from pytest_dataloader_faults.injection import FaultInjector
+    from pytest_dataloader_faults._injector import TestInjector
 
     given = _settings(request)
-    with FaultInjector(engine=given.engine, deadline=given.deadline, seed=given.seed) as injector:
+    with TestInjector(engine=given.engine, deadline=given.deadline, seed=given.seed) as injector:
         request.node.stash[_injector] = injector
         yield injector
 
