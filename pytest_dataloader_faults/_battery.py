@@ -5,11 +5,13 @@ A check sees what recon found and answers with a schedule, or says why it does n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import difflib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from pytest_dataloader_faults._engine._paths import is_excluded
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     DescriptorExhaustion,
@@ -216,3 +218,14 @@ CHECKS: dict[str, Check] = {
         Check("worker-killed-middle", "a worker dies half way", _killed_in_the_middle),
     )
 }
+
+
+def names_of_checks(argument: str, names: str | Iterable[str]) -> set[str]:
+    """*names* as a set; each must be a check's."""
+    chosen = {names} if isinstance(names, str) else set(names)
+    for name in chosen:
+        if name not in CHECKS:
+            near = difflib.get_close_matches(str(name), CHECKS, n=2) or list(CHECKS)
+            message = f"{argument} names {name!r}, which is no check. Did you mean {near}?"
+            raise InvalidArgumentError(message)
+    return chosen

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from pytest_dataloader_faults._engine._paths import Matcher
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.outcomes import Outcome
 
 Files: TypeAlias = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -72,3 +73,10 @@ def _files_below(folder: str) -> Iterator[str]:
     for where, _, names in os.walk(folder):
         for name in names:
             yield os.path.join(where, name)
+
+
+def nothing_matches(globs: tuple[str, ...], control: Outcome) -> str:
+    """What to say of *globs* that mean no file that the workers read in *control*."""
+    files = sorted({path for worker in control.workers for path in worker.files})
+    shown = ", ".join(files[:5]) or "no data file at all"
+    return f"files={globs!r} matches nothing that the workers read. They read: {shown}"

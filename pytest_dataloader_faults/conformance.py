@@ -5,7 +5,6 @@ Works without pytest; the fixture ``fault_check`` is ``Battery.check`` with a na
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,14 +12,20 @@ from functools import partial
 from typing import Any
 
 from pytest_dataloader_faults import _arguments
-from pytest_dataloader_faults._battery import CHECKS, Check, Recon, Unsuitable
+from pytest_dataloader_faults._battery import CHECKS, Check, Recon, Unsuitable, names_of_checks
 from pytest_dataloader_faults._engine import choose
 from pytest_dataloader_faults._engine._paths import Matcher
 from pytest_dataloader_faults._evidence import explain
 from pytest_dataloader_faults._oracle import Judgement, judge
 from pytest_dataloader_faults._reproduce import code, plain
 from pytest_dataloader_faults._trial import observe, take_reference
-from pytest_dataloader_faults._victims import EVERY_FILE, Files, globs_for, globs_of
+from pytest_dataloader_faults._victims import (
+    EVERY_FILE,
+    Files,
+    globs_for,
+    globs_of,
+    nothing_matches,
+)
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
     InvalidArgumentError,
@@ -76,9 +81,9 @@ def select_checks(
 
     """
     _arguments.check(expected_failures=expected_failures)
-    wanted = set(CHECKS) if only is None else _names("only", only)
-    wanted -= _names("exclude", exclude)
-    _names("expected_failures", expected_failures or ())
+    wanted = set(CHECKS) if only is None else names_of_checks("only", only)
+    wanted -= names_of_checks("exclude", exclude)
+    names_of_checks("expected_failures", expected_failures or ())
     if not wanted:
         message = (
             f"only={only!r} and exclude={exclude!r} leave no check to ask. Leave one, or leave the"
@@ -86,16 +91,6 @@ def select_checks(
         )
         raise InvalidArgumentError(message)
     return [name for name in CHECKS if name in wanted]
-
-
-def _names(argument: str, names: str | Iterable[str]) -> set[str]:
-    chosen = {names} if isinstance(names, str) else set(names)
-    for name in chosen:
-        if name not in CHECKS:
-            near = difflib.get_close_matches(str(name), CHECKS, n=2) or list(CHECKS)
-            message = f"{argument} names {name!r}, which is no check. Did you mean {near}?"
-            raise InvalidArgumentError(message)
-    return chosen
 
 
 class Battery:
@@ -121,6 +116,7 @@ class Battery:
         self._deadline = deadline
         self._seed = seed
         self._changes: dict[str, Any] = {}
+        self._broken: str | None = None
         self._recon = self._look()
 
     @property
@@ -133,6 +129,8 @@ class Battery:
     ) -> CheckResult:
         """Ask one check. *how* is the command that repeats it, if there is a better one."""
         check = CHECKS[name]
+        if self._broken and name != "workers-agree":
+            return _not_applicable(name, self._broken, expected)
         plan = check.plan(self._recon)
         if isinstance(plan, Unsuitable):
             return _not_applicable(name, plan.reason, expected)
@@ -167,10 +165,19 @@ class Battery:
             # the others ask what faults do to it, with one worker that shares nothing.
             self._changes = {"num_workers": 1}
             control = self._observe(self._changes, watch_files=True)
+            self._broken = self._what_breaks_it(control)
         recon = Recon.of(control, Matcher(self._files), partial(globs_for, asked=self._files))
-        if self._files != EVERY_FILE and not (recon.opened or recon.read):
-            raise InvalidArgumentError(_nothing_matches(self._files, control))
+        if self._files != EVERY_FILE and not (self._broken or recon.opened or recon.read):
+            raise InvalidArgumentError(nothing_matches(self._files, control))
         return recon
+
+    def _what_breaks_it(self, control: Outcome) -> str | None:
+        found = self._judge(control, Contract())
+        if found.passed:
+            return None
+        return (
+            f"with one worker and no fault it fails already ({found.sentence}); see workers-agree"
+        )
 
     def _judge(self, outcome: Outcome, contract: Contract) -> Judgement:
         if lacking := self._reference.lacks(outcome):
@@ -215,12 +222,6 @@ def _unstable(index: Any) -> str:
         " second time in the same process, so a corrupted one could not be told. Seed it by its"
         " index, or turn augmentation off in the test"
     )
-
-
-def _nothing_matches(globs: tuple[str, ...], control: Outcome) -> str:
-    files = sorted({path for worker in control.workers for path in worker.files})
-    shown = ", ".join(files[:5]) or "no data file at all"
-    return f"files={globs!r} matches nothing that the workers read. They read: {shown}"
 
 
 def check_dataset(

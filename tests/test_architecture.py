@@ -20,7 +20,7 @@ NINE_IN_TEN, HALF = 30, 10
 
 PACKAGE_IMPORTS = {
     "_arguments": "exceptions verdicts",
-    "_battery": "_engine._paths faults outcomes",
+    "_battery": "_engine._paths exceptions faults outcomes",
     "_clarity": "faults",
     "_engine": "_engine._probe exceptions",
     "_engine._answers": (
@@ -75,7 +75,7 @@ PACKAGE_IMPORTS = {
         "exceptions faults injection outcomes"
     ),
     "_trial._warden": "_engine _engine._linux _trial._journal _trial._probes",
-    "_victims": "_engine._paths exceptions",
+    "_victims": "_engine._paths exceptions outcomes",
     "conformance": (
         "_arguments _battery _engine _engine._paths _evidence _oracle _reproduce _trial _victims "
         "exceptions outcomes verdicts"

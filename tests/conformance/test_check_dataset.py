@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from pytest_dataloader_faults import Contract, check_dataset
 from pytest_dataloader_faults._battery import CHECKS
@@ -288,6 +289,28 @@ def test_hopeless_dataset_still_gets_its_other_checks(records):
         "open-error": "corrupted",
         "worker-killed-first": "failed_cleanly",
     }
+
+
+class DiesInWorkers(Records):
+    """Needs no fault to fail, as long as it is in a worker."""
+
+    def __getitem__(self, index):
+        if get_worker_info():
+            os._exit(3)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("files", [None, "*.rec"])
+def test_dataset_that_fails_in_any_worker_is_convicted_once(files, records):
+    """What faults do to it cannot be told; the others say so, and not that it opens no file."""
+    results = check_dataset(lambda: DiesInWorkers(records), files=files, on_fail=None)
+
+    assert [each.check for each in results if each.failed] == ["workers-agree"]
+    others = results[1:]
+    assert {each.applies for each in others} == {False}
+    expected = "with one worker and no fault it fails already"
+    assert [each.check for each in others if expected not in each.explanation] == []
+    assert all("see workers-agree" in each.explanation for each in others)
 
 
 def test_dataset_that_needs_no_fault_to_fail_is_unusable():
