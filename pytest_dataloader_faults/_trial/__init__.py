@@ -106,7 +106,10 @@ def take_reference(
     job = Job(make_dataset, options=loader, seed=seed, reference=True, asked=asked)
     events, printed, stacks = _run(job, deadline)
     if any(event.get("timed_out") for event in events):
-        message = f"no reference within {deadline} s, with no fault and no worker:\n{stacks}"
+        message = (
+            f"no reference within {deadline:g} s, with no fault and no worker. Give a stream an end"
+            f" (itertools.islice), try fewer samples, or raise deadline. It was here:\n{stacks}"
+        )
         raise exceptions.UnusableDatasetError(message)
     return reference_from(events, printed)
 

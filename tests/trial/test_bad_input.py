@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 from collections.abc import Callable
@@ -247,6 +248,19 @@ def test_a_stream_that_fails_by_itself():
     """Its error is named, and that no fault was armed."""
     text = refusal(UnusableDatasetError, battery, FailingStream)
     assert lacks(text, "iterating FailingStream", "no such record", "no fault armed") == []
+
+
+class Endless(IterableDataset[Any]):
+    """Never ends."""
+
+    def __iter__(self) -> Any:
+        return itertools.repeat(torch.zeros(1))
+
+
+def test_a_stream_without_an_end():
+    """What to do about it is said, and where it was when time was up."""
+    text = refusal(UnusableDatasetError, battery, Endless, deadline=2)
+    assert lacks(text, "no reference within 2 s", "Give a stream an end", "raise deadline") == []
 
 
 def test_a_sampler_that_fails_by_itself(records):
