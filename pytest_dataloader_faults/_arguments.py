@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.verdicts import Contract
 
 _SEEDS = 2**32
 
@@ -20,11 +21,25 @@ def _is_time(value: Any) -> bool:
     return number and math.isfinite(value) and value > 0
 
 
+def _has_reasons(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(reason, str) and reason for reason in value.values()
+    )
+
+
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "make_dataset": (callable, "callable, such as lambda: MyDataset()"),
     "epochs": (lambda value: _is_int(value) and value >= 1, "1 or more"),
     "deadline": (_is_time, "a positive number of seconds"),
     "seed": (lambda value: _is_int(value) and 0 <= value < _SEEDS, "an int from 0 to 2**32 - 1"),
+    "contract": (
+        lambda value: value is None or isinstance(value, Contract),
+        "a Contract, such as Contract(survives=True), or None",
+    ),
+    "expected_failures": (
+        lambda value: value is None or _has_reasons(value),
+        'a dict that gives each check a reason, such as {"open-error": "issue 7"}',
+    ),
 }
 
 

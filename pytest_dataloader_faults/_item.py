@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
 from pytest_dataloader_faults._options import Settings, command_line
+from pytest_dataloader_faults._victims import Files
 from pytest_dataloader_faults.conformance import Battery, CheckResult
 from pytest_dataloader_faults.verdicts import Contract
 
@@ -27,7 +28,7 @@ class FaultCheck:
         self,
         make_dataset: Callable[[], Any],
         *,
-        files: str | Iterable[str] | None = None,
+        files: Files | None = None,
         loader: Mapping[str, Any] | None = None,
         contract: Contract | None = None,
     ) -> CheckResult:

@@ -5,19 +5,27 @@ Works without pytest; the fixture ``fault_check`` is ``Battery.check`` with a na
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pytest_dataloader_faults import _arguments
-from pytest_dataloader_faults._battery import CHECKS, Check, Recon, Unsuitable
+from pytest_dataloader_faults._battery import CHECKS, Check, Recon, Unsuitable, names_of_checks
 from pytest_dataloader_faults._engine import choose
+from pytest_dataloader_faults._engine._paths import Matcher
 from pytest_dataloader_faults._evidence import explain
 from pytest_dataloader_faults._oracle import Judgement, judge
 from pytest_dataloader_faults._reproduce import code, plain
 from pytest_dataloader_faults._trial import observe, take_reference
+from pytest_dataloader_faults._victims import (
+    EVERY_FILE,
+    Files,
+    globs_for,
+    globs_of,
+    nothing_matches,
+)
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
     InvalidArgumentError,
@@ -29,7 +37,6 @@ from pytest_dataloader_faults.verdicts import Contract, Verdict
 __all__ = ("Battery", "CheckResult", "check_dataset", "select_checks")
 
 _ON_FAIL = ("raise", "warn", None)
-_EVERY_FILE = ("*",)
 
 
 @dataclass(frozen=True)
@@ -66,21 +73,24 @@ def select_checks(
     exclude: str | Iterable[str] = (),
     expected_failures: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """The names of the checks to ask, in the battery's order; every name given must be one."""
-    wanted = set(CHECKS) if only is None else _names("only", only)
-    wanted -= _names("exclude", exclude)
-    _names("expected_failures", expected_failures or ())
+    """The names of the checks to ask, in the battery's order; every name given must be one.
+
+    Raises:
+        InvalidArgumentError: A name is no check, an argument is of the wrong kind, or no check is
+            left.
+
+    """
+    _arguments.check(expected_failures=expected_failures)
+    wanted = set(CHECKS) if only is None else names_of_checks("only", only)
+    wanted -= names_of_checks("exclude", exclude)
+    names_of_checks("expected_failures", expected_failures or ())
+    if not wanted:
+        message = (
+            f"only={only!r} and exclude={exclude!r} leave no check to ask. Leave one, or leave the"
+            " test out"
+        )
+        raise InvalidArgumentError(message)
     return [name for name in CHECKS if name in wanted]
-
-
-def _names(argument: str, names: str | Iterable[str]) -> set[str]:
-    chosen = {names} if isinstance(names, str) else set(names)
-    for name in chosen:
-        if name not in CHECKS:
-            near = difflib.get_close_matches(str(name), CHECKS, n=2) or list(CHECKS)
-            message = f"{argument} names {name!r}, which is no check. Did you mean {near}?"
-            raise InvalidArgumentError(message)
-    return chosen
 
 
 class Battery:
@@ -90,7 +100,7 @@ class Battery:
         self,
         make_dataset: Callable[[], Any],
         *,
-        files: str | Iterable[str] | None = None,
+        files: Files | None = None,
         loader: Mapping[str, Any] | None = None,
         contract: Contract | None = None,
         deadline: float = 30.0,
@@ -98,14 +108,15 @@ class Battery:
         engine: str = "auto",
     ) -> None:
         choose(engine)
-        _arguments.check(make_dataset=make_dataset, deadline=deadline, seed=seed)
+        _arguments.check(make_dataset=make_dataset, deadline=deadline, seed=seed, contract=contract)
         self._make_dataset = make_dataset
-        self._files = (files,) if isinstance(files, str) else tuple(files or _EVERY_FILE)
+        self._files = globs_of(files)
         self._loader = dict(loader or {})
         self._contract = contract or Contract()
         self._deadline = deadline
         self._seed = seed
         self._changes: dict[str, Any] = {}
+        self._broken: str | None = None
         self._recon = self._look()
 
     @property
@@ -118,13 +129,19 @@ class Battery:
     ) -> CheckResult:
         """Ask one check. *how* is the command that repeats it, if there is a better one."""
         check = CHECKS[name]
+        if self._broken and name != "workers-agree":
+            return _not_applicable(name, self._broken, expected)
         plan = check.plan(self._recon)
         if isinstance(plan, Unsuitable):
-            text = f"not_exercised: {name} does not apply to this dataset: {plan.reason}"
-            return CheckResult(name, Verdict.NOT_EXERCISED, False, text, None, False, expected)
+            return _not_applicable(name, plan.reason, expected)
         outcome = self._outcome(check, plan)
+        if reason := check.moot(self._recon, outcome):
+            return _not_applicable(name, reason, expected)
         judgement = self._judge(outcome, self._contract)
         text = explain(outcome, judgement, how or self._reproduce(name))
+        if check.advice and not judgement.passed:
+            sentence, _, evidence = text.partition("\n")
+            text = f"{sentence}\n  {check.advice}.\n{evidence}"
         if judgement.passed and expected:
             text = f"expected to fail ({expected}), but it passed. Take it off the list.\n{text}"
         return CheckResult(
@@ -135,12 +152,10 @@ class Battery:
         if check.name == "workers-agree":
             return self._control
         changes = {**self._changes, **check.changes}
-        return self._observe(changes, faults=plan)
+        return self._observe(changes, faults=plan, touch=check.touch, watch_files=check.touch)
 
     def _look(self) -> Recon:
         """Recon: the reference, then one epoch with workers and no fault."""
-        from pytest_dataloader_faults._engine._paths import Matcher
-
         reference = self._reference = self._take_reference()
         if reference.unstable is not None:
             raise UnusableDatasetError(_unstable(reference.unstable))
@@ -150,10 +165,19 @@ class Battery:
             # the others ask what faults do to it, with one worker that shares nothing.
             self._changes = {"num_workers": 1}
             control = self._observe(self._changes, watch_files=True)
-        recon = Recon.of(control, Matcher(self._files))
-        if self._files != _EVERY_FILE and not (recon.opened or recon.read):
-            raise InvalidArgumentError(_nothing_matches(self._files, control))
+            self._broken = self._what_breaks_it(control)
+        recon = Recon.of(control, Matcher(self._files), partial(globs_for, asked=self._files))
+        if self._files != EVERY_FILE and not (self._broken or recon.opened or recon.read):
+            raise InvalidArgumentError(nothing_matches(self._files, control))
         return recon
+
+    def _what_breaks_it(self, control: Outcome) -> str | None:
+        found = self._judge(control, Contract())
+        if found.passed:
+            return None
+        return (
+            f"with one worker and no fault it fails already ({found.sentence}); see workers-agree"
+        )
 
     def _judge(self, outcome: Outcome, contract: Contract) -> Judgement:
         if lacking := self._reference.lacks(outcome):
@@ -181,10 +205,15 @@ class Battery:
 
     def _reproduce(self, name: str) -> str:
         parts = ["make_dataset", f"only={name!r}"]
-        parts += [f"files={self._files!r}"] if self._files != _EVERY_FILE else []
+        parts += [f"files={self._files!r}"] if self._files != EVERY_FILE else []
         parts += [f"loader={code(plain(self._loader))}"] if self._loader else []
         parts += [f"contract={self._contract!r}"] if self._contract != Contract() else []
         return f"check_dataset({', '.join(parts)}, deadline={self._deadline}, seed={self._seed})"
+
+
+def _not_applicable(name: str, reason: str, expected: str | None) -> CheckResult:
+    text = f"not_exercised: {name} does not apply to this dataset: {reason}"
+    return CheckResult(name, Verdict.NOT_EXERCISED, False, text, None, False, expected)
 
 
 def _unstable(index: Any) -> str:
@@ -195,16 +224,10 @@ def _unstable(index: Any) -> str:
     )
 
 
-def _nothing_matches(globs: tuple[str, ...], control: Outcome) -> str:
-    files = sorted({path for worker in control.workers for path in worker.files})
-    shown = ", ".join(files[:5]) or "no data file at all"
-    return f"files={globs!r} matches nothing that the workers read. They read: {shown}"
-
-
 def check_dataset(
     make_dataset: Callable[[], Any],
     *,
-    files: str | Iterable[str] | None = None,
+    files: Files | None = None,
     loader: Mapping[str, Any] | None = None,
     contract: Contract | None = None,
     only: str | Iterable[str] | None = None,

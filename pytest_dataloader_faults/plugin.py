@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 _MARKER = "dataloader_faults"
 _CHECK = "fault_check"
 _INJECTOR = "dataloader_faults"
+_NO_PARAMETER = (
+    "fault_check must be a parameter of the test function, for the test to become one item per"
+    " check. Methods of a unittest.TestCase cannot be parametrized, and getfixturevalue() comes too"
+    " late: use a plain function, or call check_dataset() in the test"
+)
 _injector = pytest.StashKey["FaultInjector"]()
 _check = pytest.StashKey["FaultCheck"]()
 
@@ -123,6 +128,8 @@ def fault_check(request: pytest.FixtureRequest) -> FaultCheck:
     """
     from pytest_dataloader_faults._item import FaultCheck
 
+    if not hasattr(request, "param"):
+        pytest.fail(_NO_PARAMETER, pytrace=False)
     check = FaultCheck(request.param, _settings(request), request.node)
     request.node.stash[_check] = check
     return check
@@ -134,12 +141,12 @@ def dataloader_faults(request: pytest.FixtureRequest) -> Iterator[FaultInjector]
 
     ``inject`` arms faults for the rest of the test, around your own loop over a loader; the test
     fails if one of them never fires. ``run(make_dataset, *faults)`` tries a dataset in a
-    disposable process and returns the ``Outcome``.
+    disposable process and returns the ``Outcome``; its faults have to fire, too.
     """
-    from pytest_dataloader_faults.injection import FaultInjector
+    from pytest_dataloader_faults._injector import TestInjector
 
     given = _settings(request)
-    with FaultInjector(engine=given.engine, deadline=given.deadline, seed=given.seed) as injector:
+    with TestInjector(engine=given.engine, deadline=given.deadline, seed=given.seed) as injector:
         request.node.stash[_injector] = injector
         yield injector
 

@@ -19,8 +19,8 @@ MOST_LINES, MOST_LINES_OF_A_FUNCTION = 300, 40
 NINE_IN_TEN, HALF = 30, 10
 
 PACKAGE_IMPORTS = {
-    "_arguments": "exceptions",
-    "_battery": "faults outcomes",
+    "_arguments": "exceptions verdicts",
+    "_battery": "_engine._paths exceptions faults outcomes",
     "_clarity": "faults",
     "_engine": "_engine._probe exceptions",
     "_engine._announce": "",
@@ -90,7 +90,8 @@ PACKAGE_IMPORTS = {
     ),
     "_evidence": "_clarity _oracle outcomes verdicts",
     "_facts": "_clarity faults outcomes",
-    "_item": "_options conformance verdicts",
+    "_injector": "faults injection outcomes",
+    "_item": "_options _victims conformance verdicts",
     "_options": "_arguments _engine exceptions",
     "_oracle": "_clarity outcomes verdicts",
     "_reproduce": "",
@@ -100,7 +101,7 @@ PACKAGE_IMPORTS = {
     ),
     "_trial._child": "_engine _engine._linux _trial._root _trial._warden",
     "_trial._digest": "",
-    "_trial._journal": "_facts outcomes",
+    "_trial._journal": "_facts exceptions outcomes",
     "_trial._loaders": "exceptions",
     "_trial._probes": "",
     "_trial._reference": "_trial._digest _trial._loaders exceptions outcomes",
@@ -109,8 +110,9 @@ PACKAGE_IMPORTS = {
         "exceptions faults faults._workers injection outcomes"
     ),
     "_trial._warden": "_engine _engine._linux _trial._journal _trial._probes",
+    "_victims": "_engine._paths exceptions outcomes",
     "conformance": (
-        "_arguments _battery _engine _engine._paths _evidence _oracle _reproduce _trial "
+        "_arguments _battery _engine _engine._paths _evidence _oracle _reproduce _trial _victims "
         "exceptions outcomes verdicts"
     ),
     "exceptions": "",
@@ -123,7 +125,7 @@ PACKAGE_IMPORTS = {
         "exceptions faults outcomes"
     ),
     "outcomes": "_oracle _reproduce faults verdicts",
-    "plugin": "_engine _item _options conformance exceptions faults injection",
+    "plugin": "_engine _injector _item _options conformance exceptions faults",
     "verdicts": "",
 }
 """Each module, and those of this package that it imports, function-level imports too."""

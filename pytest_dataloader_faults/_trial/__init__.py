@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults import _arguments, exceptions
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 _GRACE = 30.0
 """Seconds a warden gets beyond its deadline before it counts as broken itself."""
 _STDERR_SHOWN = 4000
+_NOISE = re.compile(
+    r'  File "[^"\n]*/_trial/_child\.py", line \d+ in trial\n(  .*\n)*|\n*Extension modules: .*'
+)
 
 
 def run_trial(
@@ -41,7 +46,7 @@ def run_trial(
         *faults: What is to happen in its workers, all in one schedule.
         loader: Options of the ``DataLoader``; by default ``num_workers=2, batch_size=4``.
         epochs: Passes under the faults. The first error ends them.
-        deadline: Seconds, for everything; enforced from outside.
+        deadline: Seconds for all epochs, and as many for the recovery; enforced from outside.
         seed: Of the samplers and workers.
         engine: ``"auto"`` or ``"kernel"``.
 
@@ -57,7 +62,7 @@ def run_trial(
     """
     _arguments.check(make_dataset=make_dataset)
     asked = _asked(faults, loader, epochs, deadline, seed, engine)
-    return _outcome(asked, make_dataset, loader, {})
+    return _outcome(asked, _job(asked, make_dataset, loader))
 
 
 def observe(
@@ -69,11 +74,17 @@ def observe(
     seed: int,
     faults: tuple[Fault, ...] = (),
     watch_files: bool = False,
+    touch: bool = False,
 ) -> Outcome:
-    """``run_trial`` as the battery needs it: *changes* overrule even a ready loader's options."""
+    """``run_trial`` as the battery needs it: *changes* overrule even a ready loader's options.
+
+    *touch*: the main process reads a sample before it starts workers.
+    """
     asked = _asked(faults, {**(loader or {}), **changes}, 1, deadline, seed, "auto")
+    job = _job(asked, make_dataset, loader)
     return _outcome(
-        asked, make_dataset, loader, changes, watch_files=watch_files, needs_workers=True
+        asked,
+        replace(job, changes=changes, watch_files=watch_files, touch=touch, needs_workers=True),
     )
 
 
@@ -93,11 +104,14 @@ def take_reference(
     from pytest_dataloader_faults._trial._root import Job
 
     job = Job(make_dataset, options=loader, seed=seed, reference=True, asked=asked)
-    events, _, stacks = _run(job, deadline)
+    events, printed, stacks = _run(job, deadline)
     if any(event.get("timed_out") for event in events):
-        message = f"no reference within {deadline} s, with no fault and no worker:\n{stacks}"
+        message = (
+            f"no reference within {deadline:g} s, with no fault and no worker. Give a stream an end"
+            f" (itertools.islice), try fewer samples, or raise deadline. It was here:\n{stacks}"
+        )
         raise exceptions.UnusableDatasetError(message)
-    return reference_from(events)
+    return reference_from(events, printed)
 
 
 def _asked(
@@ -114,28 +128,15 @@ def _asked(
     return Outcome(tuple(faults), plain(loader or {}), epochs, seed, deadline, choose(engine))
 
 
-def _outcome(
-    asked: Outcome,
-    make_dataset: Callable[[], Any],
-    loader: Mapping[str, Any] | None,
-    changes: Mapping[str, Any],
-    *,
-    watch_files: bool = False,
-    needs_workers: bool = False,
-) -> Outcome:
-    from pytest_dataloader_faults._trial._journal import outcome_from
+def _job(asked: Outcome, make_dataset: Callable[[], Any], loader: Mapping[str, Any] | None) -> Job:
     from pytest_dataloader_faults._trial._root import Job
 
-    job = Job(
-        make_dataset,
-        asked.schedule,
-        loader,
-        changes,
-        asked.epochs,
-        asked.seed,
-        watch_files,
-        needs_workers,
-    )
+    return Job(make_dataset, asked.schedule, loader, epochs=asked.epochs, seed=asked.seed)
+
+
+def _outcome(asked: Outcome, job: Job) -> Outcome:
+    from pytest_dataloader_faults._trial._journal import outcome_from
+
     events, stderr, stacks = _run(job, asked.deadline)
     return outcome_from(asked, [*events, {"stderr": stderr, "stacks": stacks}])
 
@@ -156,14 +157,19 @@ def _run(job: Job, deadline: float) -> tuple[list[dict[str, Any]], str, str]:
         warden = fork()
         if not warden:
             _child.main(job, deadline, facts, printed, stacks, folder)
-        _wait_for(warden, deadline + _GRACE)
+        _wait_for(warden, 2 * deadline + _GRACE)  # The recovery has a deadline of its own.
         events = facts.events()
         _raise_what_was_refused(events, printed.text())
-        return events, printed.text()[-_STDERR_SHOWN:], stacks.text()
+        return events, _end_of(printed.text()), stacks.text()
     finally:
         shutil.rmtree(folder, ignore_errors=True)  # The warden has done so, if it was let.
         for journal in journals:
             journal.close()
+
+
+def _end_of(printed: str) -> str:
+    """What is shown of it: of a crash, not pytest's own frames and not the list of modules."""
+    return _NOISE.sub("", printed)[-_STDERR_SHOWN:]
 
 
 def _wait_for(warden: int, deadline: float) -> None:

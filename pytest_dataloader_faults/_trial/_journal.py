@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_dataloader_faults._facts import facts_from
+from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes import Outcome, Reference
 
 
@@ -88,6 +89,14 @@ def _open_pass(data: dict[str, Any], event: dict[str, Any]) -> dict[str, Any]:
     return opened
 
 
-def reference_from(events: list[dict[str, Any]]) -> Reference:
-    """The reference that a reference job wrote."""
-    return next(Reference.from_dict(event["reference"]) for event in events if "reference" in event)
+def reference_from(events: list[dict[str, Any]], printed: str) -> Reference:
+    """The reference that a reference job wrote, unless the dataset ended its process before."""
+    for event in events:
+        if "reference" in event:
+            return Reference.from_dict(event["reference"])
+    how = next((event["died"] for event in events if event.get("died")), "nobody knows how")
+    message = (
+        f"the process that read the dataset died ({how}), with no fault armed and no worker."
+        f" It printed:\n{printed.strip() or 'nothing'}"
+    )
+    raise UnusableDatasetError(message)

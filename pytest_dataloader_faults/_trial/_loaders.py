@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -13,7 +14,21 @@ from torch.utils.data import DataLoader, IterableDataset
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
 
 _IN_EVERY_WORKER = ("torch.utils.data", "pytest_dataloader_faults._engine._arm")
+USERS_ERRORS = (Exception, SystemExit, KeyboardInterrupt)
+"""What code of the user's may raise; Ctrl-C is sent to pytest, and not to a trial."""
 DEFAULTS = {"num_workers": 2, "batch_size": 4}
+
+
+@contextlib.contextmanager
+def blamed(what: str, advice: str = "") -> Iterator[None]:
+    """Where code of the user's runs with no fault armed: an error is its own."""
+    try:
+        yield
+    except UnusableDatasetError:
+        raise
+    except USERS_ERRORS as error:
+        message = f"{what} failed with no fault armed: {error!r}{advice}"
+        raise UnusableDatasetError(message) from error
 
 
 def build(
@@ -41,7 +56,7 @@ def build(
 def _call(make_dataset: Callable[[], Any]) -> Any:
     try:
         made = make_dataset()
-    except Exception as error:
+    except USERS_ERRORS as error:
         message = f"make_dataset() raised {type(error).__name__}: {error}, with no fault armed"
         raise UnusableDatasetError(message) from error
     usable = isinstance(made, (DataLoader, IterableDataset)) or hasattr(made, "__getitem__")
@@ -58,7 +73,7 @@ def _loader_for(dataset: Any, options: Mapping[str, Any]) -> DataLoader[Any]:
     defaults = dict(DEFAULTS)
     if "batch_sampler" in options:
         del defaults["batch_size"]
-    if hasattr(dataset, "__len__") and not len(dataset):
+    if _length(dataset) == 0:
         raise UnusableDatasetError(_empty(dataset))
     try:
         return DataLoader(dataset, **{**defaults, **options})
@@ -67,15 +82,25 @@ def _loader_for(dataset: Any, options: Mapping[str, Any]) -> DataLoader[Any]:
         raise InvalidArgumentError(message) from error
 
 
+def _length(dataset: Any) -> int | None:
+    """The length, or None if there is none: TypeError is how Python and torch say so."""
+    with blamed(f"len({type(dataset).__name__})"):
+        try:
+            return len(dataset)
+        except (TypeError, NotImplementedError):
+            return None
+
+
 def _require_samples(loader: DataLoader[Any]) -> None:
-    try:
-        batches = len(loader)
-    except (TypeError, NotImplementedError) as error:
-        if hasattr(loader.dataset, "__len__"):  # It is the sampler that has no length.
+    name = type(loader.dataset).__name__
+    if _length(loader.dataset) is None and not hasattr(loader.dataset, "__len__"):
+        message = f"{name} has no length, which a map-style dataset needs: define __len__"
+        raise UnusableDatasetError(message)
+    with blamed(f"len(DataLoader({name}))"):
+        try:
+            batches = len(loader)
+        except (TypeError, NotImplementedError):  # It is the sampler that has no length.
             return
-        name = type(loader.dataset).__name__
-        message = f"{name} has no length, which a map-style dataset needs: {error}"
-        raise UnusableDatasetError(message) from error
     if not batches:
         raise UnusableDatasetError(_empty(loader.dataset))
 
@@ -92,7 +117,8 @@ def kind_of(loader: DataLoader[Any]) -> str:
 def sampled(loader: DataLoader[Any]) -> list[list[Any]]:
     """The lists of indices that one epoch asks for; of length 1 without automatic batching."""
     batched = loader._auto_collation
-    return [list(index) if batched else [index] for index in loader._index_sampler]
+    with blamed("the sampler"):
+        return [list(index) if batched else [index] for index in loader._index_sampler]
 
 
 def preload_forkserver(loader: DataLoader[Any]) -> None:

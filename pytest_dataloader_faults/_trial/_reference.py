@@ -8,12 +8,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults._trial._digest import digest, rows_of
-from pytest_dataloader_faults._trial._loaders import kind_of, sampled, seed_everything
+from pytest_dataloader_faults._trial._loaders import blamed, kind_of, sampled, seed_everything
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes import Reference
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
+
+
+_COLLATING = (
+    ". A DataLoader with this collate_fn cannot make a batch of them either: give it one that can,"
+    " as in loader={'collate_fn': ...}, or batch_size=None"
+)
 
 
 def plain_indices(index: Any) -> tuple[Any, ...]:
@@ -24,12 +30,8 @@ def plain_indices(index: Any) -> tuple[Any, ...]:
 
 def sample_of(dataset: Any, index: Any) -> Any:
     """One sample, with no fault about: an error is the dataset's own."""
-    try:
+    with blamed(f"{type(dataset).__name__}[{index!r}]"):
         return dataset[index]
-    except Exception as error:
-        name = type(dataset).__name__
-        message = f"{name}[{index!r}] failed with no fault armed: {error!r}"
-        raise UnusableDatasetError(message) from error
 
 
 def take_reference(
@@ -41,6 +43,13 @@ def take_reference(
     """
     if kind_of(loader) == "iterable":
         return _reference_in_order(loader)
+    with blamed(f"comparing samples of {type(loader.dataset).__name__}"):
+        return _reference_by_index(loader, seed, asked)
+
+
+def _reference_by_index(
+    loader: DataLoader[Any], seed: int, asked: Sequence[tuple[Any, ...]] | None
+) -> Reference:
     seed_everything(seed)
     batches = sampled(loader) if asked is None else [list(each) for each in asked]
     first, second = (
@@ -61,10 +70,12 @@ def take_reference(
 
 def _reference_in_order(loader: DataLoader[Any]) -> Reference:
     stream: Any = loader.dataset
-    first_sample = next(iter(stream), None)
+    with blamed(f"iterating {type(stream).__name__}"):
+        first_sample = next(iter(stream), None)
     if loader._auto_collation and first_sample is not None:
         _require_rows(loader, first_sample)
-    first, second = ([_digest_alone(loader, sample) for sample in stream] for _ in range(2))
+    with blamed(f"iterating {type(stream).__name__}"):
+        first, second = ([_digest_alone(loader, sample) for sample in stream] for _ in range(2))
     if not first:
         message = f"{type(loader.dataset).__name__} is empty: no sample that a fault could hit"
         raise UnusableDatasetError(message)
@@ -75,7 +86,7 @@ def _reference_in_order(loader: DataLoader[Any]) -> Reference:
 
 def _require_rows(loader: DataLoader[Any], sample: Any) -> None:
     """Batches of an iterable differ with the workers; only their samples can be compared."""
-    if rows_of(loader.collate_fn([sample]), 1) is None:
+    if rows_of(_batch(loader, [sample]), 1) is None:
         message = (
             f"the batches of {type(loader.dataset).__name__} cannot be taken apart into samples,"
             " and an iterable dataset has no indices to tell what should be in them: nothing can"
@@ -87,8 +98,8 @@ def _require_rows(loader: DataLoader[Any], sample: Any) -> None:
 def _digest_alone(loader: DataLoader[Any], sample: Any) -> str:
     """The digest that *sample* has as a row of a batch; of the whole, if batches have no rows."""
     if not loader._auto_collation:
-        return digest(loader.collate_fn(sample))
-    batch = loader.collate_fn([sample])
+        return digest(_batch(loader, sample))
+    batch = _batch(loader, [sample])
     rows = rows_of(batch, 1)
     return rows[0] if rows else digest(batch)
 
@@ -101,4 +112,11 @@ def _splits(loader: DataLoader[Any], indices: list[Any], alone: dict[Any, str]) 
 
 def _collated(loader: DataLoader[Any], indices: list[Any]) -> Any:
     """A batch of copies: a reused buffer would otherwise be the same sample many times."""
-    return loader.collate_fn([copy.deepcopy(loader.dataset[index]) for index in indices])
+    return _batch(loader, [copy.deepcopy(loader.dataset[index]) for index in indices])
+
+
+def _batch(loader: DataLoader[Any], samples: Any) -> Any:
+    """What the loader makes of *samples*."""
+    name = type(loader.dataset).__name__
+    with blamed(f"collating samples of {name}", _COLLATING):
+        return loader.collate_fn(samples)

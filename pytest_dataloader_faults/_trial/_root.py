@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -21,6 +22,8 @@ from pytest_dataloader_faults._trial import _probes
 from pytest_dataloader_faults._trial._digest import digest, rows_of
 from pytest_dataloader_faults._trial._journal import Journal
 from pytest_dataloader_faults._trial._loaders import (
+    USERS_ERRORS,
+    blamed,
     build,
     kind_of,
     preload_forkserver,
@@ -65,6 +68,7 @@ class Job:
     epochs: int = 1
     seed: int = 0
     watch_files: bool = False
+    touch: bool = False
     needs_workers: bool = False
     reference: bool = False
     asked: Sequence[tuple[Any, ...]] | None = None
@@ -94,7 +98,8 @@ class _Trial:
     def run(self, stacks: str) -> None:
         self._refuse_what_cannot_be()
         self.journal.write(kind=kind_of(self.loader))
-        self._touch()
+        if self.job.touch:
+            self._touch()
         self._probe("before")
         armed = arm(
             *self.job.faults,
@@ -140,12 +145,15 @@ class _Trial:
                 raise InvalidArgumentError(message)
 
     def _phase(self, name: str) -> None:
-        self.journal.write(phase=name)
+        self.journal.write(phase=name, began=time.monotonic())
 
     def _touch(self) -> None:
-        """Use the dataset here first, as scripts do: that is what opens handles before the fork."""
+        """Read a sample here first, as some scripts do: that opens handles before the fork."""
         if kind_of(self.loader) == "map":
             sample_of(self.loader.dataset, sampled(self.loader)[0][0])
+        else:
+            with blamed(f"iterating {type(self.loader.dataset).__name__}"):
+                next(iter(self.loader.dataset), None)
 
     def _pass(self, epoch: int | None, settle: Callable[[], None] = lambda: None) -> bool:
         """One epoch, up to its first error; whether there was none.
@@ -159,7 +167,7 @@ class _Trial:
             try:
                 iterator = iter(self.loader)
                 self._iterate(iterator, epoch, drawn)
-            except Exception as error:  # noqa: BLE001  # the error is the finding
+            except USERS_ERRORS as error:  # The error is the finding.
                 raised = asdict(_raised(error))
                 _ignore_deaths(iterator)
                 settle()

@@ -37,7 +37,9 @@ _UNKILLABLE = 20.0
 def hold(
     root: Callable[[], None], deadline: float, journal: Journal, stacks: Journal, folder: str
 ) -> None:
-    """Run *root* in a child, for at most *deadline* seconds, and end all that it started.
+    """Run *root* in a child, and end all that it started.
+
+    It may take *deadline* seconds, and from when the recovery pass begins *deadline* seconds more.
 
     *folder* is for temporary files, and goes with them.
     """
@@ -53,7 +55,10 @@ def hold(
         prctl(Prctl.SET_PDEATHSIG, signal.SIGKILL)
         _forget_signals()
         root()
-    ended = _wait(os.pidfd_open(child), [parent, asked_to_end], deadline)
+    watched = [os.pidfd_open(child), parent, asked_to_end]
+    ended = _wait(watched, deadline)
+    if ended == "deadline" and (recovery := _recovery_began(journal)):
+        ended = _wait(watched, recovery + deadline - time.monotonic())
     if ended == "deadline":
         _gather_stacks(stacks)
         os.kill(child, signal.SIGSTOP)  # What hangs goes on without a supervisor: it is too late.
@@ -84,12 +89,18 @@ def _forget_signals() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _wait(child: int, others: list[int], deadline: float) -> str:
+def _wait(watched: list[int], deadline: float) -> str:
     """``"ended"``, ``"deadline"`` or, where pytest is gone or wants an end, ``"abandoned"``."""
-    ready, _, _ = select.select([child, *others], [], [], deadline)
+    ready, _, _ = select.select(watched, [], [], max(0.0, deadline))
     if not ready:
         return "deadline"
-    return "ended" if child in ready else "abandoned"
+    return "ended" if watched[0] in ready else "abandoned"
+
+
+def _recovery_began(journal: Journal) -> float | None:
+    """When, on the clock that all processes share; None if it has not."""
+    began = (each["began"] for each in journal.events() if each.get("phase") == "recovery")
+    return next(began, None)
 
 
 def _how_it_died(child: int) -> str | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from pytest_dataloader_faults import Contract, check_dataset
 from pytest_dataloader_faults._battery import CHECKS
@@ -17,7 +18,7 @@ from pytest_dataloader_faults.exceptions import (
     UnusableDatasetError,
 )
 from support.datasets import COUNT, Records, RecordStream, joined
-from support.specimens import BadSample, ZerosOnError
+from support.specimens import BadSample, EndlessRetry, OpenedOnce, ZerosOnError
 
 FIRST = "read-error-first"
 
@@ -63,12 +64,39 @@ def test_healthy_dataset_gives_one_passed_result_per_check(records):
         (["truncated-half", "pickles"], (), ["pickles", "truncated-half"]),
         (None, "pickles", [name for name in CHECKS if name != "pickles"]),
         (["pickles", FIRST], {FIRST}, ["pickles"]),
-        ((), (), []),
     ],
 )
 def test_selection(only, exclude, expected):
     """Checks are chosen by name, and asked in the battery's order."""
     assert expected == select_checks(only, exclude)
+
+
+@pytest.mark.parametrize(
+    "selection", [{"only": []}, {"only": "pickles", "exclude": "pickles"}, {"exclude": CHECKS}]
+)
+def test_selection_that_leaves_nothing_is_refused(selection, records):
+    """A battery of no checks would pass, and has shown nothing."""
+    with pytest.raises(InvalidArgumentError, match="leave no check to ask"):
+        check_dataset(lambda: Records(records), **selection)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "allowed"),
+    [
+        ("contract", {"survives": True}, r"a Contract, such as Contract\(survives=True\)"),
+        ("contract", Contract, r"a Contract, such as"),
+        ("expected_failures", [FIRST], "a dict that gives each check a reason"),
+        ("expected_failures", {FIRST: ""}, "a dict that gives each check a reason"),
+        ("files", [], "must be a glob or a list of globs"),
+        ("files", "", "must be a glob or a list of globs"),
+        ("files", 3, "must be a glob or a list of globs"),
+        ("files", [b"*"], "must be a glob or a list of globs"),
+    ],
+)
+def test_argument_of_the_wrong_kind_is_refused(argument, value, allowed, records):
+    """The value is shown, with what is allowed."""
+    with pytest.raises(InvalidArgumentError, match=rf"{argument}=.*{allowed}"):
+        check_dataset(lambda: Records(records), **{argument: value})
 
 
 @pytest.mark.parametrize("argument", ["only", "exclude", "expected_failures"])
@@ -159,9 +187,12 @@ def test_expected_failure_that_passes_is_raised(records):
         check_dataset(lambda: Records(records), only=FIRST, expected_failures={FIRST: "issue 7"})
 
 
-def test_files_choose_the_victims(records):
+@pytest.mark.parametrize(
+    "files", [lambda _: "*/0[0-3].rec", lambda folder: folder / "0[0-3].rec"], ids=["str", "path"]
+)
+def test_files_choose_the_victims(files, records):
     """Faults befall only the files that are meant."""
-    (result,) = check_dataset(lambda: Records(records), only=FIRST, files="*/0[0-3].rec")
+    (result,) = check_dataset(lambda: Records(records), only=FIRST, files=files(records))
 
     paths = {each.path for facts in result.outcome.faults for each in facts.firings}
     assert paths
@@ -260,6 +291,28 @@ def test_hopeless_dataset_still_gets_its_other_checks(records):
     }
 
 
+class DiesInWorkers(Records):
+    """Needs no fault to fail, as long as it is in a worker."""
+
+    def __getitem__(self, index):
+        if get_worker_info():
+            os._exit(3)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("files", [None, "*.rec"])
+def test_dataset_that_fails_in_any_worker_is_convicted_once(files, records):
+    """What faults do to it cannot be told; the others say so, and not that it opens no file."""
+    results = check_dataset(lambda: DiesInWorkers(records), files=files, on_fail=None)
+
+    assert [each.check for each in results if each.failed] == ["workers-agree"]
+    others = results[1:]
+    assert {each.applies for each in others} == {False}
+    expected = "with one worker and no fault it fails already"
+    assert [each.check for each in others if expected not in each.explanation] == []
+    assert all("see workers-agree" in each.explanation for each in others)
+
+
 def test_dataset_that_needs_no_fault_to_fail_is_unusable():
     """A factory that raises is told apart from a dataset that fails under faults."""
     with pytest.raises(UnusableDatasetError, match=r"make_dataset\(\) raised ZeroDivisionError"):
@@ -286,3 +339,41 @@ def test_reproduce_line_repeats_the_trial(dataset, options, records):
 
     assert str(caught.value).splitlines()[0] == f"{FIRST}: {first.explanation.splitlines()[0]}"
     assert repr(first.outcome.schedule[0]) in str(caught.value)
+
+
+def test_handle_opened_for_the_first_sample_is_no_matter_of_other_checks(records):
+    """No check but ``used-before`` touches the dataset before the fork; it says what to do."""
+    results = _by_name(check_dataset(lambda: OpenedOnce(records), on_fail=None))
+
+    guilty = [name for name, each in results.items() if each.failed]
+    assert guilty == ["used-before"], results[guilty[0]].explanation
+    advice = results["used-before"].explanation.splitlines()[1]
+    assert "The main process read one sample before it started the workers" in advice
+    assert "os.getpid()" in advice
+    assert "exclude 'used-before'" in advice
+
+
+@pytest.mark.parametrize(
+    ("samples", "reason"),
+    [
+        (list("abcdefgh"), "its workers need no descriptor"),
+        ([1, 2, 3], "torch's queue thread prints the error and drops the batch"),
+    ],
+)
+def test_samples_that_need_no_descriptor_are_not_blamed_for_torch(samples, reason):
+    """The fault does not fire, or befalls torch alone, which then waits for ever."""
+    (result,) = check_dataset(
+        lambda: samples, only="descriptor-exhaustion", deadline=4, on_fail=None
+    )
+
+    assert (result.verdict, result.applies, result.failed) == ("not_exercised", False, False)
+    assert reason in result.explanation
+
+
+def test_files_that_cannot_be_opened_for_want_of_descriptors_are_blamed_on_the_dataset(records):
+    """Whoever tries an open again and again hangs by himself."""
+    (result,) = check_dataset(
+        lambda: EndlessRetry(records), only="descriptor-exhaustion", deadline=4, on_fail=None
+    )
+
+    assert (result.verdict, result.failed) == ("hung", True)

@@ -24,6 +24,8 @@ from support.specimens import (
     HelperLeftBehind,
     IndexLeftOpen,
     NeighbourOnError,
+    OpenedOnce,
+    OpenedPerProcess,
     Packed,
     RaisesUnbuildable,
     ReusedBuffer,
@@ -55,6 +57,7 @@ class Specimen:
 
 SPECIMENS = (
     Specimen(SharedHandle, "workers-agree", "corrupted", "sample", Packed),
+    Specimen(OpenedOnce, "used-before", "corrupted", "sample", OpenedPerProcess),
     Specimen(Unpicklable, "pickles", "failed_cleanly", "although there was no fault"),
     Specimen(ZerosOnError, "read-error-first", "corrupted", "wrong content"),
     Specimen(ZerosOnError, "truncated-half", "corrupted", "wrong content"),

@@ -114,3 +114,30 @@ def test_a_stricter_contract_and_unusable_arguments_fail(suite):
     for name, message in MESSAGES.items():
         section = sections.partition(f" {name}[read-error-first] _")[2].partition("\n____")[0]
         pytest.LineMatcher(section.splitlines()).fnmatch_lines([message.replace("[", "[[]")])
+
+
+UNPARAMETRIZED = """
+import unittest
+
+import pytest
+
+
+class TestCase(unittest.TestCase):
+    @pytest.mark.usefixtures("fault_check")
+    def test_method(self):
+        pass
+
+
+def test_late(request):
+    request.getfixturevalue("fault_check")
+"""
+
+
+def test_a_test_that_cannot_be_parametrized_is_told_so(suite):
+    """There is one sentence on what to do, and no traceback of the plugin's own."""
+    result = suite.run(UNPARAMETRIZED)
+    said = result.stdout.str()
+    assert said.count("fault_check must be a parameter of the test function") >= 2
+    assert "call check_dataset() in the test" in said
+    assert "AttributeError" not in said
+    assert result.ret == 1

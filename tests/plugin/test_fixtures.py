@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from pytest_dataloader_faults import exceptions, faults, inject
+from pytest_dataloader_faults import exceptions, faults, inject, run_trial
 from support.datasets import COUNT, Records
 
 DEAD = r"is killed by signal|exited unexpectedly"
@@ -129,9 +129,9 @@ def test_run_gives_the_outcome_of_a_trial(dataloader_faults, records):
     assert outcome.loader == {"num_workers": 1, "batch_size": 2}
 
 
-def test_run_whose_fault_does_not_fire_is_the_callers_to_judge(dataloader_faults, records):
+def test_trial_whose_fault_does_not_fire_is_the_callers_to_judge(engine, records):
     """An outcome with no firing is a fact, not a failure of the test."""
-    outcome = dataloader_faults.run(lambda: Records(records), faults.ReadError("*.nothing"))
+    outcome = run_trial(lambda: Records(records), faults.ReadError("*.nothing"))
     assert (outcome.fired, len(outcome.delivered)) == (0, COUNT // 4)
 
 

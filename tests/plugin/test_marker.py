@@ -117,9 +117,10 @@ def test_markers_are_merged_argument_by_argument(suite):
     ["only=()", "only=[]", "only='pickles', exclude='pickles'"],
 )
 def test_no_check_at_all_is_no_pass(suite, arguments):
-    """A marker that leaves no check runs none, and says so by a skip."""
-    result = suite.run(ONE.format(arguments=arguments), "-rs")
-    result.assert_outcomes(skipped=1)
+    """A marker that leaves no check is refused when the test is collected."""
+    result = suite.run(ONE.format(arguments=arguments))
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*test_inner.py::test_one: only=* leave no check to ask. *"])
 
 
 @pytest.mark.parametrize("argument", ["only", "exclude", "expected_failures"])

@@ -14,6 +14,8 @@ from support.datasets import Records
 from support.plugin_datasets import Numbers
 from torch.utils.data import DataLoader
 
+from pytest_dataloader_faults.faults import ReadError
+
 
 @pytest.fixture
 def loader(records):
@@ -66,6 +68,12 @@ def test_one_of_two(eio_reads, truncated_files, loader):
         list(loader)
 
 
+def test_run(dataloader_faults, records):
+    dataloader_faults.run(lambda: Records(records), ReadError("*.rec"))
+    outcome = dataloader_faults.run(lambda: Records(records), ReadError("*.nothing"))
+    assert outcome.fired == 0
+
+
 def test_started_before(records, request):
     loader = DataLoader(Records(records), num_workers=1, persistent_workers=True)
     list(loader)
@@ -86,6 +94,7 @@ MESSAGES = {
     "test_no_loop": f"ReadError(path='*.rec') {NO_WORKER}",
     "test_no_files": "ReadError(path='*.rec') never fired: * the workers opened no data file",
     "test_one_of_two": "TruncatedFile(path='*.nothing') never fired: *",
+    "test_run": f"ReadError(path='*.nothing') {OPENED}",
     "test_started_before": f"ReadError(path='*.rec') {NO_WORKER}",
 }
 

@@ -48,6 +48,32 @@ class SharedHandle(Packed):
         return _sample(self.handle.read(SIZE), self.pack)
 
 
+class OpenedOnce(Packed):
+    """Opens the pack for the first sample: whoever forks after that shares its offset."""
+
+    handle: Any = None
+
+    def __getitem__(self, index: int) -> Any:
+        if self.handle is None:
+            self.handle = open(self.pack, "rb", buffering=0)
+        self.handle.seek(index * SIZE)
+        return _sample(self.handle.read(SIZE), self.pack)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "handle": None}
+
+
+class OpenedPerProcess(OpenedOnce):
+    """Opens the pack again in each process: healthy."""
+
+    pid = 0
+
+    def __getitem__(self, index: int) -> Any:
+        if self.pid != os.getpid():
+            self.handle, self.pid = None, os.getpid()
+        return super().__getitem__(index)
+
+
 class Unpicklable(Records):
     """Keeps a lambda, which no spawned worker can be sent."""
 

@@ -28,7 +28,7 @@ _FAMILY = 6
 class Trouble(Records):
     """Makes *trouble* with its first sample in a worker, or in the loader's process.
 
-    The trial reads one sample in the loader's process before it starts workers.
+    A trial with ``touch`` reads one sample in the loader's process before it starts workers.
     """
 
     def __init__(self, folder: Path, trouble: Callable[[], object], where: str) -> None:
@@ -43,6 +43,33 @@ class Trouble(Records):
         if self.pending and here == self.where:
             self.pending = False
             self.kept = self.trouble()
+        return super().__getitem__(index)
+
+
+class Slow(Records):
+    """Has *count* samples, which take *seconds* each."""
+
+    def __init__(self, folder: Path, count: int, seconds: float) -> None:
+        super().__init__(folder)
+        del self.paths[count:]
+        self.seconds = seconds
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(self.seconds)
+        return super().__getitem__(index)
+
+
+class HangsAfterwards(Records):
+    """Never returns in the second pass over it, which it can tell by a mark of the first."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.mark = folder.parent / "mark"
+
+    def __getitem__(self, index: int) -> Any:
+        if not index and self.mark.exists():
+            stare_at_the_wall()
+        self.mark.touch()
         return super().__getitem__(index)
 
 
@@ -72,18 +99,14 @@ class Batches:
         self.first = first
         self.trouble = trouble
         self.rest = rest or []
-        self.passes = 0
         self.kept: object = None
 
     def __len__(self) -> int:
         return len(self.first) + len(self.rest)
 
     def __iter__(self) -> Iterator[tuple[int, ...]]:
-        """The trial looks at the batches once before the first epoch, in peace."""
-        self.passes += 1
         yield from self.first
-        if self.passes > 1:
-            self.kept = self.trouble()
+        self.kept = self.trouble()
         yield from self.rest
 
 

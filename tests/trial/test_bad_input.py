@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import ChainDataset, DataLoader, Dataset, IterableDataset
 
 from pytest_dataloader_faults import Verdict, run_trial
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import ReadError, WorkerKilled
+from support import troublemakers
 from support.datasets import Records, RecordStream
 from support.refusals import battery, both, lacks, refusal
+from support.troublemakers import Trouble
 
 
 class Empty(Records):
@@ -59,6 +64,44 @@ class LengthLess:
 
     def __getitem__(self, index: int) -> Any:
         return index
+
+
+class Sized(Records):
+    """Has a length that cannot be told."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __len__(self) -> int:
+        raise self.error
+
+
+class Samples(Dataset[Any]):
+    """Gives what it is told to."""
+
+    def __init__(self, make: Callable[[int], Any]) -> None:
+        self.make = make
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        return self.make(index)
+
+
+class FailingStream(IterableDataset[Any]):
+    """Gives a sample and fails."""
+
+    def __iter__(self) -> Any:
+        yield torch.zeros(1)
+        raise LookupError("no such record")
+
+
+class FailingSampler:
+    """Fails with its first index."""
+
+    def __iter__(self) -> Any:
+        raise LookupError("no such index")
 
 
 class Sampler:
@@ -120,11 +163,111 @@ def test_samples_that_are_not_deterministic(records, kind):
     assert lacks(text, "not deterministic", "sample 0", "Seed it by its index") == []
 
 
-@both
-def test_a_dataset_that_fails_by_itself(entry, records):
+def test_a_dataset_that_fails_by_itself(records):
     """The sample and the error are named, and that no fault was armed."""
-    text = refusal(UnusableDatasetError, entry, lambda: Failing(records))
+    text = refusal(UnusableDatasetError, battery, lambda: Failing(records))
     assert lacks(text, "Failing[0]", "KeyError", "no such key: 0", "no fault armed") == []
+
+
+@pytest.mark.parametrize(
+    ("trouble", "how"),
+    [
+        (troublemakers.leave, "exit status 3"),
+        (troublemakers.touch_a_missing_page, "signal 7 (SIGBUS)"),
+    ],
+)
+def test_a_dataset_that_ends_its_process(records, trouble, how):
+    """How the process ended is said, and that it was no fault of ours, and what it printed."""
+
+    def make_dataset():
+        return Trouble(records, lambda: (os.write(1, b"good bye"), trouble()), "loader")
+
+    text = refusal(UnusableDatasetError, battery, make_dataset)
+    assert lacks(text, how, "no fault armed", "good bye") == []
+
+
+@both
+@pytest.mark.parametrize("error", [LookupError("nowhere"), SystemExit(3), ValueError("no")])
+def test_a_length_that_raises(entry, error):
+    """The error is named, and that no fault was armed."""
+    text = refusal(UnusableDatasetError, entry, lambda: Sized(error))
+    assert lacks(text, "len(Sized)", repr(error), "no fault armed") == []
+
+
+@both
+def test_a_stream_whose_length_is_none_of_its_business(entry, records):
+    """ChainDataset has ``__len__`` and raises TypeError from it: a stream without a length."""
+    entry(lambda: ChainDataset([RecordStream(records)]), ReadError("*.rec"))
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda _: None, "NoneType"),
+        (lambda _: object(), "object"),
+        (lambda index: torch.zeros(index + 1), "stack expects each tensor to be equal size"),
+    ],
+    ids=["none", "object", "ragged"],
+)
+def test_samples_that_cannot_be_collated(make, told):
+    """What the collate function says is told, and what to give instead."""
+    text = refusal(UnusableDatasetError, battery, lambda: Samples(make))
+    assert lacks(text, "collating samples of Samples", told, "no fault armed", "collate_fn") == []
+
+
+def test_samples_that_have_no_fingerprint():
+    """What cannot be compared is named."""
+    options = {"loader": {"batch_size": None, "num_workers": 1}}
+    text = refusal(UnusableDatasetError, battery, lambda: Samples(lambda _: lambda: 0), **options)
+    assert lacks(text, "Samples", "a function, which has no fingerprint") == []
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+def test_a_sample_that_ends_the_interpreter(error):
+    """It is the dataset's error, and nothing of the harness."""
+
+    def end(_):
+        raise error
+
+    text = refusal(UnusableDatasetError, battery, lambda: Samples(end))
+    assert lacks(text, "Samples[0]", repr(error), "no fault armed") == []
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+def test_an_end_of_the_interpreter_is_a_fact_of_a_trial(error):
+    """In the loader's own process it ends the epoch, as it ends a script."""
+
+    def end(_):
+        raise error
+
+    outcome = run_trial(lambda: Samples(end), loader={"num_workers": 0})
+    assert outcome.exception.type == type(error).__name__
+
+
+def test_a_stream_that_fails_by_itself():
+    """Its error is named, and that no fault was armed."""
+    text = refusal(UnusableDatasetError, battery, FailingStream)
+    assert lacks(text, "iterating FailingStream", "no such record", "no fault armed") == []
+
+
+class Endless(IterableDataset[Any]):
+    """Never ends."""
+
+    def __iter__(self) -> Any:
+        return itertools.repeat(torch.zeros(1))
+
+
+def test_a_stream_without_an_end():
+    """What to do about it is said, and where it was when time was up."""
+    text = refusal(UnusableDatasetError, battery, Endless, deadline=2)
+    assert lacks(text, "no reference within 2 s", "Give a stream an end", "raise deadline") == []
+
+
+def test_a_sampler_that_fails_by_itself(records):
+    """Its error is named, and that no fault was armed."""
+    loader = {"sampler": FailingSampler(), "num_workers": 1}
+    text = refusal(UnusableDatasetError, battery, lambda: Records(records), loader=loader)
+    assert lacks(text, "the sampler", "no such index", "no fault armed") == []
 
 
 @both

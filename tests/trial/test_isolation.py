@@ -7,10 +7,12 @@ import sys
 import pytest
 
 from pytest_dataloader_faults import Outcome, run_trial
+from pytest_dataloader_faults._trial import observe
 from pytest_dataloader_faults.exceptions import InjectionError, UnusableDatasetError
+from pytest_dataloader_faults.faults import ReadError
 from support import troublemakers
 from support.datasets import Records
-from support.troublemakers import Batches, Trouble
+from support.troublemakers import Batches, HangsAfterwards, Slow, Trouble
 
 SHORT = 4.0
 """A deadline that is meant to be met by a hang, and by nothing before it."""
@@ -27,9 +29,15 @@ OFFSPRING = [
 ]
 
 
-def _try(records, trouble, where, **options) -> Outcome:
-    loader = {"num_workers": 1, "batch_size": 4}
-    return run_trial(lambda: Trouble(records, trouble, where), loader=loader, **options)
+def _try(records, trouble, where, deadline=30.0) -> Outcome:
+    return observe(
+        lambda: Trouble(records, trouble, where),
+        loader={"num_workers": 1, "batch_size": 4},
+        changes={},
+        deadline=deadline,
+        seed=0,
+        touch=True,
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,6 +98,32 @@ def test_a_hang_ends_at_the_deadline_and_is_located(records, left_behind, troubl
     assert (outcome.timed_out, outcome.died, outcome.phase) == (True, None, phase)
     assert "stare_at_the_wall" in outcome.stacks
     assert SHORT <= outcome.duration < SHORT + 20
+    assert left_behind() == []
+
+
+def test_recovery_has_a_deadline_of_its_own(records):
+    """An epoch of four seconds and a recovery of four are both within seven."""
+
+    def make_dataset():
+        return Slow(records, 4, 1.0)
+
+    loader = {"num_workers": 1, "batch_size": 1}
+    outcome = run_trial(make_dataset, ReadError("*/03.rec"), loader=loader, deadline=7)
+    assert (outcome.timed_out, outcome.phase) == (False, "done")
+    assert (outcome.fired > 0, outcome.recovery.complete) == (True, True)
+    assert outcome.duration > 7
+
+
+def test_recovery_that_hangs_ends_at_its_deadline(records, left_behind):
+    """It hung for as long as the verdict says, after an epoch that took its own time."""
+
+    def make_dataset():
+        return HangsAfterwards(records)
+
+    loader = {"num_workers": 1, "batch_size": 1}
+    outcome = run_trial(make_dataset, ReadError("*/02.rec"), loader=loader, deadline=SHORT)
+    assert (outcome.timed_out, outcome.phase) == (True, "recovery")
+    assert SHORT <= outcome.duration < 2 * SHORT + 20
     assert left_behind() == []
 
 

@@ -150,5 +150,5 @@ def test_the_supervisors_last_report_fills_the_counters():
 def test_a_reference_is_found_among_events():
     """Indices and digests come back as they were."""
     reference = {"kind": "map", "samples": [[0, "a"]], "batches": [], "unstable": None}
-    found = reference_from([{"phase": "start"}, {"reference": reference}])
+    found = reference_from([{"phase": "start"}, {"reference": reference}], "")
     assert (found.kind, found.samples, found.unstable) == ("map", ((0, "a"),), None)

@@ -1,0 +1,82 @@
+"""Which files are put at risk: what users say, and globs for exactly what recon chose."""
+
+from __future__ import annotations
+
+import glob
+import itertools
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeAlias
+
+from pytest_dataloader_faults._engine._paths import Matcher
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.outcomes import Outcome
+
+Files: TypeAlias = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+
+EVERY_FILE = ("*",)
+_LISTED = 4
+_LOOKED_AT = 1000
+"""Files looked at in a folder, beyond twice those that are meant, to see if one glob will do."""
+
+
+def globs_of(files: Files | None) -> tuple[str, ...]:
+    """*files* as globs; every file if there are none given."""
+    if files is None:
+        return EVERY_FILE
+    given: Any = (files,) if isinstance(files, (str, os.PathLike)) else files
+    try:
+        globs = tuple(map(os.fspath, given))
+    except TypeError:
+        globs = ()
+    if not globs or not all(isinstance(each, str) and each for each in globs):
+        message = (
+            f"files={files!r} must be a glob or a list of globs, such as '*.jpg' or"
+            " ['*.jpg', '*.json'], or None for every file"
+        )
+        raise InvalidArgumentError(message)
+    return globs
+
+
+def globs_for(paths: tuple[str, ...], seen: set[str], asked: tuple[str, ...]) -> tuple[str, ...]:
+    """Globs for *paths*, some of the files *seen*, and for no other file that exists.
+
+    They are listed, unless they are many and the globs that were *asked* for, or one for their
+    folder, mean the same.
+    """
+    names = tuple(glob.escape(path) for path in paths)
+    if len(names) <= _LISTED:
+        return names
+    if asked != EVERY_FILE and set(filter(Matcher(asked), seen)) == set(paths):
+        return asked
+    folder = _folder(paths)
+    return (folder,) if _means_only(folder, paths, seen) else names
+
+
+def _folder(paths: tuple[str, ...]) -> str:
+    ends = {os.path.splitext(path)[1] for path in paths}
+    end = ends.pop() if len(ends) == 1 else ""
+    return f"{glob.escape(os.path.commonpath(paths))}/*{glob.escape(end)}"
+
+
+def _means_only(pattern: str, paths: tuple[str, ...], seen: set[str]) -> bool:
+    """Whether *pattern* means none but *paths*. Of a folder too large to look through: no."""
+    meant, matches = set(paths), Matcher((pattern,))
+    limit = 2 * len(paths) + _LOOKED_AT
+    there = list(itertools.islice(_files_below(os.path.commonpath(paths)), limit))
+    if len(there) == limit:
+        return False
+    return not any(matches(path) for path in {*there, *seen} - meant)
+
+
+def _files_below(folder: str) -> Iterator[str]:
+    for where, _, names in os.walk(folder):
+        for name in names:
+            yield os.path.join(where, name)
+
+
+def nothing_matches(globs: tuple[str, ...], control: Outcome) -> str:
+    """What to say of *globs* that mean no file that the workers read in *control*."""
+    files = sorted({path for worker in control.workers for path in worker.files})
+    shown = ", ".join(files[:5]) or "no data file at all"
+    return f"files={globs!r} matches nothing that the workers read. They read: {shown}"
