@@ -17,7 +17,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 import data
-import datasets
+import example_datasets
 from pytest_dataloader_faults import Verdict, check_dataset
 from pytest_dataloader_faults.conformance import CheckResult, select_checks
 from pytest_dataloader_faults.exceptions import EngineUnavailableError
@@ -50,21 +50,21 @@ def examples(root: Path) -> dict[str, Callable[[], Any]]:
     """What to try, by name, on the files that `data.build(root)` wrote."""
     records, array = root / "digits.bin", root / "digits.npy"
     return {
-        "HandlesInInit": lambda: datasets.HandlesInInit(records),
-        "OpensPerItem": lambda: datasets.OpensPerItem(records),
-        "MmapPerItem": lambda: datasets.MmapPerItem(records),
-        "ShardedRecords": lambda: datasets.ShardedRecords(records),
-        "PillowFolder": lambda: datasets.PillowFolder(root / "tiles"),
-        "ZerosOnError": lambda: datasets.ZerosOnError(root / "tiles"),
-        "FromFile": lambda: datasets.FromFile(root / "raw"),
-        "Careful": lambda: datasets.Careful(root / "raw"),
+        "HandlesInInit": lambda: example_datasets.HandlesInInit(records),
+        "OpensPerItem": lambda: example_datasets.OpensPerItem(records),
+        "MmapPerItem": lambda: example_datasets.MmapPerItem(records),
+        "ShardedRecords": lambda: example_datasets.ShardedRecords(records),
+        "PillowFolder": lambda: example_datasets.PillowFolder(root / "tiles"),
+        "ZerosOnError": lambda: example_datasets.ZerosOnError(root / "tiles"),
+        "FromFile": lambda: example_datasets.FromFile(root / "raw"),
+        "Careful": lambda: example_datasets.Careful(root / "raw"),
         "Careful-loader": lambda: DataLoader(
-            datasets.Careful(root / "raw"), batch_size=8, shuffle=True, num_workers=2
+            example_datasets.Careful(root / "raw"), batch_size=8, shuffle=True, num_workers=2
         ),
-        "NpyDataset": lambda: datasets.NpyDataset(array),
-        "NpyDataset-mmap": lambda: datasets.NpyDataset(array, mmap_mode="r"),
-        "TarTiles": lambda: datasets.TarTiles(root / "tiles.tar"),
-        "H5Digits": lambda: datasets.H5Digits(root / "digits.h5"),
+        "NpyDataset": lambda: example_datasets.NpyDataset(array),
+        "NpyDataset-mmap": lambda: example_datasets.NpyDataset(array, mmap_mode="r"),
+        "TarTiles": lambda: example_datasets.TarTiles(root / "tiles.tar"),
+        "H5Digits": lambda: example_datasets.H5Digits(root / "digits.h5"),
     }
 
 

@@ -70,10 +70,7 @@ class FaultFacts:
 
 @dataclass(frozen=True)
 class WorkerFacts:
-    """One worker process: the batches it began, and per data file its opens, reads and bytes.
-
-    *unreached* counts what it did that hid reads from the engine, such as ``io_uring_setup``.
-    """
+    """One worker process: batches begun, opens, reads and bytes per file, reads that were hidden."""
 
     worker: int
     pid: int

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import data
-import datasets
+import example_datasets
 import demo
 from pytest_dataloader_faults.conformance import Battery
 
@@ -71,7 +71,7 @@ def test_docstring_tells_the_verdict(of):
     """An example is called healthy, or said to have a flaw, as the battery finds."""
     rows = [row for name, row in EXPECTED.items() if name.partition("-")[0] == of]
     convicted = any(cell.isupper() for row in rows for cell in row.values())
-    doc = inspect.getdoc(getattr(datasets, of))
+    doc = inspect.getdoc(getattr(example_datasets, of))
 
     assert (convicted, not convicted) == ("\nFlaw: " in doc, "\nHealthy" in doc)
 
