@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import data
-import example_datasets
 import demo
+import example_datasets
 from pytest_dataloader_faults.conformance import Battery
 
 NAMES = list(demo.examples(Path()))
