@@ -70,7 +70,7 @@ class FaultFacts:
 
 @dataclass(frozen=True)
 class WorkerFacts:
-    """One worker process: batches begun, opens, reads and bytes per file, reads that were hidden."""
+    """One worker process: its batches, opens, reads and bytes per file, and what hid reads."""
 
     worker: int
     pid: int

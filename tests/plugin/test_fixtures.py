@@ -144,13 +144,14 @@ def test_too_late_is_refused(eio_reads, truncated_files, records):
     assert (armed.fired >= 1, armed.surfaced) == (True, 1), error
 
 
-def test_faults_that_cannot_come_together_are_refused(eio_reads, emfile, records):
-    """The second call says which two exclude each other; the first stays armed."""
-    armed = eio_reads("*.rec")
-    with pytest.raises(exceptions.InvalidArgumentError, match="cannot be in one schedule"):
-        emfile()
-    _error(_loader(records), "Errno 5")
-    assert armed.fired >= 1
+def test_a_want_of_descriptors_and_a_failing_disk_come_together(open_errors, emfile, records):
+    """Files that a fault follows stay below the lowered limit."""
+    failing, exhausted = open_errors("*/00.rec"), emfile(headroom=0)
+    iterator = iter(_loader(records, num_workers=1, batch_size=1))
+    _error(iterator, "Errno 5")
+    _error(iterator, "Errno 24")
+    assert failing.fired == 1
+    assert exhausted.fired >= 1
 
 
 def test_every_counter_of_inject_is_up_to_date(engine, records):
