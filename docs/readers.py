@@ -27,11 +27,14 @@ TEMPLATE = ROOT / "docs/readers.in"
 PAGE = ROOT / "docs/reference/readers.md"
 HEADINGS = {
     "OpenError(EIO)": "open fails",
+    "OpenError(EACCES)": "not permitted",
     "ReadError(EIO)": "first read fails",
     found.LATER: "a later read fails",
     "ClosedDescriptor": "descriptor closed",
     "TruncatedFile(keep=0.5)": "half of the file",
     "TruncatedFile(keep=0)": "empty file",
+    "ShortRead(max_bytes=1000)": "short reads",
+    "CorruptedFile(flips=1)": "a byte differs",
 }
 """A fault that is not here is shown by its name."""
 WORDS = {
@@ -78,12 +81,16 @@ def page(kept: dict[str, Any]) -> str:
 
 def _conclusions(rows: dict[str, Any]) -> Iterator[str]:
     cut = [name for name in found.COLUMNS if name.startswith("TruncatedFile")]
-    failing = [name for name in found.COLUMNS if name not in cut]
+    altered = [name for name in found.COLUMNS if name.startswith("CorruptedFile")]
+    short = [name for name in found.COLUMNS if name.startswith("ShortRead")]
+    failing = [name for name in found.COLUMNS if name not in (*cut, *altered, *short)]
     wrong = {found.WRONG, found.SHORTER, found.LONGER}
     bad = {
         "Wrong or missing data and no error when a read fails": _having(rows, failing, wrong),
         "The same, of a file that lacks its end": _having(rows, cut, wrong, raw=False),
         "The same, of raw bytes, whose length nobody knows": _having(rows, cut, wrong, raw=True),
+        "Less data and no error when a read is short": _having(rows, short, wrong),
+        "Wrong data and no error when a byte of the file differs": _having(rows, altered, wrong),
         "`None` and no error": _having(rows, found.COLUMNS, {found.NOTHING}),
         "The worker dies by SIGBUS": _having(rows, found.COLUMNS, {"SIGBUS"}),
         "An error that hides its cause": _having(rows, found.COLUMNS, {found.HIDDEN}),

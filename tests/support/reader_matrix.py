@@ -25,10 +25,13 @@ from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._clarity import messages, tells
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
+    CorruptedFile,
     Fault,
     OpenError,
     ReadError,
+    ShortRead,
     TruncatedFile,
+    permission_denied,
 )
 from pytest_dataloader_faults.outcomes import FaultFacts
 from support import library_readers
@@ -38,15 +41,18 @@ from support.library_readers import Reader, usable
 
 FAULTS: dict[str, Callable[[str], Fault]] = {
     "OpenError(EIO)": OpenError,
+    "OpenError(EACCES)": permission_denied,
     "ReadError(EIO)": ReadError,
     "ClosedDescriptor": ClosedDescriptor,
     "TruncatedFile(keep=0.5)": lambda glob: TruncatedFile(glob, keep=0.5),
     "TruncatedFile(keep=0)": lambda glob: TruncatedFile(glob, keep=0),
+    "ShortRead(max_bytes=1000)": lambda glob: ShortRead(glob, max_bytes=1000),
+    "CorruptedFile(flips=1)": CorruptedFile,
 }
 """What is tried, by the name it has on the page; a new fault is a line here."""
 LATER = "ReadError(EIO), later"
 """One read fails, and not the first: a bad spot further on. The worst of them counts."""
-COLUMNS = ("OpenError(EIO)", "ReadError(EIO)", LATER, *list(FAULTS)[2:])
+COLUMNS = (*list(FAULTS)[:3], LATER, *list(FAULTS)[3:])
 
 RIGHT, ERROR, HIDDEN, HANG = "right data", "error", "error, cause hidden", "hang"
 SHORTER, LONGER = "shorter data, no error", "longer data, no error"
@@ -135,6 +141,8 @@ def matrix(root: Path) -> dict[tuple[str, str], Cell]:
     found += _run(later, root / "later")
     cells: dict[tuple[str, str], Cell] = {}
     for trial, finding, facts in found[len(never) :]:
+        if isinstance(facts.fault, ShortRead) and not facts.reached:
+            continue  # It maps the file, or reads it in pieces that are shorter anyway.
         place = trial.reader.key, trial.fault
         seen = cell(finding, right[trial.reader.key], facts)
         cells[place] = max(cells.get(place, seen), seen, key=_badness)
