@@ -226,6 +226,7 @@ class FaultInjector:
         self._scope = contextlib.ExitStack()
         self._injection: Injection | None = None
         self._watch: Any = None
+        self._outcomes: list[Outcome] = []
 
     def __enter__(self) -> Self:
         """Nothing is armed yet."""
@@ -250,10 +251,15 @@ class FaultInjector:
         return ArmedFaults(self, range(len(armed), len(armed) + len(faults)))
 
     def run(self, make_dataset: Callable[[], Any], *faults: Fault, **loader: Any) -> Outcome:
-        """``run_trial`` with the test's engine, deadline and seed; *loader*: DataLoader options."""
+        """``run_trial`` with the test's engine, deadline and seed; *loader*: DataLoader options.
+
+        Each of *faults* has to fire, as those that are armed have to.
+        """
         from pytest_dataloader_faults._trial import run_trial
 
-        return run_trial(make_dataset, *faults, loader=loader, **self._options)
+        outcome = run_trial(make_dataset, *faults, loader=loader, **self._options)
+        self._outcomes.append(outcome)
+        return outcome
 
     def facts(self) -> tuple[FaultFacts, ...]:
         """Every fault armed in this scope, with its counters."""
@@ -264,4 +270,14 @@ class FaultInjector:
     def unfired(self) -> str | None:
         """Disarm, and tell of the first fault that never happened, if there is one."""
         self._scope.close()
-        return self._injection.unfired() if self._injection else None
+        armed = self._injection.unfired() if self._injection else None
+        return armed or next(filter(None, map(_unfired, self._outcomes)), None)
+
+
+def _unfired(outcome: Outcome) -> str | None:
+    """What was reached in *outcome* in place of a fault; run_trial leaves that to its caller."""
+    for each in outcome.faults:
+        if not each.fired:
+            text = _instead(each, outcome.workers)
+            return f"{text}\nIf that is meant, call run_trial() and look at outcome.fired"
+    return None

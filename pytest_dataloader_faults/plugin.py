@@ -143,10 +143,10 @@ def dataloader_faults(request: pytest.FixtureRequest) -> Iterator[FaultInjector]
     fails if one of them never fires. ``run(make_dataset, *faults)`` tries a dataset in a
     disposable process and returns the ``Outcome``; its faults have to fire, too.
     """
-    from pytest_dataloader_faults._injector import TestInjector
+    from pytest_dataloader_faults.injection import FaultInjector
 
     given = _settings(request)
-    with TestInjector(engine=given.engine, deadline=given.deadline, seed=given.seed) as injector:
+    with FaultInjector(engine=given.engine, deadline=given.deadline, seed=given.seed) as injector:
         request.node.stash[_injector] = injector
         yield injector
 

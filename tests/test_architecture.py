@@ -90,7 +90,6 @@ PACKAGE_IMPORTS = {
     ),
     "_evidence": "_clarity _oracle outcomes verdicts",
     "_facts": "_clarity faults outcomes",
-    "_injector": "faults injection outcomes",
     "_item": "_options _victims conformance verdicts",
     "_options": "_arguments _engine exceptions",
     "_oracle": "_clarity outcomes verdicts",
@@ -125,7 +124,7 @@ PACKAGE_IMPORTS = {
         "exceptions faults outcomes"
     ),
     "outcomes": "_oracle _reproduce faults verdicts",
-    "plugin": "_engine _injector _item _options conformance exceptions faults",
+    "plugin": "_engine _item _options conformance exceptions faults injection",
     "verdicts": "",
 }
 """Each module, and those of this package that it imports, function-level imports too."""
