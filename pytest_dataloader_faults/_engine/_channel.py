@@ -17,7 +17,8 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-_LENGTH = struct.Struct("=I")
+_HEADER = struct.Struct("=II")
+"""How long the text is, and how many descriptors go with it."""
 _CHUNK = 1 << 16
 _MAX_DESCRIPTORS = 64
 _SPACE = socket.CMSG_SPACE(_MAX_DESCRIPTORS * array.array("i").itemsize)
@@ -39,7 +40,7 @@ class Channel:
     def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
         """Send *message*; the other side gets duplicates of *descriptors*."""
         body = json.dumps(message).encode()
-        data = memoryview(_LENGTH.pack(len(body)) + body)
+        data = memoryview(_HEADER.pack(len(body), len(descriptors)) + body)
         attached = (
             [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
             if descriptors
@@ -69,14 +70,15 @@ class Channel:
             self._descriptors += array.array("i", numbers)
 
     def _next(self) -> tuple[Message, list[int]] | None:
-        """The first whole message; descriptors go with the first one after they came."""
-        if len(self._bytes) < _LENGTH.size:
+        """The first whole message, and its descriptors."""
+        if len(self._bytes) < _HEADER.size:
             return None
-        end = _LENGTH.size + _LENGTH.unpack_from(self._bytes)[0]
+        length, count = _HEADER.unpack_from(self._bytes)
+        end = _HEADER.size + length
         if len(self._bytes) < end:
             return None
-        body, self._bytes = self._bytes[_LENGTH.size : end], self._bytes[end:]
-        descriptors, self._descriptors = self._descriptors, []
+        body, self._bytes = self._bytes[_HEADER.size : end], self._bytes[end:]
+        descriptors, self._descriptors = self._descriptors[:count], self._descriptors[count:]
         return json.loads(body), descriptors
 
     def close(self) -> None:

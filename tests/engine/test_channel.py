@@ -45,6 +45,17 @@ def test_messages_keep_their_order_and_borders(ends):
     assert ({"number": 5}, []) == right.receive()
 
 
+def test_descriptors_stay_with_their_message(ends):
+    """Also where the kernel hands over a plain message and the next one in one piece."""
+    left, right = ends
+    with open(os.devnull, "rb") as file:
+        left.send({"plain": True})
+        left.send({"files": 1}, [file.fileno()])
+        left.send({"plain": True})
+    counts = [len(descriptors) for _, descriptors in (right.receive() for _ in range(3))]
+    assert [0, 1, 0] == counts
+
+
 def test_descriptors_travel_along(ends, tmp_path):
     """The other side gets duplicates: same file, other numbers, not inherited by programs."""
     left, right = ends
