@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -53,11 +54,22 @@ def on_read(worker: WorkerState, call: Call, means: Means) -> None:
     )
     if _hangs(worker, call, followed):
         worker.stuck = True
-        means.gates.stick(worker.loader, act)
+        means.gates.stick(worker.loader, _unless_gone(worker, call, act))
     elif seconds := _delay(worker, call, followed):
-        means.delays.after(seconds, act)
+        means.delays.after(seconds, _unless_gone(worker, call, act))
     else:
         act()
+
+
+def _unless_gone(worker: WorkerState, call: Call, act: Action) -> Action:
+    """*act*, for later: by then the caller may have died, and the listener be closed with it."""
+
+    def act_if_awaited() -> None:
+        if worker.listener.is_waiting(call):
+            with contextlib.suppress(ProcessLookupError):  # It has died since.
+                act()
+
+    return act_if_awaited
 
 
 def _failing(
@@ -113,7 +125,8 @@ def _plain(worker: WorkerState, call: Call, followed: Followed, means: Means) ->
         worker.listener.go_on(call)
 
     if means.meet and followed.inherited and call.name in MEETING:
-        return lambda: means.rendezvous.arrive(followed.path, go_on)
+        late = _unless_gone(worker, call, go_on)
+        return lambda: means.rendezvous.arrive(followed.path, late)
     return go_on
 
 

@@ -60,7 +60,7 @@ class Onset:
     def _strike(self) -> None:
         """The loader waits for the batch that will not come."""
         holds = False
-        for tally in self._due() if self._worker.armed else ():
+        for tally in self._due() if self._worker.armed and self._worker.alive else ():
             task = _strike(self._worker, tally, self._gates)
             if task:
                 self._send(task)
@@ -71,8 +71,9 @@ class Onset:
             self.let_go()
 
     def _send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
-        with contextlib.suppress(ConnectionError):  # It may be dead.
-            self._worker.channel.send(message, descriptors)
+        if self._worker.alive:
+            with contextlib.suppress(ConnectionError):  # It has died since.
+                self._worker.channel.send(message, descriptors)
 
 
 def _exhaust(worker: WorkerState) -> None:
@@ -97,13 +98,15 @@ def _strike(worker: WorkerState, tally: Tally[InOneWorker], gates: Gates) -> dic
         return {"hold": fault.hold_gil}
     assert isinstance(fault, WorkerKilled)
     worker.fire_here(tally, f"signal {fault.signal}")
-    os.kill(worker.pid, fault.signal)
+    _signal(worker, fault.signal)
     if fault.signal == signal.SIGSTOP:
         worker.stuck = True
-        gates.stick(worker.loader, lambda: _continue(worker.pid))
+        gates.stick(worker.loader, lambda: _signal(worker, signal.SIGCONT))
     return {}
 
 
-def _continue(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGCONT)
+def _signal(worker: WorkerState, number: int) -> None:
+    """Send it, unless *worker* has died: its pid may be another's by now."""
+    if worker.alive:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker.pid, number)

@@ -16,28 +16,21 @@ from support.datasets import COUNT, Records
 
 DEAD = r"is killed by signal|exited unexpectedly"
 """torch tells of a death by either, whichever of its two watchers is first."""
-ARMED = [
-    pytest.param(
-        "eio_reads", ("*.rec",), r"\[Errno 5\] Input/output error", "read", id="eio_reads"
-    ),
-    pytest.param(
-        "truncated_files", ("*.rec",), "32 bytes, expected 64", "openat", id="truncated_files"
-    ),
-    pytest.param(
-        "closed_descriptors",
-        ("*.rec",),
-        r"\[Errno 9\] Bad file",
-        "openat",
-        id="closed_descriptors",
-    ),
-    pytest.param("emfile", (), r"\[Errno 24\] Too many", "openat", id="emfile"),
-    pytest.param(
-        "killed_workers",
-        (signal.SIGKILL,),
-        DEAD,
-        "signal 9",
-        id="killed_workers",
-    ),
+LATE = {"timeout": 2}
+ARMED = [  # A fixture, its arguments, the error, the call, and what the loader needs.
+    ("open_errors", ("*.rec", errno.EACCES), r"\[Errno 13\] Permission", "openat", {}),
+    ("eio_reads", ("*.rec",), r"\[Errno 5\] Input/output error", "read", {}),
+    ("truncated_files", ("*.rec",), "32 bytes, expected 64", "openat", {}),
+    ("closed_descriptors", ("*.rec",), r"\[Errno 9\] Bad file", "openat", {}),
+    ("hung_reads", ("*.rec",), "timed out", "read", LATE),
+    ("emfile", (), r"\[Errno 24\] Too many", "openat", {}),
+    ("shm_exhaustion", (), "unable to allocate shared memory", "fallocate", {}),
+    ("killed_workers", (signal.SIGKILL,), DEAD, "signal 9", {}),
+]
+SILENT = [
+    ("short_reads", ("*/03.rec", 9), "read"),
+    ("corrupted_files", ("*/03.rec",), "openat"),
+    ("slow_reads", ("*/03.rec", 0.01), "read"),
 ]
 
 
@@ -52,18 +45,33 @@ def _error(loop, match=None) -> BaseException:
     return caught.value
 
 
-@pytest.mark.parametrize(("fixture", "arguments", "message", "call"), ARMED)
-def test_fault_fires_in_a_worker(request, records, fixture, arguments, message, call):
+@pytest.mark.parametrize(
+    ("fixture", "arguments", "message", "call", "options"), ARMED, ids=[each[0] for each in ARMED]
+)
+def test_fault_fires_in_a_worker(request, records, fixture, arguments, message, call, options):
     """The loop over the loader gets the error of the real thing, made in another process."""
     armed = request.getfixturevalue(fixture)(*arguments)
     assert (armed.reached, armed.fired, armed.surfaced) == (0, 0, 0)
-    error = _error(_loader(records), message)
+    error = _error(_loader(records, **options), message)
     (facts,) = armed.faults
     assert facts.reached >= facts.fired >= 1
     assert facts.surfaced == armed.surfaced == 1, str(error)
     assert facts.firings[0].call == call
     assert facts.firings[0].pid != os.getpid()
     assert facts.firings[0].worker in (0, 1)
+
+
+@pytest.mark.parametrize(("fixture", "arguments", "call"), SILENT, ids=[each[0] for each in SILENT])
+def test_fault_that_no_error_tells_of(request, records, fixture, arguments, call):
+    """The loop ends as ever: only the counters tell, and of corruption the data."""
+    armed = request.getfixturevalue(fixture)(*arguments)
+    rows = torch.cat([batch for batch, _ in _loader(records)])
+    expected = torch.stack([torch.arange(number, number + 64) for number in range(COUNT)])
+    differing = (rows != expected).sum().item()
+    assert differing == (1 if fixture == "corrupted_files" else 0)
+    (facts,) = armed.faults
+    assert (facts.surfaced, facts.firings[0].call) == (0, call)
+    assert {each.path for each in facts.firings} == {str(records / "03.rec")}
 
 
 def test_arguments_are_those_of_the_fault(eio_reads, records):

@@ -50,10 +50,9 @@ def _exit_code(worker: Any) -> int | None:
 
 
 def alone(dataset: Any, **options: Any) -> DataLoader[Any]:
-    """A loader that gives samples one by one, as they are; by default of one worker."""
-    return DataLoader(
-        dataset, batch_size=None, collate_fn=_as_it_is, **{"num_workers": 1, **options}
-    )
+    """A loader that gives samples as they are; by default one by one, and of one worker."""
+    defaults = {"num_workers": 1, "batch_size": None, "collate_fn": _as_it_is}
+    return DataLoader(dataset, **{**defaults, **options})
 
 
 def _as_it_is(sample: Any) -> Any:

@@ -1,0 +1,171 @@
+"""Loaders of other kinds and in other company: two at once, stateful, in a thread, unordered."""
+
+from __future__ import annotations
+
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from pytest_dataloader_faults import inject
+from pytest_dataloader_faults.faults import ReadError, SlowRead, WorkerKilled
+from support.datasets import COUNT, Records, write_records
+from support.epochs import alone, epoch
+from support.tries import WAYS, Tries
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:'set_vital' is deprecated:UserWarning"  # torchdata 0.11 with torch 2.13.
+)
+FAILED = "OSError: [Errno 5] Input/output error"
+
+
+def _paths(folder):
+    return [str(path) for path in sorted(folder.iterdir())]
+
+
+def _contents(folder):
+    return [Path(path).read_bytes() for path in _paths(folder)]
+
+
+def _tries(folder, **options):
+    return alone(Tries(_paths(folder), WAYS["read"]), **options)
+
+
+def _gave(batches):
+    return [each.gave for each in batches]
+
+
+def _keep(sample):
+    return sample
+
+
+def _stateful(folder, workers=2):
+    dataset = Tries(_paths(folder), WAYS["read"])
+    return StatefulDataLoader(dataset, batch_size=None, collate_fn=_keep, num_workers=workers)
+
+
+@pytest.fixture(name="others")
+def _others(tmp_path):
+    """A second dataset."""
+    return write_records(tmp_path / "others")
+
+
+def test_two_loaders_in_turns(records, others):
+    """Each meets the fault that is of its files, and counts its own operations."""
+    faults = [ReadError("*/records/*", nth=2, times=1), ReadError("*/others/*", nth=3, times=1)]
+    with inject(*faults) as injection:
+        pairs = list(zip(_tries(records), _tries(others), strict=True))
+    first, second = (_gave(each) for each in zip(*pairs, strict=True))
+    assert (1, 2) == (first.index(FAILED), second.index(FAILED))
+    assert [COUNT - 1] * 2 == [
+        sum(a == b for a, b in zip(gave, _contents(folder), strict=True))
+        for gave, folder in ((first, records), (second, others))
+    ]
+    assert [1, 1] == [each.fired for each in injection.faults]
+
+
+def test_a_death_in_one_of_two_loaders(records, others):
+    """The other has workers of the same ids, but fewer batches, and goes on."""
+    with inject(WorkerKilled(at=9)) as injection:
+        short = iter(alone(Tries(_paths(others)[:8], WAYS["read"])))
+        assert _contents(others)[:4] == _gave([next(short) for _ in range(4)])
+        read = epoch(_tries(records))
+        assert _contents(others)[4:8] == _gave(short)
+    assert _contents(records)[:8] == _gave(read.batches)
+    assert {signal.SIGKILL} == read.signals
+    assert (1, 2) == (injection.fired, len(injection.workers))
+
+
+def test_a_loop_within_a_loop(records, others):
+    """As of training and validation: a fresh loader for every fourth batch."""
+    with inject(ReadError("*/others/03.rec")) as injection:
+        for number, each in enumerate(_tries(records)):
+            assert each.gave == _contents(records)[number]
+            if number % 4 == 0:
+                assert _gave(_tries(others)).index(FAILED) == 3
+    assert injection.fired == 4
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_stateful_loader_gives_what_it_gives(records, workers):
+    """With the fault where it is due, and everything else as without one."""
+    bare = _gave(_stateful(records, workers))
+    with inject(ReadError("*/05.rec")) as injection:
+        armed = _gave(_stateful(records, workers))
+    assert _contents(records) == bare
+    assert [*bare[:5], FAILED, *bare[6:]] == armed
+    assert injection.fired == 1
+
+
+def test_a_stateful_loader_reports_an_error(records):
+    """As any loader does."""
+    with inject(ReadError("*/05.rec")) as injection:
+        iterator = iter(StatefulDataLoader(Records(records), batch_size=2, num_workers=1))
+        assert 2 == len([next(iterator) for _ in range(2)])
+        with pytest.raises(OSError, match="Errno 5"):
+            next(iterator)
+    assert (1, 1) == (injection.fired, injection.surfaced)
+
+
+def test_the_state_of_a_stateful_loader(records):
+    """Taken in the middle under a fault, it goes on there, in a loader without one."""
+    with inject(ReadError("*/02.rec")):
+        loader = _stateful(records)
+        iterator = iter(loader)
+        before = _gave([next(iterator) for _ in range(6)])
+        state = loader.state_dict()
+        iterator._shutdown_workers()
+    fresh = _stateful(records)
+    fresh.load_state_dict(state)
+    assert [2] == [number for number, each in enumerate(before) if each == FAILED]
+    assert _contents(records)[6:] == _gave(fresh)
+
+
+def test_the_state_is_loaded_under_a_fault(records):
+    """A loader that goes on meets what is due in the rest."""
+    loader = _stateful(records)
+    iterator = iter(loader)
+    for _ in range(6):
+        next(iterator)
+    state = loader.state_dict()
+    iterator._shutdown_workers()
+    with inject(ReadError("*/09.rec")):
+        fresh = _stateful(records)
+        fresh.load_state_dict(state)
+        rest = _gave(fresh)
+    expected = _contents(records)
+    assert [*expected[6:9], FAILED, *expected[10:]] == rest
+
+
+@pytest.mark.filterwarnings(
+    "ignore:.*multi-threaded.*fork:DeprecationWarning"  # Python 3.12 on; it is what is under test.
+)
+def test_a_loader_that_a_thread_drives(records):
+    """Faults, deaths and counters are as ever."""
+    with ThreadPoolExecutor(1) as pool, inject(ReadError("*/05.rec")) as injection:
+        gave = pool.submit(lambda: _gave(_tries(records, num_workers=2))).result(60)
+    assert [5] == [number for number, each in enumerate(gave) if each == FAILED]
+    assert injection.fired == 1
+
+
+def test_a_fault_out_of_order(records):
+    """It is of its file, whenever that comes, and all the others come."""
+    slow = SlowRead("*.rec", seconds=0.05, workers=(0,))
+    with inject(slow, ReadError("*/05.rec")) as injection:
+        read = epoch(_tries(records, num_workers=2, in_order=False))
+    gave = {each.index: each.gave for each in read.batches}
+    expected = dict(enumerate(_contents(records)))
+    assert {**expected, 5: FAILED} == gave
+    assert [True, True] == [each.fired > 0 for each in injection.faults]
+
+
+def test_a_death_out_of_order(records):
+    """The loop ends with it, whatever has come by then."""
+    with inject(WorkerKilled(at=3)) as injection:
+        read = epoch(_tries(records, num_workers=2, in_order=False))
+    assert {signal.SIGKILL} == read.signals
+    expected = _contents(records)
+    assert all(each.gave == expected[each.index] for each in read.batches)
+    assert injection.fired == 1

@@ -1,0 +1,142 @@
+"""No room in shared memory, and no descriptor left for the loader itself."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from pytest_dataloader_faults import Verdict, inject, run_trial
+from pytest_dataloader_faults._trial import take_reference
+from pytest_dataloader_faults.faults import DescriptorExhaustion, SharedMemoryExhaustion
+from support.datasets import Records
+from support.epochs import epoch
+from support.waiting import until
+
+NO_ROOM = "unable to allocate shared memory"
+
+
+def _segments():
+    """What torch's processes have left in shared memory."""
+    return {name for name in os.listdir("/dev/shm") if name.startswith("torch_")}
+
+
+def _loader(records, **options):
+    return DataLoader(Records(records), **{"batch_size": 4, "num_workers": 1, **options})
+
+
+def _data_only(samples):
+    """A collate function that does not share by itself, as torch's own does in a worker."""
+    return torch.stack([data for data, _ in samples])
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_torchs_collate_function_reports_it(records, workers):
+    """It asks for shared memory itself, so that the error is the fetch's."""
+    before = _segments()
+    with inject(SharedMemoryExhaustion()) as injection:
+        read = epoch(_loader(records, num_workers=workers))
+    assert [] == read.batches
+    assert NO_ROOM in read.text
+    assert "No space left on device" in read.text
+    firing = injection.faults[0].firings[0]
+    assert ("fallocate", True) == (firing.call, firing.path.startswith("/dev/shm/torch_"))
+    assert (1, [0] * workers) == (injection.surfaced, read.exit_codes)
+    assert _segments() <= before
+
+
+def test_only_the_worker_that_is_meant(records):
+    """What the other has made comes first."""
+    with inject(SharedMemoryExhaustion(workers=(1,))) as injection:
+        read = epoch(_loader(records, num_workers=2))
+    assert 1 == len(read.batches)
+    assert NO_ROOM in read.text
+    assert {1} == {each.worker for each in injection.faults[0].firings}
+
+
+def test_there_may_be_room_again(records):
+    """A transient fault: the loop goes on after the error, and all else comes."""
+    with inject(SharedMemoryExhaustion(times=1)) as injection:
+        iterator = iter(_loader(records))
+        with pytest.raises(RuntimeError, match=NO_ROOM):
+            next(iterator)
+        assert 3 == len(list(iterator))
+    assert injection.fired == 1
+    assert injection.reached > 1
+
+
+@pytest.mark.parametrize(
+    "options", [{"collate_fn": _data_only}, {"batch_size": None}], ids=["collate_fn", "batch_size"]
+)
+def test_a_collate_function_of_ones_own_hangs(records, options):
+    """It is shared where torch passes it on, which drops the error and waits for ever."""
+
+    def make():
+        return Records(records)
+
+    before = _segments()
+    loader = {"num_workers": 1, "batch_size": 4, **options}
+    outcome = run_trial(make, SharedMemoryExhaustion(), loader=loader, deadline=5.0)
+    judgement = outcome.judge(take_reference(make, loader=loader))
+    assert Verdict.HUNG == judgement.verdict, judgement.sentence
+    assert NO_ROOM in outcome.stderr
+    assert outcome.fired
+    assert _segments() <= before
+
+
+# Descriptors of the loader.
+
+
+def _limit():
+    return resource.getrlimit(resource.RLIMIT_NOFILE)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_loader_cannot_take_a_batch(records, workers):
+    """It comes with a descriptor for each tensor. torch says what it makes of that."""
+    fault = DescriptorExhaustion(where="loader")
+    with inject(fault) as injection:
+        read = epoch(_loader(records, num_workers=workers))
+    assert [] == read.batches
+    assert "Too many open files" in read.text or "ancdata" in read.text
+    assert (1, [0] * workers) == (injection.surfaced, read.exit_codes)
+    (firing,) = injection.faults[0].firings
+    assert (None, os.getpid(), "recvmsg") == (firing.worker, firing.pid, firing.call)
+
+
+def test_the_limit_holds_only_while_a_batch_is_awaited(records):
+    """This process can open what it likes in between, and afterwards."""
+    before = _limit()
+    with inject(DescriptorExhaustion(headroom=64, where="loader"), require_fired=False) as armed:
+        for _ in _loader(records):
+            assert before == _limit()
+            os.close(os.open(os.devnull, os.O_RDONLY))
+        assert armed.fired == 0
+    assert before == _limit()
+
+
+def test_the_limit_is_restored_after_the_error(records):
+    """And nothing is left open that was not."""
+    epoch(_loader(records))  # The first one leaves torch's own things.
+    before, there = _limit(), set(os.listdir("/proc/self/fd"))
+    with inject(DescriptorExhaustion(where="loader")):
+        assert epoch(_loader(records)).error is not None
+        assert before == _limit()
+    assert until(lambda: there >= _open_here())
+    assert 4 == len(epoch(_loader(records)).batches)
+
+
+def _open_here():
+    gc.collect()  # torch's errors are in a cycle with its queues.
+    return set(os.listdir("/proc/self/fd"))
+
+
+def test_worker_descriptors_are_not_concerned(records):
+    """Only those of the process that drives the loader."""
+    with inject(DescriptorExhaustion(where="loader")) as injection:
+        epoch(_loader(records, num_workers=2))
+    assert {None} == {each.worker for each in injection.faults[0].firings}

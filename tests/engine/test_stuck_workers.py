@@ -1,0 +1,247 @@
+"""Reads that are late or never come back, and workers that stand still."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import signal
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pytest_dataloader_faults import inject
+from pytest_dataloader_faults.faults import (
+    HungRead,
+    SlowRead,
+    WorkerExited,
+    WorkerHung,
+    WorkerKilled,
+)
+from support.datasets import COUNT
+from support.epochs import alone, epoch
+from support.tries import WAYS, Tries
+from support.waiting import until
+
+PATIENCE = 2.0
+"""Of a loader whose worker is stuck."""
+AGES = 3600.0
+STANDING_STILL = [
+    WorkerHung(at=3),
+    WorkerHung(hold_gil=True, at=3),
+    WorkerKilled(signal.SIGSTOP, at=3),
+    HungRead("*/02.rec"),
+]
+
+
+@pytest.fixture(name="paths")
+def _paths(records):
+    """Sixteen files."""
+    return [str(path) for path in sorted(records.iterdir())]
+
+
+def _reading(paths, **options):
+    """A loader of one sample per file, which does not wait for ever."""
+    return alone(Tries(paths, WAYS["read"]), timeout=PATIENCE, **options)
+
+
+def _seconds(way):
+    """How long a way of reading takes."""
+
+    def timed(path):
+        began = time.monotonic()
+        way(path)
+        return time.monotonic() - began
+
+    return timed
+
+
+class Beside(Tries):
+    """Reads its first file in a thread that nobody waits for."""
+
+    def __init__(self, paths):
+        super().__init__(paths, WAYS["read"])
+        self.thread = None
+
+    def __getitem__(self, index):
+        if not index:
+            path = self.sources[0]
+            self.thread = threading.Thread(target=self.read, args=(path,), daemon=True)
+            self.thread.start()
+            return self.thread.is_alive()
+        return self.thread.is_alive() and super().__getitem__(index).gave
+
+
+@pytest.mark.parametrize("way", ["read", "pread", "readv", "preadv", "fread", "thread"])
+def test_a_slow_read_is_late(paths, way):
+    """By no less than it is said to be, and then right."""
+    fault = SlowRead("*.rec", seconds=0.3, times=1)
+    with inject(fault) as injection:
+        (read,) = epoch(alone(Tries(paths[:1], _seconds(WAYS[way])))).batches
+    assert read.gave >= 0.3
+    assert injection.fired == 1
+
+
+def test_what_a_slow_read_gives_is_right(paths):
+    """Nothing but time is lost."""
+    with inject(SlowRead("*.rec", seconds=0.01)) as injection:
+        read = epoch(alone(Tries(paths, WAYS["read"])))
+    assert [Path(path).read_bytes() for path in paths] == [each.gave for each in read.batches]
+    assert injection.fired == COUNT
+
+
+def test_delays_of_two_faults_add_up(paths):
+    """Each fires, and one after the other."""
+    faults = [SlowRead("*.rec", seconds=0.2), SlowRead("*/00.rec", seconds=0.2)]
+    with inject(*faults) as injection:
+        (read,) = epoch(alone(Tries(paths[:1], _seconds(WAYS["read"])))).batches
+    assert read.gave >= 0.4
+    assert [1, 1] == [each.fired for each in injection.faults]
+
+
+@pytest.mark.parametrize("fault", [SlowRead("*/00.rec", seconds=AGES), HungRead("*/00.rec")])
+def test_other_threads_go_on_meanwhile(paths, fault):
+    """Only the one that reads waits, and it does not keep the worker from ending."""
+    with inject(fault) as injection:
+        iterator = iter(alone(Beside(paths), prefetch_factor=1))
+        assert next(iterator)
+        assert until(lambda: injection.fired)
+        assert [Path(path).read_bytes() for path in paths[1:]] == list(iterator)
+    assert until(lambda: iterator._workers[0].exitcode == 0)
+
+
+def test_other_workers_go_on_meanwhile(paths):
+    """One waits for its disk; the other makes all its batches."""
+    with inject(HungRead("*/00.rec")):
+        read = epoch(_reading(paths, num_workers=2, in_order=False))
+    assert {1} == {each.worker for each in read.batches}
+    assert "timed out" in read.text
+    assert [0, 0] == read.exit_codes
+
+
+def test_a_read_that_is_late_by_ages_comes_with_the_end_of_the_scope(paths):
+    """No loop that is left waits longer than the scope lasts."""
+    with inject(SlowRead("*/01.rec", seconds=AGES), require_fired=False):
+        iterator = iter(_reading(paths))
+        assert next(iterator).index == 0
+    assert [*range(1, COUNT)] == [each.index for each in iterator]
+
+
+@pytest.mark.parametrize("fault", STANDING_STILL, ids=repr)
+def test_a_loader_runs_out_of_patience(paths, fault):
+    """What came before has come; the worker goes on when its loader ends it, and ends itself."""
+    with inject(fault) as injection:
+        read = epoch(_reading(paths))
+    assert [0, 1] == [each.index for each in read.batches]
+    assert f"DataLoader timed out after {PATIENCE} seconds" in read.text
+    assert ([0], 1, 1) == (read.exit_codes, injection.fired, injection.surfaced)
+
+
+@pytest.mark.parametrize("fault", STANDING_STILL, ids=repr)
+def test_a_worker_goes_on_at_the_end_of_the_scope(paths, fault):
+    """The loop was left before the batch that would not come; nobody tells the worker to end."""
+    with inject(fault, require_fired=False):
+        iterator = iter(_reading(paths, prefetch_factor=4))
+        next(iterator)
+        (worker,) = iterator._workers
+        assert worker.is_alive()
+    assert [*range(1, COUNT)] == [each.index for each in iterator]
+    iterator._shutdown_workers()
+    assert worker.exitcode == 0
+
+
+@pytest.mark.parametrize("fault", STANDING_STILL, ids=repr)
+def test_no_process_is_left_of_a_loop_that_raised(paths, fault):
+    """Although nobody but the scope ends its workers."""
+    with inject(fault):
+        iterator = iter(_reading(paths))
+        (worker,) = iterator._workers
+        with pytest.raises(RuntimeError, match="timed out"):
+            list(iterator)
+        assert worker.is_alive()
+    assert until(lambda: worker.exitcode == 0)
+    assert not psutil.pid_exists(worker.pid)
+
+
+@pytest.mark.parametrize("fault", [*STANDING_STILL, SlowRead("*/02.rec", seconds=AGES)], ids=repr)
+def test_a_stuck_worker_may_be_killed(paths, fault):
+    """By others, before it goes on: then nobody waits for that any more."""
+    with inject(fault) as injection:
+        iterator = iter(_reading(paths))
+        with pytest.raises(RuntimeError, match="timed out"):
+            list(iterator)
+        (worker,) = iterator._workers
+        with pytest.raises(RuntimeError, match="killed by signal"):  # torch's handler of SIGCHLD.
+            _kill_and_wait(worker)
+        assert worker.exitcode == -signal.SIGKILL
+    assert injection.fired == 1
+
+
+def _kill_and_wait(worker):
+    worker.kill()
+    assert until(lambda: worker.exitcode is not None)
+
+
+def test_a_stopped_worker_is_stopped(paths):
+    """As the kernel says."""
+    with inject(WorkerKilled(signal.SIGSTOP)):
+        iterator = iter(_reading(paths))
+        (worker,) = iterator._workers
+        with pytest.raises(RuntimeError, match="timed out"):
+            next(iterator)
+        assert psutil.Process(worker.pid).status() == psutil.STATUS_STOPPED
+
+
+class Ticking(Tries):
+    """Has a thread in its worker that counts for as long as it is let."""
+
+    def __init__(self, paths):
+        super().__init__(paths, WAYS["read"])
+        self.ticks = multiprocessing.RawValue(ctypes.c_uint64)
+
+    def __getitem__(self, index):
+        if not self.ticks.value:
+            self.ticks.value = 1
+            threading.Thread(target=self._tick, daemon=True).start()
+        return super().__getitem__(index)
+
+    def _tick(self):
+        while True:
+            self.ticks.value += 1
+            time.sleep(0.001)
+
+
+@pytest.mark.parametrize("hold_gil", [False, True])
+def test_threads_of_a_worker_that_hangs(paths, hold_gil):
+    """They go on, unless the interpreter lock is held; then they do when it is let go."""
+    dataset = Ticking(paths)
+    with inject(WorkerHung(hold_gil=hold_gil, at=2)):
+        iterator = iter(alone(dataset, timeout=PATIENCE))
+        next(iterator)
+        with pytest.raises(RuntimeError, match="timed out"):
+            next(iterator)
+        before = dataset.ticks.value
+        assert until(lambda: dataset.ticks.value > before, 0.5) != hold_gil
+    assert iterator._workers[0].exitcode == 0
+
+
+@pytest.mark.parametrize("code", [0, 3, 255])
+def test_a_worker_leaves_without_a_word(paths, code):
+    """By _exit(2); torch notices, of itself, whatever the code is."""
+    with inject(WorkerExited(code, at=3)) as injection:
+        read = epoch(alone(Tries(paths, WAYS["read"])))
+    assert [0, 1] == [each.index for each in read.batches]
+    assert "DataLoader worker" in read.text
+    assert ([code], 1) == (read.exit_codes, injection.surfaced)
+    assert [(f"exit {code}", 3)] == [(f.call, f.fetch) for f in injection.faults[0].firings]
+
+
+def test_each_worker_may_hang(paths):
+    """When none is named; the loader waits for the first of them."""
+    with inject(WorkerHung(worker=None)) as injection:
+        read = epoch(_reading(paths, num_workers=2))
+    assert [] == read.batches
+    assert [0, 0] == read.exit_codes
+    assert 0 in {each.worker for each in injection.faults[0].firings}

@@ -1,0 +1,208 @@
+"""Which of many operations fail: by count, by rhythm, by chance, and by place in the file."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+
+import pytest
+
+from pytest_dataloader_faults import inject
+from pytest_dataloader_faults.faults import (
+    ClosedDescriptor,
+    OpenError,
+    ReadError,
+    ShortRead,
+    SlowRead,
+)
+from support.datasets import COUNT
+from support.epochs import alone, epoch
+from support.tries import WAYS, Tries
+
+TRIGGERED = (
+    OpenError,
+    ReadError,
+    lambda path, **triggers: ShortRead(path, 9, **triggers),
+    ClosedDescriptor,
+    lambda path, **triggers: SlowRead(path, 0.001, **triggers),
+)
+NAMES = ["open", "read", "short", "closed", "slow"]
+PAGE = mmap.PAGESIZE
+PAGES = 4
+
+
+@pytest.fixture(name="paths")
+def _paths(records):
+    """Sixteen files."""
+    return [str(path) for path in sorted(records.iterdir())]
+
+
+def _struck(paths, fault, *, seed=0, workers=1):
+    """For each file, in the order they are read, whether the fault befell it."""
+    with inject(fault, seed=seed, require_fired=False) as injection:
+        read = epoch(alone(Tries(paths, WAYS["read"]), num_workers=workers))
+    assert [*range(len(paths))] == [each.index for each in read.batches]
+    struck = {each.path for each in injection.faults[0].firings}
+    return [path in struck for path in paths]
+
+
+def _numbers(struck):
+    return [number for number, each in enumerate(struck, 1) if each]
+
+
+@pytest.mark.parametrize("kind", TRIGGERED, ids=NAMES)
+@pytest.mark.parametrize(
+    ("triggers", "expected"),
+    [
+        ({"nth": 15}, [15, 16]),
+        ({"nth": 3, "times": 2}, [3, 4]),
+        ({"every": 5}, [1, 6, 11, 16]),
+        ({"nth": 2, "every": 4, "times": 3}, [2, 6, 10]),
+    ],
+)
+def test_counts_and_rhythm(paths, kind, triggers, expected):
+    """From the nth on, each every-th one, so many times."""
+    assert expected == _numbers(_struck(paths, kind("*.rec", **triggers)))
+
+
+@pytest.mark.parametrize("kind", TRIGGERED, ids=NAMES)
+def test_chance_is_the_seeds(paths, kind):
+    """The same seed twice strikes the same operations; another one strikes others."""
+    fault = kind("*.rec", probability=0.5)
+    once, again, other = (_struck(paths, fault, seed=seed) for seed in (3, 3, 4))
+    assert once == again
+    assert once != other
+    assert 0 < sum(once) < COUNT
+
+
+def test_chance_is_each_workers_own(paths):
+    """What one draws has nothing to do with what the other does, or with how many there are."""
+    fault = OpenError("*.rec", probability=0.5)
+    both = _struck(paths, fault, workers=2)
+    first, second = both[::2], both[1::2]
+    assert first != second
+    assert both == _struck(paths, fault, workers=2)
+    assert first == _struck(paths, fault)[: len(first)]
+
+
+def test_chance_is_of_those_that_the_other_triggers_choose(paths):
+    """The rhythm first; then so many times of those that the chance has chosen."""
+    whole, twice = (
+        _numbers(_struck(paths, OpenError("*.rec", every=2, probability=0.5, times=times)))
+        for times in (None, 2)
+    )
+    assert set(whole) < set(range(1, COUNT, 2))
+    assert whole[:2] == twice
+    assert len(twice) == 2
+
+
+def test_each_fault_has_a_stream_of_its_own(paths):
+    """Two alike in one schedule do not strike alike."""
+    faults = [SlowRead("*.rec", 0.001, probability=0.5) for _ in range(2)]
+    with inject(*faults) as injection:
+        epoch(alone(Tries(paths, WAYS["read"])))
+    first, second = ({each.path for each in facts.firings} for facts in injection.faults)
+    assert first != second
+
+
+def test_certainty_draws_nothing(paths):
+    """A probability of 1 is no trigger."""
+    assert [True] * COUNT == _struck(paths, OpenError("*.rec", probability=1.0))
+
+
+# The place in the file.
+
+
+@pytest.fixture(name="pages")
+def _pages(tmp_path):
+    """A file of 4 pages; page *n* holds *n* only."""
+    path = tmp_path / "pages.bin"
+    path.write_bytes(b"".join(bytes([number]) * PAGE for number in range(PAGES)))
+    return str(path)
+
+
+def _reading(call):
+    """The first byte of each page, or the errno, by a call for one page at a time."""
+
+    def way(path):
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            return [_first_byte(call, fd, number * PAGE) for number in range(PAGES)]
+        finally:
+            os.close(fd)
+
+    return way
+
+
+def _first_byte(call, fd, place):
+    try:
+        return call(fd, place)[0]
+    except OSError as error:
+        return f"errno {error.errno}"
+
+
+def _read(fd, place):
+    os.lseek(fd, place, os.SEEK_SET)
+    return os.read(fd, PAGE)
+
+
+def _readv(fd, place):
+    os.lseek(fd, place, os.SEEK_SET)
+    buffer = bytearray(PAGE)
+    os.readv(fd, [buffer])
+    return buffer
+
+
+def _preadv(fd, place):
+    buffer = bytearray(PAGE)
+    os.preadv(fd, [buffer], place)
+    return buffer
+
+
+CALLS = {"read": _read, "pread": lambda fd, at: os.pread(fd, PAGE, at), "readv": _readv}
+CALLS["preadv"] = _preadv
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("offset", [0, 1, PAGE - 1, PAGE, 2 * PAGE + 1])
+def test_reads_fail_from_a_place_on(pages, call, offset):
+    """Those that touch a byte at or after it; those before are not counted."""
+    with inject(ReadError("*.bin", offset=offset)) as injection:
+        (read,) = epoch(alone(Tries([pages], _reading(CALLS[call])))).batches
+    right = offset // PAGE
+    assert [*range(right), *["errno 5"] * (PAGES - right)] == read.gave
+    assert (PAGES - right,) * 2 == (injection.reached, injection.fired)
+
+
+def test_a_place_behind_the_end(pages):
+    """Nothing is there to be touched, not even by a read that asks for more."""
+    with inject(ReadError("*.bin", offset=PAGES * PAGE), require_fired=False) as injection:
+        (read,) = epoch(alone(Tries([pages], WAYS["read"]))).batches
+    assert (PAGES * PAGE, 0) == (len(read.gave), injection.reached)
+
+
+def _touched(path_and_page):
+    path, page = path_and_page
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapping:
+        return mapping[page * PAGE]
+
+
+@pytest.mark.parametrize("offset", [PAGE, PAGE + 1, 2 * PAGE, 3 * PAGE, 3 * PAGE + 1])
+def test_a_mapping_has_its_pages_up_to_that_place(pages, offset):
+    """The one that holds it, too: the kernel knows nothing smaller of a mapping than a page."""
+    sources = [(pages, number) for number in range(-(-offset // PAGE))]
+    with inject(ReadError("*.bin", offset=offset)) as injection:
+        read = epoch(alone(Tries(sources, _touched)))
+    assert [number for _, number in sources] == [each.gave for each in read.batches]
+    assert {"mmap"} == {each.call for each in injection.faults[0].firings}
+
+
+@pytest.mark.parametrize("offset", [0, 1, PAGE, 3 * PAGE])
+def test_a_mapping_has_no_page_after_that_place(pages, offset):
+    """The first one is the death of the worker."""
+    source = (pages, -(-offset // PAGE))
+    with inject(ReadError("*.bin", offset=offset)):
+        read = epoch(alone(Tries([source], _touched)))
+    assert [] == read.batches
+    assert {signal.SIGBUS} == read.signals
