@@ -23,6 +23,7 @@ PACKAGE_IMPORTS = {
     "_battery": "faults outcomes",
     "_clarity": "faults",
     "_engine": "_engine._probe exceptions",
+    "_engine._alterations": "_engine._plan _engine._substitute faults",
     "_engine._announce": "",
     "_engine._answers": (
         "_engine._answers_to_reads _engine._bpf _engine._linux _engine._paths _engine._sizes "
@@ -59,7 +60,7 @@ PACKAGE_IMPORTS = {
     "_engine._plan": "_engine._paths faults faults._workers",
     "_engine._probe": "_engine._bpf _engine._linux",
     "_engine._python": "",
-    "_engine._python._acts": "",
+    "_engine._python._acts": "_engine._substitute",
     "_engine._python._calls": "_engine._python._files",
     "_engine._python._files": "_engine._python._acts _engine._python._stand_in exceptions",
     "_engine._python._inherited": (
@@ -70,8 +71,10 @@ PACKAGE_IMPORTS = {
         "_engine._python._acts _engine._python._calls _engine._python._files "
         "_engine._python._inherited _engine._python._objects _engine._python._sweep"
     ),
-    "_engine._python._schedule": "_engine._paths _engine._plan _engine._python._acts faults",
-    "_engine._python._stand_in": "",
+    "_engine._python._schedule": (
+        "_engine._alterations _engine._paths _engine._plan _engine._python._acts faults"
+    ),
+    "_engine._python._stand_in": "_engine._substitute",
     "_engine._python._sweep": "",
     "_engine._reads": "_engine._linux _engine._target",
     "_engine._rendezvous": "_engine._delays",
@@ -85,8 +88,7 @@ PACKAGE_IMPORTS = {
     ),
     "_engine._target": "_engine._linux",
     "_engine._worker_state": (
-        "_engine._channel _engine._listener _engine._plan _engine._substitute _engine._target "
-        "faults"
+        "_engine._alterations _engine._channel _engine._listener _engine._plan _engine._target"
     ),
     "_evidence": "_clarity _oracle outcomes verdicts",
     "_facts": "_clarity faults outcomes",

@@ -6,12 +6,11 @@ import os
 from collections import Counter, defaultdict
 from typing import Any, NamedTuple
 
+from pytest_dataloader_faults._engine._alterations import Altered, altered
 from pytest_dataloader_faults._engine._channel import Channel
 from pytest_dataloader_faults._engine._listener import Listener
 from pytest_dataloader_faults._engine._plan import Plan, Tallies, Tally
-from pytest_dataloader_faults._engine._substitute import Alteration
 from pytest_dataloader_faults._engine._target import Call, descriptors, family
-from pytest_dataloader_faults.faults import CorruptedFile, TruncatedFile
 
 _COLLECT_ABOVE = 256
 OPENS_OF, READS_OF, BYTES_OF = range(3)
@@ -30,13 +29,6 @@ class Followed(NamedTuple):
     source: int | None
     inherited: bool
     link: str | None
-
-
-class Altered(NamedTuple):
-    """A file whose content is to be another: whose doing it is, and how it differs."""
-
-    tallies: list[Tally[Any]]
-    alteration: Alteration
 
 
 class WorkerState:
@@ -97,18 +89,7 @@ class WorkerState:
 
     def altered(self, path: str) -> Altered | None:
         """The faults that change what is in *path*; they have been reached by that."""
-        size = os.stat(path).st_size
-        cuts = [*self.tallies.about(TruncatedFile, path)]
-        flips = [*self.tallies.about(CorruptedFile, path)]
-        both: list[Tally[Any]] = [*cuts, *flips]
-        for tally in both:
-            tally.reached += 1
-        cuts = [each for each in cuts if each.fault.kept(size) < size]
-        if not size or not (cuts or flips):
-            return None
-        kept = min((each.fault.kept(size) for each in cuts), default=None)
-        spots = tuple((each.fault.flips, each.fault.seed) for each in flips)
-        return Altered([*cuts, *flips], Alteration(kept, spots))
+        return altered(self.tallies, path, os.stat(path).st_size)
 
     def new_number(self, pid: int) -> int:
         """A high descriptor number that no process of this worker uses."""

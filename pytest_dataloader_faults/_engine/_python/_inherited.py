@@ -10,9 +10,11 @@ import os
 import stat
 from collections.abc import Iterator
 
-from pytest_dataloader_faults._engine._python._acts import Closed, Substitute
+from pytest_dataloader_faults._engine._python._acts import Closed, Stranger, Substitute
 from pytest_dataloader_faults._engine._python._files import Files
-from pytest_dataloader_faults._engine._python._stand_in import head_of
+from pytest_dataloader_faults._engine._python._stand_in import altered_copy, stranger
+
+_STANDARD_STREAMS = (0, 1, 2)
 
 
 def take_over(files: Files) -> None:
@@ -25,7 +27,7 @@ def take_over(files: Files) -> None:
         if decide.judges_reads(path):
             decide.unreached("inherited descriptor")
     for path in _mapped():
-        if not decide.leaves_alone(path) and decide.judges_reads(path):
+        if decide.means(path) or (not decide.leaves_alone(path) and decide.judges_reads(path)):
             decide.unreached("inherited mapping")
 
 
@@ -36,12 +38,21 @@ def _exchange(files: Files, fd: int, path: str) -> bool:
         if isinstance(act, Closed):
             system.close(fd)
             return False
+        name = f"/proc/self/fd/{fd}"
+        if isinstance(act, Stranger):
+            _replace(files, fd, stranger(system, name, os.O_RDONLY))
         if isinstance(act, Substitute):
-            other = head_of(system, f"/proc/self/fd/{fd}", act.kept, os.O_RDONLY)
-            system.lseek(other, system.lseek(fd, 0, os.SEEK_CUR), os.SEEK_SET)
-            system.dup2(other, fd, system.get_inheritable(fd))
-            system.close(other)
+            other = altered_copy(system, path, act.alteration, os.O_RDONLY, source=name)
+            _replace(files, fd, other)
     return True
+
+
+def _replace(files: Files, fd: int, other: int) -> None:
+    """Make *fd* the file of *other*, at the same place in it."""
+    system = files.system
+    system.lseek(other, system.lseek(fd, 0, os.SEEK_CUR), os.SEEK_SET)
+    system.dup2(other, fd, system.get_inheritable(fd))
+    system.close(other)
 
 
 def _held(files: Files) -> Iterator[tuple[int, str]]:
@@ -56,6 +67,8 @@ def _held(files: Files) -> Iterator[tuple[int, str]]:
             regular = stat.S_ISREG(system.fstat(fd).st_mode)
         except OSError:  # The one that listed the folder.
             continue
+        if fd in _STANDARD_STREAMS or path.endswith(" (deleted)"):
+            continue  # Where a test's output goes is no dataset's, and the other has no name.
         if regular and path.startswith("/"):
             yield fd, path
 
