@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import signal
+from collections import Counter
 from collections.abc import Iterator
 
 from pytest_dataloader_faults._clarity import messages
@@ -28,6 +29,8 @@ def explain(outcome: Outcome, judgement: Judgement, reproduce: str) -> str:
 def _evidence(outcome: Outcome, judgement: Judgement) -> Iterator[str]:
     for each in outcome.faults:
         yield from _about_fault(each)
+    if outcome.engine == "python":
+        yield _about_engine(outcome)
     yield _about_delivery(outcome)
     if outcome.exception is not None:
         yield from _about_exception(outcome.exception.text)
@@ -51,6 +54,13 @@ def _about_fault(each: FaultFacts) -> Iterator[str]:
         yield f"  {_where(firing)}: {what}"
     if each.fired > _MAX_FIRINGS:
         yield f"  ... and {each.fired - _MAX_FIRINGS} more"
+
+
+def _about_engine(outcome: Outcome) -> str:
+    unreached = sum((Counter(each.unreached) for each in outcome.workers), Counter[str]())
+    listed = ", ".join(f"{what} ({count})" for what, count in sorted(unreached.items()))
+    sees = "engine: python, which sees only what Python code opens and reads"
+    return f"{sees}; beyond its reach: {listed}" if listed else sees
 
 
 def _where(firing: Firing) -> str:

@@ -97,7 +97,7 @@ class Battery:
         seed: int = 0,
         engine: str = "auto",
     ) -> None:
-        choose(engine)
+        self._engine = choose(engine)
         _arguments.check(make_dataset=make_dataset, deadline=deadline, seed=seed)
         self._make_dataset = make_dataset
         self._files = (files,) if isinstance(files, str) else tuple(files or _EVERY_FILE)
@@ -119,10 +119,10 @@ class Battery:
         """Ask one check. *how* is the command that repeats it, if there is a better one."""
         check = CHECKS[name]
         plan = check.plan(self._recon)
-        if isinstance(plan, Unsuitable):
-            text = f"not_exercised: {name} does not apply to this dataset: {plan.reason}"
+        outcome = plan if isinstance(plan, Unsuitable) else self._outcome(check, plan)
+        if isinstance(outcome, Unsuitable):
+            text = f"not_exercised: {name} does not apply to this dataset: {outcome.reason}"
             return CheckResult(name, Verdict.NOT_EXERCISED, False, text, None, False, expected)
-        outcome = self._outcome(check, plan)
         judgement = self._judge(outcome, self._contract)
         text = explain(outcome, judgement, how or self._reproduce(name))
         if judgement.passed and expected:
@@ -131,11 +131,17 @@ class Battery:
             name, judgement.verdict, judgement.passed, text, outcome, expected=expected
         )
 
-    def _outcome(self, check: Check, plan: tuple[Any, ...]) -> Outcome:
+    def _outcome(self, check: Check, plan: tuple[Any, ...]) -> Outcome | Unsuitable:
+        """What comes of it; unsuitable where the python engine cannot make it happen."""
         if check.name == "workers-agree":
             return self._control
         changes = {**self._changes, **check.changes}
-        return self._observe(changes, faults=plan)
+        try:
+            return self._observe(changes, faults=plan)
+        except InvalidArgumentError as error:
+            if self._engine != "python":
+                raise
+            return Unsuitable(str(error))
 
     def _look(self) -> Recon:
         """Recon: the reference, then one epoch with workers and no fault."""
@@ -176,6 +182,7 @@ class Battery:
             changes=changes,
             deadline=self._deadline,
             seed=self._seed,
+            engine=self._engine,
             **options,
         )
 
@@ -184,7 +191,9 @@ class Battery:
         parts += [f"files={self._files!r}"] if self._files != _EVERY_FILE else []
         parts += [f"loader={code(plain(self._loader))}"] if self._loader else []
         parts += [f"contract={self._contract!r}"] if self._contract != Contract() else []
-        return f"check_dataset({', '.join(parts)}, deadline={self._deadline}, seed={self._seed})"
+        parts += [f"deadline={self._deadline}", f"seed={self._seed}"]
+        parts += ["engine='python'"] if self._engine == "python" else []
+        return f"check_dataset({', '.join(parts)})"
 
 
 def _unstable(index: Any) -> str:
@@ -227,7 +236,7 @@ def check_dataset(
         expected_failures: ``{check: reason}``; one of these that passes is a failure.
         deadline: Seconds for each trial.
         seed: Of the samplers and workers.
-        engine: ``"auto"`` or ``"kernel"``.
+        engine: ``"auto"``, ``"kernel"`` or ``"python"``.
         on_fail: ``"raise"`` at the first failure, ``"warn"`` of each, or None.
 
     Returns:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from pytest_dataloader_faults.exceptions import (
     InjectionError,
     InvalidArgumentError,
 )
-from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.faults import Fault, SharedMemoryExhaustion
 from pytest_dataloader_faults.outcomes import FaultFacts, Outcome, WorkerFacts
 
 if TYPE_CHECKING:
@@ -35,9 +36,10 @@ class Injection:
     asked for at each access.
     """
 
-    def __init__(self, faults: tuple[Fault, ...]) -> None:
+    def __init__(self, faults: tuple[Fault, ...], engine: str) -> None:
         self._faults = tuple(FaultFacts(fault) for fault in faults)
         self._workers: tuple[WorkerFacts, ...] = ()
+        self._engine = engine
         self.errors: list[str] = []
         self._link: Any = None
         self._exhaustion: Any = None
@@ -85,7 +87,17 @@ class Injection:
 
     def unfired(self) -> str | None:
         """What was reached in place of the first fault that did not happen, if there is one."""
-        return next((_instead(each, self.workers) for each in self.faults if not each.fired), None)
+        unfired = (_instead(each, self.workers) for each in self.faults if not each.fired)
+        text = next(unfired, None)
+        return f"{text}.{_unseen(self.workers)}" if text and self._engine == "python" else text
+
+
+def _unseen(workers: tuple[WorkerFacts, ...]) -> str:
+    """What the python engine may have missed."""
+    unreached = sum((Counter(each.unreached) for each in workers), Counter[str]())
+    listed = ", ".join(f"{what} ({count})" for what, count in sorted(unreached.items()))
+    reads = "The python engine sees only what Python code opens and reads"
+    return f" {reads}; beyond its reach: {listed or 'nothing that it knows of'}"
 
 
 def _instead(fault: FaultFacts, workers: tuple[WorkerFacts, ...]) -> str:
@@ -115,7 +127,7 @@ def inject(
     Args:
         *faults: What is to happen; see ``pytest_dataloader_faults.faults``.
         seed: Of the faults with a ``probability``.
-        engine: ``"auto"`` or ``"kernel"``.
+        engine: ``"auto"``, ``"kernel"`` or ``"python"``.
         require_fired: Raise at the end if one of *faults* never happened.
 
     Yields:
@@ -129,8 +141,7 @@ def inject(
     """
     _arguments.check(seed=seed)
     require_faults(faults)
-    choose(engine)
-    with arm(*faults, seed=seed) as (injection, _watch):
+    with arm(*faults, engine=engine_for(engine, faults), seed=seed) as (injection, _watch):
         yield injection
     if require_fired and (unfired := injection.unfired()):
         raise FaultNotFiredError(unfired)
@@ -139,6 +150,7 @@ def inject(
 @contextlib.contextmanager
 def arm(
     *faults: Fault,
+    engine: str,
     seed: int = 0,
     watch_files: bool = False,
     here: bool = False,
@@ -154,9 +166,9 @@ def arm(
     from pytest_dataloader_faults._engine._iterator import Watch, watched
     from pytest_dataloader_faults._engine._plan import Plan
 
-    injection = Injection(faults)
+    injection = Injection(faults, engine)
     plan = Plan(faults, watch_files, seed)
-    link = Link(plan, stacks, black_box)
+    link = Link(plan, engine, stacks, black_box)
     injection._link = link
     watch = Watch(link, plan, injection._note, here=here)
     injection._exhaustion = watch.exhaustion
@@ -166,11 +178,14 @@ def arm(
     finally:
         injection._link = None
         watch.end_failed()
+        watch.disarm()
         try:
             report = link.report(finish=True)
         finally:
             link.close()
         injection._take(report)
+        if report["refused"]:
+            raise InvalidArgumentError(report["refused"][0])
         if report["errors"]:
             raise InjectionError("an injection failed:\n" + "\n".join(report["errors"]))
 
@@ -181,6 +196,19 @@ def require_faults(faults: tuple[Fault, ...]) -> None:
         if not isinstance(fault, Fault):
             message = f"{fault!r} is no fault. Give faults, such as ReadError('*.jpg')"
             raise InvalidArgumentError(message)
+
+
+def engine_for(engine: str, faults: tuple[Fault, ...]) -> str:
+    """The engine to take for *engine*; raises where it cannot make *faults* happen."""
+    chosen = choose(engine)
+    for fault in faults if chosen == "python" else ():
+        if isinstance(fault, SharedMemoryExhaustion):
+            message = (
+                f"{fault!r}: the python engine cannot make it happen, since torch reserves shared"
+                " memory in C++. Use engine='kernel'"
+            )
+            raise InvalidArgumentError(message)
+    return chosen
 
 
 class ArmedFaults:
@@ -237,13 +265,13 @@ class FaultInjector:
         """Arm *faults*, beside those armed already, until the scope ends."""
         armed = tuple(each.fault for each in self.facts())
         require_faults((*armed, *faults))
-        choose(self._options["engine"])
+        engine = engine_for(self._options["engine"], (*armed, *faults))
         if self._watch is not None and self._watch.iterators:
             message = f"{faults!r} come too late: workers were started. Arm every fault before that"
             raise InvalidArgumentError(message)
         self._scope.close()
         self._injection, self._watch = self._scope.enter_context(
-            arm(*armed, *faults, seed=self._options["seed"])
+            arm(*armed, *faults, engine=engine, seed=self._options["seed"])
         )
         return ArmedFaults(self, range(len(armed), len(armed) + len(faults)))
 

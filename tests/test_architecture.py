@@ -34,21 +34,26 @@ PACKAGE_IMPORTS = {
         "_engine._substitute _engine._target _engine._worker_state faults"
     ),
     "_engine._arm": (
-        "_engine _engine._announce _engine._bpf _engine._channel _engine._linux _engine._paths "
-        "_engine._plan"
+        "_engine _engine._announce _engine._armed _engine._filter _engine._posting "
+        "_engine._python._worker"
     ),
+    "_engine._armed": "_engine._channel _engine._linux",
     "_engine._bpf": "_engine._linux",
+    "_engine._brought": "",
     "_engine._channel": "",
-    "_engine._client": "_engine._arm _engine._channel _engine._plan exceptions",
+    "_engine._client": "_engine._channel _engine._plan _engine._posting exceptions",
     "_engine._delays": "",
     "_engine._exhaustion": "_engine._plan _engine._target faults",
+    "_engine._filter": (
+        "_engine._armed _engine._bpf _engine._brought _engine._channel _engine._linux "
+        "_engine._paths _engine._posting"
+    ),
     "_engine._gates": "",
     "_engine._held": (
         "_engine._plan _engine._substitute _engine._target _engine._worker_state faults"
     ),
     "_engine._iterator": (
-        "_engine._announce _engine._arm _engine._client _engine._exhaustion _engine._plan "
-        "exceptions"
+        "_engine._arm _engine._armed _engine._client _engine._exhaustion _engine._plan exceptions"
     ),
     "_engine._linux": "",
     "_engine._listener": "_engine._linux _engine._target",
@@ -58,13 +63,14 @@ PACKAGE_IMPORTS = {
     ),
     "_engine._paths": "",
     "_engine._plan": "_engine._paths faults faults._workers",
+    "_engine._posting": "_engine._channel _engine._plan",
     "_engine._probe": "_engine._bpf _engine._linux",
     "_engine._python": "",
     "_engine._python._acts": "_engine._substitute",
     "_engine._python._calls": "_engine._python._files",
     "_engine._python._files": "_engine._python._acts _engine._python._stand_in exceptions",
     "_engine._python._inherited": (
-        "_engine._python._acts _engine._python._files _engine._python._stand_in"
+        "_engine._brought _engine._python._acts _engine._python._files _engine._python._stand_in"
     ),
     "_engine._python._objects": "_engine._python._calls _engine._python._files",
     "_engine._python._patch": (
@@ -76,6 +82,10 @@ PACKAGE_IMPORTS = {
     ),
     "_engine._python._stand_in": "_engine._substitute",
     "_engine._python._sweep": "",
+    "_engine._python._worker": (
+        "_engine._armed _engine._channel _engine._plan _engine._posting _engine._python._patch "
+        "_engine._python._schedule"
+    ),
     "_engine._reads": "_engine._linux _engine._target",
     "_engine._rendezvous": "_engine._delays",
     "_engine._sizes": "_engine._linux _engine._target",
@@ -83,16 +93,18 @@ PACKAGE_IMPORTS = {
     "_engine._supervisor": (
         "_engine._answers _engine._answers_to_reads _engine._channel _engine._delays "
         "_engine._gates _engine._held _engine._linux _engine._listener _engine._onset "
-        "_engine._plan _engine._rendezvous _engine._substitute _engine._target "
+        "_engine._plan _engine._rendezvous _engine._substitute _engine._target _engine._told "
         "_engine._worker_state"
     ),
+    "_engine._supervisor_main": "_engine._channel _engine._plan _engine._supervisor",
     "_engine._target": "_engine._linux",
+    "_engine._told": "_engine._gates _engine._worker_state faults",
     "_engine._worker_state": (
         "_engine._alterations _engine._channel _engine._listener _engine._plan _engine._target"
     ),
     "_evidence": "_clarity _oracle outcomes verdicts",
     "_facts": "_clarity faults outcomes",
-    "_item": "_options conformance verdicts",
+    "_item": "_engine _options conformance verdicts",
     "_options": "_arguments _engine exceptions",
     "_oracle": "_clarity outcomes verdicts",
     "_reproduce": "",
@@ -277,7 +289,7 @@ def test_what_runs_elsewhere_reaches_no_judgement(module):
 
 def test_supervisor_starts_without_torch():
     """The process that answers calls is started often: it must be light."""
-    reached = _reachable("_engine._supervisor", into_functions=True)
+    reached = _reachable("_engine._supervisor_main", into_functions=True)
 
     assert set() == {each for module in reached for each in _third_party(module)}
 

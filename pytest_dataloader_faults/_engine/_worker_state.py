@@ -35,13 +35,17 @@ class WorkerState:
     """Counters, followed descriptors and place in the epoch of one worker process."""
 
     def __init__(
-        self, hello: dict[str, Any], channel: Channel, listener: Listener, plan: Plan
+        self, hello: dict[str, Any], channel: Channel, listener: Listener | None, plan: Plan
     ) -> None:
         self.id: int = hello["worker"]
         self.loader: int = hello["loader"]
         self.pid: int = hello["pid"]
         self.channel = channel
-        self.listener = listener
+        self._listener = listener
+        self.brake: int | None = None
+        """What reads that hang wait for where the python engine is, which has no listener."""
+        self.refused: list[str] = []
+        """Why faults that were due there could not happen."""
         self.tallies = Tallies(plan, self.id)
         self.low = plan.needs.low
         self.followed: dict[int, Followed] = {}
@@ -57,8 +61,14 @@ class WorkerState:
         self.remains: list[str] = []
         """Files of shared memory that nobody will remove once their making has failed."""
         self.unreached: Counter[str] = Counter()
-        self._numbers = range(hello["base"], hello["limit"])
+        self._numbers = range(hello.get("base", 0), hello.get("limit", 0))
         self._next = 0
+
+    @property
+    def listener(self) -> Listener:
+        """Where its system calls come from."""
+        assert self._listener is not None
+        return self._listener
 
     def begin(self, epoch: int, nth: int) -> None:
         """The *nth* fetch of *epoch* begins."""
@@ -123,6 +133,12 @@ class WorkerState:
         except FileNotFoundError:
             still = False
         return followed if still else None
+
+    def is_gone(self, call: Call | None, error: Exception) -> bool:
+        """The process died while it was looked at: then there is nothing to inject into."""
+        if call is None:
+            return isinstance(error, (ProcessLookupError, ConnectionError))
+        return not self.listener.is_waiting(call)
 
     def let_be(self, number: int) -> None:
         """Give up our own descriptor of *number*; what can be told without it still is."""

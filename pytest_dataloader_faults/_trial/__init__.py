@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults import _arguments, exceptions
-from pytest_dataloader_faults._engine import choose, fork
+from pytest_dataloader_faults._engine import fork
 from pytest_dataloader_faults._reproduce import plain
 from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.injection import require_faults
+from pytest_dataloader_faults.injection import engine_for, require_faults
 from pytest_dataloader_faults.outcomes import Outcome, Reference
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def run_trial(
         epochs: Passes under the faults. The first error ends them.
         deadline: Seconds, for everything; enforced from outside.
         seed: Of the samplers and workers.
-        engine: ``"auto"`` or ``"kernel"``.
+        engine: ``"auto"``, ``"kernel"`` or ``"python"``.
 
     Returns:
         Facts only; ``outcome.judge(reference)`` gives the verdict.
@@ -67,11 +67,12 @@ def observe(
     changes: Mapping[str, Any],
     deadline: float,
     seed: int,
+    engine: str,
     faults: tuple[Fault, ...] = (),
     watch_files: bool = False,
 ) -> Outcome:
     """``run_trial`` as the battery needs it: *changes* overrule even a ready loader's options."""
-    asked = _asked(faults, {**(loader or {}), **changes}, 1, deadline, seed, "auto")
+    asked = _asked(faults, {**(loader or {}), **changes}, 1, deadline, seed, engine)
     return _outcome(
         asked, make_dataset, loader, changes, watch_files=watch_files, needs_workers=True
     )
@@ -111,7 +112,8 @@ def _asked(
     """The request, checked, as an outcome that has no facts yet."""
     require_faults(faults)
     _arguments.check(epochs=epochs, deadline=deadline, seed=seed)
-    return Outcome(tuple(faults), plain(loader or {}), epochs, seed, deadline, choose(engine))
+    chosen = engine_for(engine, faults)
+    return Outcome(tuple(faults), plain(loader or {}), epochs, seed, deadline, chosen)
 
 
 def _outcome(
@@ -129,6 +131,7 @@ def _outcome(
     job = Job(
         make_dataset,
         asked.schedule,
+        asked.engine,
         loader,
         changes,
         asked.epochs,

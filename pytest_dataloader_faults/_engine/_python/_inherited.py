@@ -7,26 +7,23 @@ mappings made earlier are not: reads by them go unseen, which is told.
 from __future__ import annotations
 
 import os
-import stat
-from collections.abc import Iterator
 
+from pytest_dataloader_faults._engine._brought import held_files, mapped_files
 from pytest_dataloader_faults._engine._python._acts import Closed, Stranger, Substitute
 from pytest_dataloader_faults._engine._python._files import Files
 from pytest_dataloader_faults._engine._python._stand_in import altered_copy, stranger
-
-_STANDARD_STREAMS = (0, 1, 2)
 
 
 def take_over(files: Files) -> None:
     """Close, exchange and follow what is open already, where the system can list it."""
     decide = files.decide
     for fd, path in _held(files):
-        if decide.leaves_alone(path) or not _exchange(files, fd, path):
+        if not _exchange(files, fd, path):
             continue
         files.follow(fd, path)
         if decide.judges_reads(path):
             decide.unreached("inherited descriptor")
-    for path in _mapped():
+    for path in sorted(_mapped()):
         if decide.means(path) or (not decide.leaves_alone(path) and decide.judges_reads(path)):
             decide.unreached("inherited mapping")
 
@@ -55,28 +52,15 @@ def _replace(files: Files, fd: int, other: int) -> None:
     system.close(other)
 
 
-def _held(files: Files) -> Iterator[tuple[int, str]]:
-    system = files.system
+def _held(files: Files) -> list[tuple[int, str]]:
     try:
-        names = system.listdir("/proc/self/fd")
-    except OSError:
-        return
-    for fd in sorted(map(int, names)):
-        try:
-            path = system.readlink(f"/proc/self/fd/{fd}")
-            regular = stat.S_ISREG(system.fstat(fd).st_mode)
-        except OSError:  # The one that listed the folder.
-            continue
-        if fd in _STANDARD_STREAMS or path.endswith(" (deleted)"):
-            continue  # Where a test's output goes is no dataset's, and the other has no name.
-        if regular and path.startswith("/"):
-            yield fd, path
+        return list(held_files(lambda path: not files.decide.leaves_alone(path)))
+    except OSError:  # There is no /proc.
+        return []
 
 
 def _mapped() -> set[str]:
     try:
-        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as lines:
-            paths = {line.rstrip("\n").split(maxsplit=5)[-1] for line in lines}
+        return {each.path for each in mapped_files()}
     except OSError:
         return set()
-    return {path for path in paths if path.startswith("/")}

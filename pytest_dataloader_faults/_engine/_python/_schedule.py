@@ -74,7 +74,7 @@ class Schedule:
         self._changed: set[str] = set()
         self._unreached: Counter[str] = Counter()
         self._sizes = any(isinstance(each.fault, TruncatedFile) for each in tallies.all)
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
 
     def leaves_alone(self, path: str) -> bool:
         """The system's, packages' and code files, unless a glob names their folder."""
@@ -90,7 +90,7 @@ class Schedule:
 
     def opened(self, path: str, size: int | None, *, reads: bool) -> list[Act]:
         """OpenError comes first; the content of a file that is not there has no faults."""
-        with self._lock:
+        with self.lock:
             if size is not None:
                 self._count(path, _OPENS)
             if (failing := self._due(OpenError, path, OPEN)) is not None:
@@ -101,24 +101,24 @@ class Schedule:
 
     def inherited(self, path: str, size: int) -> list[Act]:
         """Its content is as of a file that is opened."""
-        with self._lock:
+        with self.lock:
             return self._exchanged(path, size, *EXCHANGED)
 
     def looked_at(self, path: str, size: int) -> list[Act]:
         """A shorter file has a smaller size. The kernel engine looks where a fault makes one so."""
-        with self._lock:
+        with self.lock:
             return self._altered(path, size, STAT, sizes=True) if self._sizes else []
 
     def exhausted(self, path: str) -> None:
         """The limit is a real one, and what it does is only written down."""
-        with self._lock:
+        with self.lock:
             for tally in self._tallies.of(DescriptorExhaustion) if self.armed else ():
                 tally.reached += 1
                 self._fire(tally, OPEN, path)
 
     def read(self, reading: Reading) -> list[Act]:
         """Count it; fail it, or make it short, if it is its turn, and late besides."""
-        with self._lock:
+        with self.lock:
             if not self.armed:
                 return []
             is_known = reading.call in (*_INTO_BUFFERS, MAP)
@@ -162,7 +162,7 @@ class Schedule:
 
     def unreached(self, what: str, count: int = 1) -> None:
         """Keep the count."""
-        with self._lock:
+        with self.lock:
             self._unreached[what] += count
 
     def _exchanged(self, path: str, size: int, close: str, cut: str) -> list[Act]:
@@ -200,7 +200,7 @@ class Schedule:
 
     def news(self) -> dict[str, Any]:
         """The counters as they are now; of files, those that have changed since it was asked."""
-        with self._lock:
+        with self.lock:
             changed, self._changed = self._changed, set()
             return {
                 "files": {path: list(self._files[path]) for path in sorted(changed)},
