@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import re
 import signal
-from collections import Counter
 from collections.abc import Iterator
 
 from pytest_dataloader_faults._clarity import messages
+from pytest_dataloader_faults._facts import beyond_reach
 from pytest_dataloader_faults._oracle import Judgement
 from pytest_dataloader_faults.outcomes import FaultFacts, Firing, Outcome
 from pytest_dataloader_faults.verdicts import Verdict
@@ -57,8 +57,7 @@ def _about_fault(each: FaultFacts) -> Iterator[str]:
 
 
 def _about_engine(outcome: Outcome) -> str:
-    unreached = sum((Counter(each.unreached) for each in outcome.workers), Counter[str]())
-    listed = ", ".join(f"{what} ({count})" for what, count in sorted(unreached.items()))
+    listed = beyond_reach(outcome.workers)
     sees = "engine: python, which sees only what Python code opens and reads"
     return f"{sees}; beyond its reach: {listed}" if listed else sees
 

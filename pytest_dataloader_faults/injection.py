@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults import _arguments
 from pytest_dataloader_faults._engine import choose
-from pytest_dataloader_faults._facts import facts_from
+from pytest_dataloader_faults._facts import beyond_reach, facts_from
 from pytest_dataloader_faults.exceptions import (
     FaultNotFiredError,
     InjectionError,
@@ -94,10 +93,9 @@ class Injection:
 
 def _unseen(workers: tuple[WorkerFacts, ...]) -> str:
     """What the python engine may have missed."""
-    unreached = sum((Counter(each.unreached) for each in workers), Counter[str]())
-    listed = ", ".join(f"{what} ({count})" for what, count in sorted(unreached.items()))
     reads = "The python engine sees only what Python code opens and reads"
-    return f" {reads}; beyond its reach: {listed or 'nothing that it knows of'}"
+    listed = beyond_reach(workers) or "nothing that it knows of"
+    return f" {reads}; beyond its reach: {listed}"
 
 
 def _instead(fault: FaultFacts, workers: tuple[WorkerFacts, ...]) -> str:

@@ -102,7 +102,7 @@ PACKAGE_IMPORTS = {
     "_engine._worker_state": (
         "_engine._alterations _engine._channel _engine._listener _engine._plan _engine._target"
     ),
-    "_evidence": "_clarity _oracle outcomes verdicts",
+    "_evidence": "_clarity _facts _oracle outcomes verdicts",
     "_facts": "_clarity faults outcomes",
     "_item": "_engine _options conformance verdicts",
     "_options": "_arguments _engine exceptions",

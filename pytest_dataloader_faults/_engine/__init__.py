@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import signal
-import sys
 import warnings
 
 from pytest_dataloader_faults.exceptions import EngineUnavailableError, InvalidArgumentError
@@ -70,8 +69,12 @@ def unavailable() -> str | None:
 
 
 def is_portable() -> bool:
-    """Whether the python engine can run here: its supervisor is that of the kernel engine."""
-    return sys.platform == "linux"
+    """Whether the python engine can run here: its supervisor needs pidfd_open(2) of Linux."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return True
 
 
 def choose(engine: str) -> str:

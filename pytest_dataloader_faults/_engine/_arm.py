@@ -23,13 +23,18 @@ _FEEDER_SECONDS = 1.0
 """Past this it waits for the loader to read, which is no C++ of torch's, so it may be unwound."""
 
 
-def arm(posting: Posting, worker: int, loader: int) -> Armed:
-    """Have the faults of *posting* befall this process from now on."""
-    if posting.engine == "python":
+def way_of(engine: str) -> Callable[[Posting, int, int], Armed]:
+    """How *engine* arms. Asked before the fork, too: a worker should not have to import it."""
+    if engine == "python":
         from pytest_dataloader_faults._engine._python._worker import arm as arm_by
     else:
         from pytest_dataloader_faults._engine._filter import arm as arm_by
-    armed = arm_by(posting, worker, loader)
+    return arm_by
+
+
+def arm(posting: Posting, worker: int, loader: int) -> Armed:
+    """Have the faults of *posting* befall this process from now on."""
+    armed = way_of(posting.engine)(posting, worker, loader)
     announce_fetches(armed, samples=posting.plan.needs.samples)
     return armed
 

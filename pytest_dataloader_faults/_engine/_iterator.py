@@ -19,7 +19,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from pytest_dataloader_faults._engine._arm import ArmWorker, arm
+from pytest_dataloader_faults._engine._arm import ArmWorker, arm, way_of
 from pytest_dataloader_faults._engine._armed import Armed
 from pytest_dataloader_faults._engine._client import Link
 from pytest_dataloader_faults._engine._exhaustion import Exhaustion
@@ -46,6 +46,7 @@ class Watch:
         self._armed_process: int | None = None
         self._armed: Armed | None = None
         self._making = False
+        way_of(link.posting.engine)
 
     def iterator(self, loader: DataLoader[Any], make: _Make) -> Any:
         """What ``iter(loader)`` gives in this scope, where *make* makes it elsewhere."""
