@@ -294,6 +294,14 @@ def test_supervisor_starts_without_torch():
     assert set() == {each for module in reached for each in _third_party(module)}
 
 
+def test_the_python_engine_needs_nothing_of_the_kernels():
+    """Its worker loads no system call numbers, which not every machine has."""
+    reached = _reachable("_engine._python._worker", into_functions=False)
+    reached |= _reachable("_engine._arm", into_functions=False)
+
+    assert set() == reached & {"_engine._linux", "_engine._bpf", "_engine._target"}
+
+
 def test_imports_have_no_cycle():
     """Modules can be read from the bottom up; packages count as imported by what is in them."""
     graph = {

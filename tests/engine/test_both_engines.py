@@ -259,6 +259,28 @@ def test_what_is_read_in_c_is_told_where_no_fault_fired(arrays):
         assert 4 == len(epoch(alone(InC(arrays))).batches)
 
 
+def test_what_a_forked_child_meets_is_not_told(folder):
+    """It meets the fault, by a count of its own; its word would be taken for the worker's."""
+    path = str(folder / "05.rec")
+    with inject(ReadError("*.rec"), engine="python", require_fired=False) as injection:
+        (result,) = epoch(alone(Tries([path], _in_a_child))).batches
+    assert (errno.EIO, 0, 0) == (result.gave, injection.fired, injection.reached)
+    (worker,) = injection.workers
+    assert [1] == [count for what, count in worker.unreached.items() if what.startswith("fork in")]
+
+
+def _in_a_child(path):
+    child = os.fork()
+    if not child:
+        try:
+            with open(path, "rb") as file:
+                file.read()
+        except OSError as error:
+            os._exit(error.errno or 0)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
 def test_a_trial_is_repeated_by_the_same_engine(folder):
     """The line says so."""
     outcome = run_trial(lambda: Records(folder), engine="python")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pytest_dataloader_faults import Contract, Outcome, Verdict, run_trial
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults._evidence import explain
-from pytest_dataloader_faults.outcomes import Pass
+from pytest_dataloader_faults.outcomes import Pass, WorkerFacts
 from support.facts import EIO, KILLED, fired, map_reference, ordinary, raised, unfired
 from support.generated import contracts, outcomes, references
 
@@ -32,6 +32,18 @@ def test_text_begins_with_the_verdict_and_ends_with_how_to_repeat_it():
 
     assert lines[0].startswith("failed_cleanly: OSError came in time")
     assert f"  reproduce: {HOW}" == lines[-1]
+
+
+def test_text_names_the_python_engine_and_what_it_has_not_seen():
+    """Over all workers. The kernel engine goes without saying."""
+    workers = [WorkerFacts(id_, 100 + id_, 1, {}, {"dup in a.b": 2}) for id_ in (0, 1)]
+    outcome = replace(ordinary(FAILED, fired(EIO)), workers=tuple(workers))
+
+    assert "engine:" not in _explained(outcome)
+    text = _explained(replace(outcome, engine="python"))
+    sees = "engine: python, which sees only what Python code opens and reads"
+    assert f"  {sees}; beyond its reach: dup in a.b (4)\n" in text
+    assert f"  {sees}\n" in _explained(replace(outcome, engine="python", workers=()))
 
 
 def test_text_names_fault_worker_fetch_and_path():
