@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator
 
 from pytest_dataloader_faults._clarity import messages
+from pytest_dataloader_faults._facts import beyond_reach
 from pytest_dataloader_faults._oracle import Judgement
 from pytest_dataloader_faults.outcomes import FaultFacts, Firing, Outcome
 from pytest_dataloader_faults.verdicts import Verdict
@@ -28,9 +29,10 @@ def explain(outcome: Outcome, judgement: Judgement, reproduce: str) -> str:
 def _evidence(outcome: Outcome, judgement: Judgement) -> Iterator[str]:
     for each in outcome.faults:
         yield from _about_fault(each)
-    if outcome.unreached:
-        counts = ", ".join(f"{what} ({n})" for what, n in sorted(outcome.unreached.items()))
-        yield f"hidden from the engine: {counts}"
+    if outcome.engine == "python":
+        yield "engine: python, which sees only what Python code opens and reads"
+    if hidden := beyond_reach(outcome.workers):
+        yield f"hidden from the engine: {hidden}"
     yield _about_delivery(outcome)
     if outcome.exception is not None:
         yield from _about_exception(outcome.exception.text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -24,6 +25,12 @@ def facts_from(
         for index, fault in enumerate(faults)
     )
     return facts, tuple(WorkerFacts.from_report(each) for each in workers)
+
+
+def beyond_reach(workers: Iterable[WorkerFacts]) -> str:
+    """What the engine has not seen of the files that matter, and how often; empty if nothing."""
+    unreached = sum((Counter(each.unreached) for each in workers), Counter[str]())
+    return ", ".join(f"{what} ({count})" for what, count in sorted(unreached.items()))
 
 
 def _facts_of(fault: Fault, parts: list[dict[str, Any]], errors: list[str]) -> FaultFacts:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pytest_dataloader_faults._engine import choose
 from pytest_dataloader_faults._options import Settings, command_line
 from pytest_dataloader_faults._victims import Files
 from pytest_dataloader_faults.conformance import Battery, CheckResult
@@ -45,11 +46,18 @@ class FaultCheck:
             engine=self._settings.engine,
         )
         expected = (self._settings.expected_failures or {}).get(self.name)
-        how = f"pytest {shlex.quote(_from_here(self._node))} {command_line(self._node.config)}"
+        how = f"pytest {shlex.quote(_from_here(self._node))} {self._options()}"
         result = battery.check(self.name, expected=expected, how=how.rstrip())
         self._node.user_properties.append(("dataloader_faults_verdict", str(result.verdict)))
         _tell(result)
         return result
+
+    def _options(self) -> str:
+        """Those that were given, and the engine where it was only chosen for want of another."""
+        given = command_line(self._node.config)
+        if self._settings.engine == "auto" and choose("auto") == "python":
+            given = f"{given} --dataloader-faults-engine=python".lstrip()
+        return given
 
     def require_called(self) -> None:
         """A check that was never asked has shown nothing."""

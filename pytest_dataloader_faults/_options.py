@@ -60,7 +60,8 @@ _OPTIONS = {
         _engine,
         f"one of {', '.join(ENGINES)}",
         "auto",
-        "how faults are made: auto (skip where this machine cannot) or kernel (fail there)",
+        "how faults are made: auto (kernel, else python), kernel (fail where this machine cannot)"
+        " or python (Python-level reads only)",
     ),
     "deadline": _Option(
         _seconds,

@@ -107,7 +107,7 @@ class Battery:
         seed: int = 0,
         engine: str = "auto",
     ) -> None:
-        choose(engine)
+        self._engine = choose(engine)
         _arguments.check(make_dataset=make_dataset, deadline=deadline, seed=seed, contract=contract)
         self._make_dataset = make_dataset
         self._files = globs_of(files)
@@ -132,9 +132,9 @@ class Battery:
         if self._broken and name != "workers-agree":
             return _not_applicable(name, self._broken, expected)
         plan = check.plan(self._recon)
-        if isinstance(plan, Unsuitable):
-            return _not_applicable(name, plan.reason, expected)
-        outcome = self._outcome(check, plan)
+        outcome = plan if isinstance(plan, Unsuitable) else self._outcome(check, plan)
+        if isinstance(outcome, Unsuitable):
+            return _not_applicable(name, outcome.reason, expected)
         if reason := check.moot(self._recon, outcome):
             return _not_applicable(name, reason, expected)
         judgement = self._judge(outcome, self._contract)
@@ -148,11 +148,17 @@ class Battery:
             name, judgement.verdict, judgement.passed, text, outcome, expected=expected
         )
 
-    def _outcome(self, check: Check, plan: tuple[Any, ...]) -> Outcome:
+    def _outcome(self, check: Check, plan: tuple[Any, ...]) -> Outcome | Unsuitable:
+        """What comes of it; unsuitable where the python engine cannot make it happen."""
         if check.name == "workers-agree":
             return self._control
         changes = {**self._changes, **check.changes}
-        return self._observe(changes, faults=plan, touch=check.touch, watch_files=check.touch)
+        try:
+            return self._observe(changes, faults=plan, touch=check.touch, watch_files=check.touch)
+        except InvalidArgumentError as error:
+            if self._engine != "python":
+                raise
+            return Unsuitable(str(error))
 
     def _look(self) -> Recon:
         """Recon: the reference, then one epoch with workers and no fault."""
@@ -200,6 +206,7 @@ class Battery:
             changes=changes,
             deadline=self._deadline,
             seed=self._seed,
+            engine=self._engine,
             **options,
         )
 
@@ -208,7 +215,9 @@ class Battery:
         parts += [f"files={self._files!r}"] if self._files != EVERY_FILE else []
         parts += [f"loader={code(plain(self._loader))}"] if self._loader else []
         parts += [f"contract={self._contract!r}"] if self._contract != Contract() else []
-        return f"check_dataset({', '.join(parts)}, deadline={self._deadline}, seed={self._seed})"
+        parts += [f"deadline={self._deadline}", f"seed={self._seed}"]
+        parts += ["engine='python'"] if self._engine == "python" else []
+        return f"check_dataset({', '.join(parts)})"
 
 
 def _not_applicable(name: str, reason: str, expected: str | None) -> CheckResult:
@@ -250,7 +259,7 @@ def check_dataset(
         expected_failures: ``{check: reason}``; one of these that passes is a failure.
         deadline: Seconds for each trial.
         seed: Of the samplers and workers.
-        engine: ``"auto"`` or ``"kernel"``.
+        engine: ``"auto"``, ``"kernel"`` or ``"python"``.
         on_fail: ``"raise"`` at the first failure, ``"warn"`` of each, or None.
 
     Returns:

@@ -13,19 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults import _arguments
 from pytest_dataloader_faults._engine import choose
-from pytest_dataloader_faults._facts import facts_from
+from pytest_dataloader_faults._facts import beyond_reach, facts_from
 from pytest_dataloader_faults.exceptions import (
     FaultNotFiredError,
     InjectionError,
     InvalidArgumentError,
 )
-from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.faults import Fault, SharedMemoryExhaustion
 from pytest_dataloader_faults.outcomes import FaultFacts, Outcome, WorkerFacts
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = ("ArmedFaults", "FaultInjector", "Injection", "inject")
+
+_PYTHON = "The python engine sees only what Python code opens and reads"
 
 
 class Injection:
@@ -35,9 +37,10 @@ class Injection:
     asked for at each access.
     """
 
-    def __init__(self, faults: tuple[Fault, ...]) -> None:
+    def __init__(self, faults: tuple[Fault, ...], engine: str) -> None:
         self._faults = tuple(FaultFacts(fault) for fault in faults)
         self._workers: tuple[WorkerFacts, ...] = ()
+        self._engine = engine
         self.errors: list[str] = []
         self._link: Any = None
         self._exhaustion: Any = None
@@ -85,7 +88,9 @@ class Injection:
 
     def unfired(self) -> str | None:
         """What was reached in place of the first fault that did not happen, if there is one."""
-        return next((_instead(each, self.workers) for each in self.faults if not each.fired), None)
+        unfired = (_instead(each, self.workers) for each in self.faults if not each.fired)
+        text = next(unfired, None)
+        return f"{text}. {_PYTHON}" if text and self._engine == "python" else text
 
 
 def _instead(fault: FaultFacts, workers: tuple[WorkerFacts, ...]) -> str:
@@ -103,8 +108,8 @@ def _instead(fault: FaultFacts, workers: tuple[WorkerFacts, ...]) -> str:
     fetches = ", ".join(f"worker {each.worker} made {each.fetches} fetches" for each in workers)
     shown = "\n  ".join([*files[:10], *([f"... and {len(files) - 10} more"] if files[10:] else [])])
     opened = f"the workers opened\n  {shown}" if files else "the workers opened no data file"
-    hidden = {what for worker in workers for what in worker.unreached}
-    more = f"; hidden from the engine: {', '.join(sorted(hidden))}" if hidden else ""
+    hidden = beyond_reach(workers)
+    more = f"; hidden from the engine: {hidden}" if hidden else ""
     return f"{text}: nothing it is about was met. {fetches}; {opened}{more}"
 
 
@@ -117,7 +122,7 @@ def inject(
     Args:
         *faults: What is to happen; see ``pytest_dataloader_faults.faults``.
         seed: Of the faults with a ``probability``.
-        engine: ``"auto"`` or ``"kernel"``.
+        engine: ``"auto"``, ``"kernel"`` or ``"python"``.
         require_fired: Raise at the end if one of *faults* never happened.
 
     Yields:
@@ -131,8 +136,7 @@ def inject(
     """
     _arguments.check(seed=seed)
     require_faults(faults)
-    choose(engine)
-    with arm(*faults, seed=seed) as (injection, _watch):
+    with arm(*faults, engine=engine_for(engine, faults), seed=seed) as (injection, _watch):
         yield injection
     if require_fired and (unfired := injection.unfired()):
         raise FaultNotFiredError(unfired)
@@ -141,6 +145,7 @@ def inject(
 @contextlib.contextmanager
 def arm(
     *faults: Fault,
+    engine: str,
     seed: int = 0,
     watch_files: bool = False,
     here: bool = False,
@@ -156,9 +161,9 @@ def arm(
     from pytest_dataloader_faults._engine._iterator import Watch, watched
     from pytest_dataloader_faults._engine._plan import Plan
 
-    injection = Injection(faults)
+    injection = Injection(faults, engine)
     plan = Plan(faults, watch_files, seed)
-    link = Link(plan, stacks, black_box)
+    link = Link(plan, engine, stacks, black_box)
     injection._link = link
     watch = Watch(link, plan, injection._note, here=here)
     injection._exhaustion = watch.exhaustion
@@ -168,11 +173,14 @@ def arm(
     finally:
         injection._link = None
         watch.end_failed()
+        watch.disarm()
         try:
             report = link.report(finish=True)
         finally:
             link.close()
         injection._take(report)
+        if report["refused"]:
+            raise InvalidArgumentError(report["refused"][0])
         if report["errors"]:
             raise InjectionError("an injection failed:\n" + "\n".join(report["errors"]))
 
@@ -183,6 +191,19 @@ def require_faults(faults: tuple[Fault, ...]) -> None:
         if not isinstance(fault, Fault):
             message = f"{fault!r} is no fault. Give faults, such as ReadError('*.jpg')"
             raise InvalidArgumentError(message)
+
+
+def engine_for(engine: str, faults: tuple[Fault, ...]) -> str:
+    """The engine to take for *engine*; raises where it cannot make *faults* happen."""
+    chosen = choose(engine)
+    for fault in faults if chosen == "python" else ():
+        if isinstance(fault, SharedMemoryExhaustion):
+            message = (
+                f"{fault!r}: the python engine cannot make it happen, since torch reserves shared"
+                " memory in C++. Use engine='kernel'"
+            )
+            raise InvalidArgumentError(message)
+    return chosen
 
 
 class ArmedFaults:
@@ -240,13 +261,13 @@ class FaultInjector:
         """Arm *faults*, beside those armed already, until the scope ends."""
         armed = tuple(each.fault for each in self.facts())
         require_faults((*armed, *faults))
-        choose(self._options["engine"])
+        engine = engine_for(self._options["engine"], (*armed, *faults))
         if self._watch is not None and self._watch.iterators:
             message = f"{faults!r} come too late: workers were started. Arm every fault before that"
             raise InvalidArgumentError(message)
         self._scope.close()
         self._injection, self._watch = self._scope.enter_context(
-            arm(*armed, *faults, seed=self._options["seed"])
+            arm(*armed, *faults, engine=engine, seed=self._options["seed"])
         )
         return ArmedFaults(self, range(len(armed), len(armed) + len(faults)))
 

@@ -273,7 +273,9 @@ class Outcome:
         parts = ["make_dataset", *map(repr, self.schedule), f"loader={code(self.loader)}"]
         if self.epochs != 1:
             parts.append(f"epochs={self.epochs}")
-        return f"run_trial({', '.join(parts)}, deadline={self.deadline}, seed={self.seed})"
+        parts += [f"deadline={self.deadline}", f"seed={self.seed}"]
+        parts += ["engine='python'"] if self.engine == "python" else []
+        return f"run_trial({', '.join(parts)})"
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data for JSON."""

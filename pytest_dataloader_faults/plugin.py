@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_dataloader_faults import _options
-from pytest_dataloader_faults._engine import start_probe, unavailable
+from pytest_dataloader_faults._engine import is_portable, start_probe, unavailable
 from pytest_dataloader_faults._options import Settings
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
@@ -57,11 +57,14 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from error
 
 
-def pytest_report_header() -> str:
-    """Which engine there is, and why not where there is none."""
-    reason = unavailable()
+def pytest_report_header(config: pytest.Config) -> str:
+    """Which engine is taken, and why not the kernel's."""
+    asked = _options.settings_for(config, ()).engine == "python"
+    reason = "as asked for" if asked else unavailable()
     if reason is None:
         return f"dataloader-faults: kernel engine, Linux {os.uname().release}"
+    if is_portable():
+        return f"dataloader-faults: python engine (Python-level reads only): {reason}"
     return f"dataloader-faults: no engine, tests that need one are skipped: {reason}"
 
 
@@ -110,9 +113,9 @@ def _settings(request: pytest.FixtureRequest) -> Settings:
         wrong = str(error)
     if wrong:  # Not above: the report would show both errors.
         pytest.fail(wrong, pytrace=False)
-    reason = unavailable()
+    reason = None if settings.engine != "kernel" and is_portable() else unavailable()
     if reason is not None and settings.engine == "auto":
-        pytest.skip(f"the kernel engine cannot run here: {reason}")
+        pytest.skip(f"no engine can run here: {reason}")
     if reason is not None:
         pytest.fail(f"engine={settings.engine!r} cannot run here: {reason}", pytrace=False)
     return settings

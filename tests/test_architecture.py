@@ -23,6 +23,7 @@ PACKAGE_IMPORTS = {
     "_battery": "_engine._paths exceptions faults outcomes",
     "_clarity": "faults",
     "_engine": "_engine._probe exceptions",
+    "_engine._alterations": "_engine._plan _engine._substitute faults",
     "_engine._announce": "",
     "_engine._answers": (
         "_engine._answers_to_reads _engine._bpf _engine._linux _engine._paths _engine._sizes "
@@ -33,21 +34,26 @@ PACKAGE_IMPORTS = {
         "_engine._substitute _engine._target _engine._worker_state faults"
     ),
     "_engine._arm": (
-        "_engine _engine._announce _engine._bpf _engine._channel _engine._linux _engine._paths "
-        "_engine._plan"
+        "_engine _engine._announce _engine._armed _engine._filter _engine._posting "
+        "_engine._python._worker"
     ),
+    "_engine._armed": "_engine._channel _engine._linux",
     "_engine._bpf": "_engine._linux",
+    "_engine._brought": "",
     "_engine._channel": "",
-    "_engine._client": "_engine._arm _engine._channel _engine._plan exceptions",
+    "_engine._client": "_engine._channel _engine._plan _engine._posting exceptions",
     "_engine._delays": "",
     "_engine._exhaustion": "_engine._plan _engine._target faults",
+    "_engine._filter": (
+        "_engine._armed _engine._bpf _engine._brought _engine._channel _engine._linux "
+        "_engine._paths _engine._posting"
+    ),
     "_engine._gates": "",
     "_engine._held": (
         "_engine._plan _engine._substitute _engine._target _engine._worker_state faults"
     ),
     "_engine._iterator": (
-        "_engine._announce _engine._arm _engine._client _engine._exhaustion _engine._plan "
-        "exceptions"
+        "_engine._arm _engine._armed _engine._client _engine._exhaustion _engine._plan exceptions"
     ),
     "_engine._linux": "",
     "_engine._listener": "_engine._linux _engine._target",
@@ -57,22 +63,29 @@ PACKAGE_IMPORTS = {
     ),
     "_engine._paths": "",
     "_engine._plan": "_engine._paths faults faults._workers",
+    "_engine._posting": "_engine._channel _engine._plan",
     "_engine._probe": "_engine._bpf _engine._linux",
     "_engine._python": "",
-    "_engine._python._acts": "",
+    "_engine._python._acts": "_engine._substitute",
     "_engine._python._calls": "_engine._python._files",
     "_engine._python._files": "_engine._python._acts _engine._python._stand_in exceptions",
     "_engine._python._inherited": (
-        "_engine._python._acts _engine._python._files _engine._python._stand_in"
+        "_engine._brought _engine._python._acts _engine._python._files _engine._python._stand_in"
     ),
     "_engine._python._objects": "_engine._python._calls _engine._python._files",
     "_engine._python._patch": (
         "_engine._python._acts _engine._python._calls _engine._python._files "
         "_engine._python._inherited _engine._python._objects _engine._python._sweep"
     ),
-    "_engine._python._schedule": "_engine._paths _engine._plan _engine._python._acts faults",
-    "_engine._python._stand_in": "",
+    "_engine._python._schedule": (
+        "_engine._alterations _engine._paths _engine._plan _engine._python._acts faults"
+    ),
+    "_engine._python._stand_in": "_engine._substitute",
     "_engine._python._sweep": "",
+    "_engine._python._worker": (
+        "_engine._armed _engine._channel _engine._plan _engine._posting _engine._python._patch "
+        "_engine._python._schedule"
+    ),
     "_engine._reads": "_engine._linux _engine._target",
     "_engine._rendezvous": "_engine._delays",
     "_engine._sizes": "_engine._linux _engine._target",
@@ -80,15 +93,16 @@ PACKAGE_IMPORTS = {
     "_engine._supervisor": (
         "_engine._answers _engine._answers_to_reads _engine._channel _engine._delays "
         "_engine._gates _engine._held _engine._linux _engine._listener _engine._onset "
-        "_engine._plan _engine._rendezvous _engine._substitute _engine._target "
+        "_engine._plan _engine._rendezvous _engine._substitute _engine._target _engine._told "
         "_engine._worker_state"
     ),
+    "_engine._supervisor_main": "_engine._channel _engine._plan _engine._supervisor",
     "_engine._target": "_engine._linux",
+    "_engine._told": "_engine._gates _engine._worker_state faults",
     "_engine._worker_state": (
-        "_engine._channel _engine._listener _engine._plan _engine._substitute _engine._target "
-        "faults"
+        "_engine._alterations _engine._channel _engine._listener _engine._plan _engine._target"
     ),
-    "_evidence": "_clarity _oracle outcomes verdicts",
+    "_evidence": "_clarity _facts _oracle outcomes verdicts",
     "_facts": "_clarity faults outcomes",
     "_item": "_options _victims conformance verdicts",
     "_options": "_arguments _engine exceptions",
@@ -276,9 +290,17 @@ def test_what_runs_elsewhere_reaches_no_judgement(module):
 
 def test_supervisor_starts_without_torch():
     """The process that answers calls is started often: it must be light."""
-    reached = _reachable("_engine._supervisor", into_functions=True)
+    reached = _reachable("_engine._supervisor_main", into_functions=True)
 
     assert set() == {each for module in reached for each in _third_party(module)}
+
+
+def test_the_python_engine_needs_nothing_of_the_kernels():
+    """Its worker loads no system call numbers, which not every machine has."""
+    reached = _reachable("_engine._python._worker", into_functions=False)
+    reached |= _reachable("_engine._arm", into_functions=False)
+
+    assert set() == reached & {"_engine._linux", "_engine._bpf", "_engine._target"}
 
 
 def test_imports_have_no_cycle():

@@ -9,7 +9,7 @@ import warnings
 
 from pytest_dataloader_faults.exceptions import EngineUnavailableError, InvalidArgumentError
 
-ENGINES = ("auto", "kernel")
+ENGINES = ("auto", "kernel", "python")
 STACKS_SIGNAL = getattr(signal, "SIGRTMAX", 64) - 3
 """Asks a process of a trial for the stacks of its threads; far from what anybody uses."""
 
@@ -68,14 +68,27 @@ def unavailable() -> str | None:
     return _probe[0].reason() if _probe else "it needs Linux"
 
 
+def is_portable() -> bool:
+    """Whether the python engine can run here: its supervisor needs pidfd_open(2) of Linux."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return True
+
+
 def choose(engine: str) -> str:
     """The engine to take for *engine*; raises EngineUnavailableError where there is none."""
     if engine not in ENGINES:
         allowed = ", ".join(map(repr, ENGINES))
         message = f"engine={engine!r} is not an engine. Choose one of {allowed}"
         raise InvalidArgumentError(message)
-    reason = unavailable()
-    if reason is not None:
+    reason = "asked for" if engine == "python" else unavailable()
+    if reason is None:
+        return "kernel"
+    if engine != "kernel" and is_portable():
+        return "python"
+    message = f"engine={engine!r}: no engine can run here: {unavailable()}"
+    if engine == "kernel":
         message = f"engine={engine!r}: the kernel engine cannot run here: {reason}"
-        raise EngineUnavailableError(message)
-    return "kernel"
+    raise EngineUnavailableError(message)

@@ -12,15 +12,15 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from pytest_dataloader_faults._engine._arm import Posting
 from pytest_dataloader_faults._engine._channel import Channel
 from pytest_dataloader_faults._engine._plan import Plan
+from pytest_dataloader_faults._engine._posting import Posting
 from pytest_dataloader_faults.exceptions import InjectionError
 
 _ROOT = str(Path(__file__).resolve().parents[2])
 _START = (
     "import sys; sys.path.insert(0, {root!r});"
-    "from pytest_dataloader_faults._engine._supervisor import main; main()"
+    "from pytest_dataloader_faults._engine._supervisor_main import main; main()"
 )
 _PATIENCE = 10.0
 _outliving: list[subprocess.Popen[bytes]] = []
@@ -30,7 +30,9 @@ _outliving: list[subprocess.Popen[bytes]] = []
 class Link:
     """A running supervisor, for as long as its scope lasts."""
 
-    def __init__(self, plan: Plan, stacks: str | None = None, black_box: int | None = None) -> None:
+    def __init__(
+        self, plan: Plan, engine: str, stacks: str | None = None, black_box: int | None = None
+    ) -> None:
         self._lock = threading.Lock()
         self._closed = False
         self._untold: list[dict[str, Any]] = []
@@ -44,13 +46,7 @@ class Link:
         self._channel = Channel(ours)
         ours.settimeout(_PATIENCE)
         self._ask(plan.to_dict(), "ready")
-        self.posting = Posting(
-            address,
-            self._process.pid,
-            plan.globs,
-            plan.needs,
-            stacks,
-        )
+        self.posting = Posting(address, self._process.pid, plan, engine, stacks)
 
     @property
     def pid(self) -> int:

@@ -19,8 +19,8 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from pytest_dataloader_faults._engine._announce import announce_fetches
-from pytest_dataloader_faults._engine._arm import ArmWorker, arm
+from pytest_dataloader_faults._engine._arm import ArmWorker, arm, way_of
+from pytest_dataloader_faults._engine._armed import Armed
 from pytest_dataloader_faults._engine._client import Link
 from pytest_dataloader_faults._engine._exhaustion import Exhaustion
 from pytest_dataloader_faults._engine._plan import Plan
@@ -42,10 +42,11 @@ class Watch:
         """Whether this very process may be armed, which is for good: only a trial's may."""
         self.iterators = 0
         self.failed: list[Any] = []
-        self._needs = plan.needs
         self._latest: Any = None
         self._armed_process: int | None = None
+        self._armed: Armed | None = None
         self._making = False
+        way_of(link.posting.engine)
 
     def iterator(self, loader: DataLoader[Any], make: _Make) -> Any:
         """What ``iter(loader)`` gives in this scope, where *make* makes it elsewhere."""
@@ -80,6 +81,11 @@ class Watch:
         while self.failed:
             self.failed.pop()._shutdown_workers()
 
+    def disarm(self) -> None:
+        """The scope is at its end."""
+        if self._armed is not None:
+            self._armed.disarm()
+
     def _arm_this_process(self) -> None:
         if not self.here:
             message = (
@@ -90,8 +96,7 @@ class Watch:
             raise InjectionError(message)
         if self._armed_process != os.getpid():
             self._armed_process = os.getpid()
-            armed = arm(self.link.posting, 0, self.iterators)
-            announce_fetches(armed, samples=self._needs.samples)
+            self._armed = arm(self.link.posting, 0, self.iterators)
 
 
 def _watched(iterator: Any, watch: Watch, number: int) -> Any:

@@ -48,7 +48,8 @@ class Onset:
 
     def let_go(self) -> None:
         """Tell the worker to go on."""
-        self._send(self._orders.message, self._orders.descriptors)
+        message = {**self._orders.message, "armed": self._worker.armed}
+        self._send(message, self._orders.descriptors)
 
     def _due(self) -> list[Tally[InOneWorker]]:
         tallies = self._worker.tallies.of(InOneWorker)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 _CHUNK = 1 << 22
 _IN_MEMORY = 1 << 26
-_NOTICE = b"This descriptor belongs to another file now. " * 1456
+NOTICE = b"This descriptor belongs to another file now. " * 1456
 """What is in a file that took over a number: 64 KiB of text."""
 
 
@@ -55,8 +55,8 @@ def reopen(fd: int, flags: int) -> int:
 def stranger(path: str) -> int:
     """A descriptor of a file that is as long as *path* and has nothing to do with it."""
     size = os.stat(path).st_size
-    fd = _blank(path, min(size, len(_NOTICE)))
-    os.write(fd, _NOTICE[:size])
+    fd = _blank(path, min(size, len(NOTICE)))
+    os.write(fd, NOTICE[:size])
     os.ftruncate(fd, size)
     os.lseek(fd, 0, os.SEEK_SET)
     return fd

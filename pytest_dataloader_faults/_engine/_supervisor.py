@@ -1,4 +1,4 @@
-"""The supervisor: a process of its own that answers the workers' calls [runs as that process].
+"""The supervisor: a process of its own that answers the workers' calls [runs in that process].
 
 Some facts about where it can live. A thread in the filtered process would deadlock: its own calls
 are handed over to itself. A thread in the loader's process would wait for the interpreter lock at
@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import resource
 import select
 import signal
 import socket
@@ -22,7 +21,7 @@ import sys
 import traceback
 from typing import Any
 
-from pytest_dataloader_faults._engine import _held
+from pytest_dataloader_faults._engine import _held, _told
 from pytest_dataloader_faults._engine._answers import answer
 from pytest_dataloader_faults._engine._answers_to_reads import Means
 from pytest_dataloader_faults._engine._channel import Channel
@@ -37,7 +36,7 @@ from pytest_dataloader_faults._engine._substitute import Substitutes
 from pytest_dataloader_faults._engine._target import Call, SenselessCallError
 from pytest_dataloader_faults._engine._worker_state import WorkerState
 
-_NAMES = {number: name for name, number in SYSCALLS[MACHINE].items()}
+_NAMES = {number: name for name, number in SYSCALLS.get(MACHINE, {}).items()}
 _PEER_CREDENTIALS = 12  # three C ints
 
 
@@ -65,12 +64,16 @@ class Supervisor:
     def run(self) -> None:
         """Answer until nobody is left to be answered."""
         while self.control is not None or any(worker.alive for worker in self.workers):
-            for fd, events in self._poll.poll(self.means.delays.patience()):
+            for fd, events in self._in_order(self._poll.poll(self.means.delays.patience())):
                 action = self._actions.get(fd)
                 if action is not None:  # It may have been removed by an earlier event.
                     action(events)
             self.means.delays.expire()
             self._answer_drain()
+
+    def _in_order(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """The control comes last: what it asks about may have been told at the same time."""
+        return sorted(events, key=lambda each: self._actions.get(each[0]) == self._on_control)
 
     def _watch(self, fd: int, action: Any) -> None:
         self._actions[fd] = action
@@ -125,6 +128,8 @@ class Supervisor:
         """*loader* ends its workers: from now on nothing befalls them, or holds them up."""
         for worker in self.workers:
             worker.armed = worker.armed and worker.loader != loader
+            if worker.loader == loader:
+                _told.release(worker)
         self.means.gates.release(loader)
 
     def _report(self, *, finish: bool) -> None:
@@ -137,13 +142,15 @@ class Supervisor:
     def to_dict(self) -> dict[str, Any]:
         """The facts, as plain data."""
         workers = [worker.to_dict() for worker in self.workers]
-        return {"workers": workers, "errors": self.errors}
+        refused = [why for worker in self.workers for why in worker.refused]
+        return {"workers": workers, "errors": self.errors, "refused": refused}
 
     def _disarm(self) -> None:
         """From now on, let everything pass."""
         self.armed = False
         for worker in self.workers:
             worker.armed = False
+            _told.release(worker)
         self.means.gates.release_all()
         self.means.delays.expire(everything=True)
         self._clear_away()
@@ -192,18 +199,32 @@ class Supervisor:
             self._unwatch(channel.fileno())
             channel.close()
             return
-        for hello, (listener, *held) in messages:
+        for hello, (first, *held) in messages:
             self._unwatch(channel.fileno())
-            self._welcome(hello, channel, listener, held)
+            if hello.get("engine") == "python":
+                self._welcome_python(hello, channel, first)
+            else:
+                self._welcome(hello, channel, first, held)
+
+    def _welcome_python(self, hello: dict[str, Any], channel: Channel, brake: int) -> None:
+        worker = WorkerState(hello, channel, None, self.plan)
+        worker.brake = brake
+        self._enter(worker)
+        channel.send({"armed": worker.armed})
+
+    def _enter(self, worker: WorkerState) -> None:
+        worker.armed = self.armed
+        self.workers.append(worker)
+        self._watch(worker.channel.fileno(), lambda _events: self._on_messages(worker))
+        if not worker.armed:
+            _told.release(worker)
 
     def _welcome(
         self, hello: dict[str, Any], channel: Channel, listener: int, held: list[int]
     ) -> None:
         worker = WorkerState(hello, channel, Listener(listener, _NAMES), self.plan)
-        worker.armed = self.armed
-        self.workers.append(worker)
+        self._enter(worker)
         self._watch(listener, lambda events: self._on_call(worker, events))
-        self._watch(channel.fileno(), lambda _events: self._on_messages(worker))
         orders = _held.Orders()
         try:
             if worker.armed:
@@ -219,12 +240,13 @@ class Supervisor:
             self._lost(worker)
             return
         for message, _ in messages:
+            _told.note(worker, message, self.means.gates)
             if "sample" in message:
                 self._begin(worker, message["sample"])
             elif "begin" in message:
                 worker.begin(message["epoch"], message["begin"])
                 self._begin(worker, None)
-            else:
+            elif "done" in message:
                 worker.done = message["done"]
                 worker.ended = worker.ended or message["ended"]
 
@@ -262,7 +284,7 @@ class Supervisor:
 
     def _failed(self, worker: WorkerState, call: Call | None, error: Exception) -> None:
         """An injection that failed is an error of the run; the caller is not left waiting."""
-        if _is_gone(worker, call, error):
+        if worker.is_gone(call, error):
             return
         if not isinstance(error, SenselessCallError):
             what = f"worker {worker.id}, {call.name if call else 'fetch'}"
@@ -271,25 +293,3 @@ class Supervisor:
         if call is not None:
             with contextlib.suppress(OSError):  # It was answered before the error came.
                 worker.listener.go_on(call)
-
-
-def _is_gone(worker: WorkerState, call: Call | None, error: Exception) -> bool:
-    """The process died while it was looked at: then there is nothing to inject into."""
-    if call is None:
-        return isinstance(error, (ProcessLookupError, ConnectionError))
-    return not worker.listener.is_waiting(call)
-
-
-def main() -> None:
-    """Serve the scope whose control socket, door and black box the starter hands over."""
-    control = Channel(socket.socket(fileno=int(sys.argv[1])))
-    door = socket.socket(fileno=int(sys.argv[2]))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever drives the loader.
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    message, _ = control.receive()
-    supervisor = Supervisor(control, door, Plan.from_dict(message))
-    supervisor.black_box = int(sys.argv[3]) if sys.argv[3:] else None
-    signal.signal(signal.SIGTERM, lambda _number, _frame: supervisor.last_words())
-    control.send({"ready": True})
-    supervisor.run()

@@ -6,12 +6,11 @@ import os
 from collections import Counter, defaultdict
 from typing import Any, NamedTuple
 
+from pytest_dataloader_faults._engine._alterations import Altered, altered
 from pytest_dataloader_faults._engine._channel import Channel
 from pytest_dataloader_faults._engine._listener import Listener
 from pytest_dataloader_faults._engine._plan import Plan, Tallies, Tally
-from pytest_dataloader_faults._engine._substitute import Alteration
 from pytest_dataloader_faults._engine._target import Call, descriptors, family
-from pytest_dataloader_faults.faults import CorruptedFile, TruncatedFile
 
 _COLLECT_ABOVE = 256
 OPENS_OF, READS_OF, BYTES_OF = range(3)
@@ -32,24 +31,21 @@ class Followed(NamedTuple):
     link: str | None
 
 
-class Altered(NamedTuple):
-    """A file whose content is to be another: whose doing it is, and how it differs."""
-
-    tallies: list[Tally[Any]]
-    alteration: Alteration
-
-
 class WorkerState:
     """Counters, followed descriptors and place in the epoch of one worker process."""
 
     def __init__(
-        self, hello: dict[str, Any], channel: Channel, listener: Listener, plan: Plan
+        self, hello: dict[str, Any], channel: Channel, listener: Listener | None, plan: Plan
     ) -> None:
         self.id: int = hello["worker"]
         self.loader: int = hello["loader"]
         self.pid: int = hello["pid"]
         self.channel = channel
-        self.listener = listener
+        self._listener = listener
+        self.brake: int | None = None
+        """What reads that hang wait for where the python engine is, which has no listener."""
+        self.refused: list[str] = []
+        """Why faults that were due there could not happen."""
         self.tallies = Tallies(plan, self.id)
         self.low = plan.needs.low
         self.followed: dict[int, Followed] = {}
@@ -65,8 +61,14 @@ class WorkerState:
         self.remains: list[str] = []
         """Files of shared memory that nobody will remove once their making has failed."""
         self.unreached: Counter[str] = Counter()
-        self._numbers = range(hello["base"], hello["limit"])
+        self._numbers = range(hello.get("base", 0), hello.get("limit", 0))
         self._next = 0
+
+    @property
+    def listener(self) -> Listener:
+        """Where its system calls come from."""
+        assert self._listener is not None
+        return self._listener
 
     def begin(self, epoch: int, nth: int) -> None:
         """The *nth* fetch of *epoch* begins."""
@@ -97,18 +99,7 @@ class WorkerState:
 
     def altered(self, path: str) -> Altered | None:
         """The faults that change what is in *path*; they have been reached by that."""
-        size = os.stat(path).st_size
-        cuts = [*self.tallies.about(TruncatedFile, path)]
-        flips = [*self.tallies.about(CorruptedFile, path)]
-        both: list[Tally[Any]] = [*cuts, *flips]
-        for tally in both:
-            tally.reached += 1
-        cuts = [each for each in cuts if each.fault.kept(size) < size]
-        if not size or not (cuts or flips):
-            return None
-        kept = min((each.fault.kept(size) for each in cuts), default=None)
-        spots = tuple((each.fault.flips, each.fault.seed) for each in flips)
-        return Altered([*cuts, *flips], Alteration(kept, spots))
+        return altered(self.tallies, path, os.stat(path).st_size)
 
     def new_number(self, pid: int) -> int:
         """A high descriptor number that no process of this worker uses."""
@@ -142,6 +133,12 @@ class WorkerState:
         except FileNotFoundError:
             still = False
         return followed if still else None
+
+    def is_gone(self, call: Call | None, error: Exception) -> bool:
+        """The process died while it was looked at: then there is nothing to inject into."""
+        if call is None:
+            return isinstance(error, (ProcessLookupError, ConnectionError))
+        return not self.listener.is_waiting(call)
 
     def let_be(self, number: int) -> None:
         """Give up our own descriptor of *number*; what can be told without it still is."""

@@ -12,11 +12,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults import _arguments, exceptions
-from pytest_dataloader_faults._engine import choose, fork
+from pytest_dataloader_faults._engine import fork
 from pytest_dataloader_faults._reproduce import plain
 from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.injection import require_faults
+from pytest_dataloader_faults.injection import engine_for, require_faults
 from pytest_dataloader_faults.outcomes import Outcome, Reference
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def run_trial(
         epochs: Passes under the faults. The first error ends them.
         deadline: Seconds for all epochs, and as many for the recovery; enforced from outside.
         seed: Of the samplers and workers.
-        engine: ``"auto"`` or ``"kernel"``.
+        engine: ``"auto"``, ``"kernel"`` or ``"python"``.
 
     Returns:
         Facts only; ``outcome.judge(reference)`` gives the verdict.
@@ -72,6 +72,7 @@ def observe(
     changes: Mapping[str, Any],
     deadline: float,
     seed: int,
+    engine: str,
     faults: tuple[Fault, ...] = (),
     watch_files: bool = False,
     touch: bool = False,
@@ -80,7 +81,7 @@ def observe(
 
     *touch*: the main process reads a sample before it starts workers.
     """
-    asked = _asked(faults, {**(loader or {}), **changes}, 1, deadline, seed, "auto")
+    asked = _asked(faults, {**(loader or {}), **changes}, 1, deadline, seed, engine)
     job = _job(asked, make_dataset, loader)
     return _outcome(
         asked,
@@ -125,13 +126,16 @@ def _asked(
     """The request, checked, as an outcome that has no facts yet."""
     require_faults(faults)
     _arguments.check(epochs=epochs, deadline=deadline, seed=seed)
-    return Outcome(tuple(faults), plain(loader or {}), epochs, seed, deadline, choose(engine))
+    chosen = engine_for(engine, faults)
+    return Outcome(tuple(faults), plain(loader or {}), epochs, seed, deadline, chosen)
 
 
 def _job(asked: Outcome, make_dataset: Callable[[], Any], loader: Mapping[str, Any] | None) -> Job:
     from pytest_dataloader_faults._trial._root import Job
 
-    return Job(make_dataset, asked.schedule, loader, epochs=asked.epochs, seed=asked.seed)
+    return Job(
+        make_dataset, asked.schedule, asked.engine, loader, epochs=asked.epochs, seed=asked.seed
+    )
 
 
 def _outcome(asked: Outcome, job: Job) -> Outcome:

@@ -63,6 +63,7 @@ class Job:
 
     make_dataset: Callable[[], Any]
     faults: tuple[Fault, ...] = ()
+    engine: str = "kernel"
     options: Mapping[str, Any] | None = None
     changes: Mapping[str, Any] | None = None
     epochs: int = 1
@@ -103,6 +104,7 @@ class _Trial:
         self._probe("before")
         armed = arm(
             *self.job.faults,
+            engine=self.job.engine,
             seed=self.job.seed,
             watch_files=self.job.watch_files,
             here=True,

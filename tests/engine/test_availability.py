@@ -36,13 +36,13 @@ install_filter(code, FilterFlag.TSYNC)
 """
 ASK = """
 from pytest_dataloader_faults import exceptions, inject
-from pytest_dataloader_faults._engine import unavailable
+from pytest_dataloader_faults._engine import choose, unavailable
 
 print(unavailable())
-for engine in ("auto", "kernel"):
+for engine in ("auto", "kernel", "python"):
     try:
         with inject(engine=engine):
-            print("armed")
+            print(choose(engine))
     except exceptions.EngineUnavailableError as error:
         print(error)
 """
@@ -66,29 +66,29 @@ def told(preparation):
 
 @pytest.mark.parametrize(("preparation", "name", "hint"), CASES, ids=[each[1] for each in CASES])
 def test_a_refusal_has_a_reason(preparation, name, hint):
-    """By the errno that the kernel gave, in words; scopes are refused with the same reason."""
-    reason, auto, kernel = told(preparation)
+    """By the errno that the kernel gave, in words; the portable engine runs all the same."""
+    reason, auto, kernel, python = told(preparation)
     assert hint in reason
     assert f"[{name}, Linux " in reason
-    assert f"engine='auto': the kernel engine cannot run here: {reason}" == auto
+    assert ["python", "python"] == [auto, python]
     assert f"engine='kernel': the kernel engine cannot run here: {reason}" == kernel
 
 
 def test_no_refusal_without_a_cause():
     """The same process, undisturbed."""
-    assert ["None", "armed", "armed"] == told("")
+    assert ["None", "kernel", "kernel", "python"] == told("")
 
 
 def test_the_kernel_engine_runs_here():
     """Or nothing in this folder shows anything."""
     assert unavailable() is None
-    assert ["kernel", "kernel"] == [choose("auto"), choose("kernel")]
+    assert ["kernel", "kernel", "python"] == [*map(choose, ("auto", "kernel", "python"))]
 
 
-@pytest.mark.parametrize("engine", ["python", "KERNEL", "", None, 3])
+@pytest.mark.parametrize("engine", ["Python", "KERNEL", "", None, 3])
 def test_an_unknown_engine_is_refused(engine):
     """With the names that there are."""
-    message = f"engine={engine!r} is not an engine. Choose one of 'auto', 'kernel'"
+    message = f"engine={engine!r} is not an engine. Choose one of 'auto', 'kernel', 'python'"
     with pytest.raises(InvalidArgumentError) as caught:
         choose(engine)
     assert message == str(caught.value)

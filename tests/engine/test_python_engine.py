@@ -11,12 +11,19 @@ from types import ModuleType
 import pytest
 
 from pytest_dataloader_faults import inject
-from pytest_dataloader_faults._engine._plan import Plan, Tallies
 from pytest_dataloader_faults._engine._python._patch import patched
-from pytest_dataloader_faults._engine._python._schedule import Schedule
-from pytest_dataloader_faults.faults import ClosedDescriptor, OpenError, ReadError, TruncatedFile
+from pytest_dataloader_faults.faults import (
+    ClosedDescriptor,
+    CorruptedFile,
+    OpenError,
+    ReadError,
+    ShortRead,
+    SlowRead,
+    TruncatedFile,
+)
 from support.epochs import alone, epoch
 from support.python_readers import READERS
+from support.schedules import counted, schedule
 from support.tries import Tries
 
 FAULTS = {
@@ -28,13 +35,15 @@ FAULTS = {
     "ReadError, never": lambda path: ReadError(path, nth=10**6),
     "TruncatedFile": TruncatedFile,
     "TruncatedFile, nothing": lambda path: TruncatedFile(path, keep=0),
+    "CorruptedFile": lambda path: CorruptedFile(path, flips=50),
     "ClosedDescriptor": ClosedDescriptor,
+    "ClosedDescriptor, another file": lambda path: ClosedDescriptor(path, reuse=True),
+    "ReadError, from a place on": lambda path: ReadError(path, offset=100),
+    "ReadError, each third": lambda path: ReadError(path, every=3),
+    "ReadError, perhaps": lambda path: ReadError(path, probability=0.3),
+    "ShortRead": lambda path: ShortRead(path, max_bytes=700),
+    "SlowRead": lambda path: SlowRead(path, seconds=0.001, times=3),
 }
-
-
-def schedule(*faults, watch=False):
-    """What worker 0 decides."""
-    return Schedule(Tallies(Plan(faults, watch), 0), 0)
 
 
 def gave(read, path):
@@ -82,7 +91,7 @@ def _by_python(paths, faults):
     decide = schedule(*faults)
     with patched(decide):
         found = _read_all(paths)
-    facts = decide.to_dict()["faults"]
+    facts = counted(decide)["faults"]
     calls = [[each["call"] for each in fact["firings"]] for fact in facts]
     return _told(found, [fact["reached"] for fact in facts], calls)
 

@@ -15,9 +15,11 @@ from pytest_dataloader_faults._engine._plan import Plan, Tallies
 from pytest_dataloader_faults._engine._python._acts import Delay, Fail, Hang, Short
 from pytest_dataloader_faults._engine._python._patch import patched
 from pytest_dataloader_faults._engine._python._schedule import Schedule
-from pytest_dataloader_faults._engine._python._stand_in import head_of
+from pytest_dataloader_faults._engine._python._stand_in import altered_copy
+from pytest_dataloader_faults._engine._substitute import Alteration
 from pytest_dataloader_faults.faults import OpenError, ReadError
 from support.python_readers import READERS, descriptor, opened
+from support.schedules import counted, schedule
 
 BYTES = bytes(range(200))
 NEVER = ReadError("*.rec", nth=10**6)
@@ -29,11 +31,6 @@ def _path(tmp_path):
     path = tmp_path / "data.rec"
     path.write_bytes(BYTES)
     return path
-
-
-def schedule(*faults, **options):
-    """What worker 0 decides."""
-    return Schedule(Tallies(Plan(faults), 0), 0, **options)
 
 
 class Script(Schedule):
@@ -169,7 +166,7 @@ def test_a_path_may_be_relative_to_a_folder_or_a_descriptor(path, monkeypatch):
             os.read(fd, 1)
         os.close(fd)
     os.close(folder)
-    assert 4 == decide.to_dict()["faults"][0]["fired"]
+    assert 4 == counted(decide)["faults"][0]["fired"]
 
 
 def test_wrong_arguments_are_refused_as_before(path):
@@ -205,16 +202,16 @@ def test_what_is_disarmed_lets_everything_pass(path):
         decide.armed = False
         assert BYTES[10:] == file.read(1000)
         assert BYTES == path.read_bytes()
-    assert [1, 1] == [each["reached"] for each in decide.to_dict()["faults"]]
+    assert [1, 1] == [each["reached"] for each in counted(decide)["faults"]]
 
 
 def test_a_plan_that_watches_lists_what_is_opened_and_read(path):
     """Opens, reads and bytes of each file, with no fault at all."""
-    decide = Schedule(Tallies(Plan((), watch=True), 0), 0)
+    decide = schedule(watch=True)
     with patched(decide):
         path.read_bytes()
         pathlib.Path(os.__file__).read_bytes()
-    assert {str(path): [1, 2, 200]} == decide.to_dict()["files"]
+    assert {str(path): [1, 2, 200]} == counted(decide)["files"]
 
 
 def test_counts_are_right_when_threads_read_at_once(path):
@@ -226,7 +223,7 @@ def test_counts_are_right_when_threads_read_at_once(path):
             thread.start()
         for thread in threads:
             thread.join()
-    assert [50, 100, 10000] == decide.to_dict()["files"][str(path)]
+    assert [50, 100, 10000] == counted(decide)["files"][str(path)]
 
 
 def test_a_system_without_nameless_files_gets_one_that_is_unlinked(path):
@@ -235,7 +232,7 @@ def test_a_system_without_nameless_files_gets_one_that_is_unlinked(path):
         system = vars(files.system).copy()
     system.pop("memfd_create", None)
     names = set(os.listdir(path.parent))
-    fd = head_of(type(files.system)(**system), str(path), 50, os.O_RDONLY)
+    fd = altered_copy(type(files.system)(**system), str(path), Alteration(50), os.O_RDONLY)
     assert BYTES[:50] == os.read(fd, 100)
     assert 0 == os.fstat(fd).st_nlink
     assert names == set(os.listdir(path.parent))

@@ -12,11 +12,10 @@ import subprocess
 import numpy as np
 import pytest
 
-from pytest_dataloader_faults._engine._plan import Plan, Tallies
 from pytest_dataloader_faults._engine._python._patch import patched
-from pytest_dataloader_faults._engine._python._schedule import Schedule
-from pytest_dataloader_faults.exceptions import InjectionError
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import ClosedDescriptor, ReadError, TruncatedFile
+from support.schedules import counted, schedule
 
 BYTES = bytes(range(200))
 NEVER = ReadError("*.rec", nth=10**6)
@@ -30,18 +29,17 @@ def _path(tmp_path):
     return path
 
 
-def schedule(*faults):
-    """What worker 0 decides."""
-    return Schedule(Tallies(Plan(faults), 0), 0)
-
-
 def test_a_mapping_that_should_fail_is_refused(path):
     """Its pages are not read by Python; the error says what to use."""
     decide = schedule(ReadError("*.rec"))
-    with patched(decide), open(path, "rb") as file, pytest.raises(InjectionError, match="kernel"):
+    with (
+        patched(decide),
+        open(path, "rb") as file,
+        pytest.raises(InvalidArgumentError, match="kernel"),
+    ):
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    assert {"mmap": 1} == decide.to_dict()["unreached"]
-    assert (1, 0) == tuple(decide.to_dict()["faults"][0][name] for name in ("reached", "fired"))
+    assert {"mmap": 1} == counted(decide)["unreached"]
+    assert (1, 0) == tuple(counted(decide)["faults"][0][name] for name in ("reached", "fired"))
 
 
 @pytest.mark.parametrize("fault", [NEVER, ReadError("*.other")])
@@ -68,7 +66,7 @@ def test_np_load_reads_where_it_can_be_seen(tmp_path):
     decide = schedule(ReadError("*.npy", nth=2))
     with patched(decide), pytest.raises(OSError, match="Input/output error"):
         np.load(tmp_path / "data.npy")
-    assert {} == decide.to_dict()["unreached"]
+    assert {} == counted(decide)["unreached"]
 
 
 def test_a_number_handed_to_c_code_is_told(path):
@@ -77,7 +75,7 @@ def test_a_number_handed_to_c_code_is_told(path):
     with patched(decide):
         assert 200 == np.fromfile(path, np.uint8).size
     name = f"{__name__}.test_a_number_handed_to_c_code_is_told"
-    assert {f"fileno in {name}", f"dup in {name}"} == set(decide.to_dict()["unreached"])
+    assert {f"fileno in {name}", f"dup in {name}"} == set(counted(decide)["unreached"])
 
 
 def test_a_number_that_comes_back_is_not_told(path):
@@ -86,7 +84,7 @@ def test_a_number_that_comes_back_is_not_told(path):
     with patched(decide), open(path, "rb") as file:
         assert len(BYTES) == os.fstat(file.fileno()).st_size
         assert BYTES[:5] == os.pread(file.fileno(), 5, 0)
-    assert {} == decide.to_dict()["unreached"]
+    assert {} == counted(decide)["unreached"]
 
 
 def test_another_program_is_told(path):
@@ -94,7 +92,7 @@ def test_another_program_is_told(path):
     decide = schedule(ReadError("*.rec"))
     with patched(decide):
         assert BYTES == subprocess.run(["/bin/cat", path], check=True, capture_output=True).stdout
-    assert {"fork_exec in subprocess._execute_child": 1} == decide.to_dict()["unreached"]
+    assert {"fork_exec in subprocess._execute_child": 1} == counted(decide)["unreached"]
 
 
 def test_another_process_is_told(path):
@@ -105,7 +103,7 @@ def test_another_process_is_told(path):
         process.start()
         process.join()
     assert errno.EIO == process.exitcode
-    assert {"fork in multiprocessing.popen_fork._launch": 1} == decide.to_dict()["unreached"]
+    assert {"fork in multiprocessing.popen_fork._launch": 1} == counted(decide)["unreached"]
 
 
 def _leave_with_errno(path):
@@ -122,7 +120,7 @@ def test_what_was_open_before_is_told_and_its_number_followed(path):
         with pytest.raises(OSError, match="Input/output"):
             os.pread(file.fileno(), 10, 0)
         assert BYTES == file.read()
-    assert {"inherited descriptor": 1} == decide.to_dict()["unreached"]
+    assert {"inherited descriptor": 1} == counted(decide)["unreached"]
 
 
 def test_a_mapping_that_was_there_before_is_told(path):
@@ -133,7 +131,7 @@ def test_a_mapping_that_was_there_before_is_told(path):
     with patched(decide), mapping:
         pass
     told = {"inherited mapping": 1, "inherited descriptor": 1}  # mmap keeps a duplicate.
-    assert told == decide.to_dict()["unreached"]
+    assert told == counted(decide)["unreached"]
 
 
 @pytest.mark.parametrize("fault", [TruncatedFile("*.rec", keep=50), ClosedDescriptor("*.rec")])
@@ -170,4 +168,4 @@ def test_a_duplicate_is_followed(path, way):
         with pytest.raises(OSError, match="Input/output"):
             os.read(fd, 10)
         os.close(fd)
-    assert {} == decide.to_dict()["unreached"]
+    assert {} == counted(decide)["unreached"]

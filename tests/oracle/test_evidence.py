@@ -34,6 +34,18 @@ def test_text_begins_with_the_verdict_and_ends_with_how_to_repeat_it():
     assert f"  reproduce: {HOW}" == lines[-1]
 
 
+def test_text_names_the_python_engine_and_what_it_has_not_seen():
+    """Over all workers. The kernel engine goes without saying."""
+    workers = [WorkerFacts(id_, 100 + id_, 1, {}, {"dup in a.b": 2}) for id_ in (0, 1)]
+    outcome = replace(ordinary(FAILED, fired(EIO)), workers=tuple(workers))
+
+    assert "engine:" not in _explained(outcome)
+    text = _explained(replace(outcome, engine="python"))
+    sees = "engine: python, which sees only what Python code opens and reads"
+    assert f"  {sees}; beyond its reach: dup in a.b (4)\n" in text
+    assert f"  {sees}\n" in _explained(replace(outcome, engine="python", workers=()))
+
+
 def test_text_names_fault_worker_fetch_and_path():
     """Who did what to whom is told of each of the first firings."""
     text = _explained(ordinary(FAILED, fired(EIO, times=2)))

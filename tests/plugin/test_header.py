@@ -64,19 +64,37 @@ def test_the_machine_is_looked_at_for_the_header_only(suite, options, probes):
     result.stdout.fnmatch_lines([f"probes: {probes}"])
 
 
-def test_header_says_why_there_is_no_engine(run_refused):
+def test_header_says_why_it_is_the_python_engine(run_refused):
     """Where the kernel refuses, the one line gives the reason, and pytest goes on."""
     result = run_refused(SUITE, "-k", "test_plain")
     result.assert_outcomes(passed=1, deselected=2)
     assert len(_lines(result)) == 1
-    result.stdout.fnmatch_lines([f"dataloader-faults: no engine, *skipped: *{BUSY}"])
+    result.stdout.fnmatch_lines(
+        [f"dataloader-faults: python engine (Python-level reads only): *{BUSY}"]
+    )
 
 
-def test_items_skip_with_the_reason(run_refused):
-    """Without an engine, what needs one skips and says why; other tests run."""
-    result = run_refused(SUITE, "-rs")
-    result.assert_outcomes(passed=1, skipped=2)
-    result.stdout.fnmatch_lines([f"SKIPPED * the kernel engine cannot run here: *{BUSY}"])
+def test_items_run_by_the_python_engine(run_refused):
+    """The battery and the fixtures; a failure is repeated by that engine, wherever it is."""
+    source = """
+        from torch.utils.data import DataLoader
+        from support.datasets import Records
+
+        def test_battery(fault_check, records):
+            result = fault_check(lambda: Records(records), loader={"num_workers": 1})
+            assert "engine='python'" in result.outcome.reproduce()
+            assert "--dataloader-faults-engine=python" in result.explanation
+
+        def test_injected(eio_reads, records):
+            armed = eio_reads("*/05.rec")
+            try:
+                list(DataLoader(Records(records), num_workers=1))
+            except OSError:
+                assert armed.fired == armed.surfaced == 1
+        """
+    options = "--dataloader-faults-deadline=60"
+    result = run_refused(source, options, "-k", "read-error-first or test_injected")
+    result.assert_outcomes(passed=2, deselected=11)
 
 
 @pytest.mark.parametrize(
@@ -101,14 +119,15 @@ def test_trials_are_refused_with_the_reason(run_refused):
         import pytest
         from pytest_dataloader_faults import check_dataset, exceptions, faults, inject, run_trial
 
+        REFUSED = pytest.raises(exceptions.EngineUnavailableError, match="seccomp listener already")
+
         @pytest.mark.parametrize("call", [check_dataset, run_trial])
         def test_trial(call):
-            with pytest.raises(exceptions.EngineUnavailableError, match="seccomp listener already"):
-                call(list)
+            with REFUSED:
+                call(list, engine="kernel")
 
         def test_inject():
-            with pytest.raises(exceptions.EngineUnavailableError, match="seccomp listener already"):
-                with inject(faults.ReadError()):
-                    pass
+            with REFUSED, inject(faults.ReadError(), engine="kernel"):
+                pass
         """
     run_refused(source).assert_outcomes(passed=3)

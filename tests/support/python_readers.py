@@ -14,17 +14,18 @@ import lzma
 import os
 import pickle
 import shutil
+import tempfile
 import xml.etree.ElementTree as ET  # the file is our own
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from support.readers import READERS as FORMATS
+from support import library_readers, readers
 
 NOISE = bytes(range(256)) * 1200
 LINES = b"".join(b"%d,%d\n" % (number, number**2) for number in range(9000))
 NUMBERS = list(range(20000))
-PURE_FORMATS = ("zipfile", "tarfile", "npz", "Pillow JPEG", "Pillow PNG")
+PURE_LIBRARIES = ("python_zipfile", "python_tarfile", "pillow_jpeg", "pillow_png")
 
 
 def opened(*arguments: Any, use: Callable[[Any], Any], **options: Any) -> Callable[[Path], Any]:
@@ -92,6 +93,15 @@ def copied(path: Path) -> bytes:
     return Path(shutil.copyfile(path, f"{path}.copy")).read_bytes()
 
 
+def from_library(name: str) -> tuple[bytes, Callable[[Path], Any]]:
+    """One of the documented readers."""
+    reader = library_readers.READERS[name]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, reader.file)
+        reader.write(str(path))
+        return path.read_bytes(), lambda found: reader.read(str(found))
+
+
 READERS: dict[str, tuple[bytes, Callable[[Path], Any]]] = {
     "read_bytes": (NOISE, Path.read_bytes),
     "read_bytes of nothing": (b"", Path.read_bytes),
@@ -125,5 +135,6 @@ READERS: dict[str, tuple[bytes, Callable[[Path], Any]]] = {
     "lzma.open": (lzma.compress(NOISE), lambda path: lzma.open(path).read()),
     "shutil": (NOISE, copied),
     "XML": (b"<a><b>text</b></a>", lambda path: ET.parse(path).getroot().tag),  # noqa: S314  # our own
-    **{name: (FORMATS[name][0](), FORMATS[name][1]) for name in PURE_FORMATS},
+    "npz": (readers.READERS["npz"][0](), readers.READERS["npz"][1]),
+    **{name: from_library(name) for name in PURE_LIBRARIES},
 }

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
+from pytest_dataloader_faults._engine._substitute import Alteration
+
 
 @dataclass(frozen=True)
 class Fail:
@@ -23,10 +25,15 @@ class Closed:
 
 
 @dataclass(frozen=True)
-class Substitute:
-    """The file is a copy of its first *kept* bytes."""
+class Stranger:
+    """The descriptor that is handed out is another file's, of the same length."""
 
-    kept: int
+
+@dataclass(frozen=True)
+class Substitute:
+    """The file is a copy that differs by *alteration*."""
+
+    alteration: Alteration
 
 
 @dataclass(frozen=True)
@@ -48,13 +55,16 @@ class Hang:
     """The operation does not come back while the faults are armed."""
 
 
-Act: TypeAlias = Fail | Closed | Substitute | Short | Delay | Hang
+Act: TypeAlias = Fail | Closed | Stranger | Substitute | Short | Delay | Hang
 Acts: TypeAlias = Sequence[Act]
 """Carried out in their order: what takes time first, then at most one of the others."""
 
 
 class Reading(NamedTuple):
-    """One read: where it begins, and how many bytes it would give without a fault."""
+    """One read: where it begins, and how many bytes it would give without a fault.
+
+    A mapping is one, whose call is ``mmap``.
+    """
 
     path: str
     call: str
@@ -74,20 +84,26 @@ class Decide(Protocol):
     def opened(self, path: str, size: int | None, *, reads: bool) -> Acts:
         """For the opening of a file of *size* bytes, None if there is none; *reads*: for reading.
 
-        Fail, or, where *reads*, Closed or Substitute.
+        Fail, or, where *reads*, Closed, Stranger or Substitute.
         """
 
     def inherited(self, path: str, size: int) -> Acts:
-        """For a file that was open before: Closed or Substitute."""
+        """For a file that was open before: Closed, Stranger or Substitute."""
 
     def looked_at(self, path: str, size: int) -> Acts:
         """For a stat(2) by path of a file of *size* bytes: Substitute, or nothing."""
 
     def read(self, reading: Reading) -> Acts:
-        """For one read: Delay, Hang, Fail or Short."""
+        """For one read: Delay or Hang, then Fail or Short. What is mapped cannot be Short."""
 
-    def mapped(self, path: str, length: int) -> bool:
-        """For a mapping, which is one read: whether a fault is due that no mapping can be given."""
+    def exhausted(self, path: str) -> None:
+        """Told that *path* was not opened for want of a descriptor."""
+
+    def refused(self, why: str) -> None:
+        """Told that a fault is due which cannot be made to happen."""
+
+    def means(self, path: str) -> bool:
+        """Whether any fault is about *path*."""
 
     def unreached(self, what: str, count: int = 1) -> None:
         """Told of *count* more ways in which a file may be read unseen; -1 takes one back."""

@@ -6,6 +6,7 @@ entry holds good only while the number is still that file.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import stat
@@ -20,10 +21,11 @@ from pytest_dataloader_faults._engine._python._acts import (
     Hang,
     Reading,
     Short,
+    Stranger,
     Substitute,
 )
-from pytest_dataloader_faults._engine._python._stand_in import head_of
-from pytest_dataloader_faults.exceptions import InjectionError
+from pytest_dataloader_faults._engine._python._stand_in import altered_copy, stranger
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
 _LARGEST_NUMBER = 2**31 - 1
 """A descriptor is a C int. No limit lets one get that high, so the number is never open."""
@@ -78,9 +80,20 @@ class Files:
             if isinstance(act, Closed):
                 return next(self._never_open)
             if isinstance(act, Substitute):
-                return self.follow(head_of(self.system, where, act.kept, flags), where)
-        fd = int(self.system.open(path, flags, mode, dir_fd=dir_fd))
+                copy = altered_copy(self.system, where, act.alteration, flags)
+                return self.follow(copy, where)
+            if isinstance(act, Stranger):
+                return self.follow(stranger(self.system, where, flags), where)
+        fd = self._truly_open(where, path, flags, mode, dir_fd)
         return self.follow(fd, where) if size is not None and _reads(flags) else fd
+
+    def _truly_open(self, where: str, path: Any, flags: int, mode: int, dir_fd: int | None) -> int:
+        try:
+            return int(self.system.open(path, flags, mode, dir_fd=dir_fd))
+        except OSError as error:
+            if error.errno == errno.EMFILE:
+                self.decide.exhausted(where)
+            raise
 
     def follow(self, fd: int, path: str) -> int:
         """Remember that *fd* is *path*, and give it back."""
@@ -142,19 +155,22 @@ class Files:
                 return min(length, act.max_bytes)
         return length
 
-    def about_to_map(self, fd: int, length: int) -> None:
+    def about_to_map(self, fd: int, length: int, offset: int) -> None:
         """Refuse a mapping whose pages would have to fail: that takes the kernel."""
         followed = self.seen(fd)
         if followed is None:
             return
-        size = self.system.fstat(fd).st_size
-        if self.decide.mapped(followed.path, length or size):
+        length = length or self.system.fstat(fd).st_size - offset
+        try:
+            self._after(self.decide.read(Reading(followed.path, "mmap", offset, length)), length)
+        except OSError:
             self.decide.unreached("mmap")
             message = (
                 f"a read fault is due for {followed.path}, which is being mapped, and a mapping is"
                 " read without Python. Use engine='kernel', or a fault in its opening or length"
             )
-            raise InjectionError(message)
+            self.decide.refused(message)
+            raise InvalidArgumentError(message) from None
 
     def looked_at(self, path: Any, found: os.stat_result, dir_fd: int | None) -> os.stat_result:
         """*found*, with the size that the file has under its faults."""
@@ -162,8 +178,8 @@ class Files:
         if not stat.S_ISREG(found.st_mode) or self.decide.leaves_alone(where):
             return found
         for act in self.decide.looked_at(where, found.st_size):
-            if isinstance(act, Substitute):
-                return _with_size(found, act.kept)
+            if isinstance(act, Substitute) and act.alteration.kept is not None:
+                return _with_size(found, act.alteration.kept)
         return found
 
     def absolute(self, path: Any, dir_fd: int | None = None) -> str:

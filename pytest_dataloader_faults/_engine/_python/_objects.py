@@ -92,6 +92,8 @@ class FaultedFileIO(io.FileIO, metaclass=StandsFor):
 
 
 _CHUNK = io.DEFAULT_BUFFER_SIZE
+_OFFSET = 3
+"""Its place among the arguments of mmap() after the first two."""
 
 
 def _open_by(files: Files) -> Callable[[str, int], int]:
@@ -104,7 +106,8 @@ class FaultedMapping(mmap.mmap, metaclass=StandsFor):
     files: ClassVar[Files]
 
     def __new__(cls, fileno: int, length: int, *arguments: Any, **named: Any) -> Any:
-        cls.files.about_to_map(fileno, length)
+        offset = named.get("offset", arguments[_OFFSET] if len(arguments) > _OFFSET else 0)
+        cls.files.about_to_map(fileno, length, offset)
         return super().__new__(cls, fileno, length, *arguments, **named)
 
 

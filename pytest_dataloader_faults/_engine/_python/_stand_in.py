@@ -1,4 +1,4 @@
-"""A copy of a file's beginning, so that the file itself is never touched [runs in the worker]."""
+"""Files in the place of files, so that these are never touched [runs in the worker]."""
 
 from __future__ import annotations
 
@@ -6,19 +6,49 @@ import os
 from tempfile import gettempdir
 from typing import Any
 
+from pytest_dataloader_faults._engine._substitute import NOTICE, Alteration, flipped
+
 _CHUNK = 1 << 22
 _ACCESS = os.O_RDONLY | os.O_WRONLY | os.O_RDWR
 _CLOSE_ON_EXEC = getattr(os, "O_CLOEXEC", 0)
 
 
-def head_of(system: Any, path: str, length: int, flags: int) -> int:
-    """A descriptor of a nameless file that holds the first *length* bytes of *path*.
+def altered_copy(
+    system: Any, path: str, alteration: Alteration, flags: int, *, source: str | None = None
+) -> int:
+    """A descriptor of a nameless file that is *path*, as *alteration* says.
 
-    It may be read and written as *flags* say.
+    It may be read and written as *flags* say. *source*: another name, under which *path* is open.
     """
+    size = system.stat(source or path).st_size
+    kept = size if alteration.kept is None else min(size, alteration.kept)
+
+    def fill(to: int) -> None:
+        _copy(system, source or path, kept, to)
+        for flips, seed in alteration.flips:
+            for place, mask in flipped(os.path.basename(path), size, flips, seed).items():
+                if place < kept:
+                    byte = system.pread(to, 1, place)[0]
+                    system.pwrite(to, bytes([byte ^ mask]), place)
+
+    return _made(system, flags, fill)
+
+
+def stranger(system: Any, path: str, flags: int) -> int:
+    """A descriptor of a nameless file as long as *path*, which has nothing to do with it."""
+    size = system.stat(path).st_size
+
+    def fill(to: int) -> None:
+        system.write(to, NOTICE[:size])
+        system.ftruncate(to, size)
+
+    return _made(system, flags, fill)
+
+
+def _made(system: Any, flags: int, fill: Any) -> int:
     written, name = _nameless(system) if hasattr(system, "memfd_create") else _named(system)
     try:
-        _copy(system, path, length, written)
+        fill(written)
         return int(system.open(name, flags & _ACCESS | _CLOSE_ON_EXEC))
     finally:
         system.close(written)

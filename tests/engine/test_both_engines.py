@@ -1,0 +1,287 @@
+"""One schedule, two engines: what Python code reads meets the same, at the same place."""
+
+from __future__ import annotations
+
+import errno
+import os
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from torch.utils.data import Dataset
+
+from pytest_dataloader_faults import check_dataset, inject, run_trial
+from pytest_dataloader_faults._trial import take_reference
+from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
+from pytest_dataloader_faults.faults import (
+    ClosedDescriptor,
+    CorruptedFile,
+    DescriptorExhaustion,
+    HungRead,
+    OpenError,
+    ReadError,
+    SharedMemoryExhaustion,
+    ShortRead,
+    SlowRead,
+    TruncatedFile,
+    WorkerExited,
+    WorkerHung,
+    WorkerKilled,
+)
+from support.datasets import COUNT, Records, RecordStream, write_records
+from support.epochs import alone, epoch
+from support.python_readers import READERS
+from support.tries import Tries
+
+ENGINES = ("kernel", "python")
+SCHEDULES = {
+    "OpenError": [OpenError("*/05.rec", errno.EACCES)],
+    "OpenError, each second": [OpenError("*.rec", nth=3, every=2, workers=(1,))],
+    "ReadError": [ReadError("*.rec", nth=3, times=1)],
+    "ReadError, perhaps": [ReadError("*.rec", probability=0.2)],
+    "ReadError, at its end": [ReadError("*.rec", offset=63, nth=2)],
+    "ShortRead": [ShortRead("*.rec", max_bytes=9, every=3)],
+    "TruncatedFile": [TruncatedFile("*/05.rec", keep=10)],
+    "CorruptedFile": [CorruptedFile("*/0?.rec", flips=3, seed=1)],
+    "TruncatedFile and CorruptedFile": [TruncatedFile("*/05.rec", keep=0), CorruptedFile("*.rec")],
+    "ClosedDescriptor": [ClosedDescriptor("*.rec", nth=4)],
+    "ClosedDescriptor, another file": [ClosedDescriptor("*/05.rec", reuse=True)],
+    "SlowRead and ReadError": [SlowRead("*.rec", seconds=0.01), ReadError("*/12.rec")],
+    "HungRead": [HungRead("*/05.rec")],
+    "WorkerKilled": [WorkerKilled(at=2), OpenError("*/08.rec")],
+    "WorkerExited": [WorkerExited(3, sample=6)],
+    "WorkerHung": [WorkerHung(at=2, hold_gil=True)],
+    "nothing": [],
+}
+LOADER = {"num_workers": 2, "batch_size": 4, "timeout": 2}
+
+
+class ByReader(Dataset[Any]):
+    """Sample *i* is a checksum of what a reader gives of file *i*."""
+
+    def __init__(self, paths: list[Any], name: str) -> None:
+        self.paths = paths
+        self.name = name
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> int:
+        return zlib.crc32(repr(READERS[self.name][1](self.paths[index])).encode())
+
+
+@pytest.fixture(name="folder", scope="module")
+def _folder(tmp_path_factory):
+    return write_records(tmp_path_factory.mktemp("both") / "records")
+
+
+def _found(make, faults, engine, **loader):
+    """All that is no matter of time or numbers."""
+    outcome = run_trial(make, *faults, engine=engine, loader={**LOADER, **loader})
+    assert (engine, False) == (outcome.engine, outcome.timed_out)
+    opens = {
+        worker.worker: {os.path.basename(path): opens for path, (opens, *_) in worker.files.items()}
+        for worker in outcome.workers
+    }
+    return {
+        "verdict": outcome.judge(take_reference(make)).verdict,
+        "exception": outcome.exception and outcome.exception.type,
+        "delivered": [each.digest for each in outcome.delivered],
+        "faults": [(each.reached, each.fired, each.surfaced) for each in outcome.faults],
+        "firings": [list(map(_place, each.firings)) for each in outcome.faults],
+        "opens": opens,
+        "recovery": outcome.recovery and len(outcome.recovery.delivered),
+    }
+
+
+def _place(firing):
+    return firing.worker, firing.call, os.path.basename(firing.path or ""), firing.fetch
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_schedule(folder, name):
+    """Of files and of workers alike."""
+    kernel, python = (_found(lambda: Records(folder), SCHEDULES[name], one) for one in ENGINES)
+    assert kernel == python
+    assert all(fired for _, fired, _ in python["faults"][:1])
+
+
+@pytest.mark.parametrize("name", ["lines", "os.pread", "npz", "gzip.open", "python_tarfile"])
+def test_a_reader(tmp_path, name):
+    """Each file has a fault of its own, and the first is sound."""
+    content, _ = READERS[name]
+    paths = [tmp_path / f"{number}.dat" for number in range(4)]
+    for path in paths:
+        path.write_bytes(content)
+    faults = [CorruptedFile("*/1.dat", flips=9), TruncatedFile("*/2.dat"), ReadError("*/3.dat")]
+    for fault in faults:
+        made = [
+            _found(lambda: ByReader(paths, name), [fault], one, batch_size=1) for one in ENGINES
+        ]
+        assert made[0] == made[1]
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_start_method(folder, method):
+    """The plan and the engine travel to the worker."""
+    fault = ReadError("*/05.rec", nth=2)
+    options = {"multiprocessing_context": method, "num_workers": 1, "timeout": 60}
+    kernel, python = (_found(lambda: Records(folder), [fault], one, **options) for one in ENGINES)
+    assert kernel == python
+    assert python["faults"] == [(2, 1, 1)]
+
+
+@pytest.mark.parametrize("make", [Records, RecordStream])
+def test_a_loader_without_workers(folder, make):
+    """Its process outlives the scope: the recovery is without faults."""
+    fault = ReadError("*/05.rec")
+    kernel, python = (
+        _found(lambda: make(folder), [fault], one, num_workers=0, timeout=0) for one in ENGINES
+    )
+    assert kernel == python
+    assert 4 == python["recovery"]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_persistent_workers_are_disarmed(folder, engine):
+    """They go on after the scope, without faults, and are not counted."""
+    loader = alone(Records(folder), persistent_workers=True)
+    with inject(ReadError("*.rec", nth=33), require_fired=False, engine=engine) as injection:
+        assert COUNT == len(list(loader))
+    assert COUNT == len(list(loader))
+    loader._iterator._shutdown_workers()
+    assert (32, 0) == (injection.reached, injection.fired)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_read_that_hangs_goes_on_at_the_end_of_the_scope(folder, engine):
+    """And gives what it would have given."""
+    paths = sorted(map(str, folder.iterdir()))[:2]
+    loader = alone(Tries(paths, lambda path: open(path, "rb").read(5)), timeout=2)
+    with inject(HungRead("*/01.rec"), engine=engine) as injection:
+        result = epoch(loader)
+        assert 1 == injection.fired
+    assert "timed out" in result.text
+    assert [0] == result.exit_codes
+
+
+def test_no_descriptor_is_left(folder):
+    """The limit is a real one under either engine; here only opens by Python code are noted."""
+    faults = [DescriptorExhaustion()]
+    for one in ENGINES:
+        found = _found(lambda: Records(folder), faults, one)
+        assert ("failed_cleanly", "OSError") == (found["verdict"], found["exception"])
+        assert (0, "openat", "00.rec", 1) == found["firings"][0][0]
+
+
+def test_descriptors_that_are_closed_at_a_sample(folder):
+    """The supervisor finds them, and the worker closes them."""
+    paths = sorted(map(str, folder.iterdir()))
+    fds = {path: os.open(path, os.O_RDONLY) for path in paths}
+    made = [_told(Tries(paths, lambda path: os.pread(fds[path], 5, 0)), one) for one in ENGINES]
+    assert made[0] == made[1]
+    assert "OSError: [Errno 9] Bad file descriptor" == made[0][0][3]
+    for fd in fds.values():
+        os.close(fd)
+
+
+def _told(dataset, engine):
+    with inject(ClosedDescriptor("*/03.rec", sample=2), engine=engine) as injection:
+        gave = [each.gave for each in epoch(alone(dataset)).batches]
+    return gave, [_place(each) for each in injection.faults[0].firings]
+
+
+def test_shared_memory_is_refused(folder):
+    """Torch reserves it in C++."""
+    fault = SharedMemoryExhaustion()
+    refused = pytest.raises(InvalidArgumentError, match=r"SharedMemoryExhaustion.*engine='kernel'")
+    with refused:
+        run_trial(lambda: Records(folder), fault, engine="python")
+    with refused, inject(fault, engine="python"):
+        pytest.fail("armed")
+
+
+@pytest.fixture(name="arrays")
+def _arrays(tmp_path):
+    paths = [tmp_path / f"{number}.npy" for number in range(4)]
+    for path in paths:
+        np.save(path, np.arange(1000))
+    return paths
+
+
+class Mapped(Dataset[Any]):
+    """Maps a file for each sample."""
+
+    def __init__(self, paths: list[Any]) -> None:
+        self.paths = paths
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> int:
+        return int(np.memmap(self.paths[index], np.uint8, mode="r")[-1])
+
+
+class InC(Mapped):
+    """Reads by NumPy's C code."""
+
+    def __getitem__(self, index: int) -> int:
+        return int(np.fromfile(self.paths[index], np.uint8).sum())
+
+
+def test_a_mapping_that_is_to_fail_is_refused(arrays):
+    """It is the harness that cannot; the dataset is not convicted."""
+    refused = pytest.raises(InvalidArgumentError, match=r"which is being mapped.*engine='kernel'")
+    fault = ReadError("*/2.npy")
+    with refused:
+        run_trial(lambda: Mapped(arrays), fault, engine="python")
+    with refused, inject(fault, engine="python"):
+        epoch(alone(Mapped(arrays)))
+
+
+def test_a_check_that_needs_it_does_not_apply(arrays):
+    """The battery goes on with the others."""
+    names = ["workers-agree", "read-error-first", "truncated-empty"]
+    results = check_dataset(lambda: Mapped(arrays), only=names, engine="python", on_fail=None)
+    assert [True, False, True] == [each.applies for each in results]
+    assert "does not apply to this dataset: a read fault is due" in results[1].explanation
+    assert "engine='python')" in results[2].explanation
+
+
+def test_what_is_read_in_c_is_told_where_no_fault_fired(arrays):
+    """Who asked for the descriptor, and how often."""
+    text = r"never fired.*only what Python code opens and reads.*dup in .*__getitem__ \(4\)"
+    with (
+        pytest.raises(FaultNotFiredError, match=f"(?s){text}"),
+        inject(ReadError("*.npy"), engine="python"),
+    ):
+        assert 4 == len(epoch(alone(InC(arrays))).batches)
+
+
+def test_what_a_forked_child_meets_is_not_told(folder):
+    """It meets the fault, by a count of its own; its word would be taken for the worker's."""
+    path = str(folder / "05.rec")
+    with inject(ReadError("*.rec"), engine="python", require_fired=False) as injection:
+        (result,) = epoch(alone(Tries([path], _in_a_child))).batches
+    assert (errno.EIO, 0, 0) == (result.gave, injection.fired, injection.reached)
+    (worker,) = injection.workers
+    assert [1] == [count for what, count in worker.unreached.items() if what.startswith("fork in")]
+
+
+def _in_a_child(path):
+    child = os.fork()
+    if not child:
+        try:
+            with open(path, "rb") as file:
+                file.read()
+        except OSError as error:
+            os._exit(error.errno or 0)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_trial_is_repeated_by_the_same_engine(folder):
+    """The line says so."""
+    outcome = run_trial(lambda: Records(folder), engine="python")
+    assert outcome.reproduce().endswith("deadline=30.0, seed=0, engine='python')")
