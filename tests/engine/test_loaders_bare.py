@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import multiprocessing
 import os
 import random
@@ -25,6 +24,7 @@ from pytest_dataloader_faults.faults import (
     WorkerKilled,
 )
 from support.datasets import COUNT, Records, RecordStream, joined
+from support.epochs import in_order
 from support.loaders import Drawing, FilterCount, keep_filter_count
 
 NEVER = 1 << 30
@@ -61,9 +61,6 @@ ORDERED = {
     },
 }
 KINDS = pytest.mark.parametrize("kind", [Records, RecordStream])
-in_order = pytest.mark.skipif(
-    "in_order" not in inspect.signature(DataLoader).parameters, reason="this torch has no in_order"
-)
 
 
 def plainly(batch):

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from torch.utils.data import DataLoader
+
+in_order = pytest.mark.skipif(
+    "in_order" not in inspect.signature(DataLoader).parameters, reason="this torch has no in_order"
+)
 
 
 @dataclass
