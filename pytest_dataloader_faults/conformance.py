@@ -85,10 +85,7 @@ def select_checks(
     wanted -= names_of_checks("exclude", exclude)
     names_of_checks("expected_failures", expected_failures or ())
     if not wanted:
-        message = (
-            f"only={only!r} and exclude={exclude!r} leave no check to ask. Leave one, or leave the"
-            " test out"
-        )
+        message = f"only={only!r} and exclude={exclude!r} leave no check to ask. Leave one"
         raise InvalidArgumentError(message)
     return [name for name in CHECKS if name in wanted]
 

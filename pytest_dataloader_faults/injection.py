@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults import _arguments
 from pytest_dataloader_faults._engine import choose
-from pytest_dataloader_faults._facts import beyond_reach, facts_from
+from pytest_dataloader_faults._facts import facts_from
+from pytest_dataloader_faults._unfired import unfired
 from pytest_dataloader_faults.exceptions import (
     FaultNotFiredError,
     InjectionError,
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = ("ArmedFaults", "FaultInjector", "Injection", "inject")
-
-_PYTHON = "The python engine sees only what Python code opens and reads"
 
 
 class Injection:
@@ -88,29 +87,7 @@ class Injection:
 
     def unfired(self) -> str | None:
         """What was reached in place of the first fault that did not happen, if there is one."""
-        unfired = (_instead(each, self.workers) for each in self.faults if not each.fired)
-        text = next(unfired, None)
-        return f"{text}. {_PYTHON}" if text and self._engine == "python" else text
-
-
-def _instead(fault: FaultFacts, workers: tuple[WorkerFacts, ...]) -> str:
-    """What was reached in place of a fault that never fired."""
-    text = f"{fault.fault!r} never fired"
-    if not workers:
-        return (
-            f"{text}: no DataLoader worker was started inside the scope. Iterate the loader inside"
-            " it; with persistent_workers=True, make its first iterator there"
-        )
-    if fault.reached:
-        met = f"what it is about was met {fault.reached} times in {len(workers)} worker(s)"
-        return f"{text}: {met}, too few for its triggers. Lower nth (or headroom)"
-    files = sorted({path for worker in workers for path in worker.files})
-    fetches = ", ".join(f"worker {each.worker} made {each.fetches} fetches" for each in workers)
-    shown = "\n  ".join([*files[:10], *([f"... and {len(files) - 10} more"] if files[10:] else [])])
-    opened = f"the workers opened\n  {shown}" if files else "the workers opened no data file"
-    hidden = beyond_reach(workers)
-    more = f"; hidden from the engine: {hidden}" if hidden else ""
-    return f"{text}: nothing it is about was met. {fetches}; {opened}{more}"
+        return unfired(self.faults, self.workers, self._engine)
 
 
 @contextlib.contextmanager
@@ -297,8 +274,5 @@ class FaultInjector:
 
 def _unfired(outcome: Outcome) -> str | None:
     """What was reached in *outcome* in place of a fault; run_trial leaves that to its caller."""
-    for each in outcome.faults:
-        if not each.fired:
-            text = _instead(each, outcome.workers)
-            return f"{text}\nIf that is meant, call run_trial() and look at outcome.fired"
-    return None
+    text = unfired(outcome.faults, outcome.workers, outcome.engine)
+    return text and f"{text}\nIf that is meant, call run_trial() and look at outcome.fired"

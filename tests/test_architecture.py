@@ -104,7 +104,7 @@ PACKAGE_IMPORTS = {
     ),
     "_evidence": "_clarity _facts _oracle outcomes verdicts",
     "_facts": "_clarity faults outcomes",
-    "_item": "_options _victims conformance verdicts",
+    "_item": "_engine _options _victims conformance verdicts",
     "_options": "_arguments _engine exceptions",
     "_oracle": "_clarity outcomes verdicts",
     "_reproduce": "",
@@ -123,6 +123,7 @@ PACKAGE_IMPORTS = {
         "exceptions faults faults._workers injection outcomes"
     ),
     "_trial._warden": "_engine _engine._linux _trial._journal _trial._probes",
+    "_unfired": "_facts outcomes",
     "_victims": "_engine._paths exceptions outcomes",
     "conformance": (
         "_arguments _battery _engine _engine._paths _evidence _oracle _reproduce _trial _victims "
@@ -135,7 +136,7 @@ PACKAGE_IMPORTS = {
     "faults._workers": "faults._base",
     "injection": (
         "_arguments _engine _engine._client _engine._iterator _engine._plan _facts _trial "
-        "exceptions faults outcomes"
+        "_unfired exceptions faults"
     ),
     "outcomes": "_oracle _reproduce faults verdicts",
     "plugin": "_engine _item _options conformance exceptions faults injection",
@@ -158,8 +159,8 @@ THIRD_PARTY = {
 """Modules that import what is neither ours nor the standard library's; all others do not."""
 
 PURE = (
-    "_arguments _battery _clarity _evidence _facts _oracle _reproduce exceptions faults outcomes"
-    " verdicts"
+    "_arguments _battery _clarity _evidence _facts _oracle _reproduce _unfired exceptions faults"
+    " outcomes verdicts"
 ).split()
 ELSEWHERE = ["_trial._root", "_trial._child", "_trial._warden"]
 """Run in a worker or a trial, as does all of ``_engine``."""

@@ -54,13 +54,14 @@ def _whole(line: str) -> list[dict[str, Any]]:
 def outcome_from(asked: Outcome, events: list[dict[str, Any]]) -> Outcome:
     """*asked*, an outcome without facts, filled with what *events* tell."""
     data = asked.to_dict()
+    has_told = any("faults" in event for event in events)
     for event in events:
         if "batch" in event:
             _open_pass(data, event)["delivered"].append(event["batch"])
         elif "pass" in event:
             _open_pass(data, event).update(event["pass"])
         elif "report" in event:
-            data.update(_facts(asked, event["report"]))
+            data.update({} if has_told else _facts(asked, event["report"]))
         elif "resources" in event:
             data["resources"] = [*data["resources"], event["resources"]]
         else:
@@ -69,7 +70,7 @@ def outcome_from(asked: Outcome, events: list[dict[str, Any]]) -> Outcome:
 
 
 def _facts(asked: Outcome, report: dict[str, Any]) -> dict[str, Any]:
-    """What the supervisor reports by itself when the trial is stuck."""
+    """What the supervisor reports by itself; where the trial has told, it is later and less."""
     faults, workers = facts_from(report, asked.schedule, ())
     done = replace(asked, faults=faults, workers=workers).to_dict()
     return {"faults": done["faults"], "workers": done["workers"]}

@@ -39,10 +39,10 @@ def test_text_names_the_python_engine_and_what_it_has_not_seen():
     workers = [WorkerFacts(id_, 100 + id_, 1, {}, {"dup in a.b": 2}) for id_ in (0, 1)]
     outcome = replace(ordinary(FAILED, fired(EIO)), workers=tuple(workers))
 
-    assert "engine:" not in _explained(outcome)
+    assert "python" not in _explained(outcome)
     text = _explained(replace(outcome, engine="python"))
     sees = "engine: python, which sees only what Python code opens and reads"
-    assert f"  {sees}; beyond its reach: dup in a.b (4)\n" in text
+    assert f"  {sees}\n  hidden from the engine: dup in a.b (4)\n" in text
     assert f"  {sees}\n" in _explained(replace(outcome, engine="python", workers=()))
 
 
