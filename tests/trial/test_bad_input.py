@@ -131,7 +131,9 @@ def test_a_factory_that_raises(entry):
 
 
 @both
-@pytest.mark.parametrize("made", [None, Records, 42, object(), {1, 2}, print], ids=repr)
+@pytest.mark.parametrize(
+    "made", [None, Records, 42, pytest.param(object(), id="object"), {1, 2}, print], ids=repr
+)
 def test_a_factory_that_returns_no_dataset(entry, made):
     """What it returned is shown, and what it should return is said."""
     text = refusal(UnusableDatasetError, entry, lambda: made)

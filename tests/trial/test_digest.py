@@ -176,7 +176,7 @@ def test_a_collated_batch_comes_apart_again(shape, count):
         [],
         {},
         None,
-        object(),
+        pytest.param(object(), id="object"),
     ],
     ids=repr,
 )
