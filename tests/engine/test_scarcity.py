@@ -20,9 +20,9 @@ from support.waiting import until
 NO_ROOM = "unable to allocate shared memory"
 
 
-def _segments():
-    """What torch's processes have left in shared memory."""
-    return {name for name in os.listdir("/dev/shm") if name.startswith("torch_")}
+def _left(facts):
+    """What is still there of the segments that there was no room for."""
+    return [one.path for one in facts.firings if os.path.exists(one.path)]
 
 
 def _loader(records, **options):
@@ -37,7 +37,6 @@ def _data_only(samples):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_torchs_collate_function_reports_it(records, workers):
     """It asks for shared memory itself, so that the error is the fetch's."""
-    before = _segments()
     with inject(SharedMemoryExhaustion()) as injection:
         read = epoch(_loader(records, num_workers=workers))
     assert [] == read.batches
@@ -46,7 +45,7 @@ def test_torchs_collate_function_reports_it(records, workers):
     firing = injection.faults[0].firings[0]
     assert ("fallocate", True) == (firing.call, firing.path.startswith("/dev/shm/torch_"))
     assert (1, [0] * workers) == (injection.surfaced, read.exit_codes)
-    assert _segments() <= before
+    assert [] == _left(injection.faults[0])
 
 
 def test_only_the_worker_that_is_meant(records):
@@ -78,14 +77,13 @@ def test_a_collate_function_of_ones_own_hangs(records, options):
     def make():
         return Records(records)
 
-    before = _segments()
     loader = {"num_workers": 1, "batch_size": 4, **options}
     outcome = run_trial(make, SharedMemoryExhaustion(), loader=loader, deadline=5.0)
     judgement = outcome.judge(take_reference(make, loader=loader))
     assert Verdict.HUNG == judgement.verdict, judgement.sentence
     assert NO_ROOM in outcome.stderr
     assert outcome.fired
-    assert _segments() <= before
+    assert [] == _left(outcome.faults[0])
 
 
 # Descriptors of the loader.
