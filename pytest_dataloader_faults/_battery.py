@@ -36,6 +36,13 @@ Globs: TypeAlias = Callable[[tuple[str, ...], set[str]], tuple[str, ...]]
 
 
 @dataclass(frozen=True)
+class Unsuitable:
+    """Why a check does not apply to a dataset."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class Recon:
     """What a dataset does when nothing is wrong.
 
@@ -53,6 +60,18 @@ class Recon:
     read: tuple[str, ...]
     reads: int
     fetches: int
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether files may be opened and read, in C, with nobody noticing."""
+        return self.control.engine == "python"
+
+    def nothing(self, verb: str) -> Unsuitable:
+        """Why a check has no victim: its workers *verb* none."""
+        if self.is_blind:
+            seen = f"the python engine saw its workers {verb} no data file; code in C may do so"
+            return Unsuitable(f"{seen} unseen. engine='kernel' sees that, too")
+        return Unsuitable(f"its workers {verb} no data file")
 
     @classmethod
     def of(cls, control: Outcome, matches: Callable[[str], bool], globs_for: Globs) -> Recon:
@@ -74,13 +93,6 @@ class Recon:
             max((sum(counts[1] for counts in files.values()) for files in per_worker), default=0),
             max((each.fetches for each in control.workers if each.worker == 0), default=0),
         )
-
-
-@dataclass(frozen=True)
-class Unsuitable:
-    """Why a check does not apply to a dataset."""
-
-    reason: str
 
 
 Plan: TypeAlias = tuple[Fault, ...] | Unsuitable
@@ -119,7 +131,7 @@ def _no_fault(_: Recon) -> Plan:
 def _on_opened(make: Callable[[Any], Fault]) -> Callable[[Recon], Plan]:
     def plan(recon: Recon) -> Plan:
         if not recon.opened:
-            return Unsuitable("its workers open no data file")
+            return recon.nothing("open")
         return (make(_path(recon.opened)),)
 
     return plan
@@ -128,14 +140,26 @@ def _on_opened(make: Callable[[Any], Fault]) -> Callable[[Recon], Plan]:
 def _on_read(make: Callable[[Any], Fault]) -> Callable[[Recon], Plan]:
     def plan(recon: Recon) -> Plan:
         if not recon.read:
-            return Unsuitable("its workers read no data file")
+            return recon.nothing("read")
         return (make(_path(recon.read)),)
+
+    return plan
+
+
+def _on_content(make: Callable[[Any], Fault]) -> Callable[[Recon], Plan]:
+    """For what happens as a file is opened: who reads it then, in Python or in C, is all one."""
+
+    def plan(recon: Recon) -> Plan:
+        files = recon.read or (recon.opened if recon.is_blind else ())
+        return (make(_path(files)),) if files else recon.nothing("read")
 
     return plan
 
 
 def _read_in_the_middle(times: int | None) -> Callable[[Recon], Plan]:
     def plan(recon: Recon) -> Plan:
+        if recon.is_blind and not recon.read:
+            return recon.nothing("read")
         if recon.reads < _HALVES:
             return Unsuitable(f"the busiest worker makes {recon.reads} reads, fewer than {_HALVES}")
         # Of an even number of items this is the last read of one, not the first of the next: it is
@@ -155,7 +179,7 @@ def _killed_in_the_middle(recon: Recon) -> Plan:
 def _needs_no_descriptor(recon: Recon, outcome: Outcome) -> str | None:
     opens = [counts[0] for worker in recon.control.workers for counts in worker.files.values()]
     if not outcome.fired and not any(opens):
-        return "its workers need no descriptor"
+        return recon.nothing("open").reason if recon.is_blind else "its workers need no descriptor"
     stuck = outcome.timed_out and outcome.phase != "recovery"
     if stuck and outcome.fired and not _met_data(outcome):
         return (
@@ -196,17 +220,17 @@ CHECKS: dict[str, Check] = {
         Check(
             "truncated-half",
             "files end in the middle",
-            _on_read(lambda path: TruncatedFile(path, keep=0.5)),
+            _on_content(lambda path: TruncatedFile(path, keep=0.5)),
         ),
         Check(
             "truncated-empty",
             "files are empty",
-            _on_read(lambda path: TruncatedFile(path, keep=0)),
+            _on_content(lambda path: TruncatedFile(path, keep=0)),
         ),
         Check(
             "closed-descriptor",
             "a descriptor is closed under the dataset",
-            _on_read(ClosedDescriptor),
+            _on_content(ClosedDescriptor),
         ),
         Check(
             "descriptor-exhaustion",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_dataloader_faults._facts import beyond_reach
+from pytest_dataloader_faults.faults import has_files
 from pytest_dataloader_faults.outcomes import FaultFacts, WorkerFacts
 
 _PYTHON = "The python engine sees only what Python code opens and reads"
@@ -14,9 +15,12 @@ def unfired(
     faults: Sequence[FaultFacts], workers: Sequence[WorkerFacts], engine: str
 ) -> str | None:
     """What was reached in place of the first of *faults* that did not happen, if there is one."""
-    texts = (_instead(each, workers) for each in faults if not each.fired)
-    text = next(texts, None)
-    return f"{text}. {_PYTHON}" if text and engine == "python" else text
+    for each in faults:
+        if not each.fired:
+            text = _instead(each, workers)
+            is_blind = engine == "python" and workers and has_files(each.fault)
+            return f"{text}. {_PYTHON}" if is_blind else text
+    return None
 
 
 def _instead(fault: FaultFacts, workers: Sequence[WorkerFacts]) -> str:

@@ -123,7 +123,7 @@ PACKAGE_IMPORTS = {
         "exceptions faults faults._workers injection outcomes"
     ),
     "_trial._warden": "_engine _engine._linux _trial._journal _trial._probes",
-    "_unfired": "_facts outcomes",
+    "_unfired": "_facts faults outcomes",
     "_victims": "_engine._paths exceptions outcomes",
     "conformance": (
         "_arguments _battery _engine _engine._paths _evidence _oracle _reproduce _trial _victims "
@@ -136,7 +136,7 @@ PACKAGE_IMPORTS = {
     "faults._workers": "faults._base",
     "injection": (
         "_arguments _engine _engine._client _engine._iterator _engine._plan _facts _trial "
-        "_unfired exceptions faults"
+        "_unfired exceptions faults outcomes"
     ),
     "outcomes": "_oracle _reproduce faults verdicts",
     "plugin": "_engine _item _options conformance exceptions faults injection",

@@ -22,6 +22,7 @@ from pytest_dataloader_faults.faults import (
     ShortRead,
     SlowRead,
     TruncatedFile,
+    has_files,
 )
 from pytest_dataloader_faults.faults._workers import InOneWorker
 
@@ -29,7 +30,6 @@ MAX_FIRINGS = 200
 """Firings kept in full per fault and worker; beyond, they are only counted."""
 READ_FAULTS = (ReadError, ShortRead, SlowRead, HungRead)
 """Those that happen in a read, so that reads of the file have to be seen."""
-_OF_WORKERS = (InOneWorker, DescriptorExhaustion, SharedMemoryExhaustion)
 
 AnyFault = TypeVar("AnyFault", bound=Fault)
 
@@ -93,11 +93,6 @@ class Plan:
 
     def _has(self, kind: type[Fault]) -> bool:
         return any(isinstance(each, kind) for each in self.faults)
-
-
-def has_files(fault: Fault) -> bool:
-    """Whether *fault* is about files."""
-    return not isinstance(fault, _OF_WORKERS)
 
 
 @dataclass

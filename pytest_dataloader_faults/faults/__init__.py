@@ -63,6 +63,7 @@ __all__ = (
     "WorkerHung",
     "WorkerKilled",
     "from_dict",
+    "has_files",
     "permission_denied",
     "to_dict",
 )
@@ -85,6 +86,11 @@ KINDS: dict[str, type[Fault]] = {
         WorkerHung,
     )
 }
+
+
+def has_files(fault: Fault) -> bool:
+    """Whether *fault* is about files: it has a *path*."""
+    return any(field.name == "path" for field in fields(fault))  # type: ignore[arg-type]
 
 
 def to_dict(fault: Fault) -> dict[str, Any]:

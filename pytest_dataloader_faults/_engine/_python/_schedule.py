@@ -14,7 +14,7 @@ from typing import Any
 
 from pytest_dataloader_faults._engine._alterations import altered
 from pytest_dataloader_faults._engine._paths import is_excluded
-from pytest_dataloader_faults._engine._plan import Tallies, Tally, has_files
+from pytest_dataloader_faults._engine._plan import Tallies, Tally
 from pytest_dataloader_faults._engine._python._acts import (
     Act,
     Closed,
@@ -36,6 +36,7 @@ from pytest_dataloader_faults.faults import (
     ShortRead,
     SlowRead,
     TruncatedFile,
+    has_files,
 )
 
 OPEN, STAT, MAP = "openat", "newfstatat", "mmap"

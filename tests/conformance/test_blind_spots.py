@@ -1,0 +1,80 @@
+"""The battery on the python engine, over what is read in C: it says what it cannot know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+from pytest_dataloader_faults import Verdict, check_dataset, inject
+from pytest_dataloader_faults.exceptions import FaultNotFiredError
+from pytest_dataloader_faults.faults import ReadError, WorkerKilled
+from support.datasets import Records
+from support.epochs import alone, epoch
+
+SEEN = "the python engine saw its workers {} no data file; code in C may do so unseen"
+
+
+class FromFile(Dataset[Any]):
+    """Opened by NumPy in Python, and read in C."""
+
+    def __init__(self, folder: Any) -> None:
+        self.paths = sorted(folder.iterdir())
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.from_numpy(np.fromfile(self.paths[index], np.uint8))
+
+
+class Hdf5(Dataset[Any]):
+    """Opened and read in C."""
+
+    def __init__(self, path: Any) -> None:
+        self.path = path
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        with h5py.File(self.path) as file:
+            return torch.tensor(file["x"][index])
+
+
+def _asked(make, *checks):
+    results = check_dataset(make, only=checks, engine="python", on_fail=None)
+    return {each.check: each for each in results}
+
+
+def test_what_is_opened_in_python_is_put_at_risk(records):
+    """Its content and its descriptor, whoever reads it; that its reads were not seen is said."""
+    found = _asked(lambda: FromFile(records), "read-error-first", "truncated-half")
+    assert found["truncated-half"].verdict is Verdict.CORRUPTED
+    assert not found["read-error-first"].applies
+    assert SEEN.format("read") in found["read-error-first"].explanation
+
+
+@pytest.mark.parametrize("check", ["open-error", "descriptor-exhaustion", "read-error-later"])
+def test_a_dataset_that_opens_in_c_is_not_called_one_that_opens_nothing(tmp_path, check):
+    """The reason names the engine, and the one that sees more."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["x"] = np.arange(8)
+    found = _asked(lambda: Hdf5(tmp_path / "x.h5"), check)[check]
+    assert "the python engine saw" in found.explanation
+    assert "engine='kernel' sees that, too" in found.explanation
+    assert not found.applies
+
+
+@pytest.mark.parametrize(
+    ("fault", "is_told"), [(WorkerKilled(at=99), False), (ReadError("*.nothing"), True)]
+)
+def test_an_unfired_fault_is_put_down_to_the_engine_where_it_may_be(records, fault, is_told):
+    """A death that never came is no matter of who opens what."""
+    with pytest.raises(FaultNotFiredError) as caught, inject(fault, engine="python"):
+        epoch(alone(Records(records)))
+    assert is_told is ("sees only what Python code opens" in str(caught.value))
