@@ -37,6 +37,7 @@ def _try(records, trouble, where, deadline=30.0) -> Outcome:
         deadline=deadline,
         seed=0,
         touch=True,
+        engine="auto",
     )
 
 
