@@ -10,6 +10,7 @@ from pytest_dataloader_faults._engine._bpf import (
     ALLOCATORS,
     BLIND,
     DUPLICATES,
+    LOCKS,
     OPENS,
     READS,
     program,
@@ -176,8 +177,8 @@ def test_another_architecture_is_left_alone(machine, name):
 def test_calls_that_are_not_named_are_left_alone(machine):
     """Whatever their number."""
     code = program(SYSCALLS[machine], ARCHITECTURES[machine], base=0, descriptors=True)
-    named = {SYSCALLS[machine][name] for name in (*OPENS, *READS, *DUPLICATES, *BLIND, *ALLOCATORS)
-             if name in SYSCALLS[machine]}  # fmt: skip
+    names = (*OPENS, *READS, *DUPLICATES, *LOCKS, *BLIND, *ALLOCATORS)
+    named = {SYSCALLS[machine][name] for name in names if name in SYSCALLS[machine]}
     handed_over = {
         number
         for number in range(600)
