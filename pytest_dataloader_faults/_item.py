@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from pytest_dataloader_faults._battery import Battery, CheckResult
 from pytest_dataloader_faults._engine import choose
 from pytest_dataloader_faults._options import Settings, command_line
 from pytest_dataloader_faults._victims import Files
-from pytest_dataloader_faults.conformance import Battery, CheckResult
 from pytest_dataloader_faults.verdicts import Contract
 
 

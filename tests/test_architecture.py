@@ -20,7 +20,15 @@ NINE_IN_TEN, HALF = 30, 10
 
 PACKAGE_IMPORTS = {
     "_arguments": "exceptions verdicts",
-    "_battery": "_engine._paths exceptions faults outcomes",
+    "_battery": (
+        "_arguments _checks _engine _engine._paths _evidence _oracle _reproduce _trial _victims "
+        "exceptions outcomes verdicts"
+    ),
+    "_checks": "_checks._base _checks._files _checks._sharing _checks._workers exceptions",
+    "_checks._base": "faults outcomes verdicts",
+    "_checks._files": "_checks._base faults",
+    "_checks._sharing": "_checks._base",
+    "_checks._workers": "_checks._base _engine._paths faults outcomes",
     "_clarity": "faults",
     "_engine": "_engine._probe exceptions",
     "_engine._alterations": "_engine._plan _engine._substitute faults",
@@ -104,9 +112,11 @@ PACKAGE_IMPORTS = {
     ),
     "_evidence": "_clarity _facts _oracle outcomes verdicts",
     "_facts": "_clarity faults outcomes",
-    "_item": "_engine _options _victims conformance verdicts",
+    "_item": "_battery _engine _options _victims verdicts",
     "_options": "_arguments _engine exceptions",
-    "_oracle": "_clarity outcomes verdicts",
+    "_oracle": "_clarity _oracle._content _oracle._leaks outcomes verdicts",
+    "_oracle._content": "outcomes verdicts",
+    "_oracle._leaks": "outcomes verdicts",
     "_reproduce": "",
     "_trial": (
         "_arguments _engine _reproduce _trial._child _trial._journal _trial._root exceptions "
@@ -116,19 +126,17 @@ PACKAGE_IMPORTS = {
     "_trial._digest": "",
     "_trial._journal": "_facts exceptions outcomes",
     "_trial._loaders": "exceptions",
+    "_trial._passes": "_trial._digest outcomes",
     "_trial._probes": "",
     "_trial._reference": "_trial._digest _trial._loaders exceptions outcomes",
     "_trial._root": (
-        "_trial._digest _trial._journal _trial._loaders _trial._probes _trial._reference "
-        "exceptions faults faults._workers injection outcomes"
+        "_trial._digest _trial._journal _trial._loaders _trial._passes _trial._probes "
+        "_trial._reference exceptions faults faults._workers injection outcomes"
     ),
     "_trial._warden": "_engine _engine._linux _trial._journal _trial._probes",
     "_unfired": "_facts faults outcomes",
     "_victims": "_engine._paths exceptions outcomes",
-    "conformance": (
-        "_arguments _battery _engine _engine._paths _evidence _oracle _reproduce _trial _victims "
-        "exceptions outcomes verdicts"
-    ),
+    "conformance": "_arguments _battery _checks _victims exceptions verdicts",
     "exceptions": "",
     "faults": "faults._base faults._files faults._workers",
     "faults._base": "exceptions",
@@ -138,7 +146,9 @@ PACKAGE_IMPORTS = {
         "_arguments _engine _engine._client _engine._iterator _engine._plan _facts _trial "
         "_unfired exceptions faults outcomes"
     ),
-    "outcomes": "_oracle _reproduce faults verdicts",
+    "outcomes": "_oracle _reproduce faults outcomes._parts outcomes._reference verdicts",
+    "outcomes._parts": "faults",
+    "outcomes._reference": "",
     "plugin": "_engine _item _options conformance exceptions faults injection",
     "verdicts": "",
 }
@@ -151,6 +161,7 @@ THIRD_PARTY = {
     "_trial": "torch",
     "_trial._digest": "torch",
     "_trial._loaders": "torch",
+    "_trial._passes": "torch",
     "_trial._probes": "psutil",
     "_trial._root": "torch",
     "_trial._warden": "psutil",
@@ -159,7 +170,7 @@ THIRD_PARTY = {
 """Modules that import what is neither ours nor the standard library's; all others do not."""
 
 PURE = (
-    "_arguments _battery _clarity _evidence _facts _oracle _reproduce _unfired exceptions faults"
+    "_arguments _checks _clarity _evidence _facts _oracle _reproduce _unfired exceptions faults"
     " outcomes verdicts"
 ).split()
 ELSEWHERE = ["_trial._root", "_trial._child", "_trial._warden"]
@@ -283,7 +294,7 @@ def test_what_runs_elsewhere_reaches_no_judgement(module):
     reached = _reachable(module, into_functions=True)
     libraries = {each for one in reached for each in _third_party(one)}
     above = {"conformance", "plugin", "strategies", "report"}
-    judging = {"_oracle", "_battery", "_evidence", "_item", "_options"}
+    judging = {"_oracle", "_checks", "_battery", "_evidence", "_item", "_options"}
 
     assert set() == reached & (above | judging)
     assert set() == libraries & {"pytest", "_pytest", "hypothesis"}

@@ -15,9 +15,10 @@ import pytest
 import pytest_dataloader_faults as package
 from pytest_dataloader_faults import _options, exceptions, injection, outcomes, plugin, verdicts
 from pytest_dataloader_faults import faults as vocabulary
-from pytest_dataloader_faults._battery import CHECKS
+from pytest_dataloader_faults._battery import CheckResult
+from pytest_dataloader_faults._checks import CHECKS
 from pytest_dataloader_faults._engine import unavailable
-from pytest_dataloader_faults.conformance import CheckResult, check_dataset
+from pytest_dataloader_faults.conformance import check_dataset
 
 ROOT = Path(__file__).resolve().parent.parent
 

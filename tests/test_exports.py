@@ -14,7 +14,7 @@ import pytest
 
 import pytest_dataloader_faults as package
 from pytest_dataloader_faults import Contract, Outcome, Verdict, check_dataset, inject, run_trial
-from pytest_dataloader_faults.conformance import CheckResult
+from pytest_dataloader_faults._battery import CheckResult
 
 FIXED = "inject run_trial check_dataset faults Outcome Verdict Contract exceptions".split()
 PUBLIC = "conformance exceptions faults injection outcomes verdicts".split()

@@ -74,19 +74,16 @@ def observe(
     seed: int,
     engine: str,
     faults: tuple[Fault, ...] = (),
-    watch_files: bool = False,
-    touch: bool = False,
+    epochs: int = 1,
+    **how: Any,
 ) -> Outcome:
     """``run_trial`` as the battery needs it: *changes* overrule even a ready loader's options.
 
-    *touch*: the main process reads a sample before it starts workers.
+    *how*: what else ``Job`` has, as ``touch=True``.
     """
-    asked = _asked(faults, {**(loader or {}), **changes}, 1, deadline, seed, engine)
+    asked = _asked(faults, {**(loader or {}), **changes}, epochs, deadline, seed, engine)
     job = _job(asked, make_dataset, loader)
-    return _outcome(
-        asked,
-        replace(job, changes=changes, watch_files=watch_files, touch=touch, needs_workers=True),
-    )
+    return _outcome(asked, replace(job, changes=changes, needs_workers=True, **how))
 
 
 def take_reference(

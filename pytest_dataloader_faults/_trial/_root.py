@@ -6,20 +6,16 @@ to there. Nothing here judges.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import time
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data._utils import signal_handling
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from pytest_dataloader_faults._trial import _probes
-from pytest_dataloader_faults._trial._digest import digest, rows_of
+from pytest_dataloader_faults._trial._digest import digest
 from pytest_dataloader_faults._trial._journal import Journal
 from pytest_dataloader_faults._trial._loaders import (
     USERS_ERRORS,
@@ -29,6 +25,13 @@ from pytest_dataloader_faults._trial._loaders import (
     preload_forkserver,
     sampled,
     seed_everything,
+)
+from pytest_dataloader_faults._trial._passes import (
+    end_workers,
+    ignore_deaths,
+    raised_by,
+    recorded,
+    rows,
 )
 from pytest_dataloader_faults._trial._reference import plain_indices, sample_of, take_reference
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
@@ -42,7 +45,7 @@ from pytest_dataloader_faults.faults import (
 )
 from pytest_dataloader_faults.faults._workers import InOneWorker
 from pytest_dataloader_faults.injection import Injection, arm
-from pytest_dataloader_faults.outcomes import Delivery, Raised
+from pytest_dataloader_faults.outcomes import Delivery
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -165,16 +168,16 @@ class _Trial:
         """
         seed_everything(self.job.seed + (epoch or 0))
         iterator = raised = None
-        with _recorded() as drawn:
+        with recorded() as drawn:
             try:
                 iterator = iter(self.loader)
                 self._iterate(iterator, epoch, drawn)
             except USERS_ERRORS as error:  # The error is the finding.
-                raised = asdict(_raised(error))
-                _ignore_deaths(iterator)
+                raised = asdict(raised_by(error))
+                ignore_deaths(iterator)
                 settle()
         if raised or not self.loader.persistent_workers:
-            _end_workers(iterator)
+            end_workers(iterator)
         if raised:
             self.loader._iterator = None
         what: dict[str, Any] = {
@@ -189,11 +192,11 @@ class _Trial:
         is_map = kind_of(self.loader) == "map"
         for number, batch in enumerate(iterator):
             indices = plain_indices(drawn[number]) if is_map else None
-            delivery = Delivery(indices, _rows(batch, indices, self.loader), digest(batch))
+            delivery = Delivery(indices, rows(batch, indices, self.loader), digest(batch))
             self.journal.write(epoch=epoch, batch=asdict(delivery))
 
     def _end_persistent_workers(self) -> None:
-        _end_workers(self.loader._iterator)
+        end_workers(self.loader._iterator)
         self.loader._iterator = None
 
     def _probe(self, when: str) -> None:
@@ -204,50 +207,3 @@ class _Trial:
     def _write_facts(self, injection: Injection) -> None:
         faults = [{**asdict(each), "fault": to_dict(each.fault)} for each in injection.faults]
         self.journal.write(faults=faults, workers=[asdict(each) for each in injection.workers])
-
-
-def _ignore_deaths(iterator: Any) -> None:
-    """Have torch's SIGCHLD handler raise no more: the epoch is over, whoever else dies now."""
-    if getattr(iterator, "_worker_pids_set", False):
-        signal_handling._remove_worker_pids(id(iterator))  # type: ignore[attr-defined]
-        iterator._worker_pids_set = False
-
-
-def _end_workers(iterator: Any) -> None:
-    """End the workers of *iterator* now; the garbage collector may take 5 s for each."""
-    if hasattr(iterator, "_shutdown_workers"):
-        iterator._shutdown_workers()
-
-
-@contextlib.contextmanager
-def _recorded() -> Iterator[list[Any]]:
-    """Every index list that an iterator draws from its sampler in this scope."""
-    drawn: list[Any] = []
-    original = _BaseDataLoaderIter._next_index
-
-    def recording(self: Any) -> Any:
-        drawn.append(original(self))  # type: ignore[no-untyped-call]
-        return drawn[-1]
-
-    _BaseDataLoaderIter._next_index = recording  # type: ignore[method-assign]
-    try:
-        yield drawn
-    finally:
-        _BaseDataLoaderIter._next_index = original  # type: ignore[method-assign]
-
-
-def _rows(
-    batch: Any, indices: tuple[Any, ...] | None, loader: DataLoader[Any]
-) -> tuple[str, ...] | None:
-    """Digests of the samples in *batch*. Of an iterable's last batch, the size is in the batch."""
-    if not loader._auto_collation:
-        return (digest(batch),)
-    if indices is not None:
-        return rows_of(batch, len(indices))
-    sizes = range(loader.batch_size or 1, 0, -1)
-    return next((rows for size in sizes if (rows := rows_of(batch, size))), None)
-
-
-def _raised(error: BaseException) -> Raised:
-    text = "".join(traceback.format_exception(error))
-    return Raised(type(error).__name__, str(error), text)

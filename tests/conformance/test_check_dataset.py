@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from pytest_dataloader_faults import Contract, check_dataset
-from pytest_dataloader_faults._battery import CHECKS
+from pytest_dataloader_faults._checks import CHECKS
 from pytest_dataloader_faults.conformance import select_checks
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import pytest
 
 from pytest_dataloader_faults import run_trial
-from pytest_dataloader_faults._battery import CHECKS
+from pytest_dataloader_faults._checks import CHECKS
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.conformance import Battery
 from pytest_dataloader_faults.faults import DescriptorExhaustion, WorkerKilled

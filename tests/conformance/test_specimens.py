@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_dataloader_faults import Verdict, check_dataset
-from pytest_dataloader_faults._battery import CHECKS
+from pytest_dataloader_faults._checks import CHECKS
 from support.datasets import Records, RecordStream
 from support.specimens import (
     AtomicCache,

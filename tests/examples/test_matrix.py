@@ -11,7 +11,7 @@ import pytest
 import data
 import demo
 import example_datasets
-from pytest_dataloader_faults.conformance import Battery
+from pytest_dataloader_faults._battery import Battery
 
 NAMES = list(demo.examples(Path()))
 EXPECTED = demo.read_matrix(demo.EXPECTED.read_text())

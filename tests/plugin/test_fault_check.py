@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from pytest_dataloader_faults._battery import CHECKS
+from pytest_dataloader_faults._checks import CHECKS
 
 pytestmark = pytest.mark.usefixtures("engine")
 

@@ -1,0 +1,30 @@
+"""The checks of the battery: what each promises, and the faults it needs. Pure.
+
+A check sees what recon found and answers with a schedule, or says why it does not apply.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from pytest_dataloader_faults._checks._base import Check as Check
+from pytest_dataloader_faults._checks._base import Recon as Recon
+from pytest_dataloader_faults._checks._base import Unsuitable as Unsuitable
+from pytest_dataloader_faults._checks._files import FILES
+from pytest_dataloader_faults._checks._sharing import SHARING
+from pytest_dataloader_faults._checks._workers import WORKERS
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
+
+CHECKS: dict[str, Check] = {check.name: check for check in (*SHARING, *FILES, *WORKERS)}
+
+
+def names_of_checks(argument: str, names: str | Iterable[str]) -> set[str]:
+    """*names* as a set; each must be a check's."""
+    chosen = {names} if isinstance(names, str) else set(names)
+    for name in chosen:
+        if name not in CHECKS:
+            near = difflib.get_close_matches(str(name), CHECKS, n=2) or list(CHECKS)
+            message = f"{argument} names {name!r}, which is no check. Did you mean {near}?"
+            raise InvalidArgumentError(message)
+    return chosen

@@ -1,0 +1,29 @@
+"""Checks that ask what several processes make of one dataset, with no fault at all. Pure."""
+
+from __future__ import annotations
+
+from pytest_dataloader_faults._checks._base import Check, no_fault
+
+_USED_BEFORE = (
+    "The main process read one sample before it started the workers. A handle that was opened for"
+    " that sample is shared by forked workers, and cannot be sent to spawned ones. Open it once"
+    " per process: keep os.getpid() beside the handle, and open again where it differs. Or"
+    " exclude 'used-before', if nothing reads the dataset before the loop over the loader does"
+)
+
+SHARING = (
+    Check("workers-agree", "N workers give what the main process gives", no_fault),
+    Check(
+        "used-before",
+        "the same, after the main process has read a sample",
+        no_fault,
+        trial={"touch": True, "watch_files": True},
+        advice=_USED_BEFORE,
+    ),
+    Check(
+        "pickles",
+        "the dataset reaches a spawned worker",
+        no_fault,
+        {"multiprocessing_context": "spawn", "num_workers": 1},
+    ),
+)

@@ -1,0 +1,48 @@
+"""Checks that take from workers what they need to live: descriptors, and their lives. Pure."""
+
+from __future__ import annotations
+
+from pytest_dataloader_faults._checks._base import Check, Plan, Recon, Unsuitable
+from pytest_dataloader_faults._engine._paths import is_excluded
+from pytest_dataloader_faults.faults import DescriptorExhaustion, WorkerKilled
+from pytest_dataloader_faults.outcomes import Outcome
+
+_HALVES = 2
+
+
+def _killed_in_the_middle(recon: Recon) -> Plan:
+    if recon.fetches < _HALVES:
+        return Unsuitable(f"worker 0 makes {recon.fetches} batches, fewer than {_HALVES}")
+    return (WorkerKilled(at=recon.fetches // _HALVES + 1),)
+
+
+def _needs_no_descriptor(recon: Recon, outcome: Outcome) -> str | None:
+    opens = [counts[0] for worker in recon.control.workers for counts in worker.files.values()]
+    if not outcome.fired and not any(opens):
+        return recon.nothing("open").reason if recon.is_blind else "its workers need no descriptor"
+    stuck = outcome.timed_out and outcome.phase != "recovery"
+    if stuck and outcome.fired and not _met_data(outcome):
+        return (
+            "its workers need no descriptor for the samples, but torch needs one to share a batch;"
+            " where that fails, torch's queue thread prints the error and drops the batch, and the"
+            " loader waits for ever, whatever the dataset does"
+        )
+    return None
+
+
+def _met_data(outcome: Outcome) -> bool:
+    """Whether a fault befell a file that the dataset itself may have opened."""
+    paths = [one.path for each in outcome.faults for one in each.firings]
+    return any(path and not is_excluded(path) for path in paths)
+
+
+WORKERS = (
+    Check(
+        "descriptor-exhaustion",
+        "no descriptor is left",
+        lambda _: (DescriptorExhaustion(),),
+        moot=_needs_no_descriptor,
+    ),
+    Check("worker-killed-first", "a worker dies at once", lambda _: (WorkerKilled(),)),
+    Check("worker-killed-middle", "a worker dies half way", _killed_in_the_middle),
+)

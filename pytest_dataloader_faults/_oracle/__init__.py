@@ -1,0 +1,105 @@
+"""The judge: facts in, verdict out. Pure.
+
+The rules are asked in order of gravity and the first that objects decides. A fault that did not
+fire excuses nothing that was seen to go wrong; but without a fault that fired, nothing good was
+shown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pytest_dataloader_faults._clarity import messages, names, tells
+from pytest_dataloader_faults._oracle._content import corrupted, wrong_in
+from pytest_dataloader_faults._oracle._leaks import leaked
+from pytest_dataloader_faults.outcomes import Outcome, Reference
+from pytest_dataloader_faults.verdicts import Contract, Verdict
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A verdict, the sentence that says why, and whether the contract allows it."""
+
+    verdict: Verdict
+    sentence: str
+    passed: bool
+
+
+def judge(outcome: Outcome, reference: Reference, contract: Contract) -> Judgement:
+    """The verdict on *outcome*, given what the dataset gives when nothing is wrong.
+
+    Raises:
+        ValueError: The reference does not know a batch that was delivered.
+
+    """
+    if lacking := reference.lacks(outcome):
+        message = f"the reference does not know batch {list(lacking[0])}: take it of these indices"
+        raise ValueError(message)
+    verdict, sentence = _verdict(outcome, reference, contract)
+    may_fail = outcome.schedule and not contract.survives
+    accepted = (Verdict.SURVIVED, Verdict.FAILED_CLEANLY) if may_fail else (Verdict.SURVIVED,)
+    return Judgement(verdict, sentence, verdict in accepted)
+
+
+def _verdict(outcome: Outcome, reference: Reference, contract: Contract) -> tuple[Verdict, str]:
+    found = (
+        _hung(outcome)
+        or _crashed(outcome)
+        or corrupted(outcome, reference)
+        or _unclear(outcome, contract)
+        or leaked(outcome)
+        or _poisoned(outcome, reference)
+    )
+    if found:
+        return found
+    if outcome.schedule and not outcome.fired:
+        return Verdict.NOT_EXERCISED, "no fault fired, so nothing was shown"
+    if outcome.exception is None:
+        return Verdict.SURVIVED, "every sample came and was right"
+    kind = outcome.exception.type
+    if not outcome.schedule:
+        return Verdict.FAILED_CLEANLY, f"{kind} came although there was no fault"
+    return Verdict.FAILED_CLEANLY, f"{kind} came in time, told its cause, and left nothing behind"
+
+
+def _hung(outcome: Outcome) -> tuple[Verdict, str] | None:
+    if not outcome.timed_out:
+        return None
+    if outcome.phase == "recovery":
+        after = "although the fault was gone, a fresh pass over the same dataset object hung"
+        return Verdict.POISONED, f"{after} for {outcome.deadline:g} s"
+    return Verdict.HUNG, f"neither an error nor an end within {outcome.deadline:g} s"
+
+
+def _crashed(outcome: Outcome) -> tuple[Verdict, str] | None:
+    if outcome.died is None and outcome.phase == "done":
+        return None
+    how = outcome.died or f"it ended in phase {outcome.phase!r}, without a word"
+    return Verdict.CRASHED, f"the process that drives the loader died: {how}"
+
+
+def _unclear(outcome: Outcome, contract: Contract) -> tuple[Verdict, str] | None:
+    raised = outcome.exception
+    if raised is None or not outcome.fired:
+        return None
+    fired = [(each.fault, one) for each in outcome.faults for one in each.firings]
+    if not any(tells(raised.text, fault, one.path, one.call) for fault, one in fired):
+        kinds = ", ".join(sorted({type(fault).__name__ for fault, _ in fired}))
+        return Verdict.FAILED_UNCLEARLY, f"{raised.type} hides that its cause is {kinds}"
+    paths = [one.path for _, one in fired if one.path]
+    said = messages(raised.text)
+    if contract.names_file and paths and not any(names(said, path) for path in paths):
+        return Verdict.FAILED_UNCLEARLY, f"{raised.type} does not name the file, as promised"
+    return None
+
+
+def _poisoned(outcome: Outcome, reference: Reference) -> tuple[Verdict, str] | None:
+    recovery = outcome.recovery
+    if recovery is None:
+        return None
+    after = "although the fault was gone, a fresh pass over the same dataset object"
+    if recovery.exception is not None:
+        kind, message = recovery.exception.type, messages(recovery.exception.message)
+        return Verdict.POISONED, f"{after} raised {kind}: {message[-200:]}"
+    wrong = wrong_in(recovery, reference)
+    return (Verdict.POISONED, f"{after} was not right: {wrong}") if wrong else None

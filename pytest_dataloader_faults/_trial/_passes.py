@@ -1,0 +1,64 @@
+"""One pass over a loader: what is drawn, what comes, how its workers end [in the trial]."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data._utils import signal_handling
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from pytest_dataloader_faults._trial._digest import digest, rows_of
+from pytest_dataloader_faults.outcomes import Raised
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
+
+
+def ignore_deaths(iterator: Any) -> None:
+    """Have torch's SIGCHLD handler raise no more: the epoch is over, whoever else dies now."""
+    if getattr(iterator, "_worker_pids_set", False):
+        signal_handling._remove_worker_pids(id(iterator))  # type: ignore[attr-defined]
+        iterator._worker_pids_set = False
+
+
+def end_workers(iterator: Any) -> None:
+    """End the workers of *iterator* now; the garbage collector may take 5 s for each."""
+    if hasattr(iterator, "_shutdown_workers"):
+        iterator._shutdown_workers()
+
+
+@contextlib.contextmanager
+def recorded() -> Iterator[list[Any]]:
+    """Every index list that an iterator draws from its sampler in this scope."""
+    drawn: list[Any] = []
+    original = _BaseDataLoaderIter._next_index
+
+    def recording(self: Any) -> Any:
+        drawn.append(original(self))  # type: ignore[no-untyped-call]
+        return drawn[-1]
+
+    _BaseDataLoaderIter._next_index = recording  # type: ignore[method-assign]
+    try:
+        yield drawn
+    finally:
+        _BaseDataLoaderIter._next_index = original  # type: ignore[method-assign]
+
+
+def rows(
+    batch: Any, indices: tuple[Any, ...] | None, loader: DataLoader[Any]
+) -> tuple[str, ...] | None:
+    """Digests of the samples in *batch*. Of an iterable's last batch, the size is in the batch."""
+    if not loader._auto_collation:
+        return (digest(batch),)
+    if indices is not None:
+        return rows_of(batch, len(indices))
+    sizes = range(loader.batch_size or 1, 0, -1)
+    return next((rows for size in sizes if (rows := rows_of(batch, size))), None)
+
+
+def raised_by(error: BaseException) -> Raised:
+    text = "".join(traceback.format_exception(error))
+    return Raised(type(error).__name__, str(error), text)

@@ -1,0 +1,138 @@
+"""What an outcome is made of: who met which fault, what came, what was open. Plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_dataloader_faults import faults as vocabulary
+from pytest_dataloader_faults.faults import Fault
+
+
+@dataclass(frozen=True)
+class Firing:
+    """One occurrence of a fault. *fetch* counts the worker's batches, from 1; 0 is before them.
+
+    *worker* is None for what befell the loader's own process.
+    """
+
+    fault: int
+    worker: int | None
+    pid: int
+    call: str
+    path: str | None
+    fetch: int
+
+
+@dataclass(frozen=True)
+class FaultFacts:
+    """A fault and what became of it: three counters that are never mixed up.
+
+    Attributes:
+        reached: Operations that the fault is about, whether or not it was their turn.
+        fired: Those it happened to.
+        surfaced: 1 if an exception of the loader tells of it.
+        firings: The first ones in full, up to 200 per worker.
+
+    """
+
+    fault: Fault
+    reached: int = 0
+    fired: int = 0
+    surfaced: int = 0
+    firings: tuple[Firing, ...] = ()
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> FaultFacts:
+        """The inverse of ``Outcome.to_dict``'s part."""
+        firings = tuple(Firing(**each) for each in data["firings"])
+        rest = {name: data[name] for name in ("reached", "fired", "surfaced")}
+        return cls(vocabulary.from_dict(data["fault"]), firings=firings, **rest)
+
+
+@dataclass(frozen=True)
+class WorkerFacts:
+    """One worker process: its batches, opens, reads and bytes per file, and what hid reads."""
+
+    worker: int
+    pid: int
+    fetches: int
+    files: dict[str, tuple[int, int, int]]
+    unreached: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def from_report(cls, data: dict[str, Any]) -> WorkerFacts:
+        """From plain data; what else is in it is left out."""
+        files = {path: tuple(counts) for path, counts in data["files"].items()}
+        return cls(data["worker"], data["pid"], data["fetches"], files, data["unreached"])
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """One batch as the loop over the loader got it.
+
+    Attributes:
+        indices: What the sampler asked for; None where there is no telling (iterable datasets).
+        rows: A digest per sample, or None where the batch cannot be split into samples.
+        digest: Of the whole batch.
+
+    """
+
+    indices: tuple[Any, ...] | None
+    rows: tuple[str, ...] | None
+    digest: str
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Delivery:
+        """The inverse of ``asdict``."""
+        indices, rows = data["indices"], data["rows"]
+        return cls(
+            None if indices is None else tuple(indices),
+            None if rows is None else tuple(rows),
+            data["digest"],
+        )
+
+
+@dataclass(frozen=True)
+class Raised:
+    """An exception that reached the loop: its type, its message, and the whole printed chain."""
+
+    type: str
+    message: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One pass over a loader: what was asked for, what came, and how it ended."""
+
+    drawn: tuple[tuple[Any, ...], ...] = ()
+    delivered: tuple[Delivery, ...] = ()
+    exception: Raised | None = None
+    complete: bool = False
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Pass:
+        """The inverse of ``asdict``."""
+        return cls(
+            tuple(tuple(each) for each in data["drawn"]),
+            tuple(Delivery.from_dict(each) for each in data["delivered"]),
+            None if data["exception"] is None else Raised(**data["exception"]),
+            data["complete"],
+        )
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What the loader's process had open, and its descendants, at one moment.
+
+    Attributes:
+        when: ``"before"`` the first epoch, ``"after"`` the last one, or ``"recovery"``.
+        descriptors: What /proc/self/fd says, by number.
+        processes: Descendants that are not the harness's or multiprocessing's own, by pid.
+
+    """
+
+    when: str
+    descriptors: dict[str, str]
+    processes: dict[str, str]

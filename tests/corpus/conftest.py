@@ -1,0 +1,31 @@
+"""Counts what the battery convicts and whom it accuses falsely, and prints it at the end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pytest
+
+_CONVICTS = "test_specimens.py::test_specimen_is_convicted["
+_ACQUITS = "test_specimens.py::test_twin_is_acquitted"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line for the specimens and one for the twins, of all that ran."""
+    counts = {
+        (part, outcome): sum(
+            part in report.nodeid for report in _of_calls(terminalreporter, outcome)
+        )
+        for part in (_CONVICTS, _ACQUITS)
+        for outcome in ("passed", "failed")
+    }
+    for part, word in ((_CONVICTS, "specimens convicted"), (_ACQUITS, "twins acquitted")):
+        total = counts[part, "passed"] + counts[part, "failed"]
+        if total:
+            terminalreporter.write_line(f"corpus: {counts[part, 'passed']} of {total} {word}")
+
+
+def _calls(reporter: pytest.TerminalReporter, outcome: str) -> list[pytest.TestReport]:
+    reports = reporter.getreports(outcome)
+    return [each for each in reports if getattr(each, "when", "call") == "call"]

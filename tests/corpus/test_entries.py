@@ -1,0 +1,36 @@
+"""Every entry of the corpus is accounted for, once."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pytest_dataloader_faults._checks import CHECKS
+from support.corpus import BEHAVIOURS, CASES, ENTRIES, EXCUSED
+
+TESTS = Path(__file__).parent.parent
+SHOWN = {case.entry for case in CASES}
+
+
+def test_every_entry_is_shown_explained_or_excused():
+    """None is forgotten, and none is both."""
+    accounts = [*SHOWN, *BEHAVIOURS, *EXCUSED]
+
+    assert sorted(ENTRIES) == sorted(accounts)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.entry}-{case.check}")
+def test_case_names_a_check(case):
+    """One that the battery has."""
+    assert case.check in CHECKS
+
+
+@pytest.mark.parametrize("entry", BEHAVIOURS)
+def test_behaviour_is_tested_where_it_says(entry):
+    """The test in brackets exists."""
+    (where,) = re.findall(r"\(([\w/]+\.py::\w+)\)", BEHAVIOURS[entry])
+    path, name = where.split("::")
+
+    assert f"def {name}(" in (TESTS / path).read_text(encoding="utf-8")

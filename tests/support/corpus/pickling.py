@@ -1,0 +1,9 @@
+"""Datasets, samples and callbacks that cannot be pickled: bugs, and twins without them."""
+
+from __future__ import annotations
+
+from support.corpus.cases import Case
+
+CASES: tuple[Case, ...] = ()
+BEHAVIOURS: dict[str, str] = {}
+EXCUSED: dict[str, str] = {}

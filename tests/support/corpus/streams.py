@@ -1,0 +1,9 @@
+"""Iterable datasets, and the counting of epochs: bugs, and twins without them."""
+
+from __future__ import annotations
+
+from support.corpus.cases import Case
+
+CASES: tuple[Case, ...] = ()
+BEHAVIOURS: dict[str, str] = {}
+EXCUSED: dict[str, str] = {}

@@ -1,0 +1,9 @@
+"""Exceptions that do not survive the way to the loader: bugs, and twins without them."""
+
+from __future__ import annotations
+
+from support.corpus.cases import Case
+
+CASES: tuple[Case, ...] = ()
+BEHAVIOURS: dict[str, str] = {}
+EXCUSED: dict[str, str] = {}
