@@ -14,9 +14,7 @@ _ACQUITS = "test_specimens.py::test_twin_is_acquitted"
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """One line for the specimens and one for the twins, of all that ran."""
     counts = {
-        (part, outcome): sum(
-            part in report.nodeid for report in _of_calls(terminalreporter, outcome)
-        )
+        (part, outcome): sum(part in report.nodeid for report in _calls(terminalreporter, outcome))
         for part in (_CONVICTS, _ACQUITS)
         for outcome in ("passed", "failed")
     }

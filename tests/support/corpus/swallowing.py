@@ -1,4 +1,4 @@
-"""Errors that are swallowed, retried or replaced by another sample: bugs, and twins without them."""
+"""Errors that are swallowed, retried, or replaced by a sample: bugs, and twins without them."""
 
 from __future__ import annotations
 
