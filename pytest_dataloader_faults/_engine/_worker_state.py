@@ -108,7 +108,7 @@ class WorkerState:
         for _ in self._numbers:
             number = self._numbers[self._next % len(self._numbers)]
             self._next += 1
-            if number not in self.followed:
+            if number not in self.followed and not os.path.lexists(f"/proc/{pid}/fd/{number}"):
                 return number
         message = f"worker {self.id} has {len(self.followed)} faulted files open, no number is left"
         raise RuntimeError(message)

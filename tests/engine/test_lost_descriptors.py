@@ -9,7 +9,9 @@ import pytest
 from torch.utils.data import Dataset, IterableDataset
 
 from pytest_dataloader_faults import inject
-from pytest_dataloader_faults.faults import ClosedDescriptor
+from pytest_dataloader_faults._engine._filter import _high_numbers
+from pytest_dataloader_faults.faults import ClosedDescriptor, CorruptedFile
+from support.attempts import attempt, error_of
 from support.epochs import alone, epoch
 from support.tries import ENOUGH, WAYS, Tries, pread
 
@@ -180,3 +182,28 @@ def test_nothing_is_open_at_that_sample(path):
         read = epoch(alone(Tries([path] * 4, WAYS["read"])))
     assert [CONTENT] * 4 == [each.gave for each in read.batches]
     assert (0, 0) == (injection.reached, injection.fired)
+
+
+def _beside(source):
+    """What a file gives, and what is behind a descriptor that was there before."""
+    path, held = source
+    return error_of(WAYS["pread"])(path), os.pread(held, ENOUGH, 0)
+
+
+@pytest.mark.parametrize(
+    ("fault", "gives"),
+    [(ClosedDescriptor("*.bin"), LOST.partition(": ")[2]), (CorruptedFile("*.bin"), CONTENT)],
+    ids=["closed", "followed"],
+)
+def test_numbers_that_the_worker_inherited_are_not_taken(path, tmp_path, fault, gives):
+    """Neither for one that is closed, nor for a file that is followed."""
+    other = tmp_path / "other.txt"
+    other.write_bytes(b"other")
+    lowest, _ = _high_numbers()
+    with open(other, "rb", buffering=0) as file:
+        os.dup2(file.fileno(), lowest)
+    try:
+        ((ours, others),), _ = attempt([(path, lowest)], _beside, fault)
+    finally:
+        os.close(lowest)
+    assert (len(gives), b"other") == (len(ours), others)

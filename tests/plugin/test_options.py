@@ -16,7 +16,7 @@ def test_marked({fixture}):
 """
 
 REFUSED = [
-    ("engine", "warp", "one of auto, kernel"),
+    ("engine", "warp", "one of auto, kernel, python"),
     ("deadline", "-1", "a positive number of seconds"),
     ("deadline", "0", "a positive number of seconds"),
     ("deadline", "inf", "a positive number of seconds"),

@@ -140,7 +140,7 @@ def test_nobody_outlives_the_trial(records, left_behind, trouble, where):
 
 @pytest.mark.parametrize(
     ("trouble", "command"),
-    [(troublemakers.found_a_dynasty, "pytest"), (troublemakers.start_a_daemon, "trap '' TERM")],
+    [(troublemakers.found_a_dynasty, "python"), (troublemakers.start_a_daemon, "trap '' TERM")],
 )
 def test_processes_that_stay_are_told(records, left_behind, trouble, command):
     """Those that the workers left behind are among the resources afterwards, and not before."""
