@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -34,3 +35,12 @@ def test_behaviour_is_tested_where_it_says(entry):
     path, name = where.split("::")
 
     assert f"def {name}(" in (TESTS / path).read_text(encoding="utf-8")
+
+
+def test_page_is_as_the_corpus_is():
+    """``python docs/corpus.py`` writes it anew."""
+    spec = importlib.util.spec_from_file_location("docs_corpus", TESTS.parent / "docs/corpus.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+
+    assert script.PAGE.read_text(encoding="utf-8") == script.page()

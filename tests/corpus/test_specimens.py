@@ -6,33 +6,50 @@ import pytest
 
 from pytest_dataloader_faults import check_dataset
 from support.corpus import CASES
+from support.datasets import write_records
 
 BY_ENTRY = {f"{case.entry}-{case.guilty.__name__}-{case.check}": case for case in CASES}
 TWINS = {f"{case.entry}-{case.twin.__name__}": case for case in CASES}
 
 
-@pytest.mark.parametrize("case", BY_ENTRY.values(), ids=BY_ENTRY)
-def test_specimen_is_convicted(case, records):
-    """Its check finds the bug, and calls it by its name."""
+def _convict(case, records):
     (result,) = check_dataset(
         lambda: case.guilty(records),
         only=case.check,
         on_fail=None,
         **{"deadline": case.deadline, **case.options},
     )
-
     assert (case.verdict, True) == (result.verdict, result.failed), result.explanation
     assert case.says in result.explanation.splitlines()[0]
+
+
+def _acquit(case, records):
+    (result,) = check_dataset(
+        lambda: case.twin(records), only=case.check, on_fail=None, **case.options
+    )
+    assert result.passed, result.explanation
+
+
+@pytest.mark.parametrize("case", BY_ENTRY.values(), ids=BY_ENTRY)
+def test_specimen_is_convicted(case, records):
+    """Its check finds the bug, and calls it by its name."""
+    _convict(case, records)
 
 
 @pytest.mark.parametrize("case", BY_ENTRY.values(), ids=BY_ENTRY)
 def test_twin_is_acquitted(case, records):
     """The twin passes the check that its specimen fails."""
-    (result,) = check_dataset(
-        lambda: case.twin(records), only=case.check, on_fail=None, **case.options
-    )
+    _acquit(case, records)
 
-    assert result.passed, result.explanation
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("judge", [_convict, _acquit], ids=["specimen", "twin"])
+@pytest.mark.parametrize("case", BY_ENTRY.values(), ids=BY_ENTRY)
+def test_five_runs_in_a_row_agree(case, judge, tmp_path):
+    """Each time anew, with files of its own."""
+    for run in range(5):
+        judge(case, write_records(tmp_path / str(run) / "records"))
 
 
 @pytest.mark.slow
