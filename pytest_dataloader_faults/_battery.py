@@ -56,6 +56,15 @@ class CheckResult:
         return self.applies and (self.passed if self.expected else not self.passed)
 
 
+@dataclass(frozen=True)
+class Findings:
+    """What recon found: samples, one epoch with workers and no fault, and its sum."""
+
+    reference: Reference
+    control: Outcome
+    recon: Recon
+
+
 class Battery:
     """A dataset, and what was found out about it before any fault."""
 
@@ -69,6 +78,7 @@ class Battery:
         deadline: float = 30.0,
         seed: int = 0,
         engine: str = "auto",
+        known: Findings | None = None,
     ) -> None:
         self._engine = choose(engine)
         _arguments.check(make_dataset=make_dataset, deadline=deadline, seed=seed, contract=contract)
@@ -80,12 +90,23 @@ class Battery:
         self._seed = seed
         self._changes: dict[str, Any] = {}
         self._broken: str | None = None
-        self._recon = self._look()
+        if known is None:
+            self._recon = self._look()
+        else:
+            self._reference, self._control = known.reference, known.control
+            self._recon = known.recon
 
     @property
     def reference(self) -> Reference:
         """What the dataset gives when nothing is wrong; what ``Outcome.judge`` asks for."""
         return self._reference
+
+    @property
+    def findings(self) -> Findings | None:
+        """What another battery for the same dataset may begin with; None if something is wrong."""
+        if self._changes:
+            return None
+        return Findings(self._reference, self._control, self._recon)
 
     def check(
         self, name: str, *, expected: str | None = None, how: str | None = None

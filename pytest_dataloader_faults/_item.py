@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 
-from pytest_dataloader_faults._battery import Battery, CheckResult
+from pytest_dataloader_faults._battery import CheckResult
 from pytest_dataloader_faults._engine import choose
 from pytest_dataloader_faults._options import Settings, command_line
+from pytest_dataloader_faults._recall import Memory
 from pytest_dataloader_faults._victims import Files
 from pytest_dataloader_faults.verdicts import Contract
+
+_memory = pytest.StashKey[Memory]()
 
 
 class FaultCheck:
@@ -36,8 +39,14 @@ class FaultCheck:
         """Ask. Fails, skips or xfails the test, or returns the result; see ``check_dataset``."""
         __tracebackhide__ = True
         self._called = True
-        battery = Battery(
+        expected = (self._settings.expected_failures or {}).get(self.name)
+        how = f"pytest {shlex.quote(_from_here(self._node))} {self._options()}"
+        result = self._node.config.stash.setdefault(_memory, Memory()).ask(
+            self.name,
             make_dataset,
+            home=self._home(),
+            expected=expected,
+            how=how.rstrip(),
             files=files,
             loader=loader,
             contract=contract,
@@ -45,12 +54,14 @@ class FaultCheck:
             seed=self._settings.seed,
             engine=self._settings.engine,
         )
-        expected = (self._settings.expected_failures or {}).get(self.name)
-        how = f"pytest {shlex.quote(_from_here(self._node))} {self._options()}"
-        result = battery.check(self.name, expected=expected, how=how.rstrip())
         self._node.user_properties.append(("dataloader_faults_verdict", str(result.verdict)))
         _tell(result)
         return result
+
+    def _home(self) -> str | None:
+        """The folder that pytest made for this item alone, if the test or a fixture asked."""
+        folder = getattr(self._node, "funcargs", {}).get("tmp_path")
+        return folder and str(folder)
 
     def _options(self) -> str:
         """Those that were given, and the engine where it was only chosen for want of another."""

@@ -114,11 +114,12 @@ PACKAGE_IMPORTS = {
     ),
     "_evidence": "_clarity _facts _oracle outcomes verdicts",
     "_facts": "_clarity faults outcomes",
-    "_item": "_battery _engine _options _victims verdicts",
+    "_item": "_battery _engine _options _recall _victims verdicts",
     "_options": "_arguments _engine exceptions",
     "_oracle": "_clarity _oracle._content _oracle._leaks outcomes verdicts",
     "_oracle._content": "outcomes verdicts",
     "_oracle._leaks": "outcomes verdicts",
+    "_recall": "_battery",
     "_reproduce": "",
     "_trial": (
         "_arguments _engine _reproduce _trial._child _trial._journal _trial._root exceptions "
