@@ -22,7 +22,7 @@ PACKAGE_IMPORTS = {
     "_arguments": "exceptions verdicts",
     "_battery": (
         "_arguments _checks _engine _engine._paths _evidence _oracle _reproduce _trial _victims "
-        "exceptions outcomes verdicts"
+        "exceptions faults outcomes verdicts"
     ),
     "_checks": "_checks._base _checks._files _checks._sharing _checks._workers exceptions",
     "_checks._base": "faults outcomes verdicts",
@@ -114,13 +114,16 @@ PACKAGE_IMPORTS = {
     ),
     "_evidence": "_clarity _facts _oracle outcomes verdicts",
     "_facts": "_clarity faults outcomes",
-    "_item": "_battery _engine _options _recall _victims verdicts",
+    "_item": (
+        "_battery _engine _options _recall _steps _victims conformance exceptions sweeping verdicts"
+    ),
     "_options": "_arguments _engine exceptions",
     "_oracle": "_clarity _oracle._content _oracle._leaks outcomes verdicts",
     "_oracle._content": "outcomes verdicts",
     "_oracle._leaks": "outcomes verdicts",
     "_recall": "_battery",
     "_reproduce": "",
+    "_steps": "exceptions faults verdicts",
     "_trial": (
         "_arguments _engine _reproduce _trial._child _trial._journal _trial._root exceptions "
         "faults injection outcomes"
@@ -155,7 +158,8 @@ PACKAGE_IMPORTS = {
     "outcomes": "_oracle _reproduce faults outcomes._parts outcomes._reference verdicts",
     "outcomes._parts": "faults",
     "outcomes._reference": "",
-    "plugin": "_engine _item _options conformance exceptions faults injection",
+    "plugin": "_engine _item _options exceptions faults injection",
+    "sweeping": "_arguments _battery _evidence _steps _victims exceptions faults verdicts",
     "verdicts": "",
 }
 """Each module, and those of this package that it imports, function-level imports too."""

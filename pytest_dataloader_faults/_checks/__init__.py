@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pytest_dataloader_faults._checks._base import Check as Check
 from pytest_dataloader_faults._checks._base import Recon as Recon
 from pytest_dataloader_faults._checks._base import Unsuitable as Unsuitable
+from pytest_dataloader_faults._checks._base import path_of as path_of
 from pytest_dataloader_faults._checks._files import FILES
 from pytest_dataloader_faults._checks._sharing import SHARING
 from pytest_dataloader_faults._checks._workers import WORKERS
