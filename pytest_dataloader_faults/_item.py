@@ -35,7 +35,8 @@ _memory = pytest.StashKey[Memory]()
 
 def items_for(settings: Settings) -> list[str]:
     """The names of a test's items: of checks, or of the one for a sweep."""
-    if settings.only not in (SWEEP, [SWEEP]):
+    only = settings.only
+    if only != SWEEP and not (isinstance(only, (list, tuple, set)) and list(only) == [SWEEP]):
         return select_checks(settings.only, settings.exclude, settings.expected_failures)
     if settings.exclude or settings.expected_failures:
         message = "only='sweep' asks no check: leave exclude and expected_failures out"
