@@ -79,9 +79,8 @@ def main() -> None:
         folder = Path(name)
         for number in range(FILES):
             (folder / f"{number:02}.bin").write_bytes(os.urandom(SIZE))
-        print(
-            f"{'seconds, median of ' + str(ROUNDS):32} {'epoch':>10} {'trial':>10}    ratio        CPU"
-        )
+        title = f"seconds, median of {ROUNDS}"
+        print(f"{title:32} {'epoch':>10} {'trial':>10} {'ratio':>8} {'CPU':>10}")
         row("reference", folder, lambda: take_reference(lambda: Records(folder)))
         for title, faults in TRIALS.items():
             row(title, folder, lambda faults=faults: run_trial(lambda: Records(folder), *faults))
