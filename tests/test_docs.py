@@ -39,6 +39,7 @@ REFERENCE = "\n".join(text for page, text in TEXTS.items() if "reference" in pag
 _SLOW = [
     Path("README.md"),
     Path("docs/how-to/run-only-some-checks.md"),
+    Path("docs/how-to/sweep.md"),
     Path("docs/tutorial/first_battery.md"),
 ]
 _RUN = [
