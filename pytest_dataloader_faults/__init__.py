@@ -1,8 +1,8 @@
 """Real storage and process faults under real multi-worker PyTorch DataLoaders, judged.
 
-Three levels, each built on the one below: ``check_dataset`` (the battery), ``run_trial`` (one
-schedule of faults), ``inject`` (faults around your own loop). Importing this package imports
-neither torch nor Hypothesis.
+Three levels, each built on the one below: ``check_dataset`` (the battery) and ``sweep`` (a fault at
+each operation in turn), ``run_trial`` (one schedule of faults), ``inject`` (faults around your own
+loop). Importing this package imports neither torch nor Hypothesis.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults.conformance import check_dataset as check_dataset
     from pytest_dataloader_faults.injection import inject as inject
     from pytest_dataloader_faults.outcomes import Outcome as Outcome
+    from pytest_dataloader_faults.sweeping import sweep as sweep
     from pytest_dataloader_faults.verdicts import Contract as Contract
     from pytest_dataloader_faults.verdicts import Verdict as Verdict
 
@@ -29,6 +30,7 @@ __all__ = (
     "faults",
     "inject",
     "run_trial",
+    "sweep",
 )
 
 _HOMES = {
@@ -38,6 +40,7 @@ _HOMES = {
     "check_dataset": "conformance",
     "inject": "injection",
     "run_trial": "_trial",
+    "sweep": "sweeping",
 }
 
 

@@ -29,6 +29,11 @@ def _has_reasons(value: Any) -> bool:
 
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "make_dataset": (callable, "callable, such as lambda: MyDataset()"),
+    "max_trials": (lambda value: _is_int(value) and value >= 1, "1 or more"),
+    "on_fail": (
+        lambda value: value in ("raise", "warn", None),
+        "one of ('raise', 'warn', None)",
+    ),
     "epochs": (lambda value: _is_int(value) and value >= 1, "1 or more"),
     "deadline": (_is_time, "a positive number of seconds"),
     "seed": (lambda value: _is_int(value) and 0 <= value < _SEEDS, "an int from 0 to 2**32 - 1"),

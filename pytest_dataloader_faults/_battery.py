@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from pytest_dataloader_faults import _arguments
-from pytest_dataloader_faults._checks import CHECKS, Check, Recon, Unsuitable
+from pytest_dataloader_faults._checks import CHECKS, Check, Recon, Unsuitable, path_of
 from pytest_dataloader_faults._engine import choose
 from pytest_dataloader_faults._engine._paths import Matcher
 from pytest_dataloader_faults._evidence import explain
@@ -23,6 +23,7 @@ from pytest_dataloader_faults._victims import (
     nothing_matches,
 )
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
+from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Outcome, Reference
 from pytest_dataloader_faults.verdicts import Contract, Verdict
 
@@ -56,6 +57,15 @@ class CheckResult:
         return self.applies and (self.passed if self.expected else not self.passed)
 
 
+@dataclass(frozen=True)
+class Findings:
+    """What recon found: samples, one epoch with workers and no fault, and its sum."""
+
+    reference: Reference
+    control: Outcome
+    recon: Recon
+
+
 class Battery:
     """A dataset, and what was found out about it before any fault."""
 
@@ -69,6 +79,7 @@ class Battery:
         deadline: float = 30.0,
         seed: int = 0,
         engine: str = "auto",
+        known: Findings | None = None,
     ) -> None:
         self._engine = choose(engine)
         _arguments.check(make_dataset=make_dataset, deadline=deadline, seed=seed, contract=contract)
@@ -80,12 +91,23 @@ class Battery:
         self._seed = seed
         self._changes: dict[str, Any] = {}
         self._broken: str | None = None
-        self._recon = self._look()
+        if known is None:
+            self._recon = self._look()
+        else:
+            self._reference, self._control = known.reference, known.control
+            self._recon = known.recon
 
     @property
     def reference(self) -> Reference:
         """What the dataset gives when nothing is wrong; what ``Outcome.judge`` asks for."""
         return self._reference
+
+    @property
+    def findings(self) -> Findings | None:
+        """What another battery for the same dataset may begin with; None if something is wrong."""
+        if self._changes:
+            return None
+        return Findings(self._reference, self._control, self._recon)
 
     def check(
         self, name: str, *, expected: str | None = None, how: str | None = None
@@ -101,7 +123,8 @@ class Battery:
         if reason := check.moot(self._recon, outcome):
             return _not_applicable(name, reason, expected)
         judgement = self._judge(outcome, self._contract, check)
-        text = explain(outcome, judgement, how or self._reproduce(name))
+        how = how or self.reproduce("check_dataset", f"only={name!r}")
+        text = explain(outcome, judgement, how)
         if check.advice and not judgement.passed:
             sentence, _, evidence = text.partition("\n")
             text = f"{sentence}\n  {check.advice}.\n{evidence}"
@@ -110,6 +133,16 @@ class Battery:
         return CheckResult(
             name, judgement.verdict, judgement.passed, text, outcome, expected=expected
         )
+
+    @property
+    def victims(self) -> tuple[str | tuple[str, ...], str | tuple[str, ...]]:
+        """Globs of the data files that the workers open, and of those that they read."""
+        return path_of(self._recon.opened), path_of(self._recon.read)
+
+    def ask(self, *faults: Fault) -> tuple[Outcome, Judgement]:
+        """What comes of *faults*, and what that shows."""
+        outcome = self._observe(self._changes, faults=faults)
+        return outcome, self._judge(outcome, self._contract)
 
     def _outcome(self, check: Check, plan: tuple[Any, ...]) -> Outcome | Unsuitable:
         """What comes of it; unsuitable where the python engine cannot make it happen."""
@@ -175,14 +208,15 @@ class Battery:
             **options,
         )
 
-    def _reproduce(self, name: str) -> str:
-        parts = ["make_dataset", f"only={name!r}"]
+    def reproduce(self, call: str, *given: str) -> str:
+        """The *call* that repeats what was asked, with *given* and all that is not ordinary."""
+        parts = ["make_dataset", *given]
         parts += [f"files={self._files!r}"] if self._files != EVERY_FILE else []
         parts += [f"loader={code(plain(self._loader))}"] if self._loader else []
         parts += [f"contract={self._contract!r}"] if self._contract != Contract() else []
         parts += [f"deadline={self._deadline}", f"seed={self._seed}"]
         parts += ["engine='python'"] if self._engine == "python" else []
-        return f"check_dataset({', '.join(parts)})"
+        return f"{call}({', '.join(parts)})"
 
 
 def _not_applicable(name: str, reason: str, expected: str | None) -> CheckResult:

@@ -9,18 +9,49 @@ from typing import Any
 
 import pytest
 
-from pytest_dataloader_faults._battery import Battery, CheckResult
+from pytest_dataloader_faults._battery import CheckResult
 from pytest_dataloader_faults._engine import choose
 from pytest_dataloader_faults._options import Settings, command_line
+from pytest_dataloader_faults._recall import Memory
+from pytest_dataloader_faults._steps import Swept
 from pytest_dataloader_faults._victims import Files
+from pytest_dataloader_faults.conformance import select_checks
+from pytest_dataloader_faults.exceptions import CheckFailedError, InvalidArgumentError
+from pytest_dataloader_faults.sweeping import sweep
 from pytest_dataloader_faults.verdicts import Contract
+
+SWEEP = "sweep"
+"""In place of a check's name: the test's one item is for ``fault_check.sweep``."""
+_ONCE = (
+    "a sweep is done once, by the first item of its test. With"
+    " @pytest.mark.dataloader_faults(only='sweep') that is the only one"
+)
+_NO_CHECK = (
+    "this test is marked only='sweep', so it has no check to ask: call fault_check.sweep(...), or"
+    " name checks in only"
+)
+_memory = pytest.StashKey[Memory]()
+
+
+def items_for(settings: Settings) -> list[str]:
+    """The names of a test's items: of checks, or of the one for a sweep."""
+    only = settings.only
+    if only != SWEEP and not (isinstance(only, (list, tuple, set)) and list(only) == [SWEEP]):
+        return select_checks(settings.only, settings.exclude, settings.expected_failures)
+    if settings.exclude or settings.expected_failures:
+        message = "only='sweep' asks no check: leave exclude and expected_failures out"
+        raise InvalidArgumentError(message)
+    return [SWEEP]
 
 
 class FaultCheck:
     """A check, ready to be asked about a dataset."""
 
-    def __init__(self, name: str, settings: Settings, node: pytest.Item) -> None:
+    def __init__(
+        self, name: str, settings: Settings, node: pytest.Item, *, is_first: bool = True
+    ) -> None:
         self.name = name
+        self._is_first = is_first
         self._settings = settings
         self._node = node
         self._called = False
@@ -36,8 +67,16 @@ class FaultCheck:
         """Ask. Fails, skips or xfails the test, or returns the result; see ``check_dataset``."""
         __tracebackhide__ = True
         self._called = True
-        battery = Battery(
+        if self.name == SWEEP:
+            pytest.fail(_NO_CHECK, pytrace=False)
+        expected = (self._settings.expected_failures or {}).get(self.name)
+        how = f"pytest {shlex.quote(_from_here(self._node))} {self._options()}"
+        result = self._node.config.stash.setdefault(_memory, Memory()).ask(
+            self.name,
             make_dataset,
+            home=self._home(),
+            expected=expected,
+            how=how.rstrip(),
             files=files,
             loader=loader,
             contract=contract,
@@ -45,12 +84,14 @@ class FaultCheck:
             seed=self._settings.seed,
             engine=self._settings.engine,
         )
-        expected = (self._settings.expected_failures or {}).get(self.name)
-        how = f"pytest {shlex.quote(_from_here(self._node))} {self._options()}"
-        result = battery.check(self.name, expected=expected, how=how.rstrip())
         self._node.user_properties.append(("dataloader_faults_verdict", str(result.verdict)))
         _tell(result)
         return result
+
+    def _home(self) -> str | None:
+        """The folder that pytest made for this item alone, if the test or a fixture asked."""
+        folder = getattr(self._node, "funcargs", {}).get("tmp_path")
+        return folder and str(folder)
 
     def _options(self) -> str:
         """Those that were given, and the engine where it was only chosen for want of another."""
@@ -58,6 +99,41 @@ class FaultCheck:
         if self._settings.engine == "auto" and choose("auto") == "python":
             given = f"{given} --dataloader-faults-engine=python".lstrip()
         return given
+
+    def sweep(
+        self,
+        make_dataset: Callable[[], Any],
+        *,
+        files: Files | None = None,
+        loader: Mapping[str, Any] | None = None,
+        contract: Contract | None = None,
+        **options: Any,
+    ) -> Swept:
+        """Let the N-th operation fail, for each N. Fails the test, or returns; see ``sweep``.
+
+        *options*: ``faults``, ``start_at`` and ``max_trials``.
+        """
+        __tracebackhide__ = True
+        self._called = True
+        if not self._is_first:
+            pytest.skip(_ONCE)
+        try:
+            swept = sweep(
+                make_dataset,
+                files=files,
+                loader=loader,
+                contract=contract,
+                deadline=self._settings.deadline,
+                seed=self._settings.seed,
+                engine=self._settings.engine,
+                **options,
+            )
+        except CheckFailedError as error:
+            convicted = str(error)
+        else:
+            print(swept.table())  # noqa: T201  # pytest shows it with -s, or -rP
+            return swept
+        pytest.fail(convicted, pytrace=False)  # Not above: the report would show both errors.
 
     def require_called(self) -> None:
         """A check that was never asked has shown nothing."""

@@ -18,8 +18,6 @@ from pytest_dataloader_faults.verdicts import Contract
 
 __all__ = ("check_dataset", "select_checks")
 
-_ON_FAIL = ("raise", "warn", None)
-
 
 def select_checks(
     only: str | Iterable[str] | None = None,
@@ -80,9 +78,7 @@ def check_dataset(
         InvalidArgumentError, UnusableDatasetError, EngineUnavailableError: See ``run_trial``.
 
     """
-    if on_fail not in _ON_FAIL:
-        message = f"on_fail={on_fail!r} must be one of {_ON_FAIL}"
-        raise InvalidArgumentError(message)
+    _arguments.check(on_fail=on_fail)
     names = select_checks(only, exclude, expected_failures)
     battery = Battery(
         make_dataset,

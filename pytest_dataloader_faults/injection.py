@@ -127,12 +127,12 @@ def arm(
     watch_files: bool = False,
     here: bool = False,
     stacks: str | None = None,
-    black_box: int | None = None,
+    supervision: Any = None,
 ) -> Iterator[tuple[Injection, Any]]:
     """``inject`` without its requirements, for trials; also yields the iterators' watch.
 
     *here*: this process may be armed itself. *stacks*: a file for stacks of threads that are stuck.
-    *black_box*: a descriptor that the supervisor writes its report to when it is ended.
+    *supervision*: a supervisor that is there already.
     """
     from pytest_dataloader_faults._engine._client import Link
     from pytest_dataloader_faults._engine._iterator import Watch, watched
@@ -140,7 +140,7 @@ def arm(
 
     injection = Injection(faults, engine)
     plan = Plan(faults, watch_files, seed)
-    link = Link(plan, engine, stacks, black_box)
+    link = Link(plan, engine, stacks, supervision)
     injection._link = link
     watch = Watch(link, plan, injection._note, here=here)
     injection._exhaustion = watch.exhaustion

@@ -72,13 +72,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make one item per check of a test that asks for ``fault_check``."""
     if _CHECK not in metafunc.fixturenames:
         return
-    from pytest_dataloader_faults.conformance import select_checks
+    from pytest_dataloader_faults._item import items_for
 
     marks = metafunc.definition.iter_markers(_MARKER)
     names: list[str] | str
     try:
         settings = _options.settings_for(metafunc.config, marks)
-        names = select_checks(settings.only, settings.exclude, settings.expected_failures)
+        names = items_for(settings)
     except InvalidArgumentError as error:
         names = f"{metafunc.definition.nodeid}: {error}"
     if isinstance(names, str):  # Not above: the report would show both errors.
@@ -127,13 +127,15 @@ def fault_check(request: pytest.FixtureRequest) -> FaultCheck:
 
     A test that uses it becomes one item per check. Call it with a factory of a dataset or of a
     ready DataLoader, and if need be with ``files=``, ``loader=`` and ``contract=``, as in
-    ``check_dataset()``. It returns the ``CheckResult``.
+    ``check_dataset()``. It returns the ``CheckResult``. In a test that is marked
+    ``dataloader_faults(only="sweep")``, call ``fault_check.sweep(...)`` instead.
     """
     from pytest_dataloader_faults._item import FaultCheck
 
     if not hasattr(request, "param"):
         pytest.fail(_NO_PARAMETER, pytrace=False)
-    check = FaultCheck(request.param, _settings(request), request.node)
+    is_first = getattr(request, "param_index", 0) == 0
+    check = FaultCheck(request.param, _settings(request), request.node, is_first=is_first)
     request.node.stash[_check] = check
     return check
 

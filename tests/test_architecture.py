@@ -22,7 +22,7 @@ PACKAGE_IMPORTS = {
     "_arguments": "exceptions verdicts",
     "_battery": (
         "_arguments _checks _engine _engine._paths _evidence _oracle _reproduce _trial _victims "
-        "exceptions outcomes verdicts"
+        "exceptions faults outcomes verdicts"
     ),
     "_checks": "_checks._base _checks._files _checks._sharing _checks._workers exceptions",
     "_checks._base": "faults outcomes verdicts",
@@ -49,8 +49,9 @@ PACKAGE_IMPORTS = {
     "_engine._bpf": "_engine._linux",
     "_engine._brought": "",
     "_engine._channel": "",
-    "_engine._client": "_engine._channel _engine._plan _engine._posting exceptions",
+    "_engine._client": "_engine._channel _engine._door _engine._plan _engine._posting exceptions",
     "_engine._delays": "",
+    "_engine._door": "",
     "_engine._exhaustion": "_engine._plan _engine._target faults",
     "_engine._filter": (
         "_engine._armed _engine._bpf _engine._brought _engine._channel _engine._linux "
@@ -97,6 +98,7 @@ PACKAGE_IMPORTS = {
     "_engine._reads": "_engine._linux _engine._target",
     "_engine._rendezvous": "_engine._delays",
     "_engine._sizes": "_engine._linux _engine._target",
+    "_engine._standby": "_engine _engine._door _engine._supervisor_main",
     "_engine._substitute": "",
     "_engine._supervisor": (
         "_engine._answers _engine._answers_to_reads _engine._channel _engine._delays "
@@ -112,17 +114,24 @@ PACKAGE_IMPORTS = {
     ),
     "_evidence": "_clarity _facts _oracle outcomes verdicts",
     "_facts": "_clarity faults outcomes",
-    "_item": "_battery _engine _options _victims verdicts",
+    "_item": (
+        "_battery _engine _options _recall _steps _victims conformance exceptions sweeping verdicts"
+    ),
     "_options": "_arguments _engine exceptions",
     "_oracle": "_clarity _oracle._content _oracle._leaks outcomes verdicts",
     "_oracle._content": "outcomes verdicts",
     "_oracle._leaks": "outcomes verdicts",
+    "_recall": "_battery",
     "_reproduce": "",
+    "_steps": "exceptions faults verdicts",
     "_trial": (
         "_arguments _engine _reproduce _trial._child _trial._journal _trial._root exceptions "
         "faults injection outcomes"
     ),
-    "_trial._child": "_engine _engine._linux _trial._root _trial._warden",
+    "_trial._child": (
+        "_engine _engine._arm _engine._iterator _engine._linux _engine._standby _trial._root "
+        "_trial._warden"
+    ),
     "_trial._digest": "",
     "_trial._journal": "_facts exceptions outcomes",
     "_trial._loaders": "exceptions",
@@ -133,7 +142,7 @@ PACKAGE_IMPORTS = {
         "_trial._digest _trial._journal _trial._loaders _trial._passes _trial._probes "
         "_trial._reference exceptions faults faults._workers injection outcomes"
     ),
-    "_trial._warden": "_engine _engine._linux _trial._journal _trial._probes",
+    "_trial._warden": "_engine _engine._door _engine._linux _trial._journal _trial._probes",
     "_unfired": "_facts faults outcomes",
     "_victims": "_engine._paths exceptions outcomes",
     "conformance": "_arguments _battery _checks _victims exceptions verdicts",
@@ -149,7 +158,8 @@ PACKAGE_IMPORTS = {
     "outcomes": "_oracle _reproduce faults outcomes._parts outcomes._reference verdicts",
     "outcomes._parts": "faults",
     "outcomes._reference": "",
-    "plugin": "_engine _item _options conformance exceptions faults injection",
+    "plugin": "_engine _item _options exceptions faults injection",
+    "sweeping": "_arguments _battery _evidence _steps _victims exceptions faults verdicts",
     "verdicts": "",
 }
 """Each module, and those of this package that it imports, function-level imports too."""

@@ -18,6 +18,7 @@ from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults._battery import CheckResult
 from pytest_dataloader_faults._checks import CHECKS
 from pytest_dataloader_faults._engine import unavailable
+from pytest_dataloader_faults._steps import Step, Swept
 from pytest_dataloader_faults.conformance import check_dataset
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,6 +39,7 @@ REFERENCE = "\n".join(text for page, text in TEXTS.items() if "reference" in pag
 _SLOW = [
     Path("README.md"),
     Path("docs/how-to/run-only-some-checks.md"),
+    Path("docs/how-to/sweep.md"),
     Path("docs/tutorial/first_battery.md"),
 ]
 _RUN = [
@@ -138,6 +140,9 @@ def _names():
         "field of a contract": [field.name for field in fields(package.Contract)],
         "argument of check_dataset": inspect.signature(check_dataset).parameters,
         "argument of run_trial": inspect.signature(package.run_trial).parameters,
+        "argument of sweep": inspect.signature(package.sweep).parameters,
+        "field of a sweep": [field.name for kind in (Step, Swept) for field in fields(kind)],
+        "attribute of a sweep": _public_attributes(Swept),
         "argument of inject": inspect.signature(package.inject).parameters,
     }
 

@@ -16,8 +16,8 @@ import pytest_dataloader_faults as package
 from pytest_dataloader_faults import Contract, Outcome, Verdict, check_dataset, inject, run_trial
 from pytest_dataloader_faults._battery import CheckResult
 
-FIXED = "inject run_trial check_dataset faults Outcome Verdict Contract exceptions".split()
-PUBLIC = "conformance exceptions faults injection outcomes verdicts".split()
+FIXED = "inject run_trial check_dataset sweep faults Outcome Verdict Contract exceptions".split()
+PUBLIC = "conformance exceptions faults injection outcomes sweeping verdicts".split()
 HEAVY = {"torch", "hypothesis", "pyfakefs", "numpy", "psutil"}
 NAME = "pytest_dataloader_faults"
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pytest_dataloader_faults._checks._base import Check as Check
 from pytest_dataloader_faults._checks._base import Recon as Recon
 from pytest_dataloader_faults._checks._base import Unsuitable as Unsuitable
+from pytest_dataloader_faults._checks._base import path_of as path_of
 from pytest_dataloader_faults._checks._files import FILES
 from pytest_dataloader_faults._checks._sharing import SHARING
 from pytest_dataloader_faults._checks._workers import WORKERS
@@ -21,7 +22,11 @@ CHECKS: dict[str, Check] = {check.name: check for check in (*SHARING, *FILES, *W
 
 def names_of_checks(argument: str, names: str | Iterable[str]) -> set[str]:
     """*names* as a set; each must be a check's."""
-    chosen = {names} if isinstance(names, str) else set(names)
+    try:
+        chosen = {names} if isinstance(names, str) else set(names)
+    except TypeError as error:
+        message = f"{argument}={names!r} must be the name of a check, or several names"
+        raise InvalidArgumentError(message) from error
     for name in chosen:
         if name not in CHECKS:
             near = difflib.get_close_matches(str(name), CHECKS, n=2) or list(CHECKS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import socket
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_dataloader_faults._engine._channel import Channel
+from pytest_dataloader_faults._engine._door import Supervision, new_door
 from pytest_dataloader_faults._engine._plan import Plan
 from pytest_dataloader_faults._engine._posting import Posting
 from pytest_dataloader_faults.exceptions import InjectionError
@@ -31,27 +31,23 @@ class Link:
     """A running supervisor, for as long as its scope lasts."""
 
     def __init__(
-        self, plan: Plan, engine: str, stacks: str | None = None, black_box: int | None = None
+        self,
+        plan: Plan,
+        engine: str,
+        stacks: str | None = None,
+        supervision: Supervision | None = None,
     ) -> None:
         self._lock = threading.Lock()
         self._closed = False
         self._untold: list[dict[str, Any]] = []
-        address = f"pytest-dataloader-faults-{os.getpid()}-{secrets.token_hex(8)}"
-        ours, theirs = socket.socketpair()
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door, theirs:
-            door.bind(f"\0{address}")
-            door.listen(128)
-            inherited = [theirs.fileno(), door.fileno()]
-            self._process = _start(inherited + ([] if black_box is None else [black_box]))
-        self._channel = Channel(ours)
-        ours.settimeout(_PATIENCE)
-        self._ask(plan.to_dict(), "ready")
-        self.posting = Posting(address, self._process.pid, plan, engine, stacks)
-
-    @property
-    def pid(self) -> int:
+        process, supervision = (None, supervision) if supervision else _start()
+        self._process: subprocess.Popen[bytes] | None = process
+        self.pid = supervision.pid
         """The supervisor's process id."""
-        return self._process.pid
+        self._channel = Channel(supervision.control)
+        supervision.control.settimeout(_PATIENCE)
+        self._ask({"plan": plan.to_dict(), "driver": os.getpid()}, "ready")
+        self.posting = Posting(supervision.address, self.pid, plan, engine, stacks)
 
     def tell(self, message: dict[str, Any]) -> None:
         """Send *message*; nothing comes back. After the scope it goes nowhere.
@@ -87,11 +83,8 @@ class Link:
         with self._lock:
             self._closed = True
             self._channel.close()
-        _outliving[:] = [each for each in _outliving if each.poll() is None]
-        try:
-            self._process.wait(0.2)
-        except subprocess.TimeoutExpired:
-            _outliving.append(self._process)
+        if self._process is not None:
+            _let_end(self._process)
 
     def _ask(self, message: dict[str, Any], key: str) -> dict[str, Any]:
         """The answer to *message*, known by its *key*: a late one to drain() may come before it."""
@@ -107,17 +100,29 @@ class Link:
             return answer
 
     def _broken(self) -> InjectionError:
-        status = self._process.poll()
         message = (
-            f"the supervisor (pid {self.pid}, exit status {status}) is gone; the workers' system"
-            " calls then fail with ENOSYS, which says nothing about the dataset"
+            f"the supervisor (pid {self.pid}) is gone; the workers' system calls then fail with"
+            " ENOSYS, which says nothing about the dataset"
         )
         return InjectionError(message)
 
 
-def _start(descriptors: list[int]) -> subprocess.Popen[bytes]:
-    """Isolated and without site-packages: it starts in 10 ms and imports nothing of the user's."""
+def _start() -> tuple[subprocess.Popen[bytes], Supervision]:
+    """Isolated and without site-packages: it imports nothing of the user's."""
     command = [sys.executable, "-I", "-S", "-c", _START.format(root=_ROOT)]
-    return subprocess.Popen(
-        [*command, *map(str, descriptors)], pass_fds=descriptors, stdin=subprocess.DEVNULL
-    )
+    ours, theirs = socket.socketpair()
+    door, address = new_door()
+    with door, theirs:
+        inherited = [theirs.fileno(), door.fileno()]
+        process = subprocess.Popen(
+            [*command, *map(str, inherited)], pass_fds=inherited, stdin=subprocess.DEVNULL
+        )
+    return process, Supervision(process.pid, ours, address)
+
+
+def _let_end(process: subprocess.Popen[bytes]) -> None:
+    _outliving[:] = [each for each in _outliving if each.poll() is None]
+    try:
+        process.wait(0.2)
+    except subprocess.TimeoutExpired:
+        _outliving.append(process)

@@ -2,11 +2,12 @@
 
 Some facts about where it can live. A thread in the filtered process would deadlock: its own calls
 are handed over to itself. A thread in the loader's process would wait for the interpreter lock at
-each call. So it is a process, started without torch, outside every filter. When it dies the kernel
+each call. So it is a process, outside every filter. When it dies the kernel
 answers the workers' calls with ENOSYS, which looks like a strange dataset: the loader's process
 therefore asks it for its report, and takes no report for a failure of ours.
 
-It ends when its scope is closed and no filtered process is left, or when its starter dies.
+It ends when its scope is closed and no filtered process is left, or when the process dies that
+drives the loader.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _PEER_CREDENTIALS = 12  # three C ints
 class Supervisor:
     """All that one scope knows."""
 
-    def __init__(self, control: Channel, door: socket.socket, plan: Plan) -> None:
+    def __init__(self, control: Channel, door: socket.socket, plan: Plan, driver: int) -> None:
         self.control: Channel | None = control
         self.door = door
         self.plan = plan
@@ -54,7 +55,7 @@ class Supervisor:
         delays = Delays()
         self.means = Means(Substitutes(), delays, Gates(), Rendezvous(delays), plan.watch)
         self._draining: dict[str, Any] | None = None
-        self._parent = os.pidfd_open(os.getppid())
+        self._parent = os.pidfd_open(driver)
         self._poll = select.epoll()
         self._actions: dict[int, Any] = {}
         self._watch(control.fileno(), self._on_control)

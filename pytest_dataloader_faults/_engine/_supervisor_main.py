@@ -13,15 +13,23 @@ from pytest_dataloader_faults._engine._supervisor import Supervisor
 
 
 def main() -> None:
-    """Serve the scope whose control socket, door and black box the starter hands over."""
-    control = Channel(socket.socket(fileno=int(sys.argv[1])))
-    door = socket.socket(fileno=int(sys.argv[2]))
+    """Serve the scope whose control socket and door the starter hands over."""
+    control, door = (socket.socket(fileno=int(number)) for number in sys.argv[1:])
+    serve(control, door)
+
+
+def serve(control: socket.socket, door: socket.socket, black_box: int | None = None) -> None:
+    """Serve one scope, if there is to be one: a starter that hangs up sends no plan."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever drives the loader.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    message, _ = control.receive()
-    supervisor = Supervisor(control, door, Plan.from_dict(message))
-    supervisor.black_box = int(sys.argv[3]) if sys.argv[3:] else None
+    channel = Channel(control)
+    try:
+        message, _ = channel.receive()
+    except (EOFError, ConnectionError):
+        return
+    supervisor = Supervisor(channel, door, Plan.from_dict(message["plan"]), message["driver"])
+    supervisor.black_box = black_box
     signal.signal(signal.SIGTERM, lambda _number, _frame: supervisor.last_words())
-    control.send({"ready": True})
+    channel.send({"ready": True})
     supervisor.run()

@@ -150,6 +150,7 @@ def _run(job: Job, deadline: float) -> tuple[list[dict[str, Any]], str, str]:
     from pytest_dataloader_faults._trial._journal import Journal
 
     folder = tempfile.mkdtemp(prefix="dlf-")  # Short: socket paths end at 107 bytes.
+    _child.preload(job.engine)
     journals = [Journal(name) for name in ("facts", "stderr", "stacks")]
     try:
         facts, printed, stacks = journals

@@ -11,23 +11,39 @@ from __future__ import annotations
 import faulthandler
 import gc
 import logging
+import multiprocessing.popen_fork
+import multiprocessing.queues
+import multiprocessing.synchronize  # noqa: F401  # These three for preload().
 import os
 import sys
 import traceback
 import warnings
+from functools import partial
+from importlib import import_module
 from multiprocessing import current_process, forkserver, resource_tracker
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pytest_dataloader_faults._engine import STACKS_SIGNAL
+from pytest_dataloader_faults._engine._arm import way_of
+from pytest_dataloader_faults._engine._iterator import Watch  # noqa: F401  # For preload().
 from pytest_dataloader_faults._engine._linux import Prctl, prctl
+from pytest_dataloader_faults._engine._standby import stand_by
 from pytest_dataloader_faults._trial import _warden
 from pytest_dataloader_faults._trial._root import run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pytest_dataloader_faults._engine._door import Supervision
     from pytest_dataloader_faults._trial._journal import Journal
     from pytest_dataloader_faults._trial._root import Job
+
+
+def preload(engine: str) -> None:
+    """Import, once and in pytest's process, what each trial and each of its workers would."""
+    way_of(engine)
+    if "numpy" in sys.modules:
+        import_module("numpy.random")  # Which numpy itself puts off.
 
 
 def main(
@@ -37,10 +53,14 @@ def main(
 
     def warden() -> None:
         _use_streams(printed.fd)
-        _warden.hold(lambda: _and_exit(trial, facts), deadline, facts, stacks, folder)
-
-    def trial() -> None:
         gc.freeze()  # What pytest made is not ours to collect, and takes 50 ms to look through.
+        supervise = None if job.reference else partial(stand_by, facts.fd)
+        _warden.hold(root, supervise, deadline, facts, stacks, folder)
+
+    def root(supervision: Supervision | None) -> None:
+        _and_exit(lambda: trial(supervision), facts)
+
+    def trial(supervision: Supervision | None) -> None:
         prctl(Prctl.SET_CHILD_SUBREAPER, 1)  # Orphans of the workers are seen as leftovers.
         _forget_helpers()
         logging.getLogger().handlers.clear()  # They are pytest's, and write to its terminal.
@@ -48,7 +68,7 @@ def main(
         # Where workers put their sockets; one that is killed cannot remove its own.
         current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]
         faulthandler.register(STACKS_SIGNAL, file=stacks.fd, all_threads=True)
-        run(job, facts, f"/proc/{os.getpid()}/fd/{stacks.fd}")
+        run(job, facts, f"/proc/{os.getpid()}/fd/{stacks.fd}", supervision)
 
     _and_exit(warden, facts)
 

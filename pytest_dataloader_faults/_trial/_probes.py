@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection
 
 import psutil
 
@@ -29,15 +28,15 @@ def descriptors() -> dict[str, str]:
     return found
 
 
-def processes(known: Collection[int], patience: float = 1.0) -> dict[str, str]:
+def processes(patience: float = 1.0) -> dict[str, str]:
     """Descendants that are nobody's infrastructure, once they had *patience* seconds to end."""
     deadline = time.monotonic() + patience
-    while (found := _running(known) or _running(known)) and time.monotonic() < deadline:
+    while (found := _running() or _running()) and time.monotonic() < deadline:
         time.sleep(0.01)
     return found
 
 
-def _running(known: Collection[int]) -> dict[str, str]:
+def _running() -> dict[str, str]:
     found = {}
     for process in psutil.Process().children(recursive=True):
         try:
@@ -45,7 +44,7 @@ def _running(known: Collection[int]) -> dict[str, str]:
             zombie = process.status() == psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             continue
-        if not zombie and process.pid not in known and not is_infrastructure(command):
+        if not zombie and not is_infrastructure(command):
             found[str(process.pid)] = command[:200]
     return found
 

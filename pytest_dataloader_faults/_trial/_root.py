@@ -50,6 +50,7 @@ from pytest_dataloader_faults.outcomes import Delivery
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
+    from pytest_dataloader_faults._engine._door import Supervision
 
 _NEED_A_WORKER = (
     InOneWorker,
@@ -78,7 +79,7 @@ class Job:
     asked: Sequence[tuple[Any, ...]] | None = None
 
 
-def run(job: Job, journal: Journal, stacks: str) -> None:
+def run(job: Job, journal: Journal, stacks: str, supervision: Supervision | None) -> None:
     """Do *job* and write down what happens."""
     torch.set_num_threads(1)  # A forked copy of OpenMP's thread pool has no threads.
     seed_everything(job.seed)
@@ -87,17 +88,23 @@ def run(job: Job, journal: Journal, stacks: str) -> None:
         if job.reference:
             journal.write(reference=asdict(take_reference(loader, job.seed, job.asked)))
         else:
-            _Trial(job, journal, loader).run(stacks)
+            _Trial(job, journal, loader, supervision).run(stacks)
     except (InvalidArgumentError, UnusableDatasetError) as error:
         journal.write(refused=type(error).__name__, why=str(error))
 
 
 class _Trial:
-    def __init__(self, job: Job, journal: Journal, loader: DataLoader[Any]) -> None:
+    def __init__(
+        self,
+        job: Job,
+        journal: Journal,
+        loader: DataLoader[Any],
+        supervision: Supervision | None,
+    ) -> None:
         self.job = job
         self.journal = journal
         self.loader = loader
-        self.known: set[int] = set()
+        self.supervision = supervision
 
     def run(self, stacks: str) -> None:
         self._refuse_what_cannot_be()
@@ -112,11 +119,10 @@ class _Trial:
             watch_files=self.job.watch_files,
             here=True,
             stacks=stacks,
-            black_box=self.journal.fd,
+            supervision=self.supervision,
         )
         preload_forkserver(self.loader)
         with armed as (injection, watch):
-            self.known.add(watch.link.pid)
             self.journal.write(supervisor=watch.link.pid)
             for epoch in range(1, self.job.epochs + 1):
                 self._phase(f"epoch {epoch}")
@@ -201,7 +207,7 @@ class _Trial:
 
     def _probe(self, when: str) -> None:
         gc.collect()
-        found = {"descriptors": _probes.descriptors(), "processes": _probes.processes(self.known)}
+        found = {"descriptors": _probes.descriptors(), "processes": _probes.processes()}
         self.journal.write(resources={"when": when, **found})
 
     def _write_facts(self, injection: Injection) -> None:

@@ -23,6 +23,7 @@ from pathlib import Path
 import psutil
 
 from pytest_dataloader_faults._engine import STACKS_SIGNAL
+from pytest_dataloader_faults._engine._door import Supervision
 from pytest_dataloader_faults._engine._linux import Prctl, prctl
 from pytest_dataloader_faults._trial._journal import Journal
 from pytest_dataloader_faults._trial._probes import is_infrastructure
@@ -35,9 +36,14 @@ _UNKILLABLE = 20.0
 
 
 def hold(
-    root: Callable[[], None], deadline: float, journal: Journal, stacks: Journal, folder: str
+    root: Callable[[Supervision | None], None],
+    supervise: Callable[[], Supervision] | None,
+    deadline: float,
+    journal: Journal,
+    stacks: Journal,
+    folder: str,
 ) -> None:
-    """Run *root* in a child, and end all that it started.
+    """Run *root* in a child, with a supervisor if one is needed, and end all that it started.
 
     It may take *deadline* seconds, and from when the recovery pass begins *deadline* seconds more.
 
@@ -46,6 +52,7 @@ def hold(
     os.setsid()
     parent = os.pidfd_open(os.getppid())
     prctl(Prctl.SET_CHILD_SUBREAPER, 1)
+    supervision = supervise() if supervise else None  # With no signal handlers of ours yet.
     asked_to_end = _pipe_of_signals(signal.SIGTERM, signal.SIGINT)
     shared_before = set(os.listdir(_SHARED_MEMORY))
     began = time.monotonic()
@@ -54,13 +61,15 @@ def hold(
         os.setsid()  # What is sent to its group, by a worker say, must not reach this process.
         prctl(Prctl.SET_PDEATHSIG, signal.SIGKILL)
         _forget_signals()
-        root()
+        root(supervision)
+    if supervision:
+        supervision.control.close()  # The trial's death has to be the end of the connection.
     watched = [os.pidfd_open(child), parent, asked_to_end]
     ended = _wait(watched, deadline)
     if ended == "deadline" and (recovery := _recovery_began(journal)):
         ended = _wait(watched, recovery + deadline - time.monotonic())
     if ended == "deadline":
-        _gather_stacks(stacks)
+        _gather_stacks(stacks, {supervision.pid} if supervision else set())
         os.kill(child, signal.SIGSTOP)  # What hangs goes on without a supervisor: it is too late.
     died = _how_it_died(child) if ended == "ended" else None
     if died or ended == "deadline":
@@ -113,10 +122,11 @@ def _how_it_died(child: int) -> str | None:
     return f"exit status {code}" if code else None
 
 
-def _gather_stacks(stacks: Journal) -> None:
-    """Have every process that can do so write its stacks, and wait for them to be written."""
+def _gather_stacks(stacks: Journal, ours: set[int]) -> None:
+    """Have every process but *ours* write its stacks if it can, and wait for that."""
     for process in psutil.Process().children(recursive=True):
-        _describe(process, stacks)
+        if process.pid not in ours:
+            _describe(process, stacks)
     _settle(stacks)
 
 
@@ -146,7 +156,7 @@ def _describe(process: psutil.Process, stacks: Journal) -> None:
             os.write(stacks.fd, f"\nProcess {process.pid} ({process.status()}):\n".encode())
             process.send_signal(STACKS_SIGNAL)
             time.sleep(0.05)  # One after the other, so that the stacks do not run into each other.
-        elif not is_infrastructure(command) and "_supervisor" not in command:
+        elif not is_infrastructure(command):
             where = Path(f"/proc/{process.pid}/wchan").read_text(encoding="utf-8")
             line = f"\nProcess {process.pid} ({process.status()}, in {where}): {command[:120]}\n"
             os.write(stacks.fd, line.encode())

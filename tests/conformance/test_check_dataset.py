@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from pytest_dataloader_faults import Contract, check_dataset
+from pytest_dataloader_faults import Contract, Verdict, check_dataset
+from pytest_dataloader_faults._battery import CheckResult
 from pytest_dataloader_faults._checks import CHECKS
 from pytest_dataloader_faults.conformance import select_checks
 from pytest_dataloader_faults.exceptions import (
@@ -111,6 +112,31 @@ def test_unknown_check_is_refused(argument, records):
 
     assert f"{argument} names 'read-eror-first'" in str(caught.value)
     assert "'read-error-first'" in str(caught.value)
+
+
+@pytest.mark.parametrize("argument", ["only", "exclude"])
+@pytest.mark.parametrize("value", [3, [[FIRST]]], ids=str)
+def test_names_of_the_wrong_kind_are_refused(argument, value):
+    """The value is shown, and not an error of Python's own."""
+    with pytest.raises(InvalidArgumentError, match=rf"{argument}=.* must be the name of a check"):
+        select_checks(**{argument: value})
+
+
+@pytest.mark.parametrize(
+    ("applies", "passed", "expected", "failed"),
+    [
+        (True, True, None, False),
+        (True, False, None, True),
+        (True, False, "issue 7", False),
+        (True, True, "issue 7", True),
+        (False, False, None, False),
+        (False, False, "issue 7", False),
+    ],
+)
+def test_somebody_is_told_of_what_was_not_expected(applies, passed, expected, failed):
+    """A failure that is on the list is none, and a pass that is on it is one."""
+    result = CheckResult(FIRST, Verdict.SURVIVED, passed, "", None, applies, expected)
+    assert result.failed is failed
 
 
 @pytest.mark.parametrize("on_fail", ["ignore", True, ""])

@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 from torch.utils.data import get_worker_info
 
+from pytest_dataloader_faults._engine._standby import NAME
 from support.datasets import Records
 
 LONG = 600.0
@@ -194,9 +195,8 @@ def talk() -> None:
 
 def end_the_supervisor() -> None:
     """Kill the process that answers the workers' calls."""
-    root = psutil.Process().parent()
-    assert root is not None
-    supervisor = next(each for each in root.children() if "_supervisor" in str(each.cmdline()))
+    warden = psutil.Process().parents()[1]
+    supervisor = next(each for each in warden.children() if each.name() == NAME)
     supervisor.kill()
     while supervisor.status() != psutil.STATUS_ZOMBIE:
         time.sleep(0.01)

@@ -9,7 +9,13 @@ import pytest
 
 from pytest_dataloader_faults import Outcome, Verdict, run_trial
 from pytest_dataloader_faults._trial import take_reference
-from pytest_dataloader_faults.faults import Fault, ReadError, TruncatedFile, WorkerKilled
+from pytest_dataloader_faults.faults import (
+    Fault,
+    ReadError,
+    TruncatedFile,
+    WorkerExited,
+    WorkerKilled,
+)
 from support.datasets import Records
 
 # Every trial starts in 0.2 s; WorkerKilled is the one whose timing is the hardest to hold.
@@ -47,6 +53,14 @@ def test_a_seed_decides_what_is_drawn(records, workers):
     ]
     assert orders[0] == orders[1]
     assert orders[0] != orders[2]
+
+
+def test_a_worker_that_leaves_without_a_word_is_missed_soon(records):
+    """Torch looks for such a worker every 5 s; what a trial then tells is the same."""
+    outcomes = [run_trial(_made(records), WorkerExited(at=2)) for _ in range(3)]
+    assert min(each.duration for each in outcomes) < 4
+    assert {len(each.delivered) for each in outcomes} == {2}
+    assert all("exited unexpectedly" in each.exception.message for each in outcomes)
 
 
 def _made(records):

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pytest_dataloader_faults._engine._standby import NAME
 from support.waiting import until
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -112,8 +113,10 @@ def test_a_killed_warden_is_the_harness_failing_and_leaves_nobody(records, annou
 
 
 def _root_of(runner: subprocess.Popen) -> psutil.Process:
-    """The loader's process: the warden's child."""
-    return psutil.Process(runner.pid).children()[0].children()[0]
+    """The loader's process: the child of the warden that is not the supervisor."""
+    (warden,) = psutil.Process(runner.pid).children()
+    (root,) = (each for each in warden.children() if each.name() != NAME)
+    return root
 
 
 def _is_running(process: psutil.Process) -> bool:

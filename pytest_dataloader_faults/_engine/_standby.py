@@ -1,0 +1,49 @@
+"""A supervisor that is there before it is needed [runs in a trial's warden, and as that process].
+
+Some facts about the start of a supervisor. A new interpreter reads its modules for 80 ms, a third
+of a short trial. A warden has them loaded, has one thread and nothing of the user's yet: so it
+forks one. A process in the midst of a test, as that of inject(), must not: its copy would keep the
+user's locks, pipes and files open.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import traceback
+from pathlib import Path
+from typing import NoReturn
+
+from pytest_dataloader_faults._engine import fork
+from pytest_dataloader_faults._engine._door import Supervision, new_door
+from pytest_dataloader_faults._engine._supervisor_main import serve
+
+NAME = "dlf-supervisor"
+"""What ps(1) shows; its command line is its parent's."""
+
+
+def stand_by(black_box: int) -> Supervision:
+    """Fork a supervisor, which writes its report to *black_box* when it is ended."""
+    ours, theirs = socket.socketpair()
+    door, address = new_door()
+    with door, theirs:
+        pid = fork()
+        if not pid:
+            ours.close()
+            _be_supervisor(theirs, door, black_box)
+    return Supervision(pid, ours, address)
+
+
+def _be_supervisor(control: socket.socket, door: socket.socket, black_box: int) -> NoReturn:
+    """Serve, and never return into what the parent does next."""
+    status = 70
+    try:
+        Path("/proc/self/comm").write_text(NAME, encoding="utf-8")
+        serve(control, door, black_box)
+        status = 0
+    except SystemExit:
+        status = 0
+    except BaseException:  # noqa: BLE001  # there is no caller to go back to
+        traceback.print_exc()
+    finally:
+        os._exit(status)

@@ -1,0 +1,126 @@
+"""Fail the first operation, then the second, and so on, until there is none left to fail.
+
+The battery puts a fault at the first operation and at one in the middle. Code that goes wrong at
+the seventh alone, as while an index is rebuilt, is found by trying each, as SQLite's tests do.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from pytest_dataloader_faults import _arguments
+from pytest_dataloader_faults._battery import Battery
+from pytest_dataloader_faults._evidence import explain
+from pytest_dataloader_faults._steps import Step, Swept, aimed, left_of, rows_of
+from pytest_dataloader_faults._victims import Files
+from pytest_dataloader_faults.exceptions import CheckFailedError, UnusableDatasetError
+from pytest_dataloader_faults.faults import Fault, OpenError, ReadError
+from pytest_dataloader_faults.verdicts import Contract, Verdict
+
+__all__ = ("sweep",)
+
+_FAULTS = (OpenError(), ReadError())
+_CONTROL = "workers-agree"
+
+
+def sweep(
+    make_dataset: Callable[[], Any],
+    *,
+    faults: Iterable[Fault] = _FAULTS,
+    start_at: Fault | None = None,
+    max_trials: int = 200,
+    files: Files | None = None,
+    loader: Mapping[str, Any] | None = None,
+    contract: Contract | None = None,
+    deadline: float = 30.0,
+    seed: int = 0,
+    engine: str = "auto",
+    on_fail: str | None = "raise",
+) -> Swept:
+    """Let the N-th operation of each worker fail, for N = 1, 2, ... until nothing is left to fail.
+
+    Args:
+        make_dataset: Returns a map-style or iterable dataset, or a ready ``DataLoader``.
+        faults: What is to happen; each is tried once (``times=1``) and for good. Without a path of
+            its own it befalls all data files that the workers open, or read.
+        start_at: The step to begin with, such as the ``next`` of a sweep that was stopped.
+        max_trials: How many trials there may be.
+        files: Globs of the files to put at risk; by default all that the workers read.
+        loader: Options of the ``DataLoader``; by default ``num_workers=2, batch_size=4``.
+        contract: What the author promises beyond, or short of, the ordinary.
+        deadline: Seconds for each trial.
+        seed: Of the samplers and workers.
+        engine: ``"auto"``, ``"kernel"`` or ``"python"``.
+        on_fail: ``"raise"`` at the first failure, ``"warn"`` of each, or None.
+
+    Returns:
+        The steps, a table of them, and whether it is complete.
+
+    Raises:
+        CheckFailedError: A step convicts the dataset and *on_fail* is ``"raise"``; or it fails
+            without a fault.
+        InvalidArgumentError, UnusableDatasetError, EngineUnavailableError: See ``run_trial``.
+
+    """
+    _arguments.check(max_trials=max_trials, on_fail=on_fail)
+    battery = Battery(
+        make_dataset,
+        files=files,
+        loader=loader,
+        contract=contract,
+        deadline=deadline,
+        seed=seed,
+        engine=engine,
+    )
+    control = battery.check(_CONTROL)
+    if not control.passed:
+        raise CheckFailedError(f"with no fault at all, {control.explanation}")
+    rows = left_of(rows_of(faults), start_at)
+    rows = [each for each in rows if aimed(each, *battery.victims)]
+    if not rows:
+        message = "its workers open and read no data file, so there is nothing to sweep"
+        raise UnusableDatasetError(message)
+    return _swept(battery, rows, max_trials, on_fail)
+
+
+def _swept(battery: Battery, rows: list[Any], max_trials: int, on_fail: str | None) -> Swept:
+    steps: list[Step] = []
+    for fault in rows:
+        while True:
+            if len(steps) == max_trials:
+                return Swept(tuple(steps), fault)
+            steps.append(_step(battery, fault))
+            if not steps[-1].passed:
+                _tell(Swept(tuple(steps), fault), on_fail)
+            if not steps[-1].fired:
+                break
+            fault = replace(fault, nth=fault.nth + 1)  # noqa: PLW2901  # the next in this row
+    return Swept(tuple(steps))
+
+
+def _step(battery: Battery, fault: Fault) -> Step:
+    outcome, judgement = battery.ask(aimed(fault, *battery.victims))
+    again = battery.reproduce("sweep", f"faults=[{_template(fault)!r}]", *_only(fault))
+    text = explain(outcome, judgement, again)
+    passed = judgement.passed or judgement.verdict is Verdict.NOT_EXERCISED
+    return Step(fault, outcome.fired, judgement.verdict, passed, text)
+
+
+def _template(fault: Any) -> Fault:
+    made: Fault = replace(fault, nth=1, times=None)
+    return made
+
+
+def _only(fault: Fault) -> tuple[str, str]:
+    return f"start_at={fault!r}", "max_trials=1"
+
+
+def _tell(swept: Swept, on_fail: str | None) -> None:
+    text = f"{swept.steps[-1].explanation}\n{swept.table()}"
+    if on_fail == "raise":
+        raise CheckFailedError(text)
+    if on_fail == "warn":
+        warnings.warn(text, stacklevel=4)

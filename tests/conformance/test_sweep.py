@@ -1,0 +1,179 @@
+"""A sweep: the N-th operation fails, for each N there is, and is judged as a check is."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+from pytest_dataloader_faults import sweep
+from pytest_dataloader_faults.exceptions import (
+    CheckFailedError,
+    InvalidArgumentError,
+    UnusableDatasetError,
+)
+from pytest_dataloader_faults.faults import HungRead, OpenError, ReadError, ShortRead
+
+SAMPLES, GUILTY = 3, 7
+ONE_WORKER = {"num_workers": 1, "batch_size": 2}
+READS = [ReadError()]
+
+
+class FewReads(Dataset):
+    """One open and one read for each sample, and nothing else."""
+
+    def __init__(self, folder, samples=SAMPLES):
+        self.paths = sorted(folder.iterdir())[:samples]
+
+    def __len__(self):
+        return len(self.paths)
+
+    def __getitem__(self, index):
+        fd = os.open(self.paths[index], os.O_RDONLY)
+        try:
+            return torch.tensor(list(self._read(fd)))
+        finally:
+            os.close(fd)
+
+    def _read(self, fd):
+        return os.read(fd, 64)
+
+
+class SwallowsOne(FewReads):
+    """Zeros in place of the seventh read, where that fails; any other error is raised."""
+
+    count = 0
+
+    def _read(self, fd):
+        self.count += 1
+        try:
+            return super()._read(fd)
+        except OSError:
+            if self.count != GUILTY:
+                raise
+            return bytes(64)
+
+
+def test_a_sweep_ends_where_the_operations_end(records):
+    """Three opens and three reads: each fails once and for good, and the fourth is not there."""
+    swept = sweep(lambda: FewReads(records), loader=ONE_WORKER)
+    steps = [(type(each.fault).__name__, each.fault.times, each.fault.nth) for each in swept.steps]
+    assert steps == [
+        (kind, times, nth)
+        for kind in ("OpenError", "ReadError")
+        for times in (1, None)
+        for nth in range(1, SAMPLES + 2)
+    ]
+    assert swept.complete
+    assert swept.counts == {"failed_cleanly": 4 * SAMPLES}
+    assert [each.fault.nth for each in swept.steps if not each.fired] == [SAMPLES + 1] * 4
+    assert all(each.passed for each in swept.steps)
+
+
+def test_the_one_operation_that_matters_is_found(records):
+    """A dataset that swallows its seventh read error is caught there, and the line repeats it."""
+    with pytest.raises(CheckFailedError, match="corrupted: sample 6 in batch 3") as caught:
+        sweep(lambda: SwallowsOne(records, 8), loader=ONE_WORKER, faults=READS)
+    text = str(caught.value)
+    line = text.partition("reproduce: ")[2].splitlines()[0]
+    assert "sweep(make_dataset, faults=[ReadError()], start_at=ReadError(nth=7, times=1)" in line
+    assert text.splitlines()[-1].startswith("7 trials: 6 failed_cleanly, 1 corrupted; stopped")
+    names = {
+        "sweep": sweep,
+        "ReadError": ReadError,
+        "make_dataset": lambda: SwallowsOne(records, 8),
+    }
+    with pytest.raises(CheckFailedError, match="corrupted: sample 6") as again:
+        eval(line, names)  # noqa: S307  # our own
+    assert str(again.value).splitlines()[-1].startswith("1 trials: 1 corrupted; stopped")
+
+
+def test_a_sweep_can_go_on_after_a_violation(records):
+    """With on_fail=None the table tells of each step, whatever it shows."""
+    swept = sweep(
+        lambda: SwallowsOne(records, 8),
+        loader=ONE_WORKER,
+        faults=READS,
+        start_at=ReadError(nth=6, times=1),
+        on_fail=None,
+        max_trials=4,
+    )
+    assert [each.fault.nth for each in swept.steps if not each.passed] == [GUILTY]
+    assert swept.table().splitlines() == [
+        "   N  ReadError EIO, once",
+        "   6  failed_cleanly",
+        "   7  corrupted",
+        "   8  failed_cleanly",
+        "   9  .",
+        "4 trials: 2 failed_cleanly, 1 corrupted; stopped; go on with start_at=ReadError()",
+    ]
+
+
+def test_a_sweep_is_bounded_and_goes_on_where_it_stopped(records):
+    """The parts are the whole: each step is made once."""
+    options = {"loader": ONE_WORKER, "faults": READS}
+    first = sweep(lambda: FewReads(records), max_trials=5, **options)
+    assert (len(first.steps), first.complete) == (5, False)
+    assert "go on with start_at=ReadError(" in str(first)
+    rest = sweep(lambda: FewReads(records), start_at=first.next, **options)
+    assert rest.complete
+    assert [(each.fault.times, each.fault.nth) for each in (*first.steps, *rest.steps)] == [
+        (times, nth) for times in (1, None) for nth in range(1, SAMPLES + 2)
+    ]
+
+
+def test_faults_are_templates(records):
+    """Other faults and errnos, with files of their own or those that the workers read."""
+    swept = sweep(
+        lambda: FewReads(records),
+        faults=[ReadError("*/00.rec", errno.ESTALE), ShortRead(max_bytes=8)],
+        loader=ONE_WORKER,
+        on_fail=None,
+    )
+    shorts = [each for each in swept.steps if isinstance(each.fault, ShortRead)]
+    assert [each.passed for each in shorts] == [not each.fired for each in shorts]
+    stale = [each.fault for each in swept.steps if isinstance(each.fault, ReadError)]
+    assert [each.nth for each in stale] == [1, 2, 1, 2]
+    assert "ReadError ESTALE, once" in swept.table()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"faults": [ReadError(nth=2)]}, "must leave nth and times to the sweep"),
+        ({"faults": [ReadError(probability=0.5)]}, "and probability as it is"),
+        ({"faults": [HungRead()]}, "such as OpenError"),
+        ({"faults": ["read"]}, "such as OpenError"),
+        ({"max_trials": 0}, "max_trials=0 must be 1 or more"),
+        ({"on_fail": "ignore"}, "on_fail='ignore' must be one of"),
+        ({"start_at": OpenError("*.other", nth=3)}, r"is no step of this sweep"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_swept_is_refused(options, message, records):
+    """The value is shown, with what is allowed."""
+    with pytest.raises(InvalidArgumentError, match=message):
+        sweep(lambda: FewReads(records), loader=ONE_WORKER, **options)
+
+
+def test_a_dataset_without_files_cannot_be_swept():
+    """A sweep of nothing would pass, and has shown nothing."""
+    with pytest.raises(UnusableDatasetError, match="nothing to sweep"):
+        sweep(lambda: [torch.tensor(number) for number in range(8)])
+
+
+class _FailsInWorkers(FewReads):
+    def _read(self, fd):
+        if torch.utils.data.get_worker_info():
+            message = "not here"
+            raise OSError(message)
+        return super()._read(fd)
+
+
+def test_a_dataset_that_fails_without_a_fault_is_not_swept(records):
+    """What faults do to it cannot be told."""
+    with pytest.raises(CheckFailedError, match=r"with no fault at all, .*OSError"):
+        sweep(lambda: _FailsInWorkers(records), loader=ONE_WORKER)
