@@ -51,6 +51,7 @@ PACKAGE_IMPORTS = {
     "_engine._channel": "",
     "_engine._client": "_engine._channel _engine._plan _engine._posting exceptions",
     "_engine._delays": "",
+    "_engine._descriptions": "_engine._worker_state",
     "_engine._exhaustion": "_engine._plan _engine._target faults",
     "_engine._filter": (
         "_engine._armed _engine._bpf _engine._brought _engine._channel _engine._linux "
@@ -100,9 +101,9 @@ PACKAGE_IMPORTS = {
     "_engine._substitute": "",
     "_engine._supervisor": (
         "_engine._answers _engine._answers_to_reads _engine._channel _engine._delays "
-        "_engine._gates _engine._held _engine._linux _engine._listener _engine._onset "
-        "_engine._plan _engine._rendezvous _engine._substitute _engine._target _engine._told "
-        "_engine._worker_state"
+        "_engine._descriptions _engine._gates _engine._held _engine._linux _engine._listener "
+        "_engine._onset _engine._plan _engine._rendezvous _engine._substitute _engine._target "
+        "_engine._told _engine._worker_state"
     ),
     "_engine._supervisor_main": "_engine._channel _engine._plan _engine._supervisor",
     "_engine._target": "_engine._linux",

@@ -61,6 +61,8 @@ class WorkerState:
         self.remains: list[str] = []
         """Files of shared memory that nobody will remove once their making has failed."""
         self.unreached: Counter[str] = Counter()
+        self.read_at_offset: dict[str, int] = {}
+        """The latest descriptor, brought along, through whose own offset a file was read."""
         self._numbers = range(hello.get("base", 0), hello.get("limit", 0))
         self._next = 0
 

@@ -52,19 +52,24 @@ class FaultFacts:
 
 @dataclass(frozen=True)
 class WorkerFacts:
-    """One worker process: its batches, opens, reads and bytes per file, and what hid reads."""
+    """One worker process: its batches, opens, reads and bytes per file, and what hid reads.
+
+    *shared*: the files that it and another worker have read through one and the same offset.
+    """
 
     worker: int
     pid: int
     fetches: int
     files: dict[str, tuple[int, int, int]]
     unreached: dict[str, int] = field(default_factory=dict)
+    shared: tuple[str, ...] = ()
 
     @classmethod
     def from_report(cls, data: dict[str, Any]) -> WorkerFacts:
         """From plain data; what else is in it is left out."""
         files = {path: tuple(counts) for path, counts in data["files"].items()}
-        return cls(data["worker"], data["pid"], data["fetches"], files, data["unreached"])
+        shared = tuple(data.get("shared", ()))
+        return cls(data["worker"], data["pid"], data["fetches"], files, data["unreached"], shared)
 
 
 @dataclass(frozen=True)
