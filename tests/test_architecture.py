@@ -24,9 +24,12 @@ PACKAGE_IMPORTS = {
         "_arguments _checks _engine _engine._paths _evidence _oracle _reproduce _trial _victims "
         "exceptions outcomes verdicts"
     ),
-    "_checks": "_checks._base _checks._files _checks._sharing _checks._workers exceptions",
+    "_checks": (
+        "_checks._base _checks._files _checks._growth _checks._sharing _checks._workers exceptions"
+    ),
     "_checks._base": "faults outcomes verdicts",
     "_checks._files": "_checks._base faults",
+    "_checks._growth": "_checks._base outcomes",
     "_checks._sharing": "_checks._base",
     "_checks._workers": "_checks._base _engine._paths faults outcomes",
     "_clarity": "faults",
@@ -115,8 +118,9 @@ PACKAGE_IMPORTS = {
     "_facts": "_clarity faults outcomes",
     "_item": "_battery _engine _options _victims verdicts",
     "_options": "_arguments _engine exceptions",
-    "_oracle": "_clarity _oracle._content _oracle._leaks outcomes verdicts",
+    "_oracle": "_clarity _oracle._content _oracle._growth _oracle._leaks outcomes verdicts",
     "_oracle._content": "outcomes verdicts",
+    "_oracle._growth": "outcomes verdicts",
     "_oracle._leaks": "outcomes verdicts",
     "_reproduce": "",
     "_trial": (
@@ -125,14 +129,15 @@ PACKAGE_IMPORTS = {
     ),
     "_trial._child": "_engine _engine._linux _trial._root _trial._warden",
     "_trial._digest": "",
+    "_trial._footprint": "outcomes",
     "_trial._journal": "_facts exceptions outcomes",
     "_trial._loaders": "exceptions",
     "_trial._passes": "_trial._digest outcomes",
     "_trial._probes": "",
     "_trial._reference": "_trial._digest _trial._loaders exceptions outcomes",
     "_trial._root": (
-        "_trial._digest _trial._journal _trial._loaders _trial._passes _trial._probes "
-        "_trial._reference exceptions faults faults._workers injection outcomes"
+        "_trial._digest _trial._footprint _trial._journal _trial._loaders _trial._passes "
+        "_trial._probes _trial._reference exceptions faults faults._workers injection outcomes"
     ),
     "_trial._warden": "_engine _engine._linux _trial._journal _trial._probes",
     "_unfired": "_facts faults outcomes",
@@ -161,6 +166,7 @@ THIRD_PARTY = {
     "_item": "pytest",
     "_trial": "torch",
     "_trial._digest": "torch",
+    "_trial._footprint": "torch",
     "_trial._loaders": "torch",
     "_trial._passes": "torch",
     "_trial._probes": "psutil",

@@ -127,6 +127,30 @@ class Pass:
         )
 
 
+FEWEST_EPOCHS = 8
+"""Below so many, nothing can be said of what grows with each."""
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What one process of a loader had after an epoch.
+
+    Attributes:
+        process: ``"loader"``, or ``"worker 0"``, ...
+        memory: Bytes that are no file's.
+        descriptors, threads: How many.
+        opened: What it has open more often than after the first epoch; "" if nothing.
+
+    """
+
+    epoch: int
+    process: str
+    memory: int
+    descriptors: int
+    threads: int
+    opened: str = ""
+
+
 @dataclass(frozen=True)
 class Resources:
     """What the loader's process had open, and its descendants, at one moment.

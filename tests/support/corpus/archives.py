@@ -22,6 +22,7 @@ from support.datasets import SIZE
 
 PADDING = bytes(9000)
 """Between records, so that no buffer of 8 KiB holds two of them."""
+STRIDE = SIZE + len(PADDING)
 
 
 class Archive(Dataset[Any]):
@@ -37,17 +38,25 @@ class Archive(Dataset[Any]):
         self.path = folder.parent / self.name
         if not self.path.exists():
             self._write([data[number % len(data)] for number in range(self.count)])
+        self.size = self.path.stat().st_size
 
     def __len__(self) -> int:
         return self.count
 
     def __getitem__(self, index: int) -> Any:
         if self.pid != os.getpid():
+            self._require_whole()
             self.handle, self.pid = self._open(), os.getpid()
         return self._sample(index)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "handle": None, "pid": 0}
+
+    def _require_whole(self) -> None:
+        """Some libraries take what is left of a file for all of it, or die of it."""
+        if self.path.stat().st_size != self.size:
+            message = f"{self.path} is truncated"
+            raise ValueError(message)
 
     def _sample(self, index: int) -> Any:
         """What is in a record; ValueError unless it is a whole one."""
@@ -76,13 +85,13 @@ class Buffered(Archive):
     name = "records.pack"
 
     def _write(self, records: list[bytes]) -> None:
-        self.path.write_bytes(b"".join(records))
+        self.path.write_bytes(PADDING.join(records))
 
     def _open(self) -> Any:
         return open(self.path, "rb")
 
     def _read(self, index: int) -> bytes:
-        self.handle.seek(index * SIZE)
+        self.handle.seek(index * STRIDE)
         return self.handle.read(SIZE)
 
 
@@ -197,6 +206,13 @@ class Sqlite(Archive):
     """A row per record."""
 
     name = "records.sqlite"
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)
+        except sqlite3.Error as error:
+            message = f"{self.path}: {error}"
+            raise OSError(message) from error
 
     def _write(self, records: list[bytes]) -> None:
         connection = sqlite3.connect(self.path)

@@ -14,6 +14,7 @@ import numpy as np
 
 from support.corpus.archives import (
     H5,
+    STRIDE,
     Archive,
     Buffered,
     Lmdb,
@@ -71,17 +72,17 @@ class PositionalAtFirstUse(UnbufferedAtFirstUse):
         return {**self.__dict__, "handle": None}
 
     def _read(self, index: int) -> bytes:
-        return os.pread(self.handle.fileno(), SIZE, index * SIZE)
+        return os.pread(self.handle.fileno(), SIZE, index * STRIDE)
 
 
 class MappedInInit(InInit, Buffered):
     """Shares a mapping, which has no offset: healthy."""
 
     def _open(self) -> Any:
-        return np.memmap(self.path, np.uint8, "r").reshape(-1, SIZE)
+        return np.memmap(self.path, np.uint8, "r")
 
     def _read(self, index: int) -> bytes:
-        return self.handle[index].tobytes()
+        return self.handle[index * STRIDE :][:SIZE].tobytes()
 
 
 class H5InInit(InInit, H5):
