@@ -29,7 +29,7 @@ PACKAGE_IMPORTS = {
     ),
     "_checks._base": "faults outcomes verdicts",
     "_checks._files": "_checks._base faults",
-    "_checks._growth": "_checks._base outcomes",
+    "_checks._growth": "_checks._base outcomes verdicts",
     "_checks._sharing": "_checks._base",
     "_checks._workers": "_checks._base _engine._paths faults outcomes",
     "_clarity": "faults",
@@ -53,6 +53,7 @@ PACKAGE_IMPORTS = {
     "_engine._brought": "",
     "_engine._channel": "",
     "_engine._client": "_engine._channel _engine._plan _engine._posting exceptions",
+    "_engine._created": "",
     "_engine._delays": "",
     "_engine._descriptions": "_engine._worker_state",
     "_engine._exhaustion": "_engine._plan _engine._target faults",
@@ -112,7 +113,8 @@ PACKAGE_IMPORTS = {
     "_engine._target": "_engine._linux",
     "_engine._told": "_engine._gates _engine._worker_state faults",
     "_engine._worker_state": (
-        "_engine._alterations _engine._channel _engine._listener _engine._plan _engine._target"
+        "_engine._alterations _engine._channel _engine._created _engine._listener _engine._plan "
+        "_engine._target"
     ),
     "_evidence": "_clarity _facts _oracle outcomes verdicts",
     "_facts": "_clarity faults outcomes",

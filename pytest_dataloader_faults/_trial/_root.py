@@ -74,6 +74,7 @@ class Job:
     seed: int = 0
     watch_files: bool = False
     touch: bool = False
+    same_order: bool = False
     footprints: bool = False
     deadline: float = 30.0
     needs_workers: bool = False
@@ -172,7 +173,7 @@ class _Trial:
         *settle* waits for the workers to finish what they were asked for, so that what they met
         does not depend on how quickly the loader ends them.
         """
-        seed_everything(self.job.seed + (0 if self.footprints else epoch or 0))
+        seed_everything(self.job.seed + (0 if self.job.same_order else epoch or 0))
         iterator = raised = None
         with recorded() as drawn:
             try:

@@ -55,6 +55,7 @@ class WorkerFacts:
     """One worker process: its batches, opens, reads and bytes per file, and what hid reads.
 
     *shared*: the files that it and another worker have read through one and the same offset.
+    *left*: temporary files and shared memory that it made, and that were still there at the end.
     """
 
     worker: int
@@ -63,13 +64,14 @@ class WorkerFacts:
     files: dict[str, tuple[int, int, int]]
     unreached: dict[str, int] = field(default_factory=dict)
     shared: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
 
     @classmethod
     def from_report(cls, data: dict[str, Any]) -> WorkerFacts:
         """From plain data; what else is in it is left out."""
         files = {path: tuple(counts) for path, counts in data["files"].items()}
-        shared = tuple(data.get("shared", ()))
-        return cls(data["worker"], data["pid"], data["fetches"], files, data["unreached"], shared)
+        lists = {name: tuple(data.get(name, ())) for name in ("shared", "left")}
+        return cls(data["worker"], data["pid"], data["fetches"], files, data["unreached"], **lists)
 
 
 @dataclass(frozen=True)
