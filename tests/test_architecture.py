@@ -29,7 +29,7 @@ PACKAGE_IMPORTS = {
     ),
     "_checks._base": "faults outcomes verdicts",
     "_checks._files": "_checks._base faults",
-    "_checks._growth": "_checks._base outcomes verdicts",
+    "_checks._growth": "_checks._base _epochs outcomes verdicts",
     "_checks._sharing": "_checks._base",
     "_checks._workers": "_checks._base _engine._paths faults outcomes",
     "_clarity": "faults",
@@ -116,13 +116,14 @@ PACKAGE_IMPORTS = {
         "_engine._alterations _engine._channel _engine._created _engine._listener _engine._plan "
         "_engine._target"
     ),
+    "_epochs": "",
     "_evidence": "_clarity _facts _oracle outcomes verdicts",
     "_facts": "_clarity faults outcomes",
     "_item": "_battery _engine _options _victims verdicts",
     "_options": "_arguments _engine exceptions",
     "_oracle": "_clarity _oracle._content _oracle._growth _oracle._leaks outcomes verdicts",
     "_oracle._content": "outcomes verdicts",
-    "_oracle._growth": "outcomes verdicts",
+    "_oracle._growth": "_epochs outcomes verdicts",
     "_oracle._leaks": "outcomes verdicts",
     "_reproduce": "",
     "_trial": (
@@ -131,7 +132,7 @@ PACKAGE_IMPORTS = {
     ),
     "_trial._child": "_engine _engine._linux _trial._root _trial._warden",
     "_trial._digest": "",
-    "_trial._footprint": "outcomes",
+    "_trial._footprint": "_epochs",
     "_trial._journal": "_facts exceptions outcomes",
     "_trial._loaders": "exceptions",
     "_trial._passes": "_trial._digest outcomes",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pytest_dataloader_faults._checks._base import Check, Plan, Recon, Unsuitable, no_fault
-from pytest_dataloader_faults.outcomes import FEWEST_EPOCHS, Outcome, Reference
+from pytest_dataloader_faults._epochs import FEWEST_EPOCHS
+from pytest_dataloader_faults.outcomes import Outcome, Reference
 from pytest_dataloader_faults.verdicts import Verdict
 
 _MOST_EPOCHS = 40

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from pytest_dataloader_faults.outcomes import FEWEST_EPOCHS, Footprint, Outcome
+from pytest_dataloader_faults._epochs import FEWEST_EPOCHS
+from pytest_dataloader_faults.outcomes import Footprint, Outcome
 from pytest_dataloader_faults.verdicts import Verdict
 
 _PARTS = 4

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data._utils import fetch
 
-from pytest_dataloader_faults.outcomes import FEWEST_EPOCHS
+from pytest_dataloader_faults._epochs import FEWEST_EPOCHS
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader

@@ -10,7 +10,6 @@ from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults._reproduce import code
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes._parts import (
-    FEWEST_EPOCHS,
     Delivery,
     FaultFacts,
     Firing,
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults._oracle import Judgement
 
 __all__ = (
-    "FEWEST_EPOCHS",
     "Delivery",
     "FaultFacts",
     "Firing",

@@ -129,10 +129,6 @@ class Pass:
         )
 
 
-FEWEST_EPOCHS = 8
-"""Below so many, nothing can be said of what grows with each."""
-
-
 @dataclass(frozen=True)
 class Footprint:
     """What one process of a loader had after an epoch.
