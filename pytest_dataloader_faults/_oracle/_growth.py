@@ -19,7 +19,7 @@ from pytest_dataloader_faults.verdicts import Verdict
 
 _PARTS = 4
 _KIB = 1024
-_LEAST = {"descriptors": 0.5, "threads": 0.5, "memory": 32 * _KIB}
+_LEAST = {"descriptors": 0.5, "threads": 0.5, "memory": 64 * _KIB}
 """More per epoch than what healthy processes show."""
 
 

@@ -133,14 +133,6 @@ class ManyObjects(Records):
         return super().__getitem__(index)
 
 
-class Views(Records):
-    """Gives a part of a tensor, and so ships all of it."""
-
-    def __getitem__(self, index):
-        sample, _ = super().__getitem__(index)
-        return torch.cat([sample, torch.zeros(1 << 20, dtype=torch.uint8)])[: len(sample)]
-
-
 @pytest.mark.parametrize(
     ("healthy", "options"),
     [
@@ -148,7 +140,6 @@ class Views(Records):
         (MakesCycles, {}),
         (Fragments, {}),
         (ManyObjects, {}),
-        (Views, {"batch_size": None}),
         (RecordStream, {}),
     ],
     ids=lambda each: getattr(each, "__name__", ""),
