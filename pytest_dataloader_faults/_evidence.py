@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterator
 
 from pytest_dataloader_faults._clarity import messages
-from pytest_dataloader_faults._facts import beyond_reach
+from pytest_dataloader_faults._facts import beyond_reach, shared_files
 from pytest_dataloader_faults._oracle import Judgement
 from pytest_dataloader_faults.outcomes import FaultFacts, Firing, Outcome
 from pytest_dataloader_faults.verdicts import Verdict
@@ -16,6 +16,7 @@ from pytest_dataloader_faults.verdicts import Verdict
 _MAX_LINES = 12
 _MAX_FIRINGS = 3
 _MAX_PROCESSES = 5
+_MAX_FILES = 3
 
 
 def explain(outcome: Outcome, judgement: Judgement, reproduce: str) -> str:
@@ -33,6 +34,8 @@ def _evidence(outcome: Outcome, judgement: Judgement) -> Iterator[str]:
         yield "engine: python, which sees only what Python code opens and reads"
     if hidden := beyond_reach(outcome.workers):
         yield f"hidden from the engine: {hidden}"
+    for path, workers in itertools.islice(shared_files(outcome.workers).items(), _MAX_FILES):
+        yield f"{path}: opened before the fork, {workers} workers read it through one offset"
     yield _about_delivery(outcome)
     if outcome.exception is not None:
         yield from _about_exception(outcome.exception.text)

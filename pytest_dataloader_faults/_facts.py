@@ -33,6 +33,11 @@ def beyond_reach(workers: Iterable[WorkerFacts]) -> str:
     return ", ".join(f"{what} ({count})" for what, count in sorted(unreached.items()))
 
 
+def shared_files(workers: Iterable[WorkerFacts]) -> dict[str, int]:
+    """The files that workers have read through one offset, and how many workers."""
+    return dict(Counter(path for each in workers for path in each.shared))
+
+
 def _facts_of(fault: Fault, parts: list[dict[str, Any]], errors: list[str]) -> FaultFacts:
     firings = tuple(Firing(**each) for part in parts for each in part["firings"])
     surfaced = any(tells(text, fault, each.path, each.call) for text in errors for each in firings)

@@ -24,9 +24,12 @@ PACKAGE_IMPORTS = {
         "_arguments _checks _engine _engine._paths _evidence _oracle _reproduce _trial _victims "
         "exceptions faults outcomes verdicts"
     ),
-    "_checks": "_checks._base _checks._files _checks._sharing _checks._workers exceptions",
+    "_checks": (
+        "_checks._base _checks._files _checks._growth _checks._sharing _checks._workers exceptions"
+    ),
     "_checks._base": "faults outcomes verdicts",
     "_checks._files": "_checks._base faults",
+    "_checks._growth": "_checks._base _epochs outcomes verdicts",
     "_checks._sharing": "_checks._base",
     "_checks._workers": "_checks._base _engine._paths faults outcomes",
     "_clarity": "faults",
@@ -50,7 +53,9 @@ PACKAGE_IMPORTS = {
     "_engine._brought": "",
     "_engine._channel": "",
     "_engine._client": "_engine._channel _engine._door _engine._plan _engine._posting exceptions",
+    "_engine._created": "",
     "_engine._delays": "",
+    "_engine._descriptions": "_engine._worker_state",
     "_engine._door": "",
     "_engine._exhaustion": "_engine._plan _engine._target faults",
     "_engine._filter": (
@@ -102,24 +107,27 @@ PACKAGE_IMPORTS = {
     "_engine._substitute": "",
     "_engine._supervisor": (
         "_engine._answers _engine._answers_to_reads _engine._channel _engine._delays "
-        "_engine._gates _engine._held _engine._linux _engine._listener _engine._onset "
-        "_engine._plan _engine._rendezvous _engine._substitute _engine._target _engine._told "
-        "_engine._worker_state"
+        "_engine._descriptions _engine._gates _engine._held _engine._linux _engine._listener "
+        "_engine._onset _engine._plan _engine._rendezvous _engine._substitute _engine._target "
+        "_engine._told _engine._worker_state"
     ),
     "_engine._supervisor_main": "_engine._channel _engine._plan _engine._supervisor",
     "_engine._target": "_engine._linux",
     "_engine._told": "_engine._gates _engine._worker_state faults",
     "_engine._worker_state": (
-        "_engine._alterations _engine._channel _engine._listener _engine._plan _engine._target"
+        "_engine._alterations _engine._channel _engine._created _engine._listener _engine._plan "
+        "_engine._target"
     ),
+    "_epochs": "",
     "_evidence": "_clarity _facts _oracle outcomes verdicts",
     "_facts": "_clarity faults outcomes",
     "_item": (
         "_battery _engine _options _recall _steps _victims conformance exceptions sweeping verdicts"
     ),
     "_options": "_arguments _engine exceptions",
-    "_oracle": "_clarity _oracle._content _oracle._leaks outcomes verdicts",
+    "_oracle": "_clarity _oracle._content _oracle._growth _oracle._leaks outcomes verdicts",
     "_oracle._content": "outcomes verdicts",
+    "_oracle._growth": "_epochs outcomes verdicts",
     "_oracle._leaks": "outcomes verdicts",
     "_recall": "_battery",
     "_reproduce": "",
@@ -133,14 +141,15 @@ PACKAGE_IMPORTS = {
         "_trial._warden"
     ),
     "_trial._digest": "",
+    "_trial._footprint": "_epochs",
     "_trial._journal": "_facts exceptions outcomes",
     "_trial._loaders": "exceptions",
     "_trial._passes": "_trial._digest outcomes",
     "_trial._probes": "",
     "_trial._reference": "_trial._digest _trial._loaders exceptions outcomes",
     "_trial._root": (
-        "_trial._digest _trial._journal _trial._loaders _trial._passes _trial._probes "
-        "_trial._reference exceptions faults faults._workers injection outcomes"
+        "_trial._digest _trial._footprint _trial._journal _trial._loaders _trial._passes "
+        "_trial._probes _trial._reference exceptions faults faults._workers injection outcomes"
     ),
     "_trial._warden": "_engine _engine._door _engine._linux _trial._journal _trial._probes",
     "_unfired": "_facts faults outcomes",
@@ -170,6 +179,7 @@ THIRD_PARTY = {
     "_item": "pytest",
     "_trial": "torch",
     "_trial._digest": "torch",
+    "_trial._footprint": "torch",
     "_trial._loaders": "torch",
     "_trial._passes": "torch",
     "_trial._probes": "psutil",

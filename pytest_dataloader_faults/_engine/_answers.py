@@ -79,6 +79,7 @@ def _note_exhaustion(worker: WorkerState, call: Call) -> None:
 def _on_open(worker: WorkerState, call: Call, wanted: Opening, substitutes: Substitutes) -> None:
     path = wanted.path
     kind = _kind(wanted.raw)
+    worker.created.note(path, wanted.flags, is_there=kind is not None)
     if is_excluded(path) and not worker.tallies.ask_for(path):
         if kind == stat.S_IFREG and worker.tallies.would_mean(path) and is_package_data(path):
             worker.unreached["open of an excluded file"] += 1

@@ -47,6 +47,8 @@ def on_read(worker: WorkerState, call: Call, means: Means) -> None:
     counts = worker.opened[followed.path]
     counts[READS_OF] += 1
     counts[BYTES_OF] += wanted.length
+    if followed.inherited and call.name in MEETING:
+        worker.read_at_offset[followed.path] = signed(call.arguments[READS[call.name]])
     act = (
         _failing(worker, call, followed, wanted, means)
         or _short(worker, call, followed, wanted)

@@ -8,6 +8,8 @@ until another one is, too: then both have sought, and at most one of them can ge
 
 A dataset that guards its descriptor with a lock, or gives each worker files of its own, never lets
 two readers meet. The first one is let go after a while, and after two such nobody is kept again.
+Where there are several such files, whoever waits is relieved by the next one to come to another, so
+that workers go from file to file in turns until they meet.
 """
 
 from __future__ import annotations
@@ -50,8 +52,16 @@ class Rendezvous:
         elif self._met[path] >= _MEETINGS or self._disappointed >= _DISAPPOINTMENTS:
             let_go()
         else:
+            self._relieve()
             end = self._delays.after(_PATIENCE, lambda: self._give_up(path))
             self._waiting[path] = _Waiting(let_go, end)
+
+    def _relieve(self) -> None:
+        """Let go whoever waits elsewhere."""
+        for path in tuple(self._waiting):
+            waiting = self._waiting.pop(path)
+            self._delays.cancel(waiting.end)
+            waiting.let_go()
 
     def _give_up(self, path: str) -> None:
         self._disappointed += 1

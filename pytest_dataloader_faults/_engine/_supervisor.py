@@ -27,6 +27,7 @@ from pytest_dataloader_faults._engine._answers import answer
 from pytest_dataloader_faults._engine._answers_to_reads import Means
 from pytest_dataloader_faults._engine._channel import Channel
 from pytest_dataloader_faults._engine._delays import Delays
+from pytest_dataloader_faults._engine._descriptions import reports
 from pytest_dataloader_faults._engine._gates import Gates
 from pytest_dataloader_faults._engine._linux import MACHINE, SYSCALLS
 from pytest_dataloader_faults._engine._listener import Listener
@@ -142,7 +143,7 @@ class Supervisor:
 
     def to_dict(self) -> dict[str, Any]:
         """The facts, as plain data."""
-        workers = [worker.to_dict() for worker in self.workers]
+        workers = reports(self.workers)
         refused = [why for worker in self.workers for why in worker.refused]
         return {"workers": workers, "errors": self.errors, "refused": refused}
 

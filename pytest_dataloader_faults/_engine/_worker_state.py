@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from pytest_dataloader_faults._engine._alterations import Altered, altered
 from pytest_dataloader_faults._engine._channel import Channel
+from pytest_dataloader_faults._engine._created import Created
 from pytest_dataloader_faults._engine._listener import Listener
 from pytest_dataloader_faults._engine._plan import Plan, Tallies, Tally
 from pytest_dataloader_faults._engine._target import Call, descriptors, family
@@ -58,9 +59,12 @@ class WorkerState:
         self.alive = self.armed = True
         self.ended = self.stuck = False
         self.limit: int | None = None
+        self.created = Created()
         self.remains: list[str] = []
         """Files of shared memory that nobody will remove once their making has failed."""
         self.unreached: Counter[str] = Counter()
+        self.read_at_offset: dict[str, int] = {}
+        """The latest descriptor, brought along, through whose own offset a file was read."""
         self._numbers = range(hello.get("base", 0), hello.get("limit", 0))
         self._next = 0
 
@@ -166,5 +170,6 @@ class WorkerState:
             "fetches": self.begun,
             "files": {path: list(counts) for path, counts in self.opened.items()},
             "unreached": self.unreached,
+            "left": self.created.left(),
             "faults": [each.to_dict() for each in self.tallies.all],
         }

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from pytest_dataloader_faults._clarity import messages, names, tells
 from pytest_dataloader_faults._oracle._content import corrupted, wrong_in
+from pytest_dataloader_faults._oracle._growth import grown
 from pytest_dataloader_faults._oracle._leaks import leaked
 from pytest_dataloader_faults.outcomes import Outcome, Reference
 from pytest_dataloader_faults.verdicts import Contract, Verdict
@@ -48,6 +49,7 @@ def _verdict(outcome: Outcome, reference: Reference, contract: Contract) -> tupl
         or corrupted(outcome, reference)
         or _unclear(outcome, contract)
         or leaked(outcome)
+        or grown(outcome)
         or _poisoned(outcome, reference)
     )
     if found:

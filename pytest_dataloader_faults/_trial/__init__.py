@@ -131,7 +131,13 @@ def _job(asked: Outcome, make_dataset: Callable[[], Any], loader: Mapping[str, A
     from pytest_dataloader_faults._trial._root import Job
 
     return Job(
-        make_dataset, asked.schedule, asked.engine, loader, epochs=asked.epochs, seed=asked.seed
+        make_dataset,
+        asked.schedule,
+        asked.engine,
+        loader,
+        epochs=asked.epochs,
+        seed=asked.seed,
+        deadline=asked.deadline,
     )
 
 

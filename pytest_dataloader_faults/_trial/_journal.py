@@ -64,6 +64,8 @@ def outcome_from(asked: Outcome, events: list[dict[str, Any]]) -> Outcome:
             data.update({} if has_told else _facts(asked, event["report"]))
         elif "resources" in event:
             data["resources"] = [*data["resources"], event["resources"]]
+        elif "footprints" in event:
+            data["footprints"] = [*data["footprints"], *event["footprints"]]
         else:
             data.update({name: event[name] for name in event if name in data})
     return Outcome.from_dict(data)

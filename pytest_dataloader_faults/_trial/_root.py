@@ -16,6 +16,7 @@ import torch
 
 from pytest_dataloader_faults._trial import _probes
 from pytest_dataloader_faults._trial._digest import digest
+from pytest_dataloader_faults._trial._footprint import CollectEachEpoch, Footprints
 from pytest_dataloader_faults._trial._journal import Journal
 from pytest_dataloader_faults._trial._loaders import (
     USERS_ERRORS,
@@ -74,6 +75,9 @@ class Job:
     seed: int = 0
     watch_files: bool = False
     touch: bool = False
+    same_order: bool = False
+    footprints: bool = False
+    deadline: float = 30.0
     needs_workers: bool = False
     reference: bool = False
     asked: Sequence[tuple[Any, ...]] | None = None
@@ -105,6 +109,9 @@ class _Trial:
         self.journal = journal
         self.loader = loader
         self.supervision = supervision
+        self.footprints = Footprints(job.deadline) if job.footprints else None
+        if job.footprints:
+            loader.worker_init_fn = CollectEachEpoch(loader.worker_init_fn)
 
     def run(self, stacks: str) -> None:
         self._refuse_what_cannot_be()
@@ -126,7 +133,7 @@ class _Trial:
             self.journal.write(supervisor=watch.link.pid)
             for epoch in range(1, self.job.epochs + 1):
                 self._phase(f"epoch {epoch}")
-                if not self._pass(epoch, watch.drain):
+                if not self._pass(epoch, watch.drain) or self._has_seen_enough(epoch, watch.drain):
                     break
             self._end_persistent_workers()
         self._probe("after")
@@ -172,7 +179,7 @@ class _Trial:
         *settle* waits for the workers to finish what they were asked for, so that what they met
         does not depend on how quickly the loader ends them.
         """
-        seed_everything(self.job.seed + (epoch or 0))
+        seed_everything(self.job.seed + (0 if self.job.same_order else epoch or 0))
         iterator = raised = None
         with recorded() as drawn:
             try:
@@ -193,6 +200,14 @@ class _Trial:
         what["complete"] = raised is None
         self.journal.write(epoch=epoch, **{"pass": what})
         return raised is None
+
+    def _has_seen_enough(self, epoch: int, settle: Callable[[], None]) -> bool:
+        """Write down what each process has now, if that is asked for; whether that will do."""
+        if self.footprints is None:
+            return False
+        settle()
+        self.journal.write(footprints=self.footprints.look(epoch, self.loader))
+        return self.footprints.are_enough(epoch)
 
     def _iterate(self, iterator: Any, epoch: int | None, drawn: list[Any]) -> None:
         is_map = kind_of(self.loader) == "map"

@@ -13,6 +13,7 @@ from pytest_dataloader_faults.outcomes._parts import (
     Delivery,
     FaultFacts,
     Firing,
+    Footprint,
     Pass,
     Raised,
     Resources,
@@ -28,6 +29,7 @@ __all__ = (
     "Delivery",
     "FaultFacts",
     "Firing",
+    "Footprint",
     "Outcome",
     "Pass",
     "Raised",
@@ -51,6 +53,7 @@ class Outcome:
         faults: What became of each fault.
         workers: The worker processes.
         resources: Before the first epoch, after the last, and after the recovery.
+        footprints: What each process of the loader had after each epoch, where that was asked.
         duration: Seconds from the start of the process to its end.
         timed_out: Whether the deadline ended it.
         phase: How far it got: ``"start"``, ``"epoch 1"``, ..., ``"recovery"``, ``"done"``.
@@ -72,6 +75,7 @@ class Outcome:
     faults: tuple[FaultFacts, ...] = ()
     workers: tuple[WorkerFacts, ...] = ()
     resources: tuple[Resources, ...] = ()
+    footprints: tuple[Footprint, ...] = ()
     duration: float = 0.0
     timed_out: bool = False
     phase: str = "start"
@@ -135,5 +139,6 @@ class Outcome:
             "faults": tuple(FaultFacts.from_dict(each) for each in data["faults"]),
             "workers": tuple(WorkerFacts.from_report(each) for each in data["workers"]),
             "resources": tuple(Resources(**each) for each in data["resources"]),
+            "footprints": tuple(Footprint(**each) for each in data["footprints"]),
         }
         return cls(**{**data, **built})

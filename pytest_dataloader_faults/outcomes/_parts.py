@@ -52,19 +52,26 @@ class FaultFacts:
 
 @dataclass(frozen=True)
 class WorkerFacts:
-    """One worker process: its batches, opens, reads and bytes per file, and what hid reads."""
+    """One worker process: its batches, opens, reads and bytes per file, and what hid reads.
+
+    *shared*: the files that it and another worker have read through one and the same offset.
+    *left*: temporary files and shared memory that it made, and that were still there at the end.
+    """
 
     worker: int
     pid: int
     fetches: int
     files: dict[str, tuple[int, int, int]]
     unreached: dict[str, int] = field(default_factory=dict)
+    shared: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
 
     @classmethod
     def from_report(cls, data: dict[str, Any]) -> WorkerFacts:
         """From plain data; what else is in it is left out."""
         files = {path: tuple(counts) for path, counts in data["files"].items()}
-        return cls(data["worker"], data["pid"], data["fetches"], files, data["unreached"])
+        lists = {name: tuple(data.get(name, ())) for name in ("shared", "left")}
+        return cls(data["worker"], data["pid"], data["fetches"], files, data["unreached"], **lists)
 
 
 @dataclass(frozen=True)
@@ -120,6 +127,26 @@ class Pass:
             None if data["exception"] is None else Raised(**data["exception"]),
             data["complete"],
         )
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What one process of a loader had after an epoch.
+
+    Attributes:
+        process: ``"loader"``, or ``"worker 0"``, ...
+        memory: Bytes that are no file's.
+        descriptors, threads: How many.
+        opened: What it has open more often than after the first epoch; "" if nothing.
+
+    """
+
+    epoch: int
+    process: str
+    memory: int
+    descriptors: int
+    threads: int
+    opened: str = ""
 
 
 @dataclass(frozen=True)

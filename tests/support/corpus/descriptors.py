@@ -1,9 +1,153 @@
-"""Descriptors: leaked, and run out of: bugs, and twins without them."""
+"""Descriptors and temporary files: leaked, and run out of: bugs, and twins without them."""
 
 from __future__ import annotations
 
-from support.corpus.cases import Case
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
 
-CASES: tuple[Case, ...] = ()
-BEHAVIOURS: dict[str, str] = {}
-EXCUSED: dict[str, str] = {}
+import numpy as np
+import torch
+from PIL import Image
+
+from support.corpus.cases import Case
+from support.datasets import Records
+
+
+class KeepsSamples(Records):
+    """Keeps every sample that it gave: each one's shared memory stays open."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.history: list[Any] = []
+
+    def __getitem__(self, index: int) -> Any:
+        sample, _ = super().__getitem__(index)
+        self.history.append(sample)
+        return sample
+
+
+class KeepsCopies(KeepsSamples):
+    """Keeps what it needs of the latest ones, in memory of its own: healthy."""
+
+    def __getitem__(self, index: int) -> Any:
+        sample, _ = Records.__getitem__(self, index)
+        self.history = [*self.history[-3:], sample.clone()]
+        return sample
+
+
+class KeepsSegments(KeepsSamples):
+    """The same, after the advice to share memory by files, so that no descriptor is kept."""
+
+    def __init__(self, folder: Path) -> None:
+        torch.multiprocessing.set_sharing_strategy("file_system")
+        super().__init__(folder)
+
+    def __getitem__(self, index: int) -> Any:
+        sample, _ = Records.__getitem__(self, index)
+        self.history.append(sample.repeat(256))
+        return self.history[-1]
+
+
+class Pictures(Records):
+    """Opens a picture for each sample, and decodes it in a ``with`` block: healthy."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        pixels = [np.frombuffer(path.read_bytes(), np.uint8) for path in self.paths]
+        self.paths = [folder.parent / f"{path.stem}.png" for path in self.paths]
+        for path, each in zip(self.paths, pixels, strict=True):
+            Image.fromarray(each.reshape(8, 8)).save(path)
+
+    def __getitem__(self, index: int) -> Any:
+        with Image.open(self.paths[index]) as picture:
+            return torch.from_numpy(np.array(picture))
+
+
+class PicturesLeftOpen(Pictures):
+    """Looks at sizes first: a picture that is not decoded keeps its file open."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.seen: list[Any] = []
+
+    def __getitem__(self, index: int) -> Any:
+        self.seen.append(Image.open(self.paths[index]))
+        return super().__getitem__(index)
+
+
+class Arrays(Records):
+    """Reads an array per sample from an archive, and closes it: healthy."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        records = [np.frombuffer(path.read_bytes(), np.uint8) for path in self.paths]
+        self.paths = [folder.parent / f"{path.stem}.npz" for path in self.paths]
+        for path, each in zip(self.paths, records, strict=True):
+            np.savez(path, record=each)
+
+    def __getitem__(self, index: int) -> Any:
+        with np.load(self.paths[index]) as archive:
+            return torch.from_numpy(archive["record"])
+
+
+class ArraysLeftOpen(Arrays):
+    """Keeps each archive for the next time, and does not look whether it has it already."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.archives: list[Any] = []
+
+    def __getitem__(self, index: int) -> Any:
+        self.archives.append(np.load(self.paths[index]))
+        return torch.from_numpy(self.archives[-1]["record"])
+
+
+class Unpacked(Records):
+    """Unpacks each record into a temporary folder, and removes it: healthy."""
+
+    def __getitem__(self, index: int) -> Any:
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder, "record")
+            copy.write_bytes(self.paths[index].read_bytes())
+            return torch.frombuffer(bytearray(copy.read_bytes()), dtype=torch.uint8)
+
+
+class LeavesFolders(Records):
+    """Has a temporary folder per worker, which the interpreter would remove at its end."""
+
+    folder: Any = None
+    pid = 0
+
+    def __getitem__(self, index: int) -> Any:
+        if self.pid != os.getpid():
+            beside = self.paths[0].parent.parent
+            self.folder, self.pid = tempfile.TemporaryDirectory(dir=beside), os.getpid()
+        copy = Path(self.folder.name, f"{index}")
+        copy.write_bytes(self.paths[index].read_bytes())
+        return torch.frombuffer(bytearray(copy.read_bytes()), dtype=torch.uint8)
+
+
+ALONE = {"loader": {"batch_size": None}}
+CASES = (
+    Case("D1", KeepsSamples, "growth", "leaked", "more descriptors", KeepsCopies, ALONE),
+    Case("D2", KeepsSegments, "growth", "leaked", "more memory", KeepsCopies, ALONE),
+    Case("D4", PicturesLeftOpen, "growth", "leaked", ".png", Pictures),
+    Case("D5", ArraysLeftOpen, "growth", "leaked", ".npz", Arrays),
+    Case("D7", LeavesFolders, "leftovers", "leaked", "temporary files", Unpacked),
+)
+BEHAVIOURS = {
+    "D6": (
+        "where torch itself runs out of descriptors in the thread that feeds its queue, it drops"
+        " the batch, and the loader waits for ever; no dataset is accused of it"
+        " (conformance/test_check_dataset.py::"
+        "test_samples_that_need_no_descriptor_are_not_blamed_for_torch)"
+    ),
+}
+EXCUSED = {
+    "D3": (
+        "a race inside torch's shared memory manager, between its unlink and the loader's open,"
+        " which no dataset can cause or prevent and no system call of a worker can bring about"
+    ),
+}

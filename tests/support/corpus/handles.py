@@ -1,9 +1,155 @@
-"""Handles opened before the fork, and shared by workers: bugs, and twins without them."""
+"""Handles opened before the fork, and shared by workers: bugs, and twins without them.
+
+Who has the bug opens in ``__init__``, as a first version of a dataset does, or for the first
+sample, as the second one does.
+"""
 
 from __future__ import annotations
 
-from support.corpus.cases import Case
+import os
+from pathlib import Path
+from typing import Any
 
-CASES: tuple[Case, ...] = ()
+import numpy as np
+
+from support.corpus.archives import (
+    H5,
+    STRIDE,
+    Archive,
+    Buffered,
+    Lmdb,
+    Npz,
+    Remote,
+    Shards,
+    Sqlite,
+    Tar,
+    Unbuffered,
+    Zip,
+)
+from support.corpus.cases import Case
+from support.datasets import SIZE
+
+
+class InInit(Archive):
+    """Mixed in: opens in ``__init__``, keeps the handle, and leaves it to the workers."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.handle = self._open()
+
+    def __getitem__(self, index: int) -> Any:
+        return self._sample(index)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__
+
+
+class AtFirstUse(Archive):
+    """Mixed in: opens for the first sample, whichever process that is in."""
+
+    def __getitem__(self, index: int) -> Any:
+        if self.handle is None:
+            self.handle = self._open()
+        return self._sample(index)
+
+
+class BufferedInInit(InInit, Buffered):
+    """Every worker trusts a buffer and an offset that the others move."""
+
+
+class UnbufferedInInit(InInit, Unbuffered):
+    """Between the seek and the read, another worker seeks."""
+
+
+class UnbufferedAtFirstUse(AtFirstUse, Unbuffered):
+    """Shared if the main process looks at a sample."""
+
+
+class PositionalAtFirstUse(UnbufferedAtFirstUse):
+    """May share the handle, but reads at places of its own: healthy."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "handle": None}
+
+    def _read(self, index: int) -> bytes:
+        return os.pread(self.handle.fileno(), SIZE, index * STRIDE)
+
+
+class MappedInInit(InInit, Buffered):
+    """Shares a mapping, which has no offset: healthy."""
+
+    def _open(self) -> Any:
+        return np.memmap(self.path, np.uint8, "r")
+
+    def _read(self, index: int) -> bytes:
+        return self.handle[index * STRIDE :][:SIZE].tobytes()
+
+
+class H5InInit(InInit, H5):
+    """HDF5 says that its handles are not to be used after a fork."""
+
+
+class ZipInInit(InInit, Zip):
+    """One of the errors is a bad CRC of a file that is whole."""
+
+
+class ZipAtFirstUse(AtFirstUse, Zip):
+    """The same, if the main process looks at a sample."""
+
+
+class NpzInInit(InInit, Npz):
+    """``np.load`` of an npz reads nothing yet; it keeps a zip archive."""
+
+
+class TarInInit(InInit, Tar):
+    """The samples are wrong, and nothing tells."""
+
+
+class LmdbInInit(InInit, Lmdb):
+    """Each transaction of a forked child takes a slot, and gives none back."""
+
+
+class LmdbAtFirstUse(AtFirstUse, Lmdb):
+    """The same, if the main process looks at a sample."""
+
+
+class SqliteInInit(InInit, Sqlite):
+    """SQLite says that a connection must not be carried over a fork."""
+
+
+class ShardsInInit(InInit, Shards):
+    """Whether two workers are at one shard at one time is a matter of luck."""
+
+
+class RemoteAtFirstUse(AtFirstUse, Remote):
+    """Its event loop runs in a thread, which a forked worker does not have."""
+
+
+WRONG, FAILED = "has wrong content", "although there was no fault"
+CASES = (
+    Case("A1", BufferedInInit, "workers-agree", "corrupted", WRONG, Buffered),
+    Case("A2", UnbufferedInInit, "workers-agree", "corrupted", WRONG, PositionalAtFirstUse),
+    Case("A2", UnbufferedAtFirstUse, "used-before", "corrupted", WRONG, PositionalAtFirstUse),
+    Case("A2", ShardsInInit, "workers-agree", "corrupted", WRONG, Shards),
+    Case("A3", H5InInit, "pickles", "failed_cleanly", FAILED, H5),
+    Case("A4", ZipInInit, "workers-agree", "failed_cleanly", FAILED, Zip),
+    Case("A4", ZipAtFirstUse, "used-before", "failed_cleanly", FAILED, Zip),
+    Case("A5", NpzInInit, "workers-agree", "failed_cleanly", FAILED, Npz),
+    Case("A6", TarInInit, "workers-agree", "corrupted", WRONG, Tar),
+    Case("A7", LmdbInInit, "workers-agree", "failed_cleanly", FAILED, Lmdb),
+    Case("A7", LmdbAtFirstUse, "used-before", "failed_cleanly", FAILED, Lmdb),
+    Case("A8", SqliteInInit, "pickles", "failed_cleanly", FAILED, Sqlite),
+    Case("A10", RemoteAtFirstUse, "used-before", "failed_cleanly", FAILED, Remote),
+)
 BEHAVIOURS: dict[str, str] = {}
-EXCUSED: dict[str, str] = {}
+EXCUSED = {
+    "A9": (
+        "no client of a network service is installed here. Which of two workers gets an answer that"
+        " comes on a connection they share is the kernel's choice, and what a client makes of a"
+        " foreign answer is its own: used-before shows either an error, a hang or wrong samples"
+    ),
+    "A11": (
+        "needs a native reader that crashes in a forked worker, as tensorstore did, which is not"
+        " installed. The death of a worker by SIGSEGV itself is shown by the deaths of workers"
+    ),
+}

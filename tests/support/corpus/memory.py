@@ -1,9 +1,49 @@
-"""Memory and shared memory: bugs, and twins without them."""
+"""Memory and shared memory, and processes that stay: bugs, and twins without them."""
 
 from __future__ import annotations
 
 from support.corpus.cases import Case
+from support.specimens import ReusedBuffer
 
-CASES: tuple[Case, ...] = ()
-BEHAVIOURS: dict[str, str] = {}
-EXCUSED: dict[str, str] = {}
+CASES = (Case("E8", ReusedBuffer, "workers-agree", "corrupted", "holds the content of sample"),)
+BEHAVIOURS = {
+    "E1": (
+        "a worker gets a copy of each inherited page whose reference counts it touches, once: no"
+        " more than the main process has, and nothing that grows from epoch to epoch"
+        " (conformance/test_growth.py::test_what_settles_is_no_growth)"
+    ),
+    "E3": (
+        "torch's own collate function reports that there is no room in /dev/shm"
+        " (engine/test_scarcity.py::test_torchs_collate_function_reports_it)"
+    ),
+    "E4": (
+        "without it, the error comes in the thread that feeds torch's queue, which prints it and"
+        " drops the batch (engine/test_scarcity.py::test_a_collate_function_of_ones_own_hangs)"
+    ),
+    "E5": (
+        "segments of workers that were killed are removed with the trial"
+        " (trial/test_killed_pytest.py::test_a_killed_process_leaves_nothing)"
+    ),
+    "E7": (
+        "recon refuses samples that cannot be collated, with torch's words"
+        " (trial/test_bad_input.py::test_samples_that_cannot_be_collated)"
+    ),
+    "F9": (
+        "workers of a loader's process that was killed are ended with its trial"
+        " (trial/test_killed_pytest.py::test_a_killed_loaders_process_is_a_finding)"
+    ),
+    "F10": (
+        "a worker that ignores SIGTERM and hangs is killed with its trial, and the hang is found"
+        " (trial/test_isolation.py::test_a_hang_ends_at_the_deadline_and_is_located)"
+    ),
+}
+EXCUSED = {
+    "E6": (
+        "a view ships the storage below it: more shared memory than needed, but the right samples,"
+        " and it is given back; how much is too much is a matter of the machine"
+    ),
+    "E2": (
+        "that spawned workers get a copy of the dataset each is what spawning means; how many"
+        " copies are too many is a matter of the machine, and no sample is wrong"
+    ),
+}

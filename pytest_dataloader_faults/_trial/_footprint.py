@@ -1,0 +1,116 @@
+"""How much of the machine each process of a loader takes, epoch after epoch [runs in the trial].
+
+Some facts about memory that only looks lost. Private and proportional sizes (PSS, USS) of a forked
+worker grow by some 20 KiB with each epoch for dozens of epochs: reading an inherited object changes
+its reference count, and the page becomes a copy of the worker's own. Pages of files that were read
+through a mapping count as well, and can be dropped at any time. So what is counted is "Anonymous"
+of /proc/<pid>/smaps_rollup (proc(5)): all memory that is no file's, whoever else has it, which a
+copy of a page does not add to; and shared memory that is mapped, in proportion. What is left of the
+noise, from allocators that keep what was freed, is below 8 KiB an epoch once the first are over.
+
+Each epoch asks for the same, by the seed of the samplers: so a cache fills in the first one. And
+each begins tidily: garbage in cycles would wait for a collection of the oldest generation, which
+comes after dozens of epochs; and a hole that an aligned block left in the heap may be too small for
+the next one of the same size, so that a tensor of 1 MiB, made and freed, costs 1 MiB each time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import gc
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data._utils import fetch
+
+from pytest_dataloader_faults._epochs import FEWEST_EPOCHS
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
+
+_ENOUGH_SECONDS = 0.5
+_COUNTED = ("Anonymous:", "Pss_Shmem:", "Private_Hugetlb:", "Swap:")
+
+
+def tidy() -> None:
+    """Give back what nobody uses: cycles of Python's, and holes in the heap of malloc(3)."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, musl has not.
+    if trim is not None:
+        trim(ctypes.c_size_t(0))
+
+
+class CollectEachEpoch:
+    """A ``worker_init_fn``: each process is tidied up as each epoch begins. Picklable."""
+
+    def __init__(self, then: Callable[[int], object] | None) -> None:
+        self._then = then
+
+    def __call__(self, worker: int) -> None:
+        """Run in the worker; torch makes a fetcher for each epoch."""
+        for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
+            fetcher.__init__ = _collecting(fetcher.__init__)  # type: ignore[method-assign]
+        if self._then is not None:
+            self._then(worker)
+
+
+def _collecting(make: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(make)
+    def made(self: Any, *args: Any, **kwargs: Any) -> None:
+        tidy()
+        make(self, *args, **kwargs)
+
+    return made
+
+
+class Footprints:
+    """Looks at all processes of a loader after each epoch, until it has seen enough."""
+
+    def __init__(self, deadline: float) -> None:
+        self._began = time.monotonic()
+        self._most_seconds = deadline / 2
+        self._first: dict[int, Counter[str]] = {}
+
+    def are_enough(self, epoch: int) -> bool:
+        """Whether *epoch* is to be the last one."""
+        seconds = time.monotonic() - self._began
+        enough = epoch >= FEWEST_EPOCHS and seconds > _ENOUGH_SECONDS
+        return enough or seconds > self._most_seconds
+
+    def look(self, epoch: int, loader: DataLoader[Any]) -> list[dict[str, Any]]:
+        """What each process has after *epoch*, as plain data."""
+        tidy()
+        workers = getattr(loader._iterator, "_workers", ())
+        pids = {"loader": os.getpid()} | {f"worker {i}": each.pid for i, each in enumerate(workers)}
+        return [{"epoch": epoch, "process": name, **self._of(pid)} for name, pid in pids.items()]
+
+    def _of(self, pid: int) -> dict[str, Any]:
+        names = _open_in(pid)
+        more = names - self._first.setdefault(pid, names)
+        return {
+            "memory": _memory(pid),
+            "descriptors": names.total(),
+            "threads": len(os.listdir(f"/proc/{pid}/task")),
+            "opened": max(more, key=more.__getitem__, default=""),
+        }
+
+
+def _memory(pid: int) -> int:
+    with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as lines:
+        return sum(1024 * int(line.split()[1]) for line in lines if line.startswith(_COUNTED))
+
+
+def _open_in(pid: int) -> Counter[str]:
+    """What *pid* has open and how often; what has no name, by its kind."""
+    names: Counter[str] = Counter()
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            target = os.readlink(f"/proc/{pid}/fd/{number}")
+        except FileNotFoundError:  # Closed since, or the one that listed the folder.
+            continue
+        names[target if target.startswith("/") else target.partition(":")[0]] += 1
+    return names
