@@ -24,9 +24,12 @@ PACKAGE_IMPORTS = {
         "_arguments _checks _engine _engine._paths _evidence _oracle _reproduce _trial _victims "
         "exceptions outcomes verdicts"
     ),
-    "_checks": "_checks._base _checks._files _checks._sharing _checks._workers exceptions",
+    "_checks": (
+        "_checks._base _checks._files _checks._hangs _checks._sharing _checks._workers exceptions"
+    ),
     "_checks._base": "faults outcomes verdicts",
     "_checks._files": "_checks._base faults",
+    "_checks._hangs": "_checks._base faults",
     "_checks._sharing": "_checks._base",
     "_checks._workers": "_checks._base _engine._paths faults outcomes",
     "_clarity": "faults",
@@ -38,8 +41,8 @@ PACKAGE_IMPORTS = {
         "_engine._substitute _engine._target _engine._worker_state faults"
     ),
     "_engine._answers_to_reads": (
-        "_engine._bpf _engine._delays _engine._gates _engine._reads _engine._rendezvous "
-        "_engine._substitute _engine._target _engine._worker_state faults"
+        "_engine._bpf _engine._deaths _engine._delays _engine._gates _engine._reads "
+        "_engine._rendezvous _engine._substitute _engine._target _engine._worker_state faults"
     ),
     "_engine._arm": (
         "_engine _engine._announce _engine._armed _engine._filter _engine._posting "
@@ -50,6 +53,7 @@ PACKAGE_IMPORTS = {
     "_engine._brought": "",
     "_engine._channel": "",
     "_engine._client": "_engine._channel _engine._plan _engine._posting exceptions",
+    "_engine._deaths": "_engine._delays _engine._gates _engine._plan _engine._worker_state faults",
     "_engine._delays": "",
     "_engine._exhaustion": "_engine._plan _engine._target faults",
     "_engine._filter": (
@@ -66,8 +70,8 @@ PACKAGE_IMPORTS = {
     "_engine._linux": "",
     "_engine._listener": "_engine._linux _engine._target",
     "_engine._onset": (
-        "_engine._gates _engine._held _engine._plan _engine._target _engine._worker_state faults "
-        "faults._workers"
+        "_engine._deaths _engine._gates _engine._held _engine._plan _engine._target "
+        "_engine._worker_state faults faults._workers"
     ),
     "_engine._paths": "",
     "_engine._plan": "_engine._paths faults faults._workers",
@@ -114,9 +118,10 @@ PACKAGE_IMPORTS = {
     "_facts": "_clarity faults outcomes",
     "_item": "_battery _engine _options _victims verdicts",
     "_options": "_arguments _engine exceptions",
-    "_oracle": "_clarity _oracle._content _oracle._leaks outcomes verdicts",
+    "_oracle": "_clarity _oracle._content _oracle._leaks _oracle._printed outcomes verdicts",
     "_oracle._content": "outcomes verdicts",
     "_oracle._leaks": "outcomes verdicts",
+    "_oracle._printed": "outcomes",
     "_reproduce": "",
     "_trial": (
         "_arguments _engine _reproduce _trial._child _trial._journal _trial._root exceptions "
@@ -125,13 +130,14 @@ PACKAGE_IMPORTS = {
     "_trial._child": "_engine _engine._linux _trial._root _trial._warden",
     "_trial._digest": "",
     "_trial._journal": "_facts exceptions outcomes",
+    "_trial._limits": "",
     "_trial._loaders": "exceptions",
     "_trial._passes": "_trial._digest outcomes",
     "_trial._probes": "",
     "_trial._reference": "_trial._digest _trial._loaders exceptions outcomes",
     "_trial._root": (
-        "_trial._digest _trial._journal _trial._loaders _trial._passes _trial._probes "
-        "_trial._reference exceptions faults faults._workers injection outcomes"
+        "_trial._digest _trial._journal _trial._limits _trial._loaders _trial._passes "
+        "_trial._probes _trial._reference exceptions faults faults._workers injection outcomes"
     ),
     "_trial._warden": "_engine _engine._linux _trial._journal _trial._probes",
     "_unfired": "_facts faults outcomes",

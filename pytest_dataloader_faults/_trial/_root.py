@@ -17,6 +17,7 @@ import torch
 from pytest_dataloader_faults._trial import _probes
 from pytest_dataloader_faults._trial._digest import digest
 from pytest_dataloader_faults._trial._journal import Journal
+from pytest_dataloader_faults._trial._limits import limit_descriptors
 from pytest_dataloader_faults._trial._loaders import (
     USERS_ERRORS,
     blamed,
@@ -29,6 +30,7 @@ from pytest_dataloader_faults._trial._loaders import (
 from pytest_dataloader_faults._trial._passes import (
     end_workers,
     ignore_deaths,
+    impatient,
     raised_by,
     recorded,
     rows,
@@ -73,6 +75,10 @@ class Job:
     seed: int = 0
     watch_files: bool = False
     touch: bool = False
+    patience: float | None = None
+    """Seconds that a pass under faults waits for a batch, once its workers are done or stuck."""
+    descriptors: int | None = None
+    """How many may be opened besides those that are open."""
     needs_workers: bool = False
     reference: bool = False
     asked: Sequence[tuple[Any, ...]] | None = None
@@ -80,6 +86,7 @@ class Job:
 
 def run(job: Job, journal: Journal, stacks: str) -> None:
     """Do *job* and write down what happens."""
+    limit_descriptors(job.descriptors)
     torch.set_num_threads(1)  # A forked copy of OpenMP's thread pool has no threads.
     seed_everything(job.seed)
     try:
@@ -170,7 +177,7 @@ class _Trial:
         iterator = raised = None
         with recorded() as drawn:
             try:
-                iterator = iter(self.loader)
+                iterator = self._begin(epoch, settle)
                 self._iterate(iterator, epoch, drawn)
             except USERS_ERRORS as error:  # The error is the finding.
                 raised = asdict(raised_by(error))
@@ -187,6 +194,13 @@ class _Trial:
         what["complete"] = raised is None
         self.journal.write(epoch=epoch, **{"pass": what})
         return raised is None
+
+    def _begin(self, epoch: int | None, settle: Callable[[], None]) -> Any:
+        if epoch is None or self.job.patience is None:
+            return iter(self.loader)
+        iterator = impatient(self.loader, self.job.patience)
+        settle()
+        return iterator
 
     def _iterate(self, iterator: Any, epoch: int | None, drawn: list[Any]) -> None:
         is_map = kind_of(self.loader) == "map"
