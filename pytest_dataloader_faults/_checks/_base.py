@@ -81,12 +81,15 @@ class Recon:
 def _readers(
     control: Outcome, per_worker: list[dict[str, tuple[int, int, int]]]
 ) -> tuple[int, ...]:
-    """The python engine does not know of each read how many bytes it asks for."""
-    wanted = 1 if control.engine == "python" else 2
+    """A mapping that was there before counts as one read, of a file that the worker never opened.
+
+    The python engine does not exchange those.
+    """
+    is_blind = control.engine == "python"
     return tuple(
         worker.worker
         for worker, files in zip(control.workers, per_worker, strict=True)
-        if any(counts[wanted] for counts in files.values())
+        if any(reads and (opens or length or is_blind) for opens, reads, length in files.values())
     )
 
 
