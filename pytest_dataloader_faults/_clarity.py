@@ -24,6 +24,8 @@ from pytest_dataloader_faults.faults import (
     WorkerKilled,
 )
 
+_ESCAPED = "\\nOriginal Traceback (most recent call last):\\n"
+"""The text of a KeyError is shown as a literal; torch undoes that for itself alone."""
 _DELAYS = (SlowRead, HungRead, WorkerHung, WorkerKilled)
 """What a loader's ``timeout`` may end; a worker may be stopped by its signal rather than killed."""
 _TIMED_OUT = re.compile(r"timed?[- ]?out", re.IGNORECASE)
@@ -46,6 +48,8 @@ _BAD_CONTENT = re.compile(
 
 def messages(text: str) -> str:
     """The lines of *text* that belong to exceptions rather than to the frames of a traceback."""
+    if _ESCAPED in text:
+        text = text.replace("\\n", "\n").rstrip("'\"\n")
     lines = (line for line in text.splitlines() if line and not line[0].isspace())
     skipped = ("Traceback (most recent", "Original Traceback", "The above exception", "During hand")
     return "\n".join(line for line in lines if not line.startswith(skipped))

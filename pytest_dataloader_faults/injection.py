@@ -174,13 +174,21 @@ def engine_for(engine: str, faults: tuple[Fault, ...]) -> str:
     """The engine to take for *engine*; raises where it cannot make *faults* happen."""
     chosen = choose(engine)
     for fault in faults if chosen == "python" else ():
-        if isinstance(fault, SharedMemoryExhaustion):
+        if reason := _beyond_python(fault):
             message = (
-                f"{fault!r}: the python engine cannot make it happen, since torch reserves shared"
-                " memory in C++. Use engine='kernel'"
+                f"{fault!r}: the python engine cannot make it happen, since {reason}."
+                " Use engine='kernel'"
             )
             raise InvalidArgumentError(message)
     return chosen
+
+
+def _beyond_python(fault: Fault) -> str | None:
+    if isinstance(fault, SharedMemoryExhaustion):
+        return "torch reserves shared memory in C++"
+    if fault.reading is not None:
+        return "a read that has begun is the kernel's"
+    return None
 
 
 class ArmedFaults:

@@ -25,11 +25,13 @@ PACKAGE_IMPORTS = {
         "exceptions faults outcomes verdicts"
     ),
     "_checks": (
-        "_checks._base _checks._files _checks._growth _checks._sharing _checks._workers exceptions"
+        "_checks._base _checks._files _checks._growth _checks._hangs _checks._sharing "
+        "_checks._workers exceptions"
     ),
     "_checks._base": "faults outcomes verdicts",
     "_checks._files": "_checks._base faults",
     "_checks._growth": "_checks._base _epochs outcomes verdicts",
+    "_checks._hangs": "_checks._base faults",
     "_checks._sharing": "_checks._base",
     "_checks._workers": "_checks._base _engine._paths faults outcomes",
     "_clarity": "faults",
@@ -41,8 +43,8 @@ PACKAGE_IMPORTS = {
         "_engine._substitute _engine._target _engine._worker_state faults"
     ),
     "_engine._answers_to_reads": (
-        "_engine._bpf _engine._delays _engine._gates _engine._reads _engine._rendezvous "
-        "_engine._substitute _engine._target _engine._worker_state faults"
+        "_engine._bpf _engine._deaths _engine._delays _engine._gates _engine._reads "
+        "_engine._rendezvous _engine._substitute _engine._target _engine._worker_state faults"
     ),
     "_engine._arm": (
         "_engine _engine._announce _engine._armed _engine._filter _engine._posting "
@@ -54,6 +56,7 @@ PACKAGE_IMPORTS = {
     "_engine._channel": "",
     "_engine._client": "_engine._channel _engine._door _engine._plan _engine._posting exceptions",
     "_engine._created": "",
+    "_engine._deaths": "_engine._delays _engine._gates _engine._plan _engine._worker_state faults",
     "_engine._delays": "",
     "_engine._descriptions": "_engine._worker_state",
     "_engine._door": "",
@@ -72,8 +75,8 @@ PACKAGE_IMPORTS = {
     "_engine._linux": "",
     "_engine._listener": "_engine._linux _engine._target",
     "_engine._onset": (
-        "_engine._gates _engine._held _engine._plan _engine._target _engine._worker_state faults "
-        "faults._workers"
+        "_engine._deaths _engine._gates _engine._held _engine._plan _engine._target "
+        "_engine._worker_state faults faults._workers"
     ),
     "_engine._paths": "",
     "_engine._plan": "_engine._paths faults faults._workers",
@@ -125,10 +128,14 @@ PACKAGE_IMPORTS = {
         "_battery _engine _options _recall _steps _victims conformance exceptions sweeping verdicts"
     ),
     "_options": "_arguments _engine exceptions",
-    "_oracle": "_clarity _oracle._content _oracle._growth _oracle._leaks outcomes verdicts",
+    "_oracle": (
+        "_clarity _oracle._content _oracle._growth _oracle._leaks _oracle._printed outcomes "
+        "verdicts"
+    ),
     "_oracle._content": "outcomes verdicts",
     "_oracle._growth": "_epochs outcomes verdicts",
     "_oracle._leaks": "outcomes verdicts",
+    "_oracle._printed": "outcomes",
     "_recall": "_battery",
     "_reproduce": "",
     "_steps": "exceptions faults verdicts",
@@ -143,13 +150,15 @@ PACKAGE_IMPORTS = {
     "_trial._digest": "",
     "_trial._footprint": "_epochs",
     "_trial._journal": "_facts exceptions outcomes",
+    "_trial._limits": "",
     "_trial._loaders": "exceptions",
     "_trial._passes": "_trial._digest outcomes",
     "_trial._probes": "",
     "_trial._reference": "_trial._digest _trial._loaders exceptions outcomes",
     "_trial._root": (
-        "_trial._digest _trial._footprint _trial._journal _trial._loaders _trial._passes "
-        "_trial._probes _trial._reference exceptions faults faults._workers injection outcomes"
+        "_trial._digest _trial._footprint _trial._journal _trial._limits _trial._loaders "
+        "_trial._passes _trial._probes _trial._reference exceptions faults faults._workers "
+        "injection outcomes"
     ),
     "_trial._warden": "_engine _engine._door _engine._linux _trial._journal _trial._probes",
     "_unfired": "_facts faults outcomes",

@@ -74,7 +74,7 @@ def test_every_fault_is_exported():
         (HungRead, {**PATH, "nth": 1, "workers": None}),
         (DescriptorExhaustion, {"headroom": 0, "where": "worker", "workers": None}),
         (SharedMemoryExhaustion, {**WHICH, **TRIGGERS}),
-        (WorkerKilled, {"signal": signal.SIGKILL, **AT}),
+        (WorkerKilled, {"signal": signal.SIGKILL, **AT, "reading": None}),
         (WorkerExited, {"code": 0, **AT}),
         (WorkerHung, {"hold_gil": False, **AT}),
     ],
@@ -139,7 +139,7 @@ def test_faults_survive_json(fault):
 @given(any_fault())
 def test_globs_are_a_tuple(fault):
     """However *path* was given, its globs are a tuple; faults without one mean every file."""
-    path = fault.path
+    path = fault.path if fault.reading is None else fault.reading
 
     assert fault.globs == ((path,) if isinstance(path, str) else path)
 
@@ -164,6 +164,7 @@ NOT_WORKERS = ((), 0, [0], (-1,), ("0",), (0.0,), (True,))
 NOT_A_PATH = ("", (), ("",), (b"x",), ("x", 1), None, 5, ["*.jpg"])
 REFUSED = {
     "path": (NOT_A_PATH, "a glob such as '*.jpg'"),
+    "reading": ([each for each in NOT_A_PATH if each is not None], "a tuple of globs, or None"),
     "errno": ((0, -5, 10**6, "EIO", None, True, 5.0, [5]), "an errno such as errno.EIO"),
     "nth": (NOT_A_COUNT, "1 or more (1 is the first)"),
     "times": (NOT_A_COUNT[:-1], "1 or more, or None for good"),
@@ -213,6 +214,8 @@ def test_invalid_argument_is_refused(kind, name, value):
     [
         (lambda: ClosedDescriptor(sample=3, nth=2), "sample=3 must be the only trigger"),
         (lambda: WorkerHung(sample=3, at=2), "sample=3 must be given without at and worker"),
+        (lambda: WorkerKilled(sample=3, at=2), "sample=3 must be given without at and worker"),
+        (lambda: WorkerKilled(sample=3, reading="*"), "reading='*' must be given without sample"),
         (lambda: ReadError(errno=errno.ENOENT), "errno=2 must be one that the call gives: EACCES"),
         (lambda: DescriptorExhaustion(where="loader", workers=(1,)), "workers=(1,) must be None"),
         (lambda: permission_denied("*", errno=5), "errno=5 is EACCES"),

@@ -14,11 +14,13 @@ from pytest_dataloader_faults._checks._base import Unsuitable as Unsuitable
 from pytest_dataloader_faults._checks._base import path_of as path_of
 from pytest_dataloader_faults._checks._files import FILES
 from pytest_dataloader_faults._checks._growth import GROWTH
+from pytest_dataloader_faults._checks._hangs import HANGS
 from pytest_dataloader_faults._checks._sharing import SHARING
 from pytest_dataloader_faults._checks._workers import WORKERS
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
-CHECKS: dict[str, Check] = {check.name: check for check in (*SHARING, *GROWTH, *FILES, *WORKERS)}
+FAMILIES = (*SHARING, *GROWTH, *FILES, *HANGS, *WORKERS)
+CHECKS: dict[str, Check] = {check.name: check for check in FAMILIES}
 
 
 def names_of_checks(argument: str, names: str | Iterable[str]) -> set[str]:

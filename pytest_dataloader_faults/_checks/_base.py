@@ -29,6 +29,7 @@ class Recon:
         opened: Globs for exactly the data files that workers open.
         read: Globs for those that they read or have mapped.
         reads: The reads of the busiest worker.
+        readers: The workers that read by calls, and not only in what was mapped before.
         fetches: The batches that worker 0 makes.
 
     """
@@ -37,6 +38,7 @@ class Recon:
     opened: tuple[str, ...]
     read: tuple[str, ...]
     reads: int
+    readers: tuple[int, ...]
     fetches: int
 
     @property
@@ -68,9 +70,27 @@ class Recon:
             control,
             globs_for(tuple(sorted(opened)), seen),
             globs_for(tuple(sorted(read)), seen),
-            max((sum(counts[1] for counts in files.values()) for files in per_worker), default=0),
-            max((each.fetches for each in control.workers if each.worker == 0), default=0),
+            reads=max(
+                (sum(counts[1] for counts in files.values()) for files in per_worker), default=0
+            ),
+            readers=_readers(control, per_worker),
+            fetches=max((each.fetches for each in control.workers if each.worker == 0), default=0),
         )
+
+
+def _readers(
+    control: Outcome, per_worker: list[dict[str, tuple[int, int, int]]]
+) -> tuple[int, ...]:
+    """A mapping that was there before counts as one read, of a file that the worker never opened.
+
+    The python engine does not exchange those.
+    """
+    is_blind = control.engine == "python"
+    return tuple(
+        worker.worker
+        for worker, files in zip(control.workers, per_worker, strict=True)
+        if any(reads and (opens or length or is_blind) for opens, reads, length in files.values())
+    )
 
 
 Plan: TypeAlias = tuple[Fault, ...] | Unsuitable

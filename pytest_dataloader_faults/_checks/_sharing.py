@@ -11,6 +11,16 @@ _USED_BEFORE = (
     " exclude 'used-before', if nothing reads the dataset before the loop over the loader does"
 )
 
+_PICKLES = (
+    "Workers that are started by spawn or forkserver, as by default on macOS and Windows and on"
+    " Linux from Python 3.14 on, are sent the dataset, its transforms and the loader's functions by"
+    " pickle. Leave handles out of what is pickled (__getstate__) and open them in the worker;"
+    " use functions of a module or functools.partial instead of lambdas; put many small tensors"
+    " into one. Or exclude 'pickles', if no worker is ever spawned"
+)
+_DESCRIPTORS = 1024
+"""The usual soft limit: a dataset that needs more to be sent will not reach everybody's workers."""
+
 SHARING = (
     Check("workers-agree", "N workers give what the main process gives", no_fault),
     Check(
@@ -25,5 +35,7 @@ SHARING = (
         "the dataset reaches a spawned worker",
         no_fault,
         {"multiprocessing_context": "spawn", "num_workers": 1},
+        trial={"descriptors": _DESCRIPTORS},
+        advice=_PICKLES,
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_dataloader_faults._checks._base import Check, Plan, Recon, Unsuitable
+from pytest_dataloader_faults._checks._base import Check, Plan, Recon, Unsuitable, path_of
 from pytest_dataloader_faults._engine._paths import is_excluded
 from pytest_dataloader_faults.faults import DescriptorExhaustion, WorkerKilled
 from pytest_dataloader_faults.outcomes import Outcome
@@ -14,6 +14,20 @@ def _killed_in_the_middle(recon: Recon) -> Plan:
     if recon.fetches < _HALVES:
         return Unsuitable(f"worker 0 makes {recon.fetches} batches, fewer than {_HALVES}")
     return (WorkerKilled(at=recon.fetches // _HALVES + 1),)
+
+
+def _killed_while_it_reads(recon: Recon) -> Plan:
+    if not (recon.read and recon.readers):
+        return recon.nothing("read")
+    # In its first batch: a reader may keep the interpreter lock, without which none that was made
+    # before could be handed over.
+    return (WorkerKilled(reading=path_of(recon.read), worker=min(recon.readers)),)
+
+
+def _killed_at_the_end(recon: Recon) -> Plan:
+    if recon.fetches < _HALVES:
+        return Unsuitable(f"worker 0 makes {recon.fetches} batches, and the first is the last")
+    return (WorkerKilled(at=recon.fetches),)
 
 
 def _needs_no_descriptor(recon: Recon, outcome: Outcome) -> str | None:
@@ -45,4 +59,6 @@ WORKERS = (
     ),
     Check("worker-killed-first", "a worker dies at once", lambda _: (WorkerKilled(),)),
     Check("worker-killed-middle", "a worker dies half way", _killed_in_the_middle),
+    Check("worker-killed-last", "a worker dies near its end", _killed_at_the_end),
+    Check("worker-killed-reading", "a worker dies inside a read", _killed_while_it_reads),
 )

@@ -6,6 +6,7 @@ of one class for map-style and one for iterable datasets.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 from collections.abc import Callable, Iterator
@@ -26,6 +27,19 @@ class Hearer(Protocol):
 
     def end(self, *, ended: bool) -> None:
         """The fetch is over; *ended*: there are no more."""
+
+    def idle(self) -> None:
+        """No fetch will ever begin."""
+
+
+@contextlib.contextmanager
+def idle_after_error(hearer: Hearer) -> Iterator[None]:
+    """For what a worker does before its first fetch: torch hands over an error, and waits."""
+    try:
+        yield
+    except BaseException:
+        hearer.idle()
+        raise
 
 
 def announce_fetches(hearer: Hearer, *, samples: bool) -> None:
@@ -62,7 +76,8 @@ def _made(
 ) -> Callable[..., None]:
     @functools.wraps(make)
     def made(self: Any, *args: Any, **kwargs: Any) -> None:
-        make(self, *args, **kwargs)
+        with idle_after_error(hearer):
+            make(self, *args, **kwargs)
         hearer.restart()
         if announce is not None:
             announce(self, hearer)

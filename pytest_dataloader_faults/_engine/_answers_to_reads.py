@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pytest_dataloader_faults._engine._bpf import READS
+from pytest_dataloader_faults._engine._deaths import die_in_read, due_in_read
 from pytest_dataloader_faults._engine._delays import Delays
 from pytest_dataloader_faults._engine._gates import Gates
 from pytest_dataloader_faults._engine._reads import Span, can_be_short, give_short, span
@@ -54,7 +55,10 @@ def on_read(worker: WorkerState, call: Call, means: Means) -> None:
         or _short(worker, call, followed, wanted)
         or _plain(worker, call, followed, means)
     )
-    if _hangs(worker, call, followed):
+    if (death := due_in_read(worker, followed.path)) is not None:
+        later = _unless_gone(worker, call, act)
+        die_in_read(worker, death, followed.path, means.gates, means.delays, later)
+    elif _hangs(worker, call, followed):
         worker.stuck = True
         means.gates.stick(worker.loader, _unless_gone(worker, call, act))
     elif seconds := _delay(worker, call, followed):

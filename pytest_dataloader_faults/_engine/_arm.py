@@ -15,7 +15,7 @@ import os
 import threading
 from collections.abc import Callable
 
-from pytest_dataloader_faults._engine._announce import announce_fetches
+from pytest_dataloader_faults._engine._announce import announce_fetches, idle_after_error
 from pytest_dataloader_faults._engine._armed import Armed
 from pytest_dataloader_faults._engine._posting import Posting
 
@@ -52,9 +52,10 @@ class ArmWorker:
         if self._posting.stacks is not None:
             _dump_stacks_on_signal(self._posting.stacks)
         atexit.register(_let_feeders_end)
-        arm(self._posting, worker, self._loader)
-        if self._then is not None:
-            self._then(worker)
+        armed = arm(self._posting, worker, self._loader)
+        with idle_after_error(armed):
+            if self._then is not None:
+                self._then(worker)
 
 
 def _let_feeders_end() -> None:

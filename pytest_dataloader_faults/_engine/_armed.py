@@ -39,6 +39,10 @@ class Armed:
         """Tell that the fetch is over; *ended*: there are no more."""
         self._tell({"done": self._begun, "ended": ended})
 
+    def idle(self) -> None:
+        """Tell that no fetch will ever begin."""
+        self._tell({"idle": True})
+
     def disarm(self) -> None:
         """The scope is at its end. Called where this process outlives it."""
 

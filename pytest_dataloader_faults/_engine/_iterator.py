@@ -78,7 +78,12 @@ class Watch:
         """Wait until the workers have done all that the latest iterator asked of them."""
         if self._latest is not None:
             latest = self._latest
-            self.link.drain(latest._number, latest._epoch, dict(latest._sent))
+            alive = {  # One that died before it was armed is not known to the supervisor.
+                worker: count
+                for worker, count in latest._sent.items()
+                if latest._workers[worker].is_alive()
+            }
+            self.link.drain(latest._number, latest._epoch, alive)
 
     def end_failed(self) -> None:
         """End the workers of iterators that raised, so that they do not outlive the scope.

@@ -6,12 +6,11 @@ Its limit of descriptors, its life, and whether it goes on.
 from __future__ import annotations
 
 import contextlib
-import os
 import resource
-import signal
 from collections.abc import Sequence
 from typing import Any
 
+from pytest_dataloader_faults._engine._deaths import end
 from pytest_dataloader_faults._engine._gates import Gates
 from pytest_dataloader_faults._engine._held import Orders, close_at
 from pytest_dataloader_faults._engine._plan import Tally
@@ -52,7 +51,8 @@ class Onset:
         self._send(message, self._orders.descriptors)
 
     def _due(self) -> list[Tally[InOneWorker]]:
-        tallies = self._worker.tallies.of(InOneWorker)
+        every = self._worker.tallies.of(InOneWorker)
+        tallies = [each for each in every if each.fault.reading is None]
         if self._sample is not None:
             return [each for each in tallies if each.fault.sample == self._sample]
         now = (None, self._worker.begun)
@@ -99,15 +99,5 @@ def _strike(worker: WorkerState, tally: Tally[InOneWorker], gates: Gates) -> dic
         return {"hold": fault.hold_gil}
     assert isinstance(fault, WorkerKilled)
     worker.fire_here(tally, f"signal {fault.signal}")
-    _signal(worker, fault.signal)
-    if fault.signal == signal.SIGSTOP:
-        worker.stuck = True
-        gates.stick(worker.loader, lambda: _signal(worker, signal.SIGCONT))
+    end(worker, fault.signal, gates)
     return {}
-
-
-def _signal(worker: WorkerState, number: int) -> None:
-    """Send it, unless *worker* has died: its pid may be another's by now."""
-    if worker.alive:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(worker.pid, number)

@@ -22,6 +22,7 @@ from pytest_dataloader_faults.faults import (
     ShortRead,
     SlowRead,
     TruncatedFile,
+    WorkerKilled,
     has_files,
 )
 from pytest_dataloader_faults.faults._workers import InOneWorker
@@ -171,6 +172,8 @@ class Tallies:
     def follows(self, path: str) -> bool:
         """Whether reads of *path* have to be seen."""
         if self._watch and not is_excluded(path):
+            return True
+        if any(tally.fault.reading is not None for tally in self.about(WorkerKilled, path)):
             return True
         return any(True for kind in READ_FAULTS for _ in self.about(kind, path))
 

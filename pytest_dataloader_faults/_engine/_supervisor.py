@@ -248,6 +248,8 @@ class Supervisor:
             elif "begin" in message:
                 worker.begin(message["epoch"], message["begin"])
                 self._begin(worker, None)
+            elif "idle" in message:
+                worker.stuck = True
             elif "done" in message:
                 worker.done = message["done"]
                 worker.ended = worker.ended or message["ended"]

@@ -13,8 +13,11 @@ from pytest_dataloader_faults._clarity import messages, names, tells
 from pytest_dataloader_faults._oracle._content import corrupted, wrong_in
 from pytest_dataloader_faults._oracle._growth import grown
 from pytest_dataloader_faults._oracle._leaks import leaked
+from pytest_dataloader_faults._oracle._printed import dropped, last_words
 from pytest_dataloader_faults.outcomes import Outcome, Reference
 from pytest_dataloader_faults.verdicts import Contract, Verdict
+
+_MOST = 200
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,9 @@ def _verdict(outcome: Outcome, reference: Reference, contract: Contract) -> tupl
         return Verdict.SURVIVED, "every sample came and was right"
     kind = outcome.exception.type
     if not outcome.schedule:
-        return Verdict.FAILED_CLEANLY, f"{kind} came although there was no fault"
+        told = messages(outcome.exception.message).splitlines()[-1:] or ["no message"]
+        sentence = f"{kind} came although there was no fault: {told[0][:_MOST]}"
+        return Verdict.FAILED_CLEANLY, sentence + (dropped(outcome) or last_words(outcome))
     return Verdict.FAILED_CLEANLY, f"{kind} came in time, told its cause, and left nothing behind"
 
 
@@ -70,7 +75,8 @@ def _hung(outcome: Outcome) -> tuple[Verdict, str] | None:
     if outcome.phase == "recovery":
         after = "although the fault was gone, a fresh pass over the same dataset object hung"
         return Verdict.POISONED, f"{after} for {outcome.deadline:g} s"
-    return Verdict.HUNG, f"neither an error nor an end within {outcome.deadline:g} s"
+    waited = f"neither an error nor an end within {outcome.deadline:g} s"
+    return Verdict.HUNG, waited + dropped(outcome)
 
 
 def _crashed(outcome: Outcome) -> tuple[Verdict, str] | None:
@@ -87,7 +93,8 @@ def _unclear(outcome: Outcome, contract: Contract) -> tuple[Verdict, str] | None
     fired = [(each.fault, one) for each in outcome.faults for one in each.firings]
     if not any(tells(raised.text, fault, one.path, one.call) for fault, one in fired):
         kinds = ", ".join(sorted({type(fault).__name__ for fault, _ in fired}))
-        return Verdict.FAILED_UNCLEARLY, f"{raised.type} hides that its cause is {kinds}"
+        hidden = f"{raised.type} hides that its cause is {kinds}"
+        return Verdict.FAILED_UNCLEARLY, hidden + (dropped(outcome) or last_words(outcome))
     paths = [one.path for _, one in fired if one.path]
     said = messages(raised.text)
     if contract.names_file and paths and not any(names(said, path) for path in paths):

@@ -30,6 +30,16 @@ def end_workers(iterator: Any) -> None:
         iterator._shutdown_workers()
 
 
+def impatient(loader: DataLoader[Any], seconds: float) -> Any:
+    """An iterator that waits *seconds* for a batch, if *loader*'s own would wait longer."""
+    own = loader.timeout
+    loader.timeout = min(own or seconds, seconds)
+    try:
+        return iter(loader)
+    finally:
+        loader.timeout = own
+
+
 @contextlib.contextmanager
 def recorded() -> Iterator[list[Any]]:
     """Every index list that an iterator draws from its sampler in this scope."""

@@ -18,6 +18,7 @@ from pytest_dataloader_faults._trial import _probes
 from pytest_dataloader_faults._trial._digest import digest
 from pytest_dataloader_faults._trial._footprint import CollectEachEpoch, Footprints
 from pytest_dataloader_faults._trial._journal import Journal
+from pytest_dataloader_faults._trial._limits import limit_descriptors
 from pytest_dataloader_faults._trial._loaders import (
     USERS_ERRORS,
     blamed,
@@ -30,6 +31,7 @@ from pytest_dataloader_faults._trial._loaders import (
 from pytest_dataloader_faults._trial._passes import (
     end_workers,
     ignore_deaths,
+    impatient,
     raised_by,
     recorded,
     rows,
@@ -78,6 +80,10 @@ class Job:
     same_order: bool = False
     footprints: bool = False
     deadline: float = 30.0
+    patience: float | None = None
+    """Seconds that a pass under faults waits for a batch, once its workers are done or stuck."""
+    descriptors: int | None = None
+    """How many may be opened besides those that are open."""
     needs_workers: bool = False
     reference: bool = False
     asked: Sequence[tuple[Any, ...]] | None = None
@@ -85,6 +91,7 @@ class Job:
 
 def run(job: Job, journal: Journal, stacks: str, supervision: Supervision | None) -> None:
     """Do *job* and write down what happens."""
+    limit_descriptors(job.descriptors)
     torch.set_num_threads(1)  # A forked copy of OpenMP's thread pool has no threads.
     seed_everything(job.seed)
     try:
@@ -183,7 +190,7 @@ class _Trial:
         iterator = raised = None
         with recorded() as drawn:
             try:
-                iterator = iter(self.loader)
+                iterator = self._begin(epoch, settle)
                 self._iterate(iterator, epoch, drawn)
             except USERS_ERRORS as error:  # The error is the finding.
                 raised = asdict(raised_by(error))
@@ -208,6 +215,13 @@ class _Trial:
         settle()
         self.journal.write(footprints=self.footprints.look(epoch, self.loader))
         return self.footprints.are_enough(epoch)
+
+    def _begin(self, epoch: int | None, settle: Callable[[], None]) -> Any:
+        if epoch is None or self.job.patience is None:
+            return iter(self.loader)
+        iterator = impatient(self.loader, self.job.patience)
+        settle()
+        return iterator
 
     def _iterate(self, iterator: Any, epoch: int | None, drawn: list[Any]) -> None:
         is_map = kind_of(self.loader) == "map"

@@ -89,8 +89,8 @@ KINDS: dict[str, type[Fault]] = {
 
 
 def has_files(fault: Fault) -> bool:
-    """Whether *fault* is about files: it has a *path*."""
-    return any(field.name == "path" for field in fields(fault))  # type: ignore[arg-type]
+    """Whether *fault* is about files: it has a *path*, or happens in a *reading*."""
+    return fault.reading is not None or any(field.name == "path" for field in fields(fault))  # type: ignore[arg-type]
 
 
 def to_dict(fault: Fault) -> dict[str, Any]:

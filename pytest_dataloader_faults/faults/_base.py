@@ -58,6 +58,10 @@ def _optional_int(least: int) -> Callable[[Any], bool]:
 
 _ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "path": (_is_globs, "a glob such as '*.jpg', or a tuple of globs"),
+    "reading": (
+        lambda value: value is None or _is_globs(value),
+        "a glob such as '*.jpg', a tuple of globs, or None",
+    ),
     "errno": (
         lambda value: is_int(value, 1) and value in _errno.errorcode,
         "an errno such as errno.EIO",
@@ -106,6 +110,7 @@ class Fault:
     probability: float = 1.0
     workers: Workers = None
     sample: int | None = None
+    reading: Globs | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no kernel could do; keep plain ints, so that the repr is valid code."""

@@ -6,7 +6,7 @@ import errno as _errno
 import signal as _signal
 from dataclasses import dataclass
 
-from pytest_dataloader_faults.faults._base import Fault, InWorkers, Triggered
+from pytest_dataloader_faults.faults._base import Fault, Globs, InWorkers, Triggered
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -61,12 +61,26 @@ class WorkerKilled(InOneWorker):
     """A worker gets *signal*, and dies by it or (SIGSTOP) stands still, at its *at*-th fetch.
 
     See ``InOneWorker`` for *worker* and *sample*. One that is stopped goes on at the scope's end.
+    With *reading*, globs as of *path*, it is not as that fetch begins but inside the first read of
+    such a file from then on.
     """
 
     signal: int = int(_signal.SIGKILL)
     at: int = 1
     worker: int | None = 0
     sample: int | None = None
+    reading: Globs | None = None
+
+    def _check_together(self) -> None:
+        InOneWorker._check_together(self)
+        alone = self.reading is None or self.sample is None
+        self._require("reading", alone, "given without sample")
+
+    @property
+    def globs(self) -> tuple[str, ...]:
+        """*reading* as a tuple."""
+        files = self.path if self.reading is None else self.reading
+        return (files,) if isinstance(files, str) else files
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -6,9 +6,8 @@ from dataclasses import fields, replace
 
 import pytest
 
-from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._checks import CHECKS
-from pytest_dataloader_faults._trial import take_reference
+from pytest_dataloader_faults._trial import observe, take_reference
 from pytest_dataloader_faults.conformance import Battery
 from pytest_dataloader_faults.faults import DescriptorExhaustion, WorkerKilled
 from support.datasets import write_records
@@ -43,11 +42,13 @@ def _disarmed(fault):
 def test_check_that_is_disarmed_is_not_exercised(name, packed):
     """Each check's verdict comes from its fault: without it, nothing is shown."""
     make, reference, recon = packed
-    schedule = CHECKS[name].plan(recon)
-    loader = {"num_workers": 2, "batch_size": 4, **CHECKS[name].changes}
+    check = CHECKS[name]
+    schedule = check.plan(recon)
+    loader = {"loader": {"num_workers": 2, "batch_size": 4}, "changes": check.changes}
+    how = {**loader, "deadline": 30.0, "seed": 0, "engine": "auto", **check.trial}
 
     verdicts = [
-        run_trial(make, *faults, loader=loader).judge(reference).verdict
+        observe(make, faults=tuple(faults), **how).judge(reference).verdict
         for faults in (schedule, map(_disarmed, schedule))
     ]
 

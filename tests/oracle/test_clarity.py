@@ -232,6 +232,14 @@ def test_messages_are_the_lines_of_exceptions():
     ]
 
 
+def test_messages_of_a_text_that_was_escaped():
+    """Torch's for a subclass of KeyError is one line; the source in it does not count."""
+    trace = 'Original Traceback (most recent call last):\n  File "x.py"\n    truncated()\n'
+    caught = f"Caught K in worker 0.\n{trace}K: no record"
+    text = f"K: {caught!r}\n"
+    assert messages(text) == "K: 'Caught K in worker 0.\nK: no record"
+
+
 @pytest.mark.parametrize(
     ("text", "path", "expected"),
     [

@@ -58,7 +58,11 @@ ARGUMENTS: dict[type[faults.Fault], dict[str, st.SearchStrategy[Any]]] = {
     faults.HungRead: {"path": PATHS, "nth": COUNTS, "workers": WORKERS},
     faults.DescriptorExhaustion: {"headroom": st.integers(0, 2**20), "workers": WORKERS},
     faults.SharedMemoryExhaustion: TRIGGERS,
-    faults.WorkerKilled: {"signal": SIGNALS | SIGNALS.map(int), **AT},
+    faults.WorkerKilled: {
+        "signal": SIGNALS | SIGNALS.map(int),
+        "reading": st.none() | PATHS,
+        **AT,
+    },
     faults.WorkerExited: {"code": st.integers(0, 255), **AT},
     faults.WorkerHung: {"hold_gil": st.booleans(), **AT},
 }

@@ -1,9 +1,169 @@
-"""Workers that die: bugs, and twins without them."""
+"""Deaths of worker processes, and what a dataset leaves behind that was not ready for one."""
 
 from __future__ import annotations
 
-from support.corpus.cases import Case
+import ctypes
+import fcntl
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
 
-CASES: tuple[Case, ...] = ()
-BEHAVIOURS: dict[str, str] = {}
+import torch
+from torch.utils.data import get_worker_info
+
+from support.corpus.cases import Case
+from support.corpus.pickling import QUICK
+from support.datasets import SIZE, Records, RecordStream
+from support.specimens import AtomicCache, HelperLeftBehind, TornCache
+
+
+class LockFile(Records):
+    """Keeps other processes away by a file that is there while it reads."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.lock = Path(tempfile.mkdtemp(prefix="lock-", dir=folder.parent), "lock")
+
+    def __getitem__(self, index: int) -> Any:
+        while True:
+            try:
+                os.close(os.open(self.lock, os.O_CREAT | os.O_EXCL))
+                break
+            except FileExistsError:
+                time.sleep(0.002)
+        try:
+            return super().__getitem__(index)
+        finally:
+            self.lock.unlink()
+
+
+class Flock(LockFile):
+    """Locks the file, as the kernel does it: a lock ends with its process."""
+
+    def __getitem__(self, index: int) -> Any:
+        with open(self.lock, "wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return Records.__getitem__(self, index)
+
+
+class CachedStream(RecordStream):
+    """Keeps what it has read in a file per worker, which the next pass reads instead.
+
+    It removes the file where an error ends the pass, but nobody does where a signal does.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.cache = Path(tempfile.mkdtemp(prefix="cache-", dir=folder.parent))
+
+    def __iter__(self) -> Any:
+        info = get_worker_info()
+        cached = self.cache / f"{info.id if info else 0}.cache"
+        return self._cached(cached) if cached.exists() else self._filling(cached)
+
+    def _cached(self, cached: Path) -> Any:
+        with open(cached, "rb") as file:
+            while data := file.read(SIZE):
+                yield torch.tensor(list(data), dtype=torch.uint8), data[0]
+
+    def _filling(self, cached: Path) -> Any:
+        try:
+            with open(cached, "wb") as file:
+                for sample, index in super().__iter__():
+                    file.write(sample.numpy().tobytes())
+                    yield sample, index
+        except BaseException:
+            cached.unlink()
+            raise
+
+
+class CachedWhole(CachedStream):
+    """Names the file when it is whole."""
+
+    def _filling(self, cached: Path) -> Any:
+        part = cached.with_suffix(".part")
+        yield from super()._filling(part)
+        part.rename(cached)
+
+
+class NativeReader(Records):
+    """Reads as C code does that does not look at sizes."""
+
+    def __getitem__(self, index: int) -> Any:
+        if self.paths[index].stat().st_size < SIZE:
+            ctypes.string_at(0)
+        return super().__getitem__(index)
+
+
+CASES: tuple[Case, ...] = (
+    Case(
+        "F1",
+        TornCache,
+        "worker-killed-reading",
+        "poisoned",
+        "a fresh pass over the same dataset object raised ValueError",
+        AtomicCache,
+        options={"files": "*.rec"},
+    ),
+    Case(
+        "F1",
+        LockFile,
+        "worker-killed-reading",
+        "poisoned",
+        "a fresh pass over the same dataset object hung",
+        Flock,
+        options={"files": "*.rec", "loader": {"num_workers": 1}},
+        deadline=QUICK,
+    ),
+    Case(
+        "F1",
+        HelperLeftBehind,
+        "worker-killed-reading",
+        "leaked",
+        "1 processes were left running (sleep 600)",
+    ),
+    Case(
+        "F1",
+        CachedStream,
+        "worker-killed-last",
+        "poisoned",
+        "of 16 samples never came",
+        CachedWhole,
+        options={"files": "*.rec"},
+    ),
+    Case("F3", NativeReader, "truncated-half", "failed_unclearly", "its cause is TruncatedFile"),
+)
+BEHAVIOURS: dict[str, str] = {
+    "F2": (
+        "the death of a worker comes as whatever broke first, and each of those tells of it"
+        " (oracle/test_clarity.py::test_error_that_tells_of_a_death)"
+    ),
+    "F4": (
+        "torch blames shared memory for each SIGBUS; of a mapping nothing clearer can be had"
+        " (oracle/test_clarity.py::test_bus_error_tells_of_a_mapping_only)"
+    ),
+    "F5": (
+        "off the main thread torch has no handler of SIGCHLD, and looks every 5 s"
+        " (corpus/test_behaviours_of_workers.py::test_a_death_is_seen_by_a_loop_in_a_thread)"
+    ),
+    "F6": (
+        "an iterator cannot go on after a death: a trial ends with the first error; its recovery"
+        " is a fresh one (trial/test_outcome.py::test_the_first_error_ends_the_epochs)"
+    ),
+    "F7": (
+        "torch's handler of SIGCHLD raises in whatever code is running: a trial takes it away once"
+        " the epoch is over"
+        " (corpus/test_behaviours_of_workers.py::test_deaths_after_the_first_disturb_nobody)"
+    ),
+    "F8": (
+        "a persistent worker that dies between epochs is an error of the next one"
+        " (corpus/test_behaviours_of_workers.py::test_an_idle_worker_that_dies_ends_the_next_epoch)"
+    ),
+    "F11": (
+        "torch's handler takes exit code 0 for a good end, and it is 5 s until it looks again"
+        " (engine/test_stuck_workers.py::test_a_worker_leaves_without_a_word)"
+    ),
+}
 EXCUSED: dict[str, str] = {}

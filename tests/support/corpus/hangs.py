@@ -2,8 +2,171 @@
 
 from __future__ import annotations
 
-from support.corpus.cases import Case
+import concurrent.futures
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
-CASES: tuple[Case, ...] = ()
-BEHAVIOURS: dict[str, str] = {}
-EXCUSED: dict[str, str] = {}
+import torch
+
+from support.corpus.cases import Case
+from support.corpus.pickling import QUICK
+from support.datasets import SIZE, Records
+
+
+class TimesOut(Records):
+    """Gives each read a time limit of its own, and tells when it is over."""
+
+    limit = 0.6
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        del self.paths[4:]
+
+    def __getitem__(self, index: int) -> Any:
+        pool = ThreadPoolExecutor(1)
+        reading = pool.submit(super().__getitem__, index)
+        try:
+            return reading.result(self.limit)
+        except concurrent.futures.TimeoutError:
+            return self._late(index)
+        finally:
+            pool.shutdown(wait=False)
+
+    def _late(self, index: int) -> Any:
+        message = f"{self.paths[index]}: nothing came within {self.limit} s"
+        raise TimeoutError(message)
+
+
+class TimesOutInSilence(TimesOut):
+    """Gives zeros instead."""
+
+    def _late(self, index: int) -> Any:
+        return torch.zeros(SIZE, dtype=torch.uint8), index
+
+
+class IndexInBackground(Records):
+    """Has a thread make its index when it is first wanted; who wants it waits for the lock."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._start()
+
+    def _start(self) -> None:
+        self.sizes: dict[int, int] = {}
+        self.lock, self.wanted = threading.Lock(), threading.Event()
+        self.pid = os.getpid()
+        is_held = threading.Event()
+        threading.Thread(target=self._make_index, args=(is_held,), daemon=True).start()
+        is_held.wait()
+
+    def _make_index(self, is_held: threading.Event) -> None:
+        with self.lock:
+            is_held.set()
+            self.wanted.wait()
+            self.sizes.update(enumerate(path.stat().st_size for path in self.paths))
+
+    def __getitem__(self, index: int) -> Any:
+        self.wanted.set()
+        with self.lock:
+            return *super().__getitem__(index), self.sizes[index]
+
+
+class IndexPerProcess(IndexInBackground):
+    """Has each process make its own."""
+
+    def __getitem__(self, index: int) -> Any:
+        if self.pid != os.getpid():
+            self._start()
+        return super().__getitem__(index)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"paths": self.paths, "pid": 0}
+
+
+class PoolKept(Records):
+    """Reads with a pool of threads that is made for the first sample: a fork has none of them."""
+
+    pool: Any = None
+
+    def __getitem__(self, index: int) -> Any:
+        if self.pool is None:
+            self.pool = ThreadPoolExecutor(1)
+        return self.pool.submit(super().__getitem__, index).result()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "pool": None}
+
+
+class PoolPerProcess(PoolKept):
+    """Makes one in each process."""
+
+    pid = 0
+
+    def __getitem__(self, index: int) -> Any:
+        if self.pid != os.getpid():
+            self.pool, self.pid = None, os.getpid()
+        return super().__getitem__(index)
+
+
+_LATE = {"loader": {"batch_size": 1}}
+CASES: tuple[Case, ...] = (
+    Case(
+        "K1", TimesOutInSilence, "hung-read", "corrupted", "wrong content", TimesOut, options=_LATE
+    ),
+    Case(
+        "K5",
+        IndexInBackground,
+        "workers-agree",
+        "hung",
+        "neither an error nor an end",
+        IndexPerProcess,
+        deadline=QUICK,
+    ),
+    Case(
+        "K8",
+        PoolKept,
+        "used-before",
+        "hung",
+        "neither an error nor an end",
+        PoolPerProcess,
+        deadline=QUICK,
+    ),
+)
+BEHAVIOURS: dict[str, str] = {
+    "K2": (
+        "torch ends hung workers one by one, 5 s for each; in a trial they go on when the loader"
+        " ends them, so that only the error takes its time"
+        " (corpus/test_behaviours_of_workers.py::test_hung_workers_do_not_hold_up_the_end)"
+    ),
+    "K3": (
+        "a worker that hangs with the interpreter lock cannot hand over what it had finished, so"
+        " that torch's timeout may never come; the deadline does"
+        " (corpus/test_behaviours_of_workers.py::test_a_hang_that_no_timeout_ends_is_located)"
+    ),
+    "K4": (
+        "a stopped worker would keep the loader from ending; it goes on when it is to end"
+        " (engine/test_stuck_workers.py::test_no_process_is_left_of_a_loop_that_raised)"
+    ),
+    "K9": (
+        "loaders hang below pytest and coverage: each trial is a process of its own"
+        " (trial/test_isolation.py::test_a_hang_ends_at_the_deadline_and_is_located)"
+    ),
+    "K10": (
+        "an error in the loop leaves full queues, which their threads wait to empty"
+        " (corpus/test_behaviours_of_workers.py::test_an_error_with_full_queues_ends_in_time)"
+    ),
+}
+EXCUSED: dict[str, str] = {
+    "K6": (
+        "OpenCV 5.0.0, the one that is installed here, has a pool of POSIX threads, no OpenMP:"
+        " forked after use, it works. The same bug in Python is K8"
+    ),
+    "K7": "Polars is not installed here, and nothing else with Rayon's pool. In Python it is K8",
+    "K11": (
+        "takes several ranks in a collective, and a trial is one loader; that its error comes in"
+        " time, on which the other ranks depend, is what every verdict asks for"
+    ),
+}

@@ -1,9 +1,297 @@
-"""Datasets, samples and callbacks that cannot be pickled: bugs, and twins without them."""
+"""Pickling of the dataset, of the sample and of the loader's own functions."""
 
 from __future__ import annotations
 
-from support.corpus.cases import Case
+import sqlite3
+from multiprocessing import Pool
+from multiprocessing.pool import ThreadPool
+from pathlib import Path
+from typing import Any
 
-CASES: tuple[Case, ...] = ()
+import h5py
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from support.corpus.cases import Case
+from support.datasets import Records
+
+QUICK = 4.0
+"""A deadline for what hangs: no healthy pass takes as long."""
+
+
+class H5InInit(Records):
+    """Opens the file in ``__init__``: HDF5's handles cannot be pickled."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.path = folder.parent / "records.h5"
+        with h5py.File(self.path, "w") as file:
+            file["records"] = np.stack([np.fromfile(path, np.uint8) for path in self.paths])
+        self.file: Any = None
+        self._open()
+
+    def _open(self) -> None:
+        self.file = h5py.File(self.path)
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.from_numpy(self.file["records"][index])
+
+
+class H5PerItem(H5InInit):
+    """Opens it for each sample."""
+
+    def _open(self) -> None:
+        """It is not kept."""
+
+    def __getitem__(self, index: int) -> Any:
+        with h5py.File(self.path) as file:
+            return torch.from_numpy(file["records"][index])
+
+
+class Labelled(Records):
+    """Takes its labels from a database, and keeps the connection."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.database = folder.parent / "labels.db"
+        self.database.unlink(missing_ok=True)
+        with sqlite3.connect(self.database) as connection:
+            connection.execute("create table labels (label integer)")
+            connection.executemany("insert into labels values (?)", [(i,) for i in range(16)])
+        connection.close()
+        self.connection = sqlite3.connect(self.database)
+        self.labels = [row[0] for row in self.connection.execute("select label from labels")]
+
+    def __getitem__(self, index: int) -> Any:
+        return super().__getitem__(index)[0], self.labels[index]
+
+
+class LabelledAtOnce(Labelled):
+    """Closes it when it has the labels."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.connection.close()
+        del self.connection
+
+
+def stacked(samples: list[Any]) -> Any:
+    """A collate function of a module."""
+    return torch.stack([each[0] for each in samples])
+
+
+def lambda_as_collate(folder: Path) -> Any:
+    """A loader as it is written in notebooks."""
+    collate = lambda samples: torch.stack([each[0] for each in samples])  # noqa: E731
+    return DataLoader(Records(folder), batch_size=4, num_workers=2, collate_fn=collate)
+
+
+def function_as_collate(folder: Path) -> Any:
+    """The same, with a function that a spawned worker can import."""
+    return DataLoader(Records(folder), batch_size=4, num_workers=2, collate_fn=stacked)
+
+
+class OpensWhereItIsUnpickled(Records):
+    """Reopens in ``__setstate__`` what was only ever there for the process that made it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.index = "/proc/self/environ-of-the-first"
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        with open(self.index, "rb") as index:
+            self.header = index.read(1)
+
+
+class Embedded(Records):
+    """Gives tensors that still know of the weights they were made with."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.embedding = torch.nn.Embedding(256, 4)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.embedding(super().__getitem__(index)[0].int())
+
+
+class Detached(Embedded):
+    """Gives tensors alone."""
+
+    def __getitem__(self, index: int) -> Any:
+        return super().__getitem__(index).detach()
+
+
+def embedded(folder: Path) -> Any:
+    """A loader that leaves samples as they are."""
+    return DataLoader(Embedded(folder), batch_size=None, num_workers=2)
+
+
+def detached(folder: Path) -> Any:
+    """The same, of samples that can be pickled."""
+    return DataLoader(Detached(folder), batch_size=None, num_workers=2)
+
+
+class LazyImages(Records):
+    """Gives images that ``Image.open`` has only begun to read."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        images = folder.parent / "images"
+        images.mkdir(exist_ok=True)
+        for path in self.paths:
+            data = np.frombuffer(path.read_bytes() * 3, np.uint8).reshape(8, 8, 3)
+            Image.fromarray(data).resize((64, 64)).save(images / f"{path.stem}.png")
+        self.paths = sorted(images.iterdir())
+
+    def __getitem__(self, index: int) -> Any:
+        return Image.open(self.paths[index])
+
+
+class LoadedImages(LazyImages):
+    """Reads them whole."""
+
+    def __getitem__(self, index: int) -> Any:
+        with super().__getitem__(index) as image:
+            image.load()
+            return image
+
+
+def lazy_images(folder: Path) -> Any:
+    """A loader that leaves images as they are."""
+    return DataLoader(LazyImages(folder), batch_size=4, num_workers=2, collate_fn=list)
+
+
+def loaded_images(folder: Path) -> Any:
+    """The same with images that were read."""
+    return DataLoader(LoadedImages(folder), batch_size=4, num_workers=2, collate_fn=list)
+
+
+class Graph:
+    """A batch that asks a registry for what it was made of; only the worker has filled it."""
+
+    registry: dict[int, str] = {}  # noqa: RUF012  # that is the bug
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        Graph.registry[index] = f"graph {index}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"index": self.index}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.index = state["index"]
+        self.name = Graph.registry[self.index]
+
+
+class GivesGraphs(Records):
+    """Gives objects that can be made again in its own process only."""
+
+    def __getitem__(self, index: int) -> Any:
+        return Graph(index).index, super().__getitem__(index)[0]
+
+
+def registered(samples: list[Any]) -> Any:
+    """A collate function that gives an object of a class of the user's."""
+    return [Graph(index) for index, _ in samples]
+
+
+def plain(samples: list[Any]) -> Any:
+    """One that gives plain data."""
+    return [index for index, _ in samples]
+
+
+def graphs(folder: Path) -> Any:
+    """A loader whose batches cannot be unpickled."""
+    return DataLoader(GivesGraphs(folder), batch_size=4, num_workers=2, collate_fn=registered)
+
+
+def plain_graphs(folder: Path) -> Any:
+    """One whose batches can be."""
+    return DataLoader(GivesGraphs(folder), batch_size=4, num_workers=2, collate_fn=plain)
+
+
+class BoxesApart(Records):
+    """Keeps a small tensor for each of many annotations."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.boxes = [torch.full((4,), number) for number in range(1500)]
+
+    def __getitem__(self, index: int) -> Any:
+        return super().__getitem__(index)[0], self.boxes[index]
+
+
+class BoxesTogether(BoxesApart):
+    """Keeps one for all of them."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.boxes = torch.stack(self.boxes)  # type: ignore[assignment]
+
+
+class StartsProcesses(Records):
+    """Shares the work of one sample among processes of its own."""
+
+    def __getitem__(self, index: int) -> Any:
+        sample, _ = super().__getitem__(index)
+        with self._pool() as pool:
+            return torch.tensor(pool.map(sum, [sample.tolist()]))
+
+    def _pool(self) -> Any:
+        return Pool(1)
+
+
+class StartsThreads(StartsProcesses):
+    """Shares it among threads."""
+
+    def _pool(self) -> Any:
+        return ThreadPool(1)
+
+
+_CANNOT = "came although there was no fault: "
+_DROPPED = "what a worker had to send could not be pickled ("
+CASES: tuple[Case, ...] = (
+    Case("B1", H5InInit, "pickles", "failed_cleanly", "h5py objects cannot be pickled", H5PerItem),
+    Case("B1", Labelled, "pickles", "failed_cleanly", "sqlite3.Connection", LabelledAtOnce),
+    Case("B2", lambda_as_collate, "pickles", "failed_cleanly", "<lambda>", function_as_collate),
+    Case(
+        "B3",
+        OpensWhereItIsUnpickled,
+        "pickles",
+        "failed_cleanly",
+        "a worker printed: FileNotFoundError: [Errno 2] No such file or directory",
+    ),
+    Case(
+        "B4",
+        embedded,
+        "workers-agree",
+        "hung",
+        f"{_DROPPED}RuntimeError: Cowardly refusing to serialize non-leaf tensor",
+        detached,
+        deadline=QUICK,
+    ),
+    Case(
+        "B5",
+        lazy_images,
+        "truncated-half",
+        "hung",
+        f"{_DROPPED}OSError: image file is truncated",
+        loaded_images,
+        deadline=QUICK,
+    ),
+    Case("B6", graphs, "workers-agree", "failed_cleanly", f"KeyError {_CANNOT}", plain_graphs),
+    Case("B7", BoxesApart, "pickles", "failed_cleanly", "Too many open files", BoxesTogether),
+    Case(
+        "B8",
+        StartsProcesses,
+        "workers-agree",
+        "failed_cleanly",
+        f"{_CANNOT}AssertionError: daemonic processes are not allowed to have children",
+        StartsThreads,
+    ),
+)
 BEHAVIOURS: dict[str, str] = {}
 EXCUSED: dict[str, str] = {}

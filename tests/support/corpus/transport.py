@@ -1,9 +1,112 @@
-"""Exceptions that do not survive the way to the loader: bugs, and twins without them."""
+"""Exceptions on their way from a worker to the loader."""
 
 from __future__ import annotations
 
-from support.corpus.cases import Case
+import os
+import sys
+from pathlib import Path
+from typing import Any
 
-CASES: tuple[Case, ...] = ()
-BEHAVIOURS: dict[str, str] = {}
+from support.corpus.cases import Case
+from support.corpus.pickling import QUICK
+from support.datasets import Records
+from support.specimens import ChainedError, RaisesUnbuildable
+
+
+def _make_reader() -> tuple[Any, type[Exception]]:
+    """A reader as plugins give them: its error is a class that nobody can import."""
+
+    class CorruptRecordError(Exception):
+        pass
+
+    def read(path: Path) -> bytes:
+        data = path.read_bytes()
+        if len(data) % 64 or not data:
+            message = f"{path} is truncated"
+            raise CorruptRecordError(message)
+        return data
+
+    return read, CorruptRecordError
+
+
+READ, CorruptRecord = _make_reader()
+
+
+class RaisesLocalClass(Records):
+    """Lets an error out whose class cannot be imported."""
+
+    def __getitem__(self, index: int) -> Any:
+        READ(self.paths[index])
+        return super().__getitem__(index)
+
+
+class RaisesBuiltin(RaisesLocalClass):
+    """Makes one of it that everybody knows."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)
+        except CorruptRecord as error:
+            raise ValueError(str(error)) from None
+
+
+class ExitsOnError(Records):
+    """Ends the program, as the script did that it was made of."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)
+        except OSError:
+            sys.exit(1)
+
+
+class AbortsOnError(Records):
+    """Reads as C libraries do that print what is wrong, and abort."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)
+        except OSError as error:
+            os.write(2, f"reader.c:42: ReadError: {error.strerror}\n".encode())
+            os.abort()
+
+
+_HIDES = "hides that its cause is ReadError"
+CASES: tuple[Case, ...] = (
+    Case(
+        "C2", RaisesUnbuildable, "read-error-first", "failed_unclearly", "TypeError", ChainedError
+    ),
+    Case(
+        "C3",
+        RaisesLocalClass,
+        "truncated-half",
+        "hung",
+        "could not be pickled (AttributeError: Can't pickle local object",
+        RaisesBuiltin,
+        deadline=QUICK,
+    ),
+    Case("C6", ExitsOnError, "read-error-first", "failed_unclearly", _HIDES, ChainedError),
+    Case("C7", AbortsOnError, "read-error-first", "failed_unclearly", _HIDES, ChainedError),
+)
+BEHAVIOURS: dict[str, str] = {
+    "C1": (
+        "torch makes a RuntimeError of an exception that its text alone cannot make, and keeps the"
+        " text, which is what counts"
+        " (corpus/test_behaviours_of_workers.py::test_an_exception_with_two_arguments_is_clear)"
+    ),
+    "C4": (
+        "torch rebuilds an exception from its text, so errno is lost and only the text is judged"
+        " (corpus/test_behaviours_of_workers.py::test_errno_is_lost_and_the_text_is_not)"
+    ),
+    "C5": (
+        "the text of a subclass of KeyError comes as a literal of one line, which is read as the"
+        " lines that it was"
+        " (corpus/test_behaviours_of_workers.py::test_an_escaped_text_is_judged_by_its_messages)"
+    ),
+    "C8": (
+        "whoever asks on after an error of worker_init_fn meets an UnboundLocalError of torch's; a"
+        " trial ends with the first"
+        " (corpus/test_behaviours_of_workers.py::test_an_error_of_worker_init_fn_is_the_one_told)"
+    ),
+}
 EXCUSED: dict[str, str] = {}

@@ -1,0 +1,207 @@
+"""What torch does with errors, deaths and hangs of workers, and how the harness takes it."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import threading
+
+import pytest
+from torch.utils.data import DataLoader
+
+from pytest_dataloader_faults import check_dataset, inject, run_trial
+from pytest_dataloader_faults.faults import OpenError, ReadError, WorkerHung, WorkerKilled
+from support.datasets import Records
+from support.epochs import alone, epoch
+from support.waiting import until
+
+TWO = {"num_workers": 2, "batch_size": 4}
+
+
+class RecordError(Exception):
+    """Takes two arguments, as HTTPError and CalledProcessError take several."""
+
+    def __init__(self, path, reason):
+        super().__init__(f"{path}: {reason}")
+
+
+class MissingRecord(KeyError):  # noqa: N818  # named as users name it
+    """A KeyError of the user's own."""
+
+
+class RaisesRecordError(Records):
+    """Names the file in an exception that torch cannot rebuild."""
+
+    def __getitem__(self, index):
+        try:
+            return super().__getitem__(index)
+        except OSError as error:
+            raise RecordError(self.paths[index], error.strerror) from None
+
+
+class RaisesKeyError(Records):
+    """Names the file in a subclass of KeyError."""
+
+    def __getitem__(self, index):
+        try:
+            return super().__getitem__(index)
+        except ValueError:
+            raise MissingRecord(self._what(index)) from None
+
+    def _what(self, index):
+        return str(self.paths[index])
+
+
+class RaisesEmptyKeyError(RaisesKeyError):
+    """Says nothing, in a line of code that speaks of something truncated."""
+
+    def _what(self, index):
+        return {"truncated": "no record"}["truncated"]
+
+
+def _asked(make, check):
+    (result,) = check_dataset(make, only=check, on_fail=None)
+    return result
+
+
+def test_an_exception_with_two_arguments_is_clear(records):
+    """Its type is lost, and its text is kept."""
+    result = _asked(lambda: RaisesRecordError(records), "read-error-first")
+
+    assert (result.verdict, result.passed) == ("failed_cleanly", True), result.explanation
+    assert result.outcome.exception.type == "RuntimeError"
+    assert "RecordError: " in result.outcome.exception.text
+
+
+def test_errno_is_lost_and_the_text_is_not(records):
+    """The fault surfaced, although no code can ask the error for its number."""
+    with inject(OpenError("*.rec")) as injection:
+        error = epoch(alone(Records(records))).error
+
+    assert isinstance(error, OSError)
+    assert (error.errno, error.filename) == (None, None)
+    assert injection.surfaced == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "verdict"),
+    [(RaisesKeyError, "failed_cleanly"), (RaisesEmptyKeyError, "failed_unclearly")],
+)
+def test_an_escaped_text_is_judged_by_its_messages(records, kind, verdict):
+    """By what the exception says, and not by the source that is quoted in the same line."""
+    result = _asked(lambda: kind(records), "truncated-half")
+
+    assert verdict == result.verdict, result.explanation
+    assert "\\nOriginal Traceback" in result.outcome.exception.text
+
+
+def _fail(_worker):
+    message = "no licence for this worker"
+    raise RuntimeError(message)
+
+
+def test_an_error_of_worker_init_fn_is_the_one_told(records):
+    """The trial asks for no other batch."""
+    loader = {**TWO, "worker_init_fn": _fail}
+    (result,) = check_dataset(
+        lambda: Records(records), loader=loader, only="workers-agree", on_fail=None
+    )
+
+    assert (result.verdict, result.failed) == ("failed_cleanly", True)
+    assert "no licence for this worker" in result.explanation.splitlines()[0]
+    assert "UnboundLocalError" not in result.outcome.exception.text
+
+
+def test_deaths_after_the_first_disturb_nobody(records):
+    """Every worker dies; one of them ends the epoch, and the recovery is a whole pass."""
+    loader = {"num_workers": 3, "batch_size": 2}
+    outcome = run_trial(lambda: Records(records), WorkerKilled(worker=None), loader=loader)
+
+    assert outcome.fired == 3
+    assert (outcome.phase, outcome.died, outcome.recovery.exception) == ("done", None, None)
+
+
+def test_hung_workers_do_not_hold_up_the_end(records):
+    """Both hang; torch would take 5 s to end each of them."""
+    loader = {**TWO, "timeout": 1}
+    outcome = run_trial(lambda: Records(records), WorkerHung(worker=None), loader=loader)
+
+    assert "timed out" in outcome.exception.text
+    assert outcome.recovery.complete
+    assert outcome.duration < 9
+
+
+class KeepsTheLock(Records):
+    """From the second batch on it waits in C code that does not give up the interpreter lock."""
+
+    def __getitem__(self, index):
+        if index == 4:
+            ctypes.PyDLL(None).sleep(600)
+        return super().__getitem__(index)
+
+
+@pytest.mark.slow
+def test_a_hang_that_no_timeout_ends_is_located(records):
+    """Whether torch's timeout comes or not, no thread of that worker goes on, and none can end it.
+
+    The stack of the code that holds the lock is told all the same.
+    """
+    loader = {"num_workers": 1, "batch_size": 4, "timeout": 1}
+    outcome = run_trial(lambda: KeepsTheLock(records), loader=loader, deadline=4)
+
+    assert outcome.timed_out
+    assert "test_behaviours_of_workers.py" in outcome.stacks.rpartition("_worker_loop")[0]
+
+
+class Large(Records):
+    """Samples that no pipe has room for."""
+
+    def __getitem__(self, index):
+        return bytes(1 << 20), super().__getitem__(index)[0]
+
+
+def test_an_error_with_full_queues_ends_in_time(records):
+    """Worker 0 fails at once; worker 1 has megabytes to send that nobody takes."""
+    loader = {"num_workers": 2, "batch_size": 2, "prefetch_factor": 8, "collate_fn": list}
+    fault = ReadError("*/00.rec")
+    outcome = run_trial(lambda: Large(records), fault, loader=loader)
+
+    assert "Input/output error" in outcome.exception.text
+    assert outcome.recovery.complete
+    assert outcome.duration < 9
+
+
+@pytest.mark.slow
+def test_a_death_is_seen_by_a_loop_in_a_thread(records):
+    """Late, but it is."""
+    done = []
+    with inject(WorkerKilled()) as injection:
+        loader = alone(Records(records))
+        thread = threading.Thread(target=lambda: done.append(epoch(loader)))
+        thread.start()
+        thread.join(60)
+
+    (read,) = done
+    assert ([], 1) == (read.batches, injection.surfaced)
+    assert {signal.SIGKILL} == read.signals
+
+
+@pytest.mark.slow
+def test_an_idle_worker_that_dies_ends_the_next_epoch(records):
+    """Torch tells at once in whatever code runs, and again when the next epoch begins."""
+    loader = DataLoader(Records(records), num_workers=1, batch_size=4, persistent_workers=True)
+    with inject(ReadError("*.none"), require_fired=False) as injection:
+        assert len(list(loader)) == 4
+        (worker,) = loader._iterator._workers
+        with pytest.raises(RuntimeError, match="DataLoader worker"):
+            _kill_and_wait(worker)
+        with pytest.raises(RuntimeError, match="DataLoader worker"):
+            list(loader)
+        loader._iterator._shutdown_workers()
+    assert len(injection.errors) <= 1
+    assert worker.exitcode == -signal.SIGKILL
+
+
+def _kill_and_wait(worker):
+    worker.kill()
+    until(lambda: False, 5)
