@@ -30,6 +30,8 @@ class Recon:
         read: Globs for those that they read or have mapped.
         reads: The reads of the busiest worker.
         fetches: The batches that worker 0 makes.
+        paths: The files that they read or have mapped.
+        ends: Places where some of these could end without looking shorter, by path.
 
     """
 
@@ -38,6 +40,8 @@ class Recon:
     read: tuple[str, ...]
     reads: int
     fetches: int
+    paths: tuple[str, ...] = ()
+    ends: tuple[tuple[str, int], ...] = ()
 
     @property
     def is_blind(self) -> bool:
@@ -70,6 +74,7 @@ class Recon:
             globs_for(tuple(sorted(read)), seen),
             max((sum(counts[1] for counts in files.values()) for files in per_worker), default=0),
             max((each.fetches for each in control.workers if each.worker == 0), default=0),
+            tuple(sorted(read)),
         )
 
 
@@ -87,6 +92,8 @@ class Check:
         rule: A crime that only this check looks for: what it is and the sentence, or None. Asked
             where the judge has found nothing wrong.
         advice: What to know and to do when it fails, beyond the evidence.
+        unseeded: Random numbers are left as they are in its trial, whatever the contract; then only
+            types and shapes are compared.
         moot: Of what recon found and the check's own trial: why it does not apply after all.
 
     """
@@ -98,6 +105,7 @@ class Check:
     trial: Mapping[str, Any] = field(default_factory=dict)
     rule: Rule = lambda _outcome, _reference: None
     advice: str = ""
+    unseeded: bool = False
     moot: Callable[[Recon, Outcome], str | None] = lambda _recon, _outcome: None
 
 

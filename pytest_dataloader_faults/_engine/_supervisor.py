@@ -242,6 +242,7 @@ class Supervisor:
         for message, _ in messages:
             _told.note(worker, message, self.means.gates)
             if "sample" in message:
+                worker.sample = message["sample"] if message["alone"] else None
                 self._begin(worker, message["sample"])
             elif "begin" in message:
                 worker.begin(message["epoch"], message["begin"])

@@ -44,7 +44,7 @@ def build(
             )
             raise InvalidArgumentError(message)
         for name, value in changes.items():
-            setattr(made, name, value)
+            object.__setattr__(made, name, value)  # torch's own refuses some of them.
         loader = made
     else:
         loader = _loader_for(made, {**(options or {}), **changes})
