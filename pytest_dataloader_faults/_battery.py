@@ -80,6 +80,7 @@ class Battery:
         self._contract = contract or Contract()
         self._deadline = deadline
         self._seed = seed
+        self._way = self._telling = Telling()
         self._changes: dict[str, Any] = {}
         self._broken: str | None = None
         self._references: dict[Telling, Reference] = {}
@@ -129,14 +130,15 @@ class Battery:
 
     def _look(self) -> Recon:
         """Recon, by the most exact way to tell samples apart that shows nothing wrong."""
-        for self._telling in ways_of(self._contract):
-            self._way, self._changes, self._broken = self._telling, {}, None
-            unstable = self._reference.unstable
-            recon = self._look_in_this_way() if unstable is None else None
-            if recon and not self._broken:
-                return recon
-        if not recon:
-            raise UnusableDatasetError(_unstable(unstable, self._contract))
+        for way in ways_of(self._contract):
+            self._way = self._telling = way
+            self._changes, self._broken = {}, None
+            if self._reference.unstable is None:
+                recon = self._look_in_this_way()
+                if not self._broken:
+                    break
+        if self._reference.unstable is not None:
+            raise UnusableDatasetError(_unstable(self._reference.unstable, self._contract))
         return recon
 
     @property
@@ -217,7 +219,8 @@ def _not_applicable(name: str, reason: str, expected: str | None) -> CheckResult
 
 def _unstable(index: Any, contract: Contract) -> str:
     if not contract.deterministic:
-        return f"not even the types and shapes in sample {index!r} were the same when it was read twice"
+        same = "types and shapes, let alone bytes, when it was read twice"
+        return f"sample {index!r} did not have the same {same}: nothing of it can be compared"
     return (
         f"the samples are not deterministic: sample {index!r} was different when it was read a"
         " second time in the same process, so a corrupted one could not be told. Seed it by its"
