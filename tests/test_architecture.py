@@ -140,8 +140,9 @@ PACKAGE_IMPORTS = {
         "outcomes"
     ),
     "_trial._root": (
-        "_trial._journal _trial._loaders _trial._passes _trial._probes _trial._reference "
-        "_trial._telling _trial._ways exceptions faults faults._workers injection"
+        "_engine._announce _trial._journal _trial._loaders _trial._passes _trial._probes "
+        "_trial._reference _trial._telling _trial._ways exceptions faults faults._workers "
+        "injection"
     ),
     "_trial._telling": "_trial._digest _trial._leaves _trial._ways exceptions outcomes",
     "_trial._warden": "_engine _engine._linux _trial._journal _trial._probes",

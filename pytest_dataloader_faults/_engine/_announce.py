@@ -137,6 +137,37 @@ class _Items:
                 self._hearer.begin_sample(operator.index(each), alone=len(asked) == 1)
 
 
+class SeedSamples:
+    """A ``worker_init_fn`` for workers under no fault, whose samples are to be seeded all the same.
+
+    It runs the user's own after that.
+    """
+
+    def __init__(self, seed: int, then: Callable[[int], object] | None) -> None:
+        self._seed = seed
+        self._then = then
+
+    def __call__(self, worker: int) -> None:
+        """Run in the worker, before it makes its first sample."""
+        announce_fetches(_Nobody(), samples=False, seed=self._seed)
+        if self._then is not None:
+            self._then(worker)
+
+
+class _Nobody:
+    def restart(self) -> None:
+        pass
+
+    def begin(self) -> None:
+        pass
+
+    def begin_sample(self, sample: int, *, alone: bool) -> None:
+        pass
+
+    def end(self, *, ended: bool) -> None:
+        pass
+
+
 class _Seeding:
     """Seeds this process by each sample, and passes on what it hears."""
 

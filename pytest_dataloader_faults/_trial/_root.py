@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from pytest_dataloader_faults._engine._announce import SeedSamples
 from pytest_dataloader_faults._trial import _probes
 from pytest_dataloader_faults._trial._journal import Journal
 from pytest_dataloader_faults._trial._loaders import (
@@ -136,6 +137,9 @@ class _Trial:
         self._write_facts(injection)
         if self.job.faults:
             self._phase("recovery")
+            if self.job.telling.seeded:
+                own = self.loader.worker_init_fn
+                self.loader.worker_init_fn = SeedSamples(self.job.seed, own)
             self._pass(None)
             self._end_persistent_workers()
             self._probe("recovery")

@@ -8,14 +8,14 @@ import pytest
 
 from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._checks import CHECKS
+from pytest_dataloader_faults._checks._base import no_fault
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.conformance import Battery
 from pytest_dataloader_faults.faults import DescriptorExhaustion, WorkerKilled
 from support.datasets import write_records
 from support.specimens import Packed
 
-FAULTY = [name for name in CHECKS if name not in ("workers-agree", "used-before", "pickles")]
-"""Those three arm no fault."""
+FAULTY = [name for name, check in CHECKS.items() if check.plan is not no_fault]
 
 
 @pytest.fixture(scope="module", name="packed")
@@ -45,9 +45,10 @@ def test_check_that_is_disarmed_is_not_exercised(name, packed):
     make, reference, recon = packed
     schedule = CHECKS[name].plan(recon)
     loader = {"num_workers": 2, "batch_size": 4, **CHECKS[name].changes}
+    epochs = CHECKS[name].trial.get("epochs", 1)
 
     verdicts = [
-        run_trial(make, *faults, loader=loader).judge(reference).verdict
+        run_trial(make, *faults, loader=loader, epochs=epochs).judge(reference).verdict
         for faults in (schedule, map(_disarmed, schedule))
     ]
 

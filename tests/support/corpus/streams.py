@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +17,7 @@ from support.specimens import FirstOrNothing, StopsTheEpoch, Unsharded
 
 
 class GoesOnAfterTheError(RecordStream):
-    """Catches what its generator raises and asks it for the next, but a generator that raised has
-    come to its end.
-    """
+    """Catches what its generator raises, and asks it for more: but it has come to its end."""
 
     def __iter__(self) -> Iterator[Any]:
         samples = super().__iter__()
@@ -28,7 +27,7 @@ class GoesOnAfterTheError(RecordStream):
             except StopIteration:
                 return
             except OSError as error:
-                print(f"skipped: {error!r}")
+                logging.getLogger(__name__).warning("skipped: %r", error)
 
 
 class ZerosForDamaged(Records):
@@ -147,7 +146,7 @@ class WarnsAndContinues(Shards):
             try:
                 yield from self._members(shard)
             except tarfile.ReadError as error:
-                print(f"warning: {error!r}, ignored")
+                logging.getLogger(__name__).warning("ignored: %r", error)
 
 
 class FewerThanAsked(Records):

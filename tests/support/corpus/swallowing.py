@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ class RetriesAndFallsThrough(Records):
                 sample = super().__getitem__(index)
                 break
             except OSError as error:
-                print(f"cannot read {index}: {error!r}")
+                logging.getLogger(__name__).warning("cannot read %s: %r", index, error)
         return sample
 
 
