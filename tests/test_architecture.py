@@ -29,7 +29,7 @@ PACKAGE_IMPORTS = {
     ),
     "_checks._base": "faults outcomes verdicts",
     "_checks._epochs": "_checks._base faults outcomes verdicts",
-    "_checks._files": "_checks._base faults",
+    "_checks._files": "_checks._base faults outcomes",
     "_checks._sharing": "_checks._base",
     "_checks._workers": "_checks._base _engine._paths faults outcomes",
     "_clarity": "faults",

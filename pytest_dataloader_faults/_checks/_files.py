@@ -25,8 +25,10 @@ from pytest_dataloader_faults.faults import (
     TruncatedFile,
     permission_denied,
 )
+from pytest_dataloader_faults.outcomes import Outcome
 
 _HALVES = 2
+_FEW = 7
 
 
 def _read_in_the_middle(times: int | None) -> Callable[[Recon], Plan]:
@@ -41,6 +43,12 @@ def _read_in_the_middle(times: int | None) -> Callable[[Recon], Plan]:
         return (ReadError(path_of(recon.read), nth=nth, times=times),)
 
     return plan
+
+
+def _cannot_be_short(_: Recon, outcome: Outcome) -> str | None:
+    if any(each.reached for each in outcome.faults):
+        return None
+    return f"its workers map their files, or read {_FEW} bytes at a time at most"
 
 
 def _shorter_by_the_end(recon: Recon) -> Plan:
@@ -67,7 +75,8 @@ FILES = (
     Check(
         "short-read",
         "reads give fewer bytes than were asked for",
-        on_read(lambda path: ShortRead(path, max_bytes=7)),
+        on_read(lambda path: ShortRead(path, max_bytes=_FEW)),
+        moot=_cannot_be_short,
     ),
     Check(
         "truncated-half",

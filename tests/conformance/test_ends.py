@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import tarfile
 
+import numpy as np
 import pytest
+import torch
 
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults._ends import ends_of
@@ -68,3 +70,18 @@ def test_check_cuts_archives_there_and_other_files_anywhere(records):
 
     assert [each.keep % 1024 for each in shards.outcome.schedule] == [0, 0]
     assert [each.keep for each in others.outcome.schedule] == [0.9]
+
+
+class Mapped(Records):
+    """Maps its files."""
+
+    def __getitem__(self, index):
+        return torch.from_numpy(np.memmap(self.paths[index], np.uint8, "r").copy())
+
+
+def test_what_is_mapped_cannot_be_read_short(records):
+    """That is no failure of the dataset, and no proof of anything."""
+    (result,) = check_dataset(lambda: Mapped(records), only="short-read")
+
+    assert (result.verdict, result.applies, result.failed) == ("not_exercised", False, False)
+    assert "its workers map their files" in result.explanation
