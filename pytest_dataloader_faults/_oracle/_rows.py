@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from pytest_dataloader_faults._oracle._allowed import Allowed
-from pytest_dataloader_faults.outcomes import Delivery, Leaves, Reference
+from pytest_dataloader_faults.outcomes import Delivery, Reference
+from pytest_dataloader_faults.outcomes._parts import Leaves
 
 _LONG = 24
 """Digests have this length; what is shorter is the value itself."""

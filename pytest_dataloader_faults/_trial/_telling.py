@@ -16,7 +16,7 @@ from pytest_dataloader_faults._trial._digest import digest_of, split
 from pytest_dataloader_faults._trial._leaves import Leaf, leaves
 from pytest_dataloader_faults._trial._ways import Telling
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
-from pytest_dataloader_faults.outcomes import Leaves
+from pytest_dataloader_faults.outcomes._parts import Leaves
 
 _MOST_SAMPLES, _MOST_LEAVES = 256, 16
 """What is told of the parts of samples: it is for people, and an outcome is to stay small."""
