@@ -10,6 +10,7 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.verdicts import Contract
 
 _SEEDS = 2**32
+_FLAGS = ("survives", "names_file", "may_skip", "detects_corruption", "deterministic")
 
 
 def _is_int(value: object) -> bool:
@@ -19,6 +20,13 @@ def _is_int(value: object) -> bool:
 def _is_time(value: Any) -> bool:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return number and math.isfinite(value) and value > 0
+
+
+def _is_contract(value: Any) -> bool:
+    if not isinstance(value, Contract):
+        return False
+    compare, *flags = (getattr(value, name) for name in ("compare", *_FLAGS))
+    return (compare is None or callable(compare)) and all(isinstance(one, bool) for one in flags)
 
 
 def _has_reasons(value: Any) -> bool:
@@ -38,8 +46,11 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "deadline": (_is_time, "a positive number of seconds"),
     "seed": (lambda value: _is_int(value) and 0 <= value < _SEEDS, "an int from 0 to 2**32 - 1"),
     "contract": (
-        lambda value: value is None or isinstance(value, Contract),
-        "a Contract, such as Contract(survives=True), or None",
+        lambda value: value is None or _is_contract(value),
+        (
+            "a Contract, such as Contract(survives=True), or None; its compare is a function of two"
+            " samples or None, and all else in it True or False"
+        ),
     ),
     "expected_failures": (
         lambda value: value is None or _has_reasons(value),

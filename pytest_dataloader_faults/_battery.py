@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from pytest_dataloader_faults import _arguments
 from pytest_dataloader_faults._checks import CHECKS, Check, Recon, Unsuitable, path_of
+from pytest_dataloader_faults._ends import ends_of
 from pytest_dataloader_faults._engine import choose
 from pytest_dataloader_faults._engine._paths import Matcher
 from pytest_dataloader_faults._evidence import explain
 from pytest_dataloader_faults._oracle import Judgement, judge
 from pytest_dataloader_faults._reproduce import code, plain
 from pytest_dataloader_faults._trial import observe, take_reference
+from pytest_dataloader_faults._trial._ways import SHAPES, Telling, ways_of
 from pytest_dataloader_faults._victims import (
     EVERY_FILE,
     Files,
@@ -89,25 +91,27 @@ class Battery:
         self._contract = contract or Contract()
         self._deadline = deadline
         self._seed = seed
+        self._way = self._telling = Telling()
         self._changes: dict[str, Any] = {}
         self._broken: str | None = None
+        self._references: dict[Telling, Reference] = {}
         if known is None:
             self._recon = self._look()
         else:
-            self._reference, self._control = known.reference, known.control
-            self._recon = known.recon
+            self._references[self._way] = known.reference
+            self._control, self._recon = known.control, known.recon
 
     @property
     def reference(self) -> Reference:
         """What the dataset gives when nothing is wrong; what ``Outcome.judge`` asks for."""
-        return self._reference
+        return self._references[self._way]
 
     @property
     def findings(self) -> Findings | None:
         """What another battery for the same dataset may begin with; None if something is wrong."""
-        if self._changes:
+        if self._changes or self._way != Telling():
             return None
-        return Findings(self._reference, self._control, self._recon)
+        return Findings(self._references[self._way], self._control, self._recon)
 
     def check(
         self, name: str, *, expected: str | None = None, how: str | None = None
@@ -116,6 +120,7 @@ class Battery:
         check = CHECKS[name]
         if self._broken and name != "workers-agree":
             return _not_applicable(name, self._broken, expected)
+        self._telling = SHAPES if check.unseeded and not self._contract.deterministic else self._way
         plan = check.plan(self._recon)
         outcome = plan if isinstance(plan, Unsuitable) else self._outcome(check, plan)
         if isinstance(outcome, Unsuitable):
@@ -157,10 +162,28 @@ class Battery:
             return Unsuitable(str(error))
 
     def _look(self) -> Recon:
-        """Recon: the reference, then one epoch with workers and no fault."""
-        reference = self._reference = self._take_reference()
-        if reference.unstable is not None:
-            raise UnusableDatasetError(_unstable(reference.unstable))
+        """Recon, by the most exact way to tell samples apart that shows nothing wrong."""
+        for way in ways_of(self._contract):
+            self._way = self._telling = way
+            self._changes, self._broken = {}, None
+            if self._reference.unstable is None:
+                recon = self._look_in_this_way()
+                if not self._broken:
+                    break
+        if self._reference.unstable is not None:
+            raise UnusableDatasetError(_unstable(self._reference.unstable, self._contract))
+        return recon
+
+    @property
+    def _reference(self) -> Reference:
+        """What the dataset gives, told in the way that is in use."""
+        if self._telling not in self._references:
+            self._references[self._telling] = self._take_reference()
+        return self._references[self._telling]
+
+    def _look_in_this_way(self) -> Recon:
+        """One epoch with workers and no fault, beside the reference."""
+        _require_rows(self._reference, self._contract)
         control = self._control = self._observe({}, watch_files=True)
         if not self._judge(control, Contract()).passed:
             # It is wrong with several workers and no fault at all. That has a check of its own;
@@ -169,6 +192,7 @@ class Battery:
             control = self._observe(self._changes, watch_files=True)
             self._broken = self._what_breaks_it(control)
         recon = Recon.of(control, Matcher(self._files), partial(globs_for, asked=self._files))
+        recon = replace(recon, ends=ends_of(recon.paths))
         if self._files != EVERY_FILE and not (self._broken or recon.opened or recon.read):
             raise InvalidArgumentError(nothing_matches(self._files, control))
         return recon
@@ -183,7 +207,8 @@ class Battery:
 
     def _judge(self, outcome: Outcome, contract: Contract, check: Check | None = None) -> Judgement:
         if lacking := self._reference.lacks(outcome):
-            self._reference = self._reference.with_more(self._take_reference(lacking))
+            more = self._take_reference(lacking)
+            self._references[self._telling] = self._reference.with_more(more)
         judgement = judge(outcome, self._reference, contract)
         crime = check.rule(outcome, self._reference) if check and judgement.passed else None
         return Judgement(*crime, passed=False) if crime else judgement
@@ -195,6 +220,7 @@ class Battery:
             deadline=self._deadline,
             seed=self._seed,
             asked=asked,
+            telling=self._telling,
         )
 
     def _observe(self, changes: Mapping[str, Any], **options: Any) -> Outcome:
@@ -205,6 +231,7 @@ class Battery:
             deadline=self._deadline,
             seed=self._seed,
             engine=self._engine,
+            telling=replace(self._telling, kept=self._reference.kept),
             **options,
         )
 
@@ -224,9 +251,22 @@ def _not_applicable(name: str, reason: str, expected: str | None) -> CheckResult
     return CheckResult(name, Verdict.NOT_EXERCISED, False, text, None, False, expected)
 
 
-def _unstable(index: Any) -> str:
+def _unstable(index: Any, contract: Contract) -> str:
+    if not contract.deterministic:
+        same = "types and shapes, let alone bytes, when it was read twice"
+        return f"sample {index!r} did not have the same {same}: nothing of it can be compared"
     return (
         f"the samples are not deterministic: sample {index!r} was different when it was read a"
         " second time in the same process, so a corrupted one could not be told. Seed it by its"
-        " index, or turn augmentation off in the test"
+        " index, turn augmentation off in the test, or say Contract(deterministic=False)"
     )
+
+
+def _require_rows(reference: Reference, contract: Contract) -> None:
+    """What is missing can be told only where batches come apart into samples."""
+    if contract.may_skip and not reference.samples:
+        message = (
+            f"contract={contract!r}: the batches cannot be taken apart into samples, so it could"
+            " not be told which are missing. Use a collate_fn that stacks samples"
+        )
+        raise InvalidArgumentError(message)

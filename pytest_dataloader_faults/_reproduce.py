@@ -25,3 +25,9 @@ def code(value: Any) -> str:
     if set(value) == {"code"}:
         return str(value["code"])
     return f"{{{', '.join(f'{key!r}: {code(item)}' for key, item in value.items())}}}"
+
+
+def code_of(name: str, arguments: Mapping[str, Any]) -> str:
+    """A call of *name* as Python."""
+    given = plain(arguments)
+    return f"{name}({', '.join(f'{key}={code(given[key])}' for key in given)})"

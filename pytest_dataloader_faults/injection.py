@@ -128,18 +128,20 @@ def arm(
     here: bool = False,
     stacks: str | None = None,
     supervision: Any = None,
+    samples: bool = False,
+    seeded: bool = False,
 ) -> Iterator[tuple[Injection, Any]]:
     """``inject`` without its requirements, for trials; also yields the iterators' watch.
 
     *here*: this process may be armed itself. *stacks*: a file for stacks of threads that are stuck.
-    *supervision*: a supervisor that is there already.
+    *supervision*: a supervisor that is there already. *samples* and *seeded*: see ``Plan``.
     """
     from pytest_dataloader_faults._engine._client import Link
     from pytest_dataloader_faults._engine._iterator import Watch, watched
     from pytest_dataloader_faults._engine._plan import Plan
 
     injection = Injection(faults, engine)
-    plan = Plan(faults, watch_files, seed)
+    plan = Plan(faults, watch_files, seed, samples, seeded)
     link = Link(plan, engine, stacks, supervision)
     injection._link = link
     watch = Watch(link, plan, injection._note, here=here)

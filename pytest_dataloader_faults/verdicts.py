@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from enum import Enum
+from typing import Any
+
+from pytest_dataloader_faults._reproduce import code_of
 
 __all__ = ("Contract", "Verdict")
 
@@ -36,15 +40,31 @@ class Verdict(str, Enum):
         return self.value
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Contract:
     """What a dataset's author promises, where it is not the ordinary: survive or fail cleanly.
 
     Attributes:
         survives: It must not fail at all.
         names_file: Each error must name the file concerned.
+        may_skip: Samples that a fault hit may be missing, without an error. Those, and no others.
+        detects_corruption: Damaged bytes must give an error, and never a sample. Without that
+            promise, content that is damaged on the disk is not blamed on the dataset.
+        deterministic: False where samples are random. Then random numbers are seeded by the sample,
+            or, where that makes no two alike, only types and shapes are compared.
+        compare: ``compare(a, b) -> bool`` says whether two samples are the same, in place of their
+            bytes. It gets them as they are in a batch of one.
 
     """
 
     survives: bool = False
     names_file: bool = False
+    may_skip: bool = False
+    detects_corruption: bool = False
+    deterministic: bool = True
+    compare: Callable[[Any, Any], Any] | None = None
+
+    def __repr__(self) -> str:
+        """What differs from the ordinary, as code."""
+        values = {each.name: (getattr(self, each.name), each.default) for each in fields(self)}
+        return code_of("Contract", {name: one for name, (one, two) in values.items() if one != two})

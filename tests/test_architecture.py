@@ -21,20 +21,22 @@ NINE_IN_TEN, HALF = 30, 10
 PACKAGE_IMPORTS = {
     "_arguments": "exceptions verdicts",
     "_battery": (
-        "_arguments _checks _engine _engine._paths _evidence _oracle _reproduce _trial _victims "
-        "exceptions faults outcomes verdicts"
+        "_arguments _checks _ends _engine _engine._paths _evidence _oracle _reproduce _trial "
+        "_trial._ways _victims exceptions faults outcomes verdicts"
     ),
     "_checks": (
-        "_checks._base _checks._files _checks._growth _checks._hangs _checks._sharing "
-        "_checks._workers exceptions"
+        "_checks._base _checks._epochs _checks._files _checks._growth _checks._hangs "
+        "_checks._sharing _checks._workers exceptions"
     ),
     "_checks._base": "faults outcomes verdicts",
-    "_checks._files": "_checks._base faults",
+    "_checks._epochs": "_checks._base faults outcomes verdicts",
+    "_checks._files": "_checks._base faults outcomes",
     "_checks._growth": "_checks._base _epochs outcomes verdicts",
     "_checks._hangs": "_checks._base faults",
     "_checks._sharing": "_checks._base",
     "_checks._workers": "_checks._base _engine._paths faults outcomes",
     "_clarity": "faults",
+    "_ends": "",
     "_engine": "_engine._probe exceptions",
     "_engine._alterations": "_engine._plan _engine._substitute faults",
     "_engine._announce": "",
@@ -132,10 +134,12 @@ PACKAGE_IMPORTS = {
         "_clarity _oracle._content _oracle._growth _oracle._leaks _oracle._printed outcomes "
         "verdicts"
     ),
-    "_oracle._content": "outcomes verdicts",
+    "_oracle._allowed": "faults outcomes verdicts",
+    "_oracle._content": "_oracle._allowed _oracle._rows outcomes verdicts",
     "_oracle._growth": "_epochs outcomes verdicts",
     "_oracle._leaks": "outcomes verdicts",
     "_oracle._printed": "outcomes",
+    "_oracle._rows": "_oracle._allowed outcomes outcomes._parts",
     "_recall": "_battery",
     "_reproduce": "",
     "_steps": "exceptions faults verdicts",
@@ -147,20 +151,26 @@ PACKAGE_IMPORTS = {
         "_engine _engine._arm _engine._iterator _engine._linux _engine._standby _trial._root "
         "_trial._warden"
     ),
-    "_trial._digest": "",
+    "_trial._digest": "_trial._leaves",
     "_trial._footprint": "_epochs",
     "_trial._journal": "_facts exceptions outcomes",
+    "_trial._leaves": "",
     "_trial._limits": "",
     "_trial._loaders": "exceptions",
-    "_trial._passes": "_trial._digest outcomes",
+    "_trial._passes": "_trial._digest _trial._telling outcomes",
     "_trial._probes": "",
-    "_trial._reference": "_trial._digest _trial._loaders exceptions outcomes",
-    "_trial._root": (
-        "_trial._digest _trial._footprint _trial._journal _trial._limits _trial._loaders "
-        "_trial._passes _trial._probes _trial._reference exceptions faults faults._workers "
-        "injection outcomes"
+    "_trial._reference": (
+        "_engine._announce _trial._digest _trial._loaders _trial._telling _trial._ways exceptions "
+        "outcomes"
     ),
+    "_trial._root": (
+        "_engine._announce _trial._footprint _trial._journal _trial._limits _trial._loaders "
+        "_trial._passes _trial._probes _trial._reference _trial._telling _trial._ways exceptions "
+        "faults faults._workers injection"
+    ),
+    "_trial._telling": "_trial._digest _trial._leaves _trial._ways exceptions outcomes._parts",
     "_trial._warden": "_engine _engine._door _engine._linux _trial._journal _trial._probes",
+    "_trial._ways": "verdicts",
     "_unfired": "_facts faults outcomes",
     "_victims": "_engine._paths exceptions outcomes",
     "conformance": "_arguments _battery _checks _victims exceptions verdicts",
@@ -175,10 +185,10 @@ PACKAGE_IMPORTS = {
     ),
     "outcomes": "_oracle _reproduce faults outcomes._parts outcomes._reference verdicts",
     "outcomes._parts": "faults",
-    "outcomes._reference": "",
+    "outcomes._reference": "outcomes._parts",
     "plugin": "_engine _item _options exceptions faults injection",
     "sweeping": "_arguments _battery _evidence _steps _victims exceptions faults verdicts",
-    "verdicts": "",
+    "verdicts": "_reproduce",
 }
 """Each module, and those of this package that it imports, function-level imports too."""
 
@@ -189,6 +199,7 @@ THIRD_PARTY = {
     "_trial": "torch",
     "_trial._digest": "torch",
     "_trial._footprint": "torch",
+    "_trial._leaves": "torch",
     "_trial._loaders": "torch",
     "_trial._passes": "torch",
     "_trial._probes": "psutil",

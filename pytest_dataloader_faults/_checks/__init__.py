@@ -12,6 +12,7 @@ from pytest_dataloader_faults._checks._base import Check as Check
 from pytest_dataloader_faults._checks._base import Recon as Recon
 from pytest_dataloader_faults._checks._base import Unsuitable as Unsuitable
 from pytest_dataloader_faults._checks._base import path_of as path_of
+from pytest_dataloader_faults._checks._epochs import EPOCHS
 from pytest_dataloader_faults._checks._files import FILES
 from pytest_dataloader_faults._checks._growth import GROWTH
 from pytest_dataloader_faults._checks._hangs import HANGS
@@ -19,7 +20,7 @@ from pytest_dataloader_faults._checks._sharing import SHARING
 from pytest_dataloader_faults._checks._workers import WORKERS
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
-FAMILIES = (*SHARING, *GROWTH, *FILES, *HANGS, *WORKERS)
+FAMILIES = (*SHARING, *EPOCHS, *GROWTH, *FILES, *HANGS, *WORKERS)
 CHECKS: dict[str, Check] = {check.name: check for check in FAMILIES}
 
 

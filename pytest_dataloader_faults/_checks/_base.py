@@ -31,6 +31,8 @@ class Recon:
         reads: The reads of the busiest worker.
         readers: The workers that read by calls, and not only in what was mapped before.
         fetches: The batches that worker 0 makes.
+        paths: The files that they read or have mapped.
+        ends: Places where some of these could end without looking shorter, by path.
 
     """
 
@@ -40,6 +42,8 @@ class Recon:
     reads: int
     readers: tuple[int, ...]
     fetches: int
+    paths: tuple[str, ...] = ()
+    ends: tuple[tuple[str, int], ...] = ()
 
     @property
     def is_blind(self) -> bool:
@@ -75,6 +79,7 @@ class Recon:
             ),
             readers=_readers(control, per_worker),
             fetches=max((each.fetches for each in control.workers if each.worker == 0), default=0),
+            paths=tuple(sorted(read)),
         )
 
 
@@ -107,6 +112,8 @@ class Check:
         rule: A crime that only this check looks for: what it is and the sentence, or None. Asked
             where the judge has found nothing wrong.
         advice: What to know and to do when it fails, beyond the evidence.
+        unseeded: Random numbers are left as they are in its trial, whatever the contract; then only
+            types and shapes are compared.
         moot: Of what recon found and the check's own trial: why it does not apply after all.
 
     """
@@ -118,6 +125,7 @@ class Check:
     trial: Mapping[str, Any] = field(default_factory=dict)
     rule: Rule = lambda _outcome, _reference: None
     advice: str = ""
+    unseeded: bool = False
     moot: Callable[[Recon, Outcome], str | None] = lambda _recon, _outcome: None
 
 

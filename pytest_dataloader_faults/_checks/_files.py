@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import glob
 from collections.abc import Callable
 
 from pytest_dataloader_faults._checks._base import (
@@ -14,9 +16,19 @@ from pytest_dataloader_faults._checks._base import (
     on_read,
     path_of,
 )
-from pytest_dataloader_faults.faults import ClosedDescriptor, OpenError, ReadError, TruncatedFile
+from pytest_dataloader_faults.faults import (
+    ClosedDescriptor,
+    CorruptedFile,
+    OpenError,
+    ReadError,
+    ShortRead,
+    TruncatedFile,
+    permission_denied,
+)
+from pytest_dataloader_faults.outcomes import Outcome
 
 _HALVES = 2
+_FEW = 7
 
 
 def _read_in_the_middle(times: int | None) -> Callable[[Recon], Plan]:
@@ -33,11 +45,39 @@ def _read_in_the_middle(times: int | None) -> Callable[[Recon], Plan]:
     return plan
 
 
+def _cannot_be_short(_: Recon, outcome: Outcome) -> str | None:
+    if any(each.reached for each in outcome.faults):
+        return None
+    return f"its workers map their files, or read {_FEW} bytes at a time at most"
+
+
+def _shorter_by_the_end(recon: Recon) -> Plan:
+    if recon.ends:
+        return tuple(TruncatedFile(glob.escape(path), keep=end) for path, end in recon.ends)
+    return on_content(lambda path: TruncatedFile(path, keep=0.9))(recon)
+
+
 FILES = (
     Check("open-error", "files that cannot be opened are no surprise", on_opened(OpenError)),
+    Check(
+        "file-missing",
+        "files that are gone are no surprise",
+        on_opened(lambda path: OpenError(path, errno=errno.ENOENT)),
+    ),
+    Check(
+        "permission-denied",
+        "files that may not be read are no surprise",
+        on_opened(permission_denied),
+    ),
     Check("read-error-first", "the disk fails at the first read", on_read(ReadError)),
     Check("read-error-later", "the disk fails half way", _read_in_the_middle(None)),
     Check("read-error-transient", "one read fails, the next works", _read_in_the_middle(1)),
+    Check(
+        "short-read",
+        "reads give fewer bytes than were asked for",
+        on_read(lambda path: ShortRead(path, max_bytes=_FEW)),
+        moot=_cannot_be_short,
+    ),
     Check(
         "truncated-half",
         "files end in the middle",
@@ -47,6 +87,16 @@ FILES = (
         "truncated-empty",
         "files are empty",
         on_content(lambda path: TruncatedFile(path, keep=0)),
+    ),
+    Check(
+        "truncated-tail",
+        "the last part of files is missing, and they look whole",
+        _shorter_by_the_end,
+    ),
+    Check(
+        "corrupted-file",
+        "bytes of files are damaged",
+        on_content(lambda path: CorruptedFile(path, flips=8)),
     ),
     Check(
         "closed-descriptor",

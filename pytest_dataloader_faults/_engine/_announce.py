@@ -8,22 +8,30 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import operator
+import random
+import sys
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 
-class Hearer(Protocol):
-    """Who is told."""
+class SampleHearer(Protocol):
+    """Who is told of samples."""
+
+    def begin_sample(self, sample: int, *, alone: bool) -> None:
+        """A sample begins; unless *alone*, it is made together with others."""
+
+
+class Hearer(SampleHearer, Protocol):
+    """Who is told of all."""
 
     def restart(self) -> None:
         """An epoch begins: torch makes a fetcher for each."""
 
     def begin(self) -> None:
         """A fetch begins."""
-
-    def begin_sample(self, sample: int) -> None:
-        """A sample begins."""
 
     def end(self, *, ended: bool) -> None:
         """The fetch is over; *ended*: there are no more."""
@@ -42,16 +50,27 @@ def idle_after_error(hearer: Hearer) -> Iterator[None]:
         raise
 
 
-def announce_fetches(hearer: Hearer, *, samples: bool) -> None:
-    """Let *hearer* hear of each fetch of this process, and with *samples* of each sample."""
+def announce_fetches(hearer: Hearer, *, samples: bool, seed: int | None = None) -> None:
+    """Let *hearer* hear of each fetch of this process, and with *samples* of each sample.
+
+    With a *seed*, random numbers begin anew at each sample of a map-style dataset.
+    """
     from torch.utils.data._utils import fetch
 
     of_map, of_iterable = fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher
     for fetcher in (of_map, of_iterable):
         fetcher.fetch = _announced(fetcher.fetch, hearer)  # type: ignore[method-assign]
-    for fetcher, announce in ((of_map, _announce_items), (of_iterable, _announce_stream)):
+    to_items = functools.partial(_announce_items, hearer=hearer)
+    to_stream = functools.partial(_announce_stream, hearer=hearer)
+    if seed is not None:
+        seeding = _Seeding(hearer, seed, tell=samples)
+        to_items = functools.partial(_announce_items, hearer=seeding)
+    for fetcher, announce, wanted in (
+        (of_map, to_items, samples or seed is not None),
+        (of_iterable, to_stream, samples),
+    ):
         fetcher.__init__ = _made(  # type: ignore[method-assign]
-            fetcher.__init__, hearer, announce if samples else None
+            fetcher.__init__, hearer, announce if wanted else None
         )
 
 
@@ -72,7 +91,7 @@ def _announced(fetch: Callable[..., Any], hearer: Hearer) -> Callable[..., Any]:
 
 
 def _made(
-    make: Callable[..., None], hearer: Hearer, announce: Callable[[Any, Hearer], None] | None
+    make: Callable[..., None], hearer: Hearer, announce: Callable[[Any], None] | None
 ) -> Callable[..., None]:
     @functools.wraps(make)
     def made(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -80,33 +99,39 @@ def _made(
             make(self, *args, **kwargs)
         hearer.restart()
         if announce is not None:
-            announce(self, hearer)
+            announce(self)
 
     return made
 
 
-def _announce_items(fetcher: Any, hearer: Hearer) -> None:
+def _announce_items(fetcher: Any, hearer: SampleHearer) -> None:
     fetcher.dataset = _Items(fetcher.dataset, hearer)
 
 
 def _announce_stream(fetcher: Any, hearer: Hearer) -> None:
-    fetcher.dataset_iter = _stream(fetcher.dataset_iter, hearer)
+    fetcher.dataset_iter = _Stream(fetcher.dataset_iter, hearer)
 
 
-def _stream(samples: Iterator[Any], hearer: Hearer) -> Iterator[Any]:
-    for number in range(1 << 62):
-        hearer.begin_sample(number)
-        try:
-            sample = next(samples)
-        except StopIteration:
-            return
-        yield sample
+class _Stream(Iterator[Any]):
+    """An iterator that tells of each sample asked for, by its place.
+
+    It goes on where *samples* does: a generator in its stead would end at the first error.
+    """
+
+    def __init__(self, samples: Iterator[Any], hearer: Hearer) -> None:
+        self._samples = samples
+        self._hearer = hearer
+        self._places = itertools.count()
+
+    def __next__(self) -> Any:
+        self._hearer.begin_sample(next(self._places), alone=True)
+        return next(self._samples)
 
 
 class _Items:
     """A dataset that tells of each index asked for. Only torch's fetcher ever sees it."""
 
-    def __init__(self, dataset: Any, hearer: Hearer) -> None:
+    def __init__(self, dataset: Any, hearer: SampleHearer) -> None:
         self._dataset = dataset
         self._hearer = hearer
         if getattr(dataset, "__getitems__", None):
@@ -117,11 +142,70 @@ class _Items:
         return self._dataset[index]
 
     def _several(self, indices: Any) -> Any:
-        for index in indices:
-            self._tell(index)
+        self._tell(indices)
         return self._dataset.__getitems__(indices)
 
     def _tell(self, index: Any) -> None:
-        for each in index if isinstance(index, (list, tuple)) else (index,):
+        asked = index if isinstance(index, (list, tuple)) else (index,)
+        for each in asked:
             if hasattr(each, "__index__"):
-                self._hearer.begin_sample(operator.index(each))
+                self._hearer.begin_sample(operator.index(each), alone=len(asked) == 1)
+
+
+class SeedSamples:
+    """A ``worker_init_fn`` for workers under no fault, whose samples are to be seeded all the same.
+
+    It runs the user's own after that.
+    """
+
+    def __init__(self, seed: int, then: Callable[[int], object] | None) -> None:
+        self._seed = seed
+        self._then = then
+
+    def __call__(self, worker: int) -> None:
+        """Run in the worker, before it makes its first sample."""
+        announce_fetches(_Nobody(), samples=False, seed=self._seed)
+        if self._then is not None:
+            self._then(worker)
+
+
+class _Nobody:
+    def restart(self) -> None:
+        pass
+
+    def begin(self) -> None:
+        pass
+
+    def begin_sample(self, sample: int, *, alone: bool) -> None:
+        pass
+
+    def end(self, *, ended: bool) -> None:
+        pass
+
+
+class _Seeding:
+    """Seeds this process by each sample, and passes on what it hears."""
+
+    def __init__(self, hearer: SampleHearer, seed: int, *, tell: bool) -> None:
+        self._hearer = hearer
+        self._seed = seed
+        self._tell = tell
+
+    def begin_sample(self, sample: int, *, alone: bool) -> None:
+        if self._tell:
+            self._hearer.begin_sample(sample, alone=alone)
+        seed_sample(self._seed, sample)
+
+
+def seed_sample(seed: int, index: int) -> None:
+    """Make the random numbers of torch, NumPy and Python those of this sample, wherever it is."""
+    import torch
+
+    number = zlib.crc32(f"{seed}/{index}".encode())
+    torch.manual_seed(number)
+    random.seed(number)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(number)
+
+    def idle(self) -> None:
+        pass

@@ -35,7 +35,9 @@ def way_of(engine: str) -> Callable[[Posting, int, int], Armed]:
 def arm(posting: Posting, worker: int, loader: int) -> Armed:
     """Have the faults of *posting* befall this process from now on."""
     armed = way_of(posting.engine)(posting, worker, loader)
-    announce_fetches(armed, samples=posting.plan.needs.samples)
+    plan = posting.plan
+    seed = plan.seed if plan.seeded else None
+    announce_fetches(armed, samples=plan.needs.samples, seed=seed)
     return armed
 
 

@@ -25,9 +25,9 @@ class Armed:
         self._begun += 1
         self._ask({"begin": self._begun, "epoch": self._epoch})
 
-    def begin_sample(self, sample: int) -> None:
+    def begin_sample(self, sample: int, *, alone: bool) -> None:
         """Tell that a sample begins, and wait for leave to go on."""
-        self._ask({"sample": sample})
+        self._ask({"sample": sample, "alone": alone})
 
     def _ask(self, question: dict[str, Any]) -> None:
         self._tell(question)

@@ -56,22 +56,27 @@ class Plan:
     """The schedule of one scope.
 
     *watch* asks for every data file to be followed (recon); *seed* is of faults drawn at random.
+    *samples*: each firing is to tell its sample. *seeded*: random numbers begin anew, from *seed*
+    and the index, at each sample.
     """
 
     faults: tuple[Fault, ...]
     watch: bool = False
     seed: int = 0
+    samples: bool = False
+    seeded: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data for JSON."""
         faults = [vocabulary.to_dict(each) for each in self.faults]
-        return {"faults": faults, "watch": self.watch, "seed": self.seed}
+        rest = {"watch": self.watch, "seed": self.seed}
+        return {"faults": faults, **rest, "samples": self.samples, "seeded": self.seeded}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Plan:
         """The plan that ``to_dict`` made *data* from."""
         faults = tuple(vocabulary.from_dict(each) for each in data["faults"])
-        return cls(faults, data["watch"], data["seed"])
+        return cls(**{**data, "faults": faults})
 
     @property
     def globs(self) -> tuple[str, ...]:
@@ -89,7 +94,7 @@ class Plan:
             stats=self._has(TruncatedFile),
             room=self._has(SharedMemoryExhaustion),
             low=exhausted and any(has_files(each) for each in self.faults),
-            samples=any(each.sample is not None for each in self.faults),
+            samples=self.samples or any(each.sample is not None for each in self.faults),
         )
 
     def _has(self, kind: type[Fault]) -> bool:

@@ -2,9 +2,9 @@
 
 Some facts about where it can live. A thread in the filtered process would deadlock: its own calls
 are handed over to itself. A thread in the loader's process would wait for the interpreter lock at
-each call. So it is a process, outside every filter. When it dies the kernel
-answers the workers' calls with ENOSYS, which looks like a strange dataset: the loader's process
-therefore asks it for its report, and takes no report for a failure of ours.
+each call. So it is a process, outside every filter. When it dies the kernel answers the workers'
+calls with ENOSYS, which looks like a strange dataset: the loader's process therefore asks it for
+its report, and takes no report for a failure of ours.
 
 It ends when its scope is closed and no filtered process is left, or when the process dies that
 drives the loader.
@@ -244,6 +244,7 @@ class Supervisor:
         for message, _ in messages:
             _told.note(worker, message, self.means.gates)
             if "sample" in message:
+                worker.sample = message["sample"] if message["alone"] else None
                 self._begin(worker, message["sample"])
             elif "begin" in message:
                 worker.begin(message["epoch"], message["begin"])
@@ -291,9 +292,8 @@ class Supervisor:
         if worker.is_gone(call, error):
             return
         if not isinstance(error, SenselessCallError):
-            what = f"worker {worker.id}, {call.name if call else 'fetch'}"
             text = "".join(traceback.format_exception(error, limit=-3))
-            self.errors.append(f"{what}: {text}")
+            self.errors.append(f"worker {worker.id}, {call.name if call else 'fetch'}: {text}")
         if call is not None:
             with contextlib.suppress(OSError):  # It was answered before the error came.
                 worker.listener.go_on(call)

@@ -34,7 +34,7 @@ def _note_counts(worker: WorkerState, counts: dict[str, Any]) -> None:
 
 def _note_firing(worker: WorkerState, firing: dict[str, Any], gates: Gates) -> None:
     tally = worker.tallies.all[firing.pop("fault")]
-    tally.fire(**firing)
+    tally.fire(**firing, **worker.moment)
     if isinstance(tally.fault, HungRead):
         worker.stuck = True
         gates.stick(worker.loader, lambda: release(worker))

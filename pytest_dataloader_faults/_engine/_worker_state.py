@@ -55,6 +55,8 @@ class WorkerState:
         """Fetches, over all epochs."""
         self.place = (0, 0)
         """The epoch, and which of its fetches has begun."""
+        self.sample: int | None = None
+        """What is being made, where that is known and is a single one."""
         self.done = 0
         self.alive = self.armed = True
         self.ended = self.stuck = False
@@ -80,6 +82,13 @@ class WorkerState:
             self.done, self.ended = 0, False
         self.begun += 1
         self.place = (epoch, nth)
+        self.sample = None
+
+    @property
+    def moment(self) -> dict[str, Any]:
+        """When it is, for what happens now."""
+        epoch = self.loader - 1 + max(1, self.place[0])
+        return {"epoch": epoch, "sample": self.sample}
 
     def has_done(self, epoch: int, count: int) -> bool:
         """Whether nothing more is to come of the first *count* batches asked of it in *epoch*."""
@@ -89,17 +98,20 @@ class WorkerState:
 
     def fire(self, tally: Tally[Any], call: Call, path: str) -> None:
         """Write down that *tally*'s fault happened to *call*."""
-        tally.fire(worker=self.id, pid=call.pid, call=call.name, path=path, fetch=self.begun)
+        self._note(tally, call.pid, call.name, path)
 
     def fire_here(self, tally: Tally[Any], call: str, path: str | None = None) -> None:
         """Write down that *tally*'s fault happened to the worker itself."""
-        tally.fire(worker=self.id, pid=self.pid, call=call, path=path, fetch=self.begun)
+        self._note(tally, self.pid, call, path)
 
     def fire_altered(self, altered: Altered, call: str, path: str, pid: int | None = None) -> None:
         """Write down that *path* was exchanged for one that differs."""
         for tally in altered.tallies:
-            pid = self.pid if pid is None else pid
-            tally.fire(worker=self.id, pid=pid, call=call, path=path, fetch=self.begun)
+            self._note(tally, self.pid if pid is None else pid, call, path)
+
+    def _note(self, tally: Tally[Any], pid: int, call: str, path: str | None) -> None:
+        where = {"worker": self.id, "pid": pid, "call": call, "path": path}
+        tally.fire(**where, fetch=self.begun, **self.moment)
 
     def altered(self, path: str) -> Altered | None:
         """The faults that change what is in *path*; they have been reached by that."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pytest_dataloader_faults._clarity import messages, names, tells
-from pytest_dataloader_faults._oracle._content import corrupted, wrong_in
+from pytest_dataloader_faults._oracle._content import corrupted, skipped, wrong_in
 from pytest_dataloader_faults._oracle._growth import grown
 from pytest_dataloader_faults._oracle._leaks import leaked
 from pytest_dataloader_faults._oracle._printed import dropped, last_words
@@ -49,7 +49,7 @@ def _verdict(outcome: Outcome, reference: Reference, contract: Contract) -> tupl
     found = (
         _hung(outcome)
         or _crashed(outcome)
-        or corrupted(outcome, reference)
+        or corrupted(outcome, reference, contract)
         or _unclear(outcome, contract)
         or leaked(outcome)
         or grown(outcome)
@@ -60,13 +60,24 @@ def _verdict(outcome: Outcome, reference: Reference, contract: Contract) -> tupl
     if outcome.schedule and not outcome.fired:
         return Verdict.NOT_EXERCISED, "no fault fired, so nothing was shown"
     if outcome.exception is None:
-        return Verdict.SURVIVED, "every sample came and was right"
+        return Verdict.SURVIVED, _how_it_survived(outcome, reference, contract)
     kind = outcome.exception.type
     if not outcome.schedule:
         told = messages(outcome.exception.message).splitlines()[-1:] or ["no message"]
         sentence = f"{kind} came although there was no fault: {told[0][:_MOST]}"
         return Verdict.FAILED_CLEANLY, sentence + (dropped(outcome) or last_words(outcome))
     return Verdict.FAILED_CLEANLY, f"{kind} came in time, told its cause, and left nothing behind"
+
+
+def _how_it_survived(outcome: Outcome, reference: Reference, contract: Contract) -> str:
+    if contract.may_skip and (count := skipped(outcome, reference)):
+        return f"{count} samples that faults hit are missing; every other one came and was right"
+    if any(wrong_in(one, reference) for one in outcome.passes):
+        return (
+            "every sample came; what their bytes on the disk were damaged to is in some, and the"
+            " contract does not promise that this is noticed (detects_corruption=True)"
+        )
+    return "every sample came and was right"
 
 
 def _hung(outcome: Outcome) -> tuple[Verdict, str] | None:

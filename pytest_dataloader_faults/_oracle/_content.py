@@ -4,38 +4,53 @@ from __future__ import annotations
 
 from collections import Counter
 
+from pytest_dataloader_faults._oracle._allowed import NOTHING, Allowed, allowed
+from pytest_dataloader_faults._oracle._rows import wrong_rows
 from pytest_dataloader_faults.outcomes import Delivery, Outcome, Pass, Reference
-from pytest_dataloader_faults.verdicts import Verdict
+from pytest_dataloader_faults.verdicts import Contract, Verdict
 
 _SHOWN = 5
 
 
-def corrupted(outcome: Outcome, reference: Reference) -> tuple[Verdict, str] | None:
+def corrupted(
+    outcome: Outcome, reference: Reference, contract: Contract
+) -> tuple[Verdict, str] | None:
     for number, one in enumerate(outcome.passes, start=1):
-        wrong = wrong_in(one, reference)
+        wrong = wrong_in(one, reference, allowed(outcome, contract, number))
         if wrong:
             where = f" in epoch {number}" if len(outcome.passes) > 1 else ""
             return Verdict.CORRUPTED, f"{wrong}{where}, and no error came before it"
     return None
 
 
-def wrong_in(one: Pass, reference: Reference) -> str | None:
+def wrong_in(one: Pass, reference: Reference, may: Allowed = NOTHING) -> str | None:
     """What is not as it should be in the batches of *one*, or None."""
     if reference.kind == "iterable":
-        return _wrong_in_stream(one, reference)
-    return _wrong_batch(one, reference) or _missing(one)
+        return _wrong_in_stream(one, reference, may)
+    return _wrong_batch(one, reference, may) or _missing(one)
 
 
-def _wrong_batch(one: Pass, reference: Reference) -> str | None:
+def skipped(outcome: Outcome, reference: Reference) -> int:
+    """How many samples are missing in the epochs that came to their end."""
+    return sum(_skipped_in(one, reference) for one in outcome.passes if one.complete)
+
+
+def _skipped_in(one: Pass, reference: Reference) -> int:
+    if reference.kind == "iterable":
+        came = sum(len(each.rows or (each.digest,)) for each in one.delivered)
+        return len(reference.samples) - came
+    split = [each for each in one.delivered if each.rows is not None]
+    return sum(len(each.indices or ()) - len(each.rows or ()) for each in split)
+
+
+def _wrong_batch(one: Pass, reference: Reference, may: Allowed) -> str | None:
     samples, batches = dict(reference.samples), dict(reference.batches)
-    owners = {digest: index for index, digest in reference.samples}
     for place, delivery in enumerate(one.delivered):
         indices = delivery.indices or ()
         if delivery.rows is not None and samples:
-            for index, digest in zip(indices, delivery.rows, strict=False):
-                if samples[index] != digest:
-                    return f"sample {index!r} in batch {place} {_instead(digest, owners)}"
-        elif samples or batches[indices] != delivery.digest:
+            if wrong := wrong_rows(place, delivery, reference, may):
+                return wrong
+        elif samples or (batches[indices] != delivery.digest and not may.content):
             return _wrong_size(delivery, place, indices)
     return None
 
@@ -44,12 +59,6 @@ def _wrong_size(delivery: Delivery, place: int, indices: tuple[object, ...]) -> 
     if delivery.rows is None:
         return f"batch {place} does not hold the samples {list(indices)} that were asked for"
     return f"batch {place} has wrong content"
-
-
-def _instead(digest: str, owners: dict[str, object]) -> str:
-    if digest in owners:
-        return f"holds the content of sample {owners[digest]!r}"
-    return "has wrong content"
 
 
 def _missing(one: Pass) -> str | None:
@@ -61,16 +70,19 @@ def _missing(one: Pass) -> str | None:
     return f"{len(missing)} samples never came ({_first(missing)})" if missing else None
 
 
-def _wrong_in_stream(one: Pass, reference: Reference) -> str | None:
+def _wrong_in_stream(one: Pass, reference: Reference, may: Allowed) -> str | None:
     known = Counter(digest for _, digest in reference.samples)
     came = Counter(digest for each in one.delivered for digest in each.rows or (each.digest,))
     extra, missing = came - known, known - came
     if repeated := sum(count for digest, count in extra.items() if digest in known):
         return f"{repeated} samples came more often than they should"
-    if extra:
-        return f"{sum(extra.values())} samples have wrong content"
-    if one.complete and missing:
-        return f"{sum(missing.values())} of {sum(known.values())} samples never came"
+    strange = sum(extra.values())
+    if strange and not may.content:
+        return f"{strange} samples have wrong content"
+    lost = sum(missing.values()) - strange
+    if one.complete and lost > may.lost:
+        said = f"{lost} of {sum(known.values())} samples never came"
+        return f"{said}, and faults hit only {may.lost}" if may.lost else said
     return None
 
 

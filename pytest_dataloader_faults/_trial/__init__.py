@@ -93,15 +93,17 @@ def take_reference(
     deadline: float = 30.0,
     seed: int = 0,
     asked: Sequence[tuple[Any, ...]] | None = None,
+    **how: Any,
 ) -> Reference:
     """What the dataset gives sample by sample, with no fault and no worker.
 
-    *asked*: the batches of indices to take; by default what the loader's sampler draws.
+    *asked*: the batches of indices to take; by default what the loader's sampler draws. *how*: what
+    else ``Job`` has, as ``telling=...``.
     """
     from pytest_dataloader_faults._trial._journal import reference_from
     from pytest_dataloader_faults._trial._root import Job
 
-    job = Job(make_dataset, options=loader, seed=seed, reference=True, asked=asked)
+    job = Job(make_dataset, options=loader, seed=seed, reference=True, asked=asked, **how)
     events, printed, stacks = _run(job, deadline)
     if any(event.get("timed_out") for event in events):
         message = (

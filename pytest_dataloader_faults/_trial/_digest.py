@@ -1,83 +1,26 @@
 """Fingerprints of samples, and batches taken apart again. Pure [runs in the trial process].
 
-Two values have the same digest when a training loop could not tell them apart: types, dtypes,
-shapes and bytes are equal, NaN is equal to itself.
+What counts as the same is said in ``_leaves``.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import pickle
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 
-_SIZE = 12
+from pytest_dataloader_faults._trial._leaves import Leaf, hash_of, leaves
 
 
 def digest(value: Any) -> str:
     """A short hexadecimal fingerprint of *value*; TypeError if it has none."""
-    state = hashlib.blake2b(digest_size=_SIZE)
-    _feed(state, value)
-    return state.hexdigest()
+    return digest_of(leaves(value))
 
 
-def _feed(state: Any, value: Any) -> None:
-    kind = type(value)
-    state.update(f"<{kind.__module__}.{kind.__qualname__}>".encode())
-    if isinstance(value, torch.Tensor):
-        _feed_tensor(state, value)
-    elif kind.__module__ == "numpy":
-        _feed_array(state, value)
-    elif isinstance(value, (str, bytes, bytearray, int, float, complex, bool)) or value is None:
-        state.update(repr(value).encode("utf-8", "surrogatepass"))
-    elif isinstance(value, Mapping):
-        state.update(str(len(value)).encode())
-        for key in sorted(value, key=repr):
-            _feed(state, key)
-            _feed(state, value[key])
-    elif isinstance(value, (list, tuple)):
-        state.update(str(len(value)).encode())
-        for item in value:
-            _feed(state, item)
-    elif isinstance(value, (set, frozenset)):
-        state.update("".join(sorted(map(digest, value))).encode())
-    else:
-        _feed_object(state, value)
-
-
-def _feed_tensor(state: Any, value: torch.Tensor) -> None:
-    state.update(f"{value.dtype}{tuple(value.shape)}{value.layout}".encode())
-    if value.layout is torch.strided:
-        plain = value.detach().cpu().resolve_conj().resolve_neg().contiguous().flatten()
-        state.update(plain.view(torch.uint8).numpy().tobytes())
-    else:
-        sparse = value.detach().cpu().to_sparse().coalesce()
-        _feed(state, [sparse.indices(), sparse.values()])
-
-
-def _feed_array(state: Any, value: Any) -> None:
-    state.update(f"{value.dtype.str}{value.shape}".encode())
-    if value.dtype.hasobject:
-        _feed(state, value.tolist())
-    else:
-        state.update(value.tobytes())
-
-
-def _feed_object(state: Any, value: Any) -> None:
-    if dataclasses.is_dataclass(value):
-        for field in dataclasses.fields(value):
-            _feed(state, getattr(value, field.name))
-    elif hasattr(value, "tobytes") and hasattr(value, "mode"):  # a Pillow image
-        _feed(state, (value.mode, value.size, value.tobytes()))
-    else:
-        try:
-            state.update(pickle.dumps(value, protocol=4))
-        except Exception as error:
-            message = f"a sample holds a {type(value).__qualname__}, which has no fingerprint"
-            raise TypeError(message) from error
+def digest_of(parts: Iterable[Leaf]) -> str:
+    """The fingerprint of what has these parts."""
+    return hash_of("\n".join(map(repr, map(tuple, parts))).encode("utf-8", "surrogatepass"))
 
 
 def split(batch: Any, count: int) -> list[Any] | None:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data._utils import signal_handling
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from pytest_dataloader_faults._trial._digest import digest, rows_of
-from pytest_dataloader_faults.outcomes import Raised
+from pytest_dataloader_faults._trial._digest import digest
+from pytest_dataloader_faults._trial._telling import Row, Teller
+from pytest_dataloader_faults.outcomes import Delivery, Raised
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -40,6 +41,12 @@ def impatient(loader: DataLoader[Any], seconds: float) -> Any:
         loader.timeout = own
 
 
+def are_alive(iterator: Any) -> bool:
+    """Whether all workers of *iterator* are."""
+    workers = getattr(iterator, "_workers", ())
+    return bool(workers) and all(each.is_alive() for each in workers)
+
+
 @contextlib.contextmanager
 def recorded() -> Iterator[list[Any]]:
     """Every index list that an iterator draws from its sampler in this scope."""
@@ -57,16 +64,32 @@ def recorded() -> Iterator[list[Any]]:
         _BaseDataLoaderIter._next_index = original  # type: ignore[method-assign]
 
 
-def rows(
-    batch: Any, indices: tuple[Any, ...] | None, loader: DataLoader[Any]
-) -> tuple[str, ...] | None:
-    """Digests of the samples in *batch*. Of an iterable's last batch, the size is in the batch."""
+def delivery(
+    batch: Any, indices: tuple[Any, ...] | None, loader: DataLoader[Any], teller: Teller
+) -> Delivery:
+    """What came, told apart as far as it can be."""
+    rows = _rows(batch, indices, loader, teller)
+    names = None if rows is None else tuple(row.digest for row in rows)
+    whole = teller.digest(batch, indices) if rows is None else digest(batch)
+    parts = tuple(row.leaves for row in rows or () if row.leaves)
+    return Delivery(indices, names, whole, parts)
+
+
+def _rows(
+    batch: Any, indices: tuple[Any, ...] | None, loader: DataLoader[Any], teller: Teller
+) -> tuple[Row, ...] | None:
+    """The samples in *batch*. Its size is in the batch: it may be the last, or samples may lack."""
     if not loader._auto_collation:
-        return (digest(batch),)
-    if indices is not None:
-        return rows_of(batch, len(indices))
-    sizes = range(loader.batch_size or 1, 0, -1)
-    return next((rows for size in sizes if (rows := rows_of(batch, size))), None)
+        return (teller.row(batch, *(indices or ())[:1]),)
+    if indices is None:
+        sizes = range(loader.batch_size or 1, 0, -1)
+        return next((rows for size in sizes if (rows := teller.rows(batch, size))), None)
+    if batch is None or (isinstance(batch, (list, tuple, dict)) and not batch):
+        return ()
+    if rows := teller.rows(batch, len(indices), indices):
+        return rows
+    sizes = range(len(indices) - 1, 0, -1)
+    return next((rows for size in sizes if (rows := teller.rows(batch, size))), None)
 
 
 def raised_by(error: BaseException) -> Raised:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_dataloader_faults._trial._digest import digest, rows_of
+from pytest_dataloader_faults._engine._announce import seed_sample
+from pytest_dataloader_faults._trial._digest import digest, rows_of, split
 from pytest_dataloader_faults._trial._loaders import blamed, kind_of, sampled, seed_everything
+from pytest_dataloader_faults._trial._telling import Row, Teller
+from pytest_dataloader_faults._trial._ways import Telling
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes import Reference
 
@@ -35,53 +40,120 @@ def sample_of(dataset: Any, index: Any) -> Any:
 
 
 def take_reference(
-    loader: DataLoader[Any], seed: int, asked: Sequence[tuple[Any, ...]] | None
+    loader: DataLoader[Any], seed: int, asked: Sequence[tuple[Any, ...]] | None, telling: Telling
 ) -> Reference:
     """What the dataset gives here, one sample at a time, each digested before the next is made.
 
     So a dataset that hands out the same buffer each time cannot hide in its own reference.
     """
+    reader = _Reader(loader, Teller(telling), seed)
+    name = type(loader.dataset).__name__
     if kind_of(loader) == "iterable":
-        return _reference_in_order(loader)
-    with blamed(f"comparing samples of {type(loader.dataset).__name__}"):
-        return _reference_by_index(loader, seed, asked)
+        with blamed(f"iterating {name}"):
+            return _reference_in_order(reader)
+    with blamed(f"comparing samples of {name}"):
+        return _reference_by_index(reader, asked)
 
 
-def _reference_by_index(
-    loader: DataLoader[Any], seed: int, asked: Sequence[tuple[Any, ...]] | None
-) -> Reference:
-    seed_everything(seed)
-    batches = sampled(loader) if asked is None else [list(each) for each in asked]
-    first, second = (
-        {
-            index: _digest_alone(loader, sample_of(loader.dataset, index))
-            for batch in batches
-            for index in batch
-        }
-        for _ in range(2)
-    )
-    unstable = next((index for index in first if first[index] != second[index]), None)
-    if loader._auto_collation and not _splits(loader, batches[0], first):
-        known = ((plain_indices(batch), digest(_collated(loader, batch))) for batch in batches)
-        return Reference("map", (), tuple(known), unstable)
-    samples = tuple((plain_indices(index)[0], value) for index, value in first.items())
-    return Reference("map", samples, (), unstable)
+class _Reading(NamedTuple):
+    """A sample as it was read once; *exact* is its digest whatever else is compared."""
+
+    place: Any
+    row: Row
+    exact: str
+    kept: str | None
 
 
-def _reference_in_order(loader: DataLoader[Any]) -> Reference:
-    stream: Any = loader.dataset
-    with blamed(f"iterating {type(stream).__name__}"):
-        first_sample = next(iter(stream), None)
-    if loader._auto_collation and first_sample is not None:
-        _require_rows(loader, first_sample)
-    with blamed(f"iterating {type(stream).__name__}"):
-        first, second = ([_digest_alone(loader, sample) for sample in stream] for _ in range(2))
+@dataclass(frozen=True)
+class _Reader:
+    """Reads samples of *loader*'s dataset, and tells what they are."""
+
+    loader: DataLoader[Any]
+    teller: Teller
+    seed: int
+
+    @property
+    def compares(self) -> bool:
+        """Whether the author says what is the same."""
+        return self.teller.telling.compare is not None
+
+    def get(self, index: Any) -> Any:
+        """The sample itself."""
+        if self.teller.telling.seeded and hasattr(index, "__index__"):
+            seed_sample(self.seed, operator.index(index))
+        return sample_of(self.loader.dataset, index)
+
+    def read(self, index: Any) -> _Reading:
+        """The sample, told."""
+        return self.told(plain_indices(index)[0], self.get(index))
+
+    def told(self, place: Any, sample: Any) -> _Reading:
+        """*sample*, as it would be in a batch of its own."""
+        alone = _alone(self.loader, sample)
+        kept = self.teller.keep(alone, place)
+        return _Reading(place, self.teller.row(alone, place), digest(alone), kept)
+
+    def collated(self, indices: Sequence[Any]) -> Any:
+        """A batch of copies: a reused buffer would otherwise be the same sample many times."""
+        return _batch(self.loader, [copy.deepcopy(self.get(index)) for index in indices])
+
+
+def _reference_by_index(reader: _Reader, asked: Sequence[tuple[Any, ...]] | None) -> Reference:
+    seed_everything(reader.seed)
+    drawn = sampled(reader.loader) if asked is None else asked
+    indices = list(dict.fromkeys(index for batch in drawn for index in batch))
+    first, second = (list(map(reader.read, indices)) for _ in range(2))
+    found = _compared("map", first, second, compares=reader.compares)
+    if reader.loader._auto_collation and not _splits(reader, list(drawn[0]), found):
+        return replace(found, samples=(), leaves=(), **_of_batches(reader, drawn))
+    return found
+
+
+def _of_batches(reader: _Reader, drawn: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    """The batches as wholes, since they do not come apart again."""
+    digests, kept = [], []
+    for batch in drawn:
+        indices, value = plain_indices(list(batch)), reader.collated(batch)
+        packed = reader.teller.keep(value, indices)
+        kept += [(indices, packed)] if packed else []
+        digests.append((indices, reader.teller.digest(value, indices)))
+    return {"batches": tuple(digests), "kept": tuple(kept)}
+
+
+def _reference_in_order(reader: _Reader) -> Reference:
+    stream: Any = reader.loader.dataset
+    first = list(itertools.starmap(reader.told, enumerate(_with_rows(reader.loader, stream))))
     if not first:
-        message = f"{type(loader.dataset).__name__} is empty: no sample that a fault could hit"
+        message = f"{type(stream).__name__} is empty: no sample that a fault could hit"
         raise UnusableDatasetError(message)
-    pairs = enumerate(itertools.zip_longest(first, second))
-    unstable = next((place for place, (one, two) in pairs if one != two), None)
-    return Reference("iterable", tuple(enumerate(first)), (), unstable)
+    second = list(itertools.starmap(reader.told, enumerate(stream)))
+    found = _compared("iterable", first, second, compares=reader.compares)
+    if len(second) < len(first):
+        return replace(found, unstable=None, again=len(second))
+    return found if len(second) == len(first) else replace(found, unstable=len(first))
+
+
+def _compared(
+    kind: str, first: list[_Reading], second: list[_Reading], *, compares: bool
+) -> Reference:
+    """What two readings of the same samples tell; *compares*: that is the author's business."""
+    pairs = list(zip(first, second, strict=False))
+    return Reference(
+        kind,
+        tuple((each.place, each.row.digest) for each in first),
+        unstable=next((a.place for a, b in pairs if a.row.digest != b.row.digest), None),
+        leaves=tuple((each.place, each.row.leaves) for each in first if each.row.leaves),
+        varied=0 if compares else sum(a.exact != b.exact for a, b in pairs),
+        kept=tuple((each.place, each.kept) for each in first if each.kept),
+    )
+
+
+def _with_rows(loader: DataLoader[Any], stream: Any) -> Iterator[Any]:
+    """The samples of *stream*, the first of which has shown that a batch comes apart again."""
+    for place, sample in enumerate(stream):
+        if not place and loader._auto_collation:
+            _require_rows(loader, sample)
+        yield sample
 
 
 def _require_rows(loader: DataLoader[Any], sample: Any) -> None:
@@ -95,24 +167,20 @@ def _require_rows(loader: DataLoader[Any], sample: Any) -> None:
         raise UnusableDatasetError(message)
 
 
-def _digest_alone(loader: DataLoader[Any], sample: Any) -> str:
-    """The digest that *sample* has as a row of a batch; of the whole, if batches have no rows."""
+def _alone(loader: DataLoader[Any], sample: Any) -> Any:
+    """*sample* as it is as a row of a batch; as a whole batch, if batches have no rows."""
     if not loader._auto_collation:
-        return digest(_batch(loader, sample))
+        return _batch(loader, sample)
     batch = _batch(loader, [sample])
-    rows = rows_of(batch, 1)
-    return rows[0] if rows else digest(batch)
+    rows = split(batch, 1)
+    return rows[0] if rows else batch
 
 
-def _splits(loader: DataLoader[Any], indices: list[Any], alone: dict[Any, str]) -> bool:
+def _splits(reader: _Reader, indices: list[Any], found: Reference) -> bool:
     """Whether a row of a batch is what its sample is on its own."""
-    rows = rows_of(_collated(loader, indices), len(indices))
-    return rows == tuple(alone[index] for index in indices)
-
-
-def _collated(loader: DataLoader[Any], indices: list[Any]) -> Any:
-    """A batch of copies: a reused buffer would otherwise be the same sample many times."""
-    return _batch(loader, [copy.deepcopy(loader.dataset[index]) for index in indices])
+    alone, places = dict(found.samples), plain_indices(indices)
+    rows = reader.teller.rows(reader.collated(indices), len(indices), places)
+    return rows is not None and [row.digest for row in rows] == [alone[each] for each in places]
 
 
 def _batch(loader: DataLoader[Any], samples: Any) -> Any:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from pytest_dataloader_faults._engine._announce import SeedSamples
 from pytest_dataloader_faults._trial import _probes
-from pytest_dataloader_faults._trial._digest import digest
 from pytest_dataloader_faults._trial._footprint import CollectEachEpoch, Footprints
 from pytest_dataloader_faults._trial._journal import Journal
 from pytest_dataloader_faults._trial._limits import limit_descriptors
@@ -29,14 +29,17 @@ from pytest_dataloader_faults._trial._loaders import (
     seed_everything,
 )
 from pytest_dataloader_faults._trial._passes import (
+    are_alive,
+    delivery,
     end_workers,
     ignore_deaths,
     impatient,
     raised_by,
     recorded,
-    rows,
 )
 from pytest_dataloader_faults._trial._reference import plain_indices, sample_of, take_reference
+from pytest_dataloader_faults._trial._telling import Teller
+from pytest_dataloader_faults._trial._ways import Telling
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
@@ -48,7 +51,6 @@ from pytest_dataloader_faults.faults import (
 )
 from pytest_dataloader_faults.faults._workers import InOneWorker
 from pytest_dataloader_faults.injection import Injection, arm
-from pytest_dataloader_faults.outcomes import Delivery
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -87,6 +89,9 @@ class Job:
     needs_workers: bool = False
     reference: bool = False
     asked: Sequence[tuple[Any, ...]] | None = None
+    telling: Telling = field(default_factory=Telling)
+    keep_workers: bool = False
+    """After an error, the next epoch is the same workers'."""
 
 
 def run(job: Job, journal: Journal, stacks: str, supervision: Supervision | None) -> None:
@@ -97,7 +102,9 @@ def run(job: Job, journal: Journal, stacks: str, supervision: Supervision | None
     try:
         loader = build(job.make_dataset, job.options, job.changes or {})
         if job.reference:
-            journal.write(reference=asdict(take_reference(loader, job.seed, job.asked)))
+            journal.write(
+                reference=asdict(take_reference(loader, job.seed, job.asked, job.telling))
+            )
         else:
             _Trial(job, journal, loader, supervision).run(stacks)
     except (InvalidArgumentError, UnusableDatasetError) as error:
@@ -116,6 +123,7 @@ class _Trial:
         self.journal = journal
         self.loader = loader
         self.supervision = supervision
+        self.teller = Teller(job.telling)
         self.footprints = Footprints(job.deadline) if job.footprints else None
         if job.footprints:
             loader.worker_init_fn = CollectEachEpoch(loader.worker_init_fn)
@@ -134,19 +142,26 @@ class _Trial:
             here=True,
             stacks=stacks,
             supervision=self.supervision,
+            samples=bool(self.job.faults),
+            seeded=self.job.telling.seeded,
         )
         preload_forkserver(self.loader)
         with armed as (injection, watch):
             self.journal.write(supervisor=watch.link.pid)
             for epoch in range(1, self.job.epochs + 1):
                 self._phase(f"epoch {epoch}")
-                if not self._pass(epoch, watch.drain) or self._has_seen_enough(epoch, watch.drain):
+                if not self._pass(epoch, watch.drain) and not self.job.keep_workers:
+                    break
+                if self._has_seen_enough(epoch, watch.drain):
                     break
             self._end_persistent_workers()
         self._probe("after")
         self._write_facts(injection)
         if self.job.faults:
             self._phase("recovery")
+            if self.job.telling.seeded:
+                own = self.loader.worker_init_fn
+                self.loader.worker_init_fn = SeedSamples(self.job.seed, own)
             self._pass(None)
             self._end_persistent_workers()
             self._probe("recovery")
@@ -187,6 +202,7 @@ class _Trial:
         does not depend on how quickly the loader ends them.
         """
         seed_everything(self.job.seed + (0 if self.job.same_order else epoch or 0))
+        self.teller.begin()
         iterator = raised = None
         with recorded() as drawn:
             try:
@@ -196,9 +212,11 @@ class _Trial:
                 raised = asdict(raised_by(error))
                 ignore_deaths(iterator)
                 settle()
-        if raised or not self.loader.persistent_workers:
+        lives_on = self.loader.persistent_workers and (
+            not raised or (self.job.keep_workers and are_alive(iterator))
+        )
+        if not lives_on:
             end_workers(iterator)
-        if raised:
             self.loader._iterator = None
         what: dict[str, Any] = {
             "drawn": [plain_indices(each) for each in drawn],
@@ -227,8 +245,8 @@ class _Trial:
         is_map = kind_of(self.loader) == "map"
         for number, batch in enumerate(iterator):
             indices = plain_indices(drawn[number]) if is_map else None
-            delivery = Delivery(indices, rows(batch, indices, self.loader), digest(batch))
-            self.journal.write(epoch=epoch, batch=asdict(delivery))
+            came = delivery(batch, indices, self.loader, self.teller)
+            self.journal.write(epoch=epoch, batch=asdict(came))
 
     def _end_persistent_workers(self) -> None:
         end_workers(self.loader._iterator)

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults.faults import Fault
+
+Leaves: TypeAlias = tuple[tuple[str, str, str], ...]
+"""The parts of a sample: for each its path in it, its type and shape, and a digest."""
+
+
+def leaves_from(data: Any) -> Leaves:
+    """The leaves that JSON made lists of."""
+    return tuple((path, form, digest) for path, form, digest in data)
 
 
 @dataclass(frozen=True)
 class Firing:
     """One occurrence of a fault. *fetch* counts the worker's batches, from 1; 0 is before them.
 
-    *worker* is None for what befell the loader's own process.
+    *worker* is None for what befell the loader's own process. *epoch* counts from 1 over the trial.
+    *sample* is the index that was being made; None if that is not known, or if there were several.
     """
 
     fault: int
@@ -22,6 +31,8 @@ class Firing:
     call: str
     path: str | None
     fetch: int
+    epoch: int | None = None
+    sample: int | None = None
 
 
 @dataclass(frozen=True)
@@ -80,14 +91,17 @@ class Delivery:
 
     Attributes:
         indices: What the sampler asked for; None where there is no telling (iterable datasets).
-        rows: A digest per sample, or None where the batch cannot be split into samples.
+        rows: A digest per sample, or None where the batch cannot be split into samples. Fewer than
+            *indices* where samples are missing.
         digest: Of the whole batch.
+        leaves: What each row is made of, of the first samples of a trial.
 
     """
 
     indices: tuple[Any, ...] | None
     rows: tuple[str, ...] | None
     digest: str
+    leaves: tuple[Leaves, ...] = ()
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Delivery:
@@ -97,6 +111,7 @@ class Delivery:
             None if indices is None else tuple(indices),
             None if rows is None else tuple(rows),
             data["digest"],
+            tuple(map(leaves_from, data.get("leaves", ()))),
         )
 
 

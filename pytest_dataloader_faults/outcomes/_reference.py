@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+
+from pytest_dataloader_faults.outcomes._parts import Leaves, leaves_from
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults.outcomes import Outcome
@@ -18,6 +20,10 @@ class Reference:
         samples: A digest per index (map) or in order (iterable); empty if batches cannot be split.
         batches: A digest per tuple of indices, where samples cannot be told apart in a batch.
         unstable: The index of a sample that was not the same twice, or None.
+        leaves: What the first samples are made of, by the same indices.
+        varied: How many samples had other bytes when they were read a second time.
+        again: How many samples a stream gave when it was iterated once more, where that is fewer.
+        kept: The samples themselves, pickled and in base64, where the author compares them.
 
     """
 
@@ -25,6 +31,10 @@ class Reference:
     samples: tuple[tuple[Any, str], ...]
     batches: tuple[tuple[tuple[Any, ...], str], ...] = ()
     unstable: Any = None
+    leaves: tuple[tuple[Any, Leaves], ...] = ()
+    varied: int = 0
+    again: int | None = None
+    kept: tuple[tuple[Any, str], ...] = field(default=(), repr=False)
 
     def lacks(self, outcome: Outcome) -> list[tuple[Any, ...]]:
         """The batches of *outcome* that this reference does not know; samplers may draw others."""
@@ -39,12 +49,20 @@ class Reference:
 
     def with_more(self, other: Reference) -> Reference:
         """This and what *other* knows."""
-        samples, batches = (*self.samples, *other.samples), (*self.batches, *other.batches)
-        return Reference(self.kind, samples, batches, self.unstable)
+        return replace(
+            self,
+            samples=(*self.samples, *other.samples),
+            batches=(*self.batches, *other.batches),
+            leaves=(*self.leaves, *other.leaves),
+            kept=(*self.kept, *other.kept),
+        )
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Reference:
         """The inverse of ``asdict``."""
         samples = tuple((index, digest) for index, digest in data["samples"])
         batches = tuple((tuple(indices), digest) for indices, digest in data["batches"])
-        return cls(data["kind"], samples, batches, data["unstable"])
+        leaves = tuple((index, leaves_from(parts)) for index, parts in data.get("leaves", ()))
+        kept = tuple((index, pickled) for index, pickled in data.get("kept", ()))
+        built = {"samples": samples, "batches": batches, "leaves": leaves, "kept": kept}
+        return cls(**{**data, **built})

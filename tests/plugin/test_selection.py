@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_dataloader_faults._checks import CHECKS
+
 pytestmark = pytest.mark.usefixtures("engine")
 
 SUITE = """
@@ -35,8 +37,8 @@ def _collected(result) -> list[str]:
 @pytest.mark.parametrize(
     ("expression", "expected"),
     [
-        ("read-error", ["read-error-first", "read-error-later", "read-error-transient"]),
-        ("test_x and truncated", ["truncated-half", "truncated-empty"]),
+        ("read-error", [name for name in CHECKS if name.startswith("read-error-")]),
+        ("test_x and truncated", ["truncated-half", "truncated-empty", "truncated-tail"]),
         ("test_x[open-error]", ["open-error"]),
     ],
 )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+import warnings
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -10,10 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 from torch.utils.data import default_collate
 
+from pytest_dataloader_faults._oracle._rows import difference
 from pytest_dataloader_faults._trial._digest import digest, rows_of, split
+from pytest_dataloader_faults._trial._leaves import leaves
 
 DTYPES = [
     torch.bool,
@@ -183,3 +190,120 @@ def test_a_collated_batch_comes_apart_again(shape, count):
 def test_what_is_no_batch_of_so_many_is_not_split(batch):
     """What does not hold four samples along its first axis throughout is left whole."""
     assert (split(batch, 4), rows_of(batch, 4)) == (None, None)
+
+
+def _at(value):
+    """Each part by its path."""
+    return {leaf.path: leaf for leaf in leaves(value)}
+
+
+def _leads_to_a_part(sample, path):
+    return eval(f"sample{path}", {"sample": sample}) is not None  # noqa: S307  # our own
+
+
+def test_parts_have_paths_as_code_has():
+    """One finds a part of a sample by what the report says."""
+    sample = {"image": torch.zeros(2), "boxes": [Point(1, 2), Box(torch.ones(1), "x")]}
+
+    paths = {path for path in _at(sample) if _at(sample)[path].digest}
+    assert paths == {
+        "['image']",
+        "['boxes'][0].x",
+        "['boxes'][0].y",
+        "['boxes'][1].corner",
+        "['boxes'][1].label",
+    }
+    assert all(_leads_to_a_part(sample, path) for path in paths)
+
+
+def test_short_values_are_told_as_they_are():
+    """A report can say what came in the place of what."""
+    assert _at([7, "label"])["[1]"].digest == "'label'"
+    assert len(_at("x" * 100)[""].digest) == len(digest(None))
+
+
+def test_padding_and_masked_values_are_no_content():
+    """What is between the fields and below the mask is nobody's."""
+    kind = np.dtype({"names": ["a", "b"], "formats": ["u1", "u4"], "offsets": [0, 4]})
+    one, other = (np.frombuffer(bytes([1, rest, rest, rest, 2, 0, 0, 0]), kind) for rest in (0, 9))
+    masked = [np.ma.array([1, below], mask=[False, True]) for below in (2, 3)]
+
+    assert digest(one) == digest(other)
+    assert digest(masked[0]) == digest(masked[1])
+    assert digest(masked[0]) != digest(np.ma.array([1, 2]))
+
+
+class Plain:
+    """An object that knows nothing of fingerprints."""
+
+    def __init__(self, *parts):
+        self.parts = parts
+
+
+def test_copies_in_the_place_of_one_object_are_no_difference():
+    """A sample that came through a queue has several where it had one."""
+    name = "a long enough string to be an object of its own"
+    one = Plain([name], [name])
+    sent = pickle.loads(pickle.dumps(Plain([name], [str(name.encode(), "ascii")])))  # noqa: S301
+
+    assert digest(one) == digest(sent)
+    assert digest(one) != digest(Plain([name], ["other"]))
+
+
+def test_object_that_holds_itself_has_a_fingerprint():
+    """It ends."""
+    loop: list[Any] = [1]
+    loop.append(loop)
+    other: list[Any] = [2]
+    other.append(other)
+
+    assert digest(loop) != digest(other)
+
+
+def test_nested_and_quantized_tensors():
+    """Their parts count, and the scale does."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        nested = [torch.nested.nested_tensor([torch.ones(2), torch.full((3,), x)]) for x in (1, 2)]
+        quantized = [
+            torch.quantize_per_tensor(torch.ones(2), scale, 0, torch.quint8) for scale in (0.1, 0.2)
+        ]
+    assert digest(nested[0]) != digest(nested[1])
+    assert digest(quantized[0]) != digest(quantized[1])
+    assert digest(nested[0]) == digest(nested[0].clone())
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
+SAMPLES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(SAMPLES)
+def test_every_sample_is_equal_to_its_copy(sample):
+    """Also to one that was pickled, as all that comes from a worker was."""
+    assert digest(sample) == digest(copy.deepcopy(sample))
+    assert digest(sample) == digest(pickle.loads(pickle.dumps(sample)))  # noqa: S301  # our own
+
+
+@given(SAMPLES, SAMPLES)
+def test_samples_that_differ_have_other_fingerprints(one, other):
+    """And those that have the same one look the same; NaN is NaN, and -0.0 is not 0.0."""
+    assert (digest(one) == digest(other)) == (repr(one) == repr(other))
+
+
+@given(st.lists(SAMPLES, min_size=1, max_size=4), st.data())
+def test_part_that_was_changed_is_found(sample, data):
+    """The first part that differs is the changed one, or in it."""
+    place = data.draw(st.integers(0, len(sample) - 1))
+    changed = [*sample]
+    changed[place] = Plain(sample[place])
+
+    before, after = ([tuple(leaf) for leaf in leaves(each)] for each in (sample, changed))
+    assert difference(tuple(before), tuple(after)).startswith(f": [{place}]")

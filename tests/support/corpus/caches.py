@@ -1,9 +1,163 @@
-"""Caches and races in the file system: bugs, and twins without them."""
+"""Caches, and races on the file system: bugs, and twins without them."""
 
 from __future__ import annotations
 
-from support.corpus.cases import Case
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
 
-CASES: tuple[Case, ...] = ()
+import h5py
+import numpy as np
+import torch
+
+from pytest_dataloader_faults import Contract
+from support.corpus.cases import Case
+from support.datasets import SIZE, Records
+from support.specimens import AtomicCache, ChainedError
+
+NO_FILE_IS_NEEDED = {
+    "files": "*.npy",
+    "contract": Contract(survives=True),
+    "exclude": ["descriptor-exhaustion", "worker-killed-first", "worker-killed-middle"],
+}
+"""What a cache promises: it may be lost. Workers may not."""
+
+
+class CopiesToScratch(Records):
+    """Copies each file to a fast disk first, under its final name from the first byte on."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.scratch = Path(tempfile.mkdtemp(prefix="scratch-", dir=folder.parent))
+
+    def __getitem__(self, index: int) -> Any:
+        copy = self.scratch / f"{index}.copy"
+        if not copy.exists():
+            with open(self.paths[index], "rb") as source, open(copy, "wb") as target:
+                shutil.copyfileobj(source, target)
+        return torch.from_numpy(np.frombuffer(copy.read_bytes(), np.uint8, count=SIZE).copy())
+
+
+class DecodedCache(Records):
+    """Has its samples decoded in files, and decodes again what is no good there: healthy."""
+
+    unreadable: tuple[type[Exception], ...] = (OSError, EOFError, ValueError)
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.cache = folder.parent / "decoded"
+        self.cache.mkdir(exist_ok=True)
+        for index, path in enumerate(self.paths):
+            np.save(self.cache / f"{index:02}.npy", np.frombuffer(path.read_bytes(), np.uint8))
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return torch.from_numpy(np.load(self.cache / f"{index:02}.npy"))
+        except self.unreadable:
+            return super().__getitem__(index)[0]
+
+
+class RecoversFromEmpty(DecodedCache):
+    """Knows of one way only in which a file can be no good: that there is nothing in it."""
+
+    unreadable = (EOFError,)
+
+
+class WaitsForTheCache(DecodedCache):
+    """Takes a damaged file for one that another worker is writing."""
+
+    def __getitem__(self, index: int) -> Any:
+        while True:
+            try:
+                return torch.from_numpy(np.load(self.cache / f"{index:02}.npy"))
+            except (EOFError, ValueError):
+                continue
+
+
+class BlankIfForbidden(Records):
+    """Has a blank for a file that another user left behind with mode 0600."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)
+        except PermissionError:
+            return torch.zeros(SIZE, dtype=torch.uint8), index
+
+
+class ReadsHdf5(Records):
+    """Opens a file once per process, to read it: healthy."""
+
+    mode = "r"
+    opened: Any = None
+    pid = 0
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.file = folder.parent / "records.h5"
+        if not self.file.exists():
+            with h5py.File(self.file, "w") as store:
+                store["records"] = [list(path.read_bytes()) for path in self.paths]
+
+    def __getitem__(self, index: int) -> Any:
+        if self.pid != os.getpid():
+            self.opened, self.pid = h5py.File(self.file, self.mode), os.getpid()
+        return torch.from_numpy(self.opened["records"][index])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "opened": None, "pid": 0}
+
+
+class LocksHdf5(ReadsHdf5):
+    """Opens it to write, for no reason, so that one worker locks all others out."""
+
+    mode = "a"
+
+
+CASES: tuple[Case, ...] = (
+    Case(
+        "J1",
+        CopiesToScratch,
+        "read-error-first",
+        "poisoned",
+        "a fresh pass over the same dataset object raised ValueError",
+        AtomicCache,
+        options={"files": "*.rec"},
+    ),
+    Case(
+        "J4",
+        RecoversFromEmpty,
+        "truncated-half",
+        "failed_cleanly",
+        "ValueError came",
+        DecodedCache,
+        options=NO_FILE_IS_NEEDED,
+    ),
+    Case(
+        "J5",
+        WaitsForTheCache,
+        "truncated-half",
+        "hung",
+        "neither an error nor an end",
+        DecodedCache,
+        options={"files": "*.npy"},
+        deadline=5,
+    ),
+    Case("J6", BlankIfForbidden, "permission-denied", "corrupted", "wrong content", ChainedError),
+    Case(
+        "J7",
+        LocksHdf5,
+        "workers-agree",
+        "failed_cleanly",
+        "although there was no fault",
+        ReadsHdf5,
+    ),
+)
 BEHAVIOURS: dict[str, str] = {}
-EXCUSED: dict[str, str] = {}
+EXCUSED: dict[str, str] = {
+    "J2": "two workers have to look for the same file within the microseconds before one of them"
+    " makes it; the faults slow reads down and not writes, so a run shows it only by chance",
+    "J3": "the window between exists() and mkdir() is a few microseconds wide, no read is in it"
+    " that could be delayed, and a run shows it only by chance",
+}

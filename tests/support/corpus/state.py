@@ -2,8 +2,118 @@
 
 from __future__ import annotations
 
-from support.corpus.cases import Case
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
-CASES: tuple[Case, ...] = ()
-BEHAVIOURS: dict[str, str] = {}
-EXCUSED: dict[str, str] = {}
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from pytest_dataloader_faults import Contract
+from support.corpus.cases import Case
+from support.datasets import COUNT, Records, RecordStream
+
+RANDOM = {"contract": Contract(deterministic=False)}
+
+
+class Noisy(Records):
+    """Adds noise, of generators that torch seeds anew in each worker and epoch: healthy."""
+
+    def __getitem__(self, index: int) -> Any:
+        data, index = super().__getitem__(index)
+        noise = np.random.normal() + random.random()  # noqa: NPY002  # of old, as many still do
+        return data + torch.randn(data.shape) + noise, index
+
+
+class GeneratorOnSelf(Records):
+    """Keeps a generator of its own, which each worker has a copy of."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.random = np.random.default_rng(0)
+
+    def __getitem__(self, index: int) -> Any:
+        data, index = super().__getitem__(index)
+        return data + self.random.normal(size=data.shape).astype(np.float32), index
+
+
+class TorchGeneratorOnSelf(Records):
+    """The same with torch's."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.random = torch.Generator().manual_seed(0)
+
+    def __getitem__(self, index: int) -> Any:
+        data, index = super().__getitem__(index)
+        return data + torch.randn(data.shape, generator=self.random), index
+
+
+class GeneratorPerWorker(Records):
+    """Makes its generator where it is used, of the seed that torch gives each worker: healthy."""
+
+    seed: int | None = None
+
+    def __getitem__(self, index: int) -> Any:
+        if self.seed != torch.initial_seed():
+            self.seed = torch.initial_seed()
+            self.random = np.random.default_rng(self.seed)
+        data, index = super().__getitem__(index)
+        return data + self.random.normal(size=data.shape).astype(np.float32), index
+
+
+class Resumable(IterableDataset[Any]):
+    """Goes on where it was, also when it has been at the end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.records = Records(folder)
+        self.position = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        first, step = (info.id, info.num_workers) if info else (0, 1)
+        while first + self.position * step < COUNT:
+            yield self.records[first + self.position * step]
+            self.position += 1
+
+
+CASES: tuple[Case, ...] = (
+    Case(
+        "I2",
+        GeneratorOnSelf,
+        "two-epochs",
+        "corrupted",
+        "bit by bit, those of epoch 1",
+        GeneratorPerWorker,
+        options=RANDOM,
+    ),
+    Case(
+        "I2",
+        TorchGeneratorOnSelf,
+        "two-epochs",
+        "corrupted",
+        "bit by bit, those of epoch 1",
+        Noisy,
+        options=RANDOM,
+    ),
+    Case(
+        "I5",
+        Resumable,
+        "persistent-workers",
+        "corrupted",
+        "16 of 16 samples never came in epoch 2",
+        RecordStream,
+    ),
+)
+BEHAVIOURS: dict[str, str] = {
+    "I1": "torch seeds NumPy's global generator in each worker and epoch, so it repeats nothing"
+    " (corpus/test_streams_and_state.py::test_global_generators_repeat_nothing)",
+    "I4": "a cache in a worker ends with it: no sample is wrong, and the facts tell that files are"
+    " opened again (corpus/test_streams_and_state.py::test_cache_of_a_worker_ends_with_it)",
+}
+EXCUSED: dict[str, str] = {
+    "I3": "the author's own loop sets an attribute between two epochs; the harness drives the loop,"
+    " and knows of no attribute to set and of no sample that would have to change by it",
+}

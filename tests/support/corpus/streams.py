@@ -2,8 +2,211 @@
 
 from __future__ import annotations
 
-from support.corpus.cases import Case
+import logging
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
-CASES: tuple[Case, ...] = ()
-BEHAVIOURS: dict[str, str] = {}
+import torch
+from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
+
+from support.corpus.cases import Case
+from support.datasets import COUNT, Records, RecordStream
+from support.specimens import FirstOrNothing, StopsTheEpoch, Unsharded
+
+
+class GoesOnAfterTheError(RecordStream):
+    """Catches what its generator raises, and asks it for more: but it has come to its end."""
+
+    def __iter__(self) -> Iterator[Any]:
+        samples = super().__iter__()
+        while True:
+            try:
+                yield next(samples)
+            except StopIteration:
+                return
+            except OSError as error:
+                logging.getLogger(__name__).warning("skipped: %r", error)
+
+
+class ZerosForDamaged(Records):
+    """Gives zeros where there is no content."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)
+        except ValueError:
+            return torch.zeros(64, dtype=torch.uint8), index
+
+
+def collate_that_stops(folder: Path) -> DataLoader[Any]:
+    """A bare ``next`` in ``collate_fn``, which finds nothing in an empty batch."""
+
+    def collate(samples: list[Any]) -> Any:
+        shape = next(data.shape for data, _ in samples if data.any())
+        return default_collate([(data.reshape(shape), index) for data, index in samples])
+
+    return DataLoader(ZerosForDamaged(folder), batch_size=4, num_workers=2, collate_fn=collate)
+
+
+def collate_with_an_answer(folder: Path) -> DataLoader[Any]:
+    """The same for samples that are never empty: healthy."""
+    return DataLoader(Records(folder), batch_size=4, num_workers=2)
+
+
+class Shards(IterableDataset[Any]):
+    """Reads tar archives, each of them by one worker: healthy with any number of workers."""
+
+    def __init__(self, folder: Path, count: int = 2) -> None:
+        self.paths = sorted(folder.iterdir())
+        self.shards = []
+        for number in range(count):
+            shard = folder.parent / f"shard-{number}.tar"
+            with tarfile.open(shard, "w") as archive:
+                for path in self.paths[number::count]:
+                    archive.add(path, path.name)
+            self.shards.append((shard, len(self.paths[number::count])))
+
+    def _own(self) -> list[tuple[Path, int]]:
+        info = get_worker_info()
+        return self.shards[info.id :: info.num_workers] if info else self.shards
+
+    def __iter__(self) -> Iterator[Any]:
+        for shard, count in self._own():
+            found = list(self._members(shard))
+            if len(found) != count:
+                message = f"{shard}: {len(found)} members, expected {count}: it is truncated"
+                raise ValueError(message)
+            yield from found
+
+    def _members(self, shard: Path) -> Iterator[torch.Tensor]:
+        with tarfile.open(shard) as archive:
+            for member in archive:
+                file = archive.extractfile(member)
+                assert file is not None
+                yield torch.tensor(list(file.read()), dtype=torch.uint8)
+
+
+class OneShardForTwo(Shards):
+    """Has fewer shards than workers, and calls that an error in the one that goes empty."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, count=1)
+
+    def _own(self) -> list[tuple[Path, int]]:
+        if own := super()._own():
+            return own
+        message = "no samples found; perhaps you have fewer shards than workers"
+        raise ValueError(message)
+
+
+def drops_per_worker(folder: Path) -> DataLoader[Any]:
+    """``drop_last`` drops the last batch of each worker, not of the epoch."""
+    return DataLoader(RecordStream(folder), batch_size=3, num_workers=2, drop_last=True)
+
+
+def drops_nothing(folder: Path) -> DataLoader[Any]:
+    """Keeps them: healthy."""
+    return DataLoader(RecordStream(folder), batch_size=3, num_workers=2)
+
+
+class WrongLength(RecordStream):
+    """Says what each worker gives, and not what all give."""
+
+    def __len__(self) -> int:
+        return COUNT // 2
+
+
+class IteratorOnSelf(IterableDataset[Any]):
+    """Keeps one iterator for good."""
+
+    def __init__(self, folder: Path) -> None:
+        records = Records(folder)
+        self.samples = (records[index] for index in range(COUNT))
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        for place, sample in enumerate(self.samples):
+            if info is None or place % info.num_workers == info.id:
+                yield sample
+
+
+def spent_sampler(folder: Path) -> DataLoader[Any]:
+    """Its batches come from an iterator, which one epoch uses up."""
+    batches = iter([[0, 1, 2, 3], [4, 5, 6, 7]])
+    return DataLoader(Records(folder), batch_sampler=batches, num_workers=2)  # type: ignore[arg-type]
+
+
+class WarnsAndContinues(Shards):
+    """Takes a damaged archive for one that ends there, and goes on with the next."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for shard, _ in self._own():
+            try:
+                yield from self._members(shard)
+            except tarfile.ReadError as error:
+                logging.getLogger(__name__).warning("ignored: %r", error)
+
+
+class FewerThanAsked(Records):
+    """Leaves out of a batch what it has seen in it before, so to say."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices if index % 5]
+
+
+CASES: tuple[Case, ...] = (
+    Case("H1", Unsharded, "workers-agree", "corrupted", "more often", RecordStream),
+    Case(
+        "H2",
+        GoesOnAfterTheError,
+        "read-error-transient",
+        "corrupted",
+        "samples never came",
+        RecordStream,
+    ),
+    Case("H3", StopsTheEpoch, "truncated-empty", "corrupted", "never came", FirstOrNothing),
+    Case(
+        "H3",
+        collate_that_stops,
+        "truncated-empty",
+        "corrupted",
+        "never came",
+        collate_with_an_answer,
+    ),
+    Case(
+        "H4",
+        OneShardForTwo,
+        "workers-agree",
+        "failed_cleanly",
+        "although there was no fault",
+        Shards,
+    ),
+    Case(
+        "H5",
+        drops_per_worker,
+        "workers-agree",
+        "corrupted",
+        "4 of 16 samples never came",
+        drops_nothing,
+    ),
+    Case("H7", IteratorOnSelf, "two-epochs", "corrupted", "0 of its 16 samples", RecordStream),
+    Case(
+        "H7",
+        IteratorOnSelf,
+        "persistent-workers",
+        "corrupted",
+        "16 of 16 samples never came in epoch 2",
+        RecordStream,
+    ),
+    Case("H7", spent_sampler, "two-epochs", "corrupted", "drew no index"),
+    Case("H8", WarnsAndContinues, "truncated-half", "corrupted", "never came", Shards),
+    Case("H9", FewerThanAsked, "workers-agree", "corrupted", "does not hold the samples"),
+)
+BEHAVIOURS: dict[str, str] = {
+    "H6": "torch warns of a stream that is longer than it says, and gives all of it, so nothing is"
+    " lost in its loader; whoever counts batches by len() stops early"
+    " (corpus/test_behaviours.py::test_wrong_length_loses_nothing)",
+}
 EXCUSED: dict[str, str] = {}

@@ -2,8 +2,297 @@
 
 from __future__ import annotations
 
-from support.corpus.cases import Case
+import logging
+import random
+from pathlib import Path
+from typing import Any
 
-CASES: tuple[Case, ...] = ()
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, default_collate
+
+from pytest_dataloader_faults import Contract
+from support.corpus.cases import Case
+from support.datasets import SIZE, Records
+from support.specimens import BoundedRetry, ChainedError, Packed
+
+SKIPS = {"contract": Contract(may_skip=True)}
+
+
+class NextOnError(Records):
+    """Tries the next one instead, and the next, as long as it takes."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)
+        except OSError:
+            return self[(index + 1) % len(self)]
+
+
+class RandomOnError(Records):
+    """Takes another at random until one can be read."""
+
+    def __getitem__(self, index: int) -> Any:
+        while True:
+            try:
+                return super().__getitem__(index)
+            except OSError:
+                index = random.randint(0, len(self) - 1)
+
+
+class RetriesAndFallsThrough(Records):
+    """Has nothing to return after the last try."""
+
+    def __getitem__(self, index: int) -> Any:
+        for _ in range(3):
+            try:
+                sample = super().__getitem__(index)
+                break
+            except OSError as error:
+                logging.getLogger(__name__).warning("cannot read %s: %r", index, error)
+        return sample
+
+
+class LabelOfAnother(Records):
+    """Takes another picture where one cannot be read, and keeps the label."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            image, _ = super().__getitem__(index)
+        except OSError:
+            image, _ = super().__getitem__((index + 1) % len(self))
+        return {"image": image, "label": index % 10}
+
+
+class OwnLabel(Records):
+    """The same without another picture: healthy."""
+
+    def __getitem__(self, index: int) -> Any:
+        image, _ = super().__getitem__(index)
+        return {"image": image, "label": index % 10}
+
+
+class NoneOnError(Records):
+    """Gives None for what cannot be read: healthy only with a loader that leaves it out."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)
+        except (OSError, ValueError):
+            return None
+
+
+def without_nones(samples: list[Any]) -> Any:
+    """What is there, collated; None if nothing is."""
+    samples = [sample for sample in samples if sample is not None]
+    return default_collate(samples) if samples else None
+
+
+def nones_filtered(folder: Path) -> DataLoader[Any]:
+    """Leaves the unreadable out in ``collate_fn``, which nobody is told."""
+    return DataLoader(NoneOnError(folder), batch_size=4, num_workers=2, collate_fn=without_nones)
+
+
+def nones_filtered_unless_all(folder: Path) -> DataLoader[Any]:
+    """The same, with a ``collate_fn`` that cannot make a batch of nothing."""
+
+    def collate(samples: list[Any]) -> Any:
+        return default_collate([sample for sample in samples if sample is not None])
+
+    return DataLoader(NoneOnError(folder), batch_size=4, num_workers=2, collate_fn=collate)
+
+
+class FirstGoodOnError(Records):
+    """Gives a copy of the last good sample for one it cannot read."""
+
+    good: Any = None
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            self.good = super().__getitem__(index)
+        except (OSError, ValueError):
+            if self.good is None:
+                return torch.zeros(SIZE, dtype=torch.uint8), -1
+        return self.good
+
+
+class BareExcept(Records):
+    """Swallows everything, Ctrl-C and sys.exit() too."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)
+        except:  # noqa: E722  # that is the bug
+            return torch.zeros(SIZE, dtype=torch.uint8), index
+
+
+class ExceptOverSharedHandle(Packed):
+    """Takes what a shared file offset does to its records for bad records, and leaves them out."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.handle = open(self.pack, "rb", buffering=0)
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            self.handle.seek(index * SIZE)
+            record = np.frombuffer(self.handle.read(SIZE), np.uint8)
+            if record[0] != index:
+                message = f"record {index} is damaged"
+                raise ValueError(message)
+            return torch.from_numpy(record.copy())
+        except ValueError:
+            return torch.zeros(SIZE, dtype=torch.uint8)
+
+
+class Skips(Records):
+    """Notes what it cannot read in a file beside the data, and never tries it again."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.bad = folder.parent / "bad.txt"
+        self.bad.write_text("", encoding="ascii")
+
+    def __getitem__(self, index: int) -> Any:
+        if str(index) in self.bad.read_text(encoding="ascii").split():
+            return None
+        try:
+            return super().__getitem__(index)
+        except OSError:
+            with self.bad.open("a", encoding="ascii") as bad:
+                bad.write(f"{index}\n")
+            return None
+
+
+class SkipsInMemory(Records):
+    """The same, with a list in memory."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.bad: set[int] = set()
+
+    def __getitem__(self, index: int) -> Any:
+        if index in self.bad:
+            return None
+        try:
+            return super().__getitem__(index)
+        except OSError:
+            self.bad.add(index)
+            return None
+
+
+class RaisesAgain(Records):
+    """Remembers the error of a file, and raises it without another look."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.errors: dict[int, OSError] = {}
+
+    def __getitem__(self, index: int) -> Any:
+        if index in self.errors:
+            raise self.errors[index]
+        try:
+            return super().__getitem__(index)
+        except OSError as error:
+            self.errors[index] = error
+            raise
+
+
+class SkipsTooMany(Records):
+    """Leaves the neighbour of what it cannot read out as well."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        found, after_error = [], False
+        for index in indices:
+            try:
+                sample = super().__getitem__(index)
+            except OSError:
+                after_error = True
+                continue
+            if not after_error:
+                found.append(sample)
+            after_error = False
+        return found
+
+
+def _filtered(dataset: Any) -> DataLoader[Any]:
+    return DataLoader(dataset, batch_size=4, num_workers=2, collate_fn=without_nones)
+
+
+def skip_list_on_disk(folder: Path) -> DataLoader[Any]:
+    """A transient error is for ever."""
+    return _filtered(Skips(folder))
+
+
+def skip_list_in_memory(folder: Path) -> DataLoader[Any]:
+    """A transient error is for as long as the worker lives."""
+    return _filtered(SkipsInMemory(folder))
+
+
+def skips_the_unreadable(folder: Path) -> DataLoader[Any]:
+    """Each time anew: healthy, where that is the contract."""
+    return _filtered(NoneOnError(folder))
+
+
+CASES: tuple[Case, ...] = (
+    Case("G1", NextOnError, "read-error-transient", "corrupted", "holds the content", BoundedRetry),
+    Case(
+        "G2",
+        RandomOnError,
+        "read-error-first",
+        "hung",
+        "neither an error nor an end",
+        BoundedRetry,
+        deadline=5,
+    ),
+    Case(
+        "G3",
+        RetriesAndFallsThrough,
+        "read-error-first",
+        "failed_unclearly",
+        "UnboundLocalError hides",
+        BoundedRetry,
+    ),
+    Case(
+        "G4",
+        LabelOfAnother,
+        "read-error-transient",
+        "corrupted",
+        "wrong content: ['image'] (torch.Tensor torch.uint8 (1, 64)) differs",
+        OwnLabel,
+    ),
+    Case("G5", nones_filtered, "read-error-transient", "corrupted", "does not hold the samples"),
+    Case(
+        "G5",
+        nones_filtered_unless_all,
+        "read-error-first",
+        "failed_unclearly",
+        "IndexError hides",
+        skips_the_unreadable,
+        options=SKIPS,
+    ),
+    Case("G6", FirstGoodOnError, "read-error-first", "corrupted", "wrong content", ChainedError),
+    Case("G7", BareExcept, "read-error-first", "corrupted", "wrong content", ChainedError),
+    Case("G8", ExceptOverSharedHandle, "workers-agree", "corrupted", "wrong content", Packed),
+    Case(
+        "G9",
+        skip_list_on_disk,
+        "read-error-transient",
+        "poisoned",
+        "does not hold the samples",
+        skips_the_unreadable,
+        options={**SKIPS, "files": "*.rec"},
+    ),
+    Case(
+        "G9",
+        skip_list_in_memory,
+        "read-error-next-epoch",
+        "corrupted",
+        "in epoch 2",
+        skips_the_unreadable,
+        options=SKIPS,
+    ),
+    Case("G9", RaisesAgain, "read-error-next-epoch", "poisoned", "the same workers raised"),
+)
 BEHAVIOURS: dict[str, str] = {}
 EXCUSED: dict[str, str] = {}

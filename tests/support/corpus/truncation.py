@@ -1,9 +1,147 @@
-"""Truncated input that is taken for whole: bugs, and twins without them."""
+"""Truncated or damaged input that is taken without an error: bugs, and twins without them."""
 
 from __future__ import annotations
 
-from support.corpus.cases import Case
+import csv
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
-CASES: tuple[Case, ...] = ()
+import cv2
+import numpy as np
+import torch
+from PIL import Image, ImageFile
+from torch.utils.data import IterableDataset, get_worker_info
+
+from pytest_dataloader_faults import Contract
+from support.corpus.cases import Case
+from support.corpus.streams import Shards
+from support.datasets import COUNT, SIZE, Records
+
+PROMISES = {"contract": Contract(detects_corruption=True)}
+
+
+class EndsWithTheArchive(Shards):
+    """Takes the end of the archive for the end of the samples."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for shard, _ in self._own():
+            yield from self._members(shard)
+
+
+class FromFile(Records):
+    """As many values as there are."""
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.from_numpy(np.fromfile(self.paths[index], np.uint8))
+
+
+class FromFileCounted(Records):
+    """As many values as there have to be: healthy."""
+
+    def __getitem__(self, index: int) -> Any:
+        data = self.paths[index].read_bytes()
+        return torch.from_numpy(np.frombuffer(data, np.uint8, count=SIZE).copy())
+
+
+class Rows(IterableDataset[Any]):
+    """The rows of a table, each by one worker."""
+
+    def __init__(self, folder: Path) -> None:
+        self.table = folder.parent / "table.csv"
+        with open(self.table, "w", newline="", encoding="ascii") as file:
+            csv.writer(file).writerows([number, number**2] for number in range(COUNT))
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        first, step = (info.id, info.num_workers) if info else (0, 1)
+        for place, row in enumerate(self._rows()):
+            if place % step == first:
+                yield torch.tensor([int(value) for value in row])
+
+    def _rows(self) -> Iterator[list[str]]:
+        with open(self.table, newline="", encoding="ascii") as file:
+            yield from csv.reader(file)
+
+
+class CountedRows(Rows):
+    """Knows how many there are: healthy."""
+
+    def _rows(self) -> Iterator[list[str]]:
+        rows = list(super()._rows())
+        if len(rows) != COUNT:
+            message = f"{self.table}: {len(rows)} rows, expected {COUNT}"
+            raise ValueError(message)
+        yield from rows
+
+
+class Pictures(Records):
+    """JPEGs, read by Pillow: healthy."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.pictures = folder.parent / "pictures"
+        self.pictures.mkdir(exist_ok=True)
+        noise = np.random.default_rng(0)
+        for index in range(COUNT):
+            pixels = noise.integers(0, 256, (32, 32, 3), np.uint8)
+            Image.fromarray(pixels).save(self._path(index), quality=95)
+        Image.preinit()
+
+    def _path(self, index: int) -> Path:
+        return self.pictures / f"{index:02}.jpg"
+
+    def __getitem__(self, index: int) -> Any:
+        with Image.open(self._path(index)) as picture:
+            return torch.from_numpy(np.array(picture))
+
+
+class LoadsTruncatedPictures(Pictures):
+    """Has switched the error off."""
+
+    def __getitem__(self, index: int) -> Any:
+        ImageFile.LOAD_TRUNCATED_IMAGES = True
+        return super().__getitem__(index)
+
+
+class BlackIfNone(Pictures):
+    """Has a black picture for what ``imread`` has None for."""
+
+    def __getitem__(self, index: int) -> Any:
+        picture = cv2.imread(str(self._path(index)))
+        return torch.from_numpy(np.zeros((32, 32, 3), np.uint8) if picture is None else picture)
+
+
+class Checked(Records):
+    """Has a checksum of each record, and looks at it: healthy."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.sums = [zlib.crc32(path.read_bytes()) for path in self.paths]
+
+    def __getitem__(self, index: int) -> Any:
+        data = self.paths[index].read_bytes()
+        if zlib.crc32(data) != self.sums[index]:
+            message = f"{self.paths[index]}: wrong checksum"
+            raise ValueError(message)
+        return torch.tensor(list(data), dtype=torch.uint8)
+
+
+CASES: tuple[Case, ...] = (
+    Case("M1", EndsWithTheArchive, "truncated-tail", "corrupted", "never came", Shards),
+    Case(
+        "M2",
+        FromFile,
+        "truncated-half",
+        "corrupted",
+        "wrong content: it is torch.Tensor torch.uint8 (1, 32) instead of",
+        FromFileCounted,
+    ),
+    Case("M3", Rows, "truncated-tail", "corrupted", "never came", CountedRows),
+    Case("M4", LoadsTruncatedPictures, "truncated-half", "corrupted", "wrong content", Pictures),
+    Case("M5", BlackIfNone, "open-error", "corrupted", "wrong content", Pictures),
+    Case("M2", Records, "corrupted-file", "corrupted", "wrong content", Checked, options=PROMISES),
+)
 BEHAVIOURS: dict[str, str] = {}
 EXCUSED: dict[str, str] = {}

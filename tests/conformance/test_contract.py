@@ -1,0 +1,350 @@
+"""What a contract asks for and what it allows, in real trials."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from pytest_dataloader_faults import Contract, check_dataset, run_trial
+from pytest_dataloader_faults._trial import take_reference
+from pytest_dataloader_faults.exceptions import (
+    CheckFailedError,
+    InvalidArgumentError,
+    UnusableDatasetError,
+)
+from pytest_dataloader_faults.faults import ReadError
+from support.corpus.state import Noisy
+from support.corpus.swallowing import NoneOnError, SkipsTooMany, without_nones
+from support.corpus.truncation import Checked
+from support.datasets import COUNT, Records, RecordStream, joined
+from support.specimens import SharedHandle, ZerosOnError
+
+SKIPS = Contract(may_skip=True)
+RANDOM = Contract(deterministic=False)
+
+
+def _ask(make, check, contract, **options):
+    (result,) = check_dataset(make, only=check, contract=contract, on_fail=None, **options)
+    return result
+
+
+def _filtered(dataset):
+    return DataLoader(dataset, batch_size=4, num_workers=2, collate_fn=without_nones)
+
+
+@pytest.mark.parametrize("check", ["read-error-first", "read-error-transient", "truncated-half"])
+@pytest.mark.parametrize("engine", ["kernel", "python"])
+def test_samples_that_a_fault_hit_may_be_skipped(check, engine, records):
+    """The loss is counted; without the contract it is a crime."""
+    allowed, strict = (
+        _ask(lambda: _filtered(NoneOnError(records)), check, contract, engine=engine)
+        for contract in (SKIPS, Contract())
+    )
+
+    assert (allowed.verdict, allowed.passed) == ("survived", True), allowed.explanation
+    lost = 2 if check == "read-error-transient" else COUNT
+    assert f"{lost} samples that faults hit are missing" in allowed.explanation
+    assert (strict.verdict, strict.passed) == ("corrupted", False)
+
+
+class SkipsTheNext(Records):
+    """Leaves out the sample after the one that it could not read."""
+
+    broken = False
+
+    def __getitem__(self, index: int) -> Any:
+        if self.broken:
+            self.broken = False
+            return None
+        try:
+            return super().__getitem__(index)
+        except OSError:
+            self.broken = True
+            return super().__getitem__(index)
+
+
+def test_sample_that_no_fault_hit_may_not_be_skipped(records):
+    """It was read again, and the next one left out in its place."""
+    result = _ask(lambda: _filtered(SkipsTheNext(records)), "read-error-transient", SKIPS)
+
+    assert (result.verdict, result.passed) == ("corrupted", False)
+    assert "are missing" in result.explanation.splitlines()[0]
+
+
+def test_replaced_sample_is_no_skipped_one(records):
+    """Who may skip may not give zeros."""
+    assert _ask(lambda: ZerosOnError(records), "read-error-first", SKIPS).verdict == "corrupted"
+
+
+class SkippingStream(RecordStream):
+    """Leaves out what it cannot read; with *more*, the rest of its shard too."""
+
+    more = False
+
+    def __iter__(self) -> Any:
+        for sample in self._tried():
+            if sample is not None:
+                yield sample
+            elif self.more:
+                return
+
+    def _tried(self) -> Any:
+        reader = iter(super().__iter__().gi_frame.f_locals[".0"])
+        for index in reader:
+            try:
+                yield self.records[index]
+            except OSError:
+                yield None
+
+
+class EndsAtAnError(SkippingStream):
+    """Gives up."""
+
+    more = True
+
+
+def test_stream_may_skip_as_many_as_were_hit(records):
+    """Of a stream only the number is known."""
+    skips, ends = (
+        _ask(lambda kind=kind: kind(records), "read-error-transient", SKIPS)
+        for kind in (SkippingStream, EndsAtAnError)
+    )
+
+    assert (skips.verdict, skips.passed) == ("survived", True), skips.explanation
+    assert "2 samples that faults hit are missing" in skips.explanation
+    assert ends.verdict == "corrupted"
+    assert "faults hit only 2" in ends.explanation
+
+
+def test_samples_made_together_cannot_be_told_apart(records):
+    """Whose read failed in ``__getitems__`` is not known, so any may be missing of that epoch."""
+    result = _ask(lambda: _filtered(SkipsTooMany(records)), "read-error-transient", SKIPS)
+
+    firings = [one for each in result.outcome.faults for one in each.firings]
+    assert {None} == {one.sample for one in firings}
+    assert result.passed
+
+
+def test_loss_cannot_be_told_from_batches_that_do_not_come_apart(records):
+    """That is refused, with the reason."""
+    loader = {"num_workers": 2, "batch_size": 4, "collate_fn": joined}
+    with pytest.raises(InvalidArgumentError, match=r"may_skip=True\): the batches cannot be taken"):
+        _ask(lambda: Records(records), "read-error-first", SKIPS, loader=loader)
+
+
+def test_damage_is_blamed_on_who_promised_to_notice_it(records):
+    """Without the promise nobody can say that a byte on the disk is wrong."""
+    promises = Contract(detects_corruption=True)
+    found = [
+        _ask(lambda kind=kind: kind(records), "corrupted-file", contract)
+        for kind, contract in ((Records, Contract()), (Records, promises), (Checked, promises))
+    ]
+
+    assert [each.verdict for each in found] == ["survived", "corrupted", "failed_cleanly"]
+    assert "does not promise that this is noticed" in found[0].explanation
+    assert [each.passed for each in found] == [True, False, True]
+
+
+def test_global_generators_are_seeded_by_the_sample(records):
+    """So its bytes can be compared, and zeros are no accident."""
+    results = [
+        _ask(lambda: Noisy(records), check, RANDOM)
+        for check in ("workers-agree", "two-epochs", "persistent-workers", "read-error-first")
+    ]
+
+    verdicts = [each.verdict for each in results]
+    assert verdicts == ["survived", "survived", "survived", "failed_cleanly"]
+    (control,) = results[0].outcome.passes
+    assert len({row for each in control.delivered for row in each.rows}) == COUNT
+
+
+class NoisyZeros(Noisy):
+    """Gives noise for what it cannot read."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)
+        except OSError:
+            return torch.randn(64), index
+
+
+def test_seeded_sample_that_is_replaced_is_found(records):
+    """Noise in the place of a picture with noise."""
+    assert _ask(lambda: NoisyZeros(records), "read-error-first", RANDOM).verdict == "corrupted"
+
+
+class OwnNoise(Records):
+    """Has a generator that no seed of the harness reaches; *short*: half of it under a fault."""
+
+    short = False
+
+    def __init__(self, folder: Any) -> None:
+        super().__init__(folder)
+        self.random = random.SystemRandom()
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            data = super().__getitem__(index)[0]
+        except OSError:
+            if not self.short:
+                raise
+            data = torch.zeros(32)
+        return data + self.random.random()
+
+
+class ShortNoise(OwnNoise):
+    """Gives half a sample for what it cannot read."""
+
+    short = True
+
+
+@pytest.mark.parametrize(
+    ("dataset", "verdict"), [(OwnNoise, "failed_cleanly"), (ShortNoise, "corrupted")]
+)
+def test_what_stays_random_is_compared_by_its_shapes(dataset, verdict, records):
+    """Bytes of no two readings are the same."""
+    result = _ask(lambda: dataset(records), "read-error-first", RANDOM)
+
+    assert verdict == result.verdict
+    if verdict == "corrupted":
+        assert "(1, 32) instead of torch.Tensor torch.float32 (1, 64)" in result.explanation
+
+
+def test_shared_handle_is_found_where_samples_are_random(records):
+    """What one worker gives and two do not is no matter of random numbers."""
+    assert _ask(lambda: SharedHandle(records), "workers-agree", RANDOM).verdict == "corrupted"
+
+
+class RandomShape(Records):
+    """Cuts out a part of random size."""
+
+    def __getitem__(self, index: int) -> Any:
+        return super().__getitem__(index)[0][: np.random.default_rng().integers(8, 64)]
+
+
+def test_shapes_that_are_random_are_refused(records):
+    """Then there is nothing left to compare."""
+    with pytest.raises(UnusableDatasetError, match="did not have the same types and shapes"):
+        _ask(lambda: RandomShape(records), "workers-agree", RANDOM, loader={"batch_size": 1})
+
+
+class Jittered(Records):
+    """Has the least noise in its samples."""
+
+    def __getitem__(self, index: int) -> Any:
+        data, index = super().__getitem__(index)
+        return {"data": data + random.SystemRandom().random() / 1000, "index": index}
+
+
+class JitteredStream(RecordStream):
+    """The same as a stream."""
+
+    def __init__(self, folder: Any) -> None:
+        self.records = Jittered(folder)
+
+
+class JitteredZeros(Jittered):
+    """Gives zeros for what it cannot read."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)
+        except OSError:
+            return {"data": torch.zeros(64), "index": index}
+
+
+def close(a: Any, b: Any) -> bool:
+    """The author's own idea of what is the same."""
+    return bool(torch.allclose(a["data"], b["data"], atol=0.01)) and bool(a["index"] == b["index"])
+
+
+@pytest.mark.parametrize(
+    ("dataset", "verdict"),
+    [
+        (Jittered, "failed_cleanly"),
+        (JitteredStream, "failed_cleanly"),
+        (JitteredZeros, "corrupted"),
+    ],
+)
+def test_author_says_which_samples_are_the_same(dataset, verdict, records):
+    """In place of their bytes, in the trial itself: nothing has to be pickled but samples."""
+    contract = Contract(compare=close)
+    agrees, fails = (
+        _ask(lambda: dataset(records), check, contract)
+        for check in ("workers-agree", "read-error-first")
+    )
+
+    assert (agrees.verdict, fails.verdict) == ("survived", verdict), fails.explanation
+
+
+@pytest.mark.parametrize(
+    ("compare", "message"),
+    [(lambda _a, _b: False, "a sample differs from itself"), (lambda a, _b: a["x"], "failed on")],
+)
+def test_comparison_that_cannot_be_right_is_refused(compare, message, records):
+    """Before any fault: it must work on a sample and itself."""
+    with pytest.raises(UnusableDatasetError, match=message):
+        _ask(lambda: Jittered(records), "workers-agree", Contract(compare=compare))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"may_skip": "yes"}, {"survives": 1}, {"compare": 3}, {"deterministic": None}],
+    ids=repr,
+)
+def test_impossible_contract_is_refused(wrong, records):
+    """The value is shown, and what is allowed."""
+    ((name, value),) = wrong.items()
+    with pytest.raises(InvalidArgumentError, match=f"{name}={value!r}.*must be a Contract, such"):
+        _ask(lambda: Records(records), "workers-agree", Contract(**wrong))
+
+
+@pytest.mark.parametrize(
+    ("contract", "code"),
+    [
+        (Contract(), "Contract()"),
+        (
+            Contract(survives=True, deterministic=False),
+            "Contract(survives=True, deterministic=False)",
+        ),
+        (Contract(compare=close), "Contract(compare=close)"),
+    ],
+)
+def test_contract_is_shown_as_code(contract, code):
+    """What is as always is left out, and a function goes by its name."""
+    assert repr(contract) == code
+    assert eval(code, {"Contract": Contract, "close": close}) == contract  # noqa: S307  # our own
+
+
+def test_line_that_repeats_a_check_has_the_contract(records):
+    """It finds the same when it is run."""
+    contract = Contract(may_skip=True, compare=close)
+    result = _ask(lambda: JitteredZeros(records), "read-error-first", contract)
+    line = result.explanation.splitlines()[-1].partition("reproduce: ")[2]
+
+    assert "contract=Contract(may_skip=True, compare=close)" in line
+    names = {"check_dataset": check_dataset, "make_dataset": lambda: JitteredZeros(records)}
+    with pytest.raises(CheckFailedError, match="corrupted"):
+        eval(line, {**names, "Contract": Contract, "close": close})  # noqa: S307  # our own
+
+
+def test_firings_tell_their_sample_and_epoch(records):
+    """Of a map-style dataset the index that was asked for; epochs count over the trial."""
+    outcome = run_trial(
+        lambda: Records(records),
+        ReadError("*/0[59].rec", times=1),
+        loader={"num_workers": 2, "batch_size": 4},
+    )
+
+    firings = [one for each in outcome.faults for one in each.firings]
+    assert {(one.sample, one.epoch, one.path[-6:]) for one in firings} <= {
+        (5, 1, "05.rec"),
+        (9, 1, "09.rec"),
+    }
+    assert firings
+    assert outcome.judge(take_reference(lambda: Records(records))).verdict == "failed_cleanly"
