@@ -182,6 +182,9 @@ class _Nobody:
     def end(self, *, ended: bool) -> None:
         pass
 
+    def idle(self) -> None:
+        pass
+
 
 class _Seeding:
     """Seeds this process by each sample, and passes on what it hears."""
@@ -206,6 +209,3 @@ def seed_sample(seed: int, index: int) -> None:
     random.seed(number)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(number)
-
-    def idle(self) -> None:
-        pass
