@@ -118,11 +118,11 @@ PACKAGE_IMPORTS = {
     "_facts": "_clarity faults outcomes",
     "_item": "_battery _engine _options _victims verdicts",
     "_options": "_arguments _engine exceptions",
-    "_oracle": "_clarity _oracle._content _oracle._leaks outcomes verdicts",
+    "_oracle": "_clarity _oracle._allowed _oracle._content _oracle._leaks outcomes verdicts",
     "_oracle._allowed": "faults outcomes verdicts",
     "_oracle._content": "_oracle._allowed _oracle._rows outcomes verdicts",
     "_oracle._leaks": "outcomes verdicts",
-    "_oracle._rows": "_oracle._allowed outcomes",
+    "_oracle._rows": "_oracle._allowed outcomes outcomes._parts",
     "_reproduce": "",
     "_trial": (
         "_arguments _engine _reproduce _trial._child _trial._journal _trial._root exceptions "
@@ -144,7 +144,7 @@ PACKAGE_IMPORTS = {
         "_trial._reference _trial._telling _trial._ways exceptions faults faults._workers "
         "injection"
     ),
-    "_trial._telling": "_trial._digest _trial._leaves _trial._ways exceptions outcomes",
+    "_trial._telling": "_trial._digest _trial._leaves _trial._ways exceptions outcomes._parts",
     "_trial._warden": "_engine _engine._linux _trial._journal _trial._probes",
     "_trial._ways": "verdicts",
     "_unfired": "_facts faults outcomes",
