@@ -41,7 +41,7 @@ _BAD_CONTENT = re.compile(
     r"|CRC|checksum|magic|signature|header|footer|decod|deserializ|unpickl|parse|unpack"
     r"|buffer (size|length|is)|reshape|not a (zip|valid)|could only read|able to read"
     r"|fully written|bytes? (expected|missing|remain)|expected \d+|out of (bounds|range)"
-    r"|BadZip|Unidentified",
+    r"|BadZip|Unidentified|\bnot found\b|no item named",
     re.IGNORECASE,
 )
 

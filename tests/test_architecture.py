@@ -131,8 +131,8 @@ PACKAGE_IMPORTS = {
     ),
     "_options": "_arguments _engine exceptions",
     "_oracle": (
-        "_clarity _oracle._content _oracle._growth _oracle._leaks _oracle._printed outcomes "
-        "verdicts"
+        "_clarity _oracle._allowed _oracle._content _oracle._growth _oracle._leaks "
+        "_oracle._printed outcomes verdicts"
     ),
     "_oracle._allowed": "faults outcomes verdicts",
     "_oracle._content": "_oracle._allowed _oracle._rows outcomes verdicts",

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pytest_dataloader_faults._clarity import messages, names, tells
+from pytest_dataloader_faults._oracle._allowed import Allowed, may_be_damaged
 from pytest_dataloader_faults._oracle._content import corrupted, skipped, wrong_in
 from pytest_dataloader_faults._oracle._growth import grown
 from pytest_dataloader_faults._oracle._leaks import leaked
@@ -53,7 +54,7 @@ def _verdict(outcome: Outcome, reference: Reference, contract: Contract) -> tupl
         or _unclear(outcome, contract)
         or leaked(outcome)
         or grown(outcome)
-        or _poisoned(outcome, reference)
+        or _poisoned(outcome, reference, contract)
     )
     if found:
         return found
@@ -113,7 +114,9 @@ def _unclear(outcome: Outcome, contract: Contract) -> tuple[Verdict, str] | None
     return None
 
 
-def _poisoned(outcome: Outcome, reference: Reference) -> tuple[Verdict, str] | None:
+def _poisoned(
+    outcome: Outcome, reference: Reference, contract: Contract
+) -> tuple[Verdict, str] | None:
     recovery = outcome.recovery
     if recovery is None:
         return None
@@ -121,5 +124,6 @@ def _poisoned(outcome: Outcome, reference: Reference) -> tuple[Verdict, str] | N
     if recovery.exception is not None:
         kind, message = recovery.exception.type, messages(recovery.exception.message)
         return Verdict.POISONED, f"{after} raised {kind}: {message[-200:]}"
-    wrong = wrong_in(recovery, reference)
+    # Who need not notice damage may have kept a copy of it.
+    wrong = wrong_in(recovery, reference, Allowed(content=may_be_damaged(outcome, contract)))
     return (Verdict.POISONED, f"{after} was not right: {wrong}") if wrong else None

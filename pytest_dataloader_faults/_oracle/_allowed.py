@@ -47,8 +47,7 @@ NOTHING = Allowed()
 def allowed(outcome: Outcome, contract: Contract, number: int) -> Allowed:
     """What *contract* allows in epoch *number* of *outcome*."""
     fired = [each for each in outcome.faults if each.fired]
-    damaged = any(isinstance(each.fault, CorruptedFile) for each in fired)
-    content = damaged and not contract.detects_corruption
+    content = may_be_damaged(outcome, contract)
     if not contract.may_skip:
         return Allowed(content=content)
     if any(isinstance(each.fault, _STAY) for each in fired):
@@ -58,6 +57,12 @@ def allowed(outcome: Outcome, contract: Contract, number: int) -> Allowed:
     is_known = not unlisted and all(one.sample is not None for one in hits)
     missing = {one.sample for one in hits} if is_known else _Everything()
     return Allowed(missing if hits or unlisted else (), len(hits) + unlisted, content)
+
+
+def may_be_damaged(outcome: Outcome, contract: Contract) -> bool:
+    """Whether samples may have other content, since bytes of files were damaged."""
+    damaged = any(isinstance(each.fault, CorruptedFile) for each in outcome.faults if each.fired)
+    return damaged and not contract.detects_corruption
 
 
 def _hits(facts: FaultFacts, number: int) -> list[Firing]:
