@@ -5,13 +5,15 @@ worker grow by some 20 KiB with each epoch for dozens of epochs: reading an inhe
 its reference count, and the page becomes a copy of the worker's own. Pages of files that were read
 through a mapping count as well, and can be dropped at any time. So what is counted is "Anonymous"
 of /proc/<pid>/smaps_rollup (proc(5)): all memory that is no file's, whoever else has it, which a
-copy of a page does not add to; and shared memory that is mapped, in proportion. What is left of the
-noise, from allocators that keep what was freed, is below 8 KiB an epoch once the first are over.
+copy of a page does not add to; and shared memory that is mapped, in proportion.
 
 Each epoch asks for the same, by the seed of the samplers: so a cache fills in the first one. And
 each begins tidily: garbage in cycles would wait for a collection of the oldest generation, which
-comes after dozens of epochs; and a hole that an aligned block left in the heap may be too small for
-the next one of the same size, so that a tensor of 1 MiB, made and freed, costs 1 MiB each time.
+comes after dozens of epochs. malloc(3) raises its threshold for mmap(2) to the size of what was
+freed last (mallopt(3), M_MMAP_THRESHOLD), so that large tensors come from its heap, where they are
+aligned, and leave holes that the next one may not fit into: a healthy dataset of samples of 1 MiB
+took 8 MiB more with each epoch. A threshold that is set stays, and large blocks go when freed; of
+small ones, malloc_trim(3) gives back the pages.
 """
 
 from __future__ import annotations
@@ -33,15 +35,24 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
 _ENOUGH_SECONDS = 0.5
+_M_MMAP_THRESHOLD = -3
+_LARGE = 1 << 17
 _COUNTED = ("Anonymous:", "Pss_Shmem:", "Private_Hugetlb:", "Swap:")
 
 
+def keep_heap_small() -> None:
+    """Have large blocks mapped each on its own, from now on."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):  # glibc has it, musl has not.
+        libc.mallopt(_M_MMAP_THRESHOLD, _LARGE)
+
+
 def tidy() -> None:
-    """Give back what nobody uses: cycles of Python's, and holes in the heap of malloc(3)."""
+    """Give back what nobody uses: cycles of Python's, and free pages in the heap of malloc(3)."""
     gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, musl has not.
-    if trim is not None:
-        trim(ctypes.c_size_t(0))
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(ctypes.c_size_t(0))
 
 
 class CollectEachEpoch:
@@ -52,6 +63,7 @@ class CollectEachEpoch:
 
     def __call__(self, worker: int) -> None:
         """Run in the worker; torch makes a fetcher for each epoch."""
+        keep_heap_small()
         for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
             fetcher.__init__ = _collecting(fetcher.__init__)  # type: ignore[method-assign]
         if self._then is not None:
@@ -71,6 +83,7 @@ class Footprints:
     """Looks at all processes of a loader after each epoch, until it has seen enough."""
 
     def __init__(self, deadline: float) -> None:
+        keep_heap_small()
         self._began = time.monotonic()
         self._most_seconds = deadline / 2
         self._first: dict[int, Counter[str]] = {}

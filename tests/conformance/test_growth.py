@@ -133,6 +133,23 @@ class ManyObjects(Records):
         return super().__getitem__(index)
 
 
+class Views(Records):
+    """Gives a part of a tensor, and so ships all of it."""
+
+    def __getitem__(self, index):
+        sample, _ = super().__getitem__(index)
+        return torch.cat([sample, torch.zeros(1 << 20, dtype=torch.uint8)])[: len(sample)]
+
+
+class Photographs(Records):
+    """Gives samples of a few hundred KiB, each made of several such arrays."""
+
+    def __getitem__(self, index):
+        sample, _ = super().__getitem__(index)
+        image = sample.float().repeat(1600).reshape(320, 320)
+        return ((image - image.mean()) / image.std()).flip(0), index
+
+
 @pytest.mark.parametrize(
     ("healthy", "options"),
     [
@@ -140,6 +157,9 @@ class ManyObjects(Records):
         (MakesCycles, {}),
         (Fragments, {}),
         (ManyObjects, {}),
+        (Views, {"batch_size": None}),
+        (Views, {}),
+        (Photographs, {}),
         (RecordStream, {}),
     ],
     ids=lambda each: getattr(each, "__name__", ""),

@@ -24,6 +24,10 @@ BEHAVIOURS = {
         "segments of workers that were killed are removed with the trial"
         " (trial/test_killed_pytest.py::test_a_killed_process_leaves_nothing)"
     ),
+    "E6": (
+        "a view ships the storage below it: more shared memory than needed, but the right samples,"
+        " and it is given back (conformance/test_growth.py::test_what_settles_is_no_growth)"
+    ),
     "E7": (
         "recon refuses samples that cannot be collated, with torch's words"
         " (trial/test_bad_input.py::test_samples_that_cannot_be_collated)"
@@ -38,10 +42,6 @@ BEHAVIOURS = {
     ),
 }
 EXCUSED = {
-    "E6": (
-        "a view ships the storage below it: more shared memory than needed, but the right samples,"
-        " and it is given back; how much is too much is a matter of the machine"
-    ),
     "E2": (
         "that spawned workers get a copy of the dataset each is what spawning means; how many"
         " copies are too many is a matter of the machine, and no sample is wrong"
