@@ -105,7 +105,7 @@ PACKAGE_IMPORTS = {
         "_engine._armed _engine._channel _engine._plan _engine._posting _engine._python._patch "
         "_engine._python._schedule"
     ),
-    "_engine._reads": "_engine._linux _engine._target",
+    "_engine._reads": "_engine._linux _engine._target _engine._worker_state",
     "_engine._rendezvous": "_engine._delays",
     "_engine._sizes": "_engine._linux _engine._target",
     "_engine._standby": "_engine _engine._door _engine._supervisor_main",

@@ -182,7 +182,7 @@ def _hand_out(worker: WorkerState, call: Call, path: str, source: int, *, on_exe
 def _on_duplicate(worker: WorkerState, call: Call) -> None:
     """A duplicate of a followed descriptor must be one, and so must have a high number."""
     followed = worker.followed_by(call, signed(call.arguments[0]))
-    if followed is None or followed.source is None:
+    if followed is None or followed.source is None or followed.apart:
         worker.listener.go_on(call)
     elif call.name in _RESULT_IS_CHOSEN:
         worker.unreached[call.name] += 1

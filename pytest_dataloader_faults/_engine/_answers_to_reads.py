@@ -11,7 +11,7 @@ from pytest_dataloader_faults._engine._bpf import READS
 from pytest_dataloader_faults._engine._deaths import die_in_read, due_in_read
 from pytest_dataloader_faults._engine._delays import Delays
 from pytest_dataloader_faults._engine._gates import Gates
-from pytest_dataloader_faults._engine._reads import Span, can_be_short, give_short, span
+from pytest_dataloader_faults._engine._reads import Span, can_be_short, give_short, source_for, span
 from pytest_dataloader_faults._engine._rendezvous import CALLS as MEETING
 from pytest_dataloader_faults._engine._rendezvous import Rendezvous
 from pytest_dataloader_faults._engine._substitute import Alteration, Substitutes
@@ -44,7 +44,7 @@ def on_read(worker: WorkerState, call: Call, means: Means) -> None:
     if followed is None:
         worker.listener.go_on(call)
         return
-    wanted = span(call, followed.source)
+    wanted = span(call, source_for(call, followed))
     counts = worker.opened[followed.path]
     counts[READS_OF] += 1
     counts[BYTES_OF] += wanted.length
@@ -110,11 +110,12 @@ def _fail_mapping(
 def _short(worker: WorkerState, call: Call, followed: Followed, wanted: Span) -> Action | None:
     for tally in worker.tallies.about(ShortRead, followed.path):
         length = tally.fault.max_bytes
-        if followed.source is None or not can_be_short(call) or wanted.length <= length:
+        ours = source_for(call, followed)
+        if ours is None or not can_be_short(call) or wanted.length <= length:
             continue
         if tally.reach():
             worker.fire(tally, call, followed.path)
-            source = os.dup(followed.source)  # The file may be closed before the answer is due.
+            source = os.dup(ours)  # The file may be closed before the answer is due.
             return lambda: _answer_short(worker, call, source, length)
     return None
 

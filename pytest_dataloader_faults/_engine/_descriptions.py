@@ -38,7 +38,7 @@ def _shared_offsets(workers: list[WorkerState]) -> defaultdict[int, set[str]]:
 
 def _are_one(one: WorkerState, descriptor: int, other: WorkerState, counterpart: int) -> bool:
     pair = (one.followed.get(descriptor), other.followed.get(counterpart))
-    sources = [each.source for each in pair if each is not None and each.source is not None]
+    sources = [each.source for each in pair if each and not each.apart and each.source is not None]
     return len(sources) == len(pair) and are_one_description(*sources)
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from pytest_dataloader_faults._engine._linux import read_memory, write_memory
 from pytest_dataloader_faults._engine._target import Call
+from pytest_dataloader_faults._engine._worker_state import Followed
 
 _IOVEC = struct.Struct("=QQ")
 _PAGE = 4096
@@ -44,6 +45,12 @@ def span(call: Call, source: int | None) -> Span:
         start = os.lseek(source, 0, os.SEEK_CUR)
     wanted = sum(length for _, length in _buffers(call))
     return Span(start, max(0, min(wanted, os.fstat(source).st_size - start)))
+
+
+def source_for(call: Call, followed: Followed) -> int | None:
+    """Our descriptor that reads what *call* would; None if there is none."""
+    is_elsewhere = followed.apart and call.name in _PLAIN and _offset(call) is None
+    return None if is_elsewhere else followed.source
 
 
 def give_short(call: Call, source: int, length: int) -> int:

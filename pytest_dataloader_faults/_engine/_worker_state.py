@@ -21,15 +21,16 @@ OPENS_OF, READS_OF, BYTES_OF = range(3)
 class Followed(NamedTuple):
     """A file that a worker has open and whose reads are seen.
 
-    *source* is our own duplicate; *inherited*: the worker had it when it was armed, so that other
-    workers may share its offset. *link* is what /proc says of it where its number is a low one,
-    which the kernel gives away again once it is closed.
+    *source* is our own duplicate, or with *apart* an opening of our own; *inherited*: the worker
+    had it when it was armed, so that other workers may share its offset. *link* is what /proc says
+    of it where its number is a low one, which the kernel gives away again once it is closed.
     """
 
     path: str
     source: int | None
     inherited: bool
     link: str | None
+    apart: bool = False
 
 
 class WorkerState:
@@ -157,11 +158,12 @@ class WorkerState:
         return not self.listener.is_waiting(call)
 
     def let_be(self, number: int) -> None:
-        """Give up our own descriptor of *number*; what can be told without it still is."""
+        """Give up our duplicate of *number*, for an opening that shares neither offset nor lock."""
         followed = self.followed.get(number)
-        if followed is not None and followed.source is not None:
+        if followed is not None and followed.source is not None and not followed.apart:
+            source = os.open(f"/proc/self/fd/{followed.source}", os.O_RDONLY | os.O_CLOEXEC)
             os.close(followed.source)
-            self.followed[number] = followed._replace(source=None)
+            self.followed[number] = followed._replace(source=source, apart=True)
 
     def _forget_closed(self, pid: int) -> None:
         """close(2) is not seen: look which numbers are still in use, when many have gathered."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 
@@ -199,3 +200,22 @@ def test_text_is_decoded_right(tmp_path):
     gave, fired = _gave(str(path), text, ShortRead("*.bin", 1))
     assert "ä€😀" * 50 == gave
     assert fired > 400
+
+
+def test_a_locked_file_is_short_where_the_read_says_its_place(path):
+    """As h5py reads; what the lock is on is the worker's alone, and so is its offset."""
+
+    def locked(fd):
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        at_a_place = os.pread(fd, ENOUGH, 0)
+        at_its_offset = os.read(fd, ENOUGH)
+        os.close(fd)
+        other = os.open(path, os.O_RDONLY)
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)  # It was given up by the close.
+        return at_a_place, at_its_offset
+
+    def read(source):
+        return locked(os.open(source, os.O_RDONLY))
+
+    gave, fired = _gave(path, read, ShortRead("*.bin", MOST))
+    assert ((CONTENT[:MOST], CONTENT), 1) == (gave, fired)

@@ -152,7 +152,6 @@ CASES: tuple[Case, ...] = (
         "failed_cleanly",
         "although there was no fault",
         ReadsHdf5,
-        moot={"short-read": "its workers map their files, or read 7 bytes"},
     ),
 )
 BEHAVIOURS: dict[str, str] = {}
