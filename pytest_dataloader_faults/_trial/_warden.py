@@ -31,6 +31,7 @@ from pytest_dataloader_faults._trial._probes import is_infrastructure
 _SHARED_MEMORY = Path("/dev/shm")
 _TRACKER_PATIENCE = 2.0
 _STACKS_PATIENCE = 1.0
+_TO_END = frozenset({signal.SIGTERM, signal.SIGINT})
 _UNKILLABLE = 20.0
 """Seconds after which a process that survives SIGKILL is in a dead disk's hands, not in ours."""
 
@@ -53,7 +54,7 @@ def hold(
     parent = os.pidfd_open(os.getppid())
     prctl(Prctl.SET_CHILD_SUBREAPER, 1)
     supervision = supervise() if supervise else None  # With no signal handlers of ours yet.
-    asked_to_end = _pipe_of_signals(signal.SIGTERM, signal.SIGINT)
+    asked_to_end = _pipe_of_signals()
     shared_before = set(os.listdir(_SHARED_MEMORY))
     began = time.monotonic()
     child = os.fork()
@@ -82,11 +83,15 @@ def hold(
     )
 
 
-def _pipe_of_signals(*numbers: int) -> int:
-    """A descriptor that becomes readable when one of *numbers* arrives."""
+def _pipe_of_signals() -> int:
+    """A descriptor from which to read the numbers of signals that came.
+
+    Not only those that ask for an end: any that pytest's process has a handler for, as it has for
+    SIGCHLD once torch has started workers in it.
+    """
     read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(write)
-    for number in numbers:
+    for number in _TO_END:
         signal.signal(number, lambda _number, _frame: None)
     return read
 
@@ -100,10 +105,14 @@ def _forget_signals() -> None:
 
 def _wait(watched: list[int], deadline: float) -> str:
     """``"ended"``, ``"deadline"`` or, where pytest is gone or wants an end, ``"abandoned"``."""
-    ready, _, _ = select.select(watched, [], [], max(0.0, deadline))
-    if not ready:
-        return "deadline"
-    return "ended" if watched[0] in ready else "abandoned"
+    until = time.monotonic() + deadline
+    child, parent, signals = watched
+    while ready := select.select(watched, [], [], max(0.0, until - time.monotonic()))[0]:
+        if child in ready:
+            return "ended"
+        if parent in ready or not _TO_END.isdisjoint(os.read(signals, 1 << 10)):
+            return "abandoned"
+    return "deadline"
 
 
 def _recovery_began(journal: Journal) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
+from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import Outcome, run_trial
 from pytest_dataloader_faults._trial import observe
@@ -202,6 +203,14 @@ def test_a_killed_supervisor_is_no_finding_about_the_dataset(records, left_behin
     """What the workers then meet (ENOSYS, a hang) is the harness's failure, and raised as such."""
     with pytest.raises(InjectionError, match="supervisor"):
         _try(records, trouble, "worker", deadline=SHORT)
+    assert left_behind() == []
+
+
+def test_a_loader_in_this_process_is_no_matter_of_a_later_trial(records, left_behind):
+    """Torch's handler of SIGCHLD, which it leaves in pytest's process, is not mistaken for Ctrl-C."""
+    list(DataLoader(Records(records), num_workers=1))
+    outcome = run_trial(lambda: Records(records), ReadError("*.rec"))
+    assert (outcome.phase, outcome.died) == ("done", None)
     assert left_behind() == []
 
 
