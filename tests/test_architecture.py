@@ -168,8 +168,11 @@ PACKAGE_IMPORTS = {
         "_trial._passes _trial._probes _trial._reference _trial._telling _trial._ways exceptions "
         "faults faults._workers injection"
     ),
+    "_trial._segments": "",
     "_trial._telling": "_trial._digest _trial._leaves _trial._ways exceptions outcomes._parts",
-    "_trial._warden": "_engine _engine._door _engine._linux _trial._journal _trial._probes",
+    "_trial._warden": (
+        "_engine _engine._door _engine._linux _trial._journal _trial._probes _trial._segments"
+    ),
     "_trial._ways": "verdicts",
     "_unfired": "_facts faults outcomes",
     "_victims": "_engine._paths exceptions outcomes",

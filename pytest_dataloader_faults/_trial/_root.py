@@ -207,6 +207,7 @@ class _Trial:
         with recorded() as drawn:
             try:
                 iterator = self._begin(epoch, settle)
+                self.journal.write(pids=[each.pid for each in getattr(iterator, "_workers", ())])
                 self._iterate(iterator, epoch, drawn)
             except USERS_ERRORS as error:  # The error is the finding.
                 raised = asdict(raised_by(error))

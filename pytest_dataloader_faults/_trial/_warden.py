@@ -4,8 +4,8 @@ Some facts about ending a tree of processes. Killing a session or a group misses
 A process whose parent dies goes to the nearest ancestor that is a "child subreaper" (prctl(2)), so
 with this process as one, everything below stays below, whatever it does. Killing one while another
 forks can miss the newcomer: so stop all first, kill, reap, and look again until nobody is there.
-multiprocessing's resource tracker removes named semaphores when its clients are gone: it is left
-to do so.
+multiprocessing's resource tracker removes named semaphores when its clients are gone, and torch's
+manager of shared memory its segments: they are left to do so.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import select
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -27,10 +27,12 @@ from pytest_dataloader_faults._engine._door import Supervision
 from pytest_dataloader_faults._engine._linux import Prctl, prctl
 from pytest_dataloader_faults._trial._journal import Journal
 from pytest_dataloader_faults._trial._probes import is_infrastructure
+from pytest_dataloader_faults._trial._segments import Segments
 
-_SHARED_MEMORY = Path("/dev/shm")
 _TRACKER_PATIENCE = 2.0
 _STACKS_PATIENCE = 1.0
+_TIDY = ("multiprocessing.resource_tracker", "torch_shm_manager")
+"""They end with their clients, and remove what those have left."""
 _TO_END = frozenset({signal.SIGTERM, signal.SIGINT})
 _UNKILLABLE = 20.0
 """Seconds after which a process that survives SIGKILL is in a dead disk's hands, not in ours."""
@@ -55,7 +57,7 @@ def hold(
     prctl(Prctl.SET_CHILD_SUBREAPER, 1)
     supervision = supervise() if supervise else None  # With no signal handlers of ours yet.
     asked_to_end = _pipe_of_signals()
-    shared_before = set(os.listdir(_SHARED_MEMORY))
+    segments = Segments()
     began = time.monotonic()
     child = os.fork()
     if not child:
@@ -75,8 +77,8 @@ def hold(
     died = _how_it_died(child) if ended == "ended" else None
     if died or ended == "deadline":
         _gather_report(journal)
-    pids = {child, *_end_everybody()}
-    _remove_shared_memory(pids, shared_before)
+    _end_everybody(segments)
+    segments.remove({child, *_pids_of(journal)})
     shutil.rmtree(folder, ignore_errors=True)
     journal.write(
         timed_out=ended == "deadline", died=died, duration=round(time.monotonic() - began, 3)
@@ -171,22 +173,31 @@ def _describe(process: psutil.Process, stacks: Journal) -> None:
             os.write(stacks.fd, line.encode())
 
 
-def _end_everybody() -> set[int]:
-    """Kill and reap every descendant; the pids there were."""
-    seen: set[int] = set()
+def _pids_of(journal: Journal) -> Iterator[int]:
+    """The workers that the trial has told of."""
+    for event in journal.events():
+        yield from event.get("pids", ())
+
+
+def _end_everybody(segments: Segments) -> None:
+    """Kill and reap every descendant."""
     spare_until = time.monotonic() + _TRACKER_PATIENCE
     give_up = time.monotonic() + _UNKILLABLE
     while _has_children() and time.monotonic() < give_up:
         children = psutil.Process().children(recursive=True)
         spare = time.monotonic() < spare_until
         doomed = [each for each in children if not (spare and _is_tracker(each))]
-        for number in (signal.SIGSTOP, signal.SIGKILL):
-            for process in doomed:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.send_signal(number)
-        seen.update(process.pid for process in children)
+        _send(signal.SIGSTOP, doomed)
+        for process in doomed:
+            segments.look_at(process.pid)
+        _send(signal.SIGKILL, doomed)
         _reap()
-    return seen
+
+
+def _send(number: signal.Signals, processes: list[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
 
 
 def _has_children() -> bool:
@@ -200,9 +211,10 @@ def _has_children() -> bool:
 
 def _is_tracker(process: psutil.Process) -> bool:
     try:
-        return "multiprocessing.resource_tracker" in " ".join(process.cmdline())
+        command = " ".join(process.cmdline())
     except psutil.Error:
         return False
+    return any(name in command for name in _TIDY)
 
 
 def _reap() -> None:
@@ -214,12 +226,3 @@ def _reap() -> None:
         if not _has_children():
             return
         time.sleep(0.002)
-
-
-def _remove_shared_memory(pids: set[int], before: set[str]) -> None:
-    """Segments of processes that were killed before they could unlink them (torch_<pid>_...)."""
-    for name in set(os.listdir(_SHARED_MEMORY)) - before:
-        owner = re.match(r"torch_(\d+)_", name)
-        if owner and int(owner[1]) in pids:
-            with contextlib.suppress(FileNotFoundError):
-                (_SHARED_MEMORY / name).unlink()

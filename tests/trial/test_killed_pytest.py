@@ -6,12 +6,17 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
 import pytest
+import torch.multiprocessing
 
+from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._engine._standby import NAME
+from pytest_dataloader_faults.faults import ReadError
+from support.datasets import Records
 from support.waiting import until
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -124,3 +129,33 @@ def _is_running(process: psutil.Process) -> bool:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+class Sharing(Records):
+    """Its workers hand over names of segments, and are gone before anybody opens them."""
+
+    def __getitem__(self, index):
+        torch.multiprocessing.set_sharing_strategy("file_system")
+        return super().__getitem__(index)
+
+
+def test_segments_of_workers_that_ended_are_removed(records, left_behind):
+    """Whether they were killed, or came to their end before what they had made was received."""
+    outcome = run_trial(lambda: Sharing(records), ReadError("*/05.rec"), epochs=2)
+    assert outcome.fired
+    assert left_behind() == []
+
+
+class HalfMadeSemaphore(Records):
+    """Its workers hang in the midst of sem_open(3)."""
+
+    def __getitem__(self, index):
+        os.open("/dev/shm/sem.aB3xYz", os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        time.sleep(600)
+
+
+def test_a_semaphore_that_is_not_named_yet_is_removed(records, left_behind):
+    """As sem_open(3) leaves it when it is killed."""
+    outcome = run_trial(lambda: HalfMadeSemaphore(records), loader={"num_workers": 1}, deadline=2)
+    assert outcome.timed_out
+    assert left_behind() == []
