@@ -220,8 +220,9 @@ def test_samples_that_cannot_be_collated(make, told):
 def test_samples_that_have_no_fingerprint():
     """What cannot be compared is named."""
     options = {"loader": {"batch_size": None, "num_workers": 1}}
-    text = refusal(UnusableDatasetError, battery, lambda: Samples(lambda _: lambda: 0), **options)
-    assert lacks(text, "Samples", "a function, which has no fingerprint") == []
+    made = Samples(lambda _: (each for each in ()))
+    text = refusal(UnusableDatasetError, battery, lambda: made, **options)
+    assert lacks(text, "Samples", "a generator, which has no fingerprint") == []
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])

@@ -206,12 +206,11 @@ def test_a_killed_supervisor_is_no_finding_about_the_dataset(records, left_behin
     assert left_behind() == []
 
 
-def test_a_loader_in_this_process_is_no_matter_of_a_later_trial(records, left_behind):
+def test_a_loader_in_this_process_is_no_matter_of_a_later_trial(records):
     """The handler of SIGCHLD that torch leaves in pytest's process makes no trial end early."""
     list(DataLoader(Records(records), num_workers=1))
     outcome = run_trial(lambda: Records(records), ReadError("*.rec"))
     assert (outcome.phase, outcome.died) == ("done", None)
-    assert left_behind() == []
 
 
 @pytest.mark.parametrize("where", ["loader", "worker"])
