@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from pytest_dataloader_faults._fake._settled import SettleWorker
 from pytest_dataloader_faults._fake._spared import spared
 from pytest_dataloader_faults._fake._state import fake_files
 
@@ -46,6 +47,7 @@ def _laden(loader: Any) -> Iterator[None]:
 
     kind, then = loader._dataset_kind, loader.worker_init_fn
     loader._dataset_kind = DatasetKind.of(loader)
+    loader.worker_init_fn = SettleWorker(then)
     try:
         yield
     finally:

@@ -21,6 +21,10 @@ from pytest_dataloader_faults._fake._state import fake_files
 
 _STAYS = frozenset({"_patcher", "open_files", "_free_fd_heap", "dev_null"})
 """Of a file system: what belongs to its process."""
+_OURS = tuple(
+    f"pytest_dataloader_faults._engine.{name}"
+    for name in ("_arm", "_announce", "_filter", "_linux", "_python._worker")
+)
 _NESTED = ("dataset", "datasets")
 """Where torch's own datasets keep those that they are made of."""
 _kept: list[Any] = []
@@ -104,10 +108,13 @@ def _packed(files: Any) -> bytes:
 
 def _modules_of(loader: Any) -> tuple[str, ...]:
     """Where the classes and functions are from that a worker of *loader* unpickles."""
-    given = [loader.collate_fn, loader.worker_init_fn, *_datasets(loader.dataset)]
+    given = [loader.collate_fn, *_datasets(loader.dataset)]
+    init = loader.worker_init_fn
+    while init is not None:  # Ours run the user's own.
+        given.append(init)
+        init = getattr(init, "_then", None)
     names = [each.__module__ for each in given if hasattr(each, "__module__")]
-    own = "pytest_dataloader_faults._engine._python._worker"
-    return tuple(dict.fromkeys([own, *(name for name in names if name != "__main__")]))
+    return tuple(dict.fromkeys([*_OURS, *(name for name in names if name != "__main__")]))
 
 
 def _datasets(dataset: Any) -> list[Any]:

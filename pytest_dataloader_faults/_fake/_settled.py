@@ -1,20 +1,23 @@
-"""A worker that has a fake file system, once it is there [runs in the DataLoader worker]."""
+"""A process that has a fake file system for good [runs in the DataLoader worker]."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+from pytest_dataloader_faults._fake._state import patcher
 
 _FIRST_NUMBER = 4096
 """Of the fake descriptors. Real ones are lower, so that neither is ever taken for the other."""
 
 
-def settle(patcher: Any) -> None:
+def settle(current: Any) -> None:
     """Every file access in this process is the user's: none is passed on to the real files."""
-    patcher.skip_names = set()
-    for module in patcher.fake_modules.values():
+    current.skip_names = set()
+    for module in current.fake_modules.values():
         if hasattr(module, "skip_names"):
             module.skip_names = set()
-    keep_numbers_apart(patcher.fs)
+    keep_numbers_apart(current.fs)
 
 
 def keep_numbers_apart(files: Any) -> None:
@@ -24,3 +27,16 @@ def keep_numbers_apart(files: Any) -> None:
     be that of a pipe between the loader and its workers.
     """
     files.open_files.extend([None] * (_FIRST_NUMBER - len(files.open_files)))
+
+
+class SettleWorker:
+    """A ``worker_init_fn`` that settles its worker and then runs the user's own."""
+
+    def __init__(self, then: Callable[[int], object] | None) -> None:
+        self._then = then
+
+    def __call__(self, worker: int) -> None:
+        """Run in the worker, before it makes its first sample."""
+        settle(patcher())
+        if self._then is not None:
+            self._then(worker)

@@ -56,6 +56,7 @@ def spared() -> Iterator[None]:
     with contextlib.ExitStack() as undo:
         undo.callback(_leave)
         if _depth[0] == 1:
+            _load_what_tests_call()
             spare(undo)
         yield
 
@@ -68,7 +69,8 @@ def spare(undo: contextlib.ExitStack) -> None:
     """Have pyfakefs leave the machinery alone from now on; *undo* takes our globals out again."""
     from pyfakefs.fake_filesystem_unittest import Patcher
 
-    _load_machinery()
+    for name in _OF_MULTIPROCESSING:
+        importlib.import_module(f"multiprocessing.{name}")
     modules = [module for name, module in list(sys.modules.items()) if _is_machinery(name)]
     fresh = {each for each in modules if each not in Patcher.SKIPMODULES}
     Patcher.SKIPMODULES.update(fresh)
@@ -80,9 +82,7 @@ def spare(undo: contextlib.ExitStack) -> None:
             setattr(module, name, real)
 
 
-def _load_machinery() -> None:
-    for name in _OF_MULTIPROCESSING:
-        importlib.import_module(f"multiprocessing.{name}")
+def _load_what_tests_call() -> None:
     if "torch" in sys.modules:
         for name in _OURS:
             importlib.import_module(f"pytest_dataloader_faults.{name}")
