@@ -25,7 +25,7 @@ class FakeDatasetFs:
         self._scope = contextlib.ExitStack()
 
     def __enter__(self) -> FakeFilesystem:
-        """pyfakefs' file system: ``create_file``, ``add_real_directory``, ``set_disk_usage``..."""
+        """Give a file system of pyfakefs: ``create_file``, ``add_real_directory`` and others."""
         import torch.utils.data  # noqa: F401  # what is imported under pyfakefs is forgotten
         from pyfakefs.fake_filesystem_unittest import Patcher
 

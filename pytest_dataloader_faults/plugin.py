@@ -5,9 +5,7 @@ Loading it imports neither torch nor Hypothesis nor pyfakefs.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +17,10 @@ from pytest_dataloader_faults._options import Settings
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from pyfakefs.fake_filesystem import FakeFilesystem
-
     from pytest_dataloader_faults._item import FaultCheck
     from pytest_dataloader_faults.injection import ArmedFaults, FaultInjector
+
+pytest_plugins = ("pytest_dataloader_faults._fake._fixtures",)
 
 _MARKER = "dataloader_faults"
 _CHECK = "fault_check"
@@ -33,8 +31,6 @@ _NO_PARAMETER = (
     " check. Methods of a unittest.TestCase cannot be parametrized, and getfixturevalue() comes too"
     " late: use a plain function, or call check_dataset() in the test"
 )
-_FAKING = {"fs", "fs_class", "fs_module", "fs_session"}
-"""pyfakefs' fixtures."""
 _injector = pytest.StashKey["FaultInjector"]()
 _check = pytest.StashKey["FaultCheck"]()
 
@@ -101,30 +97,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(_MARKER)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> None:
-    """Under pyfakefs' own fixtures, too, loaders can start workers."""
-    if fixturedef.argname in _FAKING:
-        from pytest_dataloader_faults._fake._loaders import with_workers
-
-        scope = contextlib.ExitStack()
-        scope.enter_context(with_workers())
-        fixturedef.addfinalizer(scope.close)  # The last to run: the fixture's own come after it.
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """The same under pyfakefs' TestCase."""
-    unittest = sys.modules.get("pyfakefs.fake_filesystem_unittest")
-    kind = getattr(item, "cls", None)
-    if unittest is None or kind is None or not issubclass(kind, unittest.TestCaseMixin):
-        return (yield)
-    from pytest_dataloader_faults._fake._loaders import with_workers
-
-    with with_workers():
-        return (yield)
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """A test that passed although its fault never fired, or its check was never asked, fails."""
@@ -183,19 +155,6 @@ def dataloader_faults(request: pytest.FixtureRequest) -> Iterator[FaultInjector]
     with FaultInjector(engine=given.engine, deadline=given.deadline, seed=given.seed) as injector:
         request.node.stash[_injector] = injector
         yield injector
-
-
-@pytest.fixture
-def fake_dataset_fs() -> Iterator[FakeFilesystem]:
-    """A file system in memory, pyfakefs', that DataLoader workers see, too.
-
-    ``fake_dataset_fs.create_file("/data/0.bin", contents=b"...")``, and then a loader over
-    ``/data``, with workers of any start method. The faults of files act on its files.
-    """
-    from pytest_dataloader_faults.fake_files import FakeDatasetFs
-
-    with FakeDatasetFs() as files:
-        yield files
 
 
 def _arming(injector: FaultInjector, kind: str) -> Callable[..., ArmedFaults]:

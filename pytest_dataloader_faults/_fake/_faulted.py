@@ -86,7 +86,7 @@ class FaultedFakeIO(io.RawIOBase):
         self.files.system.fstat(self._fd)  # One that was closed at once tells so here.
 
     def fileno(self) -> int:
-        """pyfakefs' number."""
+        """Pyfakefs' number."""
         self._check_open()
         return self._fd
 
@@ -174,7 +174,7 @@ def _take_over(files: FakeFiles, fake: Any) -> None:
     for number, holders in enumerate(list(fake.open_files)):
         found = holders[0].get_object() if holders else None
         path = getattr(found, "path", None)  # Neither pipes nor the standard streams have one.
-        if not isinstance(path, str) or files.decide.leaves_alone(path):
+        if found is None or not isinstance(path, str) or files.decide.leaves_alone(path):
             continue
         acts = files.decide.inherited(path, found.st_size)
         if any(isinstance(each, Closed) for each in acts):
@@ -220,9 +220,7 @@ class _OsOf:
 
 def _reads_in_c(original: Callable[[object], bool]) -> Callable[[object], bool]:
     """Have np.load() read by the methods of a file, since C code cannot read a fake one."""
-    return lambda file: (
-        not isinstance(getattr(file, "raw", file), FaultedFakeIO) and original(file)
-    )
+    return lambda file: not isinstance(getattr(file, "raw", file), FaultedFakeIO) and original(file)
 
 
 def _replace_in_os(fake_os: Any, files: FakeFiles, undo: contextlib.ExitStack) -> None:
@@ -232,10 +230,10 @@ def _replace_in_os(fake_os: Any, files: FakeFiles, undo: contextlib.ExitStack) -
     new |= {name: calls.harmless(getattr(files.system, name)) for name in _HARMLESS}
     for module in list(sys.modules.values()):
         for name, value in list(getattr(module, "__dict__", {}).items()):
-            if isinstance(value, types.MethodType) and value.__self__ is fake_os:
-                if (called := value.__func__.__name__) in new:
-                    undo.callback(setattr, module, name, value)
-                    setattr(module, name, new[called])
+            is_of_os = type(value) is types.MethodType and value.__self__ is fake_os
+            if is_of_os and (called := value.__func__.__name__) in new:
+                undo.callback(setattr, module, name, value)
+                setattr(module, name, new[called])
     for name, call in new.items():
         undo.callback(delattr, fake_os, name)
         setattr(fake_os, name, call)

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 from pytest_dataloader_faults._fake._state import patcher
+from pytest_dataloader_faults._fake._unseen import explain_unseen
 
 _FIRST_NUMBER = 4096
 """Of the fake descriptors. Real ones are lower, so that neither is ever taken for the other."""
 
 
+_settled: list[int] = []
+
+
 def settle(current: Any) -> None:
     """Every file access in this process is the user's: none is passed on to the real files."""
+    if os.getpid() in _settled:
+        return
+    _settled[:] = [os.getpid()]
+    explain_unseen(current.fs)
     current.skip_names = set()
     for module in current.fake_modules.values():
         if hasattr(module, "skip_names"):

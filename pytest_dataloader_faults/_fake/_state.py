@@ -7,7 +7,7 @@ from typing import Any
 
 
 def patcher() -> Any:
-    """pyfakefs' patcher, if it is at work in this process; else None."""
+    """The patcher of pyfakefs, if it is at work in this process; else None."""
     unittest = sys.modules.get("pyfakefs.fake_filesystem_unittest")
     found = getattr(unittest, "Patcher", None)
     current = getattr(found, "PATCHER", None)

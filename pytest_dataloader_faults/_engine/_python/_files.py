@@ -172,7 +172,7 @@ class Files:
             self.decide.refused(message)
             raise InvalidArgumentError(message) from None
 
-    def looked_at(self, path: Any, found: os.stat_result, dir_fd: int | None) -> os.stat_result:
+    def looked_at(self, path: Any, found: Any, dir_fd: int | None) -> Any:
         """*found*, with the size that the file has under its faults."""
         where = self.absolute(path, dir_fd)
         if not stat.S_ISREG(found.st_mode) or self.decide.leaves_alone(where):
