@@ -38,7 +38,10 @@ _OF_MULTIPROCESSING = (
     *("popen_forkserver", "popen_spawn_posix", "queues", "reduction", "resource_sharer"),
     *("resource_tracker", "shared_memory", "spawn", "synchronize", "util"),
 )
-_OURS = ("_trial", "_trial._child", "_battery", "_engine._iterator", "_engine._python._worker")
+_OURS = (
+    *("_trial._child", "_battery", "_item", "conformance", "_fake._parcel"),
+    *(f"_engine.{each}" for each in ("_iterator", "_probe", "_filter", "_python._worker")),
+)
 """What a test may call; what is first imported under pyfakefs is forgotten after the test."""
 _depth = [0]
 

