@@ -13,11 +13,20 @@ from pathlib import Path
 import pytest
 
 import pytest_dataloader_faults as package
-from pytest_dataloader_faults import _options, exceptions, injection, outcomes, plugin, verdicts
+from pytest_dataloader_faults import (
+    _options,
+    exceptions,
+    fake_files,
+    injection,
+    outcomes,
+    plugin,
+    verdicts,
+)
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults._battery import CheckResult
 from pytest_dataloader_faults._checks import CHECKS
 from pytest_dataloader_faults._engine import unavailable
+from pytest_dataloader_faults._fake import _fixtures as _fixtures_of_files
 from pytest_dataloader_faults.conformance import check_dataset
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -102,8 +111,8 @@ def test_every_page_is_in_the_index():
 
 
 def _fixtures():
-    tree = ast.parse(inspect.getsource(plugin))
-    functions = (node for node in tree.body if isinstance(node, ast.FunctionDef))
+    bodies = (ast.parse(inspect.getsource(module)).body for module in (plugin, _fixtures_of_files))
+    functions = (node for body in bodies for node in body if isinstance(node, ast.FunctionDef))
     return [
         each.name for each in functions if "pytest.fixture" in map(ast.unparse, each.decorator_list)
     ]
@@ -128,6 +137,7 @@ def _names():
         "verdict": [each.value for each in package.Verdict],
         "public name": package.__all__,
         "exception": exceptions.__all__,
+        "name in fake_files": fake_files.__all__,
         "name in injection": injection.__all__,
         "name in outcomes": outcomes.__all__,
         "name in verdicts": verdicts.__all__,
