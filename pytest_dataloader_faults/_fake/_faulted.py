@@ -73,6 +73,7 @@ class FaultedFakeIO(io.RawIOBase):
     """A fake file that is open for reading, and asks before it opens and before it reads."""
 
     files: ClassVar[FakeFiles]
+    _blksize = io.DEFAULT_BUFFER_SIZE  # What open() asks a FileIO for, from Python 3.13 on.
 
     def __init__(
         self, file: Any, mode: str = "r", closefd: bool = True, opener: Any = None
@@ -89,6 +90,9 @@ class FaultedFakeIO(io.RawIOBase):
         """Pyfakefs' number."""
         self._check_open()
         return self._fd
+
+    def _isatty_open_only(self) -> bool:  # The same.
+        return False
 
     def readable(self) -> bool:
         """It is."""

@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import inject
+from pytest_dataloader_faults._engine import unavailable
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
@@ -166,3 +167,14 @@ def test_what_cannot_reach_a_fake_file_is_refused(fake_dataset_fs, fault, engine
     """Before anything starts, with what to do instead."""
     with pytest.raises(InvalidArgumentError, match=reason), inject(fault, engine=engine):
         pass
+
+
+def test_a_worker_dies_under_the_kernel_engine_too(fake_dataset_fs):
+    """What befalls the worker itself has nothing to do with files."""
+    if reason := unavailable():
+        pytest.skip(f"the kernel engine cannot run here: {reason}")
+    write_fake_records(fake_dataset_fs)
+    with inject(WorkerKilled(at=2), engine="kernel") as injection:
+        with pytest.raises(RuntimeError, match="signal|exited"):
+            _epoch()
+        assert injection.fired == 1
