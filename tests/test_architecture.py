@@ -92,7 +92,7 @@ PACKAGE_IMPORTS = {
     "_engine._python._sweep": "",
     "_engine._python._worker": (
         "_engine._armed _engine._channel _engine._plan _engine._posting _engine._python._patch "
-        "_engine._python._schedule _fake._faulted _fake._state"
+        "_engine._python._schedule _fake._faulted _fake._settled _fake._state"
     ),
     "_engine._reads": "_engine._linux _engine._target",
     "_engine._rendezvous": "_engine._delays",
@@ -115,12 +115,16 @@ PACKAGE_IMPORTS = {
     "_fake": "",
     "_fake._faulted": (
         "_engine._python._acts _engine._python._calls _engine._python._files "
-        "_engine._python._objects _engine._python._sweep _fake._settled _fake._system"
+        "_engine._python._objects _engine._python._sweep _fake._system"
     ),
     "_fake._fixtures": "_fake._loaders fake_files",
     "_fake._loaders": "_engine._iterator _fake._parcel _fake._settled _fake._spared _fake._state",
     "_fake._parcel": "_fake._settled _fake._spared _fake._state",
     "_fake._refused": "exceptions faults",
+    "_fake._rehearsal": (
+        "_engine._plan _engine._python._schedule _fake._faulted _fake._settled _fake._state "
+        "exceptions faults"
+    ),
     "_fake._settled": "_fake._state _fake._unseen",
     "_fake._spared": "_fake._state exceptions",
     "_fake._state": "",
@@ -152,7 +156,7 @@ PACKAGE_IMPORTS = {
     "_victims": "_engine._paths exceptions outcomes",
     "conformance": "_arguments _battery _checks _victims exceptions verdicts",
     "exceptions": "",
-    "fake_files": "_fake._loaders _fake._settled",
+    "fake_files": "_fake._loaders _fake._rehearsal _fake._settled",
     "faults": "faults._base faults._files faults._workers",
     "faults._base": "exceptions",
     "faults._files": "exceptions faults._base",

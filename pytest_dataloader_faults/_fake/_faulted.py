@@ -24,7 +24,6 @@ from pytest_dataloader_faults._engine._python._calls import Calls
 from pytest_dataloader_faults._engine._python._files import Files, Waits
 from pytest_dataloader_faults._engine._python._objects import read_all
 from pytest_dataloader_faults._engine._python._sweep import Exchange, Instead, exchange
-from pytest_dataloader_faults._fake._settled import settle
 from pytest_dataloader_faults._fake._system import FakeSystem
 
 _REPLACED = ("open", "close", "dup", "dup2", "read", "pread")
@@ -157,7 +156,6 @@ def install(decide: Decide, waits: Waits, patcher: Any, *, scarce: bool) -> Call
     """Have *decide* asked from now on about fake files; undone by what it returns."""
     from pyfakefs.fake_open import fake_open
 
-    settle(patcher)
     fake_os = patcher.fake_modules["os"]
     system = FakeSystem(patcher.fs, fake_os, fake_open, scarce=scarce)
     files = FakeFiles(decide, system, waits, patcher.fs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from typing import Any
@@ -22,11 +23,16 @@ def settle(current: Any) -> None:
         return
     _settled[:] = [os.getpid()]
     explain_unseen(current.fs)
-    current.skip_names = set()
-    for module in current.fake_modules.values():
-        if hasattr(module, "skip_names"):
-            module.skip_names = set()
+    skip_none(current, contextlib.ExitStack())
     keep_numbers_apart(current.fs)
+
+
+def skip_none(current: Any, undo: contextlib.ExitStack) -> None:
+    """Have no module passed on to the real files, by whichever name it calls; *undo* ends that."""
+    for each in (current, *current.fake_modules.values()):
+        if hasattr(each, "skip_names"):
+            undo.callback(setattr, each, "skip_names", each.skip_names)
+            each.skip_names = set()
 
 
 def keep_numbers_apart(files: Any) -> None:

@@ -89,7 +89,7 @@ def test_spread_over_processes(run):
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_workers_that_begin_anew(run, method):
     """They get the files, too."""
-    _check(run([method], "-k", "fs or captures or tmp_path"), 4)
+    _check(run([method]), 5)
 
 
 def test_the_cause(tmp_path):

@@ -19,6 +19,7 @@ from pytest_dataloader_faults._engine._posting import Posting
 from pytest_dataloader_faults._engine._python._patch import install
 from pytest_dataloader_faults._engine._python._schedule import Schedule
 from pytest_dataloader_faults._fake._faulted import install as install_fake
+from pytest_dataloader_faults._fake._settled import settle
 from pytest_dataloader_faults._fake._state import patcher
 
 
@@ -86,5 +87,6 @@ def arm(posting: Posting, worker: int, loader: int) -> Armed:
     if (fake := patcher()) is None:
         install(armed.schedule, armed)
     else:
+        settle(fake)
         install_fake(armed.schedule, armed, fake, scarce=posting.plan.needs.descriptors)
     return armed
