@@ -8,12 +8,10 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from pytest_dataloader_faults._fake._rehearsal import Rehearsals, Rehearsed
-
 if TYPE_CHECKING:
     from pyfakefs.fake_filesystem import FakeFilesystem
 
-__all__ = ("FakeDatasetFs", "Rehearsals", "Rehearsed")
+__all__ = ("FakeDatasetFs",)
 
 
 class FakeDatasetFs:

@@ -121,10 +121,6 @@ PACKAGE_IMPORTS = {
     "_fake._loaders": "_engine._iterator _fake._parcel _fake._settled _fake._spared _fake._state",
     "_fake._parcel": "_fake._settled _fake._spared _fake._state",
     "_fake._refused": "exceptions faults",
-    "_fake._rehearsal": (
-        "_engine._plan _engine._python._schedule _fake._faulted _fake._settled _fake._state "
-        "exceptions faults"
-    ),
     "_fake._settled": "_fake._state _fake._unseen",
     "_fake._spared": "_fake._state exceptions",
     "_fake._state": "",
@@ -156,7 +152,7 @@ PACKAGE_IMPORTS = {
     "_victims": "_engine._paths exceptions outcomes",
     "conformance": "_arguments _battery _checks _victims exceptions verdicts",
     "exceptions": "",
-    "fake_files": "_fake._loaders _fake._rehearsal _fake._settled",
+    "fake_files": "_fake._loaders _fake._settled",
     "faults": "faults._base faults._files faults._workers",
     "faults._base": "exceptions",
     "faults._files": "exceptions faults._base",
@@ -169,6 +165,10 @@ PACKAGE_IMPORTS = {
     "outcomes._parts": "faults",
     "outcomes._reference": "",
     "plugin": "_engine _item _options conformance exceptions faults injection",
+    "rehearsals": (
+        "_engine._plan _engine._python._schedule _fake._faulted _fake._settled _fake._state "
+        "exceptions faults"
+    ),
     "verdicts": "",
 }
 """Each module, and those of this package that it imports, function-level imports too."""

@@ -20,6 +20,7 @@ from pytest_dataloader_faults import (
     injection,
     outcomes,
     plugin,
+    rehearsals,
     verdicts,
 )
 from pytest_dataloader_faults import faults as vocabulary
@@ -140,6 +141,7 @@ def _names():
         "name in fake_files": fake_files.__all__,
         "name in injection": injection.__all__,
         "name in outcomes": outcomes.__all__,
+        "name in rehearsals": rehearsals.__all__,
         "name in verdicts": verdicts.__all__,
         "attribute of Injection": _public_attributes(injection.Injection),
         "attribute of ArmedFaults": _public_attributes(injection.ArmedFaults),

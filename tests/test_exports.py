@@ -17,7 +17,7 @@ from pytest_dataloader_faults import Contract, Outcome, Verdict, check_dataset, 
 from pytest_dataloader_faults._battery import CheckResult
 
 FIXED = "inject run_trial check_dataset faults Outcome Verdict Contract exceptions".split()
-PUBLIC = "conformance exceptions fake_files faults injection outcomes verdicts".split()
+PUBLIC = "conformance exceptions fake_files faults injection outcomes rehearsals verdicts".split()
 HEAVY = {"torch", "hypothesis", "pyfakefs", "numpy", "psutil"}
 NAME = "pytest_dataloader_faults"
 

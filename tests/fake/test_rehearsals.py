@@ -8,7 +8,7 @@ import time
 import pytest
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.fake_files import FakeDatasetFs, Rehearsals
+from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import (
     HungRead,
     OpenError,
@@ -17,6 +17,7 @@ from pytest_dataloader_faults.faults import (
     TruncatedFile,
     WorkerKilled,
 )
+from pytest_dataloader_faults.rehearsals import Rehearsals
 from support.fake_datasets import COUNT, FakeRecords, at_offset, by_number, write_fake_records
 
 

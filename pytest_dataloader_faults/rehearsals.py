@@ -18,6 +18,8 @@ from pytest_dataloader_faults.faults import Fault, HungRead, has_files
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+__all__ = ("Rehearsals", "Rehearsed")
+
 
 @dataclass(frozen=True)
 class Rehearsed:
