@@ -46,9 +46,10 @@ def _laden(loader: Any) -> Iterator[None]:
     from pytest_dataloader_faults._fake._parcel import DatasetKind
 
     kind, then = loader._dataset_kind, loader.worker_init_fn
-    loader._dataset_kind = DatasetKind.of(loader)
+    loader._dataset_kind = bringing = DatasetKind.of(loader)
     loader.worker_init_fn = SettleWorker(then)
     try:
         yield
     finally:
         loader._dataset_kind, loader.worker_init_fn = kind, then
+        bringing.forget()

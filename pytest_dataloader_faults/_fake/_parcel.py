@@ -42,6 +42,10 @@ class DatasetKind(int):
         kind._loader = loader
         return kind
 
+    def forget(self) -> None:
+        """The workers have started. The loader's iterator keeps this, and must not keep it."""
+        vars(self).clear()
+
     @functools.cached_property
     def _parcel(self) -> tuple[Any, ...]:
         return _modules_of(self._loader), _packed(fake_files()), _ids()
