@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from pytest_dataloader_faults import _arguments
 from pytest_dataloader_faults._engine import choose
 from pytest_dataloader_faults._facts import facts_from
+from pytest_dataloader_faults._fake._refused import refuse_for_fake_files
+from pytest_dataloader_faults._fake._state import fake_files
 from pytest_dataloader_faults._unfired import unfired
 from pytest_dataloader_faults.exceptions import (
     FaultNotFiredError,
@@ -175,6 +177,8 @@ def require_faults(faults: tuple[Fault, ...]) -> None:
 def engine_for(engine: str, faults: tuple[Fault, ...]) -> str:
     """The engine to take for *engine*; raises where it cannot make *faults* happen."""
     chosen = choose(engine)
+    if fake_files() is not None:
+        refuse_for_fake_files(chosen, faults)
     for fault in faults if chosen == "python" else ():
         if reason := _beyond_python(fault):
             message = (

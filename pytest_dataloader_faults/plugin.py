@@ -20,9 +20,12 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults._item import FaultCheck
     from pytest_dataloader_faults.injection import ArmedFaults, FaultInjector
 
+pytest_plugins = ("pytest_dataloader_faults._fake._fixtures",)
+
 _MARKER = "dataloader_faults"
 _CHECK = "fault_check"
 _INJECTOR = "dataloader_faults"
+_OF_FILES = "fake_dataset_fs"
 _NO_PARAMETER = (
     "fault_check must be a parameter of the test function, for the test to become one item per"
     " check. Methods of a unittest.TestCase cannot be parametrized, and getfixturevalue() comes too"
@@ -90,7 +93,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark every item that uses a fixture of ours, so that ``-m dataloader_faults`` selects it."""
     for item in items:
-        if {_CHECK, _INJECTOR} & set(getattr(item, "fixturenames", ())):
+        if {_CHECK, _INJECTOR, _OF_FILES} & set(getattr(item, "fixturenames", ())):
             item.add_marker(_MARKER)
 
 

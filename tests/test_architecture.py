@@ -37,7 +37,7 @@ PACKAGE_IMPORTS = {
     "_checks._workers": "_checks._base _engine._paths faults outcomes",
     "_clarity": "faults",
     "_ends": "",
-    "_engine": "_engine._probe exceptions",
+    "_engine": "_engine._probe _fake._state exceptions",
     "_engine._alterations": "_engine._plan _engine._substitute faults",
     "_engine._announce": "",
     "_engine._answers": (
@@ -103,7 +103,7 @@ PACKAGE_IMPORTS = {
     "_engine._python._sweep": "",
     "_engine._python._worker": (
         "_engine._armed _engine._channel _engine._plan _engine._posting _engine._python._patch "
-        "_engine._python._schedule"
+        "_engine._python._schedule _fake._faulted _fake._settled _fake._state"
     ),
     "_engine._reads": "_engine._linux _engine._target _engine._worker_state",
     "_engine._rendezvous": "_engine._delays",
@@ -126,6 +126,20 @@ PACKAGE_IMPORTS = {
     "_epochs": "",
     "_evidence": "_clarity _facts _oracle outcomes verdicts",
     "_facts": "_clarity faults outcomes",
+    "_fake": "",
+    "_fake._faulted": (
+        "_engine._python._acts _engine._python._calls _engine._python._files "
+        "_engine._python._objects _engine._python._sweep _fake._system"
+    ),
+    "_fake._fixtures": "_fake._loaders fake_files",
+    "_fake._loaders": "_engine._iterator _fake._parcel _fake._settled _fake._spared _fake._state",
+    "_fake._parcel": "_fake._settled _fake._spared _fake._state",
+    "_fake._refused": "exceptions faults",
+    "_fake._settled": "_fake._state _fake._unseen",
+    "_fake._spared": "_fake._state exceptions",
+    "_fake._state": "",
+    "_fake._system": "",
+    "_fake._unseen": "",
     "_item": (
         "_battery _engine _options _recall _steps _victims conformance exceptions sweeping verdicts"
     ),
@@ -178,18 +192,23 @@ PACKAGE_IMPORTS = {
     "_victims": "_engine._paths exceptions outcomes",
     "conformance": "_arguments _battery _checks _victims exceptions verdicts",
     "exceptions": "",
+    "fake_files": "_fake._loaders _fake._settled",
     "faults": "faults._base faults._files faults._workers",
     "faults._base": "exceptions",
     "faults._files": "exceptions faults._base",
     "faults._workers": "faults._base",
     "injection": (
-        "_arguments _engine _engine._client _engine._iterator _engine._plan _facts _trial "
-        "_unfired exceptions faults outcomes"
+        "_arguments _engine _engine._client _engine._iterator _engine._plan _facts _fake._refused "
+        "_fake._state _trial _unfired exceptions faults outcomes"
     ),
     "outcomes": "_oracle _reproduce faults outcomes._parts outcomes._reference verdicts",
     "outcomes._parts": "faults",
     "outcomes._reference": "outcomes._parts",
     "plugin": "_engine _item _options exceptions faults injection",
+    "rehearsals": (
+        "_engine._plan _engine._python._schedule _fake._faulted _fake._settled _fake._state "
+        "exceptions faults"
+    ),
     "sweeping": "_arguments _battery _evidence _steps _victims exceptions faults verdicts",
     "verdicts": "_reproduce",
 }
@@ -198,6 +217,12 @@ PACKAGE_IMPORTS = {
 THIRD_PARTY = {
     "_engine._announce": "torch",
     "_engine._iterator": "torch",
+    "_fake._faulted": "pyfakefs",
+    "_fake._fixtures": "pytest",
+    "_fake._loaders": "torch",
+    "_fake._parcel": "pyfakefs",
+    "_fake._spared": "pyfakefs",
+    "_fake._unseen": "torch",
     "_item": "pytest",
     "_trial": "torch",
     "_trial._digest": "torch",
@@ -208,6 +233,7 @@ THIRD_PARTY = {
     "_trial._probes": "psutil",
     "_trial._root": "torch",
     "_trial._warden": "psutil",
+    "fake_files": "pyfakefs torch",
     "plugin": "pytest",
 }
 """Modules that import what is neither ours nor the standard library's; all others do not."""

@@ -13,11 +13,21 @@ from pathlib import Path
 import pytest
 
 import pytest_dataloader_faults as package
-from pytest_dataloader_faults import _options, exceptions, injection, outcomes, plugin, verdicts
+from pytest_dataloader_faults import (
+    _options,
+    exceptions,
+    fake_files,
+    injection,
+    outcomes,
+    plugin,
+    rehearsals,
+    verdicts,
+)
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults._battery import CheckResult
 from pytest_dataloader_faults._checks import CHECKS
 from pytest_dataloader_faults._engine import unavailable
+from pytest_dataloader_faults._fake import _fixtures as _fixtures_of_files
 from pytest_dataloader_faults._steps import Step, Swept
 from pytest_dataloader_faults.conformance import check_dataset
 
@@ -104,8 +114,8 @@ def test_every_page_is_in_the_index():
 
 
 def _fixtures():
-    tree = ast.parse(inspect.getsource(plugin))
-    functions = (node for node in tree.body if isinstance(node, ast.FunctionDef))
+    bodies = (ast.parse(inspect.getsource(module)).body for module in (plugin, _fixtures_of_files))
+    functions = (node for body in bodies for node in body if isinstance(node, ast.FunctionDef))
     return [
         each.name for each in functions if "pytest.fixture" in map(ast.unparse, each.decorator_list)
     ]
@@ -130,8 +140,10 @@ def _names():
         "verdict": [each.value for each in package.Verdict],
         "public name": package.__all__,
         "exception": exceptions.__all__,
+        "name in fake_files": fake_files.__all__,
         "name in injection": injection.__all__,
         "name in outcomes": outcomes.__all__,
+        "name in rehearsals": rehearsals.__all__,
         "name in verdicts": verdicts.__all__,
         "attribute of Injection": _public_attributes(injection.Injection),
         "attribute of ArmedFaults": _public_attributes(injection.ArmedFaults),

@@ -17,7 +17,9 @@ from pytest_dataloader_faults import Contract, Outcome, Verdict, check_dataset, 
 from pytest_dataloader_faults._battery import CheckResult
 
 FIXED = "inject run_trial check_dataset sweep faults Outcome Verdict Contract exceptions".split()
-PUBLIC = "conformance exceptions faults injection outcomes sweeping verdicts".split()
+PUBLIC = (
+    "conformance exceptions fake_files faults injection outcomes rehearsals sweeping verdicts"
+).split()
 HEAVY = {"torch", "hypothesis", "pyfakefs", "numpy", "psutil"}
 NAME = "pytest_dataloader_faults"
 

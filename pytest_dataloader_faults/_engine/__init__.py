@@ -7,6 +7,7 @@ import os
 import signal
 import warnings
 
+from pytest_dataloader_faults._fake._state import fake_files
 from pytest_dataloader_faults.exceptions import EngineUnavailableError, InvalidArgumentError
 
 ENGINES = ("auto", "kernel", "python")
@@ -52,20 +53,20 @@ def _tell(write: int) -> None:
         os._exit(0)
 
 
-_probe: list[Probe] = []
+_probes: list[Probe] = []
 
 
 def start_probe() -> None:
     """Begin to find out, so that ``unavailable`` need not wait."""
-    if not _probe and hasattr(os, "fork"):
-        _probe.append(Probe())
+    if not _probes and hasattr(os, "fork"):
+        _probes.append(Probe())
 
 
 @functools.cache
 def unavailable() -> str | None:
     """Why the kernel engine cannot run here, or None if it can."""
     start_probe()
-    return _probe[0].reason() if _probe else "it needs Linux"
+    return _probes[0].reason() if _probes else "it needs Linux"
 
 
 def is_portable() -> bool:
@@ -83,6 +84,8 @@ def choose(engine: str) -> str:
         allowed = ", ".join(map(repr, ENGINES))
         message = f"engine={engine!r} is not an engine. Choose one of {allowed}"
         raise InvalidArgumentError(message)
+    if engine == "auto" and fake_files() is not None:
+        engine = "python"  # The kernel never hears of a fake file.
     reason = "asked for" if engine == "python" else unavailable()
     if reason is None:
         return "kernel"

@@ -216,7 +216,7 @@ def watched(watch: Watch) -> Iterator[None]:
         )
         raise InvalidArgumentError(message)
     with contextlib.ExitStack() as patches:
-        for kind in _with_iterators_of_their_own(DataLoader):
+        for kind in with_iterators_of_their_own(DataLoader):
             original = kind._get_iterator
             patches.callback(setattr, kind, "_get_iterator", original)
             kind._get_iterator = _watching(watch, original)
@@ -231,9 +231,9 @@ def _watching(watch: Watch, original: _Make) -> _Make:
     return get_iterator
 
 
-def _with_iterators_of_their_own(kind: Any) -> Iterator[Any]:
+def with_iterators_of_their_own(kind: Any) -> Iterator[Any]:
     """*kind* and those of its subclasses that make their iterators themselves."""
     if "_get_iterator" in vars(kind):
         yield kind
     for each in kind.__subclasses__():
-        yield from _with_iterators_of_their_own(each)
+        yield from with_iterators_of_their_own(each)

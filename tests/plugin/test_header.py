@@ -54,7 +54,7 @@ from pytest_dataloader_faults._battery import CHECKS
 
 
 def pytest_unconfigure():
-    print("probes:", len(_engine._probe))
+    print("probes:", len(_engine._probes))
 """
 
 

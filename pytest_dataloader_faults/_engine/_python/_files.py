@@ -172,14 +172,14 @@ class Files:
             self.decide.refused(message)
             raise InvalidArgumentError(message) from None
 
-    def looked_at(self, path: Any, found: os.stat_result, dir_fd: int | None) -> os.stat_result:
+    def looked_at(self, path: Any, found: Any, dir_fd: int | None) -> Any:
         """*found*, with the size that the file has under its faults."""
         where = self.absolute(path, dir_fd)
         if not stat.S_ISREG(found.st_mode) or self.decide.leaves_alone(where):
             return found
         for act in self.decide.looked_at(where, found.st_size):
             if isinstance(act, Substitute) and act.alteration.kept is not None:
-                return _with_size(found, act.alteration.kept)
+                return self.with_size(found, act.alteration.kept)
         return found
 
     def absolute(self, path: Any, dir_fd: int | None = None) -> str:
@@ -195,6 +195,13 @@ class Files:
         except OSError:
             self.decide.unreached("dir_fd")
             return "/dev/fd"
+
+    def with_size(self, found: Any, size: int) -> Any:
+        """*found*, a stat result, with another size."""
+        kind, (numbers, named) = found.__reduce__()
+        changed = [*numbers]
+        changed[stat.ST_SIZE] = size
+        return kind(changed, named)
 
     def _is_left_alone(self, path: Any) -> bool:
         return self.decide.leaves_alone(self.absolute(path))
@@ -228,11 +235,3 @@ def _reads(flags: int) -> bool:
     """Whether *flags* open an existing file in a way that allows reading it."""
     accesses = os.O_RDONLY | os.O_WRONLY | os.O_RDWR
     return not flags & _NOT_FOR_READING and flags & accesses != os.O_WRONLY
-
-
-def _with_size(found: os.stat_result, size: int) -> os.stat_result:
-    reduced: Any = found.__reduce__()
-    kind, (numbers, named) = reduced
-    changed = [*numbers]
-    changed[stat.ST_SIZE] = size
-    return kind(changed, named)  # type: ignore[no-any-return]

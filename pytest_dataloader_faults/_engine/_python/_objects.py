@@ -73,13 +73,8 @@ class FaultedFileIO(io.FileIO, metaclass=StandsFor):
         return super().readinto(view[: self._allowed(len(view))])
 
     def readall(self) -> bytes:
-        """Reads of what is left and one byte more, until one gives nothing, as in C."""
-        fd = super().fileno()
-        left = self.files.system.fstat(fd).st_size - self.tell() if self.seekable() else 0
-        result = bytearray()
-        while chunk := self.read(max(left + 1 - len(result), 1) if left > 0 else _CHUNK):
-            result += chunk
-        return bytes(result)
+        """As many reads as C makes."""
+        return read_all(self, self.files.system.fstat(super().fileno()).st_size)
 
     def close(self) -> None:
         """And forget the number, if it goes."""
@@ -94,6 +89,15 @@ class FaultedFileIO(io.FileIO, metaclass=StandsFor):
 _CHUNK = io.DEFAULT_BUFFER_SIZE
 _OFFSET = 3
 """Its place among the arguments of mmap() after the first two."""
+
+
+def read_all(file: io.RawIOBase, size: int) -> bytes:
+    """Reads of what is left of *size* and one byte more, until one gives nothing, as in C."""
+    left = size - file.tell() if file.seekable() else 0
+    result = bytearray()
+    while chunk := file.read(max(left + 1 - len(result), 1) if left > 0 else _CHUNK):
+        result += chunk
+    return bytes(result)
 
 
 def _open_by(files: Files) -> Callable[[str, int], int]:

@@ -62,7 +62,8 @@ def _nameless(system: Any) -> tuple[int, str]:
 
 
 def _named(system: Any) -> tuple[int, str]:
-    name = os.path.join(gettempdir(), f"pytest-dataloader-faults-{system.urandom(8).hex()}")
+    folder = system.scratch() if hasattr(system, "scratch") else gettempdir()
+    name = os.path.join(folder, f"pytest-dataloader-faults-{os.urandom(8).hex()}")
     return system.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), name
 
 

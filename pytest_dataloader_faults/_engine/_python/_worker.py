@@ -18,6 +18,9 @@ from pytest_dataloader_faults._engine._plan import Tallies
 from pytest_dataloader_faults._engine._posting import Posting
 from pytest_dataloader_faults._engine._python._patch import install
 from pytest_dataloader_faults._engine._python._schedule import Schedule
+from pytest_dataloader_faults._fake._faulted import install as install_fake
+from pytest_dataloader_faults._fake._settled import settle
+from pytest_dataloader_faults._fake._state import patcher
 
 
 class ArmedInPython(Armed):
@@ -81,5 +84,9 @@ def arm(posting: Posting, worker: int, loader: int) -> Armed:
     os.register_at_fork(
         before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
     )
-    install(armed.schedule, armed)
+    if (fake := patcher()) is None:
+        install(armed.schedule, armed)
+    else:
+        settle(fake)
+        install_fake(armed.schedule, armed, fake, scarce=posting.plan.needs.descriptors)
     return armed

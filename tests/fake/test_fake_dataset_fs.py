@@ -1,0 +1,183 @@
+"""A fake file system that workers see, and that leaves everything as it was."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from torch.utils.data import ConcatDataset, DataLoader
+
+from pytest_dataloader_faults import check_dataset, run_trial
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.fake_files import FakeDatasetFs
+from pytest_dataloader_faults.faults import ReadError
+from support.datasets import Records
+from support.fake_datasets import COUNT, SIZE, FakeRecords, by_number, write_fake_records
+
+START_METHODS = [
+    "fork",
+    "spawn",
+    pytest.param("forkserver", marks=pytest.mark.slow),
+]
+
+
+def _bytes_of(loader) -> list[list[int]]:
+    return [row for data, _ in loader for row in data.tolist()]
+
+
+RIGHT = [list(range(number, number + SIZE)) for number in range(COUNT)]
+
+
+@pytest.mark.parametrize("persistent", [False, True], ids=["", "persistent"])
+@pytest.mark.parametrize("method", START_METHODS)
+def test_workers_see_the_files(fake_dataset_fs, method, persistent):
+    """In each of two epochs, in order."""
+    write_fake_records(fake_dataset_fs)
+    options = {"multiprocessing_context": method, "persistent_workers": persistent}
+    loader = DataLoader(FakeRecords(), batch_size=2, num_workers=2, **options)
+    assert _bytes_of(loader) == RIGHT
+    assert _bytes_of(loader) == RIGHT
+
+
+def test_a_loader_is_no_garbage_for_the_collector(fake_dataset_fs):
+    """Or its workers would be told to end late, and each would cost five seconds."""
+    write_fake_records(fake_dataset_fs)
+    loader = DataLoader(FakeRecords(), num_workers=1, persistent_workers=True)
+    (worker,) = _workers_after_an_epoch(loader)
+    gc.disable()
+    try:
+        del loader
+        assert not worker.is_alive()
+    finally:
+        gc.enable()
+
+
+def _workers_after_an_epoch(loader):
+    assert len(list(loader)) == COUNT
+    return loader._iterator._workers
+
+
+def _look(path: str) -> bytes:
+    """What a worker sees of things other than content."""
+    facts = [oct(stat.S_IMODE(os.stat("/fake/secret").st_mode)), os.getcwd()]
+    facts += [os.readlink("/fake/link"), str(os.stat("/fake/twin").st_nlink)]
+    return ";".join(facts).encode().ljust(SIZE)
+
+
+@pytest.mark.parametrize("method", START_METHODS)
+def test_the_copy_is_a_full_one(fake_dataset_fs, method):
+    """Modes, links of both kinds and the current folder arrive with it."""
+    write_fake_records(fake_dataset_fs)
+    fake_dataset_fs.create_file("/fake/secret", contents="x")
+    fake_dataset_fs.chmod("/fake/secret", 0o640)
+    fake_dataset_fs.create_symlink("/fake/link", "/fake/secret")
+    fake_dataset_fs.create_link("/fake/secret", "/fake/twin")
+    fake_dataset_fs.cwd = "/fake"
+    loader = DataLoader(FakeRecords(read=_look), num_workers=1, multiprocessing_context=method)
+    seen = bytes(_bytes_of(loader)[0]).decode().strip()
+    assert seen == "0o640;/fake;/fake/secret;2"
+
+
+def test_real_files_can_be_mounted_beside_them(records, fake_dataset_fs):
+    """And what is written to them stays in memory, where pyfakefs lets root write at all."""
+    fake_dataset_fs.add_real_directory(records)
+    write_fake_records(fake_dataset_fs)
+    both = ConcatDataset([FakeRecords(), FakeRecords(str(records))])
+    assert len(_bytes_of(DataLoader(both, num_workers=2))) == COUNT + 16
+    with open(records / "00.rec", "wb") as file:
+        file.write(b"in memory")
+    fake_dataset_fs.pause()
+    assert (records / "00.rec").read_bytes() == bytes(range(SIZE))
+
+
+def test_pyfakefs_own_faults_are_there(fake_dataset_fs):
+    """Disk size and permissions, in a worker that is under faults besides."""
+    write_fake_records(fake_dataset_fs)
+    fake_dataset_fs.set_disk_usage(fake_dataset_fs.get_disk_usage().used + 10)
+
+    def spill(path: str) -> bytes:
+        with open("/fake/more", "wb") as file:
+            file.write(bytes(100))
+        return bytes(SIZE)
+
+    outcome = run_trial(lambda: FakeRecords(read=spill))
+    assert "No space left" in outcome.exception.text
+
+
+def test_permissions_hold_in_workers():
+    """For a user who is not root."""
+    from pyfakefs.fake_filesystem import set_uid
+
+    with FakeDatasetFs() as files:
+        write_fake_records(files)
+        files.chmod("/fake/records/03.rec", 0)
+        set_uid(1000)
+        iterator = iter(DataLoader(FakeRecords(read=by_number), num_workers=1))
+        with pytest.raises(PermissionError) as caught:
+            list(iterator)
+        iterator._shutdown_workers()  # The garbage collector would take 5 s for it.
+    assert "03.rec" in str(caught.value)
+
+
+@pytest.mark.parametrize("order", [("fs", "fake_dataset_fs"), ("fake_dataset_fs", "fs")])
+def test_together_with_pyfakefs_own_fixture(request, order):
+    """Whichever comes first, they are the same file system."""
+    first, second = map(request.getfixturevalue, order)
+    assert first is second
+    write_fake_records(first)
+    assert _bytes_of(DataLoader(FakeRecords(), num_workers=1)) == RIGHT
+
+
+def test_a_trial_sees_them(fake_dataset_fs):
+    """It takes the python engine by itself, and there is no file of it on any disk."""
+    write_fake_records(fake_dataset_fs)
+    outcome = run_trial(FakeRecords, ReadError("*/03.rec"))
+    assert (outcome.engine, outcome.fired) == ("python", 1)
+    assert "Errno 5" in outcome.exception.text
+    assert not outcome.timed_out
+
+
+def test_checks_run_on_them(fake_dataset_fs):
+    """Those of the battery that are about files."""
+    write_fake_records(fake_dataset_fs)
+    only = ["workers-agree", "open-error", "read-error-later", "truncated-half"]
+    results = check_dataset(FakeRecords, only=only)
+    assert all(each.passed for each in results)
+    assert len(results) == 4
+
+
+def test_nothing_of_it_stays(tmp_path):
+    """Names, open files, processes and modules are as they were."""
+    opened, spawn = os.open, multiprocessing.get_context("spawn")
+    with FakeDatasetFs() as files:
+        write_fake_records(files)
+        assert not Path(tmp_path).exists()
+        assert _bytes_of(DataLoader(FakeRecords(), num_workers=1)) == RIGHT
+    assert os.open is opened
+    assert "open" not in vars(multiprocessing.util)
+    assert DataLoader._get_iterator.__module__ == "torch.utils.data.dataloader"
+    (tmp_path / "real").write_text("real")
+    assert spawn.Queue().empty()
+
+
+def test_it_comes_before_a_patcher_of_one_s_own():
+    """Later is too late: the message says what to do."""
+    from pyfakefs.fake_filesystem_unittest import Patcher
+
+    with (
+        Patcher(),
+        pytest.raises(InvalidArgumentError, match="before the Patcher"),
+        FakeDatasetFs(),
+    ):
+        pass
+
+
+def test_a_plain_loader_elsewhere_is_not_touched(records):
+    """Real files are real again afterwards."""
+    with FakeDatasetFs():
+        pass
+    assert len(list(DataLoader(Records(records), num_workers=1))) == 16

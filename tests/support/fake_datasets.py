@@ -1,0 +1,103 @@
+"""Datasets over fake files. Module-level, so that spawned workers can import them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset
+
+FOLDER = "/fake/records"
+COUNT, SIZE = 8, 64
+
+
+def write_fake_records(files: Any) -> str:
+    """COUNT fake files of SIZE bytes; file *i* holds *i*, *i* + 1, ..."""
+    for number in range(COUNT):
+        content = bytes(range(number, number + SIZE))
+        files.create_file(f"{FOLDER}/{number:02}.rec", contents=content)
+    return FOLDER
+
+
+def by_open(path: str) -> bytes:
+    """As most do."""
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def by_path(path: str) -> bytes:
+    """Through pathlib, in text."""
+    return Path(path).read_text(encoding="latin-1").encode("latin-1")
+
+
+def by_number(path: str) -> bytes:
+    """By the functions of os, until nothing comes."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return b"".join(iter(lambda: os.read(fd, 16), b""))
+    finally:
+        os.close(fd)
+
+
+def at_offset(path: str) -> bytes:
+    """By pread(2), which pyfakefs does not have."""
+    with open(path, "rb") as file:
+        return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0)
+
+
+def by_imread(path: str) -> bytes:
+    """In C, without a complaint."""
+    import cv2
+
+    return bytes(cv2.imread(path).tobytes())
+
+
+def by_h5py(path: str) -> bytes:
+    """In C."""
+    import h5py
+
+    with h5py.File(path) as file:
+        return bytes(file["a"][:])
+
+
+def by_fromfile(path: str) -> bytes:
+    """In C, by the number that open() gave."""
+    import numpy as np
+
+    return bytes(np.fromfile(path, dtype=np.uint8).tobytes())
+
+
+def by_memmap(path: str) -> bytes:
+    """Mapped."""
+    import numpy as np
+
+    return bytes(np.memmap(path, mode="r").tobytes())
+
+
+def by_np_load(path: str) -> bytes:
+    """By np.load(), which reads a fake file by its methods."""
+    import numpy as np
+
+    return bytes(np.load(path).tobytes())
+
+
+class FakeRecords(Dataset[Any]):
+    """One sample per file, its length checked."""
+
+    def __init__(self, folder: str = FOLDER, read: Callable[[str], bytes] = by_open) -> None:
+        self.paths = sorted(os.path.join(folder, name) for name in os.listdir(folder))
+        self.read = read
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Any:
+        path = self.paths[index]
+        data = self.read(path)
+        if len(data) != SIZE:
+            message = f"{path}: {len(data)} bytes, expected {SIZE}"
+            raise ValueError(message)
+        return torch.tensor(list(data), dtype=torch.uint8), os.path.getsize(path)
