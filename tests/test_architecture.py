@@ -112,12 +112,18 @@ PACKAGE_IMPORTS = {
     ),
     "_evidence": "_clarity _facts _oracle outcomes verdicts",
     "_facts": "_clarity faults outcomes",
+    "_injector": "_options exploring injection",
     "_item": "_battery _engine _options _victims verdicts",
     "_options": "_arguments _engine exceptions",
     "_oracle": "_clarity _oracle._content _oracle._leaks outcomes verdicts",
     "_oracle._content": "outcomes verdicts",
     "_oracle._leaks": "outcomes verdicts",
+    "_property": (
+        "_checks._workers _evidence _oracle _reproduce _unfired exceptions outcomes surveys "
+        "verdicts"
+    ),
     "_reproduce": "",
+    "_search": "_oracle _property _trial exceptions faults outcomes strategies surveys verdicts",
     "_trial": (
         "_arguments _engine _reproduce _trial._child _trial._journal _trial._root exceptions "
         "faults injection outcomes"
@@ -138,6 +144,10 @@ PACKAGE_IMPORTS = {
     "_victims": "_engine._paths exceptions outcomes",
     "conformance": "_arguments _battery _checks _victims exceptions verdicts",
     "exceptions": "",
+    "exploring": (
+        "_arguments _property _search _trial _victims exceptions faults outcomes strategies "
+        "surveys verdicts"
+    ),
     "faults": "faults._base faults._files faults._workers",
     "faults._base": "exceptions",
     "faults._files": "exceptions faults._base",
@@ -149,7 +159,22 @@ PACKAGE_IMPORTS = {
     "outcomes": "_oracle _reproduce faults outcomes._parts outcomes._reference verdicts",
     "outcomes._parts": "faults",
     "outcomes._reference": "",
-    "plugin": "_engine _item _options conformance exceptions faults injection",
+    "plugin": "_engine _injector _item _options conformance exceptions faults",
+    "strategies": (
+        "strategies._loaders strategies._of_files strategies._of_workers strategies._schedules"
+    ),
+    "strategies._arguments": "faults._base",
+    "strategies._loaders": "strategies._arguments strategies._victims surveys",
+    "strategies._of_files": "faults faults._files strategies._arguments strategies._victims",
+    "strategies._of_workers": "faults faults._base strategies._arguments strategies._victims",
+    "strategies._schedules": (
+        "faults strategies._arguments strategies._of_files strategies._of_workers "
+        "strategies._victims"
+    ),
+    "strategies._victims": "_victims exceptions strategies._arguments surveys",
+    "surveys": (
+        "_arguments _engine _engine._paths _oracle _trial _victims exceptions outcomes verdicts"
+    ),
     "verdicts": "",
 }
 """Each module, and those of this package that it imports, function-level imports too."""
@@ -158,6 +183,8 @@ THIRD_PARTY = {
     "_engine._announce": "torch",
     "_engine._iterator": "torch",
     "_item": "pytest",
+    "_property": "hypothesis",
+    "_search": "hypothesis",
     "_trial": "torch",
     "_trial._digest": "torch",
     "_trial._loaders": "torch",
@@ -165,7 +192,14 @@ THIRD_PARTY = {
     "_trial._probes": "psutil",
     "_trial._root": "torch",
     "_trial._warden": "psutil",
+    "exploring": "hypothesis",
     "plugin": "pytest",
+    "strategies._arguments": "hypothesis",
+    "strategies._loaders": "hypothesis torch",
+    "strategies._of_files": "hypothesis",
+    "strategies._of_workers": "hypothesis",
+    "strategies._schedules": "hypothesis",
+    "strategies._victims": "hypothesis",
 }
 """Modules that import what is neither ours nor the standard library's; all others do not."""
 

@@ -16,8 +16,12 @@ import pytest_dataloader_faults as package
 from pytest_dataloader_faults import Contract, Outcome, Verdict, check_dataset, inject, run_trial
 from pytest_dataloader_faults._battery import CheckResult
 
-FIXED = "inject run_trial check_dataset faults Outcome Verdict Contract exceptions".split()
-PUBLIC = "conformance exceptions faults injection outcomes verdicts".split()
+FIXED = (
+    "inject run_trial check_dataset explore faults strategies Outcome Verdict Contract exceptions"
+).split()
+PUBLIC = (
+    "conformance exceptions exploring faults injection outcomes strategies surveys verdicts"
+).split()
 HEAVY = {"torch", "hypothesis", "pyfakefs", "numpy", "psutil"}
 NAME = "pytest_dataloader_faults"
 
@@ -90,6 +94,7 @@ def _undeclared(names, module):
         (f"import {NAME}", {NAME}),
         (f"import {NAME}; {NAME}.faults; {NAME}.exceptions", None),
         (f"from {NAME} import Contract, Outcome, Verdict, inject, check_dataset, run_trial", None),
+        (f"from {NAME} import explore; import {NAME}.exploring", None),
         (f"import {NAME}.plugin", None),
     ],
 )
@@ -102,7 +107,7 @@ def test_importing_is_light(code, own):
         assert own == {each for each in loaded if each.partition(".")[0] == NAME}
 
 
-@pytest.mark.parametrize("name", ["inject", "run_trial", "check_dataset", "Outcome"])
+@pytest.mark.parametrize("name", ["inject", "run_trial", "check_dataset", "explore", "Outcome"])
 def test_library_works_without_pytest(name):
     """The functions behind the fixtures do not need pytest."""
     loaded = _loaded_by(f"from {NAME} import {name}")

@@ -29,6 +29,7 @@ from pytest_dataloader_faults._trial._loaders import (
 from pytest_dataloader_faults._trial._passes import (
     end_workers,
     ignore_deaths,
+    places,
     raised_by,
     recorded,
     rows,
@@ -190,8 +191,9 @@ class _Trial:
 
     def _iterate(self, iterator: Any, epoch: int | None, drawn: list[Any]) -> None:
         is_map = kind_of(self.loader) == "map"
+        place_of = places(iterator)
         for number, batch in enumerate(iterator):
-            indices = plain_indices(drawn[number]) if is_map else None
+            indices = plain_indices(drawn[place_of(number)]) if is_map else None
             delivery = Delivery(indices, rows(batch, indices, self.loader), digest(batch))
             self.journal.write(epoch=epoch, batch=asdict(delivery))
 

@@ -1,0 +1,186 @@
+"""Strategies for the faults of files, one per fault."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable
+
+from hypothesis import strategies as st
+
+from pytest_dataloader_faults import faults
+from pytest_dataloader_faults.faults._files import OPEN_ERRNOS, READ_ERRNOS
+from pytest_dataloader_faults.strategies._arguments import require, require_count, require_some
+from pytest_dataloader_faults.strategies._victims import Files, held, opened, read
+
+_TIMES = 3
+_OPEN_ERRNOS = tuple(
+    getattr(errno, name) for name in "EIO ENOENT EACCES EMFILE ESTALE ETIMEDOUT".split()
+)
+_READ_ERRNOS = tuple(getattr(errno, name) for name in "EIO ESTALE ETIMEDOUT ENODATA".split())
+"""Not EINTR and EAGAIN, which ask for another try: for good they are an endless loop."""
+
+
+def _times() -> st.SearchStrategy[int | None]:
+    """For good, or for a moment: a transient fault."""
+    return st.none() | st.integers(1, _TIMES)
+
+
+def _few() -> st.SearchStrategy[int]:
+    """For what costs time whenever it happens."""
+    return st.integers(1, _TIMES)
+
+
+def _workers(most: int) -> st.SearchStrategy[tuple[int, ...] | None]:
+    """All of them, or one."""
+    require_count(max_workers=most)
+    if most == 1:
+        return st.none()
+    return st.none() | st.integers(0, most - 1).map(lambda worker: (worker,))
+
+
+@st.composite
+def open_errors(
+    draw: st.DrawFn,
+    *,
+    files: Files = None,
+    errnos: Iterable[int] = _OPEN_ERRNOS,
+    max_nth: int | None = None,
+    max_workers: int = 2,
+) -> faults.OpenError:
+    """``OpenError``: a file cannot be opened, for good or up to three times."""
+    chosen = require_some(sorted(OPEN_ERRNOS), errnos=errnos)
+    victim = draw(opened(files, max_nth))
+    return faults.OpenError(
+        victim.path,
+        errno=draw(st.sampled_from(chosen)),
+        nth=draw(st.integers(1, victim.operations)),
+        times=draw(_times()),
+        workers=draw(_workers(max_workers)),
+    )
+
+
+@st.composite
+def read_errors(
+    draw: st.DrawFn,
+    *,
+    files: Files = None,
+    errnos: Iterable[int] = _READ_ERRNOS,
+    max_nth: int | None = None,
+    max_workers: int = 2,
+) -> faults.ReadError:
+    """``ReadError``: reads fail, for good or up to three times."""
+    chosen = require_some(sorted(READ_ERRNOS), errnos=errnos)
+    victim = draw(read(files, max_nth))
+    return faults.ReadError(
+        victim.path,
+        errno=draw(st.sampled_from(chosen)),
+        nth=draw(st.integers(1, victim.operations)),
+        times=draw(_times()),
+        workers=draw(_workers(max_workers)),
+    )
+
+
+@st.composite
+def short_reads(
+    draw: st.DrawFn,
+    *,
+    files: Files = None,
+    max_bytes: int = 16,
+    max_nth: int | None = None,
+    max_workers: int = 2,
+) -> faults.ShortRead:
+    """``ShortRead``: up to three reads give fewer bytes. More of them would only be slow."""
+    require_count(max_bytes=max_bytes)
+    victim = draw(read(files, max_nth))
+    return faults.ShortRead(
+        victim.path,
+        max_bytes=draw(st.integers(1, max_bytes)),
+        nth=draw(st.integers(1, victim.operations)),
+        times=draw(_few()),
+        workers=draw(_workers(max_workers)),
+    )
+
+
+@st.composite
+def truncated_files(
+    draw: st.DrawFn, *, files: Files = None, max_bytes: int = 64, max_workers: int = 2
+) -> faults.TruncatedFile:
+    """``TruncatedFile``: a file ends early, after half of it or after up to *max_bytes*."""
+    require_count(0, max_bytes=max_bytes)
+    victim = draw(read(files))
+    keep = draw(st.just(0.5) | st.sampled_from([0.25, 0.75]) | st.integers(0, max_bytes))
+    return faults.TruncatedFile(victim.path, keep=keep, workers=draw(_workers(max_workers)))
+
+
+@st.composite
+def corrupted_files(
+    draw: st.DrawFn, *, files: Files = None, max_flips: int = 8, max_workers: int = 2
+) -> faults.CorruptedFile:
+    """``CorruptedFile``: bytes differ. For datasets that promise to notice, by a checksum, say."""
+    require_count(max_flips=max_flips)
+    victim = draw(read(files))
+    return faults.CorruptedFile(
+        victim.path,
+        flips=draw(st.integers(1, max_flips)),
+        seed=draw(st.integers(0, 7)),
+        workers=draw(_workers(max_workers)),
+    )
+
+
+@st.composite
+def closed_descriptors(
+    draw: st.DrawFn,
+    *,
+    files: Files = None,
+    reuse: bool = False,
+    max_nth: int | None = None,
+    max_workers: int = 2,
+) -> faults.ClosedDescriptor:
+    """``ClosedDescriptor``: one is closed under the dataset.
+
+    With *reuse* its number may belong to another file by then, which few datasets can notice.
+    """
+    require(isinstance(reuse, bool), "True or False", reuse=reuse)
+    victim = draw(held(files, max_nth))
+    return faults.ClosedDescriptor(
+        victim.path,
+        reuse=draw(st.booleans()) if reuse else False,
+        nth=draw(st.integers(1, victim.operations)),
+        times=draw(_times()),
+        workers=draw(_workers(max_workers)),
+    )
+
+
+@st.composite
+def slow_reads(
+    draw: st.DrawFn,
+    *,
+    files: Files = None,
+    seconds: float = 0.05,
+    max_nth: int | None = None,
+    max_workers: int = 2,
+) -> faults.SlowRead:
+    """``SlowRead``: up to three reads come *seconds* late."""
+    ok = isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and seconds > 0
+    require(ok, "a positive number of seconds", seconds=seconds)
+    victim = draw(read(files, max_nth))
+    return faults.SlowRead(
+        victim.path,
+        seconds=seconds,
+        nth=draw(st.integers(1, victim.operations)),
+        times=draw(_few()),
+        workers=draw(_workers(max_workers)),
+    )
+
+
+@st.composite
+def hung_reads(
+    draw: st.DrawFn, *, files: Files = None, max_nth: int | None = None, max_workers: int = 2
+) -> faults.HungRead:
+    """``HungRead``: a read never returns. Give the loader a ``timeout``."""
+    victim = draw(read(files, max_nth))
+    return faults.HungRead(
+        victim.path,
+        nth=draw(st.integers(1, victim.operations)),
+        workers=draw(_workers(max_workers)),
+    )
