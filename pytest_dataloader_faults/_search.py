@@ -51,9 +51,10 @@ def cases(
 ) -> Case:
     """The loader first: it says how many workers there are for faults to befall."""
     options = draw(_loaders(loader, files))
-    workers = max(1, int(options.get("num_workers", 2)))
-    faults = draw(strategies.fault_schedules(files=files, max_workers=workers, **of_schedule))
     epochs = draw(st.integers(1, max_epochs))
+    workers = max(1, int(options.get("num_workers", 2)))
+    met = files.files.over(epochs if options.get("persistent_workers") else 1)
+    faults = draw(strategies.fault_schedules(files=met, max_workers=workers, **of_schedule))
     seed = draw(st.integers(0, _SEEDS)) if options.get("shuffle") else 0
     return Case(faults, options, epochs, seed)
 
@@ -86,7 +87,8 @@ class Search:
         self.fired: Counter[str] = Counter()
         self.drawn: Counter[str] = Counter()
         self.last: tuple[Outcome, Judgement] | None = None
-        self.convicted: tuple[Outcome, Judgement] | None = None
+        self.convicted: tuple[Case, Outcome, Judgement] | None = None
+        self._known: dict[str, tuple[Outcome, Judgement]] = {}
 
     def run(self, drawn: st.SearchStrategy[Case], seed: int | None, **options: Any) -> str | None:
         """Try *drawn* cases; the text of the failure, shrunk, if there is one."""
@@ -108,13 +110,23 @@ class Search:
             test = hypothesis.seed(seed)(test)
         try:
             test()
-        except CheckFailedError as error:
-            return str(error)
-        except Flaky:
-            return self._flaky()
+        except (CheckFailedError, Flaky):
+            return self._confirmed()
         return None
 
     def _try(self, case: Case) -> None:
+        """One example. Shrinking comes to the same case by several ways: it is tried once."""
+        name = repr(case)
+        if name not in self._known:
+            self._known[name] = self._trial(case)
+            self._count(*self._known[name])
+        outcome, judgement = self._known[name]
+        note(outcome, judgement)
+        if is_violation(judgement):
+            self.convicted = case, outcome, judgement
+            raise violation(outcome, judgement, self._make_dataset)
+
+    def _trial(self, case: Case) -> tuple[Outcome, Judgement]:
         outcome = run_trial(
             self._make_dataset,
             *case.schedule,
@@ -123,30 +135,29 @@ class Search:
             seed=case.seed,
             **self._how,
         )
-        judgement = judged(outcome, self._survey, self._contract)
-        note(outcome, judgement)
-        self._count(outcome, judgement)
-        if is_violation(judgement):
-            raise violation(outcome, judgement, self._make_dataset)
+        return outcome, judged(outcome, self._survey, self._contract)
+
+    def _confirmed(self) -> str:
+        """The text of the conviction, which is tried once more: no trial is to be chance."""
+        assert self.convicted is not None
+        case, outcome, judgement = self.convicted
+        again, second = self._trial(case)
+        if second.verdict is judgement.verdict:
+            self.convicted = case, again, second
+            return str(violation(again, second, self._make_dataset))
+        text = violation(outcome, judgement, self._make_dataset)
+        return f"not the same twice: tried again, its verdict was {second.verdict}.\n{text}"
 
     def _count(self, outcome: Outcome, judgement: Judgement) -> None:
         """Shrinking tries what is like the failure: it would distort the counts."""
         self.trials += 1
         self.last = outcome, judgement
         if is_violation(judgement):
-            self.convicted = outcome, judgement
             self.examples = self.examples or self.trials
         if self.examples in {None, self.trials}:
             self.verdicts[judgement.verdict.value] += 1
             self.drawn.update({type(each.fault).__name__ for each in outcome.faults})
             self.fired.update({type(each.fault).__name__ for each in outcome.faults if each.fired})
-
-    def _flaky(self) -> str:
-        """It was convicted once and not again."""
-        assert self.convicted is not None
-        text = violation(*self.convicted, self._make_dataset)
-        last = self.last and self.last[1].verdict
-        return f"not the same twice: when it was tried again, the verdict was {last}.\n{text}"
 
     def unexercised(self) -> str | None:
         """What to say if no trial has shown anything."""

@@ -194,7 +194,7 @@ def _exploration(search: Search, failure: str | None) -> Exploration:
     verdict = Verdict.NOT_EXERCISED if search.unexercised() else Verdict.SURVIVED
     outcome = None
     if failure and search.convicted:
-        outcome, judgement = search.convicted
+        _, outcome, judgement = search.convicted
         verdict = judgement.verdict
     counts = search.verdicts, search.drawn, search.fired
     return Exploration(search.trials, search.examples, *counts, failure, outcome, verdict)

@@ -10,7 +10,7 @@ import glob
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_dataloader_faults import _arguments
@@ -50,6 +50,15 @@ class DataFiles:
     every: str | tuple[str, ...] = "*"
     batches: int = 4
     samples: int = 16
+
+    def over(self, epochs: int) -> DataFiles:
+        """The same, for workers that live for so many epochs."""
+        return replace(
+            self,
+            opens={path: count * epochs for path, count in self.opens.items()},
+            reads={path: count * epochs for path, count in self.reads.items()},
+            batches=self.batches * epochs,
+        )
 
 
 class Survey:

@@ -80,7 +80,7 @@ def _of_workers(draw: st.DrawFn, methods: list[str], *, may_be_unordered: bool) 
     options: dict[str, Any] = {}
     if draw(st.booleans()):
         options["persistent_workers"] = True
-    if prefetch := draw(st.none() | st.integers(1, _PREFETCH)):
+    if prefetch := draw(st.integers(0, _PREFETCH)):
         options["prefetch_factor"] = prefetch
     method = draw(st.sampled_from(methods))
     if method != multiprocessing.get_all_start_methods()[0]:

@@ -10,9 +10,15 @@ from hypothesis import strategies as st
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.faults._files import OPEN_ERRNOS, READ_ERRNOS
 from pytest_dataloader_faults.strategies._arguments import require, require_count, require_some
+from pytest_dataloader_faults.strategies._variants import variants
 from pytest_dataloader_faults.strategies._victims import Files, held, opened, read
 
-_TIMES = 3
+_FEW = (1, 2, 3)
+"""Times, for what costs time whenever it happens."""
+_TIMES = (None, *_FEW)
+"""For good, or for a moment: a transient fault."""
+_FRACTIONS = (0.5, 0.25, 0.75)
+_SEEDS = tuple(range(8))
 _OPEN_ERRNOS = tuple(
     getattr(errno, name) for name in "EIO ENOENT EACCES EMFILE ESTALE ETIMEDOUT".split()
 )
@@ -20,22 +26,10 @@ _READ_ERRNOS = tuple(getattr(errno, name) for name in "EIO ESTALE ETIMEDOUT ENOD
 """Not EINTR and EAGAIN, which ask for another try: for good they are an endless loop."""
 
 
-def _times() -> st.SearchStrategy[int | None]:
-    """For good, or for a moment: a transient fault."""
-    return st.none() | st.integers(1, _TIMES)
-
-
-def _few() -> st.SearchStrategy[int]:
-    """For what costs time whenever it happens."""
-    return st.integers(1, _TIMES)
-
-
-def _workers(most: int) -> st.SearchStrategy[tuple[int, ...] | None]:
-    """All of them, or one."""
+def _each_or_all(most: int) -> tuple[tuple[int, ...] | None, ...]:
+    """All workers, or one."""
     require_count(max_workers=most)
-    if most == 1:
-        return st.none()
-    return st.none() | st.integers(0, most - 1).map(lambda worker: (worker,))
+    return (None, *((worker,) for worker in range(most))) if most > 1 else (None,)
 
 
 @st.composite
@@ -50,13 +44,10 @@ def open_errors(
     """``OpenError``: a file cannot be opened, for good or up to three times."""
     chosen = require_some(sorted(OPEN_ERRNOS), errnos=errnos)
     victim = draw(opened(files, max_nth))
-    return faults.OpenError(
-        victim.path,
-        errno=draw(st.sampled_from(chosen)),
-        nth=draw(st.integers(1, victim.operations)),
-        times=draw(_times()),
-        workers=draw(_workers(max_workers)),
-    )
+    nth = draw(st.integers(1, victim.operations))
+    workers = _each_or_all(max_workers)
+    how = draw(variants(errno=tuple(chosen), times=_TIMES, workers=workers))
+    return faults.OpenError(victim.path, nth=nth, **how)
 
 
 @st.composite
@@ -71,13 +62,10 @@ def read_errors(
     """``ReadError``: reads fail, for good or up to three times."""
     chosen = require_some(sorted(READ_ERRNOS), errnos=errnos)
     victim = draw(read(files, max_nth))
-    return faults.ReadError(
-        victim.path,
-        errno=draw(st.sampled_from(chosen)),
-        nth=draw(st.integers(1, victim.operations)),
-        times=draw(_times()),
-        workers=draw(_workers(max_workers)),
-    )
+    nth = draw(st.integers(1, victim.operations))
+    workers = _each_or_all(max_workers)
+    how = draw(variants(errno=tuple(chosen), times=_TIMES, workers=workers))
+    return faults.ReadError(victim.path, nth=nth, **how)
 
 
 @st.composite
@@ -92,13 +80,10 @@ def short_reads(
     """``ShortRead``: up to three reads give fewer bytes. More of them would only be slow."""
     require_count(max_bytes=max_bytes)
     victim = draw(read(files, max_nth))
-    return faults.ShortRead(
-        victim.path,
-        max_bytes=draw(st.integers(1, max_bytes)),
-        nth=draw(st.integers(1, victim.operations)),
-        times=draw(_few()),
-        workers=draw(_workers(max_workers)),
-    )
+    nth = draw(st.integers(1, victim.operations))
+    sizes, workers = tuple(range(1, max_bytes + 1)), _each_or_all(max_workers)
+    how = draw(variants(max_bytes=sizes, times=_FEW, workers=workers))
+    return faults.ShortRead(victim.path, nth=nth, **how)
 
 
 @st.composite
@@ -108,8 +93,9 @@ def truncated_files(
     """``TruncatedFile``: a file ends early, after half of it or after up to *max_bytes*."""
     require_count(0, max_bytes=max_bytes)
     victim = draw(read(files))
-    keep = draw(st.just(0.5) | st.sampled_from([0.25, 0.75]) | st.integers(0, max_bytes))
-    return faults.TruncatedFile(victim.path, keep=keep, workers=draw(_workers(max_workers)))
+    kept = (*_FRACTIONS, *range(max_bytes + 1))
+    how = draw(variants(keep=kept, workers=_each_or_all(max_workers)))
+    return faults.TruncatedFile(victim.path, **how)
 
 
 @st.composite
@@ -119,11 +105,9 @@ def corrupted_files(
     """``CorruptedFile``: bytes differ. For datasets that promise to notice, by a checksum, say."""
     require_count(max_flips=max_flips)
     victim = draw(read(files))
+    flips, workers = tuple(range(1, max_flips + 1)), _each_or_all(max_workers)
     return faults.CorruptedFile(
-        victim.path,
-        flips=draw(st.integers(1, max_flips)),
-        seed=draw(st.integers(0, 7)),
-        workers=draw(_workers(max_workers)),
+        victim.path, **draw(variants(flips=flips, seed=_SEEDS, workers=workers))
     )
 
 
@@ -142,13 +126,10 @@ def closed_descriptors(
     """
     require(isinstance(reuse, bool), "True or False", reuse=reuse)
     victim = draw(held(files, max_nth))
-    return faults.ClosedDescriptor(
-        victim.path,
-        reuse=draw(st.booleans()) if reuse else False,
-        nth=draw(st.integers(1, victim.operations)),
-        times=draw(_times()),
-        workers=draw(_workers(max_workers)),
-    )
+    nth = draw(st.integers(1, victim.operations))
+    ways, workers = (False, True) if reuse else (False,), _each_or_all(max_workers)
+    how = draw(variants(reuse=ways, times=_TIMES, workers=workers))
+    return faults.ClosedDescriptor(victim.path, nth=nth, **how)
 
 
 @st.composite
@@ -164,13 +145,9 @@ def slow_reads(
     ok = isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and seconds > 0
     require(ok, "a positive number of seconds", seconds=seconds)
     victim = draw(read(files, max_nth))
-    return faults.SlowRead(
-        victim.path,
-        seconds=seconds,
-        nth=draw(st.integers(1, victim.operations)),
-        times=draw(_few()),
-        workers=draw(_workers(max_workers)),
-    )
+    nth = draw(st.integers(1, victim.operations))
+    how = draw(variants(times=_FEW, workers=_each_or_all(max_workers)))
+    return faults.SlowRead(victim.path, seconds=seconds, nth=nth, **how)
 
 
 @st.composite
@@ -179,8 +156,6 @@ def hung_reads(
 ) -> faults.HungRead:
     """``HungRead``: a read never returns. Give the loader a ``timeout``."""
     victim = draw(read(files, max_nth))
-    return faults.HungRead(
-        victim.path,
-        nth=draw(st.integers(1, victim.operations)),
-        workers=draw(_workers(max_workers)),
-    )
+    nth = draw(st.integers(1, victim.operations))
+    how = draw(variants(workers=_each_or_all(max_workers)))
+    return faults.HungRead(victim.path, nth=nth, **how)

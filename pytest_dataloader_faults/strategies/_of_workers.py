@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.faults._base import SIGNALS
 from pytest_dataloader_faults.strategies._arguments import require, require_count, require_some
+from pytest_dataloader_faults.strategies._variants import variants
 from pytest_dataloader_faults.strategies._victims import Files, data_files
 
 _DEADLY = tuple(int(getattr(signal, f"SIG{name}")) for name in "KILL SEGV BUS TERM ABRT".split())
@@ -22,10 +23,10 @@ def _fetches(files: Files, most: int | None) -> st.SearchStrategy[int]:
     return st.integers(1, most or max(1, data_files(files).batches))
 
 
-def _worker(most: int) -> st.SearchStrategy[int | None]:
+def _one_or_each(most: int) -> tuple[int | None, ...]:
     """Worker 0, another one, or each of them."""
     require_count(max_workers=most)
-    return st.integers(0, most - 1) | st.none()
+    return (*range(most), None) if most > 1 else (0,)
 
 
 @st.composite
@@ -39,11 +40,9 @@ def killed_workers(
 ) -> faults.WorkerKilled:
     """``WorkerKilled``: a worker dies by a signal as it begins a batch. *files* tell how many."""
     chosen = require_some(sorted(map(int, SIGNALS)), signals=signals)
-    return faults.WorkerKilled(
-        draw(st.sampled_from(chosen)),
-        at=draw(_fetches(files, max_at)),
-        worker=draw(_worker(max_workers)),
-    )
+    at = draw(_fetches(files, max_at))
+    how = draw(variants(signal=tuple(chosen), worker=_one_or_each(max_workers)))
+    return faults.WorkerKilled(at=at, **how)
 
 
 @st.composite
@@ -57,11 +56,9 @@ def exited_workers(
 ) -> faults.WorkerExited:
     """``WorkerExited``: a worker leaves without a word. Of code 0 torch learns after 5 s only."""
     chosen = require_some(range(256), codes=codes)
-    return faults.WorkerExited(
-        draw(st.sampled_from(chosen)),
-        at=draw(_fetches(files, max_at)),
-        worker=draw(_worker(max_workers)),
-    )
+    at = draw(_fetches(files, max_at))
+    how = draw(variants(code=tuple(chosen), worker=_one_or_each(max_workers)))
+    return faults.WorkerExited(at=at, **how)
 
 
 @st.composite
@@ -78,11 +75,10 @@ def hung_workers(
     With *hold_gil* it may keep the interpreter lock meanwhile.
     """
     require(isinstance(hold_gil, bool), "True or False", hold_gil=hold_gil)
-    return faults.WorkerHung(
-        draw(st.booleans()) if hold_gil else False,
-        at=draw(_fetches(files, max_at)),
-        worker=draw(_worker(max_workers)),
-    )
+    at = draw(_fetches(files, max_at))
+    ways = (False, True) if hold_gil else (False,)
+    how = draw(variants(hold_gil=ways, worker=_one_or_each(max_workers)))
+    return faults.WorkerHung(at=at, **how)
 
 
 @st.composite
@@ -96,9 +92,9 @@ def descriptor_exhaustions(
     """
     require_count(0, max_headroom=max_headroom)
     require_count(max_workers=max_workers)
-    one = st.integers(0, max_workers - 1).map(lambda worker: (worker,))
-    workers = st.none() if max_workers == 1 else st.none() | one
-    return faults.DescriptorExhaustion(draw(st.integers(0, max_headroom)), workers=draw(workers))
+    one = tuple((worker,) for worker in range(max_workers)) if max_workers > 1 else ()
+    how = draw(variants(headroom=tuple(range(max_headroom + 1)), workers=(None, *one)))
+    return faults.DescriptorExhaustion(**how)
 
 
 @st.composite
@@ -107,5 +103,5 @@ def shared_memory_exhaustions(
 ) -> faults.SharedMemoryExhaustion:
     """``SharedMemoryExhaustion``: no room for the tensors of a batch."""
     require_count(max_nth=max_nth)
-    times = st.none() | st.integers(1, 3)
-    return faults.SharedMemoryExhaustion(nth=draw(st.integers(1, max_nth)), times=draw(times))
+    nth = draw(st.integers(1, max_nth))
+    return faults.SharedMemoryExhaustion(nth=nth, times=draw(st.sampled_from([None, 1, 2, 3])))

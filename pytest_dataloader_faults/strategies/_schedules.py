@@ -73,7 +73,7 @@ def fault_schedules(
     kinds: Kinds = DEFAULT_KINDS,
     max_workers: int = 2,
 ) -> tuple[Fault, ...]:
-    """A tuple of different faults, for ``run_trial(make_dataset, *schedule)``.
+    """A tuple of faults, for ``run_trial(make_dataset, *schedule)``.
 
     Args:
         draw: Given by Hypothesis.
@@ -87,7 +87,7 @@ def fault_schedules(
     require_count(0, min_faults=min_faults)
     require_count(max(1, min_faults), max_faults=max_faults)
     any_fault = _any_of(files, kinds, max_workers)
-    many = st.lists(any_fault, min_size=min_faults, max_size=max_faults, unique=True)
+    many = st.lists(any_fault, min_size=min_faults, max_size=max_faults)
     return tuple(draw(many))
 
 

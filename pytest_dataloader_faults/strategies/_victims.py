@@ -72,7 +72,7 @@ def _victims(
         message = f"files={known!r} must have a file that workers {verb}; this dataset has none"
         raise InvalidArgument(message)
     each = [Victim(path, most or count) for path, count in counts.items()]
-    if len(each) == 1:
-        return st.just(each[0])
     every = Victim(known.every, most or sum(counts.values()))
-    return st.sampled_from(each) | st.just(every)
+    # As often all of them as one. In one list: a choice of two strategies, one of which makes a
+    # choice of its own, would shrink to the other one.
+    return st.sampled_from([*each, *([every] * len(each))] if len(each) > 1 else each)
