@@ -96,9 +96,8 @@ class Search:
         def explored(case: Case) -> None:
             self._try(case)
 
-        explored.__annotations__["case"] = _name_of(
-            self._make_dataset
-        )  # Its place in the database.
+        # Hypothesis' database tells tests apart by their source and signature.
+        explored.__annotations__["case"] = _name_of(self._make_dataset)
         test = settings(
             deadline=None,
             phases=_PHASES,

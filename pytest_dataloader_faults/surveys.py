@@ -26,7 +26,7 @@ from pytest_dataloader_faults.verdicts import Contract
 
 __all__ = ("DataFiles", "Survey", "survey")
 
-_ALONE = {"num_workers": 1, "persistent_workers": False, "prefetch_factor": 2, "in_order": True}
+_ALONE = {"num_workers": 1}
 
 
 @dataclass(frozen=True, kw_only=True)

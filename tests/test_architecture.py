@@ -165,12 +165,17 @@ PACKAGE_IMPORTS = {
     ),
     "strategies._arguments": "faults._base",
     "strategies._loaders": "strategies._arguments strategies._victims surveys",
-    "strategies._of_files": "faults faults._files strategies._arguments strategies._victims",
-    "strategies._of_workers": "faults faults._base strategies._arguments strategies._victims",
+    "strategies._of_files": (
+        "faults faults._files strategies._arguments strategies._variants strategies._victims"
+    ),
+    "strategies._of_workers": (
+        "faults faults._base strategies._arguments strategies._variants strategies._victims"
+    ),
     "strategies._schedules": (
         "faults strategies._arguments strategies._of_files strategies._of_workers "
         "strategies._victims"
     ),
+    "strategies._variants": "",
     "strategies._victims": "_victims exceptions strategies._arguments surveys",
     "surveys": (
         "_arguments _engine _engine._paths _oracle _trial _victims exceptions outcomes verdicts"
@@ -199,6 +204,7 @@ THIRD_PARTY = {
     "strategies._of_files": "hypothesis",
     "strategies._of_workers": "hypothesis",
     "strategies._schedules": "hypothesis",
+    "strategies._variants": "hypothesis",
     "strategies._victims": "hypothesis",
 }
 """Modules that import what is neither ours nor the standard library's; all others do not."""

@@ -11,7 +11,7 @@ from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.faults._files import OPEN_ERRNOS, READ_ERRNOS
 from pytest_dataloader_faults.strategies._arguments import require, require_count, require_some
 from pytest_dataloader_faults.strategies._variants import variants
-from pytest_dataloader_faults.strategies._victims import Files, held, opened, read
+from pytest_dataloader_faults.strategies._victims import Files, held, nth_of, opened, read
 
 _FEW = (1, 2, 3)
 """Times, for what costs time whenever it happens."""
@@ -19,10 +19,8 @@ _TIMES = (None, *_FEW)
 """For good, or for a moment: a transient fault."""
 _FRACTIONS = (0.5, 0.25, 0.75)
 _SEEDS = tuple(range(8))
-_OPEN_ERRNOS = tuple(
-    getattr(errno, name) for name in "EIO ENOENT EACCES EMFILE ESTALE ETIMEDOUT".split()
-)
-_READ_ERRNOS = tuple(getattr(errno, name) for name in "EIO ESTALE ETIMEDOUT ENODATA".split())
+_OPEN_ERRNOS = tuple(getattr(errno, name) for name in "EIO ENOENT EMFILE ESTALE".split())
+_READ_ERRNOS = tuple(getattr(errno, name) for name in "EIO ESTALE".split())
 """Not EINTR and EAGAIN, which ask for another try: for good they are an endless loop."""
 
 
@@ -44,7 +42,7 @@ def open_errors(
     """``OpenError``: a file cannot be opened, for good or up to three times."""
     chosen = require_some(sorted(OPEN_ERRNOS), errnos=errnos)
     victim = draw(opened(files, max_nth))
-    nth = draw(st.integers(1, victim.operations))
+    nth = draw(nth_of(victim))
     workers = _each_or_all(max_workers)
     how = draw(variants(errno=tuple(chosen), times=_TIMES, workers=workers))
     return faults.OpenError(victim.path, nth=nth, **how)
@@ -62,7 +60,7 @@ def read_errors(
     """``ReadError``: reads fail, for good or up to three times."""
     chosen = require_some(sorted(READ_ERRNOS), errnos=errnos)
     victim = draw(read(files, max_nth))
-    nth = draw(st.integers(1, victim.operations))
+    nth = draw(nth_of(victim))
     workers = _each_or_all(max_workers)
     how = draw(variants(errno=tuple(chosen), times=_TIMES, workers=workers))
     return faults.ReadError(victim.path, nth=nth, **how)
@@ -80,7 +78,7 @@ def short_reads(
     """``ShortRead``: up to three reads give fewer bytes. More of them would only be slow."""
     require_count(max_bytes=max_bytes)
     victim = draw(read(files, max_nth))
-    nth = draw(st.integers(1, victim.operations))
+    nth = draw(nth_of(victim))
     sizes, workers = tuple(range(1, max_bytes + 1)), _each_or_all(max_workers)
     how = draw(variants(max_bytes=sizes, times=_FEW, workers=workers))
     return faults.ShortRead(victim.path, nth=nth, **how)
@@ -126,7 +124,7 @@ def closed_descriptors(
     """
     require(isinstance(reuse, bool), "True or False", reuse=reuse)
     victim = draw(held(files, max_nth))
-    nth = draw(st.integers(1, victim.operations))
+    nth = draw(nth_of(victim))
     ways, workers = (False, True) if reuse else (False,), _each_or_all(max_workers)
     how = draw(variants(reuse=ways, times=_TIMES, workers=workers))
     return faults.ClosedDescriptor(victim.path, nth=nth, **how)
@@ -145,7 +143,7 @@ def slow_reads(
     ok = isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and seconds > 0
     require(ok, "a positive number of seconds", seconds=seconds)
     victim = draw(read(files, max_nth))
-    nth = draw(st.integers(1, victim.operations))
+    nth = draw(nth_of(victim))
     how = draw(variants(times=_FEW, workers=_each_or_all(max_workers)))
     return faults.SlowRead(victim.path, seconds=seconds, nth=nth, **how)
 
@@ -156,6 +154,6 @@ def hung_reads(
 ) -> faults.HungRead:
     """``HungRead``: a read never returns. Give the loader a ``timeout``."""
     victim = draw(read(files, max_nth))
-    nth = draw(st.integers(1, victim.operations))
+    nth = draw(nth_of(victim))
     how = draw(variants(workers=_each_or_all(max_workers)))
     return faults.HungRead(victim.path, nth=nth, **how)

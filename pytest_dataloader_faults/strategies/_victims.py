@@ -30,6 +30,12 @@ class Victim:
     operations: int
 
 
+def nth_of(victim: Victim) -> st.SearchStrategy[int]:
+    """Which of its operations: as often the first one as any other, since most bugs are there."""
+    later = range(2, victim.operations + 1)
+    return st.sampled_from([*([1] * max(1, len(later))), *later])
+
+
 def data_files(files: Files) -> DataFiles:
     """*files* as what is known of them; of globs that is little."""
     if isinstance(files, Survey):
