@@ -33,6 +33,7 @@ Loader = Mapping[str, Any] | st.SearchStrategy[dict[str, Any]] | None
 _PHASES = (Phase.reuse, Phase.generate, Phase.shrink)
 """Not ``explain``, which would run many more trials to say what the shrunk schedule says."""
 _SEEDS = 3
+_WORKERS = 2
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,16 @@ class Case:
 def cases(
     draw: st.DrawFn, /, files: Survey, loader: Loader, max_epochs: int, **of_schedule: Any
 ) -> Case:
-    """The loader first: it says how many workers there are for faults to befall."""
+    """The loader first, which says how long workers live.
+
+    How many there are must not change what the choices after it mean: the loader could not be
+    shrunk then without changing the faults.
+    """
     options = draw(_loaders(loader, files))
     epochs = draw(st.integers(1, max_epochs))
-    workers = max(1, int(options.get("num_workers", 2)))
+    workers = loader.get("num_workers", _WORKERS) if isinstance(loader, Mapping) else _WORKERS
     met = files.files.over(epochs if options.get("persistent_workers") else 1)
-    faults = draw(strategies.fault_schedules(files=met, max_workers=workers, **of_schedule))
+    faults = draw(strategies.fault_schedules(files=met, max_workers=max(1, workers), **of_schedule))
     seed = draw(st.integers(0, _SEEDS)) if options.get("shuffle") else 0
     return Case(faults, options, epochs, seed)
 

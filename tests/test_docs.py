@@ -13,7 +13,17 @@ from pathlib import Path
 import pytest
 
 import pytest_dataloader_faults as package
-from pytest_dataloader_faults import _options, exceptions, injection, outcomes, plugin, verdicts
+from pytest_dataloader_faults import (
+    _options,
+    exceptions,
+    exploring,
+    injection,
+    outcomes,
+    plugin,
+    strategies,
+    surveys,
+    verdicts,
+)
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults._battery import CheckResult
 from pytest_dataloader_faults._checks import CHECKS
@@ -39,6 +49,7 @@ _SLOW = [
     Path("README.md"),
     Path("docs/how-to/run-only-some-checks.md"),
     Path("docs/tutorial/first_battery.md"),
+    Path("docs/tutorial/first_search.md"),
 ]
 _RUN = [
     pytest.param(page, marks=[pytest.mark.slow] if page in _SLOW else [], id=str(page))
@@ -138,6 +149,10 @@ def _names():
         "field of a contract": [field.name for field in fields(package.Contract)],
         "argument of check_dataset": inspect.signature(check_dataset).parameters,
         "argument of run_trial": inspect.signature(package.run_trial).parameters,
+        "argument of explore": inspect.signature(package.explore).parameters,
+        "strategy": strategies.__all__,
+        "name in exploring": exploring.__all__,
+        "name in surveys": surveys.__all__,
         "argument of inject": inspect.signature(package.inject).parameters,
     }
 

@@ -15,8 +15,8 @@ from pytest_dataloader_faults.strategies._victims import Files, held, nth_of, op
 
 _FEW = (1, 2, 3)
 """Times, for what costs time whenever it happens."""
-_TIMES = (None, *_FEW)
-"""For good, or for a moment: a transient fault."""
+_TIMES = (None, 1, None, 1, *_FEW[1:])
+"""For good, or for a moment: mostly once, which is what a second attempt copes with."""
 _FRACTIONS = (0.5, 0.25, 0.75)
 _SEEDS = tuple(range(8))
 _OPEN_ERRNOS = tuple(getattr(errno, name) for name in "EIO ENOENT EMFILE ESTALE".split())
@@ -25,9 +25,9 @@ _READ_ERRNOS = tuple(getattr(errno, name) for name in "EIO ESTALE".split())
 
 
 def _each_or_all(most: int) -> tuple[tuple[int, ...] | None, ...]:
-    """All workers, or one."""
+    """All workers, as often as not, or one."""
     require_count(max_workers=most)
-    return (None, *((worker,) for worker in range(most))) if most > 1 else (None,)
+    return (*[None] * most, *((worker,) for worker in range(most))) if most > 1 else (None,)
 
 
 @st.composite

@@ -31,9 +31,12 @@ class Victim:
 
 
 def nth_of(victim: Victim) -> st.SearchStrategy[int]:
-    """Which of its operations: as often the first one as any other, since most bugs are there."""
+    """Which of its operations: as often the first one as any other, since most bugs are there.
+
+    In turn, so that a place in the list means the same if there are more operations.
+    """
     later = range(2, victim.operations + 1)
-    return st.sampled_from([*([1] * max(1, len(later))), *later])
+    return st.sampled_from([1, *(nth for each in later for nth in (each, 1))])
 
 
 def data_files(files: Files) -> DataFiles:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -58,8 +59,9 @@ def test_a_schedule_gives_the_same_again(records, times):
             unlike.append((case, one, two))
 
     example()
-    print(f"{next(number) - len(unlike)} schedules gave the same twice, {len(unlike)} did not")
-    assert unlike == []
+    told = f"{next(number) - len(unlike)} schedules gave the same twice, {len(unlike)} did not"
+    sys.stdout.write(f"{told}\n")
+    assert unlike == [], told
 
 
 def test_outside_of_hypothesis_nothing_shown_is_an_error(records):

@@ -49,30 +49,6 @@ class HalfCached(Records):
             return _checked(self.paths[index].read_bytes(), self.paths[index])
 
 
-class StartsOver(Records):
-    """After an error in the middle of a record it starts anew, and does not seek back."""
-
-    def __getitem__(self, index: int) -> Any:
-        with open(self.paths[index], "rb", buffering=0) as file:
-            data = self._read(file)
-        return _checked(data, self.paths[index])
-
-    def _read(self, file: Any) -> bytes:
-        data, failures = b"", 0
-        while len(data) < SIZE:
-            try:
-                chunk = file.read(SIZE - len(data))
-            except OSError:
-                if failures:
-                    raise
-                data, failures = b"", 1
-                continue
-            if not chunk:
-                return data.ljust(SIZE, b"\0") if failures else data
-            data += chunk
-        return data
-
-
 class GivesUpTwice(Records):
     """Without a descriptor for a sample that it had before it gives nothing instead."""
 
@@ -257,7 +233,6 @@ PERSISTENT = {"persistent_workers": True}
 ALONE = {"num_workers": 1, "batch_size": 4}
 PLANTED = (
     Planted(HalfCached, Verdict.CORRUPTED, ("OpenError|ReadError",), PERSISTENT, 2),
-    Planted(StartsOver, Verdict.CORRUPTED, ("ReadError", "ShortRead")),
     Planted(GivesUpTwice, Verdict.CORRUPTED, ("OpenError|DescriptorExhaustion",), PERSISTENT, 2),
     Planted(Mirrored, Verdict.CORRUPTED, ("OpenError", "TruncatedFile|ShortRead")),
     Planted(StaleTail, Verdict.CORRUPTED, ("ShortRead|TruncatedFile",)),
