@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from torch.utils.data import DataLoader
 
-from pytest_dataloader_faults import Verdict, explore, faults, strategies
+from pytest_dataloader_faults import Verdict, explore, faults, run_trial, strategies
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
     FaultNotFiredError,
@@ -193,3 +193,12 @@ def test_the_fixture_puts_its_statistics_where_hypothesis_has_them(inner):
     result = inner(STATISTICS, "--hypothesis-show-statistics")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["test_inner.py::test_x:", "2 schedules tried; * showed something"])
+
+
+def test_batches_may_come_as_they_are_ready(records):
+    """With ``in_order=False`` a batch is judged by the samples it is of, not by its place."""
+    loader = {"num_workers": 2, "batch_size": 2, "in_order": False}
+    slow = faults.SlowRead("*/00.rec", seconds=0.5, times=1)
+    outcome = run_trial(lambda: Records(records), slow, loader=loader)
+    assert outcome.delivered[0].indices != (0, 1)
+    assert survey(lambda: Records(records)).judge(outcome).verdict is Verdict.SURVIVED
