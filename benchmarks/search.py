@@ -1,7 +1,7 @@
 """How many trials a search makes in a second: ``python benchmarks/search.py``.
 
 One forked worker and a dataset that reads one small file per sample: what remains is the cost of a
-trial itself. That bounds a search; drawing and shrinking cost about a millisecond per example.
+trial itself. That bounds a search; drawing costs a few milliseconds per example.
 """
 
 from __future__ import annotations
