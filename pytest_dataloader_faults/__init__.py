@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pytest_dataloader_faults import exceptions as exceptions
     from pytest_dataloader_faults import faults as faults
+    from pytest_dataloader_faults import strategies as strategies
     from pytest_dataloader_faults._trial import run_trial as run_trial
     from pytest_dataloader_faults.conformance import check_dataset as check_dataset
+    from pytest_dataloader_faults.exploring import explore as explore
     from pytest_dataloader_faults.injection import inject as inject
     from pytest_dataloader_faults.outcomes import Outcome as Outcome
     from pytest_dataloader_faults.sweeping import sweep as sweep
@@ -27,9 +29,11 @@ __all__ = (
     "Verdict",
     "check_dataset",
     "exceptions",
+    "explore",
     "faults",
     "inject",
     "run_trial",
+    "strategies",
     "sweep",
 )
 
@@ -38,6 +42,7 @@ _HOMES = {
     "Outcome": "outcomes",
     "Verdict": "verdicts",
     "check_dataset": "conformance",
+    "explore": "exploring",
     "inject": "injection",
     "run_trial": "_trial",
     "sweep": "sweeping",
@@ -50,7 +55,7 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("pytest-dataloader-faults")
-    if name in ("exceptions", "faults"):
+    if name in ("exceptions", "faults", "strategies"):
         return import_module(f"{__name__}.{name}")
     if name in _HOMES:
         return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

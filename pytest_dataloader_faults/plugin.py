@@ -17,6 +17,7 @@ from pytest_dataloader_faults._options import Settings
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
 if TYPE_CHECKING:
+    from pytest_dataloader_faults._injector import TestInjector
     from pytest_dataloader_faults._item import FaultCheck
     from pytest_dataloader_faults.injection import ArmedFaults, FaultInjector
 
@@ -144,17 +145,17 @@ def fault_check(request: pytest.FixtureRequest) -> FaultCheck:
 
 
 @pytest.fixture
-def dataloader_faults(request: pytest.FixtureRequest) -> Iterator[FaultInjector]:
-    """Inject faults into DataLoader workers, with ``.inject(*faults)`` and ``.run(make_dataset)``.
+def dataloader_faults(request: pytest.FixtureRequest) -> Iterator[TestInjector]:
+    """Inject faults into DataLoader workers: ``.inject(*faults)``, ``.run(make_dataset, *faults)``.
 
     ``inject`` arms faults for the rest of the test, around your own loop over a loader; the test
     fails if one of them never fires. ``run(make_dataset, *faults)`` tries a dataset in a
     disposable process and returns the ``Outcome``; its faults have to fire, too.
+    ``explore(make_dataset)`` searches for a schedule of faults that convicts a dataset.
     """
-    from pytest_dataloader_faults.injection import FaultInjector
+    from pytest_dataloader_faults._injector import TestInjector
 
-    given = _settings(request)
-    with FaultInjector(engine=given.engine, deadline=given.deadline, seed=given.seed) as injector:
+    with TestInjector(_settings(request), request.node) as injector:
         request.node.stash[_injector] = injector
         yield injector
 

@@ -140,6 +140,7 @@ PACKAGE_IMPORTS = {
     "_fake._state": "",
     "_fake._system": "",
     "_fake._unseen": "",
+    "_injector": "_options exploring injection",
     "_item": (
         "_battery _engine _options _recall _steps _victims conformance exceptions sweeping verdicts"
     ),
@@ -154,8 +155,13 @@ PACKAGE_IMPORTS = {
     "_oracle._leaks": "outcomes verdicts",
     "_oracle._printed": "outcomes",
     "_oracle._rows": "_oracle._allowed outcomes outcomes._parts",
+    "_property": (
+        "_checks._workers _evidence _oracle _reproduce _unfired exceptions outcomes surveys "
+        "verdicts"
+    ),
     "_recall": "_battery",
     "_reproduce": "",
+    "_search": "_oracle _property _trial exceptions faults outcomes strategies surveys verdicts",
     "_steps": "exceptions faults verdicts",
     "_trial": (
         "_arguments _engine _reproduce _trial._child _trial._journal _trial._root exceptions "
@@ -192,6 +198,10 @@ PACKAGE_IMPORTS = {
     "_victims": "_engine._paths exceptions outcomes",
     "conformance": "_arguments _battery _checks _victims exceptions verdicts",
     "exceptions": "",
+    "exploring": (
+        "_arguments _property _search _trial _victims exceptions faults outcomes strategies "
+        "surveys verdicts"
+    ),
     "fake_files": "_fake._loaders _fake._settled",
     "faults": "faults._base faults._files faults._workers",
     "faults._base": "exceptions",
@@ -204,10 +214,30 @@ PACKAGE_IMPORTS = {
     "outcomes": "_oracle _reproduce faults outcomes._parts outcomes._reference verdicts",
     "outcomes._parts": "faults",
     "outcomes._reference": "outcomes._parts",
-    "plugin": "_engine _item _options exceptions faults injection",
+    "plugin": "_engine _injector _item _options exceptions faults",
     "rehearsals": (
         "_engine._plan _engine._python._schedule _fake._faulted _fake._settled _fake._state "
         "exceptions faults"
+    ),
+    "strategies": (
+        "strategies._loaders strategies._of_files strategies._of_workers strategies._schedules"
+    ),
+    "strategies._arguments": "faults._base",
+    "strategies._loaders": "strategies._arguments strategies._victims surveys",
+    "strategies._of_files": (
+        "faults faults._files strategies._arguments strategies._variants strategies._victims"
+    ),
+    "strategies._of_workers": (
+        "faults faults._base strategies._arguments strategies._variants strategies._victims"
+    ),
+    "strategies._schedules": (
+        "faults strategies._arguments strategies._of_files strategies._of_workers "
+        "strategies._victims"
+    ),
+    "strategies._variants": "",
+    "strategies._victims": "_victims exceptions strategies._arguments surveys",
+    "surveys": (
+        "_arguments _engine _engine._paths _oracle _trial _victims exceptions outcomes verdicts"
     ),
     "sweeping": "_arguments _battery _evidence _steps _victims exceptions faults verdicts",
     "verdicts": "_reproduce",
@@ -224,6 +254,8 @@ THIRD_PARTY = {
     "_fake._spared": "pyfakefs",
     "_fake._unseen": "torch",
     "_item": "pytest",
+    "_property": "hypothesis",
+    "_search": "hypothesis",
     "_trial": "torch",
     "_trial._digest": "torch",
     "_trial._footprint": "torch",
@@ -233,8 +265,16 @@ THIRD_PARTY = {
     "_trial._probes": "psutil",
     "_trial._root": "torch",
     "_trial._warden": "psutil",
+    "exploring": "hypothesis",
     "fake_files": "pyfakefs torch",
     "plugin": "pytest",
+    "strategies._arguments": "hypothesis",
+    "strategies._loaders": "hypothesis torch",
+    "strategies._of_files": "hypothesis",
+    "strategies._of_workers": "hypothesis",
+    "strategies._schedules": "hypothesis",
+    "strategies._variants": "hypothesis",
+    "strategies._victims": "hypothesis",
 }
 """Modules that import what is neither ours nor the standard library's; all others do not."""
 

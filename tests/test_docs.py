@@ -16,11 +16,14 @@ import pytest_dataloader_faults as package
 from pytest_dataloader_faults import (
     _options,
     exceptions,
+    exploring,
     fake_files,
     injection,
     outcomes,
     plugin,
     rehearsals,
+    strategies,
+    surveys,
     verdicts,
 )
 from pytest_dataloader_faults import faults as vocabulary
@@ -51,6 +54,7 @@ _SLOW = [
     Path("docs/how-to/run-only-some-checks.md"),
     Path("docs/how-to/sweep.md"),
     Path("docs/tutorial/first_battery.md"),
+    Path("docs/tutorial/first_search.md"),
 ]
 _RUN = [
     pytest.param(page, marks=[pytest.mark.slow] if page in _SLOW else [], id=str(page))
@@ -155,6 +159,10 @@ def _names():
         "argument of sweep": inspect.signature(package.sweep).parameters,
         "field of a sweep": [field.name for kind in (Step, Swept) for field in fields(kind)],
         "attribute of a sweep": _public_attributes(Swept),
+        "argument of explore": inspect.signature(package.explore).parameters,
+        "strategy": strategies.__all__,
+        "name in exploring": exploring.__all__,
+        "name in surveys": surveys.__all__,
         "argument of inject": inspect.signature(package.inject).parameters,
     }
 

@@ -16,9 +16,13 @@ import pytest_dataloader_faults as package
 from pytest_dataloader_faults import Contract, Outcome, Verdict, check_dataset, inject, run_trial
 from pytest_dataloader_faults._battery import CheckResult
 
-FIXED = "inject run_trial check_dataset sweep faults Outcome Verdict Contract exceptions".split()
+FIXED = (
+    "inject run_trial check_dataset explore sweep faults strategies Outcome Verdict Contract"
+    " exceptions"
+).split()
 PUBLIC = (
-    "conformance exceptions fake_files faults injection outcomes rehearsals sweeping verdicts"
+    "conformance exceptions exploring fake_files faults injection outcomes rehearsals strategies"
+    " surveys sweeping verdicts"
 ).split()
 HEAVY = {"torch", "hypothesis", "pyfakefs", "numpy", "psutil"}
 NAME = "pytest_dataloader_faults"
@@ -92,6 +96,7 @@ def _undeclared(names, module):
         (f"import {NAME}", {NAME}),
         (f"import {NAME}; {NAME}.faults; {NAME}.exceptions", None),
         (f"from {NAME} import Contract, Outcome, Verdict, inject, check_dataset, run_trial", None),
+        (f"from {NAME} import explore; import {NAME}.exploring", None),
         (f"import {NAME}.plugin", None),
     ],
 )
@@ -104,7 +109,7 @@ def test_importing_is_light(code, own):
         assert own == {each for each in loaded if each.partition(".")[0] == NAME}
 
 
-@pytest.mark.parametrize("name", ["inject", "run_trial", "check_dataset", "Outcome"])
+@pytest.mark.parametrize("name", ["inject", "run_trial", "check_dataset", "explore", "Outcome"])
 def test_library_works_without_pytest(name):
     """The functions behind the fixtures do not need pytest."""
     loaded = _loaded_by(f"from {NAME} import {name}")

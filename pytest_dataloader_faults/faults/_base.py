@@ -92,6 +92,13 @@ _ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
+class _AsCode:
+    """Has Hypothesis and IPython print a fault by its repr; of a class they are to know nothing."""
+
+    def __get__(self, fault: object | None, _kind: type) -> Callable[[Any, bool], None] | None:
+        return None if fault is None else lambda printer, _cycle: printer.text(repr(fault))
+
+
 class Fault:
     """Base of all faults: short reprs and checked arguments."""
 
@@ -100,6 +107,8 @@ class Fault:
     """The fault gives bad data rather than an errno, a delay or a death."""
     errnos: ClassVar[frozenset[int] | None] = None
     """Those that the call can give, where the fault has a choice."""
+
+    _repr_pretty_ = _AsCode()
 
     # A fault that leaves one of these out has it at this value.
     path: Globs = "*"

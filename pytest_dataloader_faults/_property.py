@@ -1,0 +1,93 @@
+"""The property that every schedule of faults is to keep, and the text where one breaks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pytest_dataloader_faults._checks._workers import waits_for_a_lost_batch
+from pytest_dataloader_faults._evidence import explain
+from pytest_dataloader_faults._oracle import Judgement
+from pytest_dataloader_faults._reproduce import code
+from pytest_dataloader_faults._unfired import unfired
+from pytest_dataloader_faults.exceptions import CheckFailedError, FaultNotFiredError
+from pytest_dataloader_faults.outcomes import Outcome, Reference
+from pytest_dataloader_faults.surveys import Survey
+from pytest_dataloader_faults.verdicts import Contract, Verdict
+
+VIOLATIONS: dict[Verdict, type[CheckFailedError]] = {
+    verdict: type(
+        f"{verdict.value.title().replace('_', '')}Error",
+        (CheckFailedError,),
+        {"__doc__": f"A trial's verdict is ``{verdict}``.", "__module__": __name__},
+    )
+    for verdict in Verdict
+}
+"""A class for each: Hypothesis takes failures of one class and one place for the same bug, and
+would shrink a hang into some other crime."""
+
+
+def judged(outcome: Outcome, known: Reference | Survey, contract: Contract | None) -> Judgement:
+    """The verdict; ``not_exercised`` also where torch alone is to blame."""
+    if waits_for_a_lost_batch(outcome):
+        sentence = "torch lost a batch for want of what it needs to share it, and waits for ever"
+        return Judgement(Verdict.NOT_EXERCISED, sentence, passed=False)
+    if isinstance(known, Survey):
+        return known.judge(outcome, contract)
+    return outcome.judge(known, contract)
+
+
+def is_violation(judgement: Judgement) -> bool:
+    """Whether it convicts. What was not exercised is no pass either, and convicts nobody."""
+    return not judgement.passed and judgement.verdict is not Verdict.NOT_EXERCISED
+
+
+def note(outcome: Outcome, judgement: Judgement) -> None:
+    """Tell Hypothesis' statistics, inside one of its tests."""
+    import hypothesis
+
+    hypothesis.event("verdict", str(judgement.verdict))
+    for each in outcome.faults:
+        kind = type(each.fault).__name__
+        hypothesis.event(kind, "fired" if each.fired else "did not fire")
+
+
+def violation(
+    outcome: Outcome, judgement: Judgement, make_dataset: Callable[[], Any] | None = None
+) -> CheckFailedError:
+    """The error to raise: the verdict's own explanation, and a test that repeats it."""
+    again = "\n".join(["", *_again(outcome, make_dataset)])
+    return VIOLATIONS[judgement.verdict](explain(outcome, judgement, again))
+
+
+def not_exercised(outcome: Outcome, judgement: Judgement) -> FaultNotFiredError:
+    """The error to raise where nobody else tells that nothing was shown."""
+    reason = unfired(outcome.faults, outcome.workers, outcome.engine) or judgement.sentence
+    return FaultNotFiredError(f"not_exercised: {reason}")
+
+
+def _again(outcome: Outcome, make_dataset: Callable[[], Any] | None) -> list[str]:
+    """A test to paste into a file of its own, where ``make_dataset`` is what it was."""
+    kinds = ", ".join(sorted({type(fault).__name__ for fault in outcome.schedule}))
+    name, home = _home_of(make_dataset)
+    parts = [name, *map(repr, outcome.schedule), f"loader={code(outcome.loader)}"]
+    parts += [f"epochs={outcome.epochs}"] if outcome.epochs != 1 else []
+    parts += [f"deadline={outcome.deadline}", f"seed={outcome.seed}"]
+    parts += ["engine='python'"] if outcome.engine == "python" else []
+    return [
+        "from pytest_dataloader_faults.exploring import replay",
+        *([f"from pytest_dataloader_faults.faults import {kinds}"] if kinds else []),
+        home,
+        "",
+        "def test_again():",
+        f"    replay({', '.join(parts)})",
+    ]
+
+
+def _home_of(make_dataset: Callable[[], Any] | None) -> tuple[str, str]:
+    """What to call the factory, and the line that brings it."""
+    name = getattr(make_dataset, "__qualname__", "")
+    module = getattr(make_dataset, "__module__", None) or ""
+    if name.isidentifier() and module not in {"", "__main__"}:
+        return name, f"from {module} import {name}"
+    return "make_dataset", "# make_dataset: what gave the dataset, as lambda: MyDataset(folder)"

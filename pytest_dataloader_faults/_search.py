@@ -1,0 +1,175 @@
+"""Hypothesis at work on one dataset: cases drawn, tried, counted, and shrunk."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import hypothesis
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.errors import Flaky
+
+from pytest_dataloader_faults import strategies
+from pytest_dataloader_faults._oracle import Judgement
+from pytest_dataloader_faults._property import (
+    is_violation,
+    judged,
+    not_exercised,
+    note,
+    violation,
+)
+from pytest_dataloader_faults._trial import run_trial
+from pytest_dataloader_faults.exceptions import CheckFailedError
+from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.outcomes import Outcome
+from pytest_dataloader_faults.surveys import Survey
+from pytest_dataloader_faults.verdicts import Contract, Verdict
+
+Loader = Mapping[str, Any] | st.SearchStrategy[dict[str, Any]] | None
+
+_PHASES = (Phase.reuse, Phase.generate, Phase.shrink)
+"""Not ``explain``, which would run many more trials to say what the shrunk schedule says."""
+_SEEDS = 3
+_WORKERS = 2
+
+
+@dataclass(frozen=True)
+class Case:
+    """One trial of a search: what is to happen, under which loader."""
+
+    schedule: tuple[Fault, ...]
+    loader: dict[str, Any]
+    epochs: int
+    seed: int
+
+
+@st.composite
+def cases(
+    draw: st.DrawFn, /, files: Survey, loader: Loader, max_epochs: int, **of_schedule: Any
+) -> Case:
+    """The loader first, which says how long workers live.
+
+    How many there are must not change what the choices after it mean: the loader could not be
+    shrunk then without changing the faults.
+    """
+    options = draw(_loaders(loader, files))
+    epochs = draw(st.integers(1, max_epochs))
+    workers = loader.get("num_workers", _WORKERS) if isinstance(loader, Mapping) else _WORKERS
+    met = files.files.over(epochs if options.get("persistent_workers") else 1)
+    faults = draw(strategies.fault_schedules(files=met, max_workers=max(1, workers), **of_schedule))
+    seed = draw(st.integers(0, _SEEDS)) if options.get("shuffle") else 0
+    return Case(faults, options, epochs, seed)
+
+
+def _loaders(loader: Loader, files: Survey) -> st.SearchStrategy[dict[str, Any]]:
+    if loader is None:
+        return strategies.loader_options(shuffle=not files.is_iterable)
+    return loader if isinstance(loader, st.SearchStrategy) else st.just(dict(loader))
+
+
+class Search:
+    """A search for a schedule that convicts a dataset, and what it has met so far."""
+
+    def __init__(
+        self,
+        make_dataset: Callable[[], Any],
+        survey: Survey,
+        *,
+        contract: Contract | None,
+        deadline: float,
+        engine: str,
+    ) -> None:
+        self._make_dataset = make_dataset
+        self._survey = survey
+        self._contract = contract
+        self._how: dict[str, Any] = {"deadline": deadline, "engine": engine}
+        self.trials = 0
+        self.examples: int | None = None
+        self.verdicts: Counter[str] = Counter()
+        self.fired: Counter[str] = Counter()
+        self.drawn: Counter[str] = Counter()
+        self.last: tuple[Outcome, Judgement] | None = None
+        self.convicted: tuple[Case, Outcome, Judgement] | None = None
+        self._known: dict[str, tuple[Outcome, Judgement]] = {}
+
+    def run(self, drawn: st.SearchStrategy[Case], seed: int | None, **options: Any) -> str | None:
+        """Try *drawn* cases; the text of the failure, shrunk, if there is one."""
+
+        def explored(case: Case) -> None:
+            self._try(case)
+
+        # Hypothesis' database tells tests apart by their source and signature.
+        explored.__annotations__["case"] = _name_of(self._make_dataset)
+        test = settings(
+            deadline=None,
+            phases=_PHASES,
+            print_blob=False,
+            report_multiple_bugs=False,
+            **options,
+        )(hypothesis.given(drawn)(explored))
+        if seed is not None:
+            test = hypothesis.seed(seed)(test)
+        try:
+            test()
+        except (CheckFailedError, Flaky):
+            return self._confirmed()
+        return None
+
+    def _try(self, case: Case) -> None:
+        """One example. Shrinking comes to the same case by several ways: it is tried once."""
+        name = repr(case)
+        if name not in self._known:
+            self._known[name] = self._trial(case)
+            self._count(*self._known[name])
+        outcome, judgement = self._known[name]
+        note(outcome, judgement)
+        if is_violation(judgement):
+            self.convicted = case, outcome, judgement
+            raise violation(outcome, judgement, self._make_dataset)
+
+    def _trial(self, case: Case) -> tuple[Outcome, Judgement]:
+        outcome = run_trial(
+            self._make_dataset,
+            *case.schedule,
+            loader=case.loader,
+            epochs=case.epochs,
+            seed=case.seed,
+            **self._how,
+        )
+        return outcome, judged(outcome, self._survey, self._contract)
+
+    def _confirmed(self) -> str:
+        """The text of the conviction, which is tried once more: no trial is to be chance."""
+        assert self.convicted is not None
+        case, outcome, judgement = self.convicted
+        again, second = self._trial(case)
+        if second.verdict is judgement.verdict:
+            self.convicted = case, again, second
+            return str(violation(again, second, self._make_dataset))
+        text = violation(outcome, judgement, self._make_dataset)
+        return f"not the same twice: tried again, its verdict was {second.verdict}.\n{text}"
+
+    def _count(self, outcome: Outcome, judgement: Judgement) -> None:
+        """Shrinking tries what is like the failure: it would distort the counts."""
+        self.trials += 1
+        self.last = outcome, judgement
+        if is_violation(judgement):
+            self.examples = self.examples or self.trials
+        if self.examples in {None, self.trials}:
+            self.verdicts[judgement.verdict.value] += 1
+            self.drawn.update({type(each.fault).__name__ for each in outcome.faults})
+            self.fired.update({type(each.fault).__name__ for each in outcome.faults if each.fired})
+
+    def unexercised(self) -> str | None:
+        """What to say if no trial has shown anything."""
+        if self.last is None or set(self.verdicts) != {Verdict.NOT_EXERCISED.value}:
+            return None
+        return f"none of {self.trials} trials: {not_exercised(*self.last)}"
+
+
+def _name_of(make_dataset: Callable[[], Any]) -> str:
+    name = getattr(make_dataset, "__qualname__", type(make_dataset).__name__)
+    return f"{getattr(make_dataset, '__module__', '')}.{name}"

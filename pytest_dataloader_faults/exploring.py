@@ -1,0 +1,267 @@
+"""Search the schedules of faults for one that convicts a dataset, and shrink it.
+
+``explore`` does it in a call. ``assert_survives_or_fails_cleanly`` is the property, for tests of
+your own under Hypothesis' ``@given``; the strategies are in ``strategies``.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pytest_dataloader_faults import _arguments
+from pytest_dataloader_faults._property import (
+    is_violation,
+    judged,
+    not_exercised,
+    note,
+    violation,
+)
+from pytest_dataloader_faults._trial import run_trial
+from pytest_dataloader_faults._victims import Files
+from pytest_dataloader_faults.exceptions import (
+    CheckFailedError,
+    FaultNotFiredError,
+    InvalidArgumentError,
+)
+from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.outcomes import Outcome, Reference
+from pytest_dataloader_faults.surveys import Survey, survey
+from pytest_dataloader_faults.verdicts import Contract, Verdict
+
+if TYPE_CHECKING:
+    from hypothesis import strategies as st
+
+    from pytest_dataloader_faults._search import Search
+
+__all__ = (
+    "Exploration",
+    "assert_survives_or_fails_cleanly",
+    "explore",
+    "replay",
+)
+
+_ON_FAIL = ("raise", "warn", None)
+_CONTROL = {"num_workers": 2}
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """What a search has found.
+
+    Attributes:
+        trials: How many were run, with those of shrinking.
+        examples: How many it took to the first conviction; None if there was none.
+        verdicts: How often each verdict came, before any shrinking.
+        drawn: In how many trials there was a fault of each kind.
+        fired: In how many of them it happened.
+        failure: The explanation of the shrunk conviction, or None.
+        outcome: Its facts, or None.
+        verdict: Its verdict; without a conviction ``survived``, or ``not_exercised`` if no fault of
+            any trial fired.
+
+    """
+
+    trials: int
+    examples: int | None
+    verdicts: Counter[str] = field(default_factory=Counter)
+    drawn: Counter[str] = field(default_factory=Counter)
+    fired: Counter[str] = field(default_factory=Counter)
+    failure: str | None = None
+    outcome: Outcome | None = None
+    verdict: Verdict = Verdict.SURVIVED
+
+    def describe(self) -> str:
+        """The statistics, for people."""
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        total = sum(self.verdicts.values())
+        shown = total - self.verdicts[Verdict.NOT_EXERCISED.value]
+        found = "" if self.examples is None else f", {self.trials - total} more to shrink one"
+        yield f"{total} schedules tried{found}; {shown} of them showed something"
+        for verdict, count in self.verdicts.most_common():
+            yield f"  {verdict}: {count}"
+        for kind, count in sorted(self.drawn.items()):
+            yield f"  {kind}: fired in {self.fired[kind]} of {count}"
+
+
+def explore(
+    make_dataset: Callable[[], Any],
+    *,
+    files: Files | None = None,
+    kinds: Iterable[type[Fault]] | None = None,
+    max_faults: int = 3,
+    loader: Mapping[str, Any] | st.SearchStrategy[dict[str, Any]] | None = None,
+    max_epochs: int = 2,
+    contract: Contract | None = None,
+    max_examples: int = 100,
+    deadline: float = 10.0,
+    seed: int | None = None,
+    engine: str = "auto",
+    on_fail: str | None = "raise",
+    tell: Callable[[str], object] | None = None,
+    **settings: Any,
+) -> Exploration:
+    """Search for a schedule of faults under which the dataset neither survives nor fails cleanly.
+
+    Args:
+        make_dataset: Returns a map-style or iterable dataset, or a ready ``DataLoader``.
+        files: Globs of the files to put at risk; by default all that its worker reads.
+        kinds: Fault classes to draw from; by default ``strategies.DEFAULT_KINDS``.
+        max_faults: The most faults in one schedule.
+        loader: Options of the ``DataLoader``, or a strategy for them; by default
+            ``strategies.loader_options()``. For a ready ``DataLoader`` give ``{}``.
+        max_epochs: The most passes under the faults.
+        contract: What the author promises beyond the ordinary.
+        max_examples: Trials before any shrinking.
+        deadline: Seconds for each trial; a hang costs as many each time it is tried.
+        seed: Of the search. By default Hypothesis chooses, as ``--hypothesis-seed`` and
+            ``derandomize`` say.
+        engine: ``"auto"``, ``"kernel"`` or ``"python"``.
+        on_fail: ``"raise"``, ``"warn"`` or None.
+        tell: Called with the statistics, before anything is raised.
+        **settings: What else ``hypothesis.settings`` takes, as ``derandomize`` or ``database``.
+
+    Raises:
+        CheckFailedError: The shrunk schedule, the verdict, the evidence, a test that repeats it.
+        FaultNotFiredError: No fault of any trial happened, so nothing was shown.
+        InvalidArgumentError, UnusableDatasetError, EngineUnavailableError: See ``run_trial``.
+
+    """
+    from pytest_dataloader_faults import strategies
+    from pytest_dataloader_faults._search import Search, cases
+
+    _check(max_examples, max_faults, max_epochs, deadline, seed, contract, on_fail)
+    fixed = loader if isinstance(loader, Mapping) else None
+    found = survey(make_dataset, files=files, loader=fixed, deadline=deadline, engine=engine)
+    search = Search(make_dataset, found, contract=contract, deadline=deadline, engine=engine)
+    drawn = cases(
+        found,
+        loader,
+        max_epochs,
+        max_faults=max_faults,
+        kinds=strategies.DEFAULT_KINDS if kinds is None else kinds,
+    )
+    failure = _alone(make_dataset, found, fixed, deadline, engine) or search.run(
+        drawn, seed, max_examples=max_examples, **settings
+    )
+    result = _exploration(search, failure)
+    if tell is not None:
+        tell(result.describe())
+    _tell(result, search.unexercised(), on_fail)
+    return result
+
+
+def _check(
+    max_examples: int,
+    max_faults: int,
+    max_epochs: int,
+    deadline: float,
+    seed: int | None,
+    contract: Contract | None,
+    on_fail: str | None,
+) -> None:
+    counts = {"max_examples": max_examples, "max_faults": max_faults, "max_epochs": max_epochs}
+    for name, value in counts.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            message = f"{name}={value!r} must be 1 or more"
+            raise InvalidArgumentError(message)
+    _arguments.check(deadline=deadline, seed=seed or 0, contract=contract)
+    if on_fail not in _ON_FAIL:
+        message = f"on_fail={on_fail!r} must be one of {_ON_FAIL}"
+        raise InvalidArgumentError(message)
+
+
+def _alone(
+    make_dataset: Callable[[], Any],
+    found: Survey,
+    loader: Mapping[str, Any] | None,
+    deadline: float,
+    engine: str,
+) -> str | None:
+    """What is wrong with no fault at all: it would be found under any fault, and blamed on it."""
+    options = _CONTROL if loader is None else loader
+    outcome = run_trial(make_dataset, loader=options, deadline=deadline, engine=engine)
+    judgement = judged(outcome, found, None)
+    return None if judgement.passed else str(violation(outcome, judgement, make_dataset))
+
+
+def _exploration(search: Search, failure: str | None) -> Exploration:
+    verdict = Verdict.NOT_EXERCISED if search.unexercised() else Verdict.SURVIVED
+    outcome = None
+    if failure and search.convicted:
+        _, outcome, judgement = search.convicted
+        verdict = judgement.verdict
+    counts = search.verdicts, search.drawn, search.fired
+    return Exploration(search.trials, search.examples, *counts, failure, outcome, verdict)
+
+
+def _tell(result: Exploration, unexercised: str | None, on_fail: str | None) -> None:
+    if unexercised and not result.failure:
+        raise FaultNotFiredError(unexercised)
+    if result.failure and on_fail == "raise":
+        raise CheckFailedError(f"{result.failure}\n\n{result.describe()}")
+    if result.failure and on_fail == "warn":
+        warnings.warn(result.failure, stacklevel=3)
+
+
+def assert_survives_or_fails_cleanly(
+    outcome: Outcome, reference: Reference | Survey, *, contract: Contract | None = None
+) -> Verdict:
+    """Raise unless the dataset of *outcome* survived the faults or failed of them cleanly.
+
+    Inside a Hypothesis test, verdicts and faults go to the statistics, and a trial in which no
+    fault fired is told there alone (``not_exercised``); elsewhere it raises.
+
+    Args:
+        outcome: Of ``run_trial``.
+        reference: ``survey(make_dataset)``: what the dataset gives when nothing is wrong.
+        contract: What the author promises beyond the ordinary.
+
+    Raises:
+        CheckFailedError: The verdict, the evidence, a test that repeats it.
+        FaultNotFiredError: No fault fired, outside of Hypothesis.
+
+    """
+    import hypothesis
+
+    __tracebackhide__ = True
+    judgement = judged(outcome, reference, contract)
+    inside = hypothesis.currently_in_test_context()
+    if inside:
+        note(outcome, judgement)
+    if is_violation(judgement):
+        raise violation(outcome, judgement)
+    if judgement.verdict is Verdict.NOT_EXERCISED and not inside:
+        raise not_exercised(outcome, judgement)
+    return judgement.verdict
+
+
+def replay(
+    make_dataset: Callable[[], Any],
+    *faults: Fault,
+    loader: Mapping[str, Any] | None = None,
+    contract: Contract | None = None,
+    epochs: int = 1,
+    deadline: float = 10.0,
+    seed: int = 0,
+    engine: str = "auto",
+) -> Verdict:
+    """Run one trial and assert the property: what a failure prints, to be pasted.
+
+    The arguments are those of ``run_trial``, and a *contract*.
+    """
+    __tracebackhide__ = True
+    how: dict[str, Any] = {"deadline": deadline, "engine": engine}
+    outcome = run_trial(make_dataset, *faults, loader=loader, epochs=epochs, seed=seed, **how)
+    found = survey(make_dataset, loader=_kept(loader), seed=seed, **how)
+    return assert_survives_or_fails_cleanly(outcome, found, contract=contract)
+
+
+def _kept(loader: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What of *loader* the reference depends on, too."""
+    return {name: value for name, value in (loader or {}).items() if name != "num_workers"}

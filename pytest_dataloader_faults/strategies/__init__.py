@@ -1,0 +1,50 @@
+"""Hypothesis strategies: faults, schedules of them, loaders, and ways to use a dataset.
+
+One strategy per fault, named in the plural. All arguments are by keyword. ``files=`` is what is put
+at risk: a glob, several globs or, better, ``survey(make_dataset)``, so that only those files and
+operations are drawn that the dataset really comes to. Examples shrink towards fewer faults, the
+first file, its first operation, one worker, and a fault that stays.
+"""
+
+from __future__ import annotations
+
+from pytest_dataloader_faults.strategies._loaders import dataset_access, loader_options
+from pytest_dataloader_faults.strategies._of_files import (
+    closed_descriptors,
+    corrupted_files,
+    hung_reads,
+    open_errors,
+    read_errors,
+    short_reads,
+    slow_reads,
+    truncated_files,
+)
+from pytest_dataloader_faults.strategies._of_workers import (
+    descriptor_exhaustions,
+    exited_workers,
+    hung_workers,
+    killed_workers,
+    shared_memory_exhaustions,
+)
+from pytest_dataloader_faults.strategies._schedules import DEFAULT_KINDS as DEFAULT_KINDS
+from pytest_dataloader_faults.strategies._schedules import fault_schedules, faults
+
+__all__ = (
+    "closed_descriptors",
+    "corrupted_files",
+    "dataset_access",
+    "descriptor_exhaustions",
+    "exited_workers",
+    "fault_schedules",
+    "faults",
+    "hung_reads",
+    "hung_workers",
+    "killed_workers",
+    "loader_options",
+    "open_errors",
+    "read_errors",
+    "shared_memory_exhaustions",
+    "short_reads",
+    "slow_reads",
+    "truncated_files",
+)

@@ -1,0 +1,122 @@
+"""Strategies for the other side of a trial: the loader, and what is asked of it."""
+
+from __future__ import annotations
+
+import inspect
+import multiprocessing
+from collections.abc import Iterable
+from typing import Any
+
+from hypothesis import strategies as st
+
+from pytest_dataloader_faults.strategies._arguments import require, require_count, require_some
+from pytest_dataloader_faults.strategies._victims import data_files
+from pytest_dataloader_faults.surveys import DataFiles, Survey
+
+_BATCH = 8
+_PREFETCH = 4
+
+
+@st.composite
+def loader_options(
+    draw: st.DrawFn,
+    *,
+    min_workers: int = 1,
+    max_workers: int = 2,
+    max_batch_size: int = _BATCH,
+    start_methods: Iterable[str] = ("fork",),
+    shuffle: bool = True,
+    in_order: bool = True,
+    timeout: float = 0,
+) -> dict[str, Any]:
+    """Options of a ``DataLoader``, for ``run_trial(..., loader=options)``.
+
+    Args:
+        draw: Given by Hypothesis.
+        min_workers: The fewest workers; faults of workers need at least one.
+        max_workers: The most.
+        max_batch_size: The largest batch.
+        start_methods: ``"fork"``, ``"spawn"``, ``"forkserver"``; the last two take seconds for each
+            trial, and need a dataset that pickles.
+        shuffle: Whether samples may be shuffled; in which order, the trial's seed decides. Streams
+            cannot be.
+        in_order: Whether batches always come in the order in which they were asked for. With False,
+            they may also come as they are ready, if torch can do so (2.6).
+        timeout: Seconds after which the loader gives a worker up, in every example.
+
+    """
+    require_count(0, min_workers=min_workers)
+    require_count(max(1, min_workers), max_workers=max_workers)
+    require_count(max_batch_size=max_batch_size)
+    methods = require_some(("fork", "spawn", "forkserver"), start_methods=start_methods)
+    _require_flags(shuffle=shuffle, in_order=in_order)
+    ok = isinstance(timeout, (int, float)) and not isinstance(timeout, bool) and timeout >= 0
+    require(ok, "0 or more seconds", timeout=timeout)
+    workers = draw(st.integers(min_workers, max_workers))
+    options: dict[str, Any] = {"num_workers": workers}
+    options["batch_size"] = draw(_batch_sizes(max_batch_size))
+    if shuffle and draw(st.booleans()):
+        options["shuffle"] = True
+    if workers:
+        options |= draw(_of_workers(methods, may_be_unordered=not in_order))
+        options |= {"timeout": timeout} if timeout else {}
+    return options
+
+
+def _require_flags(**named: Any) -> None:
+    for name, value in named.items():
+        require(isinstance(value, bool), "True or False", **{name: value})
+
+
+def _batch_sizes(most: int) -> st.SearchStrategy[int]:
+    """4, as trials have by default, or another; shrinks to 4."""
+    usual = min(4, most)
+    return st.integers(0, most - 1).map(lambda more: (usual + more - 1) % most + 1)
+
+
+@st.composite
+def _of_workers(draw: st.DrawFn, methods: list[str], *, may_be_unordered: bool) -> dict[str, Any]:
+    """Options that a loader without workers refuses."""
+    options: dict[str, Any] = {}
+    if draw(st.booleans()):
+        options["persistent_workers"] = True
+    if prefetch := draw(st.integers(0, _PREFETCH)):
+        options["prefetch_factor"] = prefetch
+    method = draw(st.sampled_from(methods))
+    if method != multiprocessing.get_all_start_methods()[0]:
+        options["multiprocessing_context"] = method
+    if may_be_unordered and _knows_order() and draw(st.booleans()):
+        options["in_order"] = False
+    return options
+
+
+def _knows_order() -> bool:
+    from torch.utils.data import DataLoader
+
+    return "in_order" in inspect.signature(DataLoader).parameters
+
+
+@st.composite
+def dataset_access(
+    draw: st.DrawFn,
+    *,
+    files: DataFiles | Survey | None = None,
+    samples: int | None = None,
+    max_size: int | None = None,
+) -> list[int]:
+    """Which samples an epoch asks for, in which order: ``loader={"sampler": access}``.
+
+    Samples may come again, be left out, and come in any order. For map-style datasets.
+
+    Args:
+        draw: Given by Hypothesis.
+        files: A survey of the dataset, which knows how many samples there are.
+        samples: Their number, if there is no survey.
+        max_size: How many are asked for at most; by default as many as there are.
+
+    """
+    count = data_files(files).samples if samples is None else samples
+    require_count(samples=count)
+    most = count if max_size is None else max_size
+    require_count(max_size=most)
+    return draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=most))

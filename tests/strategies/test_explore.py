@@ -1,0 +1,204 @@
+"""A search convicts the guilty, with a test that says so again, and acquits the healthy."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from torch.utils.data import DataLoader
+
+from pytest_dataloader_faults import Verdict, explore, faults, run_trial, strategies
+from pytest_dataloader_faults.exceptions import (
+    CheckFailedError,
+    FaultNotFiredError,
+    InvalidArgumentError,
+)
+from pytest_dataloader_faults.surveys import survey
+from support.datasets import Records, RecordStream
+from support.planted import Mirrored
+
+pytestmark = [pytest.mark.usefixtures("engine"), pytest.mark.timeout(600)]
+TESTS = Path(__file__).resolve().parents[1]
+HOW = {"database": None, "derandomize": True}
+
+
+@pytest.fixture(name="guilty")
+def _guilty(records):
+    """It gives zeros where a read fails, and a search for that is short."""
+    return lambda: Zeros(records)
+
+
+class Zeros(Records):
+    """Gives nothing where a file cannot be opened."""
+
+    def __getitem__(self, index):
+        try:
+            return super().__getitem__(index)[0]
+        except OSError:
+            return super().__getitem__(0)[0] * 0
+
+
+SIMPLE = {"kinds": [faults.OpenError], "max_faults": 2, "max_epochs": 1, **HOW}
+
+
+@pytest.mark.parametrize("kind", [Records, RecordStream])
+def test_the_healthy_are_acquitted(records, kind):
+    """No schedule convicts them, most fire, and those that did not are not called passes."""
+    found = explore(lambda: kind(records), max_examples=8, **HOW)
+    assert (found.verdict, found.failure, found.outcome) == (Verdict.SURVIVED, None, None)
+    assert found.trials == sum(found.verdicts.values())
+    assert set(found.verdicts) <= {"survived", "failed_cleanly", "not_exercised"}
+    assert found.verdicts["not_exercised"] < found.trials / 2
+    assert all(found.fired[kind] <= count for kind, count in found.drawn.items())
+
+
+def test_the_guilty_are_convicted_of_the_least(guilty):
+    """One fault of those drawn is enough, in the first file, with one worker."""
+    found = explore(guilty, on_fail=None, max_examples=20, **SIMPLE)
+    assert found.verdict is Verdict.CORRUPTED
+    (fault,) = found.outcome.schedule
+    assert (fault.nth, fault.times, fault.workers) == (1, 1, None)
+    assert found.outcome.loader == {"num_workers": 1, "batch_size": 4}
+    assert found.examples <= 20
+    assert found.trials < 60
+    assert found.describe().splitlines()[0].startswith(f"{found.examples} schedules tried, ")
+
+
+def test_the_failure_has_the_verdict_and_the_test_that_repeats_it(guilty, records, tmp_path):
+    """What is printed, pasted into a file of its own, fails of the same verdict."""
+    with pytest.raises(CheckFailedError, match=r"\Acorrupted: sample 0 in batch 0") as raised:
+        explore(guilty, max_examples=20, **SIMPLE)
+    text = str(raised.value)
+    assert "fault: OpenError(path='*/00.rec'" in text
+    pasted = re.search(r"reproduce: \n(.*?\n    replay\(.*?\)\n)", text + "\n", re.DOTALL)[1]
+    assert "schedules tried" in text
+    pasted = (
+        "from pathlib import Path\nfrom test_explore import Zeros\n"
+        f"make_dataset = lambda: Zeros(Path({str(records)!r}))\n{pasted}"
+    )
+    (tmp_path / "test_pasted.py").write_text(pasted, encoding="utf-8")
+    done = _pytest(tmp_path, "test_pasted.py")
+    assert "1 failed" in done
+    assert "corrupted: sample 0 in batch 0" in done
+
+
+def _pytest(folder, *arguments):
+    paths = ["-o", f"pythonpath={TESTS} {TESTS / 'strategies'}", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-q", *paths, *arguments]
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=200, check=False
+    )
+    return done.stdout + done.stderr
+
+
+def test_what_never_fires_is_no_pass(records):
+    """A search that showed nothing says so."""
+    with pytest.raises(FaultNotFiredError, match="none of 3 trials: not_exercised: OpenError"):
+        explore(
+            lambda: Records(records),
+            kinds=[faults.OpenError],
+            files="*/00.rec",
+            loader=strategies.loader_options(max_batch_size=1).map(_of_another_sample),
+            max_faults=1,
+            max_examples=3,
+            **HOW,
+        )
+
+
+def _of_another_sample(options):
+    return {"num_workers": 1, "sampler": [1]}
+
+
+def test_what_is_wrong_without_a_fault_is_not_blamed_on_one(records):
+    """The control is the first trial; a stream that is not sharded fails it."""
+    with pytest.raises(CheckFailedError, match=r"\Acorrupted: 16 samples came more often"):
+        explore(lambda: Unsharded(records), max_examples=5, **HOW)
+
+
+class Unsharded(RecordStream):
+    """Every worker gives all samples."""
+
+    def __iter__(self):
+        return iter([self.records[index] for index in range(len(self.records))])
+
+
+def test_a_ready_loader_keeps_its_options(records):
+    """With ``loader={}`` only the faults are drawn."""
+    found = explore(
+        lambda: DataLoader(Records(records), num_workers=1, batch_size=8),
+        loader={},
+        max_examples=2,
+        **HOW,
+    )
+    assert found.trials == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"max_examples": 0}, "max_examples=0 must be 1 or more"),
+        ({"max_faults": True}, "max_faults=True must be 1 or more"),
+        ({"deadline": 0}, "deadline=0 must be a positive number"),
+        ({"seed": -1}, "seed=-1 must be an int from 0"),
+        ({"on_fail": "no"}, "on_fail='no' must be one of"),
+        ({"files": "*.none"}, "matches nothing that the workers read"),
+    ],
+)
+def test_bad_arguments_are_refused(records, options, text):
+    """By their name and what is allowed."""
+    with pytest.raises(InvalidArgumentError, match=text):
+        explore(lambda: Records(records), **options)
+
+
+def test_a_survey_names_the_files_that_are_read(records):
+    """Short globs, one per file, with what one worker does to each in an epoch."""
+    (records.parent / "unread.txt").write_text("")
+    files = survey(lambda: Records(records), files="*.rec").files
+    assert list(files.opens) == [f"*/{number:02}.rec" for number in range(16)]
+    assert set(files.reads.values()) == {2}
+    assert (files.every, files.batches, files.samples) == ("*.rec", 4, 16)
+
+
+def test_a_survey_tells_files_of_one_name_apart(records):
+    """By as much of their path as it takes."""
+    files = survey(lambda: Mirrored(records)).files
+    assert next(iter(files.opens)) == "*/00.rec"
+    both = survey(lambda: Both(records)).files
+    assert list(both.opens)[:1] + list(both.opens)[-1:] == ["*/mirror/00.rec", "*/records/15.rec"]
+
+
+class Both(Mirrored):
+    """Reads a sample and its mirror."""
+
+    def __getitem__(self, index):
+        (self.mirror / self.names[index]).read_bytes()
+        return super().__getitem__(index)
+
+
+STATISTICS = """
+from support.datasets import Records, write_records
+
+
+def test_x(dataloader_faults, tmp_path):
+    records = write_records(tmp_path / "records")
+    dataloader_faults.explore(lambda: Records(records), max_examples=2, database=None)
+"""
+
+
+def test_the_fixture_puts_its_statistics_where_hypothesis_has_them(inner):
+    """``--hypothesis-show-statistics`` shows what was met, as for ``@given``."""
+    result = inner(STATISTICS, "--hypothesis-show-statistics")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["test_inner.py::test_x:", "2 schedules tried; * showed something"])
+
+
+def test_batches_may_come_as_they_are_ready(records):
+    """With ``in_order=False`` a batch is judged by the samples it is of, not by its place."""
+    loader = {"num_workers": 2, "batch_size": 2, "in_order": False}
+    slow = faults.SlowRead("*/00.rec", seconds=0.5, times=1)
+    outcome = run_trial(lambda: Records(records), slow, loader=loader)
+    assert outcome.delivered[0].indices != (0, 1)
+    assert survey(lambda: Records(records)).judge(outcome).verdict is Verdict.SURVIVED

@@ -1,0 +1,73 @@
+"""Bugs that take two things together are found, and shrunk to just these two."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+
+import pytest
+
+from pytest_dataloader_faults import explore, faults
+from support.datasets import write_records
+from support.planted import ALONE, PLANTED, HalfCached, StaleTail
+
+pytestmark = pytest.mark.usefixtures("engine")
+SEEDS, EXAMPLES, ENOUGH = 20, 200, 19
+NEAR = {
+    HalfCached: ([faults.OpenError], {**ALONE, "persistent_workers": True}, 2),
+    StaleTail: ([faults.ShortRead], ALONE, 1),
+}
+"""Where to look for two of them, so that a few examples will do."""
+
+
+def _search(planted, folder, seed, **options):
+    records = folder / "records"
+    if not records.exists():
+        write_records(records)
+    return explore(
+        lambda: planted.make(records),
+        seed=seed,
+        database=None,
+        on_fail=None,
+        **{"loader": planted.loader, "max_examples": EXAMPLES, **options},
+    )
+
+
+def _is_minimal(planted, found):
+    """Whether the shrunk case has the faults and options that the bug takes, and no more."""
+    kinds = [type(fault).__name__ for fault in found.outcome.schedule]
+    wanted = sorted(planted.faults)
+    matches = len(kinds) == len(wanted) and all(
+        kind in choice.split("|") for kind, choice in zip(sorted(kinds), wanted, strict=True)
+    )
+    options = {"num_workers": 1, "batch_size": 4, **planted.options}
+    return matches and found.outcome.loader == options and found.outcome.epochs == planted.epochs
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", NEAR, ids=lambda kind: kind.__name__)
+def test_a_bug_that_takes_two_things_is_found(tmp_path, kind):
+    """It is convicted of its crime, by the least that shows it."""
+    (planted,) = (each for each in PLANTED if each.make is kind)
+    kinds, loader, epochs = NEAR[kind]
+    found = _search(planted, tmp_path, 1, kinds=kinds, loader=loader, max_epochs=epochs)
+    assert found.verdict is planted.verdict
+    (fault,) = found.outcome.schedule
+    assert type(fault) in kinds
+    assert found.outcome.epochs == planted.epochs
+    assert found.examples <= EXAMPLES
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(6 * 3600)
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
+def test_every_bug_is_found_by_nearly_every_seed(tmp_path, planted):
+    """Prints a row for the table in docs/explanation/search.md."""
+    every = [_search(planted, tmp_path, seed) for seed in range(1, SEEDS + 1)]
+    convicted = [found for found in every if found.verdict is planted.verdict]
+    minimal = [found for found in convicted if _is_minimal(planted, found)]
+    middle = statistics.median([found.examples for found in convicted]) if convicted else "-"
+    shown = minimal[0].outcome.schedule if minimal else "-"
+    counts = f"{len(convicted)} of {SEEDS} | {middle} | {len(minimal)}"
+    sys.stdout.write(f"| `{planted.name}` | {counts} | `{shown}` |\n")
+    assert len(convicted) >= ENOUGH

@@ -1,0 +1,276 @@
+"""What strategies draw: valid, as simple as can be, refused in words, printed as code."""
+
+from __future__ import annotations
+
+import errno
+import warnings
+
+import hypothesis.errors
+import pytest
+from hypothesis import find, given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+from pytest_dataloader_faults import faults, strategies
+from pytest_dataloader_faults.strategies import _of_files, _of_workers
+from pytest_dataloader_faults.surveys import DataFiles
+
+ONE, TWO = "*/00.rec", "*/01.rec"
+FILES = DataFiles(opens={ONE: 1, TWO: 2}, reads={ONE: 2, TWO: 4}, every="*.rec", batches=4)
+UNREAD = DataFiles(opens={}, reads={})
+quick = settings(database=None, derandomize=True, deadline=None)
+
+SIMPLEST = {
+    "open_errors": faults.OpenError(ONE),
+    "read_errors": faults.ReadError(ONE),
+    "short_reads": faults.ShortRead(ONE, times=1),
+    "truncated_files": faults.TruncatedFile(ONE),
+    "corrupted_files": faults.CorruptedFile(ONE),
+    "closed_descriptors": faults.ClosedDescriptor(ONE),
+    "slow_reads": faults.SlowRead(ONE, seconds=0.05, times=1),
+    "hung_reads": faults.HungRead(ONE),
+    "killed_workers": faults.WorkerKilled(),
+    "exited_workers": faults.WorkerExited(1),
+    "hung_workers": faults.WorkerHung(),
+    "descriptor_exhaustions": faults.DescriptorExhaustion(),
+    "shared_memory_exhaustions": faults.SharedMemoryExhaustion(),
+}
+
+
+def _strategy(name):
+    make = getattr(strategies, name)
+    alone = name in {"descriptor_exhaustions", "shared_memory_exhaustions"}
+    return make() if alone else make(files=FILES)
+
+
+def test_there_is_one_strategy_per_fault():
+    """No fault is left out, and no strategy is for two."""
+    kinds = [type(fault) for fault in SIMPLEST.values()]
+    assert len(kinds) == len(faults.KINDS)
+    assert set(kinds) == set(faults.KINDS.values())
+    makers = {*vars(_of_files), *vars(_of_workers)} & set(strategies.__all__)
+    assert makers - {"faults"} == set(SIMPLEST)
+
+
+@pytest.mark.parametrize("name", SIMPLEST)
+def test_each_shrinks_to_the_first_file_and_the_first_time(name):
+    """The simplest fault of each kind is the one with the shortest repr."""
+    assert find(_strategy(name), lambda _: True, settings=quick) == SIMPLEST[name]
+
+
+@pytest.mark.parametrize("name", SIMPLEST)
+def test_each_draws_its_fault_for_the_files_there_are(name):
+    """Every example is of that class, about those files, and within what they are met by."""
+
+    @quick
+    @given(_strategy(name))
+    def example(fault):
+        assert type(fault) is type(SIMPLEST[name])
+        assert fault.path in {ONE, TWO, "*.rec", "*"}
+        assert 1 <= fault.nth <= 6
+        assert fault.workers in {None, (0,), (1,)}
+        assert eval(repr(fault), vars(faults)) == fault  # noqa: S307  # our own repr
+
+    example()
+
+
+def test_all_files_together_are_met_as_often_as_all_of_them():
+    """The last of all reads can be meant, and no read after it."""
+    last = find(strategies.read_errors(files=FILES), lambda fault: fault.nth > 4, settings=quick)
+    assert (last.path, last.nth) == ("*.rec", 5)
+    with pytest.raises(hypothesis.errors.NoSuchExample):
+        find(strategies.read_errors(files=FILES), lambda fault: fault.nth > 6, settings=quick)
+
+
+def test_schedules_hold_several_faults():
+    """From the fewest to the most."""
+    sizes = set()
+
+    @quick
+    @given(strategies.fault_schedules(files=FILES, min_faults=2, max_faults=3))
+    def example(schedule):
+        sizes.add(len(schedule))
+        assert isinstance(schedule, tuple)
+
+    example()
+    assert sizes == {2, 3}
+
+
+@pytest.mark.parametrize("kind", strategies.DEFAULT_KINDS)
+def test_schedules_shrink_to_the_one_fault_that_matters(kind):
+    """Whatever else is drawn beside it goes."""
+    (fault,) = find(
+        strategies.fault_schedules(files=FILES),
+        lambda schedule: any(type(fault) is kind for fault in schedule),
+        settings=quick,
+    )
+    assert fault in SIMPLEST.values()
+
+
+def test_faults_that_the_files_cannot_meet_are_not_drawn():
+    """A dataset without files has workers that can die, and that is all."""
+
+    @quick
+    @given(strategies.faults(files=UNREAD))
+    def example(fault):
+        assert isinstance(fault, (faults.WorkerKilled, faults.WorkerExited))
+
+    example()
+
+
+def test_globs_will_do_for_files():
+    """Without a survey the files are what the globs mean."""
+    strategy = strategies.fault_schedules(files=["*.jpg", "*.json"], kinds=[faults.ReadError])
+    assert find(strategy, lambda _: True, settings=quick) == (faults.ReadError("*.jpg"),)
+    both = find(strategy, lambda drawn: isinstance(drawn[0].path, tuple), settings=quick)
+    assert both == (faults.ReadError(("*.jpg", "*.json")),)
+
+
+def test_loaders_shrink_to_one_forked_worker():
+    """As few options as can be, with the batch size that trials have by default."""
+    simplest = find(strategies.loader_options(), lambda _: True, settings=quick)
+    assert simplest == {"num_workers": 1, "batch_size": 4}
+
+
+def test_loaders_are_such_as_torch_accepts():
+    """Every drawn set of options makes a loader, and each option is drawn."""
+    names, drawn = set(), []
+
+    @settings(quick, max_examples=300)
+    @given(
+        strategies.loader_options(
+            min_workers=0, max_workers=3, start_methods=["fork", "spawn"], in_order=False, timeout=9
+        )
+    )
+    def example(options):
+        drawn.append(options)
+        names.update(options)
+        DataLoader(range(20), **options)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch counts the machine's cores.
+        example()
+    assert names == {
+        *("num_workers", "batch_size", "shuffle", "persistent_workers", "prefetch_factor"),
+        *("multiprocessing_context", "in_order", "timeout"),
+    }
+    assert {options["num_workers"] for options in drawn} == {0, 1, 2, 3}
+    assert {options["batch_size"] for options in drawn} == set(range(1, 9))
+
+
+def test_access_is_a_sampler():
+    """Any samples in any order; the first one alone is the simplest."""
+    access = strategies.dataset_access(samples=5)
+    assert find(access, lambda _: True, settings=quick) == [0]
+    repeated = find(access, lambda drawn: len(drawn) > len(set(drawn)), settings=quick)
+    assert repeated == [0, 0]
+
+    @quick
+    @given(strategies.dataset_access(files=FILES, max_size=3))
+    def example(drawn):
+        assert len(drawn) <= 3
+        assert set(drawn) <= set(range(16))
+        assert len(DataLoader(range(16), sampler=drawn)) == len(drawn)
+
+    example()
+
+
+REFUSED = {
+    "open_errors(errnos=[errno.EPIPE])": r"errnos=\[32\] must be a list of one or more of 1, 2,",
+    "read_errors(errnos=[])": r"errnos=\[\] must be a list of one or more of 1, 4, 5, 6",
+    "read_errors(max_nth=0)": "max_nth=0 must be 1 or more",
+    "read_errors(files=3)": "files=3 must be a glob or a list of globs",
+    "read_errors(files=UNREAD)": "must have a file that workers read; this dataset has none",
+    "short_reads(max_bytes=0)": "max_bytes=0 must be 1 or more",
+    "truncated_files(max_bytes=-1)": "max_bytes=-1 must be 0 or more",
+    "corrupted_files(max_flips=0)": "max_flips=0 must be 1 or more",
+    "closed_descriptors(reuse=1)": "reuse=1 must be True or False",
+    "slow_reads(seconds=0)": "seconds=0 must be a positive number of seconds",
+    "hung_reads(max_workers=0)": "max_workers=0 must be 1 or more",
+    "killed_workers(signals=[2])": r"signals=\[2\] must be a list of one or more of 1, 3",
+    "killed_workers(max_at=0)": "max_at=0 must be 1 or more",
+    "exited_workers(codes=[256])": r"codes=\[256\] must be a list of one or more of 0, .*, 255",
+    "hung_workers(hold_gil=1)": "hold_gil=1 must be True or False",
+    "descriptor_exhaustions(max_headroom=-1)": "max_headroom=-1 must be 0 or more",
+    "shared_memory_exhaustions(max_nth=0)": "max_nth=0 must be 1 or more",
+    "faults(kinds=[int])": r"kinds=\[.*int.*\] must be a list of one or more of OpenError, ReadErr",
+    "faults(kinds=[faults.HungRead], files=UNREAD)": "must have one that these files can meet",
+    "fault_schedules(max_faults=0)": "max_faults=0 must be 1 or more",
+    "fault_schedules(min_faults=4)": "max_faults=3 must be 4 or more",
+    "loader_options(max_workers=0)": "max_workers=0 must be 1 or more",
+    "loader_options(min_workers=-1)": "min_workers=-1 must be 0 or more",
+    "loader_options(max_batch_size=True)": "max_batch_size=True must be 1 or more",
+    "loader_options(start_methods='fork')": "start_methods='fork' must be a list of one or more",
+    "loader_options(shuffle=None)": "shuffle=None must be True or False",
+    "loader_options(timeout=-1)": "timeout=-1 must be 0 or more seconds",
+    "dataset_access(samples=0)": "samples=0 must be 1 or more",
+    "dataset_access(samples=3, max_size=0)": "max_size=0 must be 1 or more",
+}
+
+
+def _made(code):
+    scope = {**vars(strategies), "faults": faults, "errno": errno, "UNREAD": UNREAD}
+    name, _, arguments = code.partition("(")
+    scope["strategy"] = getattr(strategies, name)
+    return eval(f"strategy({arguments}", scope)  # noqa: S307  # the code is above
+
+
+@pytest.mark.parametrize("code", REFUSED)
+def test_bad_arguments_are_refused_by_name_and_range(code):
+    """The text has the argument, its value, and what is allowed."""
+    with pytest.raises(hypothesis.errors.InvalidArgument, match=REFUSED[code]):
+        find(_made(code), lambda _: True, settings=quick)
+
+
+@pytest.mark.parametrize("name", [*SIMPLEST, "faults", "fault_schedules", "dataset_access"])
+def test_arguments_are_by_keyword(name):
+    """Order never matters."""
+    with pytest.raises(TypeError, match="positional"):
+        getattr(strategies, name)(FILES)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "read_errors(files='*.jpg', max_nth=3)",
+        "killed_workers(signals=[9], max_workers=1)",
+        "loader_options(max_workers=4, start_methods=('fork', 'spawn'))",
+        "fault_schedules(files=DataFiles(opens={'a': 1}, reads={'a': 2}), max_faults=2)",
+    ],
+)
+def test_reprs_are_code(code):
+    """A strategy prints as what made it, and that makes it again."""
+    scope = {**vars(strategies), "DataFiles": DataFiles}
+    made = eval(code, scope)  # noqa: S307  # the code is above
+    again = eval(repr(made), scope)  # noqa: S307  # our own repr
+    assert repr(again) == repr(made)
+    assert repr(made).partition("(")[0] == code.partition("(")[0]
+
+
+def test_a_failing_example_prints_faults_as_code():
+    """What Hypothesis prints can be pasted into ``@example``."""
+
+    @settings(quick, print_blob=False)
+    @given(strategies.fault_schedules(files=FILES))
+    def example(schedule):
+        assert not any(isinstance(fault, faults.WorkerKilled) for fault in schedule)
+
+    with pytest.raises(AssertionError) as raised:
+        example()
+    assert "schedule=(WorkerKilled(),)" in "\n".join(raised.value.__notes__)
+
+
+def test_ordinary_use_is_healthy():
+    """No health check fails: nothing is filtered, and drawing is quick."""
+
+    @settings(quick, suppress_health_check=[])
+    @given(
+        st.data(),
+        strategies.fault_schedules(files=FILES, max_faults=8),
+        strategies.loader_options(max_workers=8),
+        strategies.dataset_access(files=FILES),
+    )
+    def example(data, schedule, options, access):
+        data.draw(strategies.faults(files=FILES, kinds=list(faults.KINDS.values())))
+
+    example()

@@ -1,0 +1,244 @@
+"""Datasets with a bug that takes two things together: two faults, or a fault and a loader option.
+
+Each is healthy otherwise: no fault alone convicts it under the loader that trials have by default.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset, get_worker_info
+
+from pytest_dataloader_faults.verdicts import Verdict
+from support.datasets import COUNT, SIZE, Records, write_records
+
+_HALF = SIZE // 2
+
+
+def _tensor(data: bytes) -> torch.Tensor:
+    return torch.tensor(list(data), dtype=torch.uint8)
+
+
+def _checked(data: bytes, path: Path) -> torch.Tensor:
+    if len(data) != SIZE:
+        message = f"{path}: {len(data)} bytes, expected {SIZE}"
+        raise ValueError(message)
+    return _tensor(data)
+
+
+class HalfCached(Records):
+    """Keeps what a failed read left in its cache: seen when a worker lives for another epoch."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.cache: dict[int, torch.Tensor] = {}
+
+    def __getitem__(self, index: int) -> Any:
+        if index in self.cache:
+            return self.cache.pop(index)
+        try:
+            return _checked(self.paths[index].read_bytes(), self.paths[index])
+        except OSError:
+            self.cache[index] = torch.zeros(SIZE, dtype=torch.uint8)
+            return _checked(self.paths[index].read_bytes(), self.paths[index])
+
+
+class GivesUpTwice(Records):
+    """Without a descriptor for a sample that it had before it gives nothing instead."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.had: set[int] = set()
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            data = self.paths[index].read_bytes()
+        except OSError as error:
+            if error.errno == errno.EMFILE and index in self.had:
+                return torch.zeros(SIZE, dtype=torch.uint8)
+            raise
+        self.had.add(index)
+        return _checked(data, self.paths[index])
+
+
+class Mirrored(Dataset[Any]):
+    """Goes to the mirror where the first copy cannot be opened, and does not check that one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.mirror = folder.parent / "mirror"
+        if not self.mirror.exists():
+            write_records(self.mirror)
+        self.names = sorted(os.listdir(folder))
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, index: int) -> Any:
+        path = self.folder / self.names[index]
+        try:
+            file = open(path, "rb")
+        except OSError:
+            data = (self.mirror / self.names[index]).read_bytes()
+            return _tensor(data.ljust(SIZE, b"\0"))
+        with file:
+            return _checked(file.read(), path)
+
+
+class StaleTail(Records):
+    """Reads into one buffer, half by half; a short second half is missed if the buffer was full."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.buffer = bytearray(SIZE)
+
+    def __getitem__(self, index: int) -> Any:
+        with open(self.paths[index], "rb", buffering=0) as file:
+            if file.readinto(memoryview(self.buffer)[:_HALF]) != _HALF:
+                message = f"{self.paths[index]}: the first half is not whole"
+                raise ValueError(message)
+            file.readinto(memoryview(self.buffer)[_HALF:])
+        if not self.buffer[-1]:
+            message = f"{self.paths[index]}: the second half is not whole"
+            raise ValueError(message)
+        return _tensor(bytes(self.buffer))
+
+
+class CountsByWorkers(Records):
+    """Looks a file that is gone up again, by a number that is right for one worker only."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return _checked(self.paths[index].read_bytes(), self.paths[index])
+        except FileNotFoundError:
+            info = get_worker_info()
+            again = self.paths[index // (info.num_workers if info else 1)]
+            return _checked(again.read_bytes(), again)
+
+
+class KeepsItsPlace(Records):
+    """Has all in one file; after an error it goes on where the last sample in order would be."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.packed = folder.parent / "packed.bin"
+        if not self.packed.exists():
+            self.packed.write_bytes(b"".join(path.read_bytes() for path in self.paths))
+        self.done = 0
+
+    def __getitem__(self, index: int) -> Any:
+        with open(self.packed, "rb", buffering=0) as file:
+            try:
+                data = os.pread(file.fileno(), SIZE, index * SIZE)
+            except OSError:
+                data = os.pread(file.fileno(), SIZE, self.done % COUNT * SIZE)
+        self.done += 1
+        return _checked(data, self.packed)
+
+
+class InGroups(Records):
+    """Reads a batch in groups of four; after an error in a later group it begins with that one."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        try:
+            return [self._one(index) for index in indices]
+        except OSError:
+            groups = [indices[start : start + 4] for start in range(0, len(indices), 4)]
+            return [self._one(index) for group in reversed(groups) for index in group]
+
+    def _one(self, index: int) -> Any:
+        return _checked(self.paths[index].read_bytes(), self.paths[index])
+
+
+class StaleThenFailing(Records):
+    """Having seen a stale handle it distrusts the server: at the next error it gives nothing."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.distrusts = False
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            file = open(self.paths[index], "rb", buffering=0)
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+            self.distrusts = True
+            file = open(self.paths[index], "rb", buffering=0)
+        with file:
+            try:
+                data = file.read(SIZE)
+            except OSError:
+                if self.distrusts:
+                    return torch.zeros(SIZE, dtype=torch.uint8)
+                raise
+        return _checked(data, self.paths[index])
+
+
+class DirtyMark(Records):
+    """Marks an error in shared memory until eight samples are done; a death leaves the mark."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.dirty = torch.zeros(1, dtype=torch.int64).share_memory_()
+        self.begun = False
+
+    def __getitem__(self, index: int) -> Any:
+        if not self.begun and self.dirty.item():
+            return torch.zeros(SIZE, dtype=torch.uint8)
+        self.begun = True
+        try:
+            data = self.paths[index].read_bytes()
+        except OSError:
+            self.dirty.fill_(1)
+            data = self.paths[index].read_bytes()
+        sample = _checked(data, self.paths[index])
+        if index % 8 == 7:
+            self.dirty.fill_(0)
+        return sample
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A bug, and the least that shows it.
+
+    Attributes:
+        faults: The kinds of the shrunk schedule; of each place, one of those named.
+        options: What the shrunk loader has, beyond one worker that ends with the epoch.
+        epochs: How many the shrunk case has.
+        loader: The loader of the search, where not every one may be drawn.
+
+    """
+
+    make: Callable[[Path], Any]
+    verdict: Verdict
+    faults: tuple[str, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    epochs: int = 1
+    loader: Mapping[str, Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """As the table has it."""
+        return self.make.__name__
+
+
+PERSISTENT = {"persistent_workers": True}
+ALONE = {"num_workers": 1, "batch_size": 4}
+PLANTED = (
+    Planted(HalfCached, Verdict.CORRUPTED, ("OpenError|ReadError",), PERSISTENT, 2),
+    Planted(GivesUpTwice, Verdict.CORRUPTED, ("OpenError|DescriptorExhaustion",), PERSISTENT, 2),
+    Planted(Mirrored, Verdict.CORRUPTED, ("OpenError", "TruncatedFile|ShortRead")),
+    Planted(StaleTail, Verdict.CORRUPTED, ("ShortRead|TruncatedFile",)),
+    Planted(CountsByWorkers, Verdict.CORRUPTED, ("OpenError",), {"num_workers": 2}),
+    Planted(KeepsItsPlace, Verdict.CORRUPTED, ("ReadError",), {"shuffle": True}),
+    Planted(InGroups, Verdict.CORRUPTED, ("OpenError|ReadError",), {"batch_size": 5}),
+    Planted(StaleThenFailing, Verdict.CORRUPTED, ("OpenError", "ReadError|ClosedDescriptor")),
+    Planted(DirtyMark, Verdict.POISONED, ("OpenError|ReadError", "WorkerKilled"), {}, 1, ALONE),
+)
