@@ -11,6 +11,7 @@ So such values are taken apart rather than dumped.
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import hashlib
 import sys
@@ -71,8 +72,8 @@ def _of_tensor(value: torch.Tensor, path: str, name: str) -> Iterator[Leaf]:
         return
     form = f"{name} {value.dtype} {tuple(value.shape)}"
     if value.is_quantized:
-        scales = plain.dequantize().contiguous().numpy().tobytes()
-        yield Leaf(path, form, hash_of(plain.int_repr().contiguous().numpy().tobytes() + scales))
+        parts = _bytes_of(plain.int_repr()) + _bytes_of(plain.dequantize())
+        yield Leaf(path, form, hash_of(parts))
     elif value.layout is torch.strided:
         yield Leaf(path, form, hash_of(_bytes_of(plain)))
     else:
@@ -85,8 +86,8 @@ def _of_tensor(value: torch.Tensor, path: str, name: str) -> Iterator[Leaf]:
 
 
 def _bytes_of(tensor: torch.Tensor) -> bytes:
-    plain = tensor.resolve_conj().resolve_neg().contiguous().flatten()
-    return plain.view(torch.uint8).numpy().tobytes()
+    plain = tensor.resolve_conj().resolve_neg().contiguous()
+    return ctypes.string_at(plain.data_ptr(), plain.nbytes)  # torch may have no NumPy.
 
 
 def _is_array(value: Any) -> bool:
