@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data._utils import signal_handling
@@ -62,6 +62,25 @@ def recorded() -> Iterator[list[Any]]:
         yield drawn
     finally:
         _BaseDataLoaderIter._next_index = original  # type: ignore[method-assign]
+
+
+def places(iterator: Any) -> Callable[[int], int]:
+    """For the n-th batch that came: which of those asked for it is.
+
+    With ``in_order=False`` batches come as they are ready; torch knows the number of each.
+    """
+    if getattr(iterator, "_in_order", True):
+        return lambda number: number
+    last: list[int] = []
+    original = iterator._get_data
+
+    def noting() -> Any:
+        place, data = original()
+        last[:] = [place]
+        return place, data
+
+    iterator._get_data = noting
+    return lambda _number: last[0]
 
 
 def delivery(

@@ -34,6 +34,7 @@ from pytest_dataloader_faults._trial._passes import (
     end_workers,
     ignore_deaths,
     impatient,
+    places,
     raised_by,
     recorded,
 )
@@ -244,8 +245,9 @@ class _Trial:
 
     def _iterate(self, iterator: Any, epoch: int | None, drawn: list[Any]) -> None:
         is_map = kind_of(self.loader) == "map"
+        place_of = places(iterator)
         for number, batch in enumerate(iterator):
-            indices = plain_indices(drawn[number]) if is_map else None
+            indices = plain_indices(drawn[place_of(number)]) if is_map else None
             came = delivery(batch, indices, self.loader, self.teller)
             self.journal.write(epoch=epoch, batch=asdict(came))
 
