@@ -37,6 +37,10 @@ def _has_reasons(value: Any) -> bool:
 
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "make_dataset": (callable, "callable, such as lambda: MyDataset()"),
+    "loader": (
+        lambda value: value is None or isinstance(value, Mapping),
+        "a dict of options of DataLoader, such as {'num_workers': 4}, or None",
+    ),
     "max_trials": (lambda value: _is_int(value) and value >= 1, "1 or more"),
     "on_fail": (
         lambda value: value in ("raise", "warn", None),

@@ -84,7 +84,8 @@ class Battery:
         known: Findings | None = None,
     ) -> None:
         self._engine = choose(engine)
-        _arguments.check(make_dataset=make_dataset, deadline=deadline, seed=seed, contract=contract)
+        _arguments.check(make_dataset=make_dataset, loader=loader, contract=contract)
+        _arguments.check(deadline=deadline, seed=seed)
         self._make_dataset = make_dataset
         self._files = globs_of(files)
         self._loader = dict(loader or {})

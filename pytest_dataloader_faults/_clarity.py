@@ -70,6 +70,11 @@ def tells(text: str, fault: Fault, path: str | None, call: str) -> bool:
     return _tells_errno(said, fault.errno) or _tells_signal(said, call)
 
 
+def is_told_by_torch(fault: Fault) -> bool:
+    """Whether the error that comes of *fault* is torch's own, which names no file."""
+    return isinstance(fault, (*_DELAYS, WorkerExited))
+
+
 def names(text: str, path: str | None) -> bool:
     """Whether *text* names *path*, or its last part."""
     return bool(path) and (str(path) in text or os.path.basename(str(path)) in text)

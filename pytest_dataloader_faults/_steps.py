@@ -75,6 +75,9 @@ class Swept:
 
 def rows_of(templates: Iterable[Any]) -> list[Any]:
     """The first step of each row: each of *templates*, once and for good."""
+    if isinstance(templates, Fault) or not (templates := list(templates)):
+        message = f"faults={templates!r} must be several faults, such as [OpenError(), ReadError()]"
+        raise InvalidArgumentError(message)
     rows = []
     for template in templates:
         _require_template(template)

@@ -33,7 +33,8 @@ def names_of_checks(argument: str, names: str | Iterable[str]) -> set[str]:
         raise InvalidArgumentError(message) from error
     for name in chosen:
         if name not in CHECKS:
-            near = difflib.get_close_matches(str(name), CHECKS, n=2) or list(CHECKS)
-            message = f"{argument} names {name!r}, which is no check. Did you mean {near}?"
+            near = difflib.get_close_matches(str(name), CHECKS, n=2)
+            advice = f"Did you mean {near}?" if near else f"Choose from {list(CHECKS)}"
+            message = f"{argument} names {name!r}, which is no check. {advice}"
             raise InvalidArgumentError(message)
     return chosen

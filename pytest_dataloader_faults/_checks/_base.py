@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -32,6 +33,7 @@ class Recon:
         readers: The workers that read by calls, and not only in what was mapped before.
         fetches: The batches that worker 0 makes.
         paths: The files that they read or have mapped.
+        opened_paths: Those that they open.
         ends: Places where some of these could end without looking shorter, by path.
 
     """
@@ -43,6 +45,7 @@ class Recon:
     readers: tuple[int, ...]
     fetches: int
     paths: tuple[str, ...] = ()
+    opened_paths: tuple[str, ...] = ()
     ends: tuple[tuple[str, int], ...] = ()
 
     @property
@@ -80,6 +83,7 @@ class Recon:
             readers=_readers(control, per_worker),
             fetches=max((each.fetches for each in control.workers if each.worker == 0), default=0),
             paths=tuple(sorted(read)),
+            opened_paths=tuple(sorted(opened)),
         )
 
 
@@ -154,6 +158,31 @@ def on_read(make: Callable[[Any], Fault]) -> Callable[[Recon], Plan]:
         return (make(path_of(recon.read)),)
 
     return plan
+
+
+def on_one_opened(make: Callable[[Any], Fault]) -> Callable[[Recon], Plan]:
+    """For what befalls a single file, so that its neighbours could stand in for it."""
+
+    def plan(recon: Recon) -> Plan:
+        if not recon.opened_paths:
+            return recon.nothing("open")
+        return (make(_middle(recon.opened_paths)),)
+
+    return plan
+
+
+def on_content_of_one(make: Callable[[Any], Fault]) -> Callable[[Recon], Plan]:
+    """The same, for what happens as it is opened; see ``on_content``."""
+
+    def plan(recon: Recon) -> Plan:
+        paths = recon.paths or (recon.opened_paths if recon.is_blind else ())
+        return (make(_middle(paths)),) if paths else recon.nothing("read")
+
+    return plan
+
+
+def _middle(paths: tuple[str, ...]) -> str:
+    return glob.escape(paths[len(paths) // 2])
 
 
 def on_content(make: Callable[[Any], Fault]) -> Callable[[Recon], Plan]:

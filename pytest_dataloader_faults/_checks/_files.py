@@ -12,6 +12,8 @@ from pytest_dataloader_faults._checks._base import (
     Recon,
     Unsuitable,
     on_content,
+    on_content_of_one,
+    on_one_opened,
     on_opened,
     on_read,
     path_of,
@@ -61,8 +63,8 @@ FILES = (
     Check("open-error", "files that cannot be opened are no surprise", on_opened(OpenError)),
     Check(
         "file-missing",
-        "files that are gone are no surprise",
-        on_opened(lambda path: OpenError(path, errno=errno.ENOENT)),
+        "a file that is gone is no surprise",
+        on_one_opened(lambda path: OpenError(path, errno=errno.ENOENT)),
     ),
     Check(
         "permission-denied",
@@ -85,8 +87,8 @@ FILES = (
     ),
     Check(
         "truncated-empty",
-        "files are empty",
-        on_content(lambda path: TruncatedFile(path, keep=0)),
+        "a file is empty",
+        on_content_of_one(lambda path: TruncatedFile(path, keep=0)),
     ),
     Check(
         "truncated-tail",

@@ -37,8 +37,8 @@ class Exhaustion:
         if self._limit is None:
             headroom = min(tally.fault.headroom for tally in self._tallies)
             self._limit = room_below(descriptors(os.getpid()), headroom)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(self._limit, soft), hard))
-        try:
+        try:  # torch's handler of SIGCHLD may raise at any place from here on.
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(self._limit, soft), hard))
             yield
         except Exception as error:
             if _is_told_by(error) or not _is_room():

@@ -120,7 +120,7 @@ class WorkerState:
 
     def new_number(self, pid: int) -> int:
         """A high descriptor number that no process of this worker uses."""
-        if len(self.followed) > _COLLECT_ABOVE:
+        if len(self.followed) > min(_COLLECT_ABOVE, len(self._numbers) // 2):
             self._forget_closed(pid)
         for _ in self._numbers:
             number = self._numbers[self._next % len(self._numbers)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_dataloader_faults._clarity import messages, names, tells
+from pytest_dataloader_faults._clarity import is_told_by_torch, messages, names, tells
 from pytest_dataloader_faults._oracle._allowed import Allowed, may_be_damaged
 from pytest_dataloader_faults._oracle._content import corrupted, skipped, wrong_in
 from pytest_dataloader_faults._oracle._growth import grown
@@ -42,6 +42,8 @@ def judge(outcome: Outcome, reference: Reference, contract: Contract) -> Judgeme
         raise ValueError(message)
     verdict, sentence = _verdict(outcome, reference, contract)
     may_fail = outcome.schedule and not contract.survives
+    if verdict is Verdict.FAILED_CLEANLY and contract.survives:
+        sentence += "; but the contract promises that it survives"
     accepted = (Verdict.SURVIVED, Verdict.FAILED_CLEANLY) if may_fail else (Verdict.SURVIVED,)
     return Judgement(verdict, sentence, verdict in accepted)
 
@@ -100,14 +102,14 @@ def _crashed(outcome: Outcome) -> tuple[Verdict, str] | None:
 
 def _unclear(outcome: Outcome, contract: Contract) -> tuple[Verdict, str] | None:
     raised = outcome.exception
-    if raised is None or not outcome.fired:
+    if raised is None or not outcome.fired or may_be_damaged(outcome, contract):
         return None
     fired = [(each.fault, one) for each in outcome.faults for one in each.firings]
     if not any(tells(raised.text, fault, one.path, one.call) for fault, one in fired):
         kinds = ", ".join(sorted({type(fault).__name__ for fault, _ in fired}))
         hidden = f"{raised.type} hides that its cause is {kinds}"
         return Verdict.FAILED_UNCLEARLY, hidden + (dropped(outcome) or last_words(outcome))
-    paths = [one.path for _, one in fired if one.path]
+    paths = [one.path for fault, one in fired if one.path and not is_told_by_torch(fault)]
     said = messages(raised.text)
     if contract.names_file and paths and not any(names(said, path) for path in paths):
         return Verdict.FAILED_UNCLEARLY, f"{raised.type} does not name the file, as promised"

@@ -60,7 +60,7 @@ def run_trial(
         InjectionError: The harness failed; nothing was shown.
 
     """
-    _arguments.check(make_dataset=make_dataset)
+    _arguments.check(make_dataset=make_dataset, loader=loader)
     asked = _asked(faults, loader, epochs, deadline, seed, engine)
     return _outcome(asked, _job(asked, make_dataset, loader))
 

@@ -29,7 +29,7 @@ from pytest_dataloader_faults._trial._journal import Journal
 from pytest_dataloader_faults._trial._probes import is_infrastructure
 from pytest_dataloader_faults._trial._segments import Segments
 
-_TRACKER_PATIENCE = 2.0
+_TRACKER_PATIENCE = 10.0
 _STACKS_PATIENCE = 1.0
 _TIDY = ("multiprocessing.resource_tracker", "torch_shm_manager")
 """They end with their clients, and remove what those have left."""

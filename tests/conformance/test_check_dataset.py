@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 import warnings
 
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from pytest_dataloader_faults import Contract, Verdict, check_dataset
+from pytest_dataloader_faults import Contract, Verdict, check_dataset, sweep
 from pytest_dataloader_faults._battery import CheckResult
 from pytest_dataloader_faults._checks import CHECKS
 from pytest_dataloader_faults.conformance import select_checks
@@ -18,6 +19,7 @@ from pytest_dataloader_faults.exceptions import (
     InvalidArgumentError,
     UnusableDatasetError,
 )
+from pytest_dataloader_faults.faults import ReadError
 from support.datasets import COUNT, Records, RecordStream, joined
 from support.specimens import BadSample, EndlessRetry, OpenedOnce, ZerosOnError
 
@@ -403,3 +405,59 @@ def test_files_that_cannot_be_opened_for_want_of_descriptors_are_blamed_on_the_d
     )
 
     assert (result.verdict, result.failed) == ("hung", True)
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": True}], ids=["", "shuffled"])
+def test_batches_that_come_as_they_are_ready_are_told_apart(records, options):
+    """With ``in_order=False`` the first to come is not the first that was asked for."""
+
+    def make():
+        return Uneven(records)
+
+    loader = {"in_order": False, "batch_size": 2, **options}
+    (result,) = check_dataset(make, only="workers-agree", loader=loader)
+    assert result.outcome.delivered[0].indices != result.outcome.passes[0].drawn[0]
+
+
+class Uneven(Records):
+    """Takes its time in one worker."""
+
+    def __getitem__(self, index):
+        info = get_worker_info()
+        if info and info.id == 0:
+            time.sleep(0.05)
+        return super().__getitem__(index)
+
+
+def test_who_promises_to_name_files_is_not_asked_to_name_them_for_torch(records):
+    """A timeout and a death are told by torch, which knows of no file."""
+    check_dataset(
+        lambda: Records(records),
+        only=["hung-read", "worker-killed-reading"],
+        contract=Contract(names_file=True),
+    )
+
+
+def test_a_broken_promise_is_named(records):
+    """A clean failure is not what was promised."""
+    (result,) = check_dataset(
+        lambda: Records(records),
+        only="open-error",
+        contract=Contract(survives=True),
+        on_fail=None,
+    )
+    assert "but the contract promises that it survives" in result.explanation.splitlines()[0]
+
+
+@pytest.mark.parametrize("loader", [3, [1], "num_workers=2"])
+def test_loader_options_are_a_dict(records, loader):
+    """Whatever else it is, the message says so."""
+    with pytest.raises(InvalidArgumentError, match="must be a dict of options of DataLoader"):
+        check_dataset(lambda: Records(records), loader=loader)
+
+
+@pytest.mark.parametrize("faults", [ReadError(), []])
+def test_a_sweep_takes_several_faults(records, faults):
+    """Neither one alone nor none."""
+    with pytest.raises(InvalidArgumentError, match="must be several faults"):
+        sweep(lambda: Records(records), faults=faults)

@@ -120,7 +120,9 @@ def test_a_conviction_has_a_sentence_evidence_and_a_way_to_repeat(suite):
     said = _explanation(suite.run(ZEROS, "-k", "open-error"))
     lines = [line for line in said.splitlines() if line.strip("= ")]
     assert lines[0].strip("_ ") == "test_x[open-error]"
-    assert re.match(r"corrupted: sample \d+ in batch 0 has wrong content, and no error", lines[1])
+    assert re.match(
+        r"corrupted: sample \d+ in batch 0 has wrong content: .*, and no error", lines[1]
+    )
     assert re.match(r"  fault: OpenError\(path=.*\) \(reached \d+, fired \d+, surf", lines[2])
     assert re.match(r"    in worker [01] \(pid \d+\), fetch 1: openat /.*\d\d\.rec", lines[3])
     assert re.match(r"  delivered: 4 batches of 4 asked for, then the epoch ended; .* s", lines[-2])

@@ -172,7 +172,7 @@ CASES: tuple[Case, ...] = (
         collate_that_stops,
         "truncated-empty",
         "corrupted",
-        "never came",
+        "wrong content",
         collate_with_an_answer,
     ),
     Case(

@@ -234,7 +234,20 @@ def skips_the_unreadable(folder: Path) -> DataLoader[Any]:
     return _filtered(NoneOnError(folder))
 
 
+class NextIfGone(Records):
+    """Takes the next file in place of one that is gone."""
+
+    def __getitem__(self, index: int) -> Any:
+        for place in range(index, index + 3):
+            try:
+                return super().__getitem__(place % len(self))
+            except FileNotFoundError:
+                continue
+        raise FileNotFoundError(self.paths[index])
+
+
 CASES: tuple[Case, ...] = (
+    Case("G1", NextIfGone, "file-missing", "corrupted", "holds the content"),
     Case("G1", NextOnError, "read-error-transient", "corrupted", "holds the content", BoundedRetry),
     Case(
         "G2",
