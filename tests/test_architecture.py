@@ -144,8 +144,8 @@ PACKAGE_IMPORTS = {
     "_reproduce": "",
     "_steps": "exceptions faults verdicts",
     "_trial": (
-        "_arguments _engine _reproduce _trial._child _trial._journal _trial._root exceptions "
-        "faults injection outcomes"
+        "_arguments _engine _reproduce _trial._child _trial._journal _trial._ready _trial._root "
+        "exceptions faults injection outcomes"
     ),
     "_trial._child": (
         "_engine _engine._arm _engine._iterator _engine._linux _engine._standby _trial._root "
@@ -159,6 +159,7 @@ PACKAGE_IMPORTS = {
     "_trial._loaders": "exceptions",
     "_trial._passes": "_trial._digest _trial._telling outcomes",
     "_trial._probes": "",
+    "_trial._ready": "",
     "_trial._reference": (
         "_engine._announce _trial._digest _trial._loaders _trial._telling _trial._ways exceptions "
         "outcomes"
@@ -171,7 +172,8 @@ PACKAGE_IMPORTS = {
     "_trial._segments": "",
     "_trial._telling": "_trial._digest _trial._leaves _trial._ways exceptions outcomes._parts",
     "_trial._warden": (
-        "_engine _engine._door _engine._linux _trial._journal _trial._probes _trial._segments"
+        "_engine _engine._door _engine._linux _trial._journal _trial._probes _trial._ready "
+        "_trial._segments"
     ),
     "_trial._ways": "verdicts",
     "_unfired": "_facts faults outcomes",
