@@ -152,7 +152,7 @@ PACKAGE_IMPORTS = {
         "_trial._warden"
     ),
     "_trial._digest": "_trial._leaves",
-    "_trial._footprint": "_epochs",
+    "_trial._footprint": "_epochs _trial._probes",
     "_trial._journal": "_facts exceptions outcomes",
     "_trial._leaves": "",
     "_trial._limits": "",
@@ -169,7 +169,7 @@ PACKAGE_IMPORTS = {
         "_trial._passes _trial._probes _trial._reference _trial._telling _trial._ways exceptions "
         "faults faults._workers injection"
     ),
-    "_trial._segments": "",
+    "_trial._segments": "_trial._probes",
     "_trial._telling": "_trial._digest _trial._leaves _trial._ways exceptions outcomes._parts",
     "_trial._warden": (
         "_engine _engine._door _engine._linux _trial._journal _trial._probes _trial._ready "

@@ -186,7 +186,7 @@ def _end_everybody(segments: Segments) -> None:
     while _has_children() and time.monotonic() < give_up:
         children = psutil.Process().children(recursive=True)
         spare = time.monotonic() < spare_until
-        doomed = [each for each in children if not (spare and _is_tracker(each))]
+        doomed = [each for each in children if not (spare and _tidies_up(each))]
         _send(signal.SIGSTOP, doomed)
         for process in doomed:
             segments.look_at(process.pid)
@@ -209,7 +209,7 @@ def _has_children() -> bool:
     return True
 
 
-def _is_tracker(process: psutil.Process) -> bool:
+def _tidies_up(process: psutil.Process) -> bool:
     try:
         command = " ".join(process.cmdline())
     except psutil.Error:
