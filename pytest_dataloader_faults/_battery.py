@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +25,11 @@ from pytest_dataloader_faults._victims import (
     globs_of,
     nothing_matches,
 )
-from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
+from pytest_dataloader_faults.exceptions import (
+    CheckFailedError,
+    InvalidArgumentError,
+    UnusableDatasetError,
+)
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Outcome, Reference
 from pytest_dataloader_faults.verdicts import Contract, Verdict
@@ -245,6 +250,14 @@ class Battery:
         parts += [f"deadline={self._deadline}", f"seed={self._seed}"]
         parts += ["engine='python'"] if self._engine == "python" else []
         return f"{call}({', '.join(parts)})"
+
+
+def report(text: str, on_fail: str | None) -> None:
+    """Tell of a failure as *on_fail* says, at the line that called our caller's caller."""
+    if on_fail == "raise":
+        raise CheckFailedError(text)
+    if on_fail == "warn":
+        warnings.warn(text, stacklevel=4)
 
 
 def _not_applicable(name: str, reason: str, expected: str | None) -> CheckResult:

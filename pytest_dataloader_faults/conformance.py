@@ -5,15 +5,14 @@ Works without pytest; the fixture ``fault_check`` is ``Battery.check`` with a na
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from pytest_dataloader_faults import _arguments
-from pytest_dataloader_faults._battery import Battery, CheckResult
+from pytest_dataloader_faults._battery import Battery, CheckResult, report
 from pytest_dataloader_faults._checks import CHECKS, names_of_checks
 from pytest_dataloader_faults._victims import Files
-from pytest_dataloader_faults.exceptions import CheckFailedError, InvalidArgumentError
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.verdicts import Contract
 
 __all__ = ("check_dataset", "select_checks")
@@ -98,9 +97,5 @@ def _ask(
     for name in names:
         result = battery.check(name, expected=expected.get(name))
         if result.failed:
-            text = f"{name}: {result.explanation}"
-            if on_fail == "raise":
-                raise CheckFailedError(text)
-            if on_fail == "warn":
-                warnings.warn(text, stacklevel=3)
+            report(f"{name}: {result.explanation}", on_fail)
         yield result

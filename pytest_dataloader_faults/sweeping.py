@@ -6,13 +6,12 @@ the seventh alone, as while an index is rebuilt, is found by trying each, as SQL
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from pytest_dataloader_faults import _arguments
-from pytest_dataloader_faults._battery import Battery
+from pytest_dataloader_faults._battery import Battery, report
 from pytest_dataloader_faults._evidence import explain
 from pytest_dataloader_faults._steps import Step, Swept, aimed, left_of, rows_of
 from pytest_dataloader_faults._victims import Files
@@ -94,7 +93,8 @@ def _swept(battery: Battery, rows: list[Any], max_trials: int, on_fail: str | No
                 return Swept(tuple(steps), fault)
             steps.append(_step(battery, fault))
             if not steps[-1].passed:
-                _tell(Swept(tuple(steps), fault), on_fail)
+                table = Swept(tuple(steps), fault).table()
+                report(f"{steps[-1].explanation}\n{table}", on_fail)
             if not steps[-1].fired:
                 break
             fault = replace(fault, nth=fault.nth + 1)  # noqa: PLW2901  # the next in this row
@@ -116,11 +116,3 @@ def _template(fault: Any) -> Fault:
 
 def _only(fault: Fault) -> tuple[str, str]:
     return f"start_at={fault!r}", "max_trials=1"
-
-
-def _tell(swept: Swept, on_fail: str | None) -> None:
-    text = f"{swept.steps[-1].explanation}\n{swept.table()}"
-    if on_fail == "raise":
-        raise CheckFailedError(text)
-    if on_fail == "warn":
-        warnings.warn(text, stacklevel=4)

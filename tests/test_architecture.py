@@ -164,21 +164,22 @@ PACKAGE_IMPORTS = {
     "_search": "_oracle _property _trial exceptions faults outcomes strategies surveys verdicts",
     "_steps": "exceptions faults verdicts",
     "_trial": (
-        "_arguments _engine _reproduce _trial._child _trial._journal _trial._root exceptions "
-        "faults injection outcomes"
+        "_arguments _engine _reproduce _trial._child _trial._journal _trial._ready _trial._root "
+        "exceptions faults injection outcomes"
     ),
     "_trial._child": (
         "_engine _engine._arm _engine._iterator _engine._linux _engine._standby _trial._root "
         "_trial._warden"
     ),
     "_trial._digest": "_trial._leaves",
-    "_trial._footprint": "_epochs",
+    "_trial._footprint": "_epochs _trial._probes",
     "_trial._journal": "_facts exceptions outcomes",
     "_trial._leaves": "",
     "_trial._limits": "",
     "_trial._loaders": "exceptions",
     "_trial._passes": "_trial._digest _trial._telling outcomes",
     "_trial._probes": "",
+    "_trial._ready": "",
     "_trial._reference": (
         "_engine._announce _trial._digest _trial._loaders _trial._telling _trial._ways exceptions "
         "outcomes"
@@ -188,10 +189,11 @@ PACKAGE_IMPORTS = {
         "_trial._passes _trial._probes _trial._reference _trial._telling _trial._ways exceptions "
         "faults faults._workers injection"
     ),
-    "_trial._segments": "",
+    "_trial._segments": "_trial._probes",
     "_trial._telling": "_trial._digest _trial._leaves _trial._ways exceptions outcomes._parts",
     "_trial._warden": (
-        "_engine _engine._door _engine._linux _trial._journal _trial._probes _trial._segments"
+        "_engine _engine._door _engine._linux _trial._journal _trial._probes _trial._ready "
+        "_trial._segments"
     ),
     "_trial._ways": "verdicts",
     "_unfired": "_facts faults outcomes",

@@ -142,54 +142,34 @@ def no_fault(_: Recon) -> Plan:
     return ()
 
 
-def on_opened(make: Callable[[Any], Fault]) -> Callable[[Recon], Plan]:
-    def plan(recon: Recon) -> Plan:
-        if not recon.opened:
-            return recon.nothing("open")
-        return (make(path_of(recon.opened)),)
-
-    return plan
+_Choose: TypeAlias = Callable[[Recon], tuple[str, ...]]
+_OnFiles: TypeAlias = Callable[[Callable[[Any], Fault]], Callable[[Recon], Plan]]
 
 
-def on_read(make: Callable[[Any], Fault]) -> Callable[[Recon], Plan]:
-    def plan(recon: Recon) -> Plan:
-        if not recon.read:
-            return recon.nothing("read")
-        return (make(path_of(recon.read)),)
+def _on(verb: str, choose: _Choose) -> _OnFiles:
+    """For a fault of the files that *choose* gives; there may be none that workers *verb*."""
 
-    return plan
+    def on(make: Callable[[Any], Fault]) -> Callable[[Recon], Plan]:
+        def plan(recon: Recon) -> Plan:
+            files = choose(recon)
+            return (make(path_of(files)),) if files else recon.nothing(verb)
 
+        return plan
 
-def on_one_opened(make: Callable[[Any], Fault]) -> Callable[[Recon], Plan]:
-    """For what befalls a single file, so that its neighbours could stand in for it."""
-
-    def plan(recon: Recon) -> Plan:
-        if not recon.opened_paths:
-            return recon.nothing("open")
-        return (make(_middle(recon.opened_paths)),)
-
-    return plan
+    return on
 
 
-def on_content_of_one(make: Callable[[Any], Fault]) -> Callable[[Recon], Plan]:
-    """The same, for what happens as it is opened; see ``on_content``."""
-
-    def plan(recon: Recon) -> Plan:
-        paths = recon.paths or (recon.opened_paths if recon.is_blind else ())
-        return (make(_middle(paths)),) if paths else recon.nothing("read")
-
-    return plan
+def _one(paths: tuple[str, ...]) -> tuple[str, ...]:
+    """The middle one, as a glob: its neighbours could stand in for it."""
+    return tuple(map(glob.escape, paths[len(paths) // 2 :][:1]))
 
 
-def _middle(paths: tuple[str, ...]) -> str:
-    return glob.escape(paths[len(paths) // 2])
-
-
-def on_content(make: Callable[[Any], Fault]) -> Callable[[Recon], Plan]:
-    """For what happens as a file is opened: who reads it then, in Python or in C, is all one."""
-
-    def plan(recon: Recon) -> Plan:
-        files = recon.read or (recon.opened if recon.is_blind else ())
-        return (make(path_of(files)),) if files else recon.nothing("read")
-
-    return plan
+on_opened = _on("open", lambda recon: recon.opened)
+on_one_opened = _on("open", lambda recon: _one(recon.opened_paths))
+on_read = _on("read", lambda recon: recon.read)
+# What happens as a file is opened: who reads it then, in Python or in C, is all one.
+on_content = _on("read", lambda recon: recon.read or (recon.opened if recon.is_blind else ()))
+on_content_of_one = _on(
+    "read",
+    lambda recon: _one(recon.paths or (recon.opened_paths if recon.is_blind else ())),
+)

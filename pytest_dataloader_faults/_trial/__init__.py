@@ -183,17 +183,17 @@ def _end_of(printed: str) -> str:
 
 
 def _wait_for(warden: int, deadline: float) -> None:
-    import select
     import signal
+
+    from pytest_dataloader_faults._trial._ready import ready
 
     watched = os.pidfd_open(warden)
     try:
-        ready, _, _ = select.select([watched], [], [], deadline)
-        if not ready:
+        if not ready([watched], deadline):
             os.kill(warden, signal.SIGKILL)
     except BaseException:  # Ctrl-C: the warden ends its tree first.
         os.kill(warden, signal.SIGTERM)
-        select.select([watched], [], [], _GRACE)
+        ready([watched], _GRACE)
         raise
     finally:
         os.close(watched)

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data._utils import fetch
 
 from pytest_dataloader_faults._epochs import FEWEST_EPOCHS
+from pytest_dataloader_faults._trial._probes import descriptors
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -119,11 +120,5 @@ def _memory(pid: int) -> int:
 
 def _open_in(pid: int) -> Counter[str]:
     """What *pid* has open and how often; what has no name, by its kind."""
-    names: Counter[str] = Counter()
-    for number in os.listdir(f"/proc/{pid}/fd"):
-        try:
-            target = os.readlink(f"/proc/{pid}/fd/{number}")
-        except FileNotFoundError:  # Closed since, or the one that listed the folder.
-            continue
-        names[target if target.startswith("/") else target.partition(":")[0]] += 1
-    return names
+    targets = descriptors(pid).values()
+    return Counter(each if each.startswith("/") else each.partition(":")[0] for each in targets)

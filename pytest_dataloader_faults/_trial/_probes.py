@@ -17,13 +17,13 @@ import psutil
 _INFRASTRUCTURE = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "torch_shm")
 
 
-def descriptors() -> dict[str, str]:
-    """What /proc/self/fd says: a path, or a kind of kernel object with its number."""
+def descriptors(pid: int | str = "self") -> dict[str, str]:
+    """What /proc/<pid>/fd says: a path, or a kind of kernel object with its number."""
     found = {}
-    for name in os.listdir("/proc/self/fd"):
+    for name in os.listdir(f"/proc/{pid}/fd"):
         try:
-            found[name] = os.readlink(f"/proc/self/fd/{name}")
-        except FileNotFoundError:  # The one that listed the folder.
+            found[name] = os.readlink(f"/proc/{pid}/fd/{name}")
+        except FileNotFoundError:  # Closed since, or the one that listed the folder.
             continue
     return found
 

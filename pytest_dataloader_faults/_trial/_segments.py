@@ -14,6 +14,8 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
+from pytest_dataloader_faults._trial._probes import descriptors
+
 _FOLDER = Path("/dev/shm")
 _UNNAMED_SEMAPHORE = re.compile(r"/dev/shm/(sem\.\w{6})")
 _OF_TORCH = re.compile(r"torch_(\d+)_")
@@ -31,14 +33,15 @@ class Segments:
         """Note what *pid*, which is about to be killed, may leave."""
         self._killed.add(pid)
         with contextlib.suppress(OSError):  # It is gone.
-            for number in os.listdir(f"/proc/{pid}/fd"):
-                found = _UNNAMED_SEMAPHORE.fullmatch(os.readlink(f"/proc/{pid}/fd/{number}"))
+            for target in descriptors(pid).values():
+                found = _UNNAMED_SEMAPHORE.fullmatch(target)
                 self._unnamed.update(found.groups() if found else ())
 
     def remove(self, pids: Collection[int]) -> None:
         """Remove what those have left that were looked at, and those with *pids*."""
+        dead = self._killed.union(pids)
         for name in set(os.listdir(_FOLDER)) - self._before:
             owner = _OF_TORCH.match(name)
-            if name in self._unnamed or (owner and int(owner[1]) in {*self._killed, *pids}):
+            if name in self._unnamed or (owner and int(owner[1]) in dead):
                 with contextlib.suppress(FileNotFoundError):
                     (_FOLDER / name).unlink()

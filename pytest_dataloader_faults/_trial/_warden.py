@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import select
 import shutil
 import signal
 import time
@@ -27,6 +26,7 @@ from pytest_dataloader_faults._engine._door import Supervision
 from pytest_dataloader_faults._engine._linux import Prctl, prctl
 from pytest_dataloader_faults._trial._journal import Journal
 from pytest_dataloader_faults._trial._probes import is_infrastructure
+from pytest_dataloader_faults._trial._ready import ready
 from pytest_dataloader_faults._trial._segments import Segments
 
 _TRACKER_PATIENCE = 10.0
@@ -109,10 +109,10 @@ def _wait(watched: list[int], deadline: float) -> str:
     """``"ended"``, ``"deadline"`` or, where pytest is gone or wants an end, ``"abandoned"``."""
     until = time.monotonic() + deadline
     child, parent, signals = watched
-    while ready := select.select(watched, [], [], max(0.0, until - time.monotonic()))[0]:
-        if child in ready:
+    while found := ready(watched, until - time.monotonic()):
+        if child in found:
             return "ended"
-        if parent in ready or not _TO_END.isdisjoint(os.read(signals, 1 << 10)):
+        if parent in found or not _TO_END.isdisjoint(os.read(signals, 1 << 10)):
             return "abandoned"
     return "deadline"
 
@@ -186,7 +186,7 @@ def _end_everybody(segments: Segments) -> None:
     while _has_children() and time.monotonic() < give_up:
         children = psutil.Process().children(recursive=True)
         spare = time.monotonic() < spare_until
-        doomed = [each for each in children if not (spare and _is_tracker(each))]
+        doomed = [each for each in children if not (spare and _tidies_up(each))]
         _send(signal.SIGSTOP, doomed)
         for process in doomed:
             segments.look_at(process.pid)
@@ -209,7 +209,7 @@ def _has_children() -> bool:
     return True
 
 
-def _is_tracker(process: psutil.Process) -> bool:
+def _tidies_up(process: psutil.Process) -> bool:
     try:
         command = " ".join(process.cmdline())
     except psutil.Error:

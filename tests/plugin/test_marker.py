@@ -138,7 +138,7 @@ def test_unknown_checks_are_refused_with_suggestions(suite, argument):
 def test_a_name_unlike_any_check_lists_them_all(suite):
     """Where nothing is near, the battery is listed."""
     result = suite.run(ONE.format(arguments="only='zzz'"))
-    result.stdout.fnmatch_lines(["*only names 'zzz', which is no check. Did you mean [[]*"])
+    result.stdout.fnmatch_lines(["*only names 'zzz', which is no check. Choose from [[]*"])
     assert all(name in result.stdout.str() for name in CHECKS)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 
 import pytest
@@ -210,6 +212,15 @@ def test_a_loader_in_this_process_is_no_matter_of_a_later_trial(records):
     """The handler of SIGCHLD that torch leaves in pytest's process makes no trial end early."""
     list(DataLoader(Records(records), num_workers=1))
     outcome = run_trial(lambda: Records(records), ReadError("*.rec"))
+    assert (outcome.phase, outcome.died) == ("done", None)
+
+
+def test_a_process_with_many_descriptors_can_try(records):
+    """select(2) would refuse their numbers."""
+    with contextlib.ExitStack() as many:
+        for _ in range(1100):
+            many.enter_context(open(os.devnull, "rb"))
+        outcome = run_trial(lambda: Records(records), ReadError("*.rec"))
     assert (outcome.phase, outcome.died) == ("done", None)
 
 
