@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_dataloader_faults import _options
+from pytest_dataloader_faults import _gpu, _options
 from pytest_dataloader_faults._engine import is_portable, start_probe, unavailable
 from pytest_dataloader_faults._options import Settings
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
@@ -51,6 +51,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker and check the options."""
     config.addinivalue_line("markers", _options.marker_line())
+    config.addinivalue_line("markers", _gpu.MARKER_LINE)
     try:
         _options.settings_for(config, ())
     except InvalidArgumentError as error:
@@ -92,6 +93,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if {_CHECK, _INJECTOR} & set(getattr(item, "fixturenames", ())):
             item.add_marker(_MARKER)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs an accelerator before its fixtures are made."""
+    _gpu.require(item)
 
 
 @pytest.hookimpl(wrapper=True)

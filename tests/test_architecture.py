@@ -112,6 +112,7 @@ PACKAGE_IMPORTS = {
     ),
     "_evidence": "_clarity _facts _oracle outcomes verdicts",
     "_facts": "_clarity faults outcomes",
+    "_gpu": "_engine",
     "_item": "_battery _engine _options _victims verdicts",
     "_options": "_arguments _engine exceptions",
     "_oracle": "_clarity _oracle._content _oracle._leaks outcomes verdicts",
@@ -149,7 +150,7 @@ PACKAGE_IMPORTS = {
     "outcomes": "_oracle _reproduce faults outcomes._parts outcomes._reference verdicts",
     "outcomes._parts": "faults",
     "outcomes._reference": "",
-    "plugin": "_engine _item _options conformance exceptions faults injection",
+    "plugin": "_engine _gpu _item _options conformance exceptions faults injection",
     "verdicts": "",
 }
 """Each module, and those of this package that it imports, function-level imports too."""
@@ -157,6 +158,7 @@ PACKAGE_IMPORTS = {
 THIRD_PARTY = {
     "_engine._announce": "torch",
     "_engine._iterator": "torch",
+    "_gpu": "pytest torch",
     "_item": "pytest",
     "_trial": "torch",
     "_trial._digest": "torch",
