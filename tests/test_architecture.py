@@ -61,7 +61,8 @@ PACKAGE_IMPORTS = {
         "_engine._plan _engine._substitute _engine._target _engine._worker_state faults"
     ),
     "_engine._iterator": (
-        "_engine._arm _engine._armed _engine._client _engine._exhaustion _engine._plan exceptions"
+        "_engine._arm _engine._armed _engine._client _engine._exhaustion _engine._pin_thread "
+        "_engine._plan exceptions"
     ),
     "_engine._linux": "",
     "_engine._listener": "_engine._linux _engine._target",
@@ -70,6 +71,7 @@ PACKAGE_IMPORTS = {
         "faults._workers"
     ),
     "_engine._paths": "",
+    "_engine._pin_thread": "_engine._plan faults",
     "_engine._plan": "_engine._paths faults faults._workers",
     "_engine._posting": "_engine._channel _engine._plan",
     "_engine._probe": "_engine._bpf _engine._linux",
@@ -158,6 +160,7 @@ PACKAGE_IMPORTS = {
 THIRD_PARTY = {
     "_engine._announce": "torch",
     "_engine._iterator": "torch",
+    "_engine._pin_thread": "torch",
     "_gpu": "pytest torch",
     "_item": "pytest",
     "_trial": "torch",

@@ -121,6 +121,12 @@ def sampled(loader: DataLoader[Any]) -> list[list[Any]]:
         return [list(index) if batched else [index] for index in loader._index_sampler]
 
 
+def pins(loader: DataLoader[Any]) -> bool:
+    """Whether *loader* has a thread that pins its batches."""
+    namespace = getattr(torch, "accelerator", torch.cuda)  # It is new in torch 2.6.
+    return bool(loader.num_workers and loader.pin_memory and namespace.is_available())
+
+
 def preload_forkserver(loader: DataLoader[Any]) -> None:
     """Have the server that forks the workers import once what each of them would."""
     context = loader.multiprocessing_context

@@ -22,6 +22,7 @@ from pytest_dataloader_faults._trial._loaders import (
     blamed,
     build,
     kind_of,
+    pins,
     preload_forkserver,
     sampled,
     seed_everything,
@@ -40,6 +41,7 @@ from pytest_dataloader_faults.faults import (
     DescriptorExhaustion,
     Fault,
     HungRead,
+    PinMemoryThreadDeath,
     SharedMemoryExhaustion,
     to_dict,
 )
@@ -57,6 +59,7 @@ _NEED_A_WORKER = (
     SharedMemoryExhaustion,
     ClosedDescriptor,
     HungRead,
+    PinMemoryThreadDeath,
 )
 
 
@@ -133,6 +136,14 @@ class _Trial:
         self._phase("done")
 
     def _refuse_what_cannot_be(self) -> None:
+        for fault in self.job.faults:
+            if isinstance(fault, PinMemoryThreadDeath) and not pins(self.loader):
+                message = (
+                    f"{fault!r} needs a thread that pins batches, and this loader has none: it"
+                    f" takes an accelerator, pin_memory=True (here {self.loader.pin_memory}) and"
+                    f" workers (here {self.loader.num_workers})"
+                )
+                raise InvalidArgumentError(message)
         if self.loader.num_workers:
             return
         if self.job.needs_workers:
