@@ -84,7 +84,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         names = f"{metafunc.definition.nodeid}: {error}"
     if isinstance(names, str):  # Not above: the report would show both errors.
         pytest.fail(names, pytrace=False)
-    metafunc.parametrize(_CHECK, names, indirect=True)
+    metafunc.parametrize(_CHECK, [_item_for(name) for name in names], indirect=True)
+
+
+def _item_for(check: str) -> Any:
+    """A parameter for *check*, marked with what it needs."""
+    from pytest_dataloader_faults._checks import CHECKS
+
+    marks = [pytest.mark.gpu] if CHECKS[check].gpu else []
+    return pytest.param(check, marks=marks, id=check)
 
 
 @pytest.hookimpl(tryfirst=True)

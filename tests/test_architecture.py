@@ -19,14 +19,18 @@ MOST_LINES, MOST_LINES_OF_A_FUNCTION = 300, 40
 NINE_IN_TEN, HALF = 30, 10
 
 PACKAGE_IMPORTS = {
+    "_accelerator": "_engine exceptions",
     "_arguments": "exceptions verdicts",
     "_battery": (
-        "_arguments _checks _engine _engine._paths _evidence _oracle _reproduce _trial _victims "
-        "exceptions outcomes verdicts"
+        "_accelerator _arguments _checks _engine _engine._paths _evidence _oracle _reproduce "
+        "_trial _victims exceptions outcomes verdicts"
     ),
-    "_checks": "_checks._base _checks._files _checks._sharing _checks._workers exceptions",
+    "_checks": (
+        "_checks._base _checks._files _checks._pinning _checks._sharing _checks._workers exceptions"
+    ),
     "_checks._base": "faults outcomes verdicts",
     "_checks._files": "_checks._base faults",
+    "_checks._pinning": "_checks._base",
     "_checks._sharing": "_checks._base",
     "_checks._workers": "_checks._base _engine._paths faults outcomes",
     "_clarity": "faults",
@@ -114,7 +118,7 @@ PACKAGE_IMPORTS = {
     ),
     "_evidence": "_clarity _facts _oracle outcomes verdicts",
     "_facts": "_clarity faults outcomes",
-    "_gpu": "_engine",
+    "_gpu": "_accelerator",
     "_item": "_battery _engine _options _victims verdicts",
     "_options": "_arguments _engine exceptions",
     "_oracle": "_clarity _oracle._content _oracle._leaks outcomes verdicts",
@@ -152,16 +156,17 @@ PACKAGE_IMPORTS = {
     "outcomes": "_oracle _reproduce faults outcomes._parts outcomes._reference verdicts",
     "outcomes._parts": "faults",
     "outcomes._reference": "",
-    "plugin": "_engine _gpu _item _options conformance exceptions faults injection",
+    "plugin": "_checks _engine _gpu _item _options conformance exceptions faults injection",
     "verdicts": "",
 }
 """Each module, and those of this package that it imports, function-level imports too."""
 
 THIRD_PARTY = {
+    "_accelerator": "torch",
     "_engine._announce": "torch",
     "_engine._iterator": "torch",
     "_engine._pin_thread": "torch",
-    "_gpu": "pytest torch",
+    "_gpu": "pytest",
     "_item": "pytest",
     "_trial": "torch",
     "_trial._digest": "torch",

@@ -12,11 +12,12 @@ from pytest_dataloader_faults._checks._base import Check as Check
 from pytest_dataloader_faults._checks._base import Recon as Recon
 from pytest_dataloader_faults._checks._base import Unsuitable as Unsuitable
 from pytest_dataloader_faults._checks._files import FILES
+from pytest_dataloader_faults._checks._pinning import PINNING
 from pytest_dataloader_faults._checks._sharing import SHARING
 from pytest_dataloader_faults._checks._workers import WORKERS
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
-CHECKS: dict[str, Check] = {check.name: check for check in (*SHARING, *FILES, *WORKERS)}
+CHECKS: dict[str, Check] = {check.name: check for check in (*SHARING, *FILES, *WORKERS, *PINNING)}
 
 
 def names_of_checks(argument: str, names: str | Iterable[str]) -> set[str]:

@@ -87,6 +87,7 @@ class Check:
         rule: A crime that only this check looks for: what it is and the sentence, or None. Asked
             where the judge has found nothing wrong.
         advice: What to know and to do when it fails, beyond the evidence.
+        gpu: Whether it needs an accelerator.
         moot: Of what recon found and the check's own trial: why it does not apply after all.
 
     """
@@ -98,6 +99,7 @@ class Check:
     trial: Mapping[str, Any] = field(default_factory=dict)
     rule: Rule = lambda _outcome, _reference: None
     advice: str = ""
+    gpu: bool = False
     moot: Callable[[Recon, Outcome], str | None] = lambda _recon, _outcome: None
 
 

@@ -26,6 +26,7 @@ from pytest_dataloader_faults._trial._loaders import (
     preload_forkserver,
     sampled,
     seed_everything,
+    use_accelerator,
 )
 from pytest_dataloader_faults._trial._passes import (
     end_workers,
@@ -76,6 +77,7 @@ class Job:
     seed: int = 0
     watch_files: bool = False
     touch: bool = False
+    accelerator: bool = False
     needs_workers: bool = False
     reference: bool = False
     asked: Sequence[tuple[Any, ...]] | None = None
@@ -105,6 +107,8 @@ class _Trial:
     def run(self, stacks: str) -> None:
         self._refuse_what_cannot_be()
         self.journal.write(kind=kind_of(self.loader))
+        if self.job.accelerator:
+            use_accelerator()
         if self.job.touch:
             self._touch()
         self._probe("before")

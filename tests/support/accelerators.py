@@ -7,22 +7,23 @@ about a device: what does is marked gpu.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 
-def pretend() -> None:
-    """Have this process take its CPU for an accelerator; for processes that are thrown away."""
+def pretend(put: Callable[[Any, str, Any], None] = setattr) -> None:
+    """Have this process take its CPU for an accelerator; for good, unless *put* says else."""
     for name, answer in (
         ("is_available", True),
         ("current_device_index", 0),
         ("set_device_index", None),
         ("current_accelerator", torch.device("cpu")),
     ):
-        setattr(torch.accelerator, name, lambda *_, answer=answer, **__: answer)
-    torch.Tensor.pin_memory = _copied  # type: ignore[method-assign]
+        put(torch.accelerator, name, lambda *_, answer=answer, **__: answer)
+    put(torch.Tensor, "pin_memory", _copied)
 
 
 def _copied(tensor: Any, _device: Any = None) -> Any:
