@@ -22,6 +22,7 @@ class Batch:
         self.labels = torch.tensor([label for _, label in samples])
 
     def pin_memory(self) -> Any:
+        """Itself, pinned."""
         self.images = self.images.pin_memory()
         return self
 
@@ -36,6 +37,7 @@ class ForgetsItself(Batch):
     """Pins in place, and forgets to return itself."""
 
     def pin_memory(self) -> Any:
+        """None."""
         self.images = self.images.pin_memory()
 
 
@@ -43,6 +45,7 @@ class CannotBePinned(Batch):
     """Fails while it is pinned."""
 
     def pin_memory(self) -> Any:
+        """Nothing."""
         raise RuntimeError("no page can be locked")
 
 
@@ -57,6 +60,7 @@ class Shuffled(Batch):
     """Comes out of the thread in another order."""
 
     def pin_memory(self) -> Any:
+        """Itself, but not as it was."""
         self.images = self.images.flip(0)
         return self
 
