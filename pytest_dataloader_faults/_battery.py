@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from pytest_dataloader_faults import _arguments
+from pytest_dataloader_faults._accelerator import missing_accelerator
 from pytest_dataloader_faults._checks import CHECKS, Check, Recon, Unsuitable, path_of
 from pytest_dataloader_faults._ends import ends_of
 from pytest_dataloader_faults._engine import choose
@@ -124,6 +125,8 @@ class Battery:
     ) -> CheckResult:
         """Ask one check. *how* is the command that repeats it, if there is a better one."""
         check = CHECKS[name]
+        if check.gpu and (lacking := missing_accelerator()):
+            return _not_applicable(name, lacking, expected)
         if self._broken and name != "workers-agree":
             return _not_applicable(name, self._broken, expected)
         self._telling = SHAPES if check.unseeded and not self._contract.deterministic else self._way

@@ -18,6 +18,7 @@ from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     Fault,
     HungRead,
+    PinMemoryThreadDeath,
     SlowRead,
     WorkerExited,
     WorkerHung,
@@ -28,6 +29,7 @@ _ESCAPED = "\\nOriginal Traceback (most recent call last):\\n"
 """The text of a KeyError is shown as a literal; torch undoes that for itself alone."""
 _DELAYS = (SlowRead, HungRead, WorkerHung, WorkerKilled)
 """What a loader's ``timeout`` may end; a worker may be stopped by its signal rather than killed."""
+_PIN_THREAD = re.compile(r"pin[- ]memory thread", re.IGNORECASE)
 _TIMED_OUT = re.compile(r"timed?[- ]?out", re.IGNORECASE)
 
 _DEATH = re.compile(
@@ -63,6 +65,9 @@ def tells(text: str, fault: Fault, path: str | None, call: str) -> bool:
     if isinstance(fault, (WorkerKilled, WorkerExited)) and _DEATH.search(said):
         return True
     if isinstance(fault, _DELAYS) and _TIMED_OUT.search(said):
+        return True
+    in_thread = isinstance(fault, PinMemoryThreadDeath) or call == "recvmsg"
+    if in_thread and _PIN_THREAD.search(said):  # It prints what ended it, and torch tells no more.
         return True
     bad_content = fault.content or (isinstance(fault, ClosedDescriptor) and fault.reuse)
     if bad_content and _BAD_CONTENT.search(said):

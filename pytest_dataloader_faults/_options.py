@@ -85,6 +85,12 @@ def add_options(parser: pytest.Parser) -> None:
         flag = f"--dataloader-faults-{name}"
         group.addoption(flag, dest=f"{_STEM}_{name}", metavar=name.upper(), help=text)
         parser.addini(f"{_STEM}_{name}", text)
+    group.addoption(
+        "--dataloader-faults-require-gpu",
+        dest=f"{_STEM}_require_gpu",
+        action="store_true",
+        help="fail, not skip, the tests marked gpu where torch finds no accelerator",
+    )
 
 
 def marker(

@@ -44,7 +44,7 @@ class Injection:
         self._engine = engine
         self.errors: list[str] = []
         self._link: Any = None
-        self._exhaustion: Any = None
+        self._watch: Any = None
 
     @property
     def faults(self) -> tuple[FaultFacts, ...]:
@@ -80,7 +80,7 @@ class Injection:
 
     def _take(self, report: dict[str, Any]) -> None:
         """Fill in what the supervisor reports."""
-        self._exhaustion.add_to(report)
+        report["loader"] = self._watch.told()
         armed = (each.fault for each in self._faults)
         self._faults, self._workers = facts_from(report, armed, self.errors)
 
@@ -147,7 +147,7 @@ def arm(
     link = Link(plan, engine, stacks, supervision)
     injection._link = link
     watch = Watch(link, plan, injection._note, here=here)
-    injection._exhaustion = watch.exhaustion
+    injection._watch = watch
     try:
         with watched(watch):
             yield injection, watch

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_dataloader_faults import _options
+from pytest_dataloader_faults import _gpu, _options
 from pytest_dataloader_faults._engine import is_portable, start_probe, unavailable
 from pytest_dataloader_faults._options import Settings
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
@@ -55,6 +55,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker and check the options."""
     config.addinivalue_line("markers", _options.marker_line())
+    config.addinivalue_line("markers", _gpu.MARKER_LINE)
     try:
         _options.settings_for(config, ())
     except InvalidArgumentError as error:
@@ -87,7 +88,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         names = f"{metafunc.definition.nodeid}: {error}"
     if isinstance(names, str):  # Not above: the report would show both errors.
         pytest.fail(names, pytrace=False)
-    metafunc.parametrize(_CHECK, names, indirect=True)
+    metafunc.parametrize(_CHECK, [_item_for(name) for name in names], indirect=True)
+
+
+def _item_for(check: str) -> Any:
+    """A parameter for *check*, marked with what it needs."""
+    from pytest_dataloader_faults._checks import CHECKS
+
+    marks = [pytest.mark.gpu] if CHECKS[check].gpu else []
+    return pytest.param(check, marks=marks, id=check)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -96,6 +105,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if {_CHECK, _INJECTOR, _OF_FILES} & set(getattr(item, "fixturenames", ())):
             item.add_marker(_MARKER)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs an accelerator before its fixtures are made."""
+    _gpu.require(item)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -19,20 +19,22 @@ MOST_LINES, MOST_LINES_OF_A_FUNCTION = 300, 40
 NINE_IN_TEN, HALF = 30, 10
 
 PACKAGE_IMPORTS = {
+    "_accelerator": "_engine exceptions",
     "_arguments": "exceptions verdicts",
     "_battery": (
-        "_arguments _checks _ends _engine _engine._paths _evidence _oracle _reproduce _trial "
-        "_trial._ways _victims exceptions faults outcomes verdicts"
+        "_accelerator _arguments _checks _ends _engine _engine._paths _evidence _oracle "
+        "_reproduce _trial _trial._ways _victims exceptions faults outcomes verdicts"
     ),
     "_checks": (
         "_checks._base _checks._epochs _checks._files _checks._growth _checks._hangs "
-        "_checks._sharing _checks._workers exceptions"
+        "_checks._pinning _checks._sharing _checks._workers exceptions"
     ),
     "_checks._base": "faults outcomes verdicts",
     "_checks._epochs": "_checks._base faults outcomes verdicts",
     "_checks._files": "_checks._base faults outcomes",
     "_checks._growth": "_checks._base _epochs outcomes verdicts",
     "_checks._hangs": "_checks._base faults",
+    "_checks._pinning": "_checks._base",
     "_checks._sharing": "_checks._base",
     "_checks._workers": "_checks._base _engine._paths faults outcomes",
     "_clarity": "faults",
@@ -72,7 +74,8 @@ PACKAGE_IMPORTS = {
         "_engine._plan _engine._substitute _engine._target _engine._worker_state faults"
     ),
     "_engine._iterator": (
-        "_engine._arm _engine._armed _engine._client _engine._exhaustion _engine._plan exceptions"
+        "_engine._arm _engine._armed _engine._client _engine._exhaustion _engine._pin_thread "
+        "_engine._plan exceptions"
     ),
     "_engine._linux": "",
     "_engine._listener": "_engine._linux _engine._target",
@@ -81,6 +84,7 @@ PACKAGE_IMPORTS = {
         "_engine._worker_state faults faults._workers"
     ),
     "_engine._paths": "",
+    "_engine._pin_thread": "_engine._plan faults",
     "_engine._plan": "_engine._paths faults faults._workers",
     "_engine._posting": "_engine._channel _engine._plan",
     "_engine._probe": "_engine._bpf _engine._linux",
@@ -140,6 +144,7 @@ PACKAGE_IMPORTS = {
     "_fake._state": "",
     "_fake._system": "",
     "_fake._unseen": "",
+    "_gpu": "_accelerator",
     "_injector": "_options exploring injection",
     "_item": (
         "_battery _engine _options _recall _steps _victims conformance exceptions sweeping verdicts"
@@ -216,7 +221,7 @@ PACKAGE_IMPORTS = {
     "outcomes": "_oracle _reproduce faults outcomes._parts outcomes._reference verdicts",
     "outcomes._parts": "faults",
     "outcomes._reference": "outcomes._parts",
-    "plugin": "_engine _injector _item _options exceptions faults",
+    "plugin": "_checks _engine _gpu _injector _item _options exceptions faults",
     "rehearsals": (
         "_engine._plan _engine._python._schedule _fake._faulted _fake._settled _fake._state "
         "exceptions faults"
@@ -247,14 +252,17 @@ PACKAGE_IMPORTS = {
 """Each module, and those of this package that it imports, function-level imports too."""
 
 THIRD_PARTY = {
+    "_accelerator": "torch",
     "_engine._announce": "torch",
     "_engine._iterator": "torch",
+    "_engine._pin_thread": "torch",
     "_fake._faulted": "pyfakefs",
     "_fake._fixtures": "pytest",
     "_fake._loaders": "torch",
     "_fake._parcel": "pyfakefs",
     "_fake._spared": "pyfakefs",
     "_fake._unseen": "torch",
+    "_gpu": "pytest",
     "_item": "pytest",
     "_property": "hypothesis",
     "_search": "hypothesis",

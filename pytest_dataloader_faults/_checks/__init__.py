@@ -16,11 +16,12 @@ from pytest_dataloader_faults._checks._epochs import EPOCHS
 from pytest_dataloader_faults._checks._files import FILES
 from pytest_dataloader_faults._checks._growth import GROWTH
 from pytest_dataloader_faults._checks._hangs import HANGS
+from pytest_dataloader_faults._checks._pinning import PINNING
 from pytest_dataloader_faults._checks._sharing import SHARING
 from pytest_dataloader_faults._checks._workers import WORKERS
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
-FAMILIES = (*SHARING, *EPOCHS, *GROWTH, *FILES, *HANGS, *WORKERS)
+FAMILIES = (*SHARING, *EPOCHS, *GROWTH, *FILES, *HANGS, *WORKERS, *PINNING)
 CHECKS: dict[str, Check] = {check.name: check for check in FAMILIES}
 
 

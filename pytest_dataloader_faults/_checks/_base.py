@@ -118,6 +118,7 @@ class Check:
         advice: What to know and to do when it fails, beyond the evidence.
         unseeded: Random numbers are left as they are in its trial, whatever the contract; then only
             types and shapes are compared.
+        gpu: Whether it needs an accelerator.
         moot: Of what recon found and the check's own trial: why it does not apply after all.
 
     """
@@ -130,6 +131,7 @@ class Check:
     rule: Rule = lambda _outcome, _reference: None
     advice: str = ""
     unseeded: bool = False
+    gpu: bool = False
     moot: Callable[[Recon, Outcome], str | None] = lambda _recon, _outcome: None
 
 

@@ -41,20 +41,21 @@ class Exhaustion:
             resource.setrlimit(resource.RLIMIT_NOFILE, (min(self._limit, soft), hard))
             yield
         except Exception as error:
-            if _is_told_by(error) or not _is_room():
-                self._note()
+            self.note(error)
             raise
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
-    def _note(self) -> None:
-        for tally in self._tallies:
+    def note(self, error: Exception) -> None:
+        """Count *error*, raised as a batch was awaited, if it is from the limit."""
+        is_ours = self._tallies and (_is_told_by(error) or not _is_room())
+        for tally in self._tallies if is_ours else ():
             tally.reached += 1
             tally.fire(worker=None, pid=os.getpid(), call="recvmsg", path=None, fetch=0)
 
-    def add_to(self, report: dict[str, Any]) -> None:
-        """Tell in *report* what became of these faults."""
-        report["loader"] = {tally.index: tally.to_dict() for tally in self._tallies}
+    def told(self) -> dict[int, Any]:
+        """What became of each of these faults, by its place in the schedule."""
+        return {tally.index: tally.to_dict() for tally in self._tallies}
 
 
 def _is_told_by(error: Exception) -> bool:

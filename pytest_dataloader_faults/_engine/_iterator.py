@@ -31,6 +31,7 @@ from pytest_dataloader_faults._engine._arm import ArmWorker, arm, way_of
 from pytest_dataloader_faults._engine._armed import Armed
 from pytest_dataloader_faults._engine._client import Link
 from pytest_dataloader_faults._engine._exhaustion import Exhaustion
+from pytest_dataloader_faults._engine._pin_thread import PinThread
 from pytest_dataloader_faults._engine._plan import Plan
 from pytest_dataloader_faults.exceptions import InjectionError, InvalidArgumentError
 
@@ -46,6 +47,7 @@ class Watch:
     ) -> None:
         self.link = link
         self.exhaustion = Exhaustion(plan)
+        self._pin_thread = PinThread(plan, self.exhaustion.note)
         self.on_error = on_error
         self.here = here
         """Whether this very process may be armed, which is for good: only a trial's may."""
@@ -68,11 +70,15 @@ class Watch:
             return _watched(make(loader), self, self.iterators)
         self._making = True
         try:
-            with _arming(loader, self.link, self.iterators):
+            with _arming(loader, self.link, self.iterators), self._pin_thread.holds():
                 self._latest = _watched(make(loader), self, self.iterators)
         finally:
             self._making = False
         return self._latest
+
+    def told(self) -> dict[int, Any]:
+        """What became of the faults that befall this process, by their place in the schedule."""
+        return {**self.exhaustion.told(), **self._pin_thread.told()}
 
     def drain(self) -> None:
         """Wait until the workers have done all that the latest iterator asked of them."""

@@ -24,9 +24,11 @@ from pytest_dataloader_faults._trial._loaders import (
     blamed,
     build,
     kind_of,
+    pins,
     preload_forkserver,
     sampled,
     seed_everything,
+    use_accelerator,
 )
 from pytest_dataloader_faults._trial._passes import (
     are_alive,
@@ -47,6 +49,7 @@ from pytest_dataloader_faults.faults import (
     DescriptorExhaustion,
     Fault,
     HungRead,
+    PinMemoryThreadDeath,
     SharedMemoryExhaustion,
     to_dict,
 )
@@ -64,6 +67,7 @@ _NEED_A_WORKER = (
     SharedMemoryExhaustion,
     ClosedDescriptor,
     HungRead,
+    PinMemoryThreadDeath,
 )
 
 
@@ -87,6 +91,7 @@ class Job:
     """Seconds that a pass under faults waits for a batch, once its workers are done or stuck."""
     descriptors: int | None = None
     """How many may be opened besides those that are open."""
+    accelerator: bool = False
     needs_workers: bool = False
     reference: bool = False
     asked: Sequence[tuple[Any, ...]] | None = None
@@ -132,6 +137,8 @@ class _Trial:
     def run(self, stacks: str) -> None:
         self._refuse_what_cannot_be()
         self.journal.write(kind=kind_of(self.loader))
+        if self.job.accelerator:
+            use_accelerator()
         if self.job.touch:
             self._touch()
         self._probe("before")
@@ -169,6 +176,14 @@ class _Trial:
         self._phase("done")
 
     def _refuse_what_cannot_be(self) -> None:
+        for fault in self.job.faults:
+            if isinstance(fault, PinMemoryThreadDeath) and not pins(self.loader):
+                message = (
+                    f"{fault!r} needs a thread that pins batches, and this loader has none: it"
+                    f" takes an accelerator, pin_memory=True (here {self.loader.pin_memory}) and"
+                    f" workers (here {self.loader.num_workers})"
+                )
+                raise InvalidArgumentError(message)
         if self.loader.num_workers:
             return
         if self.job.needs_workers:

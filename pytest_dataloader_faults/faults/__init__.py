@@ -41,6 +41,7 @@ from pytest_dataloader_faults.faults._files import (
 )
 from pytest_dataloader_faults.faults._workers import (
     DescriptorExhaustion,
+    PinMemoryThreadDeath,
     SharedMemoryExhaustion,
     WorkerExited,
     WorkerHung,
@@ -54,6 +55,7 @@ __all__ = (
     "Fault",
     "HungRead",
     "OpenError",
+    "PinMemoryThreadDeath",
     "ReadError",
     "SharedMemoryExhaustion",
     "ShortRead",
@@ -81,6 +83,7 @@ KINDS: dict[str, type[Fault]] = {
         HungRead,
         DescriptorExhaustion,
         SharedMemoryExhaustion,
+        PinMemoryThreadDeath,
         WorkerKilled,
         WorkerExited,
         WorkerHung,

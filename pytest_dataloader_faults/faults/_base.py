@@ -81,6 +81,7 @@ _ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "seed": (_int(0), "an int, 0 or more"),
     "reuse": (lambda value: isinstance(value, bool), "True or False"),
     "hold_gil": (lambda value: isinstance(value, bool), "True or False"),
+    "stage": (lambda value: value in ("take", "pin"), "'take' or 'pin'"),
     "headroom": (_int(0), "0 or more descriptors"),
     "where": (lambda value: value in ("worker", "loader"), "'worker' or 'loader'"),
     "seconds": (lambda value: _is_number(value) and value > 0, "a positive number of seconds"),

@@ -39,6 +39,20 @@ class SharedMemoryExhaustion(Triggered):
     times: int | None = None
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class PinMemoryThreadDeath(Fault):
+    """The thread that pins the loader's batches fails at the *at*-th one (1-based).
+
+    As it takes the batch from the workers (*stage* ``"take"``), as where no descriptor is left for
+    it: the thread ends, the loader finds out after 5 s. Or as it pins the batch (``"pin"``), as
+    where no page can be locked: the error comes in the batch's place. It befalls the process that
+    drives the loader, which needs ``pin_memory=True``, workers and an accelerator.
+    """
+
+    at: int = 1
+    stage: str = "take"
+
+
 class InOneWorker(Fault):
     """Base of those that befall a worker when it begins its *at*-th fetch (1-based: batches).
 

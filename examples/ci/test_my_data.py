@@ -1,0 +1,28 @@
+"""What the dataset gives, and what it does when storage fails."""
+
+from pathlib import Path
+
+import pytest
+from my_data import Records
+from torch.utils.data import DataLoader
+
+
+def test_first_sample(data_dir: Path) -> None:
+    """For the job "fast": no fault, no process."""
+    assert Records(data_dir)[3].unique().tolist() == [3.0]
+
+
+@pytest.mark.dataloader_faults(
+    only=["workers-agree", "read-error-first", "truncated-half", "worker-killed-first", "pinned"]
+)
+def test_robust(fault_check, data_dir: Path) -> None:
+    """For the job "faults"; leave the marker out to have every check. One of them needs a GPU."""
+    fault_check(lambda: Records(data_dir))
+
+
+@pytest.mark.gpu
+@pytest.mark.dataloader_faults
+def test_batches_reach_the_device(data_dir: Path) -> None:
+    """For the job "gpu"."""
+    loader = DataLoader(Records(data_dir), batch_size=4, num_workers=2, pin_memory=True)
+    assert all(batch.to("cuda").is_cuda for batch in loader)

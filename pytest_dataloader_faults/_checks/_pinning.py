@@ -1,0 +1,23 @@
+"""What pinning makes of a batch. Needs an accelerator. Pure."""
+
+from __future__ import annotations
+
+from pytest_dataloader_faults._checks._base import Check, no_fault
+
+_PINNED = (
+    "The loader's process used the accelerator first, as a training job does, and pinned each batch"
+    " in a thread. A class of your own for batches needs a pin_memory() that returns the batch;"
+    " samples stay on the CPU until they are in that process"
+)
+
+PINNING = (
+    Check(
+        "pinned",
+        "pinned batches hold the same samples",
+        no_fault,
+        {"pin_memory": True},
+        trial={"accelerator": True, "epochs": 2},
+        advice=_PINNED,
+        gpu=True,
+    ),
+)

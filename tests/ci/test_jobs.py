@@ -1,0 +1,89 @@
+"""The CI jobs that users copy: their commands do what they say, their keys are known."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import shutil
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pytest_dataloader_faults._accelerator import missing_accelerator
+
+ROOT = Path(__file__).resolve().parents[2] / "examples/ci"
+GITHUB, GITLAB = ROOT / ".github/workflows/data.yml", ROOT / ".gitlab-ci.yml"
+ONE_OF_TWO = {"GROUP": "1", "CI_NODE_INDEX": "1", "CI_NODE_TOTAL": "2"}
+SHOWN = {
+    "fast": (0, "1 passed, 6 deselected"),
+    "faults": (0, "passed"),
+    "gpu": (1, "--dataloader-faults-require-gpu: torch * finds no accelerator here"),
+    "nightly": (0, "passed"),
+}
+"""The exit status, and what is printed."""
+
+
+def _of_github(job):
+    jobs = yaml.safe_load(GITHUB.read_text(encoding="utf-8"))["jobs"]
+    return [step["run"] for step in jobs[job]["steps"] if "run" in step]
+
+
+def _of_gitlab(job):
+    jobs = yaml.safe_load(GITLAB.read_text(encoding="utf-8"))
+    return jobs["default"]["before_script"] + jobs[job]["script"]
+
+
+@pytest.fixture(name="project")
+def _project(tmp_path):
+    """A copy, which the commands may write to."""
+    return shutil.copytree(ROOT, tmp_path / "project")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("commands", [_of_github, _of_gitlab], ids=["github", "gitlab"])
+@pytest.mark.parametrize("job", SHOWN)
+def test_commands_of_a_job(job, commands, project):
+    """Each is run as it stands, in a copy of the project."""
+    status, shown = SHOWN[job]
+    if job == "gpu" and missing_accelerator() is None:
+        status, shown = 0, "2 passed"
+    *before, last = [_run(command, project) for command in commands(job)]
+    assert [each.returncode for each in before] == [0] * len(before), before
+    assert last.returncode == status, last.stdout
+    assert fnmatch.fnmatch(last.stdout, f"*{shown}*"), last.stdout
+
+
+def _run(command, folder):
+    """With the python of this very run first on the path, and nothing to be installed anew."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    inherited = {name: each for name, each in os.environ.items() if not name.startswith("PYTEST_")}
+    env = {**inherited, **ONE_OF_TWO, "PATH": path, "PIP_NO_INDEX": "1"}
+    return subprocess.run(
+        [shutil.which("bash"), "-ec", command],
+        cwd=folder,
+        env=env,
+        check=False,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
+@pytest.mark.parametrize(
+    ("schema", "path"), [("github-workflows", GITHUB), ("gitlab-ci", GITLAB)], ids=["hub", "lab"]
+)
+def test_keys_are_those_of_the_runner(schema, path):
+    """By the schemas that come with check-jsonschema."""
+    check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}"]
+    done = subprocess.run([*check, path], check=False, text=True, capture_output=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_both_have_the_same_jobs():
+    """Whoever changes one changes the other."""
+    assert list(SHOWN) == list(yaml.safe_load(GITHUB.read_text(encoding="utf-8"))["jobs"])
+    assert set(SHOWN) < set(yaml.safe_load(GITLAB.read_text(encoding="utf-8")))

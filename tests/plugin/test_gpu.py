@@ -1,0 +1,53 @@
+"""The marker gpu: what becomes of tests that need an accelerator, with one and without."""
+
+from __future__ import annotations
+
+import pytest
+
+SUITE = """
+import pytest
+
+@pytest.mark.gpu
+@pytest.mark.dataloader_faults
+def test_pinned():
+    pass
+
+@pytest.mark.gpu
+def test_of_somebody_else():
+    pass
+
+def test_plain():
+    pass
+"""
+NO_ACCELERATOR = """
+import torch
+torch.accelerator.is_available = lambda: False
+"""
+AN_ACCELERATOR = """
+import torch
+torch.accelerator.is_available = lambda: True
+"""
+"""What the answer is good for is tested here, not the answer."""
+
+
+def test_without_an_accelerator_they_are_skipped_for_one_reason(suite):
+    """And none but ours: a suite may have a marker gpu of its own."""
+    suite.pytester.makeconftest(NO_ACCELERATOR)
+    result = suite.run(SUITE, "-rs")
+    result.assert_outcomes(passed=2, skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED * torch * finds no accelerator here"])
+
+
+def test_a_job_for_accelerators_fails_without_one(suite):
+    """A job that skips everything would be green."""
+    suite.pytester.makeconftest(NO_ACCELERATOR)
+    result = suite.run(SUITE, "--dataloader-faults-require-gpu", "-m", "gpu and dataloader_faults")
+    result.assert_outcomes(errors=1, deselected=2)
+    result.stdout.fnmatch_lines(["*--dataloader-faults-require-gpu: torch * finds no accelerator*"])
+
+
+@pytest.mark.parametrize("option", [[], ["--dataloader-faults-require-gpu"]], ids=["", "required"])
+def test_with_an_accelerator_they_run(suite, option):
+    """Whether or not one is required."""
+    suite.pytester.makeconftest(AN_ACCELERATOR)
+    suite.run(SUITE, *option).assert_outcomes(passed=3)

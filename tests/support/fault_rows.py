@@ -1,0 +1,66 @@
+"""Each fault of the vocabulary, and what comes of it with sound datasets of 16 records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from pytest_dataloader_faults import Verdict
+from pytest_dataloader_faults.faults import (
+    ClosedDescriptor,
+    CorruptedFile,
+    DescriptorExhaustion,
+    Fault,
+    HungRead,
+    OpenError,
+    PinMemoryThreadDeath,
+    ReadError,
+    SharedMemoryExhaustion,
+    ShortRead,
+    SlowRead,
+    TruncatedFile,
+    WorkerExited,
+    WorkerHung,
+    WorkerKilled,
+)
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+IMPATIENT: Mapping[str, Any] = MappingProxyType({"timeout": 2})
+
+
+class Row(NamedTuple):
+    """A fault and what is to come of it.
+
+    *later* is the same fault, due in an epoch after the first: what persistent workers are given.
+    *alone*: it can also happen to a loader without workers. *loader*: options that it needs.
+    """
+
+    fault: Fault
+    verdict: Verdict = Verdict.FAILED_CLEANLY
+    later: Fault | None = None
+    alone: bool = False
+    loader: Mapping[str, Any] = NOTHING
+
+
+FAULTS = (
+    Row(OpenError("*/05.rec"), later=OpenError("*/05.rec", nth=2), alone=True),
+    Row(ReadError("*/05.rec"), later=ReadError("*/05.rec", nth=3), alone=True),
+    Row(ShortRead("*/05.rec", max_bytes=9), Verdict.SURVIVED, alone=True),
+    Row(TruncatedFile("*/05.rec"), alone=True),
+    Row(CorruptedFile("*/05.rec"), Verdict.CORRUPTED, alone=True),
+    Row(ClosedDescriptor("*/05.rec"), later=ClosedDescriptor("*/05.rec", nth=2)),
+    Row(SlowRead("*/05.rec", seconds=0.01), Verdict.SURVIVED, alone=True),
+    Row(HungRead("*/05.rec"), later=HungRead("*/05.rec", nth=3), loader=IMPATIENT),
+    Row(DescriptorExhaustion()),
+    Row(SharedMemoryExhaustion()),
+    Row(WorkerKilled(at=2), later=WorkerKilled(at=6)),
+    Row(WorkerExited(3, at=2), later=WorkerExited(3, at=6)),
+    Row(WorkerHung(at=2), later=WorkerHung(at=6), loader=IMPATIENT),
+)
+PINNED = (
+    Row(PinMemoryThreadDeath(at=2), later=PinMemoryThreadDeath(at=6)),
+    Row(PinMemoryThreadDeath(at=2, stage="pin"), later=PinMemoryThreadDeath(at=6, stage="pin")),
+    Row(DescriptorExhaustion(where="loader")),
+)
+"""Those that befall the loader's process, with a pinned loader."""
