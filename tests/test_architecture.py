@@ -152,7 +152,7 @@ PACKAGE_IMPORTS = {
         "_trial._warden"
     ),
     "_trial._digest": "_trial._leaves",
-    "_trial._footprint": "_epochs _trial._probes",
+    "_trial._footprint": "_engine._announce _epochs _trial._probes",
     "_trial._journal": "_facts exceptions outcomes",
     "_trial._leaves": "",
     "_trial._limits": "",
@@ -203,7 +203,6 @@ THIRD_PARTY = {
     "_item": "pytest",
     "_trial": "torch",
     "_trial._digest": "torch",
-    "_trial._footprint": "torch",
     "_trial._leaves": "torch",
     "_trial._loaders": "torch",
     "_trial._passes": "torch",

@@ -59,18 +59,8 @@ def hold(
     asked_to_end = _pipe_of_signals()
     segments = Segments()
     began = time.monotonic()
-    child = os.fork()
-    if not child:
-        os.setsid()  # What is sent to its group, by a worker say, must not reach this process.
-        prctl(Prctl.SET_PDEATHSIG, signal.SIGKILL)
-        _forget_signals()
-        root(supervision)
-    if supervision:
-        supervision.control.close()  # The trial's death has to be the end of the connection.
-    watched = [os.pidfd_open(child), parent, asked_to_end]
-    ended = _wait(watched, deadline)
-    if ended == "deadline" and (recovery := _recovery_began(journal)):
-        ended = _wait(watched, recovery + deadline - time.monotonic())
+    child = _start(root, supervision)
+    ended = _wait([os.pidfd_open(child), parent, asked_to_end], deadline, journal)
     if ended == "deadline":
         _gather_stacks(stacks, {supervision.pid} if supervision else set())
         os.kill(child, signal.SIGSTOP)  # What hangs goes on without a supervisor: it is too late.
@@ -83,6 +73,19 @@ def hold(
     journal.write(
         timed_out=ended == "deadline", died=died, duration=round(time.monotonic() - began, 3)
     )
+
+
+def _start(root: Callable[[Supervision | None], None], supervision: Supervision | None) -> int:
+    """Have a child do the trial; its pid."""
+    child = os.fork()
+    if not child:
+        os.setsid()  # What is sent to its group, by a worker say, must not reach this process.
+        prctl(Prctl.SET_PDEATHSIG, signal.SIGKILL)
+        _forget_signals()
+        root(supervision)
+    if supervision:
+        supervision.control.close()  # The trial's death has to be the end of the connection.
+    return child
 
 
 def _pipe_of_signals() -> int:
@@ -105,8 +108,15 @@ def _forget_signals() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _wait(watched: list[int], deadline: float) -> str:
+def _wait(watched: list[int], deadline: float, journal: Journal) -> str:
     """``"ended"``, ``"deadline"`` or, where pytest is gone or wants an end, ``"abandoned"``."""
+    ended = _wait_for(watched, deadline)
+    if ended == "deadline" and (recovery := _recovery_began(journal)):
+        return _wait_for(watched, recovery + deadline - time.monotonic())
+    return ended
+
+
+def _wait_for(watched: list[int], deadline: float) -> str:
     until = time.monotonic() + deadline
     child, parent, signals = watched
     while found := ready(watched, until - time.monotonic()):
