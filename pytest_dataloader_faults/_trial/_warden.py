@@ -25,7 +25,7 @@ from pytest_dataloader_faults._engine import STACKS_SIGNAL
 from pytest_dataloader_faults._engine._door import Supervision
 from pytest_dataloader_faults._engine._linux import Prctl, prctl
 from pytest_dataloader_faults._trial._journal import Journal
-from pytest_dataloader_faults._trial._probes import is_infrastructure
+from pytest_dataloader_faults._trial._probes import has_children, is_infrastructure
 from pytest_dataloader_faults._trial._ready import ready
 from pytest_dataloader_faults._trial._segments import Segments
 
@@ -193,7 +193,7 @@ def _end_everybody(segments: Segments) -> None:
     """Kill and reap every descendant."""
     spare_until = time.monotonic() + _TRACKER_PATIENCE
     give_up = time.monotonic() + _UNKILLABLE
-    while _has_children() and time.monotonic() < give_up:
+    while has_children() and time.monotonic() < give_up:
         children = psutil.Process().children(recursive=True)
         spare = time.monotonic() < spare_until
         doomed = [each for each in children if not (spare and _tidies_up(each))]
@@ -210,15 +210,6 @@ def _send(number: signal.Signals, processes: list[psutil.Process]) -> None:
             process.send_signal(number)
 
 
-def _has_children() -> bool:
-    """Ask the kernel: a look through /proc can miss one whose parent dies at that moment."""
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
-
-
 def _tidies_up(process: psutil.Process) -> bool:
     try:
         command = " ".join(process.cmdline())
@@ -233,6 +224,6 @@ def _reap() -> None:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        if not _has_children():
+        if not has_children():
             return
         time.sleep(0.002)
