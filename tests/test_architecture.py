@@ -52,7 +52,7 @@ PACKAGE_IMPORTS = {
         "_engine _engine._announce _engine._armed _engine._filter _engine._posting "
         "_engine._python._worker"
     ),
-    "_engine._armed": "_engine._channel _engine._linux",
+    "_engine._armed": "_engine._channel _engine._linux _engine._sending",
     "_engine._bpf": "_engine._linux",
     "_engine._brought": "",
     "_engine._channel": "",
@@ -107,6 +107,7 @@ PACKAGE_IMPORTS = {
     ),
     "_engine._reads": "_engine._linux _engine._target _engine._worker_state",
     "_engine._rendezvous": "_engine._delays",
+    "_engine._sending": "",
     "_engine._sizes": "_engine._linux _engine._target",
     "_engine._standby": "_engine _engine._door _engine._supervisor_main",
     "_engine._substitute": "",
