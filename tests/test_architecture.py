@@ -128,7 +128,8 @@ PACKAGE_IMPORTS = {
     "_evidence": "_clarity _facts _oracle outcomes verdicts",
     "_facts": "_clarity faults outcomes",
     "_item": (
-        "_battery _engine _options _recall _steps _victims conformance exceptions sweeping verdicts"
+        "_battery _engine _options _recall _steps _victims conformance exceptions sweeping "
+        "verdicts"
     ),
     "_options": "_arguments _engine exceptions",
     "_oracle": (
