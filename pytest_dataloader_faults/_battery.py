@@ -35,6 +35,11 @@ from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Outcome, Reference
 from pytest_dataloader_faults.verdicts import Contract, Verdict
 
+_OTHER_FILES = (
+    "The workers opened none of the files that they opened when the battery looked: make_dataset"
+    " has to use the same files at each call. Make the files before, and only the dataset in it"
+)
+
 
 @dataclass(frozen=True)
 class CheckResult:
@@ -139,9 +144,9 @@ class Battery:
         judgement = self._judge(outcome, self._contract, check)
         how = how or self.reproduce("check_dataset", f"only={name!r}")
         text = explain(outcome, judgement, how)
-        if check.advice and not judgement.passed:
+        if (advice := _advice(check, outcome, judgement)) and not judgement.passed:
             sentence, _, evidence = text.partition("\n")
-            text = f"{sentence}\n  {check.advice}.\n{evidence}"
+            text = f"{sentence}\n  {advice}.\n{evidence}"
         if judgement.passed and expected:
             text = f"expected to fail ({expected}), but it passed. Take it off the list.\n{text}"
         return CheckResult(
@@ -253,6 +258,14 @@ class Battery:
         parts += [f"deadline={self._deadline}", f"seed={self._seed}"]
         parts += ["engine='python'"] if self._engine == "python" else []
         return f"{call}({', '.join(parts)})"
+
+
+def _advice(check: Check, outcome: Outcome, judgement: Judgement) -> str:
+    """What to know and to do about it, if anything."""
+    of_files = [each for each in outcome.faults if hasattr(each.fault, "path")]
+    if judgement.verdict is Verdict.NOT_EXERCISED and of_files:
+        return "" if any(each.reached for each in of_files) else _OTHER_FILES
+    return check.advice
 
 
 def report(text: str, on_fail: str | None) -> None:

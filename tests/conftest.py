@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import resource
 from pathlib import Path
 
 import pytest
 
+from pytest_dataloader_faults._trial._probes import descriptors
 from support.datasets import write_records
+
+_MANY = 300
 
 
 @pytest.fixture(autouse=True)
@@ -16,6 +20,15 @@ def _limits_are_kept():
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
+
+
+@pytest.fixture(autouse=True)
+def _descriptors_are_given_back():
+    """Many may wait for the garbage collector, which would be a leak if it were not to help."""
+    yield
+    if len(descriptors()) > _MANY:
+        gc.collect()
+        assert len(descriptors()) <= _MANY
 
 
 @pytest.fixture(name="records")

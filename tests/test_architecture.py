@@ -54,7 +54,7 @@ PACKAGE_IMPORTS = {
         "_engine _engine._announce _engine._armed _engine._filter _engine._posting "
         "_engine._python._worker"
     ),
-    "_engine._armed": "_engine._channel _engine._linux",
+    "_engine._armed": "_engine._channel _engine._linux _engine._sending",
     "_engine._bpf": "_engine._linux",
     "_engine._brought": "",
     "_engine._channel": "",
@@ -111,6 +111,7 @@ PACKAGE_IMPORTS = {
     ),
     "_engine._reads": "_engine._linux _engine._target _engine._worker_state",
     "_engine._rendezvous": "_engine._delays",
+    "_engine._sending": "",
     "_engine._sizes": "_engine._linux _engine._target",
     "_engine._standby": "_engine _engine._door _engine._supervisor_main",
     "_engine._substitute": "",
@@ -147,7 +148,8 @@ PACKAGE_IMPORTS = {
     "_gpu": "_accelerator",
     "_injector": "_options exploring injection",
     "_item": (
-        "_battery _engine _options _recall _steps _victims conformance exceptions sweeping verdicts"
+        "_battery _engine _options _recall _steps _victims conformance exceptions sweeping "
+        "verdicts"
     ),
     "_options": "_arguments _engine exceptions",
     "_oracle": (
@@ -177,7 +179,7 @@ PACKAGE_IMPORTS = {
         "_trial._warden"
     ),
     "_trial._digest": "_trial._leaves",
-    "_trial._footprint": "_epochs _trial._probes",
+    "_trial._footprint": "_engine._announce _epochs _trial._probes",
     "_trial._journal": "_facts exceptions outcomes",
     "_trial._leaves": "",
     "_trial._limits": "",
@@ -268,7 +270,6 @@ THIRD_PARTY = {
     "_search": "hypothesis",
     "_trial": "torch",
     "_trial._digest": "torch",
-    "_trial._footprint": "torch",
     "_trial._leaves": "torch",
     "_trial._loaders": "torch",
     "_trial._passes": "torch",

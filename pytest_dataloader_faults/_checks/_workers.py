@@ -73,4 +73,9 @@ WORKERS = (
     Check("worker-killed-middle", "a worker dies half way", _killed_in_the_middle),
     Check("worker-killed-last", "a worker dies near its end", _killed_at_the_end),
     Check("worker-killed-reading", "a worker dies inside a read", _killed_while_it_reads),
+    Check(
+        "worker-killed-sending",
+        "a worker dies as it passes a batch",
+        lambda _: (WorkerKilled(sending=True),),
+    ),
 )

@@ -164,12 +164,14 @@ class SeedSamples:
 
     def __call__(self, worker: int) -> None:
         """Run in the worker, before it makes its first sample."""
-        announce_fetches(_Nobody(), samples=False, seed=self._seed)
+        announce_fetches(Nobody(), samples=False, seed=self._seed)
         if self._then is not None:
             self._then(worker)
 
 
-class _Nobody:
+class Nobody:
+    """Hears of everything and does nothing about it."""
+
     def restart(self) -> None:
         pass
 

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from pytest_dataloader_faults._engine._channel import Channel, Message
+from pytest_dataloader_faults._engine._sending import die_sending
 
 
 class Armed:
@@ -64,9 +65,12 @@ def carry_out(orders: dict[str, Any], descriptors: list[int]) -> None:
 
 
 def _suffer(task: dict[str, Any], channel: int) -> None:
-    """Leave, or stand still until the supervisor writes again."""
+    """Leave, now or later, or stand still until the supervisor writes again."""
     if "exit" in task:
         os._exit(task["exit"])
+    if "sending" in task:
+        die_sending(task["sending"])
+        return
     if task["hold"]:
         from pytest_dataloader_faults._engine._linux import wait_holding_the_lock
 

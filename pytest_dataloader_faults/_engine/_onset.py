@@ -99,5 +99,7 @@ def _strike(worker: WorkerState, tally: Tally[InOneWorker], gates: Gates) -> dic
         return {"hold": fault.hold_gil}
     assert isinstance(fault, WorkerKilled)
     worker.fire_here(tally, f"signal {fault.signal}")
+    if fault.sending:
+        return {"sending": fault.signal}
     end(worker, fault.signal, gates)
     return {}

@@ -19,7 +19,6 @@ small ones, malloc_trim(3) gives back the pages.
 from __future__ import annotations
 
 import ctypes
-import functools
 import gc
 import os
 import time
@@ -27,8 +26,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.data._utils import fetch
-
+from pytest_dataloader_faults._engine._announce import Nobody, announce_fetches
 from pytest_dataloader_faults._epochs import FEWEST_EPOCHS
 from pytest_dataloader_faults._trial._probes import descriptors
 
@@ -63,21 +61,16 @@ class CollectEachEpoch:
         self._then = then
 
     def __call__(self, worker: int) -> None:
-        """Run in the worker; torch makes a fetcher for each epoch."""
+        """Run in the worker."""
         keep_heap_small()
-        for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
-            fetcher.__init__ = _collecting(fetcher.__init__)  # type: ignore[method-assign]
+        announce_fetches(_Tidying(), samples=False)
         if self._then is not None:
             self._then(worker)
 
 
-def _collecting(make: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(make)
-    def made(self: Any, *args: Any, **kwargs: Any) -> None:
+class _Tidying(Nobody):
+    def restart(self) -> None:
         tidy()
-        make(self, *args, **kwargs)
-
-    return made
 
 
 class Footprints:

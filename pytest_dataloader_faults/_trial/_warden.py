@@ -25,7 +25,7 @@ from pytest_dataloader_faults._engine import STACKS_SIGNAL
 from pytest_dataloader_faults._engine._door import Supervision
 from pytest_dataloader_faults._engine._linux import Prctl, prctl
 from pytest_dataloader_faults._trial._journal import Journal
-from pytest_dataloader_faults._trial._probes import is_infrastructure
+from pytest_dataloader_faults._trial._probes import has_children, is_infrastructure
 from pytest_dataloader_faults._trial._ready import ready
 from pytest_dataloader_faults._trial._segments import Segments
 
@@ -59,18 +59,8 @@ def hold(
     asked_to_end = _pipe_of_signals()
     segments = Segments()
     began = time.monotonic()
-    child = os.fork()
-    if not child:
-        os.setsid()  # What is sent to its group, by a worker say, must not reach this process.
-        prctl(Prctl.SET_PDEATHSIG, signal.SIGKILL)
-        _forget_signals()
-        root(supervision)
-    if supervision:
-        supervision.control.close()  # The trial's death has to be the end of the connection.
-    watched = [os.pidfd_open(child), parent, asked_to_end]
-    ended = _wait(watched, deadline)
-    if ended == "deadline" and (recovery := _recovery_began(journal)):
-        ended = _wait(watched, recovery + deadline - time.monotonic())
+    child = _start(root, supervision)
+    ended = _wait([os.pidfd_open(child), parent, asked_to_end], deadline, journal)
     if ended == "deadline":
         _gather_stacks(stacks, {supervision.pid} if supervision else set())
         os.kill(child, signal.SIGSTOP)  # What hangs goes on without a supervisor: it is too late.
@@ -83,6 +73,19 @@ def hold(
     journal.write(
         timed_out=ended == "deadline", died=died, duration=round(time.monotonic() - began, 3)
     )
+
+
+def _start(root: Callable[[Supervision | None], None], supervision: Supervision | None) -> int:
+    """Have a child do the trial; its pid."""
+    child = os.fork()
+    if not child:
+        os.setsid()  # What is sent to its group, by a worker say, must not reach this process.
+        prctl(Prctl.SET_PDEATHSIG, signal.SIGKILL)
+        _forget_signals()
+        root(supervision)
+    if supervision:
+        supervision.control.close()  # The trial's death has to be the end of the connection.
+    return child
 
 
 def _pipe_of_signals() -> int:
@@ -105,8 +108,15 @@ def _forget_signals() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _wait(watched: list[int], deadline: float) -> str:
+def _wait(watched: list[int], deadline: float, journal: Journal) -> str:
     """``"ended"``, ``"deadline"`` or, where pytest is gone or wants an end, ``"abandoned"``."""
+    ended = _wait_for(watched, deadline)
+    if ended == "deadline" and (recovery := _recovery_began(journal)):
+        return _wait_for(watched, recovery + deadline - time.monotonic())
+    return ended
+
+
+def _wait_for(watched: list[int], deadline: float) -> str:
     until = time.monotonic() + deadline
     child, parent, signals = watched
     while found := ready(watched, until - time.monotonic()):
@@ -183,7 +193,7 @@ def _end_everybody(segments: Segments) -> None:
     """Kill and reap every descendant."""
     spare_until = time.monotonic() + _TRACKER_PATIENCE
     give_up = time.monotonic() + _UNKILLABLE
-    while _has_children() and time.monotonic() < give_up:
+    while has_children() and time.monotonic() < give_up:
         children = psutil.Process().children(recursive=True)
         spare = time.monotonic() < spare_until
         doomed = [each for each in children if not (spare and _tidies_up(each))]
@@ -200,15 +210,6 @@ def _send(number: signal.Signals, processes: list[psutil.Process]) -> None:
             process.send_signal(number)
 
 
-def _has_children() -> bool:
-    """Ask the kernel: a look through /proc can miss one whose parent dies at that moment."""
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
-
-
 def _tidies_up(process: psutil.Process) -> bool:
     try:
         command = " ".join(process.cmdline())
@@ -223,6 +224,6 @@ def _reap() -> None:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        if not _has_children():
+        if not has_children():
             return
         time.sleep(0.002)

@@ -80,6 +80,7 @@ _ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "flips": (_int(1), "1 or more bytes"),
     "seed": (_int(0), "an int, 0 or more"),
     "reuse": (lambda value: isinstance(value, bool), "True or False"),
+    "sending": (lambda value: isinstance(value, bool), "True or False"),
     "hold_gil": (lambda value: isinstance(value, bool), "True or False"),
     "stage": (lambda value: value in ("take", "pin"), "'take' or 'pin'"),
     "headroom": (_int(0), "0 or more descriptors"),

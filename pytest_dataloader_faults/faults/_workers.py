@@ -76,7 +76,7 @@ class WorkerKilled(InOneWorker):
 
     See ``InOneWorker`` for *worker* and *sample*. One that is stopped goes on at the scope's end.
     With *reading*, globs as of *path*, it is not as that fetch begins but inside the first read of
-    such a file from then on.
+    such a file from then on; with *sending* as half of what it made has been passed to the loader.
     """
 
     signal: int = int(_signal.SIGKILL)
@@ -84,11 +84,16 @@ class WorkerKilled(InOneWorker):
     worker: int | None = 0
     sample: int | None = None
     reading: Globs | None = None
+    sending: bool = False
 
     def _check_together(self) -> None:
         InOneWorker._check_together(self)
         alone = self.reading is None or self.sample is None
         self._require("reading", alone, "given without sample")
+        others = (self.reading, self.sample) == (None, None) and self.signal != _signal.SIGSTOP
+        self._require(
+            "sending", others or not self.sending, "given without reading, sample and SIGSTOP"
+        )
 
     @property
     def globs(self) -> tuple[str, ...]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,7 +22,7 @@ from pytest_dataloader_faults.exceptions import (
     UnusableDatasetError,
 )
 from pytest_dataloader_faults.faults import ReadError
-from support.datasets import COUNT, Records, RecordStream, joined
+from support.datasets import COUNT, Records, RecordStream, joined, write_records
 from support.specimens import BadSample, EndlessRetry, OpenedOnce, ZerosOnError
 
 FIRST = "read-error-first"
@@ -300,6 +302,18 @@ def test_check_that_does_not_apply_has_shown_nothing(dataset, check, reason, rec
     assert (result.verdict, result.passed) == ("not_exercised", False)
     assert (result.applies, result.failed, result.outcome) == (False, False, None)
     assert f"{check} does not apply to this dataset: {reason}" in result.explanation
+
+
+def test_files_that_are_others_at_each_call_are_told_of(tmp_path):
+    """No fault can be put on a file that is there for one trial only."""
+
+    def make():
+        return Records(write_records(Path(tempfile.mkdtemp(dir=tmp_path), "records")))
+
+    (result,) = check_dataset(make, only=FIRST, on_fail=None)
+
+    assert (result.verdict, result.failed) == ("not_exercised", True)
+    assert "make_dataset has to use the same files at each call" in result.explanation
 
 
 def test_hopeless_dataset_still_gets_its_other_checks(records):

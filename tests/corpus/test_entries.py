@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_dataloader_faults import Verdict
 from pytest_dataloader_faults._checks import CHECKS
 from support.corpus import BEHAVIOURS, CASES, ENTRIES, EXCUSED
 
@@ -26,6 +27,13 @@ def test_every_entry_is_shown_explained_or_excused():
 def test_case_names_a_check(case):
     """One that the battery has."""
     assert case.check in CHECKS
+
+
+def test_every_violation_has_a_specimen():
+    """No verdict against a dataset goes without a specimen that gets it."""
+    violations = set(Verdict) - {"survived", "failed_cleanly", "not_exercised"}
+
+    assert violations - {case.verdict for case in CASES} == set()
 
 
 @pytest.mark.parametrize("entry", BEHAVIOURS)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pytest_dataloader_faults import check_dataset
+from pytest_dataloader_faults._checks import CHECKS
 from support.corpus import CASES
-from support.datasets import write_records
+from support.datasets import Records, RecordStream, write_records
 
 BY_ENTRY = {f"{case.entry}-{case.guilty.__name__}-{case.check}": case for case in CASES}
 TWINS = {f"{case.entry}-{case.twin.__name__}": case for case in CASES}
@@ -50,6 +51,15 @@ def test_five_runs_in_a_row_agree(case, judge, tmp_path):
     """Each time anew, with files of its own."""
     for run in range(5):
         judge(case, write_records(tmp_path / str(run) / "records"))
+
+
+@pytest.mark.parametrize("healthy", [Records, RecordStream])
+def test_healthy_dataset_is_acquitted_on_every_check(healthy, records):
+    """Every check is asked, and finds nothing."""
+    results = check_dataset(lambda: healthy(records), on_fail=None)
+
+    assert [each.check for each in results] == list(CHECKS)
+    assert [each.explanation for each in results if not each.passed] == []
 
 
 @pytest.mark.slow

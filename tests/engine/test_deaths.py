@@ -63,6 +63,16 @@ def test_every_worker_may_die(dataset):
     assert read.batches == []
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_worker_dies_with_half_a_batch_passed(records, method):
+    """Nothing more comes, of other workers either, and the loop is told at once."""
+    with inject(WorkerKilled(at=2, sending=True)) as injection:
+        read = epoch(alone(Records(records), num_workers=2, multiprocessing_context=method))
+    assert (2, -signal.SIGKILL) == (len(read.batches), read.exit_codes[0])
+    assert "DataLoader worker" in read.text
+    assert [(0, 2)] == [(each.worker, each.fetch) for each in injection.faults[0].firings]
+
+
 @pytest.mark.parametrize("fault", [WorkerKilled(at=17), WorkerKilled(worker=5)])
 def test_nobody_dies_before_their_time(dataset, fault):
     """Disarmed by a fetch, or a worker, that there is not: the whole epoch comes."""

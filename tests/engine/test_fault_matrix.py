@@ -21,13 +21,15 @@ METHODS: dict[str | None, int] = {None: 0, "fork": 2, "spawn": 1, "forkserver": 
 """Start methods, and how many workers; those that import torch anew take seconds each."""
 DATASETS = {"map": Records, "iterable": RecordStream}
 IN_EVERY_RUN = {("spawn", "map", False), ("forkserver", "iterable", True)}
-"""Of the slow methods; each fault is in each method."""
+"""Of the slow methods, with those faults that are each made in a way of their own."""
+WAYS = (ReadError, TruncatedFile, ClosedDescriptor, SharedMemoryExhaustion, WorkerKilled)
 
 
 def _cells():
     for row, *cell in itertools.product(FAULTS, METHODS, DATASETS, (False, True)):
         method, kind, persistent = cell
-        slow = method in ("spawn", "forkserver") and tuple(cell) not in IN_EVERY_RUN
+        quick = method not in ("spawn", "forkserver")
+        slow = not (quick or (tuple(cell) in IN_EVERY_RUN and type(row.fault) in WAYS))
         name = f"{type(row.fault).__name__}-{method}-{kind}-{'persistent' * persistent}"
         yield pytest.param(row, *cell, marks=[pytest.mark.slow] * slow, id=name)
 

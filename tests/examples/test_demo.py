@@ -63,6 +63,7 @@ def test_wrong_expectation(copied):
     assert done.stdout.splitlines()[-1] == "Careful workers-agree: expected HUNG, found ok"
 
 
+@pytest.mark.slow
 def test_conviction_and_evidence(copied):
     """A convicted dataset is summed up in a line; --verbose adds how to reproduce each check."""
     done = _start(copied, "--only", "FromFile", "--verbose")

@@ -1,4 +1,7 @@
-"""Every cell of the examples' matrix, dataset by dataset and check by check."""
+"""Every cell of the examples' matrix, dataset by dataset and check by check.
+
+Two datasets are in every run; that the others get what is written down, the demo sees as well.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,24 @@ import example_datasets
 from pytest_dataloader_faults._battery import Battery
 
 NAMES = list(demo.examples(Path()))
+IN_EVERY_RUN = ("FromFile", "TarTiles")
 EXPECTED = demo.read_matrix(demo.EXPECTED.read_text())
-CELLS = [(name, check, cell) for name, row in EXPECTED.items() for check, cell in row.items()]
-CLEAN = [(name, check) for name, check, cell in CELLS if cell == "clean"]
+CELLS = {(name, check): cell for name, row in EXPECTED.items() for check, cell in row.items()}
+CLEAN = [each for each, cell in CELLS.items() if cell == "clean"]
 HIT = [
     (name, check)
-    for name, check, cell in CELLS
+    for (name, check), cell in CELLS.items()
     if check.startswith(("open-", "read-", "truncated-", "closed-")) and cell != "n/a"
 ]
 CLASSES = list(dict.fromkeys(name.partition("-")[0] for name in NAMES))
+
+
+def _marked(cells):
+    """The same, as parameters, most of them slow."""
+    return [
+        pytest.param(*cell, marks=[] if cell[0] in IN_EVERY_RUN else pytest.mark.slow)
+        for cell in cells
+    ]
 
 
 @pytest.fixture(name="data_dir", scope="module")
@@ -39,8 +51,7 @@ def _ask(data_dir):
     return functools.cache(lambda name, check: battery(name).check(check))
 
 
-@pytest.mark.parametrize("check", demo.CHECKS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "check"), _marked(CELLS))
 def test_cell(name, check, ask):
     """The example gets from the check the verdict that is written down."""
     result = ask(name, check)
@@ -48,7 +59,7 @@ def test_cell(name, check, ask):
     assert EXPECTED[name][check] == demo.word(result), result.explanation
 
 
-@pytest.mark.parametrize(("name", "check"), HIT)
+@pytest.mark.parametrize(("name", "check"), _marked(HIT))
 def test_fault_hits_the_data(name, check, ask, data_dir):
     """What a fault of a file befell is a file of the example, whatever the verdict."""
     faults = ask(name, check).outcome.faults
@@ -58,7 +69,7 @@ def test_fault_hits_the_data(name, check, ask, data_dir):
     assert [path for path in paths if not path.is_relative_to(data_dir)] == []
 
 
-@pytest.mark.parametrize(("name", "check"), CLEAN)
+@pytest.mark.parametrize(("name", "check"), _marked(CLEAN))
 def test_clean_means_that_it_works_again(name, check, ask):
     """After a clean failure, a pass over the same dataset without the fault was complete."""
     recovery = ask(name, check).outcome.recovery

@@ -43,11 +43,20 @@ def epoch(loader: DataLoader[Any]) -> Epoch:
     try:
         result.batches.extend(iterator)
     except Exception as error:  # noqa: BLE001  # the error is the finding
-        result.error = error.with_traceback(None)
+        result.error = _without_frames(error)
         iterator._shutdown_workers()
     if not loader.persistent_workers:
         result.exit_codes = [_exit_code(each) for each in workers]
     return result
+
+
+def _without_frames(error: Exception) -> Exception:
+    """*error*, so that neither it nor its cause keeps batches, and their descriptors, alive."""
+    each: BaseException | None = error
+    while each is not None:
+        each.__traceback__ = None
+        each = each.__cause__ or each.__context__
+    return error
 
 
 def _exit_code(worker: Any) -> int | None:

@@ -63,28 +63,6 @@ class OpenedOnce(Packed):
         return {**self.__dict__, "handle": None}
 
 
-class OpenedPerProcess(OpenedOnce):
-    """Opens the pack again in each process: healthy."""
-
-    pid = 0
-
-    def __getitem__(self, index: int) -> Any:
-        if self.pid != os.getpid():
-            self.handle, self.pid = None, os.getpid()
-        return super().__getitem__(index)
-
-
-class Unpicklable(Records):
-    """Keeps a lambda, which no spawned worker can be sent."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.transform = lambda sample: sample
-
-    def __getitem__(self, index: int) -> Any:
-        return self.transform(super().__getitem__(index))
-
-
 class ZerosOnError(Records):
     """Gives zeros for what it cannot read."""
 
@@ -93,16 +71,6 @@ class ZerosOnError(Records):
             return super().__getitem__(index)
         except (OSError, ValueError):
             return torch.zeros(SIZE, dtype=torch.uint8), index
-
-
-class NeighbourOnError(Records):
-    """Gives the sample before the one it cannot read."""
-
-    def __getitem__(self, index: int) -> Any:
-        try:
-            return super().__getitem__(index)
-        except OSError:
-            return super().__getitem__(index - 1)
 
 
 class BadSample(Records):

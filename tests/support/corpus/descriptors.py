@@ -13,6 +13,7 @@ from PIL import Image
 
 from support.corpus.cases import Case
 from support.datasets import Records
+from support.specimens import CountsFromFile, IndexLeftOpen
 
 
 class KeepsSamples(Records):
@@ -135,6 +136,7 @@ CASES = (
     Case("D2", KeepsSegments, "growth", "leaked", "more memory", KeepsCopies, ALONE),
     Case("D4", PicturesLeftOpen, "growth", "leaked", ".png", Pictures),
     Case("D5", ArraysLeftOpen, "growth", "leaked", ".npz", Arrays),
+    Case("D5", IndexLeftOpen, "worker-killed-first", "leaked", "index.txt", CountsFromFile),
     Case("D7", LeavesFolders, "leftovers", "leaked", "temporary files", Unpacked),
 )
 BEHAVIOURS = {

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate, get_w
 
 from support.corpus.cases import Case
 from support.datasets import COUNT, Records, RecordStream
-from support.specimens import FirstOrNothing, StopsTheEpoch, Unsharded
+from support.specimens import FirstOrNothing, ShortStream, StopsTheEpoch, Unsharded
 
 
 class GoesOnAfterTheError(RecordStream):
@@ -201,6 +201,7 @@ CASES: tuple[Case, ...] = (
         RecordStream,
     ),
     Case("H7", spent_sampler, "two-epochs", "corrupted", "drew no index"),
+    Case("H8", ShortStream, "read-error-first", "corrupted", "never came", RecordStream),
     Case("H8", WarnsAndContinues, "truncated-half", "corrupted", "never came", Shards),
     Case("H9", FewerThanAsked, "workers-agree", "corrupted", "does not hold the samples"),
 )

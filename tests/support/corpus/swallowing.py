@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, default_collate
 from pytest_dataloader_faults import Contract
 from support.corpus.cases import Case
 from support.datasets import SIZE, Records
-from support.specimens import BoundedRetry, ChainedError, Packed
+from support.specimens import BoundedRetry, ChainedError, Packed, ZerosOnError
 
 SKIPS = {"contract": Contract(may_skip=True)}
 
@@ -284,6 +284,7 @@ CASES: tuple[Case, ...] = (
         skips_the_unreadable,
         options=SKIPS,
     ),
+    Case("G6", ZerosOnError, "truncated-half", "corrupted", "wrong content"),
     Case("G6", FirstGoodOnError, "read-error-first", "corrupted", "wrong content", ChainedError),
     Case("G7", BareExcept, "read-error-first", "corrupted", "wrong content", ChainedError),
     Case("G8", ExceptOverSharedHandle, "workers-agree", "corrupted", "wrong content", Packed),

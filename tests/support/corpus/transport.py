@@ -10,7 +10,13 @@ from typing import Any
 from support.corpus.cases import Case
 from support.corpus.pickling import QUICK
 from support.datasets import Records
-from support.specimens import ChainedError, RaisesUnbuildable
+from support.specimens import (
+    BadSample,
+    ChainedError,
+    RaisesUnbuildable,
+    TakesTheGroupDown,
+    TakesTheJobDown,
+)
 
 
 def _make_reader() -> tuple[Any, type[Exception]]:
@@ -86,7 +92,10 @@ CASES: tuple[Case, ...] = (
         deadline=QUICK,
     ),
     Case("C6", ExitsOnError, "read-error-first", "failed_unclearly", _HIDES, ChainedError),
+    Case("C6", TakesTheJobDown, "read-error-first", "crashed", "signal 15 (SIGTERM)"),
+    Case("C6", TakesTheGroupDown, "read-error-first", "crashed", "died"),
     Case("C7", AbortsOnError, "read-error-first", "failed_unclearly", _HIDES, ChainedError),
+    Case("C7", BadSample, "read-error-first", "failed_unclearly", _HIDES, ChainedError),
 )
 BEHAVIOURS: dict[str, str] = {
     "C1": (
