@@ -148,8 +148,7 @@ PACKAGE_IMPORTS = {
     "_gpu": "_accelerator",
     "_injector": "_options exploring injection",
     "_item": (
-        "_battery _engine _options _recall _steps _victims conformance exceptions sweeping "
-        "verdicts"
+        "_battery _engine _options _recall _steps _victims conformance exceptions sweeping verdicts"
     ),
     "_options": "_arguments _engine exceptions",
     "_oracle": (

@@ -13,7 +13,15 @@ import pytest
 from pytest_dataloader_faults import Contract, run_trial
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.faults import KINDS, PinMemoryThreadDeath
+from pytest_dataloader_faults.faults import (
+    KINDS,
+    ClosedDescriptor,
+    PinMemoryThreadDeath,
+    ReadError,
+    SharedMemoryExhaustion,
+    TruncatedFile,
+    WorkerKilled,
+)
 from support.datasets import COUNT, Records, RecordStream, write_records
 from support.fault_rows import FAULTS
 
