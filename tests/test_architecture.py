@@ -21,8 +21,8 @@ NINE_IN_TEN, HALF = 30, 10
 PACKAGE_IMPORTS = {
     "_arguments": "exceptions verdicts",
     "_battery": (
-        "_arguments _checks _ends _engine _engine._paths _evidence _oracle _reproduce _trial "
-        "_trial._ways _victims exceptions faults outcomes verdicts"
+        "_arguments _checks _ends _engine _engine._paths _evidence _oracle _reproduce _results "
+        "_trial _trial._ways _victims exceptions faults outcomes verdicts"
     ),
     "_checks": (
         "_checks._base _checks._epochs _checks._files _checks._growth _checks._hangs "
@@ -128,8 +128,7 @@ PACKAGE_IMPORTS = {
     "_evidence": "_clarity _facts _oracle outcomes verdicts",
     "_facts": "_clarity faults outcomes",
     "_item": (
-        "_battery _engine _options _recall _steps _victims conformance exceptions sweeping "
-        "verdicts"
+        "_engine _options _recall _results _steps _victims conformance exceptions sweeping verdicts"
     ),
     "_options": "_arguments _engine exceptions",
     "_oracle": (
@@ -142,8 +141,9 @@ PACKAGE_IMPORTS = {
     "_oracle._leaks": "outcomes verdicts",
     "_oracle._printed": "outcomes",
     "_oracle._rows": "_oracle._allowed outcomes outcomes._parts",
-    "_recall": "_battery",
+    "_recall": "_battery _results",
     "_reproduce": "",
+    "_results": "exceptions outcomes verdicts",
     "_steps": "exceptions faults verdicts",
     "_trial": (
         "_arguments _engine _reproduce _trial._child _trial._journal _trial._ready _trial._root "
@@ -180,7 +180,7 @@ PACKAGE_IMPORTS = {
     "_trial._ways": "verdicts",
     "_unfired": "_facts faults outcomes",
     "_victims": "_engine._paths exceptions outcomes",
-    "conformance": "_arguments _battery _checks _victims exceptions verdicts",
+    "conformance": "_arguments _battery _checks _results _victims exceptions verdicts",
     "exceptions": "",
     "faults": "faults._base faults._files faults._workers",
     "faults._base": "exceptions",
@@ -194,7 +194,9 @@ PACKAGE_IMPORTS = {
     "outcomes._parts": "faults",
     "outcomes._reference": "outcomes._parts",
     "plugin": "_engine _item _options exceptions faults injection",
-    "sweeping": "_arguments _battery _evidence _steps _victims exceptions faults verdicts",
+    "sweeping": (
+        "_arguments _battery _evidence _results _steps _victims exceptions faults verdicts"
+    ),
     "verdicts": "_reproduce",
 }
 """Each module, and those of this package that it imports, function-level imports too."""

@@ -13,10 +13,19 @@ from pathlib import Path
 import pytest
 
 import pytest_dataloader_faults as package
-from pytest_dataloader_faults import Contract, Outcome, Verdict, check_dataset, inject, run_trial
-from pytest_dataloader_faults._battery import CheckResult
+from pytest_dataloader_faults import (
+    CheckResult,
+    Contract,
+    Outcome,
+    Verdict,
+    check_dataset,
+    inject,
+    run_trial,
+)
 
-FIXED = "inject run_trial check_dataset sweep faults Outcome Verdict Contract exceptions".split()
+FIXED = (
+    "CheckResult Contract Outcome Verdict check_dataset exceptions faults inject run_trial sweep"
+).split()
 PUBLIC = "conformance exceptions faults injection outcomes sweeping verdicts".split()
 HEAVY = {"torch", "hypothesis", "pyfakefs", "numpy", "psutil"}
 NAME = "pytest_dataloader_faults"
