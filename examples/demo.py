@@ -18,8 +18,7 @@ from torch.utils.data import DataLoader
 
 import data
 import example_datasets
-from pytest_dataloader_faults import Verdict, check_dataset
-from pytest_dataloader_faults._battery import CheckResult
+from pytest_dataloader_faults import CheckResult, Verdict, check_dataset
 from pytest_dataloader_faults.conformance import select_checks
 from pytest_dataloader_faults.exceptions import EngineUnavailableError
 

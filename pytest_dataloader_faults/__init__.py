@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults import exceptions as exceptions
     from pytest_dataloader_faults import faults as faults
     from pytest_dataloader_faults import strategies as strategies
+    from pytest_dataloader_faults._results import CheckResult as CheckResult
     from pytest_dataloader_faults._trial import run_trial as run_trial
     from pytest_dataloader_faults.conformance import check_dataset as check_dataset
     from pytest_dataloader_faults.exploring import explore as explore
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults.verdicts import Verdict as Verdict
 
 __all__ = (
+    "CheckResult",
     "Contract",
     "Outcome",
     "Verdict",
@@ -38,6 +40,7 @@ __all__ = (
 )
 
 _HOMES = {
+    "CheckResult": "_results",
     "Contract": "verdicts",
     "Outcome": "outcomes",
     "Verdict": "verdicts",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,6 +16,7 @@ from pytest_dataloader_faults._engine._paths import Matcher
 from pytest_dataloader_faults._evidence import explain
 from pytest_dataloader_faults._oracle import Judgement, judge
 from pytest_dataloader_faults._reproduce import code, plain
+from pytest_dataloader_faults._results import CheckResult, not_applicable
 from pytest_dataloader_faults._trial import observe, take_reference
 from pytest_dataloader_faults._trial._ways import SHAPES, Telling, ways_of
 from pytest_dataloader_faults._victims import (
@@ -27,7 +27,6 @@ from pytest_dataloader_faults._victims import (
     nothing_matches,
 )
 from pytest_dataloader_faults.exceptions import (
-    CheckFailedError,
     InvalidArgumentError,
     UnusableDatasetError,
 )
@@ -39,35 +38,6 @@ _OTHER_FILES = (
     "The workers opened none of the files that they opened when the battery looked: make_dataset"
     " has to use the same files at each call. Make the files before, and only the dataset in it"
 )
-
-
-@dataclass(frozen=True)
-class CheckResult:
-    """What one check found.
-
-    Attributes:
-        check: Its name.
-        verdict: The verdict; ``not_exercised`` is never a pass.
-        passed: Whether the contract allows it.
-        explanation: The verdict in a sentence, the evidence, and how to reproduce it.
-        outcome: The facts; None if the check did not apply.
-        applies: False if recon showed that the check cannot be asked of this dataset.
-        expected: The reason given in ``expected_failures``, if it was listed there.
-
-    """
-
-    check: str
-    verdict: Verdict
-    passed: bool
-    explanation: str
-    outcome: Outcome | None = None
-    applies: bool = True
-    expected: str | None = None
-
-    @property
-    def failed(self) -> bool:
-        """Whether somebody has to be told: it fails, and neither should nor may."""
-        return self.applies and (self.passed if self.expected else not self.passed)
 
 
 @dataclass(frozen=True)
@@ -133,14 +103,14 @@ class Battery:
         if check.gpu and (lacking := missing_accelerator()):
             return _not_applicable(name, lacking, expected)
         if self._broken and name != "workers-agree":
-            return _not_applicable(name, self._broken, expected)
+            return not_applicable(name, self._broken, expected)
         self._telling = SHAPES if check.unseeded and not self._contract.deterministic else self._way
         plan = check.plan(self._recon)
         outcome = plan if isinstance(plan, Unsuitable) else self._outcome(check, plan)
         if isinstance(outcome, Unsuitable):
-            return _not_applicable(name, outcome.reason, expected)
+            return not_applicable(name, outcome.reason, expected)
         if reason := check.moot(self._recon, outcome):
-            return _not_applicable(name, reason, expected)
+            return not_applicable(name, reason, expected)
         judgement = self._judge(outcome, self._contract, check)
         how = how or self.reproduce("check_dataset", f"only={name!r}")
         text = explain(outcome, judgement, how)
@@ -266,19 +236,6 @@ def _advice(check: Check, outcome: Outcome, judgement: Judgement) -> str:
     if judgement.verdict is Verdict.NOT_EXERCISED and of_files:
         return "" if any(each.reached for each in of_files) else _OTHER_FILES
     return check.advice
-
-
-def report(text: str, on_fail: str | None) -> None:
-    """Tell of a failure as *on_fail* says, at the line that called our caller's caller."""
-    if on_fail == "raise":
-        raise CheckFailedError(text)
-    if on_fail == "warn":
-        warnings.warn(text, stacklevel=4)
-
-
-def _not_applicable(name: str, reason: str, expected: str | None) -> CheckResult:
-    text = f"not_exercised: {name} does not apply to this dataset: {reason}"
-    return CheckResult(name, Verdict.NOT_EXERCISED, False, text, None, False, expected)
 
 
 def _unstable(index: Any, contract: Contract) -> str:

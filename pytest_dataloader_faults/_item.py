@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from pytest_dataloader_faults._battery import CheckResult
 from pytest_dataloader_faults._engine import choose
 from pytest_dataloader_faults._options import Settings, command_line
 from pytest_dataloader_faults._recall import Memory
+from pytest_dataloader_faults._results import CheckResult
 from pytest_dataloader_faults._steps import Swept
 from pytest_dataloader_faults._victims import Files
 from pytest_dataloader_faults.conformance import select_checks

@@ -18,7 +18,8 @@ from pathlib import PurePath
 from types import FunctionType, ModuleType
 from typing import Any
 
-from pytest_dataloader_faults._battery import Battery, CheckResult, Findings
+from pytest_dataloader_faults._battery import Battery, Findings
+from pytest_dataloader_faults._results import CheckResult
 
 _PLAIN = (str, bytes, int, float, bool, type(None))
 _NAMED = (type, ModuleType)

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from pytest_dataloader_faults import _arguments
-from pytest_dataloader_faults._battery import Battery, CheckResult, report
+from pytest_dataloader_faults._battery import Battery
 from pytest_dataloader_faults._checks import CHECKS, names_of_checks
+from pytest_dataloader_faults._results import CheckResult, report
 from pytest_dataloader_faults._victims import Files
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.verdicts import Contract

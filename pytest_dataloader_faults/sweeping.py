@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_dataloader_faults import _arguments
-from pytest_dataloader_faults._battery import Battery, report
+from pytest_dataloader_faults._battery import Battery
 from pytest_dataloader_faults._evidence import explain
+from pytest_dataloader_faults._results import report
 from pytest_dataloader_faults._steps import Step, Swept, aimed, left_of, rows_of
 from pytest_dataloader_faults._victims import Files
 from pytest_dataloader_faults.exceptions import CheckFailedError, UnusableDatasetError

@@ -23,7 +23,7 @@ PACKAGE_IMPORTS = {
     "_arguments": "exceptions verdicts",
     "_battery": (
         "_accelerator _arguments _checks _ends _engine _engine._paths _evidence _oracle "
-        "_reproduce _trial _trial._ways _victims exceptions faults outcomes verdicts"
+        "_reproduce _results _trial _trial._ways _victims exceptions faults outcomes verdicts"
     ),
     "_checks": (
         "_checks._base _checks._epochs _checks._files _checks._growth _checks._hangs "
@@ -148,7 +148,7 @@ PACKAGE_IMPORTS = {
     "_gpu": "_accelerator",
     "_injector": "_options exploring injection",
     "_item": (
-        "_battery _engine _options _recall _steps _victims conformance exceptions sweeping verdicts"
+        "_engine _options _recall _results _steps _victims conformance exceptions sweeping verdicts"
     ),
     "_options": "_arguments _engine exceptions",
     "_oracle": (
@@ -165,8 +165,9 @@ PACKAGE_IMPORTS = {
         "_checks._workers _evidence _oracle _reproduce _unfired exceptions outcomes surveys "
         "verdicts"
     ),
-    "_recall": "_battery",
+    "_recall": "_battery _results",
     "_reproduce": "",
+    "_results": "exceptions outcomes verdicts",
     "_search": "_oracle _property _trial exceptions faults outcomes strategies surveys verdicts",
     "_steps": "exceptions faults verdicts",
     "_trial": (
@@ -204,7 +205,7 @@ PACKAGE_IMPORTS = {
     "_trial._ways": "verdicts",
     "_unfired": "_facts faults outcomes",
     "_victims": "_engine._paths exceptions outcomes",
-    "conformance": "_arguments _battery _checks _victims exceptions verdicts",
+    "conformance": "_arguments _battery _checks _results _victims exceptions verdicts",
     "exceptions": "",
     "exploring": (
         "_arguments _property _search _trial _victims exceptions faults outcomes strategies "
@@ -247,7 +248,9 @@ PACKAGE_IMPORTS = {
     "surveys": (
         "_arguments _engine _engine._paths _oracle _trial _victims exceptions outcomes verdicts"
     ),
-    "sweeping": "_arguments _battery _evidence _steps _victims exceptions faults verdicts",
+    "sweeping": (
+        "_arguments _battery _evidence _results _steps _victims exceptions faults verdicts"
+    ),
     "verdicts": "_reproduce",
 }
 """Each module, and those of this package that it imports, function-level imports too."""

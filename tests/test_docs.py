@@ -27,7 +27,6 @@ from pytest_dataloader_faults import (
     verdicts,
 )
 from pytest_dataloader_faults import faults as vocabulary
-from pytest_dataloader_faults._battery import CheckResult
 from pytest_dataloader_faults._checks import CHECKS
 from pytest_dataloader_faults._engine import unavailable
 from pytest_dataloader_faults._fake import _fixtures as _fixtures_of_files
@@ -152,7 +151,7 @@ def _names():
         "attribute of Injection": _public_attributes(injection.Injection),
         "attribute of ArmedFaults": _public_attributes(injection.ArmedFaults),
         "field of an outcome": [field.name for field in fields(package.Outcome)],
-        "field of a result": [field.name for field in fields(CheckResult)],
+        "field of a result": [field.name for field in fields(package.CheckResult)],
         "field of a contract": [field.name for field in fields(package.Contract)],
         "argument of check_dataset": inspect.signature(check_dataset).parameters,
         "argument of run_trial": inspect.signature(package.run_trial).parameters,

@@ -13,12 +13,19 @@ from pathlib import Path
 import pytest
 
 import pytest_dataloader_faults as package
-from pytest_dataloader_faults import Contract, Outcome, Verdict, check_dataset, inject, run_trial
-from pytest_dataloader_faults._battery import CheckResult
+from pytest_dataloader_faults import (
+    CheckResult,
+    Contract,
+    Outcome,
+    Verdict,
+    check_dataset,
+    inject,
+    run_trial,
+)
 
 FIXED = (
-    "inject run_trial check_dataset explore sweep faults strategies Outcome Verdict Contract"
-    " exceptions"
+    "CheckResult inject run_trial check_dataset explore sweep faults strategies Outcome Verdict"
+    " Contract exceptions"
 ).split()
 PUBLIC = (
     "conformance exceptions exploring fake_files faults injection outcomes rehearsals strategies"

@@ -12,8 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from pytest_dataloader_faults import Contract, Verdict, check_dataset, sweep
-from pytest_dataloader_faults._battery import CheckResult
+from pytest_dataloader_faults import CheckResult, Contract, Verdict, check_dataset, sweep
 from pytest_dataloader_faults._checks import CHECKS
 from pytest_dataloader_faults.conformance import select_checks
 from pytest_dataloader_faults.exceptions import (
