@@ -101,7 +101,7 @@ class Battery:
         """Ask one check. *how* is the command that repeats it, if there is a better one."""
         check = CHECKS[name]
         if check.gpu and (lacking := missing_accelerator()):
-            return _not_applicable(name, lacking, expected)
+            return not_applicable(name, lacking, expected)
         if self._broken and name != "workers-agree":
             return not_applicable(name, self._broken, expected)
         self._telling = SHAPES if check.unseeded and not self._contract.deterministic else self._way
