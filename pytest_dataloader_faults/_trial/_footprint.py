@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data._utils import fetch
 
 from pytest_dataloader_faults._epochs import FEWEST_EPOCHS
+from pytest_dataloader_faults._trial import _device
 from pytest_dataloader_faults._trial._probes import descriptors
 
 if TYPE_CHECKING:
@@ -100,7 +101,9 @@ class Footprints:
         tidy()
         workers = getattr(loader._iterator, "_workers", ())
         pids = {"loader": os.getpid()} | {f"worker {i}": each.pid for i, each in enumerate(workers)}
-        return [{"epoch": epoch, "process": name, **self._of(pid)} for name, pid in pids.items()]
+        found = [{"epoch": epoch, "process": name, **self._of(pid)} for name, pid in pids.items()]
+        found[0].update(_device.held())
+        return found
 
     def _of(self, pid: int) -> dict[str, Any]:
         names = _open_in(pid)
