@@ -123,6 +123,7 @@ def _run(command: str, folder: Path, block: Block | None = None) -> Ran:
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)
     }
+    environment |= {"CUDA_VISIBLE_DEVICES": ""}  # Each page shows what most machines print.
     environment |= {"COLUMNS": "88", "PYTEST_DEBUG_TEMPROOT": str(temporary)}
     if tool == "pytest":
         environment |= {"PYTHONSAFEPATH": "1", "PYTEST_ADDOPTS": "-p no:cacheprovider"}

@@ -159,6 +159,7 @@ def arm(
             report = link.report(finish=True)
         finally:
             link.close()
+            watch.forget()
         injection._take(report)
         if report["refused"]:
             raise InvalidArgumentError(report["refused"][0])

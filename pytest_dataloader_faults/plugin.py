@@ -92,10 +92,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _item_for(check: str) -> Any:
-    """A parameter for *check*, marked with what it needs."""
+    """A parameter for *check*, or for a sweep, marked with what it needs."""
     from pytest_dataloader_faults._checks import CHECKS
 
-    marks = [pytest.mark.gpu] if CHECKS[check].gpu else []
+    marks = [pytest.mark.gpu] if check in CHECKS and CHECKS[check].gpu else []
     return pytest.param(check, marks=marks, id=check)
 
 

@@ -178,8 +178,9 @@ PACKAGE_IMPORTS = {
         "_engine _engine._arm _engine._iterator _engine._linux _engine._standby _trial._root "
         "_trial._warden"
     ),
+    "_trial._device": "exceptions",
     "_trial._digest": "_trial._leaves",
-    "_trial._footprint": "_engine._announce _epochs _trial._probes",
+    "_trial._footprint": "_engine._announce _epochs _trial._device _trial._probes",
     "_trial._journal": "_facts exceptions outcomes",
     "_trial._leaves": "",
     "_trial._limits": "",
@@ -192,9 +193,9 @@ PACKAGE_IMPORTS = {
         "outcomes"
     ),
     "_trial._root": (
-        "_engine._announce _trial._footprint _trial._journal _trial._limits _trial._loaders "
-        "_trial._passes _trial._probes _trial._reference _trial._telling _trial._ways exceptions "
-        "faults faults._workers injection"
+        "_engine._announce _trial._device _trial._footprint _trial._journal _trial._limits "
+        "_trial._loaders _trial._passes _trial._probes _trial._reference _trial._telling "
+        "_trial._ways exceptions faults faults._workers injection"
     ),
     "_trial._segments": "_trial._probes",
     "_trial._telling": "_trial._digest _trial._leaves _trial._ways exceptions outcomes._parts",
@@ -271,6 +272,7 @@ THIRD_PARTY = {
     "_property": "hypothesis",
     "_search": "hypothesis",
     "_trial": "torch",
+    "_trial._device": "torch",
     "_trial._digest": "torch",
     "_trial._leaves": "torch",
     "_trial._loaders": "torch",

@@ -211,6 +211,7 @@ def test_no_page_names_an_option_that_is_not_there():
     """Options and ini keys in the text exist."""
     known = {f"dataloader_faults_{name}" for name in _options._OPTIONS}
     known |= {"dataloader_faults_verdict"}  # The property in JUnit reports.
+    known |= {"dataloader_faults_require"}  # And -gpu, which is a flag.
     text = "\n".join(TEXTS.values()).replace("--dataloader-faults-", "dataloader_faults_")
     assert set(re.findall(r"(?<!pytest_)dataloader_faults_\w+", text)) == known
 

@@ -22,6 +22,7 @@ from pytest_dataloader_faults.faults import (
     DescriptorExhaustion,
     HungRead,
     OpenError,
+    PinMemoryThreadDeath,
     ReadError,
     SharedMemoryExhaustion,
     ShortRead,
@@ -77,6 +78,7 @@ def test_every_fault_is_exported():
         (WorkerKilled, {"signal": signal.SIGKILL, **AT, "reading": None, "sending": False}),
         (WorkerExited, {"code": 0, **AT}),
         (WorkerHung, {"hold_gil": False, **AT}),
+        (PinMemoryThreadDeath, {"at": 1, "stage": "take"}),
     ],
 )
 def test_defaults(kind, defaults):
@@ -171,6 +173,7 @@ REFUSED = {
     "workers": (NOT_WORKERS, "a tuple of worker ids, or None for all"),
     "keep": ((1.0, 1.5, -0.1, -1, "1", None, True, float("nan")), "a fraction in [0.0, 1.0) or"),
     "headroom": ((-1, 0.5, "0", None, True), "0 or more descriptors"),
+    "stage": (("put", "", None, 1), "'take' or 'pin'"),
     "where": (("nowhere", "", None), "'worker' or 'loader'"),
     "signal": ((0, int(signal.SIGCHLD), 10**6, "SIGKILL", None, [9]), "such as signal.SIGKILL"),
     "at": (NOT_A_COUNT, "1 or more (1 is the worker's first fetch)"),

@@ -1,15 +1,24 @@
-"""Where the data is."""
+"""Where the data is, and how Hypothesis works at night."""
 
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
+from hypothesis.database import DirectoryBasedExampleDatabase
+
+# On a CI machine Hypothesis draws the same each time and keeps nothing, unless it is told.
+settings.register_profile(
+    "nightly",
+    derandomize=False,
+    database=DirectoryBasedExampleDatabase(".hypothesis/examples"),
+)
 
 
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
-    """Sixteen records."""
-    for number in range(16):
+    """Eight records."""
+    for number in range(8):
         values = torch.full((64,), float(number))
         (tmp_path / f"{number:02}.bin").write_bytes(values.numpy().tobytes())
     return tmp_path

@@ -26,3 +26,16 @@ def test_batches_reach_the_device(data_dir: Path) -> None:
     """For the job "gpu"."""
     loader = DataLoader(Records(data_dir), batch_size=4, num_workers=2, pin_memory=True)
     assert all(batch.to("cuda").is_cuda for batch in loader)
+
+
+@pytest.mark.nightly
+@pytest.mark.dataloader_faults(only="sweep")
+def test_each_operation_in_turn(fault_check, data_dir: Path) -> None:
+    """For the job "nightly": the N-th open fails, and the N-th read, for each N there is."""
+    fault_check.sweep(lambda: Records(data_dir), loader={"num_workers": 1, "batch_size": 4})
+
+
+@pytest.mark.nightly
+def test_no_schedule_of_faults_convicts_it(dataloader_faults, data_dir: Path) -> None:
+    """For the job "nightly": Hypothesis draws faults, several at once. Try more in your nights."""
+    dataloader_faults.explore(lambda: Records(data_dir), max_examples=20)

@@ -11,6 +11,9 @@ from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Outcome, Reference
 from pytest_dataloader_faults.verdicts import Verdict
 
+MOST_EPOCHS = 40
+"""Of a trial that looks at what grows; a trial stops as soon as it has seen enough."""
+
 Globs: TypeAlias = Callable[[tuple[str, ...], set[str]], tuple[str, ...]]
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from pytest_dataloader_faults._checks._base import Check, Plan, Recon, Unsuitable, no_fault
+from pytest_dataloader_faults._checks._base import (
+    MOST_EPOCHS,
+    Check,
+    Plan,
+    Recon,
+    Unsuitable,
+    no_fault,
+)
 from pytest_dataloader_faults._epochs import FEWEST_EPOCHS
 from pytest_dataloader_faults.outcomes import Outcome, Reference
 from pytest_dataloader_faults.verdicts import Verdict
 
-_MOST_EPOCHS = 40
 _EPOCHS_OF_NEW_WORKERS = 3
 
 
@@ -52,7 +58,7 @@ GROWTH = (
         "descriptors, threads and memory do not grow with each epoch",
         no_fault,
         {"persistent_workers": True},
-        trial={"epochs": _MOST_EPOCHS, "footprints": True, "same_order": True},
+        trial={"epochs": MOST_EPOCHS, "footprints": True, "same_order": True},
         moot=_too_slow,
     ),
     Check(

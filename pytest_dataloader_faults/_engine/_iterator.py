@@ -101,6 +101,13 @@ class Watch:
         while self.failed:
             self.failed.pop()._shutdown_workers()
 
+    def forget(self) -> None:
+        """Let go of an iterator that was left before its end, so that its workers end now.
+
+        It holds this object, and the garbage collector would find both in a cycle: see above.
+        """
+        self._latest = None
+
     def disarm(self) -> None:
         """The scope is at its end."""
         if self._armed is not None:

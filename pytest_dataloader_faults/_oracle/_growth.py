@@ -19,8 +19,19 @@ from pytest_dataloader_faults.verdicts import Verdict
 
 _PARTS = 4
 _KIB = 1024
-_LEAST = {"descriptors": 0.5, "threads": 0.5, "memory": 64 * _KIB}
+_LEAST = {
+    "descriptors": 0.5,
+    "threads": 0.5,
+    "pinned": _KIB,
+    "device": _KIB,
+    "memory": 64 * _KIB,
+}
 """More per epoch than what healthy processes show."""
+_KINDS = {
+    "memory": "memory",
+    "pinned": "pinned memory",
+    "device": "memory of the accelerator",
+}
 
 
 def grown(outcome: Outcome) -> tuple[Verdict, str] | None:
@@ -36,8 +47,9 @@ def grown(outcome: Outcome) -> tuple[Verdict, str] | None:
 
 def _sentence(what: str, rate: float, last: Footprint) -> str:
     process = "the loader's process" if last.process == "loader" else last.process
-    if what == "memory":
-        return f"each epoch takes {rate / _KIB:.0f} KiB more memory in {process}, and keeps it"
+    if what in _KINDS:
+        more = f"{rate / _KIB:.0f} KiB more {_KINDS[what]}"
+        return f"each epoch takes {more} in {process}, and keeps it"
     example = f" ({last.opened})" if what == "descriptors" else ""
     return f"each epoch leaves {rate:.0f} more {what} in {process}{example}"
 

@@ -16,6 +16,7 @@ import multiprocessing.queues
 import multiprocessing.synchronize  # noqa: F401  # These three for preload().
 import os
 import sys
+import threading
 import traceback
 import warnings
 from functools import partial
@@ -64,6 +65,7 @@ def main(
         prctl(Prctl.SET_CHILD_SUBREAPER, 1)  # Orphans of the workers are seen as leftovers.
         _forget_helpers()
         logging.getLogger().handlers.clear()  # They are pytest's, and write to its terminal.
+        threading.excepthook = threading.__excepthook__  # pytest's prints nothing.
         warnings.resetwarnings()  # pytest's "error" would make a warning of torch's an error.
         # Where workers put their sockets; one that is killed cannot remove its own.
         current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults._engine._announce import Nobody, announce_fetches
 from pytest_dataloader_faults._epochs import FEWEST_EPOCHS
+from pytest_dataloader_faults._trial import _device
 from pytest_dataloader_faults._trial._probes import descriptors
 
 if TYPE_CHECKING:
@@ -93,7 +94,9 @@ class Footprints:
         tidy()
         workers = getattr(loader._iterator, "_workers", ())
         pids = {"loader": os.getpid()} | {f"worker {i}": each.pid for i, each in enumerate(workers)}
-        return [{"epoch": epoch, "process": name, **self._of(pid)} for name, pid in pids.items()]
+        found = [{"epoch": epoch, "process": name, **self._of(pid)} for name, pid in pids.items()]
+        found[0].update(_device.held())
+        return found
 
     def _of(self, pid: int) -> dict[str, Any]:
         names = _open_in(pid)

@@ -121,29 +121,6 @@ def sampled(loader: DataLoader[Any]) -> list[list[Any]]:
         return [list(index) if batched else [index] for index in loader._index_sampler]
 
 
-def pins(loader: DataLoader[Any]) -> bool:
-    """Whether *loader* has a thread that pins its batches."""
-    return bool(loader.num_workers and loader.pin_memory and has_accelerator())
-
-
-def has_accelerator() -> bool:
-    """Whether torch finds one. ``torch.accelerator`` is new in torch 2.6."""
-    return bool(getattr(torch, "accelerator", torch.cuda).is_available())
-
-
-def use_accelerator() -> None:
-    """Put something on it, as a training job does with its model before its first epoch."""
-    current = torch.accelerator.current_accelerator() if hasattr(torch, "accelerator") else "cuda"
-    try:
-        torch.empty(1, device=current)
-    except RuntimeError as error:
-        message = (
-            f"a trial cannot use the accelerator: {error}. Where a test before this one has used it"
-            " in pytest's own process, run those marked gpu in a session of their own"
-        )
-        raise UnusableDatasetError(message) from error
-
-
 def preload_forkserver(loader: DataLoader[Any]) -> None:
     """Have the server that forks the workers import once what each of them would."""
     context = loader.multiprocessing_context

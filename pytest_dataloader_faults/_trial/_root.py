@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pytest_dataloader_faults._engine._announce import SeedSamples
-from pytest_dataloader_faults._trial import _probes
+from pytest_dataloader_faults._trial import _device, _probes
 from pytest_dataloader_faults._trial._footprint import CollectEachEpoch, Footprints
 from pytest_dataloader_faults._trial._journal import Journal
 from pytest_dataloader_faults._trial._limits import limit_descriptors
@@ -24,11 +24,9 @@ from pytest_dataloader_faults._trial._loaders import (
     blamed,
     build,
     kind_of,
-    pins,
     preload_forkserver,
     sampled,
     seed_everything,
-    use_accelerator,
 )
 from pytest_dataloader_faults._trial._passes import (
     are_alive,
@@ -92,6 +90,7 @@ class Job:
     descriptors: int | None = None
     """How many may be opened besides those that are open."""
     accelerator: bool = False
+    """Whether this process uses it first, and copies each batch to it."""
     needs_workers: bool = False
     reference: bool = False
     asked: Sequence[tuple[Any, ...]] | None = None
@@ -138,7 +137,7 @@ class _Trial:
         self._refuse_what_cannot_be()
         self.journal.write(kind=kind_of(self.loader))
         if self.job.accelerator:
-            use_accelerator()
+            _device.use()
         if self.job.touch:
             self._touch()
         self._probe("before")
@@ -177,7 +176,7 @@ class _Trial:
 
     def _refuse_what_cannot_be(self) -> None:
         for fault in self.job.faults:
-            if isinstance(fault, PinMemoryThreadDeath) and not pins(self.loader):
+            if isinstance(fault, PinMemoryThreadDeath) and not _device.pins(self.loader):
                 message = (
                     f"{fault!r} needs a thread that pins batches, and this loader has none: it"
                     f" takes an accelerator, pin_memory=True (here {self.loader.pin_memory}) and"
@@ -262,6 +261,8 @@ class _Trial:
         is_map = kind_of(self.loader) == "map"
         place_of = places(iterator)
         for number, batch in enumerate(iterator):
+            if self.job.accelerator:
+                batch = _device.copied(batch)  # noqa: PLW2901  # as a training loop does
             indices = plain_indices(drawn[place_of(number)]) if is_map else None
             came = delivery(batch, indices, self.loader, self.teller)
             self.journal.write(epoch=epoch, batch=asdict(came))

@@ -153,6 +153,8 @@ class Footprint:
         memory: Bytes that are no file's.
         descriptors, threads: How many.
         opened: What it has open more often than after the first epoch; "" if nothing.
+        pinned: Bytes of pinned memory in use, in the loader's process, as torch tells.
+        device: Likewise, on the accelerator.
 
     """
 
@@ -162,6 +164,8 @@ class Footprint:
     descriptors: int
     threads: int
     opened: str = ""
+    pinned: int = 0
+    device: int = 0
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,23 @@ def descriptor_exhaustions(
 
 
 @st.composite
+def pin_memory_thread_deaths(
+    draw: st.DrawFn,
+    *,
+    files: Files = None,
+    stages: Iterable[str] = ("take", "pin"),
+    max_at: int | None = None,
+) -> faults.PinMemoryThreadDeath:
+    """``PinMemoryThreadDeath``: the thread fails as it takes a batch, or as it pins it.
+
+    Give the loader ``pin_memory=True``, and run it where there is an accelerator.
+    """
+    chosen = require_some(["take", "pin"], stages=stages)
+    at = draw(_fetches(files, max_at))
+    return faults.PinMemoryThreadDeath(at=at, **draw(variants(stage=tuple(chosen))))
+
+
+@st.composite
 def shared_memory_exhaustions(
     draw: st.DrawFn, *, max_nth: int = 4
 ) -> faults.SharedMemoryExhaustion:

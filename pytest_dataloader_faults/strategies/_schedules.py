@@ -30,7 +30,8 @@ DEFAULT_KINDS: tuple[type[Fault], ...] = (
 """Those that a healthy dataset survives, or fails of cleanly, under any loader.
 
 Not ``CorruptedFile``, which only a checksum can tell, not what hangs, which needs a loader with a
-``timeout``, and not ``SharedMemoryExhaustion``, which torch may answer by waiting for ever.
+``timeout``, not ``SharedMemoryExhaustion``, which torch may answer by waiting for ever, and not
+``PinMemoryThreadDeath``, which needs an accelerator.
 """
 
 _MAKERS: dict[type[Fault], Callable[[Files, int], st.SearchStrategy[Fault]]] = {
@@ -47,6 +48,7 @@ _MAKERS: dict[type[Fault], Callable[[Files, int], st.SearchStrategy[Fault]]] = {
     vocabulary.WorkerKilled: lambda f, n: _of_workers.killed_workers(files=f, max_workers=n),
     vocabulary.WorkerExited: lambda f, n: _of_workers.exited_workers(files=f, max_workers=n),
     vocabulary.WorkerHung: lambda f, n: _of_workers.hung_workers(files=f, max_workers=n),
+    vocabulary.PinMemoryThreadDeath: lambda f, _: _of_workers.pin_memory_thread_deaths(files=f),
 }
 _OF_OPENED = {vocabulary.OpenError, vocabulary.DescriptorExhaustion}
 

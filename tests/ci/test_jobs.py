@@ -16,14 +16,19 @@ from pytest_dataloader_faults._accelerator import missing_accelerator
 
 ROOT = Path(__file__).resolve().parents[2] / "examples/ci"
 GITHUB, GITLAB = ROOT / ".github/workflows/data.yml", ROOT / ".gitlab-ci.yml"
-ONE_OF_TWO = {"GROUP": "1", "CI_NODE_INDEX": "1", "CI_NODE_TOTAL": "2"}
+OF_A_RUNNER = {"CI": "true", "GROUP": "1", "CI_NODE_INDEX": "1", "CI_NODE_TOTAL": "2"}
 SHOWN = {
-    "fast": (0, "1 passed, 6 deselected"),
+    "fast": (0, "1 passed, 8 deselected"),
     "faults": (0, "passed"),
     "gpu": (1, "--dataloader-faults-require-gpu: torch * finds no accelerator here"),
-    "nightly": (0, "passed"),
+    "nightly": (0, "2 passed, 7 deselected"),
 }
 """The exit status, and what is printed."""
+READS = "        data = bytearray(path.read_bytes())\n"
+SWALLOWS = f"""        try:
+    {READS}        except OSError:
+            data = bytearray(SIZE)
+"""
 
 
 def _of_github(job):
@@ -36,6 +41,15 @@ def _of_gitlab(job):
     return jobs["default"]["before_script"] + jobs[job]["script"]
 
 
+def _jobs():
+    """The commands of each job; once, where both runners have the same."""
+    for job in SHOWN:
+        marks = [pytest.mark.slow] if job in {"faults", "nightly"} else []
+        yield pytest.param(job, _of_github(job), marks=marks, id=job)
+        if _of_gitlab(job) != _of_github(job):
+            yield pytest.param(job, _of_gitlab(job), marks=pytest.mark.slow, id=f"{job}-gitlab")
+
+
 @pytest.fixture(name="project")
 def _project(tmp_path):
     """A copy, which the commands may write to."""
@@ -43,24 +57,55 @@ def _project(tmp_path):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("commands", [_of_github, _of_gitlab], ids=["github", "gitlab"])
-@pytest.mark.parametrize("job", SHOWN)
+@pytest.mark.parametrize(("job", "commands"), list(_jobs()))
 def test_commands_of_a_job(job, commands, project):
     """Each is run as it stands, in a copy of the project."""
     status, shown = SHOWN[job]
     if job == "gpu" and missing_accelerator() is None:
         status, shown = 0, "2 passed"
-    *before, last = [_run(command, project) for command in commands(job)]
+    *before, last = [_run(command, project) for command in commands]
     assert [each.returncode for each in before] == [0] * len(before), before
     assert last.returncode == status, last.stdout
     assert fnmatch.fnmatch(last.stdout, f"*{shown}*"), last.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_night_keeps_what_it_found(project):
+    """In the folder that is cached: Hypothesis tries that first in the next night."""
+    data = project / "my_data.py"
+    sound = data.read_text(encoding="utf-8")
+    data.write_text(sound.replace(READS, SWALLOWS), encoding="utf-8")
+    assert sound != data.read_text(encoding="utf-8")
+    *_, command = _of_github("nightly")
+    found = _run(f"{command} -k test_no_schedule", project)
+
+    assert found.returncode == 1, found.stdout
+    assert list((project / ".hypothesis/examples").rglob("*"))
+
+
+def _collected(project, options=""):
+    """The node ids."""
+    done = _run(f"python -m pytest -m dataloader_faults -q --collect-only {options}", project)
+    return {line for line in done.stdout.splitlines() if "::" in line}
+
+
+@pytest.mark.slow
+def test_shards_have_every_item_once(project):
+    """pytest-split gives each to one of the jobs, xdist then to one of its processes."""
+    first, second = (_collected(project, f"--splits 2 --group {group}") for group in (1, 2))
+
+    assert first
+    assert second
+    assert not first & second
+    assert first | second == _collected(project)
 
 
 def _run(command, folder):
     """With the python of this very run first on the path, and nothing to be installed anew."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     inherited = {name: each for name, each in os.environ.items() if not name.startswith("PYTEST_")}
-    env = {**inherited, **ONE_OF_TWO, "PATH": path, "PIP_NO_INDEX": "1"}
+    env = {**inherited, **OF_A_RUNNER, "PATH": path, "PIP_NO_INDEX": "1"}
     return subprocess.run(
         [shutil.which("bash"), "-ec", command],
         cwd=folder,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_dataloader_faults import check_dataset
+from pytest_dataloader_faults._accelerator import missing_accelerator
 from pytest_dataloader_faults._checks import CHECKS
 from support.corpus import CASES
 from support.datasets import Records, RecordStream, write_records
@@ -59,7 +60,12 @@ def test_healthy_dataset_is_acquitted_on_every_check(healthy, records):
     results = check_dataset(lambda: healthy(records), on_fail=None)
 
     assert [each.check for each in results] == list(CHECKS)
-    assert [each.explanation for each in results if not each.passed] == []
+    assert [each.explanation for each in _asked(results) if not each.passed] == []
+
+
+def _asked(results):
+    """Without what needs an accelerator, where there is none."""
+    return [each for each in results if not (CHECKS[each.check].gpu and missing_accelerator())]
 
 
 @pytest.mark.slow
@@ -69,7 +75,7 @@ def test_twin_is_acquitted_on_every_check(case, records):
     """And all others, but those that cannot be asked of it."""
     results = check_dataset(lambda: case.twin(records), on_fail=None, **case.options)
 
-    moot = {each.check: each.explanation for each in results if not each.applies}
+    moot = {each.check: each.explanation for each in _asked(results) if not each.applies}
     assert case.moot.keys() == moot.keys(), moot
     assert all(case.moot[name] in moot[name] for name in moot), moot
     assert [each.explanation for each in results if each.failed] == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import functools
 
 import pytest
 import torch
@@ -10,85 +10,34 @@ from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults._accelerator import missing_accelerator
-from support.accelerators import ACCELERATORS, pretend
+from pytest_dataloader_faults._trial import _device
+from support.accelerators import REAL
+from support.batches import (
+    Batch,
+    CannotBePinned,
+    ForgetsItself,
+    KeepsOnDevice,
+    KeepsPinned,
+    Pair,
+    Shuffled,
+    Unpinned,
+    as_pair,
+)
 from support.datasets import Records
 
-
-class Batch:
-    """A batch of a class of its own, which torch pins by asking it to."""
-
-    def __init__(self, samples: list[Any]) -> None:
-        self.images = torch.stack([image for image, _ in samples])
-        self.labels = torch.tensor([label for _, label in samples])
-
-    def pin_memory(self) -> Any:
-        """Itself, pinned."""
-        self.images = self.images.pin_memory()
-        return self
-
-
-class Unpinned(Batch):
-    """One that torch does not know how to pin, and passes on as it is."""
-
-    pin_memory = None
-
-
-class ForgetsItself(Batch):
-    """Pins in place, and forgets to return itself."""
-
-    def pin_memory(self) -> Any:
-        """None."""
-        self.images = self.images.pin_memory()
-
-
-class CannotBePinned(Batch):
-    """Fails while it is pinned."""
-
-    def pin_memory(self) -> Any:
-        """Nothing."""
-        raise RuntimeError("no page can be locked")
-
-
-class Pair(NamedTuple):
-    """A batch that torch takes apart and puts together again."""
-
-    images: Any
-    labels: Any
-
-
-class Shuffled(Batch):
-    """Comes out of the thread in another order."""
-
-    def pin_memory(self) -> Any:
-        """Itself, but not as it was."""
-        self.images = self.images.flip(0)
-        return self
-
-
-def _as_pair(samples: list[Any]) -> Pair:
-    return Pair(*torch.utils.data.default_collate(samples))
-
-
-@pytest.fixture(name="accelerator", params=ACCELERATORS)
-def _accelerator(request, monkeypatch):
-    """One is there, or is taken for there."""
-    if request.param is pretend:
-        pretend(monkeypatch.setattr)
-    missing_accelerator.cache_clear()
-    yield
-    missing_accelerator.cache_clear()
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 def _check(records, collate):
     def make():
-        return DataLoader(Records(records), batch_size=4, num_workers=2, collate_fn=collate)
+        return DataLoader(Records(records), batch_size=4, num_workers=1, collate_fn=collate)
 
     return check_dataset(make, only="pinned", on_fail=None)[0]
 
 
-@pytest.mark.parametrize("collate", [None, Batch, _as_pair])
+@pytest.mark.parametrize("collate", [None, Batch, slow(Unpinned), slow(as_pair)])
 def test_sound_batches_pass(accelerator, records, collate):
-    """Tensors, a class with a pin_memory() that returns itself, named tuples."""
+    """Tensors, a class with a pin_memory() that returns itself and one with none, named tuples."""
     result = _check(records, collate)
     assert (result.verdict, result.passed) == ("survived", True), result.explanation
 
@@ -107,6 +56,40 @@ def test_batches_that_pinning_spoils_are_convicted(accelerator, records, collate
     assert (result.verdict, result.failed) == (verdict, True), result.explanation
     assert says in result.explanation.splitlines()[0]
     assert "needs a pin_memory() that returns the batch" in result.explanation
+
+
+def test_pinned_memory_that_is_kept_is_leaked(accelerator, records):
+    """It is counted by torch, and on a machine without an accelerator by the stand-in."""
+    result = _check(records, KeepsPinned)
+    assert (result.verdict, result.failed) == ("leaked", True), result.explanation
+    said = "KiB more pinned memory in the loader's process, and keeps it"
+    assert said in result.explanation.splitlines()[0]
+
+
+@pytest.mark.parametrize("accelerator", [pytest.param("real", marks=REAL)], indirect=True)
+def test_memory_of_the_device_that_is_kept_is_leaked(accelerator, records):
+    """A kind of memory that only a device has."""
+    result = _check(records, KeepsOnDevice)
+    assert (result.verdict, result.failed) == ("leaked", True), result.explanation
+    assert "KiB more memory of the accelerator" in result.explanation.splitlines()[0]
+
+
+def test_tensors_are_copied_wherever_a_batch_has_them():
+    """To the device "meta" here, which every machine has; what is not torch's stays as it is."""
+    tensor, other = torch.ones(2), object()
+    batch = {"a": [tensor, (tensor, "text")], "b": Pair(tensor, other)}
+
+    copied = _device.copied(batch, torch.device("meta"))
+
+    assert type(copied["b"]) is Pair
+    assert [copied["a"][1][1], copied["b"].labels] == ["text", other]
+    tensors = [copied["a"][0], copied["a"][1][0], copied["b"].images]
+    assert {each.device.type for each in tensors} == {"meta"}
+
+
+def test_nothing_is_held_before_an_accelerator_is_used():
+    """Asking does not start one: nobody could fork workers that use it any more."""
+    assert _device.held() == {"pinned": 0, "device": 0}
 
 
 def test_without_an_accelerator_it_does_not_apply(records, monkeypatch):

@@ -46,8 +46,28 @@ def test_a_job_for_accelerators_fails_without_one(suite):
     result.stdout.fnmatch_lines(["*--dataloader-faults-require-gpu: torch * finds no accelerator*"])
 
 
-@pytest.mark.parametrize("option", [[], ["--dataloader-faults-require-gpu"]], ids=["", "required"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        pytest.param([], marks=pytest.mark.slow, id="optional"),
+        pytest.param(["--dataloader-faults-require-gpu"], id="required"),
+    ],
+)
 def test_with_an_accelerator_they_run(suite, option):
     """Whether or not one is required."""
     suite.pytester.makeconftest(AN_ACCELERATOR)
     suite.run(SUITE, *option).assert_outcomes(passed=3)
+
+
+BATTERY = """
+def test_battery(fault_check):
+    fault_check(None)
+"""
+
+
+def test_the_marker_selects_the_checks_that_need_one(suite):
+    """Without a mark by hand; and all are skipped for one reason, in one line."""
+    suite.pytester.makeconftest(NO_ACCELERATOR)
+    result = suite.run(SUITE + BATTERY, "-m", "gpu and dataloader_faults", "-rs")
+    result.assert_outcomes(skipped=2, deselected=28)
+    result.stdout.fnmatch_lines(["SKIPPED ?2? * torch * finds no accelerator here"])

@@ -33,6 +33,7 @@ def test_options_have_a_group_of_their_own(suite):
         option = f"--dataloader-faults-{name}={name.upper()} "
         assert option in group
         assert f"(default: {default})" in group.partition(option)[2]
+    assert "--dataloader-faults-require-gpu fail, not skip, the tests marked gpu" in group
 
 
 @pytest.mark.parametrize("name", ["engine", "deadline", "seed"])
@@ -58,6 +59,12 @@ def test_marker_is_generated_from_the_signature(suite):
     names = ", ".join(f"{name}=..." for name in inspect.signature(_options.marker).parameters)
     assert names == "only=..., exclude=..., expected_failures=..., deadline=..., engine=..."
     suite.again("--markers").stdout.fnmatch_lines([f"@pytest.mark.dataloader_faults({names}): *"])
+
+
+def test_marker_for_accelerators_says_what_it_does(suite):
+    """``pytest --markers`` tells when such a test is skipped, and how to have it fail."""
+    told = "@pytest.mark.gpu: the test needs an accelerator*--dataloader-faults-require-gpu"
+    suite.again("--markers").stdout.fnmatch_lines([told])
 
 
 def test_marker_is_registered(suite):

@@ -32,6 +32,7 @@ SIMPLEST = {
     "killed_workers": faults.WorkerKilled(),
     "exited_workers": faults.WorkerExited(1),
     "hung_workers": faults.WorkerHung(),
+    "pin_memory_thread_deaths": faults.PinMemoryThreadDeath(),
     "descriptor_exhaustions": faults.DescriptorExhaustion(),
     "shared_memory_exhaustions": faults.SharedMemoryExhaustion(),
 }

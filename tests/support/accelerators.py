@@ -1,17 +1,24 @@
 """Accelerators for tests: a real one, or torch's pin loop run for real on ordinary memory.
 
 The stand-in replaces what torch asks about the device, and ``Tensor.pin_memory``, which copies here
-as it does there. The thread, its queues and its ways to fail are torch's own. It says nothing
-about a device: what does is marked gpu.
+as it does there, and counts. The thread, its queues and its ways to fail are torch's own. It says
+nothing about a device: what does is marked gpu.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import functools
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
+
+from pytest_dataloader_faults._accelerator import missing_accelerator
+
+_copies: list[weakref.ref[Any]] = []
 
 
 def pretend(put: Callable[[Any, str, Any], None] = setattr) -> None:
@@ -24,17 +31,32 @@ def pretend(put: Callable[[Any, str, Any], None] = setattr) -> None:
     ):
         put(torch.accelerator, name, lambda *_, answer=answer, **__: answer)
     put(torch.Tensor, "pin_memory", _copied)
+    put(torch.cpu, "host_memory_stats", _counted)
+
+
+@contextlib.contextmanager
+def stand_in(patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have pytest's own process pretend, and all that it forks."""
+    pretend(functools.partial(patch.setattr, raising=False))
+    missing_accelerator.cache_clear()
+    try:
+        yield
+    finally:
+        missing_accelerator.cache_clear()
 
 
 def _copied(tensor: Any, _device: Any = None) -> Any:
-    return tensor.clone()
+    copy = tensor.clone()
+    _copies.append(weakref.ref(copy))
+    return copy
 
 
-def nothing() -> None:
-    """The accelerator is there."""
+def _counted() -> dict[str, int]:
+    """What ``torch.cuda`` tells by this name, of the copies that are still about."""
+    _copies[:] = [each for each in _copies if each() is not None]
+    alive = (each() for each in _copies)
+    return {"active_bytes.current": sum(one.nbytes for one in alive if one is not None)}
 
 
-ACCELERATORS = [
-    pytest.param(pretend, id="stand-in"),
-    pytest.param(nothing, id="real", marks=[pytest.mark.gpu, pytest.mark.dataloader_faults]),
-]
+REAL = (pytest.mark.gpu, pytest.mark.dataloader_faults)
+"""What marks a test that needs a real one."""

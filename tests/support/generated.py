@@ -65,6 +65,7 @@ ARGUMENTS: dict[type[faults.Fault], dict[str, st.SearchStrategy[Any]]] = {
     },
     faults.WorkerExited: {"code": st.integers(0, 255), **AT},
     faults.WorkerHung: {"hold_gil": st.booleans(), **AT},
+    faults.PinMemoryThreadDeath: {"at": COUNTS, "stage": st.sampled_from(["take", "pin"])},
 }
 
 

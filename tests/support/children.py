@@ -1,0 +1,36 @@
+"""Test bodies in a process of their own, which may use what pytest's own must not."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable
+
+from pytest_dataloader_faults._engine import fork
+
+_MOST = 60_000
+"""Bytes that a pipe takes before anybody reads."""
+
+
+def in_a_process(body: Callable[[], object]) -> str:
+    """The traceback of *body* in a fork of this process; "" if it came to its end."""
+    source, sink = os.pipe()
+    child = fork()
+    if not child:
+        _run(body, sink)
+    os.close(sink)
+    _, status = os.waitpid(child, 0)
+    with open(source, "rb") as pipe:
+        os.set_blocking(source, False)  # Who outlives the child may hold the other end.
+        told = pipe.read() or b""
+    return told.decode() if status == 0 else f"it ended with status {status}"
+
+
+def _run(body: Callable[[], object], sink: int) -> None:
+    """Do *body* and end this process."""
+    try:
+        body()
+    except BaseException:  # noqa: BLE001  # pytest must not see it twice.
+        os.write(sink, traceback.format_exc().encode()[-_MOST:])
+    finally:
+        os._exit(0)
