@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+from pytest_dataloader_faults._fake._unseen import explain
+
 if TYPE_CHECKING:
     from pyfakefs.fake_filesystem import FakeFilesystem
 
@@ -39,6 +41,8 @@ class FakeDatasetFs:
             self._scope = scope.pop_all()
         return files
 
-    def __exit__(self, *_exception: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         """The real files are back."""
+        if error is not None:
+            explain(error)
         self._scope.close()

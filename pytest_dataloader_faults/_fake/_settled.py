@@ -22,7 +22,7 @@ def settle(current: Any) -> None:
     if os.getpid() in _settled:
         return
     _settled[:] = [os.getpid()]
-    explain_unseen(current.fs)
+    explain_unseen()
     skip_none(current, contextlib.ExitStack())
     keep_numbers_apart(current.fs)
 

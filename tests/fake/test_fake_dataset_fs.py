@@ -20,7 +20,7 @@ from support.fake_datasets import COUNT, SIZE, FakeRecords, by_number, write_fak
 
 START_METHODS = [
     "fork",
-    "spawn",
+    pytest.param("spawn", marks=pytest.mark.slow),
     pytest.param("forkserver", marks=pytest.mark.slow),
 ]
 
@@ -68,7 +68,7 @@ def _look(path: str) -> bytes:
     return ";".join(facts).encode().ljust(SIZE)
 
 
-@pytest.mark.parametrize("method", START_METHODS)
+@pytest.mark.parametrize("method", ["spawn", *START_METHODS[::2]])
 def test_the_copy_is_a_full_one(fake_dataset_fs, method):
     """Modes, links of both kinds and the current folder arrive with it."""
     write_fake_records(fake_dataset_fs)
