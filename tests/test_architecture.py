@@ -139,7 +139,7 @@ PACKAGE_IMPORTS = {
     "_fake._loaders": "_engine._iterator _fake._parcel _fake._settled _fake._spared _fake._state",
     "_fake._parcel": "_fake._settled _fake._spared _fake._state",
     "_fake._refused": "exceptions faults",
-    "_fake._settled": "_fake._state _fake._unseen",
+    "_fake._settled": "_fake._state _fake._system _fake._unseen",
     "_fake._spared": "_fake._state exceptions",
     "_fake._state": "",
     "_fake._system": "",

@@ -242,9 +242,10 @@ def _replace_in_os(fake_os: Any, files: FakeFiles, undo: contextlib.ExitStack) -
             if is_of_os and (called := value.__func__.__name__) in new:
                 undo.callback(setattr, module, name, value)
                 setattr(module, name, new[called])
-    for name, call in new.items():
-        undo.callback(delattr, fake_os, name)
-        setattr(fake_os, name, call)
+    own = vars(fake_os)
+    undo.callback(own.update, own.copy())
+    undo.callback(own.clear)
+    own.update(new)
 
 
 def _replace_sizes(fake: Any, path: Any, files: FakeFiles, undo: contextlib.ExitStack) -> None:

@@ -23,9 +23,10 @@ from support.fake_datasets import COUNT, FakeRecords, write_fake_records
 from support.fault_rows import FAULTS, PINNED
 
 METHODS = {"fork": 2, "spawn": 1, "forkserver": 1}
-"""Start methods, and how many workers; those that import torch anew take seconds each."""
-IN_EVERY_RUN = {"TruncatedFile-forkserver-persistent"}
-"""Of the slow cells."""
+"""Start methods, and how many workers; those that import torch anew take seconds each.
+
+In every run there is test_fake_dataset_fs, which starts one, under a fault.
+"""
 REFUSED = {SharedMemoryExhaustion: "torch reserves shared memory in C"}
 """What happens to no fake file, and what is said of it."""
 
@@ -34,7 +35,7 @@ def _cells():
     for row, method, persistent in itertools.product((*FAULTS, *PINNED), METHODS, (False, True)):
         if type(row.fault) not in REFUSED:
             name = f"{type(row.fault).__name__}-{method}-{'persistent' * persistent}"
-            slow = (method != "fork" or persistent) and name not in IN_EVERY_RUN
+            slow = method != "fork" or persistent
             marks = [pytest.mark.slow] * slow
             yield pytest.param(row, method, persistent, marks=marks, id=name)
 

@@ -128,6 +128,7 @@ def test_workers_that_begin_anew(run, method):
     _check(run([method]), 5)
 
 
+@pytest.mark.slow
 def test_the_crashes(run_pytest):
     """The session of pytest does not come to its end without the plugin, and does with it."""
     _check(run_pytest(MINIMAL, *PLUGINS), 3)

@@ -73,10 +73,10 @@ def test_a_search_finds_what_is_wrong(files):
     """And shrinks it to one fault of one file."""
     found = explore(
         lambda: FakeRecords(read=padded),
-        kinds=[OpenError, TruncatedFile],
+        kinds=[TruncatedFile],
         loader={"num_workers": 1},
         max_epochs=1,
-        max_examples=30,
+        max_examples=10,
         seed=1,
         database=None,
         on_fail=None,
@@ -87,21 +87,22 @@ def test_a_search_finds_what_is_wrong(files):
     assert fault.path == "*/00.rec"
 
 
+@pytest.mark.slow
 def test_a_search_acquits_a_sound_dataset(files):
     """By the default faults and loaders."""
-    found = explore(FakeRecords, max_examples=8, seed=1, database=None)
+    found = explore(FakeRecords, max_examples=20, seed=1, database=None)
     assert found.failure is None
     assert sum(found.fired.values()) > 0
 
 
 def test_schedules_are_drawn_for_rehearsals(files):
-    """Hundreds of examples, of the faults that need no worker."""
+    """Of the faults that need no worker."""
     kinds = [OpenError, ReadError, ShortRead, TruncatedFile, ClosedDescriptor]
     schedules = strategies.fault_schedules(files=survey(FakeRecords), kinds=kinds)
     clean = [data.tolist() for data, _ in map(FakeRecords().__getitem__, range(COUNT))]
     fired = []
 
-    @settings(database=None, deadline=None, derandomize=True, max_examples=200)
+    @settings(database=None, deadline=None, derandomize=True, max_examples=60)
     @given(schedules)
     def no_sample_is_wrong(schedule):
         done = rehearsals.run(lambda: FakeRecords(read=by_number), *schedule)
@@ -120,13 +121,6 @@ def test_examples_are_kept_on_the_disk(tmp_path, files):
     database.save(b"key", b"value")
     files.pause()
     assert list((tmp_path / "examples").rglob("*"))
-
-
-def test_the_battery_passes_a_sound_dataset(files):
-    """A check of each family."""
-    only = {"workers-agree", "persistent-workers", "open-error", "read-error-later"}
-    results = check_dataset(FakeRecords, only=[*only])
-    assert {each.check for each in results if each.passed} == only
 
 
 @pytest.mark.slow
@@ -163,7 +157,7 @@ SUITE = """
 import pytest
 from support.fake_datasets import FakeRecords, write_fake_records
 
-@pytest.mark.dataloader_faults(only=["workers-agree", "read-error-first", "truncated-half"])
+@pytest.mark.dataloader_faults(only=["workers-agree", "read-error-first"])
 def test_it(fault_check, fake_dataset_fs):
     write_fake_records(fake_dataset_fs)
     fault_check(FakeRecords)
@@ -175,4 +169,4 @@ def test_as_items_of_pytest(pytester, monkeypatch):
     monkeypatch.setattr(sys, "path", [str(TESTS), *sys.path])
     pytester.makepyfile(SUITE)
     result = pytester.runpytest("-p", "dataloader_faults")
-    result.assert_outcomes(passed=3)
+    result.assert_outcomes(passed=2)

@@ -124,6 +124,7 @@ def test_an_empty_database_is_explained(tmp_path, fake_dataset_fs):
     assert f"'{path}' {NOTE}" in note_on(caught.value)
 
 
+@pytest.mark.slow
 def test_a_spawned_worker_tells_it_too(fake_dataset_fs):
     """It has arrived there with the files."""
     write_fake_records(fake_dataset_fs)
