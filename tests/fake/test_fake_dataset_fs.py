@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import re
 import stat
 from pathlib import Path
 
 import pytest
 from torch.utils.data import ConcatDataset, DataLoader
 
+import pytest_dataloader_faults as package
 from pytest_dataloader_faults import inject, run_trial
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
@@ -158,6 +160,16 @@ def test_nothing_of_it_stays(tmp_path):
     assert DataLoader._get_iterator.__module__ == "torch.utils.data.dataloader"
     (tmp_path / "real").write_text("real")
     assert spawn.Queue().empty()
+
+
+def test_no_module_of_ours_takes_its_files_from_pathlib():
+    """Pathlib, which is everybody's, fakes for whoever calls it."""
+    root = Path(package.__file__).parent
+    users = [path.name for path in root.rglob("*.py") if _PATHLIB.search(path.read_text("utf-8"))]
+    assert users == []
+
+
+_PATHLIB = re.compile(r"^ *(import pathlib|from pathlib import (?!PurePath$))", re.MULTILINE)
 
 
 def test_it_comes_before_a_patcher_of_one_s_own():

@@ -76,7 +76,7 @@ def test_a_search_finds_what_is_wrong(files):
         kinds=[TruncatedFile],
         loader={"num_workers": 1},
         max_epochs=1,
-        max_examples=10,
+        max_examples=6,
         seed=1,
         database=None,
         on_fail=None,
@@ -131,14 +131,6 @@ def test_the_whole_battery(files):
     left_out = {each.check: each.explanation for each in results if not each.applies}
     assert {*left_out} <= {*NOT_OF_FAKE_FILES}
     assert all(NOT_OF_FAKE_FILES[check] in text for check, text in left_out.items())
-
-
-def test_the_battery_convicts_a_careless_one(files):
-    """Of the crime that it commits with real files."""
-    (result,) = check_dataset(
-        lambda: FakeRecords(read=padded), only=["truncated-half"], on_fail=None
-    )
-    assert result.verdict is Verdict.CORRUPTED
 
 
 def test_ends_of_lines_are_looked_for_in_fake_files(fake_dataset_fs):
