@@ -68,13 +68,13 @@ def test_cell(reference, fake_dataset_fs, row, method, persistent):
         **row.loader,
     }
     if method != "fork" and "timeout" in options:
-        options["timeout"] = 10  # Such a worker imports torch first.
+        options["timeout"] = 20  # Such a worker imports torch first.
 
     def make():
         (pretend if row in PINNED else nothing)()
         return FakeRecords()
 
-    outcome = run_trial(make, fault, loader=options, epochs=1 + persistent)
+    outcome = run_trial(make, fault, loader=options, epochs=1 + persistent, deadline=60)
 
     judgement = outcome.judge(reference, Contract(detects_corruption=True))
     assert row.verdict == judgement.verdict, (judgement.sentence, outcome.exception, outcome.stderr)
