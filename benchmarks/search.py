@@ -1,7 +1,8 @@
 """How many trials a search makes in a second: ``python benchmarks/search.py``.
 
 One forked worker and a dataset that reads one small file per sample: what remains is the cost of a
-trial itself. That bounds a search; drawing costs a few milliseconds per example.
+trial itself. That bounds a search; drawing costs a few milliseconds per example. A rehearsal takes
+neither a worker nor a process, but fake files.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from hypothesis import find, settings
 from torch.utils.data import DataLoader, Dataset
 
 from pytest_dataloader_faults import explore, run_trial, strategies
+from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import ReadError
+from pytest_dataloader_faults.rehearsals import Rehearsals
 from pytest_dataloader_faults.surveys import survey
 
 FILES, SIZE, ROUNDS, EXAMPLES = 4, 64, 9, 40
@@ -73,6 +76,12 @@ def main() -> None:
         began = time.perf_counter()
         explore(lambda: Files(folder), loader=LOADER, max_examples=EXAMPLES, database=None, seed=1)
         row(f"explore, {EXAMPLES} examples", (time.perf_counter() - began) / EXAMPLES)
+    with FakeDatasetFs() as files:
+        for number in range(FILES):
+            files.create_file(f"/fake/{number}.bin", contents=bytes([number + 1] * SIZE))
+        row("a trial over fake files", seconds(lambda: _trial(Path("/fake"), _TRANSIENT)))
+        with Rehearsals() as rehearsals:
+            row("a rehearsal", seconds(lambda: _rehearse(rehearsals)) / EXAMPLES)
 
 
 _TRANSIENT = ReadError("*.bin", times=1)
@@ -80,6 +89,11 @@ _TRANSIENT = ReadError("*.bin", times=1)
 
 def _trial(folder: Path, *faults: ReadError) -> None:
     run_trial(lambda: Files(folder), *faults, loader=LOADER)
+
+
+def _rehearse(rehearsals: Rehearsals) -> None:
+    for _ in range(EXAMPLES):
+        assert rehearsals.run(lambda: Files(Path("/fake")), _TRANSIENT).fired
 
 
 def _draw(drawn: Any, quick: settings) -> None:

@@ -6,7 +6,9 @@ The fixture ``fake_dataset_fs`` is this class and nothing more.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from pytest_dataloader_faults._fake._unseen import explain
 
 if TYPE_CHECKING:
     from pyfakefs.fake_filesystem import FakeFilesystem
@@ -30,15 +32,17 @@ class FakeDatasetFs:
         from pyfakefs.fake_filesystem_unittest import Patcher
 
         from pytest_dataloader_faults._fake._loaders import with_workers
-        from pytest_dataloader_faults._fake._settled import keep_numbers_apart
+        from pytest_dataloader_faults._fake._settled import complete
 
         with contextlib.ExitStack() as scope:
             scope.enter_context(with_workers())
-            files: FakeFilesystem = scope.enter_context(Patcher()).fs  # type: ignore[assignment]
-            keep_numbers_apart(files)
+            patcher: Any = scope.enter_context(Patcher())
+            complete(patcher)
             self._scope = scope.pop_all()
-        return files
+        return patcher.fs  # type: ignore[no-any-return]
 
-    def __exit__(self, *_exception: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         """The real files are back."""
+        if error is not None:
+            explain(error)
         self._scope.close()

@@ -136,15 +136,15 @@ PACKAGE_IMPORTS = {
         "_engine._python._acts _engine._python._calls _engine._python._files "
         "_engine._python._objects _engine._python._sweep _fake._system"
     ),
-    "_fake._fixtures": "_fake._loaders fake_files",
+    "_fake._fixtures": "_fake._loaders _fake._state _fake._unseen fake_files",
     "_fake._loaders": "_engine._iterator _fake._parcel _fake._settled _fake._spared _fake._state",
     "_fake._parcel": "_fake._settled _fake._spared _fake._state",
     "_fake._refused": "exceptions faults",
-    "_fake._settled": "_fake._state _fake._unseen",
+    "_fake._settled": "_fake._state _fake._system _fake._unseen",
     "_fake._spared": "_fake._state exceptions",
     "_fake._state": "",
     "_fake._system": "",
-    "_fake._unseen": "",
+    "_fake._unseen": "_fake._state",
     "_gpu": "_accelerator",
     "_injector": "_options exploring injection",
     "_item": (
@@ -184,7 +184,7 @@ PACKAGE_IMPORTS = {
     "_trial._journal": "_facts exceptions outcomes",
     "_trial._leaves": "",
     "_trial._limits": "",
-    "_trial._loaders": "exceptions",
+    "_trial._loaders": "_fake._unseen exceptions",
     "_trial._passes": "_trial._digest _trial._telling outcomes",
     "_trial._probes": "",
     "_trial._ready": "",
@@ -212,7 +212,7 @@ PACKAGE_IMPORTS = {
         "_arguments _property _search _trial _victims exceptions faults outcomes strategies "
         "surveys verdicts"
     ),
-    "fake_files": "_fake._loaders _fake._settled",
+    "fake_files": "_fake._loaders _fake._settled _fake._unseen",
     "faults": "faults._base faults._files faults._workers",
     "faults._base": "exceptions",
     "faults._files": "exceptions faults._base",

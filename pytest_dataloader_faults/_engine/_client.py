@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 from pytest_dataloader_faults._engine._channel import Channel
@@ -17,7 +16,7 @@ from pytest_dataloader_faults._engine._plan import Plan
 from pytest_dataloader_faults._engine._posting import Posting
 from pytest_dataloader_faults.exceptions import InjectionError
 
-_ROOT = str(Path(__file__).resolve().parents[2])
+_ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
 _START = (
     "import sys; sys.path.insert(0, {root!r});"
     "from pytest_dataloader_faults._engine._supervisor_main import main; main()"

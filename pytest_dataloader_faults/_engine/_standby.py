@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import socket
 import traceback
-from pathlib import Path
 from typing import NoReturn
 
 from pytest_dataloader_faults._engine import fork
@@ -38,7 +37,8 @@ def _be_supervisor(control: socket.socket, door: socket.socket, black_box: int) 
     """Serve, and never return into what the parent does next."""
     status = 70
     try:
-        Path("/proc/self/comm").write_text(NAME, encoding="utf-8")
+        with open("/proc/self/comm", "w", encoding="utf-8") as shown:
+            shown.write(NAME)
         serve(control, door, black_box)
         status = 0
     except SystemExit:

@@ -19,7 +19,7 @@ import types
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from pytest_dataloader_faults._engine._python._acts import Closed, Decide, Fail
+from pytest_dataloader_faults._engine._python._acts import Decide, Fail
 from pytest_dataloader_faults._engine._python._calls import Calls
 from pytest_dataloader_faults._engine._python._files import Files, Waits
 from pytest_dataloader_faults._engine._python._objects import read_all
@@ -172,17 +172,23 @@ def install(decide: Decide, waits: Waits, patcher: Any, *, scarce: bool) -> Call
 
 
 def _take_over(files: FakeFiles, fake: Any) -> None:
-    """Close what is due of the files that are open already; reads of the others go unseen."""
-    for number, holders in enumerate(list(fake.open_files)):
+    """Refuse what cannot be done to files that are open already; reads of them go unseen."""
+    for holders in fake.open_files:
         found = holders[0].get_object() if holders else None
         path = getattr(found, "path", None)  # Neither pipes nor the standard streams have one.
         if found is None or not isinstance(path, str) or files.decide.leaves_alone(path):
             continue
-        acts = files.decide.inherited(path, found.st_size)
-        if any(isinstance(each, Closed) for each in acts):
-            files.system.close(number)
+        if files.decide.inherited(path, found.st_size):
+            files.decide.refused(_HELD.format(path))
         elif files.decide.judges_reads(path):
             files.decide.unreached("inherited descriptor")
+
+
+_HELD = (
+    "a fault is due for {!r}, which was open when the worker started. A file of pyfakefs that is"
+    " open can neither be closed nor exchanged for another one. Open it in the worker, or use real"
+    " files, as in pytest's tmp_path"
+)
 
 
 def _opens(files: FakeFiles, fake_open: Callable[..., Any]) -> Callable[..., Any]:
@@ -236,9 +242,10 @@ def _replace_in_os(fake_os: Any, files: FakeFiles, undo: contextlib.ExitStack) -
             if is_of_os and (called := value.__func__.__name__) in new:
                 undo.callback(setattr, module, name, value)
                 setattr(module, name, new[called])
-    for name, call in new.items():
-        undo.callback(delattr, fake_os, name)
-        setattr(fake_os, name, call)
+    own = vars(fake_os)
+    undo.callback(own.update, own.copy())
+    undo.callback(own.clear)
+    own.update(new)
 
 
 def _replace_sizes(fake: Any, path: Any, files: FakeFiles, undo: contextlib.ExitStack) -> None:

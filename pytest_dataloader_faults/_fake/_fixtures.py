@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_dataloader_faults._fake._state import fake_files
+
 if TYPE_CHECKING:
     from pyfakefs.fake_filesystem import FakeFilesystem
 
@@ -38,6 +40,19 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> None:
         scope = contextlib.ExitStack()
         scope.enter_context(with_workers())
         fixturedef.addfinalizer(scope.close)  # The last to run: the fixture's own come after it.
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call() -> Iterator[None]:
+    """An error of the test's own code is explained as one of a worker is."""
+    try:
+        return (yield)
+    except Exception as error:
+        if fake_files() is not None:
+            from pytest_dataloader_faults._fake._unseen import explain
+
+            explain(error)
+        raise
 
 
 @pytest.hookimpl(wrapper=True)

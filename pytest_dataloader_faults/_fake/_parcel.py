@@ -19,8 +19,8 @@ from pytest_dataloader_faults._fake._settled import settle
 from pytest_dataloader_faults._fake._spared import spare
 from pytest_dataloader_faults._fake._state import fake_files
 
-_STAYS = frozenset({"_patcher", "open_files", "_free_fd_heap", "dev_null"})
-"""Of a file system: what belongs to its process."""
+_STAYS = frozenset({"_patcher", "patcher", "open_files", "_free_fd_heap", "dev_null"})
+"""Of a file system: what belongs to its process; ``patcher`` in pyfakefs before 6.1."""
 _OURS = tuple(
     f"pytest_dataloader_faults._engine.{name}"
     for name in ("_arm", "_announce", "_filter", "_linux", "_python._worker")

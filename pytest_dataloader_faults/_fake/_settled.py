@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pytest_dataloader_faults._fake._state import patcher
+from pytest_dataloader_faults._fake._system import FakeSystem
 from pytest_dataloader_faults._fake._unseen import explain_unseen
 
 _FIRST_NUMBER = 4096
@@ -22,9 +23,9 @@ def settle(current: Any) -> None:
     if os.getpid() in _settled:
         return
     _settled[:] = [os.getpid()]
-    explain_unseen(current.fs)
+    explain_unseen()
     skip_none(current, contextlib.ExitStack())
-    keep_numbers_apart(current.fs)
+    complete(current)
 
 
 def skip_none(current: Any, undo: contextlib.ExitStack) -> None:
@@ -35,13 +36,15 @@ def skip_none(current: Any, undo: contextlib.ExitStack) -> None:
             each.skip_names = set()
 
 
-def keep_numbers_apart(files: Any) -> None:
-    """Have *files* number descriptors in a range of their own.
+def complete(current: Any) -> None:
+    """Have pyfakefs number descriptors in a range of their own, and give it a pread().
 
     A number that C code takes for a real one (np.fromfile, mmap) is then not open, where it could
     be that of a pipe between the loader and its workers.
     """
+    files, fake_os = current.fs, current.fake_modules["os"]
     files.open_files.extend([None] * (_FIRST_NUMBER - len(files.open_files)))
+    fake_os.pread = FakeSystem(files, fake_os, None, scarce=False).pread
 
 
 class SettleWorker:

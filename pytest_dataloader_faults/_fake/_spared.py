@@ -28,18 +28,20 @@ from pytest_dataloader_faults._fake._state import patcher
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
 _MACHINERY = (
-    *("multiprocessing", "subprocess", "socket", "selectors", "psutil"),
+    *("multiprocessing", "subprocess", "socket", "selectors", "psutil", "hypothesis"),
     *("torch.multiprocessing", "torch.utils.data.dataloader", "torch.utils.data._utils.worker"),
     *("torchdata.stateful_dataloader", "pytest_dataloader_faults"),
 )
-"""Modules, with those below them, that deal with real descriptors and processes."""
+"""Modules, with those below them, whose descriptors, processes and files are real ones."""
+_LOOK_AT_DATA = tuple(f"pytest_dataloader_faults.{name}" for name in ("_ends", "_victims"))
+"""Of these, modules that look at a dataset's files."""
 _OF_MULTIPROCESSING = (
     *("connection", "context", "forkserver", "heap", "managers", "pool", "popen_fork"),
     *("popen_forkserver", "popen_spawn_posix", "queues", "reduction", "resource_sharer"),
     *("resource_tracker", "shared_memory", "spawn", "synchronize", "util"),
 )
 _OURS = (
-    *("_trial._child", "_battery", "_item", "conformance", "_fake._parcel"),
+    *("_trial._child", "_battery", "_item", "_search", "conformance", "exploring", "_fake._parcel"),
     *(f"_engine.{each}" for each in ("_iterator", "_probe", "_filter", "_python._worker")),
 )
 """What a test may call; what is first imported under pyfakefs is forgotten after the test."""
@@ -93,7 +95,8 @@ def _load_what_tests_call() -> None:
 
 
 def _is_machinery(name: str) -> bool:
-    return any(name == each or name.startswith(f"{each}.") for each in _MACHINERY)
+    is_below = any(name == each or name.startswith(f"{each}.") for each in _MACHINERY)
+    return is_below and name not in _LOOK_AT_DATA
 
 
 def _globals_of(module: types.ModuleType) -> dict[str, Any]:

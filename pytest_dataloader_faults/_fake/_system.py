@@ -2,7 +2,8 @@
 
 Some facts about pyfakefs' own. Its ``os.lseek`` returns nothing. Its ``os.open`` sets the mode of a
 file that exists already, by which one that may not be read becomes readable. It has no ``pread``:
-the real one gets the fake number. And as many fake files can be open as one likes.
+the real one gets the fake number. Before 6.3 its ``os.ftruncate`` knows no file at all. And as many
+fake files can be open as one likes.
 """
 
 from __future__ import annotations
@@ -68,6 +69,10 @@ class FakeSystem:
         file = self._files.get_open_file(fd)
         file.seek(place, whence)
         return int(file.tell())
+
+    def ftruncate(self, fd: int, length: int) -> None:
+        """As os.ftruncate()."""
+        self._files.get_open_file(fd).get_object().size = length
 
     def pread(self, fd: int, length: int, offset: int) -> bytes:
         """As os.pread()."""

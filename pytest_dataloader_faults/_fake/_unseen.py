@@ -1,4 +1,4 @@
-"""Errors of readers that cannot see a fake file, explained [runs in the DataLoader worker].
+"""Errors of readers that cannot see a fake file, explained [runs wherever a dataset is read].
 
 Readers written in C look for a path among the real files. What they say then ("No such file", or
 nothing but None) puzzles whoever has just made that file, so a note goes with the error.
@@ -9,15 +9,16 @@ from __future__ import annotations
 import functools
 import os
 import re
-import site
 import sysconfig
 import traceback
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from pytest_dataloader_faults._fake._state import fake_files
+
 _NOT_FOUND = re.compile(
-    r"no such file|not found|(does|do) not exist|bad file descriptor|fdopen|"
+    r"no such (file|table)|not found|(does|do) not exist|bad file descriptor|fdopen|"
     r"(unable|cannot|can't|could not|failed|error)( to)? open",
     re.IGNORECASE,
 )
@@ -26,20 +27,18 @@ _GIVE_NONE = {"imread", "imreadmulti", "VideoCapture"}
 """Readers, of cv2, that do not complain about a file that is not there."""
 _QUOTED = re.compile(r"""['"]([^'"]+)['"]""")
 _RAISES = ("/pyfakefs/", "/pytest_dataloader_faults/_fake/", "/pytest_dataloader_faults/_engine/")
-_LIBRARIES = tuple(
-    {*site.getsitepackages(), sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")}
-)
+_LIBRARIES = re.compile(rf"{re.escape(sysconfig.get_path('stdlib'))}/|.*/(site|dist)-packages/")
 
 
-def explain_unseen(files: Any) -> None:
-    """Have errors of this process's fetches explained, if they are about one of *files*."""
+def explain_unseen() -> None:
+    """Have errors of this process's fetches explained, if they are about a fake file."""
     from torch.utils.data._utils import fetch
 
     for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
-        fetcher.fetch = _explaining(fetcher.fetch, files)  # type: ignore[method-assign]
+        fetcher.fetch = _explaining(fetcher.fetch)  # type: ignore[method-assign]
 
 
-def _explaining(fetch: Callable[..., Any], files: Any) -> Callable[..., Any]:
+def _explaining(fetch: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fetch)
     def explaining(self: Any, index: Any) -> Any:
         try:
@@ -47,11 +46,16 @@ def _explaining(fetch: Callable[..., Any], files: Any) -> Callable[..., Any]:
         except StopIteration:
             raise
         except Exception as error:
-            if note := note_on(error, files):
-                _add(error, note)
+            explain(error)
             raise
 
     return explaining
+
+
+def explain(error: BaseException) -> None:
+    """Have *error* tell what it does not, if it is about a fake file."""
+    if note := note_on(error):
+        _add(error, note)
 
 
 def _add(error: BaseException, note: str) -> None:
@@ -63,15 +67,17 @@ def _add(error: BaseException, note: str) -> None:
     error.__cause__ = FileNotFoundError(note)
 
 
-def note_on(error: BaseException, files: Any) -> str | None:
-    """What *error* does not tell: that it is about one of *files*, seen by Python code alone."""
-    for each in _chain(error):
+def note_on(error: BaseException) -> str | None:
+    """What *error* does not tell: that it is about a fake file, which Python code alone sees."""
+    files = fake_files()
+    for each in _chain(error) if files is not None else ():
         frames = list(traceback.walk_tb(each.__traceback__))
         if not frames or any(part in _file_of(frames[-1][0]) for part in _RAISES):
             continue  # It was raised by who does see fake files.
-        silent = _silent_readers(each, frames)
-        is_missed = isinstance(each, FileNotFoundError) or _NOT_FOUND.search(str(each))
-        if (is_missed or silent) and (path := _fake_path(each, frames, files)):
+        said = _said(each)
+        silent = _silent_readers(said, frames)
+        is_missed = isinstance(each, FileNotFoundError) or _NOT_FOUND.search(said)
+        if (is_missed or silent) and (path := _fake_path(each, said, frames, files)):
             return _note(path, silent or _line(frames))
     return None
 
@@ -86,30 +92,40 @@ def _file_of(frame: types.FrameType) -> str:
     return frame.f_code.co_filename
 
 
-def _silent_readers(error: BaseException, frames: list[tuple[types.FrameType, int]]) -> str | None:
-    """Readers in the user's code that give None, where *error* says that something is None."""
-    if not _NOTHING.search(str(error)):
+def _said(error: BaseException) -> str:
+    """Its text; one that torch brought from a worker may lack what its class makes it from."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  # whatever its class does
+        return " ".join(map(str, error.args))
+
+
+def _silent_readers(said: str, frames: list[tuple[types.FrameType, int]]) -> str | None:
+    """Readers in the user's code that give None, where an error says that something is None."""
+    if not _NOTHING.search(said):
         return None
     names = {name for frame, _ in frames for name in frame.f_code.co_names if _is_user(frame)}
     return " or ".join(f"{name}()" for name in sorted(names & _GIVE_NONE)) or None
 
 
 def _fake_path(
-    error: BaseException, frames: list[tuple[types.FrameType, int]], files: Any
+    error: BaseException, said: str, frames: list[tuple[types.FrameType, int]], files: Any
 ) -> str | None:
-    """The fake file that *error* names, or that the code which met it had in hand."""
-    named = [getattr(error, "filename", None), *_QUOTED.findall(str(error)), *str(error).split()]
+    """The fake file or folder that *error* names, or a file that the code there had in hand."""
+    named = [getattr(error, "filename", None), *_QUOTED.findall(said), *said.split()]
     in_hand = [value for frame, _ in reversed(frames) for value in frame.f_locals.values()]
     for each in (*named, *in_hand):
         if isinstance(each, (str, bytes, os.PathLike)):
             path = os.fsdecode(each).rstrip(":,.")
-            if path and files.isfile(path):
+            is_folder = each in named and os.sep in path and files.isdir(path)
+            if path and (is_folder or files.isfile(path)):
                 return path
     return None
 
 
 def _is_user(frame: types.FrameType) -> bool:
-    return not _file_of(frame).startswith((*_LIBRARIES, "<"))
+    """Whether it is of no library; what C code made of Python has no absolute path."""
+    return os.path.isabs(path := _file_of(frame)) and not _LIBRARIES.match(path)
 
 
 def _line(frames: list[tuple[types.FrameType, int]]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from pytest_dataloader_faults._fake._unseen import note_on
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
 
 _IN_EVERY_WORKER = ("torch.utils.data", "pytest_dataloader_faults._engine._arm")
@@ -27,8 +28,13 @@ def blamed(what: str, advice: str = "") -> Iterator[None]:
     except UnusableDatasetError:
         raise
     except USERS_ERRORS as error:
-        message = f"{what} failed with no fault armed: {error!r}{advice}"
+        message = f"{what} failed with no fault armed: {error!r}{advice}{_unseen(error)}"
         raise UnusableDatasetError(message) from error
+
+
+def _unseen(error: BaseException) -> str:
+    note = note_on(error)
+    return f". {note}" if note else ""
 
 
 def build(
@@ -57,7 +63,8 @@ def _call(make_dataset: Callable[[], Any]) -> Any:
     try:
         made = make_dataset()
     except USERS_ERRORS as error:
-        message = f"make_dataset() raised {type(error).__name__}: {error}, with no fault armed"
+        said = f"{type(error).__name__}: {error}, with no fault armed{_unseen(error)}"
+        message = f"make_dataset() raised {said}"
         raise UnusableDatasetError(message) from error
     usable = isinstance(made, (DataLoader, IterableDataset)) or hasattr(made, "__getitem__")
     if isinstance(made, type) or not usable:

@@ -12,11 +12,10 @@ import contextlib
 import os
 import re
 from collections.abc import Collection
-from pathlib import Path
 
 from pytest_dataloader_faults._trial._probes import descriptors
 
-_FOLDER = Path("/dev/shm")
+_FOLDER = "/dev/shm"
 _UNNAMED_SEMAPHORE = re.compile(r"/dev/shm/(sem\.\w{6})")
 _OF_TORCH = re.compile(r"torch_(\d+)_")
 
@@ -44,4 +43,4 @@ class Segments:
             owner = _OF_TORCH.match(name)
             if name in self._unnamed or (owner and int(owner[1]) in dead):
                 with contextlib.suppress(FileNotFoundError):
-                    (_FOLDER / name).unlink()
+                    os.unlink(os.path.join(_FOLDER, name))

@@ -17,7 +17,6 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import psutil
 
@@ -171,16 +170,21 @@ def _settle(journal: Journal) -> None:
 def _describe(process: psutil.Process, stacks: Journal) -> None:
     with contextlib.suppress(psutil.Error, OSError):
         command = " ".join(process.cmdline())
-        status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
+        status = _read(f"/proc/{process.pid}/status")
         caught = int(re.search(r"^SigCgt:\s*(\w+)$", status, re.MULTILINE)[1], 16)  # type: ignore[index]
         if caught >> (STACKS_SIGNAL - 1) & 1:
             os.write(stacks.fd, f"\nProcess {process.pid} ({process.status()}):\n".encode())
             process.send_signal(STACKS_SIGNAL)
             time.sleep(0.05)  # One after the other, so that the stacks do not run into each other.
         elif not is_infrastructure(command):
-            where = Path(f"/proc/{process.pid}/wchan").read_text(encoding="utf-8")
+            where = _read(f"/proc/{process.pid}/wchan")
             line = f"\nProcess {process.pid} ({process.status()}, in {where}): {command[:120]}\n"
             os.write(stacks.fd, line.encode())
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()
 
 
 def _pids_of(journal: Journal) -> Iterator[int]:

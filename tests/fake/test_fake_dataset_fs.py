@@ -5,22 +5,24 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import re
 import stat
 from pathlib import Path
 
 import pytest
 from torch.utils.data import ConcatDataset, DataLoader
 
-from pytest_dataloader_faults import check_dataset, run_trial
+import pytest_dataloader_faults as package
+from pytest_dataloader_faults import inject, run_trial
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import ReadError
 from support.datasets import Records
-from support.fake_datasets import COUNT, SIZE, FakeRecords, by_number, write_fake_records
+from support.fake_datasets import COUNT, SIZE, FakeRecords, by_number, by_open, write_fake_records
 
 START_METHODS = [
     "fork",
-    "spawn",
+    pytest.param("spawn", marks=pytest.mark.slow),
     pytest.param("forkserver", marks=pytest.mark.slow),
 ]
 
@@ -62,15 +64,19 @@ def _workers_after_an_epoch(loader):
 
 
 def _look(path: str) -> bytes:
-    """What a worker sees of things other than content."""
+    """What a worker sees of things other than content, and the error of a read."""
     facts = [oct(stat.S_IMODE(os.stat("/fake/secret").st_mode)), os.getcwd()]
     facts += [os.readlink("/fake/link"), str(os.stat("/fake/twin").st_nlink)]
+    try:
+        by_open("/fake/secret")
+    except OSError as error:
+        facts.append(os.strerror(error.errno))
     return ";".join(facts).encode().ljust(SIZE)
 
 
-@pytest.mark.parametrize("method", START_METHODS)
+@pytest.mark.parametrize("method", ["spawn", *START_METHODS[::2]])
 def test_the_copy_is_a_full_one(fake_dataset_fs, method):
-    """Modes, links of both kinds and the current folder arrive with it."""
+    """Modes, links of both kinds and the current folder arrive with it; faults happen to it."""
     write_fake_records(fake_dataset_fs)
     fake_dataset_fs.create_file("/fake/secret", contents="x")
     fake_dataset_fs.chmod("/fake/secret", 0o640)
@@ -78,8 +84,9 @@ def test_the_copy_is_a_full_one(fake_dataset_fs, method):
     fake_dataset_fs.create_link("/fake/secret", "/fake/twin")
     fake_dataset_fs.cwd = "/fake"
     loader = DataLoader(FakeRecords(read=_look), num_workers=1, multiprocessing_context=method)
-    seen = bytes(_bytes_of(loader)[0]).decode().strip()
-    assert seen == "0o640;/fake;/fake/secret;2"
+    with inject(ReadError("*/secret")):
+        seen = bytes(_bytes_of(loader)[0]).decode().strip()
+    assert seen == "0o640;/fake;/fake/secret;2;Input/output error"
 
 
 def test_real_files_can_be_mounted_beside_them(records, fake_dataset_fs):
@@ -141,15 +148,6 @@ def test_a_trial_sees_them(fake_dataset_fs):
     assert not outcome.timed_out
 
 
-def test_checks_run_on_them(fake_dataset_fs):
-    """Those of the battery that are about files."""
-    write_fake_records(fake_dataset_fs)
-    only = ["workers-agree", "open-error", "read-error-later", "truncated-half"]
-    results = check_dataset(FakeRecords, only=only)
-    assert all(each.passed for each in results)
-    assert len(results) == 4
-
-
 def test_nothing_of_it_stays(tmp_path):
     """Names, open files, processes and modules are as they were."""
     opened, spawn = os.open, multiprocessing.get_context("spawn")
@@ -162,6 +160,16 @@ def test_nothing_of_it_stays(tmp_path):
     assert DataLoader._get_iterator.__module__ == "torch.utils.data.dataloader"
     (tmp_path / "real").write_text("real")
     assert spawn.Queue().empty()
+
+
+def test_no_module_of_ours_takes_its_files_from_pathlib():
+    """Pathlib, which is everybody's, fakes for whoever calls it."""
+    root = Path(package.__file__).parent
+    users = [path.name for path in root.rglob("*.py") if _PATHLIB.search(path.read_text("utf-8"))]
+    assert users == []
+
+
+_PATHLIB = re.compile(r"^ *(import pathlib|from pathlib import (?!PurePath$))", re.MULTILINE)
 
 
 def test_it_comes_before_a_patcher_of_one_s_own():

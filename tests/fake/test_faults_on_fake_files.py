@@ -1,17 +1,19 @@
-"""Every fault of the python engine happens to fake files, in workers however they start."""
+"""What faults do to fake files, by each way of reading them."""
 
 from __future__ import annotations
 
 import errno
+import mmap
+import re
 import resource
 
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from pytest_dataloader_faults import inject
+from pytest_dataloader_faults import inject, run_trial
 from pytest_dataloader_faults._engine import unavailable
-from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     CorruptedFile,
@@ -21,10 +23,10 @@ from pytest_dataloader_faults.faults import (
     ReadError,
     SharedMemoryExhaustion,
     ShortRead,
-    SlowRead,
     TruncatedFile,
     WorkerKilled,
 )
+from pytest_dataloader_faults.rehearsals import Rehearsals
 from support.fake_datasets import (
     COUNT,
     SIZE,
@@ -36,19 +38,12 @@ from support.fake_datasets import (
     write_fake_records,
 )
 
-START_METHODS = [
-    "fork",
-    pytest.param("spawn", marks=pytest.mark.slow),
-    pytest.param("forkserver", marks=pytest.mark.slow),
-]
 READERS = [by_open, by_path, by_number, at_offset]
 FAULTS = {
     OpenError("*/03.rec", errno.EACCES): "Errno 13",
     ReadError("*/03.rec"): "Errno 5",
     TruncatedFile("*/03.rec", keep=10): "10 bytes, expected 64",
     ClosedDescriptor("*/03.rec"): "Errno 9",
-    DescriptorExhaustion(): "Errno 24",
-    WorkerKilled(at=2): "signal|exited",
 }
 CHANGES = [CorruptedFile("*/03.rec"), ClosedDescriptor("*/03.rec", reuse=True)]
 
@@ -57,40 +52,27 @@ def _epoch(read=by_open, **options):
     return list(DataLoader(FakeRecords(read=read), batch_size=2, num_workers=1, **options))
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=str)
-@pytest.mark.parametrize("persistent", [False, True], ids=["", "persistent"])
-@pytest.mark.parametrize("method", START_METHODS)
-def test_each_fault_fails_the_sample(fake_dataset_fs, method, persistent, fault):
-    """With the error that a real file would give."""
-    write_fake_records(fake_dataset_fs)
-    with inject(fault) as injection:
-        with pytest.raises(Exception, match=FAULTS[fault]):
-            _epoch(multiprocessing_context=method, persistent_workers=persistent)
-        assert injection.fired
-
-
 @pytest.mark.parametrize("read", READERS, ids=lambda read: read.__name__)
-@pytest.mark.parametrize("fault", list(FAULTS)[:4], ids=str)
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
 def test_by_each_way_of_reading(fake_dataset_fs, read, fault):
     """The functions of os, files and pathlib are one file system."""
     write_fake_records(fake_dataset_fs)
-    with inject(fault), pytest.raises(Exception, match=FAULTS[fault]):
-        _epoch(read)
+    with Rehearsals() as rehearsals:
+        done = rehearsals.run(lambda: FakeRecords(read=read), fault)
+    assert re.search(FAULTS[fault], str(done.exception))
+    assert (len(done.samples), done.fired) == (3, 1)
 
 
-@pytest.mark.parametrize("read", READERS[:3], ids=lambda read: read.__name__)
+@pytest.mark.parametrize("read", READERS, ids=lambda read: read.__name__)
 @pytest.mark.parametrize("fault", CHANGES, ids=str)
 def test_content_is_another_and_no_other_file_s(fake_dataset_fs, read, fault):
     """Only sample 3 differs, and the file itself is as it was."""
     write_fake_records(fake_dataset_fs)
-    clean = _epoch(read)
-    with inject(fault):
-        found = _epoch(read)
-    wrong = [
-        number
-        for number in range(COUNT)
-        if not torch.equal(found[number // 2][0][number % 2], clean[number // 2][0][number % 2])
-    ]
+    dataset = FakeRecords(read=read)
+    clean = [dataset[index][0] for index in range(COUNT)]
+    with Rehearsals() as rehearsals:
+        found = [data for data, _ in rehearsals.run(lambda: dataset, fault).samples]
+    wrong = [index for index in range(COUNT) if not torch.equal(found[index], clean[index])]
     assert wrong == [3]
     assert by_open("/fake/records/03.rec") == bytes(range(3, 3 + SIZE))
 
@@ -101,14 +83,6 @@ def test_short_reads_of_a_number(fake_dataset_fs):
     with inject(ShortRead("*.rec", max_bytes=3)) as injection:
         assert len(_epoch(by_number)) == COUNT // 2
         assert injection.fired > COUNT
-
-
-def test_a_slow_read_is_late_and_right(fake_dataset_fs):
-    """The loader waits for it."""
-    write_fake_records(fake_dataset_fs)
-    with inject(SlowRead("*/03.rec", seconds=0.01)) as injection:
-        assert len(_epoch()) == COUNT // 2
-        assert injection.fired
 
 
 def test_a_hung_read_ends_with_the_scope(fake_dataset_fs):
@@ -151,6 +125,52 @@ def test_held_fake_files_count_against_the_limit(fake_dataset_fs):
             _epoch(_held)
         assert "Errno 24" in str(caught.value)
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
+
+
+class HoldsOpen(FakeRecords):
+    """Opens its files where it is made."""
+
+    def __init__(self) -> None:
+        super().__init__(read=self.of_open)
+        self.files = {path: open(path, "rb") for path in self.paths}
+
+    def of_open(self, path: str) -> bytes:
+        """From the beginning."""
+        self.files[path].seek(0)
+        return self.files[path].read()
+
+
+@pytest.mark.parametrize(
+    "fault", [TruncatedFile("*/03.rec"), CorruptedFile("*"), ClosedDescriptor("*/03.rec")], ids=str
+)
+def test_what_befalls_an_open_file_is_refused(fake_dataset_fs, fault):
+    """With what to do instead; it must not count as a fault that was survived."""
+    write_fake_records(fake_dataset_fs)
+    with pytest.raises(InvalidArgumentError, match=r"rec', which was open when .* in the worker"):
+        run_trial(HoldsOpen, fault)
+
+
+def test_reads_of_an_open_file_go_unseen_and_that_is_told(fake_dataset_fs):
+    """Where the fault never fires."""
+    write_fake_records(fake_dataset_fs)
+    dataset = HoldsOpen()
+    told = r"hidden from the engine: .*inherited descriptor"
+    with pytest.raises(FaultNotFiredError, match=told), inject(ReadError("*/03.rec")):
+        list(DataLoader(dataset, num_workers=1))
+
+
+def _mapped(path: str) -> bytes:
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapping:
+        return mapping[:]
+
+
+@pytest.mark.parametrize("fault", [ReadError("*.rec"), TruncatedFile("*.none")], ids=str)
+def test_a_fake_file_cannot_be_mapped_and_the_error_says_so(fake_dataset_fs, fault):
+    """Whether or not a fault is due."""
+    write_fake_records(fake_dataset_fs)
+    with inject(fault, require_fired=False), pytest.raises(OSError, match="Errno 9") as caught:
+        _epoch(_mapped)
+    assert "is in the fake file system" in str(caught.value)
 
 
 @pytest.mark.parametrize(

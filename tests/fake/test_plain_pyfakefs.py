@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -53,15 +51,52 @@ def test_tmp_path_is_real(tmp_path, pytestconfig):
 """
 
 
-@pytest.fixture(name="run")
-def _run(pytester, monkeypatch):
+MINIMAL = """
+import multiprocessing.connection
+import multiprocessing.popen_spawn_posix
+import os
+import pytest
+
+MINE = os.open(os.devnull, os.O_RDONLY)
+
+
+def test_pipes(fs):
+    pipes = [multiprocessing.Pipe(duplex=False) for _ in range(MINE)]
+    for end in [end for pipe in pipes for end in pipe]:
+        if end.fileno() == MINE:
+            end.close()
+
+
+def test_a_descriptor_is_still_open():
+    os.fstat(MINE)
+
+
+def test_process(fs):
+    process = multiprocessing.get_context("spawn").Process(target=print)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+"""
+"""The two crashes: a stranger's descriptor is closed, and no process can be started."""
+
+
+@pytest.fixture(name="run_pytest")
+def _run_pytest(pytester, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
 
+    def run(suite: str, *arguments: str) -> pytest.RunResult:
+        pytester.makepyfile(test_inner=suite)
+        return pytester.runpytest_subprocess(*arguments, timeout=110)
+
+    return run
+
+
+@pytest.fixture(name="run")
+def _run(run_pytest):
     def run(methods: list[str], *arguments: str) -> pytest.RunResult:
-        pytester.makepyfile(test_inner=SUITE.format(methods=methods))
-        return pytester.runpytest_subprocess(*PLUGINS, "-W", "error", *arguments, timeout=110)
+        return run_pytest(SUITE.format(methods=methods), *PLUGINS, "-W", "error", *arguments)
 
     return run
 
@@ -79,6 +114,7 @@ def test_forked_workers(run):
     _check(run(["fork"]), 5)
 
 
+@pytest.mark.slow
 def test_spread_over_processes(run):
     """With pytest-xdist."""
     pytest.importorskip("xdist")
@@ -92,29 +128,10 @@ def test_workers_that_begin_anew(run, method):
     _check(run([method]), 5)
 
 
-def test_the_cause(tmp_path):
-    """Without the plugin: numbers of the fake table close real descriptors of the same numbers."""
-    script = tmp_path / "minimal.py"
-    script.write_text(REPRODUCTION, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert "is closed: [Errno 9] Bad file descriptor" in done.stdout
-
-
-REPRODUCTION = """
-import multiprocessing.connection
-import os
-
-from pyfakefs.fake_filesystem_unittest import Patcher
-
-mine = os.open("/dev/null", os.O_RDONLY)
-with Patcher():
-    reader, writer = multiprocessing.connection.Pipe(duplex=False)
-    reader.close()
-    writer.close()
-try:
-    os.fstat(mine)
-except OSError as error:
-    print(mine, "is closed:", error)
-"""
+@pytest.mark.slow
+def test_the_crashes(run_pytest):
+    """The session of pytest does not come to its end without the plugin, and does with it."""
+    _check(run_pytest(MINIMAL, *PLUGINS), 3)
+    without = run_pytest(MINIMAL, *PLUGINS[2:])
+    assert without.ret
+    assert " passed in" not in without.stdout.str()  # Pytest has lost its own files.

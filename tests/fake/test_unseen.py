@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import re
+import sqlite3
+import traceback
 
 import cv2  # noqa: F401  # under pyfakefs it would look for its own files among fake ones
-import h5py  # noqa: F401
+import h5py
+import lmdb
 import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import inject
+from pytest_dataloader_faults._fake._unseen import note_on
+from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import OpenError, ReadError
+from pytest_dataloader_faults.surveys import survey
 from support.fake_datasets import (
     FOLDER,
     FakeRecords,
-    by_fromfile,
     by_h5py,
     by_imread,
-    by_memmap,
     by_np_load,
     write_fake_records,
 )
 
 NOTE = "is in the fake file system, which only Python's own open() and os functions see"
-READERS = {
-    by_imread: "imread() reads in C",
-    by_h5py: "with h5py.File(path) as file:",
-    by_fromfile: "np.fromfile(path",
-    by_memmap: "np.memmap(path",
-}
 
 
 def _error(dataset, **options):
@@ -42,16 +41,90 @@ def _error(dataset, **options):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("read", READERS, ids=lambda read: read.__name__)
-def test_the_error_names_the_call_and_the_way_out(fake_dataset_fs, read):
-    """Whatever the reader says, or does not say."""
+def test_the_error_names_the_call_and_the_way_out(fake_dataset_fs):
+    """In a worker."""
     write_fake_records(fake_dataset_fs)
-    text = _error(FakeRecords(read=read))
-    assert f"'{FOLDER}/00.rec' {NOTE}" in text
-    assert READERS[read] in text
+    text = _error(FakeRecords(read=by_h5py))
+    assert f"'{FOLDER}/00.rec' {NOTE}: `with h5py.File(path) as file:` (fake_datasets.py" in text
     assert "tmp_path" in text
 
 
+class OpensAtOnce(FakeRecords):
+    """Opens its file where it is made."""
+
+    def __init__(self, *_: object) -> None:
+        super().__init__()
+        self.file = h5py.File(self.paths[0])
+
+
+@pytest.mark.parametrize("make", [OpensAtOnce, lambda: FakeRecords(read=by_h5py)])
+def test_what_fails_before_there_is_a_worker_is_explained(fake_dataset_fs, make):
+    """The factory, and the samples that the battery compares with."""
+    write_fake_records(fake_dataset_fs)
+    with pytest.raises(UnusableDatasetError) as caught:
+        survey(make)
+    assert f"'{FOLDER}/00.rec' {NOTE}" in str(caught.value)
+
+
+def test_so_is_an_error_of_a_script():
+    """On its way out of the context manager."""
+    with pytest.raises(FileNotFoundError) as caught:
+        _script()
+    assert NOTE in "".join(traceback.format_exception(caught.value))
+
+
+def _script():
+    with FakeDatasetFs() as files:
+        write_fake_records(files)
+        OpensAtOnce()
+
+
+def test_and_one_of_a_test(pytester, monkeypatch):
+    """Pytest prints it below the error."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester.makepyfile(TEST)
+    result = pytester.runpytest("-p", "dataloader_faults", "-p", "pyfakefs.pytest_plugin")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["*'/data.h5' is in the fake file system*h5py.File(path)*"] * 2)
+
+
+TEST = """
+import h5py
+import pytest
+
+@pytest.mark.parametrize("fixture", ["fs", "fake_dataset_fs"])
+def test_it(request, fixture):
+    path = "/data.h5"
+    request.getfixturevalue(fixture).create_file(path)
+    h5py.File(path)
+"""
+
+
+def test_a_reader_that_gives_nothing_is_named(fake_dataset_fs):
+    """Where its None is used."""
+    write_fake_records(fake_dataset_fs)
+    assert f"'{FOLDER}/00.rec' {NOTE}: imread() reads in C" in _error(FakeRecords(read=by_imread))
+
+
+def test_a_folder_is_named_too(fake_dataset_fs):
+    """As that of an LMDB store."""
+    write_fake_records(fake_dataset_fs)
+    with pytest.raises(lmdb.Error) as caught:
+        lmdb.open(FOLDER, readonly=True)
+    assert f"'{FOLDER}' {NOTE}: `lmdb.open(FOLDER" in note_on(caught.value)
+
+
+def test_an_empty_database_is_explained(tmp_path, fake_dataset_fs):
+    """SQLite makes one where there is a real folder of that name."""
+    path = str(tmp_path / "data.db")
+    fake_dataset_fs.create_file(path)
+    connection = sqlite3.connect(path)
+    with contextlib.closing(connection), pytest.raises(sqlite3.Error) as caught:
+        connection.execute("select * from records where path = ?", [path])
+    assert f"'{path}' {NOTE}" in note_on(caught.value)
+
+
+@pytest.mark.slow
 def test_a_spawned_worker_tells_it_too(fake_dataset_fs):
     """It has arrived there with the files."""
     write_fake_records(fake_dataset_fs)

@@ -63,20 +63,6 @@ def by_h5py(path: str) -> bytes:
         return bytes(file["a"][:])
 
 
-def by_fromfile(path: str) -> bytes:
-    """In C, by the number that open() gave."""
-    import numpy as np
-
-    return bytes(np.fromfile(path, dtype=np.uint8).tobytes())
-
-
-def by_memmap(path: str) -> bytes:
-    """Mapped."""
-    import numpy as np
-
-    return bytes(np.memmap(path, mode="r").tobytes())
-
-
 def by_np_load(path: str) -> bytes:
     """By np.load(), which reads a fake file by its methods."""
     import numpy as np
