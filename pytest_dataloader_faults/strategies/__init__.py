@@ -24,6 +24,7 @@ from pytest_dataloader_faults.strategies._of_workers import (
     exited_workers,
     hung_workers,
     killed_workers,
+    pin_memory_thread_deaths,
     shared_memory_exhaustions,
 )
 from pytest_dataloader_faults.strategies._schedules import DEFAULT_KINDS as DEFAULT_KINDS
@@ -42,6 +43,7 @@ __all__ = (
     "killed_workers",
     "loader_options",
     "open_errors",
+    "pin_memory_thread_deaths",
     "read_errors",
     "shared_memory_exhaustions",
     "short_reads",

@@ -17,10 +17,12 @@ _DEADLY = tuple(int(getattr(signal, f"SIG{name}")) for name in "KILL SEGV BUS TE
 
 
 def _fetches(files: Files, most: int | None) -> st.SearchStrategy[int]:
-    """The worker's first batch, or a later one."""
+    """The worker's first batch, or a later one, rather the second: the first left something."""
     if most is not None:
         require_count(max_at=most)
-    return st.integers(1, most or max(1, data_files(files).batches))
+    known = data_files(files)
+    last = most or max(1, known.batches * known.epochs)
+    return st.sampled_from([*range(1, last + 1), min(2, last)])
 
 
 def _one_or_each(most: int) -> tuple[int | None, ...]:
@@ -105,3 +107,15 @@ def shared_memory_exhaustions(
     require_count(max_nth=max_nth)
     nth = draw(st.integers(1, max_nth))
     return faults.SharedMemoryExhaustion(nth=nth, times=draw(st.sampled_from([None, 1, 2, 3])))
+
+
+@st.composite
+def pin_memory_thread_deaths(
+    draw: st.DrawFn, *, files: Files = None, max_at: int | None = None
+) -> faults.PinMemoryThreadDeath:
+    """``PinMemoryThreadDeath``: the thread that pins batches fails at one of them.
+
+    It needs an accelerator, and ``pin_memory=True`` among the options of the loader.
+    """
+    at = draw(_fetches(files, max_at))
+    return faults.PinMemoryThreadDeath(at, **draw(variants(stage=("take", "pin"))))
