@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import hypothesis
-from hypothesis import Phase, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
@@ -23,9 +23,10 @@ from pytest_dataloader_faults._property import (
 )
 from pytest_dataloader_faults._trial import run_trial
 from pytest_dataloader_faults.exceptions import CheckFailedError
-from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.faults import Fault, OpenError, ReadError
 from pytest_dataloader_faults.outcomes import Outcome
-from pytest_dataloader_faults.surveys import Survey
+from pytest_dataloader_faults.strategies._of_files import PASSING
+from pytest_dataloader_faults.surveys import DataFiles, Survey
 from pytest_dataloader_faults.verdicts import Contract, Verdict
 
 Loader = Mapping[str, Any] | st.SearchStrategy[dict[str, Any]] | None
@@ -34,6 +35,8 @@ _PHASES = (Phase.reuse, Phase.generate, Phase.shrink)
 """Not ``explain``, which would run many more trials to say what the shrunk schedule says."""
 _SEEDS = 3
 _WORKERS = 2
+_OFTEN = 5
+"""How much likelier each epoch after the first is than that one alone: it shows what is kept."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +59,35 @@ def cases(
     shrunk then without changing the faults.
     """
     options = draw(_loaders(loader, files))
-    epochs = draw(st.integers(1, max_epochs))
-    workers = loader.get("num_workers", _WORKERS) if isinstance(loader, Mapping) else _WORKERS
-    met = files.files.over(epochs if options.get("persistent_workers") else 1)
-    faults = draw(strategies.fault_schedules(files=met, max_workers=max(1, workers), **of_schedule))
-    seed = draw(st.integers(0, _SEEDS)) if options.get("shuffle") else 0
-    return Case(faults, options, epochs, seed)
+    epochs = draw(st.sampled_from([1, *(_OFTEN * [*range(2, max_epochs + 1)])]))
+    met = files.files.under(options, epochs)
+    fixed = loader if isinstance(loader, Mapping) else {}
+    most: int = fixed.get("num_workers", _WORKERS)
+    drawn = draw(strategies.fault_schedules(files=met, max_workers=max(1, most), **of_schedule))
+    workers: int = options.get("num_workers", most)
+    schedule = dict.fromkeys(_met(fault, workers) for fault in drawn)
+    seed = draw(st.sampled_from(range(_SEEDS + 1))) if options.get("shuffle") else 0
+    return Case(tuple(schedule), options, epochs, seed)
+
+
+def _met(fault: Any, workers: int) -> Any:
+    """*fault* in a worker that there is, in its shortest form."""
+    alone = workers <= 1
+    if fault.workers:
+        (worker,) = fault.workers
+        return replace(fault, workers=None if alone else (worker % workers,))
+    if hasattr(fault, "worker"):
+        every = fault.worker is None and not alone
+        return replace(fault, worker=None if every else (fault.worker or 0) % max(1, workers))
+    return fault
+
+
+def _passing(files: DataFiles, kinds: Collection[type[Fault]]) -> Iterator[OpenError | ReadError]:
+    """One of each sort of error, of those *kinds*, that befalls the first file and goes away."""
+    for error in PASSING:
+        counts = files.opens if isinstance(error, OpenError) else files.reads
+        if counts and type(error) in kinds:
+            yield replace(error, path=next(iter(counts)))
 
 
 def _loaders(loader: Loader, files: Survey) -> st.SearchStrategy[dict[str, Any]]:
@@ -103,8 +129,10 @@ class Search:
 
         # Hypothesis' database tells tests apart by their source and signature.
         explored.__annotations__["case"] = _name_of(self._make_dataset)
+        spared = (HealthCheck.filter_too_much, *options.pop("suppress_health_check", ()))
         test = settings(
             deadline=None,
+            suppress_health_check=spared,
             phases=_PHASES,
             print_blob=False,
             report_multiple_bugs=False,
@@ -118,17 +146,38 @@ class Search:
             return self._confirmed()
         return None
 
+    def rehearse(self, loader: Mapping[str, Any], kinds: Collection[type[Fault]]) -> str | None:
+        """Find out which errors that go away the dataset gets over; what convicts it already."""
+        survived = []
+        for error in _passing(self._survey.files, kinds):
+            _, judgement = self._tried(Case((error,), dict(loader), 1, 0))
+            if is_violation(judgement):
+                return self._confirmed()
+            if judgement.verdict is Verdict.SURVIVED:
+                survived.append(error)
+        self._survey.files = replace(self._survey.files, survived=tuple(survived))
+        return None
+
     def _try(self, case: Case) -> None:
-        """One example. Shrinking comes to the same case by several ways: it is tried once."""
+        """One example. A case that comes again is not tried again, and is no example."""
+        again = repr(case) in self._known
+        outcome, judgement = self._tried(case)
+        if is_violation(judgement):
+            raise violation(outcome, judgement, self._make_dataset)
+        if again:
+            hypothesis.reject()
+        note(outcome, judgement)
+
+    def _tried(self, case: Case) -> tuple[Outcome, Judgement]:
+        """What came of it. Shrinking comes to the same case by several ways: it is tried once."""
         name = repr(case)
         if name not in self._known:
             self._known[name] = self._trial(case)
             self._count(*self._known[name])
         outcome, judgement = self._known[name]
-        note(outcome, judgement)
         if is_violation(judgement):
             self.convicted = case, outcome, judgement
-            raise violation(outcome, judgement, self._make_dataset)
+        return outcome, judgement
 
     def _trial(self, case: Case) -> tuple[Outcome, Judgement]:
         outcome = run_trial(

@@ -46,6 +46,9 @@ __all__ = (
 
 _ON_FAIL = ("raise", "warn", None)
 _CONTROL = {"num_workers": 2}
+_ONE_WORKER = {"num_workers": 1, "batch_size": 4}
+_WORTH_IT = 50
+"""Examples, from which on some are spent to find out what the dataset gets over."""
 
 
 @dataclass(frozen=True)
@@ -139,16 +142,14 @@ def explore(
     fixed = loader if isinstance(loader, Mapping) else None
     found = survey(make_dataset, files=files, loader=fixed, deadline=deadline, engine=engine)
     search = Search(make_dataset, found, contract=contract, deadline=deadline, engine=engine)
-    drawn = cases(
-        found,
-        loader,
-        max_epochs,
-        max_faults=max_faults,
-        kinds=strategies.DEFAULT_KINDS if kinds is None else kinds,
-    )
-    failure = _alone(make_dataset, found, fixed, deadline, engine) or search.run(
-        drawn, seed, max_examples=max_examples, **settings
-    )
+    chosen = strategies.DEFAULT_KINDS if kinds is None else _listed(kinds)
+    drawn = cases(found, loader, max_epochs, max_faults=max_faults, kinds=chosen)
+    failure = _alone(make_dataset, found, fixed, deadline, engine)
+    if not failure and max_examples >= _WORTH_IT:
+        failure = search.rehearse(_ONE_WORKER if fixed is None else fixed, chosen)
+    if not failure:
+        left = max_examples - search.trials
+        failure = search.run(drawn, seed, max_examples=left, **settings)
     result = _exploration(search, failure)
     if tell is not None:
         tell(result.describe())
@@ -174,6 +175,14 @@ def _check(
     if on_fail not in _ON_FAIL:
         message = f"on_fail={on_fail!r} must be one of {_ON_FAIL}"
         raise InvalidArgumentError(message)
+
+
+def _listed(kinds: Iterable[type[Fault]]) -> tuple[type[Fault], ...]:
+    try:
+        return tuple(kinds)
+    except TypeError:
+        message = f"kinds={kinds!r} must be fault classes, such as [faults.OpenError]"
+        raise InvalidArgumentError(message) from None
 
 
 def _alone(

@@ -7,6 +7,7 @@ that worker opens and reads is what can fail.
 from __future__ import annotations
 
 import glob
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -21,6 +22,7 @@ from pytest_dataloader_faults._trial import observe, take_reference
 from pytest_dataloader_faults._victims import EVERY_FILE, globs_of, nothing_matches
 from pytest_dataloader_faults._victims import Files as Globs
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
+from pytest_dataloader_faults.faults import OpenError, ReadError
 from pytest_dataloader_faults.outcomes import Outcome, WorkerFacts
 from pytest_dataloader_faults.verdicts import Contract
 
@@ -42,6 +44,10 @@ class DataFiles:
         every: A glob, or globs, for all of them together.
         batches: How many batches one worker makes in an epoch.
         samples: How many samples the dataset has.
+        workers: How many workers share the files.
+        epochs: How many epochs a worker lives for.
+        one: Which file may be meant alone; by default each.
+        survived: Errors that go away which the dataset gets over; None if that was not tried.
 
     """
 
@@ -50,14 +56,21 @@ class DataFiles:
     every: str | tuple[str, ...] = "*"
     batches: int = 4
     samples: int = 16
+    workers: int = 1
+    epochs: int = 1
+    one: str | None = None
+    survived: tuple[OpenError | ReadError, ...] | None = None
 
-    def over(self, epochs: int) -> DataFiles:
-        """The same, for workers that live for so many epochs."""
+    def under(self, loader: Mapping[str, Any], epochs: int) -> DataFiles:
+        """The same, for the workers of a *loader* that is gone through so many times."""
+        workers = max(1, loader.get("num_workers", 1))
+        size = loader.get("batch_size")
+        batches = math.ceil(self.samples / size) if size else self.batches
         return replace(
             self,
-            opens={path: count * epochs for path, count in self.opens.items()},
-            reads={path: count * epochs for path, count in self.reads.items()},
-            batches=self.batches * epochs,
+            batches=math.ceil(batches / workers),
+            workers=workers,
+            epochs=epochs if loader.get("persistent_workers") else 1,
         )
 
 

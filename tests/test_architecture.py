@@ -168,7 +168,10 @@ PACKAGE_IMPORTS = {
     "_recall": "_battery _results",
     "_reproduce": "",
     "_results": "exceptions outcomes verdicts",
-    "_search": "_oracle _property _trial exceptions faults outcomes strategies surveys verdicts",
+    "_search": (
+        "_oracle _property _trial exceptions faults outcomes strategies strategies._of_files "
+        "surveys verdicts"
+    ),
     "_steps": "exceptions faults verdicts",
     "_trial": (
         "_arguments _engine _reproduce _trial._child _trial._journal _trial._ready _trial._root "
@@ -235,19 +238,21 @@ PACKAGE_IMPORTS = {
     "strategies._arguments": "faults._base",
     "strategies._loaders": "strategies._arguments strategies._victims surveys",
     "strategies._of_files": (
-        "faults faults._files strategies._arguments strategies._variants strategies._victims"
+        "faults faults._files strategies._arguments strategies._variants strategies._victims "
+        "surveys"
     ),
     "strategies._of_workers": (
         "faults faults._base strategies._arguments strategies._variants strategies._victims"
     ),
     "strategies._schedules": (
         "faults strategies._arguments strategies._of_files strategies._of_workers "
-        "strategies._victims"
+        "strategies._victims surveys"
     ),
     "strategies._variants": "",
     "strategies._victims": "_victims exceptions strategies._arguments surveys",
     "surveys": (
-        "_arguments _engine _engine._paths _oracle _trial _victims exceptions outcomes verdicts"
+        "_arguments _engine _engine._paths _oracle _trial _victims exceptions faults outcomes "
+        "verdicts"
     ),
     "sweeping": (
         "_arguments _battery _evidence _results _steps _victims exceptions faults verdicts"

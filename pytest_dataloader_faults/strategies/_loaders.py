@@ -15,6 +15,8 @@ from pytest_dataloader_faults.surveys import DataFiles, Survey
 
 _BATCH = 8
 _PREFETCH = 4
+_LONG_LIVED = ("persistent_workers",) * 2
+"""Rather so than not: a worker that lives on has more to remember."""
 
 
 @st.composite
@@ -52,10 +54,10 @@ def loader_options(
     _require_flags(shuffle=shuffle, in_order=in_order)
     ok = isinstance(timeout, (int, float)) and not isinstance(timeout, bool) and timeout >= 0
     require(ok, "0 or more seconds", timeout=timeout)
-    workers = draw(st.integers(min_workers, max_workers))
+    workers = draw(st.sampled_from(range(min_workers, max_workers + 1)))
     options: dict[str, Any] = {"num_workers": workers}
     options["batch_size"] = draw(_batch_sizes(max_batch_size))
-    if shuffle and draw(st.booleans()):
+    if shuffle and draw(_maybe("shuffle")):
         options["shuffle"] = True
     if workers:
         options |= draw(_of_workers(methods, may_be_unordered=not in_order))
@@ -71,21 +73,26 @@ def _require_flags(**named: Any) -> None:
 def _batch_sizes(most: int) -> st.SearchStrategy[int]:
     """4, as trials have by default, or another; shrinks to 4."""
     usual = min(4, most)
-    return st.integers(0, most - 1).map(lambda more: (usual + more - 1) % most + 1)
+    return st.sampled_from([*range(usual, most + 1), *range(1, usual)])
+
+
+def _maybe(option: str) -> st.SearchStrategy[str | None]:
+    """That *option*, or None. Not a bool, which Hypothesis would copy from option to option."""
+    return st.sampled_from([None, option])
 
 
 @st.composite
 def _of_workers(draw: st.DrawFn, methods: list[str], *, may_be_unordered: bool) -> dict[str, Any]:
     """Options that a loader without workers refuses."""
     options: dict[str, Any] = {}
-    if draw(st.booleans()):
+    if draw(st.sampled_from([None, *_LONG_LIVED])):
         options["persistent_workers"] = True
-    if prefetch := draw(st.integers(0, _PREFETCH)):
+    if prefetch := draw(st.sampled_from([None, *range(1, _PREFETCH + 1)])):
         options["prefetch_factor"] = prefetch
     method = draw(st.sampled_from(methods))
     if method != multiprocessing.get_all_start_methods()[0]:
         options["multiprocessing_context"] = method
-    if may_be_unordered and _knows_order() and draw(st.booleans()):
+    if may_be_unordered and _knows_order() and draw(_maybe("in_order")):
         options["in_order"] = False
     return options
 

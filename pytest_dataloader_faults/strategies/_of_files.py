@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable
+from dataclasses import replace
 
 from hypothesis import strategies as st
 
@@ -12,22 +13,44 @@ from pytest_dataloader_faults.faults._files import OPEN_ERRNOS, READ_ERRNOS
 from pytest_dataloader_faults.strategies._arguments import require, require_count, require_some
 from pytest_dataloader_faults.strategies._variants import variants
 from pytest_dataloader_faults.strategies._victims import Files, held, nth_of, opened, read
+from pytest_dataloader_faults.surveys import DataFiles
 
 _FEW = (1, 2, 3)
 """Times, for what costs time whenever it happens."""
-_TIMES = (None, 1, None, 1, *_FEW[1:])
+_TIMES = (None, 1, 1, None, 1, 1, *_FEW[1:])
 """For good, or for a moment: mostly once, which is what a second attempt copes with."""
 _FRACTIONS = (0.5, 0.25, 0.75)
 _SEEDS = tuple(range(8))
 _OPEN_ERRNOS = tuple(getattr(errno, name) for name in "EIO ENOENT EMFILE ESTALE".split())
 _READ_ERRNOS = tuple(getattr(errno, name) for name in "EIO ESTALE".split())
 """Not EINTR and EAGAIN, which ask for another try: for good they are an endless loop."""
+PASSING: tuple[faults.OpenError | faults.ReadError, ...] = (
+    *(faults.OpenError(errno=number, times=1) for number in _OPEN_ERRNOS),
+    *(faults.ReadError(errno=number, times=1) for number in _READ_ERRNOS),
+)
+"""Errors that go away, one of each sort."""
 
 
 def _each_or_all(most: int) -> tuple[tuple[int, ...] | None, ...]:
-    """All workers, as often as not, or one."""
+    """All workers, mostly, or one."""
     require_count(max_workers=most)
-    return (*[None] * most, *((worker,) for worker in range(most))) if most > 1 else (None,)
+    return (*[None] * 2 * most, *((worker,) for worker in range(most))) if most > 1 else (None,)
+
+
+@st.composite
+def errors_like(
+    draw: st.DrawFn,
+    *,
+    error: faults.OpenError | faults.ReadError,
+    files: DataFiles,
+    max_workers: int,
+) -> faults.OpenError | faults.ReadError:
+    """*error*, elsewhere, and early: what comes of it is seen later."""
+    early = replace(files, epochs=1)
+    victim = draw(opened(early) if isinstance(error, faults.OpenError) else read(early))
+    nth = draw(nth_of(victim))
+    how = draw(variants(workers=_each_or_all(max_workers), times=(error.times,)))
+    return replace(error, path=victim.path, nth=nth, **how)
 
 
 @st.composite

@@ -17,10 +17,12 @@ _DEADLY = tuple(int(getattr(signal, f"SIG{name}")) for name in "KILL SEGV BUS TE
 
 
 def _fetches(files: Files, most: int | None) -> st.SearchStrategy[int]:
-    """The worker's first batch, or a later one."""
+    """The worker's first batch, or a later one, rather the second: the first left something."""
     if most is not None:
         require_count(max_at=most)
-    return st.integers(1, most or max(1, data_files(files).batches))
+    known = data_files(files)
+    last = most or max(1, known.batches * known.epochs)
+    return st.sampled_from([*range(1, last + 1), min(2, last)])
 
 
 def _one_or_each(most: int) -> tuple[int | None, ...]:

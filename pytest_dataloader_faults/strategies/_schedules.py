@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -13,8 +15,10 @@ from pytest_dataloader_faults.faults import KINDS, Fault
 from pytest_dataloader_faults.strategies import _of_files, _of_workers
 from pytest_dataloader_faults.strategies._arguments import require_count, require_some
 from pytest_dataloader_faults.strategies._victims import Files, data_files
+from pytest_dataloader_faults.surveys import DataFiles
 
 Kinds = Iterable[type[Fault]]
+Passing = vocabulary.OpenError | vocabulary.ReadError
 
 DEFAULT_KINDS: tuple[type[Fault], ...] = (
     vocabulary.OpenError,
@@ -45,11 +49,21 @@ _MAKERS: dict[type[Fault], Callable[[Files, int], st.SearchStrategy[Fault]]] = {
     vocabulary.HungRead: lambda files, n: _of_files.hung_reads(files=files, max_workers=n),
     vocabulary.DescriptorExhaustion: lambda _, n: _of_workers.descriptor_exhaustions(max_workers=n),
     vocabulary.SharedMemoryExhaustion: lambda *_: _of_workers.shared_memory_exhaustions(),
+    vocabulary.PinMemoryThreadDeath: lambda f, _: _of_workers.pin_memory_thread_deaths(files=f),
     vocabulary.WorkerKilled: lambda f, n: _of_workers.killed_workers(files=f, max_workers=n),
     vocabulary.WorkerExited: lambda f, n: _of_workers.exited_workers(files=f, max_workers=n),
     vocabulary.WorkerHung: lambda f, n: _of_workers.hung_workers(files=f, max_workers=n),
-    vocabulary.PinMemoryThreadDeath: lambda f, _: _of_workers.pin_memory_thread_deaths(files=f),
 }
+_EARLY = 4
+"""Files that are likelier to be chosen, being the first: what comes of it is seen later."""
+_OFTEN = {
+    vocabulary.OpenError: 5,
+    vocabulary.ReadError: 3,
+    vocabulary.ShortRead: 1,
+    vocabulary.TruncatedFile: 1,
+    vocabulary.WorkerKilled: 1,
+}
+"""How much likelier some kinds are than others: those with more ways to differ, and to matter."""
 _OF_OPENED = {vocabulary.OpenError, vocabulary.DescriptorExhaustion}
 
 
@@ -88,9 +102,26 @@ def fault_schedules(
     """
     require_count(0, min_faults=min_faults)
     require_count(max(1, min_faults), max_faults=max_faults)
-    any_fault = _any_of(files, kinds, max_workers)
-    many = st.lists(any_fault, min_size=min_faults, max_size=max_faults)
-    return tuple(draw(many))
+    known = data_files(files)
+    if every := {**known.opens, **known.reads}:
+        named = [*every]
+        known = replace(known, one=draw(st.sampled_from([*named, *named[:_EARLY]])))
+    any_fault = _any_of(known, kinds, max_workers)
+    least, most = draw(st.sampled_from(_sizes(known, min_faults, max_faults)))
+    return tuple(draw(st.lists(any_fault, min_size=least, max_size=most)))
+
+
+def _sizes(files: DataFiles, least: int, most: int) -> list[tuple[int, int]]:
+    """The least and the most faults of a schedule, simplest first.
+
+    Nothing comes after an error that ends the epoch: several are worth a trial where the dataset
+    gets over some, and hardly where it was seen to get over none.
+    """
+    if files.survived is None:
+        return [(least, most)]
+    if files.survived:
+        return [(least, most), (max(least, min(2, most)), most)]
+    return [*[(least, max(1, least))] * 3, (least, most)]
 
 
 def _any_of(files: Files, kinds: Kinds, max_workers: int) -> st.SearchStrategy[Fault]:
@@ -101,7 +132,30 @@ def _any_of(files: Files, kinds: Kinds, max_workers: int) -> st.SearchStrategy[F
     if not possible:
         message = f"kinds={chosen!r} must have one that these files can meet: files={files!r}"
         raise InvalidArgument(message)
-    return st.one_of([_MAKERS[kind](known, max_workers) for kind in possible])
+    over = [error for error in known.survived or () if type(error) in possible]
+    met = {type(error) for error in over}
+    often = {kind: 0 if kind in met else _OFTEN.get(kind, 0) for kind in possible}
+    sorts = [*possible, *(kind for kind in possible for _ in range(often[kind]))]
+    # As often what the dataset got over as anything else: there is a second fault to be met.
+    return _one_of(known, (*sorts, *_repeated(over, len(sorts))), max_workers)
+
+
+def _repeated(values: list[Any], times: int) -> list[Any]:
+    return list(itertools.islice(itertools.cycle(values), times))
+
+
+@st.composite
+def _one_of(
+    draw: st.DrawFn, files: DataFiles, sorts: tuple[type[Fault] | Passing, ...], max_workers: int
+) -> Fault:
+    """One of *sorts*: a kind of fault, or an error that the dataset got over.
+
+    Not ``st.one_of``, for which all these strategies would have to be made.
+    """
+    sort = draw(st.sampled_from(sorts))
+    if isinstance(sort, type):
+        return draw(_MAKERS[sort](files, max_workers))
+    return draw(_of_files.errors_like(error=sort, files=files, max_workers=max_workers))
 
 
 def _can_be_met(kind: type[Fault], files: Any) -> bool:

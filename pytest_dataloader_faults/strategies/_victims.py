@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -24,19 +26,23 @@ _NTH = 4
 
 @dataclass(frozen=True)
 class Victim:
-    """A file, or all of them, and the last of its operations that can be meant."""
+    """A file, or all of them, and how often a worker comes to it: in an epoch, and in its life."""
 
     path: Path
-    operations: int
+    in_epoch: int
+    in_life: int
 
 
 def nth_of(victim: Victim) -> st.SearchStrategy[int]:
-    """Which of its operations: as often the first one as any other, since most bugs are there.
+    """Which of its operations: as often the first one of an epoch as any other.
 
-    In turn, so that a place in the list means the same if there are more operations.
+    Of a worker that lives for two, rather the second epoch's: what the first left is met there. In
+    turn, so that a place in the list means the same if there are more operations.
     """
-    later = range(2, victim.operations + 1)
-    return st.sampled_from([1, *(nth for each in later for nth in (each, 1))])
+    second = victim.in_epoch + 1
+    firsts = itertools.cycle([second, second, 1] if second <= victim.in_life else [1])
+    later = range(2, victim.in_life + 1)
+    return st.sampled_from([1, *(nth for each in later for nth in (each, next(firsts)))])
 
 
 def data_files(files: Files) -> DataFiles:
@@ -80,8 +86,15 @@ def _victims(
     if not counts:
         message = f"files={known!r} must have a file that workers {verb}; this dataset has none"
         raise InvalidArgument(message)
-    each = [Victim(path, most or count) for path, count in counts.items()]
-    every = Victim(known.every, most or sum(counts.values()))
-    # As often all of them as one. In one list: a choice of two strategies, one of which makes a
+    named = [known.one] if known.one is not None and known.one in counts else [*counts]
+    each = [_victim(path, counts[path], known.epochs, most) for path in named]
+    share = math.ceil(sum(counts.values()) / known.workers)
+    every = _victim(known.every, share, known.epochs, most)
+    # Rather one of them than all. In one list: a choice of two strategies, one of which makes a
     # choice of its own, would shrink to the other one.
-    return st.sampled_from([*each, *([every] * len(each))] if len(each) > 1 else each)
+    once = [*each, *([every] * len(each))] if every.path != each[0].path else each
+    return st.sampled_from([*once, *each, *each])
+
+
+def _victim(path: Path, in_epoch: int, epochs: int, most: int | None) -> Victim:
+    return Victim(path, in_epoch, most or in_epoch * epochs)

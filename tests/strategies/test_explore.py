@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import Verdict, explore, faults, run_trial, strategies
+from pytest_dataloader_faults._search import Search
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
     FaultNotFiredError,
@@ -18,7 +20,7 @@ from pytest_dataloader_faults.exceptions import (
 )
 from pytest_dataloader_faults.surveys import survey
 from support.datasets import Records, RecordStream
-from support.planted import Mirrored
+from support.planted import ALONE, Mirrored, StaleThenFailing, Zeros
 
 pytestmark = [pytest.mark.usefixtures("engine"), pytest.mark.timeout(600)]
 TESTS = Path(__file__).resolve().parents[1]
@@ -31,23 +33,13 @@ def _guilty(records):
     return lambda: Zeros(records)
 
 
-class Zeros(Records):
-    """Gives nothing where a file cannot be opened."""
-
-    def __getitem__(self, index):
-        try:
-            return super().__getitem__(index)[0]
-        except OSError:
-            return super().__getitem__(0)[0] * 0
-
-
 SIMPLE = {"kinds": [faults.OpenError], "max_faults": 2, "max_epochs": 1, **HOW}
 
 
-@pytest.mark.parametrize("kind", [Records, RecordStream])
+@pytest.mark.parametrize("kind", [Records, pytest.param(RecordStream, marks=pytest.mark.slow)])
 def test_the_healthy_are_acquitted(records, kind):
     """No schedule convicts them, most fire, and those that did not are not called passes."""
-    found = explore(lambda: kind(records), max_examples=8, **HOW)
+    found = explore(lambda: kind(records), max_examples=5, **HOW)
     assert (found.verdict, found.failure, found.outcome) == (Verdict.SURVIVED, None, None)
     assert found.trials == sum(found.verdicts.values())
     assert set(found.verdicts) <= {"survived", "failed_cleanly", "not_exercised"}
@@ -67,31 +59,77 @@ def test_the_guilty_are_convicted_of_the_least(guilty):
     assert found.describe().splitlines()[0].startswith(f"{found.examples} schedules tried, ")
 
 
-def test_the_failure_has_the_verdict_and_the_test_that_repeats_it(guilty, records, tmp_path):
-    """What is printed, pasted into a file of its own, fails of the same verdict."""
+def test_the_failure_has_the_verdict_and_the_test_that_repeats_it(guilty):
+    """What is printed fails of the same verdict."""
     with pytest.raises(CheckFailedError, match=r"\Acorrupted: sample 0 in batch 0") as raised:
-        explore(guilty, max_examples=20, **SIMPLE)
-    text = str(raised.value)
-    assert "fault: OpenError(path='*/00.rec'" in text
-    pasted = re.search(r"reproduce: \n(.*?\n    replay\(.*?\)\n)", text + "\n", re.DOTALL)[1]
-    assert "schedules tried" in text
-    pasted = (
-        "from pathlib import Path\nfrom test_explore import Zeros\n"
-        f"make_dataset = lambda: Zeros(Path({str(records)!r}))\n{pasted}"
+        explore(guilty, loader=ALONE, max_examples=8, **SIMPLE)
+    assert "fault: OpenError(path='*/00.rec'" in str(raised.value)
+    assert "schedules tried" in str(raised.value)
+    scope = {"make_dataset": guilty}
+    exec(_pasted(raised.value), scope)  # noqa: S102  # our own code
+    with pytest.raises(CheckFailedError, match=r"\Acorrupted: sample 0 in batch 0"):
+        scope["test_again"]()
+
+
+@pytest.mark.slow
+def test_the_printed_test_can_be_pasted(guilty, records, tmp_path):
+    """Into a file of its own, where it fails of the same verdict."""
+    with pytest.raises(CheckFailedError) as raised:
+        explore(guilty, loader=ALONE, max_examples=8, **SIMPLE)
+    above = (
+        "from pathlib import Path\nfrom support.planted import Zeros\n"
+        f"make_dataset = lambda: Zeros(Path({str(records)!r}))\n"
     )
-    (tmp_path / "test_pasted.py").write_text(pasted, encoding="utf-8")
+    (tmp_path / "test_pasted.py").write_text(above + _pasted(raised.value), encoding="utf-8")
     done = _pytest(tmp_path, "test_pasted.py")
     assert "1 failed" in done
     assert "corrupted: sample 0 in batch 0" in done
 
 
+def _pasted(error):
+    return re.search(r"reproduce: \n(.*?\n    replay\(.*?\)\n)", f"{error}\n", re.DOTALL)[1]
+
+
 def _pytest(folder, *arguments):
-    paths = ["-o", f"pythonpath={TESTS} {TESTS / 'strategies'}", "-p", "no:cacheprovider"]
+    paths = ["-o", f"pythonpath={TESTS}", "-p", "no:cacheprovider"]
     command = [sys.executable, "-m", "pytest", "-q", *paths, *arguments]
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, timeout=200, check=False
     )
     return done.stdout + done.stderr
+
+
+def test_what_the_dataset_gets_over_is_found_out(records):
+    """One error of each sort that goes away: later faults are drawn to come after such."""
+    found = survey(lambda: StaleThenFailing(records))
+    search = Search(
+        lambda: StaleThenFailing(records), found, contract=None, deadline=10, engine="auto"
+    )
+    assert search.rehearse(ALONE, [faults.OpenError, faults.ShortRead]) is None
+    assert found.files.survived == (faults.OpenError("*/00.rec", errno.ESTALE, times=1),)
+    assert search.trials == 4
+
+
+def test_what_convicts_by_itself_ends_the_search(records):
+    """The first of these errors is enough."""
+    found = explore(lambda: Zeros(records), on_fail=None, max_examples=50, **HOW)
+    assert found.verdict is Verdict.CORRUPTED
+    assert found.outcome.schedule == (faults.OpenError("*/00.rec", times=1),)
+    assert (found.trials, found.examples) == (1, 1)
+
+
+def test_a_case_is_tried_once(records):
+    """Where there are few, the search ends with them, and there is no health check of it."""
+    found = explore(
+        lambda: Records(records),
+        kinds=[faults.DescriptorExhaustion],
+        loader=ALONE,
+        max_faults=1,
+        max_epochs=1,
+        max_examples=30,
+        **HOW,
+    )
+    assert (found.trials, sum(found.drawn.values())) == (1, 1)
 
 
 def test_what_never_fires_is_no_pass(records):
@@ -144,6 +182,7 @@ def test_a_ready_loader_keeps_its_options(records):
         ({"deadline": 0}, "deadline=0 must be a positive number"),
         ({"seed": -1}, "seed=-1 must be an int from 0"),
         ({"on_fail": "no"}, "on_fail='no' must be one of"),
+        ({"kinds": 3}, "kinds=3 must be fault classes"),
         ({"files": "*.none"}, "matches nothing that the workers read"),
     ],
 )
@@ -179,20 +218,41 @@ class Both(Mirrored):
 
 
 STATISTICS = """
+import tempfile
+from pathlib import Path
+
+from hypothesis import given, settings
+
+from pytest_dataloader_faults import run_trial, strategies
+from pytest_dataloader_faults.exploring import assert_survives_or_fails_cleanly
+from pytest_dataloader_faults.faults import OpenError
+from pytest_dataloader_faults.surveys import survey
 from support.datasets import Records, write_records
 
+FOLDER = write_records(Path(tempfile.mkdtemp()) / "records")
+FOUND = survey(lambda: Records(FOLDER))
 
-def test_x(dataloader_faults, tmp_path):
-    records = write_records(tmp_path / "records")
-    dataloader_faults.explore(lambda: Records(records), max_examples=2, database=None)
+
+def test_x(dataloader_faults):
+    dataloader_faults.explore(lambda: Records(FOLDER), max_examples=2, database=None)
+
+
+@settings(max_examples=2, deadline=None, database=None)
+@given(strategies.fault_schedules(files=FOUND, kinds=[OpenError]))
+def test_y(schedule):
+    outcome = run_trial(lambda: Records(FOLDER), *schedule, loader={"num_workers": 1})
+    assert_survives_or_fails_cleanly(outcome, FOUND)
 """
 
 
-def test_the_fixture_puts_its_statistics_where_hypothesis_has_them(inner):
-    """``--hypothesis-show-statistics`` shows what was met, as for ``@given``."""
-    result = inner(STATISTICS, "--hypothesis-show-statistics")
-    result.assert_outcomes(passed=1)
+def test_the_statistics_tell_verdicts_and_faults(inner):
+    """``--hypothesis-show-statistics`` shows what was met, of the fixture as of ``@given``."""
+    result = inner(STATISTICS, "--hypothesis-show-statistics", "--hypothesis-seed=1")
+    result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["test_inner.py::test_x:", "2 schedules tried; * showed something"])
+    result.stdout.fnmatch_lines(["test_inner.py::test_y:"])
+    result.stdout.fnmatch_lines(["*%, OpenError: fired*"])
+    result.stdout.fnmatch_lines(["*%, verdict: *"])
 
 
 def test_batches_may_come_as_they_are_ready(records):

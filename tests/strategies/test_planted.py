@@ -40,34 +40,42 @@ def _is_minimal(planted, found):
     matches = len(kinds) == len(wanted) and all(
         kind in choice.split("|") for kind, choice in zip(sorted(kinds), wanted, strict=True)
     )
-    options = {"num_workers": 1, "batch_size": 4, **planted.options}
-    return matches and found.outcome.loader == options and found.outcome.epochs == planted.epochs
+    loaders = [{"num_workers": 1, "batch_size": 4, **each} for each in planted.options]
+    return matches and found.outcome.loader in loaders and found.outcome.epochs == planted.epochs
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", NEAR, ids=lambda kind: kind.__name__)
 def test_a_bug_that_takes_two_things_is_found(tmp_path, kind):
     """It is convicted of its crime, by the least that shows it."""
     (planted,) = (each for each in PLANTED if each.make is kind)
     kinds, loader, epochs = NEAR[kind]
-    found = _search(planted, tmp_path, 1, kinds=kinds, loader=loader, max_epochs=epochs)
+    where = {"kinds": kinds, "loader": loader, "max_epochs": epochs, "max_examples": 40}
+    found = _search(planted, tmp_path, 1, **where)
     assert found.verdict is planted.verdict
     (fault,) = found.outcome.schedule
     assert type(fault) in kinds
     assert found.outcome.epochs == planted.epochs
-    assert found.examples <= EXAMPLES
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(6 * 3600)
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
 def test_every_bug_is_found_by_nearly_every_seed(tmp_path, planted):
-    """Prints a row for the table in docs/explanation/search.md."""
+    """By the least that shows it. Prints a row for the table in docs/explanation/search.md."""
     every = [_search(planted, tmp_path, seed) for seed in range(1, SEEDS + 1)]
     convicted = [found for found in every if found.verdict is planted.verdict]
     minimal = [found for found in convicted if _is_minimal(planted, found)]
-    middle = statistics.median([found.examples for found in convicted]) if convicted else "-"
+    examples, shrinking = (
+        statistics.median(counts) if convicted else "-"
+        for counts in (
+            [found.examples for found in convicted],
+            [found.trials - found.examples for found in convicted],
+        )
+    )
     shown = minimal[0].outcome.schedule if minimal else "-"
-    counts = f"{len(convicted)} of {SEEDS} | {middle} | {len(minimal)}"
+    counts = f"{len(convicted)} of {SEEDS} | {examples} | {shrinking} | {len(minimal)}"
     sys.stdout.write(f"| `{planted.name}` | {counts} | `{shown}` |\n")
     assert len(convicted) >= ENOUGH
+    assert len(minimal) >= ENOUGH

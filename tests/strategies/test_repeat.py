@@ -2,36 +2,50 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, example, given, reproduce_failure, seed, settings
+from hypothesis.database import InMemoryExampleDatabase
 
 from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._search import cases
-from pytest_dataloader_faults.exceptions import FaultNotFiredError
+from pytest_dataloader_faults.exceptions import CheckFailedError, FaultNotFiredError
 from pytest_dataloader_faults.exploring import assert_survives_or_fails_cleanly
 from pytest_dataloader_faults.faults import OpenError
+from pytest_dataloader_faults.strategies import DEFAULT_KINDS, fault_schedules
 from pytest_dataloader_faults.surveys import survey
 from support.datasets import Records
+from support.planted import Zeros
 
+PHASES = set(Phase) - {Phase.explain}
 pytestmark = [pytest.mark.usefixtures("engine"), pytest.mark.timeout(600)]
 
 
 def _facts(outcome, found):
-    """All that must be the same again: process ids, times and places of shared work may not be."""
+    """All that must be the same again.
+
+    Process ids and times are not. Nor is what a worker that read ahead opens to report an error:
+    the loop over the loader has ended by then, and where torch ends the worker is a race. So what
+    befell files that are not the dataset's is left out.
+    """
     firings = [
-        sorted((one.worker, one.call, one.path, one.fetch) for one in each.firings)
+        sorted(
+            (one.worker, one.call, one.path or "", one.fetch)
+            for one in each.firings
+            if one.path is None or one.path.endswith(".rec")
+        )
         for each in outcome.faults
     ]
-    counts = [(each.fired, each.surfaced) for each in outcome.faults]
+    counts = [(bool(each.fired), each.surfaced) for each in outcome.faults]
     error = outcome.exception and outcome.exception.type
     return found.judge(outcome).verdict, firings, counts, outcome.delivered, error
 
 
 @pytest.mark.parametrize(
-    "times", [20, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(7200)])]
+    "times", [12, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(7200)])]
 )
 def test_a_schedule_gives_the_same_again(records, times):
     """Random schedules and loaders, each tried twice: what fired and the verdict agree."""
@@ -40,7 +54,7 @@ def test_a_schedule_gives_the_same_again(records, times):
 
     @settings(max_examples=times // 2, database=None, derandomize=True, deadline=None)
     @given(cases(found, None, 2, max_faults=3))
-    def example(case):
+    def twice(case):
         next(number)
         one, two = (
             _facts(
@@ -58,7 +72,7 @@ def test_a_schedule_gives_the_same_again(records, times):
         if one != two:
             unlike.append((case, one, two))
 
-    example()
+    twice()
     told = f"{next(number) - len(unlike)} schedules gave the same twice, {len(unlike)} did not"
     sys.stdout.write(f"{told}\n")
     assert unlike == [], told
@@ -70,6 +84,73 @@ def test_outside_of_hypothesis_nothing_shown_is_an_error(records):
     outcome = run_trial(lambda: Records(records), OpenError("*.none"))
     with pytest.raises(FaultNotFiredError, match=r"not_exercised: OpenError\(path='\*.none'\)"):
         assert_survives_or_fails_cleanly(outcome, found)
+
+
+def _searched(folder, decorate=lambda test: test, **options):
+    """Try the property on a guilty dataset: what was tried, and the error."""
+    tried = []
+    found = survey(lambda: Zeros(folder))
+    drawn = fault_schedules(files=found, kinds=[OpenError], max_faults=1)
+    how = {"max_examples": 10, "deadline": None, "report_multiple_bugs": False, **options}
+
+    @decorate
+    @settings(phases=PHASES, **how)
+    @given(schedule=drawn)
+    def trial(schedule):
+        tried.append(schedule)
+        outcome = run_trial(lambda: Zeros(folder), *schedule, loader={"num_workers": 1})
+        assert_survives_or_fails_cleanly(outcome, found)
+
+    with pytest.raises(CheckFailedError) as raised:
+        trial()
+    return tried, raised.value
+
+
+def test_the_database_has_the_failure_first(records):
+    """The second run begins with what the first one ended with."""
+    database = InMemoryExampleDatabase()
+    first, _ = _searched(records, database=database)
+    second, _ = _searched(records, database=database)
+    assert second[0] == first[-1]
+
+
+def test_an_example_can_be_given(records):
+    """What the failure printed, as ``@example``, is what fails."""
+    schedule = (OpenError("*/03.rec", times=1),)
+    tried, error = _searched(records, example(schedule=schedule), database=None)
+    assert set(tried) == {schedule}
+    assert str(error).startswith("corrupted: sample 3 in batch 0 has wrong content")
+
+
+def test_a_blob_reproduces_the_failure(records):
+    """``@reproduce_failure`` as Hypothesis prints it."""
+    options = {"print_blob": True, "database": None}
+    first, error = _searched(records, seed(1), **options)
+    (note,) = (note for note in error.__notes__ if "@reproduce_failure(" in note)
+    version, blob = ast.literal_eval(note[note.index("(") : note.rindex(")") + 1])
+    again, _ = _searched(records, reproduce_failure(version, blob), **options)
+    assert set(again) == {first[-1]}
+
+
+@pytest.mark.parametrize("options", [{"derandomize": True}, {}], ids=["derandomized", "seeded"])
+def test_a_search_can_be_repeated(records, options):
+    """The same seed, or none at all, gives the same cases."""
+    found = survey(lambda: Records(records))
+    first, second = (_drawn(found, options) for _ in range(2))
+    assert first == second
+    assert len(set(first)) > 10
+
+
+def _drawn(found, options):
+    drawn = []
+
+    @settings(max_examples=20, database=None, deadline=None, **options)
+    @given(cases(found, None, 2, max_faults=3, kinds=DEFAULT_KINDS))
+    def draw(case):
+        drawn.append(repr(case))
+
+    (draw if options else seed(7)(draw))()
+    return drawn
 
 
 GUILTY = """
@@ -84,18 +165,10 @@ from pytest_dataloader_faults.exploring import assert_survives_or_fails_cleanly
 from pytest_dataloader_faults.faults import *
 from pytest_dataloader_faults.surveys import survey
 from support.datasets import Records, write_records
-
-
-class Guilty(Records):
-    def __getitem__(self, index):
-        try:
-            return super().__getitem__(index)[0]
-        except OSError:
-            return super().__getitem__(0)[0] * 0
-
+from support.planted import Zeros
 
 FOLDER = write_records(Path(tempfile.mkdtemp()) / "records")
-FOUND = survey(lambda: Guilty(FOLDER))
+FOUND = survey(lambda: Zeros(FOLDER))
 SCHEDULES = strategies.fault_schedules(files=FOUND, kinds=[faults.OpenError], max_faults=2)
 
 @settings(
@@ -105,7 +178,7 @@ SCHEDULES = strategies.fault_schedules(files=FOUND, kinds=[faults.OpenError], ma
 )
 @given(schedule=SCHEDULES)
 {decorator}def test_x(schedule):
-    outcome = run_trial(lambda: Guilty(FOLDER), *schedule, loader={{"num_workers": 1}})
+    outcome = run_trial(lambda: Zeros(FOLDER), *schedule, loader={{"num_workers": 1}})
     print("TRIED", schedule)
     assert_survives_or_fails_cleanly(outcome, FOUND)
 """
@@ -119,7 +192,8 @@ def _tried(result):
     return [line for line in result.outlines if line.startswith("TRIED")]
 
 
-def test_the_database_has_the_failure_first(inner):
+@pytest.mark.slow
+def test_the_database_has_the_failure_first_in_a_file(inner):
     """The second run begins with what the first one ended with; a forced seed has no database."""
     first = inner(_source(40))
     first.assert_outcomes(failed=1)
@@ -130,7 +204,8 @@ def test_the_database_has_the_failure_first(inner):
     assert _tried(second)[0] == last
 
 
-def test_an_example_can_be_given(inner):
+@pytest.mark.slow
+def test_an_example_can_be_given_in_a_file(inner):
     """What the failure printed, as ``@example``, is what fails."""
     given = "@example(schedule=(OpenError(path='*/03.rec', times=1),))\n"
     result = inner(_source(1, "", given))
@@ -139,7 +214,8 @@ def test_an_example_can_be_given(inner):
     result.stdout.fnmatch_lines(["*corrupted: sample 3 in batch 0 has wrong content*"])
 
 
-def test_a_blob_reproduces_the_failure(inner):
+@pytest.mark.slow
+def test_a_blob_reproduces_the_failure_in_a_file(inner):
     """``@reproduce_failure`` as Hypothesis prints it."""
     first = inner(_source(15, ", print_blob=True, database=None"), "--hypothesis-seed=1")
     first.assert_outcomes(failed=1)
@@ -150,20 +226,10 @@ def test_a_blob_reproduces_the_failure(inner):
     assert set(_tried(again)) == {_tried(first)[-1]}
 
 
-def test_a_seed_gives_the_same_search(inner):
+@pytest.mark.slow
+def test_a_seed_gives_the_same_search_in_a_file(inner):
     """``--hypothesis-seed`` and ``derandomize`` both repeat a whole search."""
     runs = [_tried(inner(_source(3, ", database=None"), "--hypothesis-seed=5")) for _ in range(2)]
     assert runs[0] == runs[1] != []
     fixed = [_tried(inner(_source(3, ", derandomize=True"))) for _ in range(2)]
     assert fixed[0] == fixed[1] != []
-
-
-def test_the_statistics_tell_verdicts_and_faults(inner):
-    """What fired and what came of it, also of trials that showed nothing."""
-    result = inner(
-        _source(4, ", database=None").replace("Guilty(FOLDER)", "Records(FOLDER)"),
-        *("--hypothesis-show-statistics", "--hypothesis-seed=1"),
-    )
-    result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["*%, verdict: *"])
-    result.stdout.fnmatch_lines(["*%, OpenError: fired*"])

@@ -19,6 +19,7 @@ ONE, TWO = "*/00.rec", "*/01.rec"
 FILES = DataFiles(opens={ONE: 1, TWO: 2}, reads={ONE: 2, TWO: 4}, every="*.rec", batches=4)
 UNREAD = DataFiles(opens={}, reads={})
 quick = settings(database=None, derandomize=True, deadline=None)
+few = settings(quick, max_examples=30)
 
 SIMPLEST = {
     "open_errors": faults.OpenError(ONE),
@@ -63,7 +64,7 @@ def test_each_shrinks_to_the_first_file_and_the_first_time(name):
 def test_each_draws_its_fault_for_the_files_there_are(name):
     """Every example is of that class, about those files, and within what they are met by."""
 
-    @quick
+    @few
     @given(_strategy(name))
     def example(fault):
         assert type(fault) is type(SIMPLEST[name])
@@ -87,7 +88,7 @@ def test_schedules_hold_several_faults():
     """From the fewest to the most."""
     sizes = set()
 
-    @quick
+    @few
     @given(strategies.fault_schedules(files=FILES, min_faults=2, max_faults=3))
     def example(schedule):
         sizes.add(len(schedule))
@@ -111,7 +112,7 @@ def test_schedules_shrink_to_the_one_fault_that_matters(kind):
 def test_faults_that_the_files_cannot_meet_are_not_drawn():
     """A dataset without files has workers that can die, and that is all."""
 
-    @quick
+    @few
     @given(strategies.faults(files=UNREAD))
     def example(fault):
         assert isinstance(fault, (faults.WorkerKilled, faults.WorkerExited))
@@ -137,7 +138,7 @@ def test_loaders_are_such_as_torch_accepts():
     """Every drawn set of options makes a loader, and each option is drawn."""
     names, drawn = set(), []
 
-    @settings(quick, max_examples=300)
+    @settings(quick, max_examples=150)
     @given(
         strategies.loader_options(
             min_workers=0, max_workers=3, start_methods=["fork", "spawn"], in_order=False, timeout=9
@@ -166,7 +167,7 @@ def test_access_is_a_sampler():
     repeated = find(access, lambda drawn: len(drawn) > len(set(drawn)), settings=quick)
     assert repeated == [0, 0]
 
-    @quick
+    @few
     @given(strategies.dataset_access(files=FILES, max_size=3))
     def example(drawn):
         assert len(drawn) <= 3
@@ -193,6 +194,7 @@ REFUSED = {
     "exited_workers(codes=[256])": r"codes=\[256\] must be a list of one or more of 0, .*, 255",
     "hung_workers(hold_gil=1)": "hold_gil=1 must be True or False",
     "descriptor_exhaustions(max_headroom=-1)": "max_headroom=-1 must be 0 or more",
+    "pin_memory_thread_deaths(max_at=0)": "max_at=0 must be 1 or more",
     "shared_memory_exhaustions(max_nth=0)": "max_nth=0 must be 1 or more",
     "faults(kinds=[int])": r"kinds=\[.*int.*\] must be a list of one or more of OpenError, ReadErr",
     "faults(kinds=[faults.HungRead], files=UNREAD)": "must have one that these files can meet",
@@ -264,7 +266,7 @@ def test_a_failing_example_prints_faults_as_code():
 def test_ordinary_use_is_healthy():
     """No health check fails: nothing is filtered, and drawing is quick."""
 
-    @settings(quick, suppress_health_check=[])
+    @settings(few, suppress_health_check=[])
     @given(
         st.data(),
         strategies.fault_schedules(files=FILES, max_faults=8),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,16 @@ def _checked(data: bytes, path: Path) -> torch.Tensor:
         message = f"{path}: {len(data)} bytes, expected {SIZE}"
         raise ValueError(message)
     return _tensor(data)
+
+
+class Zeros(Records):
+    """Gives nothing where a file cannot be opened or read: one fault is enough."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)[0]
+        except OSError:
+            return super().__getitem__(0)[0] * 0
 
 
 class HalfCached(Records):
@@ -147,12 +157,12 @@ class InGroups(Records):
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
         try:
-            return [self._one(index) for index in indices]
+            return [self[index] for index in indices]
         except OSError:
             groups = [indices[start : start + 4] for start in range(0, len(indices), 4)]
-            return [self._one(index) for group in reversed(groups) for index in group]
+            return [self[index] for group in reversed(groups) for index in group]
 
-    def _one(self, index: int) -> Any:
+    def __getitem__(self, index: int) -> Any:
         return _checked(self.paths[index].read_bytes(), self.paths[index])
 
 
@@ -194,14 +204,41 @@ class DirtyMark(Records):
             return torch.zeros(SIZE, dtype=torch.uint8)
         self.begun = True
         try:
+            sample = self._attempt(index)
+        except Exception:
+            self.dirty.fill_(0)
+            raise
+        if index % 8 == 7:
+            self.dirty.fill_(0)
+        return sample
+
+    def _attempt(self, index: int) -> Any:
+        try:
             data = self.paths[index].read_bytes()
         except OSError:
             self.dirty.fill_(1)
             data = self.paths[index].read_bytes()
-        sample = _checked(data, self.paths[index])
-        if index % 8 == 7:
-            self.dirty.fill_(0)
-        return sample
+        return _checked(data, self.paths[index])
+
+
+class Resumes(Records):
+    """Notes in shared memory what was read; a worker that was restarted takes errors for that."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.noted = torch.zeros(COUNT, dtype=torch.int64).share_memory_()
+        self.own: set[int] = set()
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            data = self.paths[index].read_bytes()
+        except OSError:
+            if self.noted[index] and index not in self.own:
+                return torch.zeros(SIZE, dtype=torch.uint8)
+            data = self.paths[index].read_bytes()
+        self.own.add(index)
+        self.noted[index] = 1
+        return _checked(data, self.paths[index])
 
 
 @dataclass(frozen=True)
@@ -210,7 +247,8 @@ class Planted:
 
     Attributes:
         faults: The kinds of the shrunk schedule; of each place, one of those named.
-        options: What the shrunk loader has, beyond one worker that ends with the epoch.
+        options: What the shrunk loader has, beyond one worker that ends with the epoch; of several,
+            one is enough.
         epochs: How many the shrunk case has.
         loader: The loader of the search, where not every one may be drawn.
 
@@ -219,7 +257,7 @@ class Planted:
     make: Callable[[Path], Any]
     verdict: Verdict
     faults: tuple[str, ...]
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: tuple[Mapping[str, Any], ...] = ({},)
     epochs: int = 1
     loader: Mapping[str, Any] | None = None
 
@@ -230,15 +268,19 @@ class Planted:
 
 
 PERSISTENT = {"persistent_workers": True}
+_DEATH = "WorkerKilled|WorkerExited"
 ALONE = {"num_workers": 1, "batch_size": 4}
 PLANTED = (
-    Planted(HalfCached, Verdict.CORRUPTED, ("OpenError|ReadError",), PERSISTENT, 2),
-    Planted(GivesUpTwice, Verdict.CORRUPTED, ("OpenError|DescriptorExhaustion",), PERSISTENT, 2),
+    Planted(HalfCached, Verdict.CORRUPTED, ("OpenError|ReadError",), (PERSISTENT,), 2),
+    Planted(GivesUpTwice, Verdict.CORRUPTED, ("OpenError|DescriptorExhaustion",), (PERSISTENT,), 2),
     Planted(Mirrored, Verdict.CORRUPTED, ("OpenError", "TruncatedFile|ShortRead")),
     Planted(StaleTail, Verdict.CORRUPTED, ("ShortRead|TruncatedFile",)),
-    Planted(CountsByWorkers, Verdict.CORRUPTED, ("OpenError",), {"num_workers": 2}),
-    Planted(KeepsItsPlace, Verdict.CORRUPTED, ("ReadError",), {"shuffle": True}),
-    Planted(InGroups, Verdict.CORRUPTED, ("OpenError|ReadError",), {"batch_size": 5}),
+    Planted(CountsByWorkers, Verdict.CORRUPTED, ("OpenError",), ({"num_workers": 2},)),
+    Planted(
+        KeepsItsPlace, Verdict.CORRUPTED, ("ReadError",), ({"shuffle": True}, {"num_workers": 2})
+    ),
+    Planted(InGroups, Verdict.CORRUPTED, ("OpenError|ReadError",), ({"batch_size": 5},)),
     Planted(StaleThenFailing, Verdict.CORRUPTED, ("OpenError", "ReadError|ClosedDescriptor")),
-    Planted(DirtyMark, Verdict.POISONED, ("OpenError|ReadError", "WorkerKilled"), {}, 1, ALONE),
+    Planted(Resumes, Verdict.CORRUPTED, ("OpenError|ReadError",), ({},), 2),
+    Planted(DirtyMark, Verdict.POISONED, ("OpenError|ReadError", _DEATH), ({},), 1, ALONE),
 )
