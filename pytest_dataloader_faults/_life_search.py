@@ -1,0 +1,81 @@
+"""Hypothesis at work on the life of a loader: programs of steps, lived through and judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pytest_dataloader_faults._evidence import explain
+from pytest_dataloader_faults._oracle import Judgement
+from pytest_dataloader_faults._oracle._life import judge_life
+from pytest_dataloader_faults._property import VIOLATIONS, faults_of, name_of, to_paste
+from pytest_dataloader_faults._reproduce import code
+from pytest_dataloader_faults._search import Search
+from pytest_dataloader_faults._trial import observe_life
+from pytest_dataloader_faults.exceptions import CheckFailedError
+from pytest_dataloader_faults.lives import Arm, Step
+from pytest_dataloader_faults.outcomes import Outcome
+from pytest_dataloader_faults.surveys import Survey
+from pytest_dataloader_faults.verdicts import Contract
+
+Steps = tuple[Step, ...]
+
+
+def lived(
+    make_dataset: Callable[[], Any],
+    steps: Steps,
+    found: Survey,
+    contract: Contract | None,
+    **how: Any,
+) -> tuple[Outcome, Judgement]:
+    """Live through *steps*: the verdict, and what had happened up to where it was come to."""
+    life = observe_life(make_dataset, steps, **how)
+    reference = found.reference_for(life.outcome)
+    judgement, outcome = judge_life(life, reference, contract or Contract())
+    return outcome, judgement
+
+
+def violation_in(
+    steps: Steps, outcome: Outcome, judgement: Judgement, make_dataset: Callable[[], Any]
+) -> CheckFailedError:
+    """The error to raise: the verdict's own explanation, and a test that lives through it again."""
+    again = "\n".join(["", *_again(steps, outcome, make_dataset)])
+    return VIOLATIONS[judgement.verdict](explain(outcome, judgement, again))
+
+
+def _again(steps: Steps, outcome: Outcome, make_dataset: Callable[[], Any]) -> list[str]:
+    options = [f"loader={code(outcome.loader)}"] if outcome.loader else []
+    options += [f"deadline={outcome.deadline}", f"seed={outcome.seed}"]
+    options += ["engine='python'"] if outcome.engine == "python" else []
+    names = ", ".join(sorted({type(step).__name__ for step in steps}))
+    imports = faults_of(step.fault for step in steps if isinstance(step, Arm))
+    imports += [
+        f"from pytest_dataloader_faults.lives import {names}",
+        "from pytest_dataloader_faults.living import replay_life",
+    ]
+    arguments = [name_of(make_dataset), *map(repr, steps), *options]
+    lines = "".join(f"        {each},\n" for each in arguments)
+    return to_paste(imports, f"replay_life(\n{lines}    )", make_dataset)
+
+
+class LifeSearch(Search):
+    """A search for steps that convict a dataset."""
+
+    def __init__(
+        self,
+        make_dataset: Callable[[], Any],
+        survey: Survey,
+        *,
+        contract: Contract | None,
+        deadline: float,
+        engine: str,
+        loader: Mapping[str, Any] | None,
+    ) -> None:
+        super().__init__(make_dataset, survey, contract=contract, deadline=deadline, engine=engine)
+        self._how |= {"loader": loader, "seed": 0}
+
+    def _trial(self, case: Steps) -> tuple[Outcome, Judgement]:
+        return lived(self._make_dataset, case, self._survey, self._contract, **self._how)
+
+    def _violation(self, case: Steps, outcome: Outcome, judgement: Judgement) -> CheckFailedError:
+        return violation_in(case, outcome, judgement, self._make_dataset)
