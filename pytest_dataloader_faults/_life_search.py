@@ -8,6 +8,7 @@ from typing import Any
 from pytest_dataloader_faults._evidence import explain
 from pytest_dataloader_faults._oracle import Judgement
 from pytest_dataloader_faults._oracle._life import judge_life
+from pytest_dataloader_faults._programs import sensible
 from pytest_dataloader_faults._property import VIOLATIONS, faults_of, name_of, to_paste
 from pytest_dataloader_faults._reproduce import code
 from pytest_dataloader_faults._search import Search
@@ -76,6 +77,30 @@ class LifeSearch(Search):
 
     def _trial(self, case: Steps) -> tuple[Outcome, Judgement]:
         return lived(self._make_dataset, case, self._survey, self._contract, **self._how)
+
+    def _confirmed(self) -> str:
+        self._shorten()
+        return super()._confirmed()
+
+    def _shorten(self) -> None:
+        """Leave out what can be: Hypothesis takes out choices, and a few steps may be one of these.
+
+        It has tried most of that already, so few lives are lived for it.
+        """
+        assert self.convicted is not None
+        steps, _, judgement = self.convicted
+        place = 1
+        while place < len(steps):
+            fewer = tuple(sensible((*steps[:place], *steps[place + 1 :])))
+            found = self._known.get(repr(fewer))
+            if found is None:
+                self.trials += 1
+                found = self._trial(fewer)
+            if found[1].verdict is judgement.verdict:
+                self.convicted = fewer, *found
+                steps = fewer
+            else:
+                place += 1
 
     def _violation(self, case: Steps, outcome: Outcome, judgement: Judgement) -> CheckFailedError:
         return violation_in(case, outcome, judgement, self._make_dataset)

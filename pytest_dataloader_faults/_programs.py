@@ -21,61 +21,81 @@ from pytest_dataloader_faults.lives import (
     Restart,
     Step,
 )
-from pytest_dataloader_faults.strategies._variants import variants
 from pytest_dataloader_faults.surveys import Survey
 
+Steps = tuple[Step, ...]
+
 _WORKERS = 2
-_ITERATIONS = (Iterate(), Iterate(2), Iterate(None))
-_EVENTS = (
-    Restart(),
-    Break(),
-    Disarm(),
-    Kill(),
-    Pickle(),
-    Delete(),
-    NewLoader(),
-    NewLoader(persistent_workers=True),
+_EPOCHS: tuple[Steps, ...] = (
+    (Iterate(),),
+    (Iterate(1),),
+    (Iterate(2),),
+    (Disarm(), Iterate()),
+    (Iterate(), Iterate()),
+    (Iterate(), Disarm(), Iterate()),
+    (Iterate(1), Disarm(), Iterate()),
 )
-_ORDINARY = (_ITERATIONS, (*_ITERATIONS, Restart(), Disarm()), _EVENTS)
-"""A step is taken from each as often: most bugs take a few epochs, and the end of a fault."""
+_EVENTS: tuple[Steps, ...] = (
+    (Restart(),),
+    (Break(),),
+    (Disarm(),),
+    (Kill(),),
+    (Pickle(),),
+    (Pickle(), Iterate()),
+    (Delete(),),
+    (NewLoader(persistent_workers=True),),
+)
+_ORDINARY = (_EPOCHS, _EVENTS)
+_BATCHES = (4, 1, 2)
 
 
 def programs(
     files: Survey, kinds: Iterable[type[Fault]], steps: Collection[type[Step]], max_steps: int
-) -> st.SearchStrategy[tuple[Step, ...]]:
+) -> st.SearchStrategy[Steps]:
     """Steps that can follow each other, of the classes *steps*; the first one makes a loader.
 
-    Each step is a few choices in a list, so that any of them can be taken out. A list has five
-    items, as a rule, however many it may have: so there are two of them.
+    What is drawn are a step or a few that often come together, each in a few choices, so that any
+    of them can be taken out. A list has five items, as a rule, however many it may have: so there
+    are two of them.
     """
-    drawn = ([step for step in known if type(step) in steps] for known in _ORDINARY)
-    choices: list[st.SearchStrategy[Step]] = [st.sampled_from(each) for each in drawn if each]
+    known = ([each for each in some if {*map(type, each)} <= {*steps}] for some in _ORDINARY)
+    choices: list[st.SearchStrategy[Steps]] = [st.sampled_from(each) for each in known if each]
     if Arm in steps:
         faults = strategies.faults(files=files, kinds=kinds, max_workers=_WORKERS)
-        choices.append(faults.map(Arm))
+        choices.append(faults.map(lambda fault: (Arm(fault),)))
     some = st.lists(st.one_of(choices), max_size=max_steps)
 
-    def program(drawn: tuple[NewLoader, list[Step], list[Step]]) -> tuple[Step, ...]:
-        first, one, two = drawn
-        return (first, *itertools.islice(sensible([first, *one, *two]), 1, max_steps))
+    def program(first: NewLoader, one: list[Steps], two: list[Steps]) -> Steps:
+        drawn = itertools.chain((first,), *one, *two)
+        return tuple(itertools.islice(sensible(drawn), max_steps))
 
-    return st.tuples(_loaders(), some, some).map(program)
+    return st.builds(program, _loaders(), some, some)
 
 
 def _loaders() -> st.SearchStrategy[NewLoader]:
-    counts = tuple(range(1, _WORKERS + 1))
-    return variants(persistent_workers=(False, True), num_workers=counts, batch_size=(4, 1, 2)).map(
-        lambda how: NewLoader(**how)
+    return st.builds(
+        NewLoader,
+        persistent_workers=st.sampled_from((False, True, True)),
+        num_workers=st.integers(1, _WORKERS),
+        batch_size=st.sampled_from(_BATCHES),
     )
 
 
 def sensible(steps: Iterable[Step]) -> Iterator[Step]:
-    """*steps* without those that would do nothing where they stand."""
+    """*steps* without those that do nothing where they stand, as a loader that is replaced."""
     there = _There()
+    loader: Step | None = None
     for step in steps:
-        if there.means(step):
+        if not there.means(step):
+            continue
+        there.follow(step)
+        if loader and not isinstance(step, NewLoader):
+            yield loader
+        loader = step if isinstance(step, NewLoader) else None
+        if loader is None:
             yield step
-            there.follow(step)
+    if loader:
+        yield loader
 
 
 class _There:
@@ -105,7 +125,9 @@ class _There:
         if isinstance(step, (NewLoader, Delete, Pickle)):
             self._workers = self._epoch = False
         elif isinstance(step, (Iterate, Restart)):
-            self._epoch = step != Iterate(None)
+            self._epoch = step != Iterate()
             self._workers = self._epoch or self._stays
         elif isinstance(step, Break):
             self._epoch, self._workers = False, self._stays
+        elif isinstance(step, Kill):
+            self._workers = False

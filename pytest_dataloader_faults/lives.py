@@ -42,7 +42,10 @@ _ALLOWED: dict[str, tuple[Any, str]] = {
     "num_workers": (_is_count, "1 or more: faults happen in worker processes"),
     "batch_size": (_is_count, "1 or more"),
     "persistent_workers": (lambda value: isinstance(value, bool), "True or False"),
-    "batches": (lambda value: value is None or _is_count(value), "1 or more, or None for the rest"),
+    "batches": (
+        lambda value: value is None or _is_count(value),
+        "1 or more, or None for the rest",
+    ),
     "worker": (lambda value: _is_count(value, 0), "a worker id, 0 or more"),
     "fault": (
         _is_of_files,
@@ -84,9 +87,9 @@ class NewLoader(Step):
 
 @dataclass(frozen=True, repr=False)
 class Iterate(Step):
-    """Take so many batches, or what is left of the epoch; begins an epoch if none is going on."""
+    """Take so many batches, or all that are left; begins an epoch if none is going on."""
 
-    batches: int | None = 1
+    batches: int | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -136,6 +139,9 @@ _NEED_A_LOADER = (Iterate, Break, Restart, Kill)
 
 def check(steps: tuple[Any, ...]) -> None:
     """Raise InvalidArgumentError unless *steps* are steps that can follow each other."""
+    if not steps:
+        message = "steps=() must have one step or more: the first is NewLoader()"
+        raise InvalidArgumentError(message)
     is_there = False
     for number, step in enumerate(steps, start=1):
         if not isinstance(step, Step):

@@ -150,8 +150,8 @@ PACKAGE_IMPORTS = {
         "_battery _engine _options _recall _steps _victims conformance exceptions sweeping verdicts"
     ),
     "_life_search": (
-        "_evidence _oracle _oracle._life _property _reproduce _search _trial exceptions lives "
-        "outcomes surveys verdicts"
+        "_evidence _oracle _oracle._life _programs _property _reproduce _search _trial exceptions "
+        "lives outcomes surveys verdicts"
     ),
     "_options": "_arguments _engine exceptions",
     "_oracle": (
@@ -165,7 +165,7 @@ PACKAGE_IMPORTS = {
     "_oracle._life": "_clarity _oracle lives outcomes verdicts",
     "_oracle._printed": "outcomes",
     "_oracle._rows": "_oracle._allowed outcomes outcomes._parts",
-    "_programs": "faults lives strategies strategies._variants surveys",
+    "_programs": "faults lives strategies surveys",
     "_property": (
         "_checks._workers _evidence _oracle _reproduce _unfired exceptions faults outcomes "
         "surveys verdicts"

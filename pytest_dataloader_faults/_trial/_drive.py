@@ -176,9 +176,9 @@ class Drive:
         self._tell(exception=raised and asdict(raised), complete=raised is None)
         iterator = self._loader._iterator
         if raised is not None:
-            ignore_deaths(iterator or self._iterator)
+            ignore_deaths(self._iterator if iterator is None else iterator)
             self._settle()
-        if not (iterator and (raised is None or are_alive(iterator))):
+        if iterator is None or (raised is not None and not are_alive(iterator)):
             self._end_workers()
         self._iterator = None
 

@@ -49,7 +49,7 @@ class Specimen(Records):
 class GivesOnce(Specimen):
     """Forgets in a worker what it gave away: a second epoch of the same worker gets zeros."""
 
-    steps = (STAYS, Iterate(None), Iterate())
+    steps = (STAYS, Iterate(), Iterate())
     text = "sample 0 in batch 0 has wrong content"
 
     def __init__(self, folder: Path, *, healed: bool = False) -> None:
@@ -110,7 +110,9 @@ class KeepsFilesOpen(IterableDataset[Any]):
         return self._samples(file)
 
     def _samples(self, file: Any) -> Any:
-        for index in range(len(self.records)):
+        info = get_worker_info()
+        first, step = (info.id, info.num_workers) if info else (0, 1)
+        for index in range(first, len(self.records), step):
             yield self.records[index][0]
         self.files.remove(file)
         file.close()
@@ -140,7 +142,7 @@ class KeepsHalves(Specimen):
 class LeavesAHelper(Specimen):
     """Has a process of its own for each worker, which it does not end."""
 
-    steps = (NewLoader(), Iterate(None))
+    steps = (NewLoader(), Iterate())
     verdict = Verdict.LEAKED
     text = "1 processes were left running ("
 
@@ -164,7 +166,7 @@ def _end(helper: subprocess.Popen[bytes]) -> None:
 class LeavesSharedMemory(Specimen):
     """Has a file in /dev/shm for each worker, which it does not remove."""
 
-    steps = (NewLoader(), Iterate(None))
+    steps = (NewLoader(), Iterate())
     verdict = Verdict.LEAKED
     text = "1 files were left in shared memory (/dev/shm/pytest-"
 
