@@ -9,7 +9,13 @@ from pytest_dataloader_faults._evidence import explain
 from pytest_dataloader_faults._oracle import Judgement
 from pytest_dataloader_faults._oracle._life import judge_life
 from pytest_dataloader_faults._programs import sensible
-from pytest_dataloader_faults._property import VIOLATIONS, faults_of, name_of, to_paste
+from pytest_dataloader_faults._property import (
+    VIOLATIONS,
+    faults_of,
+    name_of,
+    not_exercised,
+    to_paste,
+)
 from pytest_dataloader_faults._reproduce import code
 from pytest_dataloader_faults._search import Search
 from pytest_dataloader_faults._trial import observe_life
@@ -17,7 +23,7 @@ from pytest_dataloader_faults.exceptions import CheckFailedError
 from pytest_dataloader_faults.lives import Arm, Step
 from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.surveys import Survey
-from pytest_dataloader_faults.verdicts import Contract
+from pytest_dataloader_faults.verdicts import Contract, Verdict
 
 Steps = tuple[Step, ...]
 
@@ -74,9 +80,21 @@ class LifeSearch(Search):
     ) -> None:
         super().__init__(make_dataset, survey, contract=contract, deadline=deadline, engine=engine)
         self._how |= {"loader": loader, "seed": 0}
+        self._unfired: tuple[Outcome, Judgement] | None = None
 
     def _trial(self, case: Steps) -> tuple[Outcome, Judgement]:
         return lived(self._make_dataset, case, self._survey, self._contract, **self._how)
+
+    def _count(self, outcome: Outcome, judgement: Judgement) -> None:
+        super()._count(outcome, judgement)
+        if judgement.verdict is Verdict.NOT_EXERCISED:
+            self._unfired = outcome, judgement
+
+    def unexercised(self) -> str | None:
+        """A life without a fault may survive: what is armed has to happen all the same."""
+        if self._unfired is None or self.fired.total():
+            return None
+        return f"in none of {self.trials} lives: {not_exercised(*self._unfired)}"
 
     def _confirmed(self) -> str:
         self._shorten()

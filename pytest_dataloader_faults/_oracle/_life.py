@@ -10,9 +10,11 @@ one more descriptor is no leak: it is one if the same file is open once more epo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from pytest_dataloader_faults._clarity import messages
+from pytest_dataloader_faults._clarity import messages, tells
 from pytest_dataloader_faults._oracle import Judgement, judge
+from pytest_dataloader_faults._oracle._printed import last_words
 from pytest_dataloader_faults.lives import Life, Moment
 from pytest_dataloader_faults.outcomes import Outcome, Reference
 from pytest_dataloader_faults.verdicts import Contract, Verdict
@@ -28,7 +30,7 @@ Finding = tuple[Verdict, str]
 def judge_life(life: Life, reference: Reference, contract: Contract) -> tuple[Judgement, Outcome]:
     """The verdict on *life*, and what had happened up to where it was come to."""
     for number, moment in enumerate(life.moments, start=1):
-        found = _wrong(life.moments[:number], reference, contract)
+        found = _wrong(life.moments[:number], reference, contract, life.outcome.stderr)
         if found is not None:
             verdict, sentence = found
             return Judgement(verdict, _said(life, number, sentence), False), moment.outcome
@@ -52,13 +54,15 @@ def _of_a_whole_life(outcome: Outcome) -> Judgement:
     return Judgement(Verdict.SURVIVED, "every sample that came was right", passed=True)
 
 
-def _wrong(so_far: Sequence[Moment], reference: Reference, contract: Contract) -> Finding | None:
-    """What is wrong at the last of these moments, and was not before."""
+def _wrong(
+    so_far: Sequence[Moment], reference: Reference, contract: Contract, printed: str
+) -> Finding | None:
+    """What is wrong at the last of these moments; *printed* by whom, in the whole life."""
     judgement = judge(so_far[-1].outcome, reference, contract)
     return (
         _corrupted(so_far, judgement)
         or _groundless(so_far)
-        or _unclear(judgement)
+        or _unclear(so_far[-1].outcome, judgement, printed)
         or _broken_promise(so_far, contract)
         or _left(so_far[-1])
         or _piled_up(so_far)
@@ -75,9 +79,21 @@ def _corrupted(so_far: Sequence[Moment], judgement: Judgement) -> Finding | None
     return judgement.verdict, judgement.sentence
 
 
-def _unclear(judgement: Judgement) -> Finding | None:
-    unclear = judgement.verdict is Verdict.FAILED_UNCLEARLY
-    return (judgement.verdict, judgement.sentence) if unclear else None
+def _unclear(outcome: Outcome, judgement: Judgement, printed: str) -> Finding | None:
+    if judgement.verdict is not Verdict.FAILED_UNCLEARLY or _is_lost_by_torch(outcome, printed):
+        return None
+    return judgement.verdict, judgement.sentence
+
+
+def _is_lost_by_torch(outcome: Outcome, printed: str) -> bool:
+    """Whether a worker died of an error that it *printed*, and that tells what happened to it.
+
+    A worker that is to begin another epoch makes its iterator outside of any ``try``
+    (torch/utils/data/_utils/worker.py, ``_ResumeIteration``).
+    """
+    fired = [(each.fault, one) for each in outcome.faults for one in each.firings]
+    told = any(tells(printed, fault, one.path, one.call) for fault, one in fired)
+    return told and bool(last_words(replace(outcome, stderr=printed)))
 
 
 def _groundless(so_far: Sequence[Moment]) -> Finding | None:

@@ -191,16 +191,17 @@ def _run(job: Job, deadline: float) -> tuple[list[dict[str, Any]], str, str]:
         _wait_for(warden, 2 * deadline + _GRACE)  # The recovery has a deadline of its own.
         events = facts.events()
         _raise_what_was_refused(events, printed.text())
-        return events, _end_of(printed.text()), stacks.text()
+        most = _STDERR_SHOWN * max(1, len(job.steps))
+        return events, _end_of(printed.text(), most), stacks.text()
     finally:
         shutil.rmtree(folder, ignore_errors=True)  # The warden has done so, if it was let.
         for journal in journals:
             journal.close()
 
 
-def _end_of(printed: str) -> str:
+def _end_of(printed: str, most: int) -> str:
     """What is shown of it: of a crash, not pytest's own frames and not the list of modules."""
-    return _NOISE.sub("", printed)[-_STDERR_SHOWN:]
+    return _NOISE.sub("", printed)[-most:]
 
 
 def _wait_for(warden: int, deadline: float) -> None:

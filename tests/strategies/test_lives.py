@@ -241,21 +241,9 @@ def test_what_never_fires_is_no_pass(records):
     """It counts as not exercised, and a search that showed nothing else says so."""
     with pytest.raises(FaultNotFiredError, match=r"OpenError\(path='\*/99.rec'\) never fired"):
         replay_life(lambda: Records(records), STAYS, Arm(OpenError("*/99.rec")), Iterate())
-    with pytest.raises(FaultNotFiredError, match="none of 1 trials: not_exercised"):
-        explore_life(
-            lambda: Records(records),
-            steps=[Arm],
-            max_steps=2,
-            max_examples=1,
-            seed=5,
-            database=None,
-        )
-
-
-def test_a_hang_is_told_by_its_step(records):
-    """The deadline is the whole life's."""
-    steps = (NewLoader(), Arm(HungRead("*/01.rec")), Iterate())
-    with pytest.raises(CheckFailedError, match=r"hung: in step 3, Iterate\(\): neither an error"):
+    with pytest.raises(FaultNotFiredError, match="in none of [0-9]+ lives: not_exercised"):
+        explore_life(lambda: Records(records), steps=[Arm], max_examples=5, seed=5, database=None)
+ pytest.raises(CheckFailedError, match=r"hung: in step 3, Iterate\(\): neither an error"):
         replay_life(lambda: Records(records), *steps, deadline=2)
 
 
