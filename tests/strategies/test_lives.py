@@ -243,7 +243,19 @@ def test_what_never_fires_is_no_pass(records):
         replay_life(lambda: Records(records), STAYS, Arm(OpenError("*/99.rec")), Iterate())
     with pytest.raises(FaultNotFiredError, match="in none of [0-9]+ lives: not_exercised"):
         explore_life(lambda: Records(records), steps=[Arm], max_examples=5, seed=5, database=None)
- pytest.raises(CheckFailedError, match=r"hung: in step 3, Iterate\(\): neither an error"):
+
+
+def test_what_torch_loses_is_not_held_against_a_dataset(records):
+    """An error as a persistent worker begins another epoch ends it; it is printed, and no more."""
+    steps = (STAYS, Arm(OpenError("*/00.rec")), Iterate(), Iterate())
+    healed = replay_life(lambda: KeepsFilesOpen(records, healed=True), *steps)
+    assert healed is Verdict.FAILED_CLEANLY
+
+
+def test_a_hang_is_told_by_its_step(records):
+    """The deadline is the whole life's."""
+    steps = (NewLoader(), Arm(HungRead("*/01.rec")), Iterate())
+    with pytest.raises(CheckFailedError, match=r"hung: in step 3, Iterate\(\): neither an error"):
         replay_life(lambda: Records(records), *steps, deadline=2)
 
 
