@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pytest_dataloader_faults._evidence import explain
@@ -20,7 +20,7 @@ from pytest_dataloader_faults._reproduce import code
 from pytest_dataloader_faults._search import Search
 from pytest_dataloader_faults._trial import observe_life
 from pytest_dataloader_faults.exceptions import CheckFailedError
-from pytest_dataloader_faults.lives import Arm, Step
+from pytest_dataloader_faults.lives import Arm, Iterate, Restart, Step
 from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.surveys import Survey
 from pytest_dataloader_faults.verdicts import Contract, Verdict
@@ -107,18 +107,24 @@ class LifeSearch(Search):
         """
         assert self.convicted is not None
         steps, _, judgement = self.convicted
-        place = 1
-        while place < len(steps):
-            fewer = tuple(sensible((*steps[:place], *steps[place + 1 :])))
-            found = self._known.get(repr(fewer))
-            if found is None:
+        candidates = _simpler(steps)
+        while (fewer := next(candidates, None)) is not None:
+            name = repr(fewer)
+            if name not in self._known:
                 self.trials += 1
-                found = self._trial(fewer)
-            if found[1].verdict is judgement.verdict:
-                self.convicted = fewer, *found
-                steps = fewer
-            else:
-                place += 1
+                self._known[name] = self._trial(fewer)
+            if self._known[name][1].verdict is judgement.verdict:
+                self.convicted = fewer, *self._known[name]
+                candidates = _simpler(fewer)
 
     def _violation(self, case: Steps, outcome: Outcome, judgement: Judgement) -> CheckFailedError:
         return violation_in(case, outcome, judgement, self._make_dataset)
+
+
+def _simpler(steps: Steps) -> Iterator[Steps]:
+    """*steps* with one less, then with an epoch that is only begun in place of one gone through."""
+    for place in range(1, len(steps)):
+        yield tuple(sensible((*steps[:place], *steps[place + 1 :])))
+    for place in reversed(range(1, len(steps))):
+        if isinstance(steps[place], Iterate):
+            yield (*steps[:place], Restart(), *steps[place + 1 :])

@@ -162,7 +162,7 @@ PACKAGE_IMPORTS = {
     "_oracle._content": "_oracle._allowed _oracle._rows outcomes verdicts",
     "_oracle._growth": "_epochs outcomes verdicts",
     "_oracle._leaks": "outcomes verdicts",
-    "_oracle._life": "_clarity _oracle lives outcomes verdicts",
+    "_oracle._life": "_clarity _oracle _oracle._printed lives outcomes verdicts",
     "_oracle._printed": "outcomes",
     "_oracle._rows": "_oracle._allowed outcomes outcomes._parts",
     "_programs": "faults lives strategies surveys",

@@ -241,7 +241,7 @@ def test_what_never_fires_is_no_pass(records):
     """It counts as not exercised, and a search that showed nothing else says so."""
     with pytest.raises(FaultNotFiredError, match=r"OpenError\(path='\*/99.rec'\) never fired"):
         replay_life(lambda: Records(records), STAYS, Arm(OpenError("*/99.rec")), Iterate())
-    with pytest.raises(FaultNotFiredError, match="in none of [0-9]+ lives: not_exercised"):
+    with pytest.raises(FaultNotFiredError, match=r"in none of \d+ lives: not_exercised"):
         explore_life(lambda: Records(records), steps=[Arm], max_examples=5, seed=5, database=None)
 
 
