@@ -88,7 +88,7 @@ def test_no_step_of_a_shortest_life_can_be_left_out(records, kind):
 
 NEAR = {
     GivesOnce: {"steps": [NewLoader, Iterate, Restart], "max_steps": 5},
-    LosesItsFile: {"steps": [Iterate, Pickle], "max_steps": 4},
+    LosesItsFile: {"steps": [Iterate, Pickle], "max_steps": 3},
     KeepsHalves: {
         "steps": [Iterate, Arm, Disarm],
         "kinds": [TruncatedFile],
@@ -122,7 +122,7 @@ def test_every_bug_is_found_among_all_lives(records, kind):
     assert len(found.steps) == len(kind.steps)
 
 
-@pytest.mark.parametrize("kind", [Records, RecordStream])
+@pytest.mark.parametrize("kind", [Records, pytest.param(RecordStream, marks=pytest.mark.slow)])
 def test_the_healthy_are_acquitted(records, kind):
     """No life convicts them, and faults fire in some."""
     found = explore_life(lambda: kind(records), max_examples=6, derandomize=True, database=None)
@@ -279,7 +279,8 @@ def test_a_dataset_need_not_be_picklable(records):
     """Then that step is left out, and the statistics say so."""
     told = []
     found = explore_life(
-        lambda: Unpicklable(records), max_examples=2, derandomize=True, tell=told.append, **HOW
+        lambda: Unpicklable(records),
+        **{"steps": [Iterate, Pickle], "max_examples": 2, "seed": 1, "tell": told.append, **HOW},
     )
     assert found.failure is None
     assert "Pickle() was left out: a new dataset cannot be pickled" in told[0]
@@ -328,13 +329,14 @@ def test_a_ready_loader_is_refused(records):
 
 
 STATISTICS = """
+from pytest_dataloader_faults.lives import Iterate
 from support.datasets import Records, write_records
 
 
 def test_x(dataloader_faults, tmp_path):
     records = write_records(tmp_path / "records")
     dataloader_faults.explore_life(
-        lambda: Records(records), max_examples=2, database=None, derandomize=True, on_fail=None
+        lambda: Records(records), steps=[Iterate], max_examples=2, seed=1, database=None
     )
 """
 
