@@ -7,12 +7,15 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import Contract, Verdict, explore_life
+from pytest_dataloader_faults._programs import programs
 from pytest_dataloader_faults._trial import observe_life
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
@@ -37,7 +40,8 @@ from pytest_dataloader_faults.lives import (
     Pickle,
     Restart,
 )
-from pytest_dataloader_faults.living import replay_life
+from pytest_dataloader_faults.living import DEFAULT_KINDS, STEPS, replay_life
+from pytest_dataloader_faults.surveys import survey
 from support.datasets import Records, RecordStream
 from support.living import (
     SPECIMENS,
@@ -184,6 +188,23 @@ def test_a_life_gives_the_same_again(records):
     read, opened, killed = lives[0].outcome.faults
     assert (read.fired, opened.fired > 0, killed.fired) == (1, True, 1)
     assert read.surfaced == opened.surfaced == killed.surfaced == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_any_life_gives_the_same_again(records):
+    """Random lives, each lived twice; prints how many were alike."""
+    found, alike = survey(lambda: Records(records)), Counter()
+
+    @settings(max_examples=150, database=None, derandomize=True, deadline=None)
+    @given(programs(found, DEFAULT_KINDS, STEPS, 12))
+    def example(steps):
+        one, two = (_facts(observe_life(lambda: Records(records), steps, **ALIVE)) for _ in "ab")
+        alike[one == two] += 1
+        assert one == two, steps
+
+    example()
+    sys.stdout.write(f"{alike[True]} lives gave the same twice\n")
 
 
 def test_a_fault_begins_and_ends_in_workers_that_run(records):
