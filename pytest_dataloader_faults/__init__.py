@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults.conformance import check_dataset as check_dataset
     from pytest_dataloader_faults.exploring import explore as explore
     from pytest_dataloader_faults.injection import inject as inject
+    from pytest_dataloader_faults.living import explore_life as explore_life
     from pytest_dataloader_faults.outcomes import Outcome as Outcome
     from pytest_dataloader_faults.sweeping import sweep as sweep
     from pytest_dataloader_faults.verdicts import Contract as Contract
@@ -32,6 +33,7 @@ __all__ = (
     "check_dataset",
     "exceptions",
     "explore",
+    "explore_life",
     "faults",
     "inject",
     "run_trial",
@@ -46,6 +48,7 @@ _HOMES = {
     "Verdict": "verdicts",
     "check_dataset": "conformance",
     "explore": "exploring",
+    "explore_life": "living",
     "inject": "injection",
     "run_trial": "_trial",
     "sweep": "sweeping",

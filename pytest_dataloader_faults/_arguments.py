@@ -42,6 +42,11 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         "a dict of options of DataLoader, such as {'num_workers': 4}, or None",
     ),
     "max_trials": (lambda value: _is_int(value) and value >= 1, "1 or more"),
+    "max_examples": (lambda value: _is_int(value) and value >= 1, "1 or more"),
+    "max_steps": (
+        lambda value: _is_int(value) and value > 1,
+        "2 or more, of which the first one makes a loader",
+    ),
     "on_fail": (
         lambda value: value in ("raise", "warn", None),
         "one of ('raise', 'warn', None)",

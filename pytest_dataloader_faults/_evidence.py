@@ -81,7 +81,10 @@ def _about_delivery(outcome: Outcome) -> str:
     if outcome.timed_out or outcome.died:
         return f"{came}, then nothing more (in phase {outcome.phase!r}); {outcome.duration:g} s"
     asked = sum(len(one.drawn) for one in outcome.passes)
-    end = "then the epoch ended" if outcome.exception is None else "then an error"
+    ended = (
+        "then the epoch ended" if outcome.passes[-1:] and outcome.passes[-1].complete else "so far"
+    )
+    end = ended if outcome.exception is None else "then an error"
     return f"{came} of {asked} asked for, {end}; {outcome.duration:g} s"
 
 

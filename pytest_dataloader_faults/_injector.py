@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_dataloader_faults.exploring import Exploration
+    from pytest_dataloader_faults.living import LifeExploration
 
 
 class TestInjector(FaultInjector):
@@ -34,6 +35,14 @@ class TestInjector(FaultInjector):
         __tracebackhide__ = True
         options = {"engine": self._options["engine"], **options}
         return explore(make_dataset, tell=self._tell, **options)
+
+    def explore_life(self, make_dataset: Callable[[], Any], **options: Any) -> LifeExploration:
+        """``living.explore_life`` with the test's engine; its statistics are shown, too."""
+        from pytest_dataloader_faults.living import explore_life
+
+        __tracebackhide__ = True
+        options = {"engine": self._options["engine"], **options}
+        return explore_life(make_dataset, tell=self._tell, **options)
 
     def _tell(self, statistics: str) -> None:
         self._told.append(f"{self._node.nodeid}:\n\n{statistics}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pytest_dataloader_faults._checks._workers import waits_for_a_lost_batch
@@ -11,6 +11,7 @@ from pytest_dataloader_faults._oracle import Judgement
 from pytest_dataloader_faults._reproduce import code
 from pytest_dataloader_faults._unfired import unfired
 from pytest_dataloader_faults.exceptions import CheckFailedError, FaultNotFiredError
+from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Outcome, Reference
 from pytest_dataloader_faults.surveys import Survey
 from pytest_dataloader_faults.verdicts import Contract, Verdict
@@ -25,6 +26,8 @@ VIOLATIONS: dict[Verdict, type[CheckFailedError]] = {
 }
 """A class for each: Hypothesis takes failures of one class and one place for the same bug, and
 would shrink a hang into some other crime."""
+
+_NAMELESS = "make_dataset"
 
 
 def judged(outcome: Outcome, known: Reference | Survey, contract: Contract | None) -> Judgement:
@@ -67,27 +70,35 @@ def not_exercised(outcome: Outcome, judgement: Judgement) -> FaultNotFiredError:
 
 
 def _again(outcome: Outcome, make_dataset: Callable[[], Any] | None) -> list[str]:
-    """A test to paste into a file of its own, where ``make_dataset`` is what it was."""
-    kinds = ", ".join(sorted({type(fault).__name__ for fault in outcome.schedule}))
-    name, home = _home_of(make_dataset)
+    name = name_of(make_dataset)
     parts = [name, *map(repr, outcome.schedule), f"loader={code(outcome.loader)}"]
     parts += [f"epochs={outcome.epochs}"] if outcome.epochs != 1 else []
     parts += [f"deadline={outcome.deadline}", f"seed={outcome.seed}"]
     parts += ["engine='python'"] if outcome.engine == "python" else []
-    return [
+    imports = [
         "from pytest_dataloader_faults.exploring import replay",
-        *([f"from pytest_dataloader_faults.faults import {kinds}"] if kinds else []),
-        home,
-        "",
-        "def test_again():",
-        f"    replay({', '.join(parts)})",
+        *faults_of(outcome.schedule),
     ]
+    return to_paste(imports, f"replay({', '.join(parts)})", make_dataset)
 
 
-def _home_of(make_dataset: Callable[[], Any] | None) -> tuple[str, str]:
-    """What to call the factory, and the line that brings it."""
+def faults_of(schedule: Iterable[Fault]) -> list[str]:
+    """The line that imports the faults of *schedule*, if there are any."""
+    kinds = ", ".join(sorted({type(fault).__name__ for fault in schedule}))
+    return [f"from pytest_dataloader_faults.faults import {kinds}"] if kinds else []
+
+
+def to_paste(imports: list[str], call: str, make_dataset: Callable[[], Any] | None) -> list[str]:
+    """A test to paste into a file of its own, where ``make_dataset`` is what it was."""
+    name = name_of(make_dataset)
+    home = "# make_dataset: what gave the dataset, as lambda: MyDataset(folder)"
+    if name != _NAMELESS:
+        home = f"from {getattr(make_dataset, '__module__', None)} import {name}"
+    return [*imports, home, "", "def test_again():", f"    {call}"]
+
+
+def name_of(make_dataset: Callable[[], Any] | None) -> str:
+    """What to call the factory: its name, if it can be imported by that."""
     name = getattr(make_dataset, "__qualname__", "")
     module = getattr(make_dataset, "__module__", None) or ""
-    if name.isidentifier() and module not in {"", "__main__"}:
-        return name, f"from {module} import {name}"
-    return "make_dataset", "# make_dataset: what gave the dataset, as lambda: MyDataset(folder)"
+    return name if name.isidentifier() and module not in {"", "__main__"} else _NAMELESS

@@ -118,13 +118,13 @@ class Search:
         self.fired: Counter[str] = Counter()
         self.drawn: Counter[str] = Counter()
         self.last: tuple[Outcome, Judgement] | None = None
-        self.convicted: tuple[Case, Outcome, Judgement] | None = None
+        self.convicted: tuple[Any, Outcome, Judgement] | None = None
         self._known: dict[str, tuple[Outcome, Judgement]] = {}
 
-    def run(self, drawn: st.SearchStrategy[Case], seed: int | None, **options: Any) -> str | None:
+    def run(self, drawn: st.SearchStrategy[Any], seed: int | None, **options: Any) -> str | None:
         """Try *drawn* cases; the text of the failure, shrunk, if there is one."""
 
-        def explored(case: Case) -> None:
+        def explored(case: Any) -> None:
             self._try(case)
 
         # Hypothesis' database tells tests apart by their source and signature.
@@ -158,17 +158,17 @@ class Search:
         self._survey.files = replace(self._survey.files, survived=tuple(survived))
         return None
 
-    def _try(self, case: Case) -> None:
+    def _try(self, case: Any) -> None:
         """One example. A case that comes again is not tried again, and is no example."""
         again = repr(case) in self._known
         outcome, judgement = self._tried(case)
         if is_violation(judgement):
-            raise violation(outcome, judgement, self._make_dataset)
+            raise self._violation(case, outcome, judgement)
         if again:
             hypothesis.reject()
         note(outcome, judgement)
 
-    def _tried(self, case: Case) -> tuple[Outcome, Judgement]:
+    def _tried(self, case: Any) -> tuple[Outcome, Judgement]:
         """What came of it. Shrinking comes to the same case by several ways: it is tried once."""
         name = repr(case)
         if name not in self._known:
@@ -179,7 +179,10 @@ class Search:
             self.convicted = case, outcome, judgement
         return outcome, judgement
 
-    def _trial(self, case: Case) -> tuple[Outcome, Judgement]:
+    def _violation(self, _case: Any, outcome: Outcome, judgement: Judgement) -> CheckFailedError:
+        return violation(outcome, judgement, self._make_dataset)
+
+    def _trial(self, case: Any) -> tuple[Outcome, Judgement]:
         outcome = run_trial(
             self._make_dataset,
             *case.schedule,
@@ -197,8 +200,8 @@ class Search:
         again, second = self._trial(case)
         if second.verdict is judgement.verdict:
             self.convicted = case, again, second
-            return str(violation(again, second, self._make_dataset))
-        text = violation(outcome, judgement, self._make_dataset)
+            return str(self._violation(case, again, second))
+        text = self._violation(case, outcome, judgement)
         return f"not the same twice: tried again, its verdict was {second.verdict}.\n{text}"
 
     def _count(self, outcome: Outcome, judgement: Judgement) -> None:

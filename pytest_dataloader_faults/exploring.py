@@ -10,7 +10,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pytest_dataloader_faults import _arguments
 from pytest_dataloader_faults._property import (
@@ -76,6 +76,7 @@ class Exploration:
     failure: str | None = None
     outcome: Outcome | None = None
     verdict: Verdict = Verdict.SURVIVED
+    _tried: ClassVar[str] = "schedules"
 
     def describe(self) -> str:
         """The statistics, for people."""
@@ -85,7 +86,7 @@ class Exploration:
         total = sum(self.verdicts.values())
         shown = total - self.verdicts[Verdict.NOT_EXERCISED.value]
         found = "" if self.examples is None else f", {self.trials - total} more to shrink one"
-        yield f"{total} schedules tried{found}; {shown} of them showed something"
+        yield f"{total} {self._tried} tried{found}; {shown} of them showed something"
         for verdict, count in self.verdicts.most_common():
             yield f"  {verdict}: {count}"
         for kind, count in sorted(self.drawn.items()):
@@ -153,7 +154,7 @@ def explore(
     result = _exploration(search, failure)
     if tell is not None:
         tell(result.describe())
-    _tell(result, search.unexercised(), on_fail)
+    settle(result, search.unexercised(), on_fail)
     return result
 
 
@@ -209,7 +210,8 @@ def _exploration(search: Search, failure: str | None) -> Exploration:
     return Exploration(search.trials, search.examples, *counts, failure, outcome, verdict)
 
 
-def _tell(result: Exploration, unexercised: str | None, on_fail: str | None) -> None:
+def settle(result: Exploration, unexercised: str | None, on_fail: str | None) -> None:
+    """Raise or warn of what a search has found, as *on_fail* says."""
     if unexercised and not result.failure:
         raise FaultNotFiredError(unexercised)
     if result.failure and on_fail == "raise":

@@ -23,7 +23,7 @@ from pytest_dataloader_faults._victims import EVERY_FILE, globs_of, nothing_matc
 from pytest_dataloader_faults._victims import Files as Globs
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
 from pytest_dataloader_faults.faults import OpenError, ReadError
-from pytest_dataloader_faults.outcomes import Outcome, WorkerFacts
+from pytest_dataloader_faults.outcomes import Outcome, Reference, WorkerFacts
 from pytest_dataloader_faults.verdicts import Contract
 
 __all__ = ("DataFiles", "Survey", "survey")
@@ -119,11 +119,15 @@ class Survey:
         return self._reference.kind == "iterable"
 
     def judge(self, outcome: Outcome, contract: Contract | None = None) -> Judgement:
-        """The verdict on *outcome*; samples that the reference does not know yet are taken now."""
+        """The verdict on *outcome*."""
+        return judge(outcome, self.reference_for(outcome), contract or Contract())
+
+    def reference_for(self, outcome: Outcome) -> Reference:
+        """The reference; samples of *outcome* that it does not know yet are taken now."""
         if lacking := self._reference.lacks(outcome):
             more = take_reference(self._make_dataset, asked=lacking, **self._how)
             self._reference = self._reference.with_more(more)
-        return judge(outcome, self._reference, contract or Contract())
+        return self._reference
 
 
 def survey(

@@ -146,9 +146,13 @@ PACKAGE_IMPORTS = {
     "_fake._system": "",
     "_fake._unseen": "_fake._state",
     "_gpu": "_accelerator",
-    "_injector": "_options exploring injection",
+    "_injector": "_options exploring injection living",
     "_item": (
         "_engine _options _recall _results _steps _victims conformance exceptions sweeping verdicts"
+    ),
+    "_life_search": (
+        "_evidence _oracle _oracle._life _programs _property _reproduce _search _trial exceptions "
+        "lives outcomes surveys verdicts"
     ),
     "_options": "_arguments _engine exceptions",
     "_oracle": (
@@ -159,11 +163,13 @@ PACKAGE_IMPORTS = {
     "_oracle._content": "_oracle._allowed _oracle._rows outcomes verdicts",
     "_oracle._growth": "_epochs outcomes verdicts",
     "_oracle._leaks": "outcomes verdicts",
+    "_oracle._life": "_clarity _oracle _oracle._printed lives outcomes verdicts",
     "_oracle._printed": "outcomes",
     "_oracle._rows": "_oracle._allowed outcomes outcomes._parts",
+    "_programs": "faults lives strategies surveys",
     "_property": (
-        "_checks._workers _evidence _oracle _reproduce _unfired exceptions outcomes surveys "
-        "verdicts"
+        "_checks._workers _evidence _oracle _reproduce _unfired exceptions faults outcomes "
+        "surveys verdicts"
     ),
     "_recall": "_battery _results",
     "_reproduce": "",
@@ -175,17 +181,26 @@ PACKAGE_IMPORTS = {
     "_steps": "exceptions faults verdicts",
     "_trial": (
         "_arguments _engine _reproduce _trial._child _trial._journal _trial._ready _trial._root "
-        "exceptions faults injection outcomes"
+        "exceptions faults injection lives outcomes"
     ),
     "_trial._child": (
         "_engine _engine._arm _engine._iterator _engine._linux _engine._standby _trial._root "
         "_trial._warden"
     ),
+    "_trial._deaths": "",
     "_trial._device": "exceptions",
     "_trial._digest": "_trial._leaves",
+    "_trial._drive": (
+        "_trial._deaths _trial._footprint _trial._journal _trial._loaders _trial._passes "
+        "_trial._reference _trial._telling outcomes"
+    ),
     "_trial._footprint": "_engine._announce _epochs _trial._device _trial._probes",
-    "_trial._journal": "_facts exceptions outcomes",
+    "_trial._journal": "_facts exceptions lives outcomes",
     "_trial._leaves": "",
+    "_trial._life": (
+        "_clarity _trial._drive _trial._journal _trial._loaders _trial._passes _trial._probes "
+        "_trial._telling faults injection lives outcomes"
+    ),
     "_trial._limits": "",
     "_trial._loaders": "_fake._unseen exceptions",
     "_trial._passes": "_trial._digest _trial._telling outcomes",
@@ -196,9 +211,9 @@ PACKAGE_IMPORTS = {
         "outcomes"
     ),
     "_trial._root": (
-        "_engine._announce _trial._device _trial._footprint _trial._journal _trial._limits "
-        "_trial._loaders _trial._passes _trial._probes _trial._reference _trial._telling "
-        "_trial._ways exceptions faults faults._workers injection"
+        "_engine._announce _trial._device _trial._footprint _trial._journal _trial._life "
+        "_trial._limits _trial._loaders _trial._passes _trial._probes _trial._reference "
+        "_trial._telling _trial._ways exceptions faults faults._workers injection lives"
     ),
     "_trial._segments": "_trial._probes",
     "_trial._telling": "_trial._digest _trial._leaves _trial._ways exceptions outcomes._parts",
@@ -223,6 +238,11 @@ PACKAGE_IMPORTS = {
     "injection": (
         "_arguments _engine _engine._client _engine._iterator _engine._plan _facts _fake._refused "
         "_fake._state _trial _unfired exceptions faults outcomes"
+    ),
+    "lives": "exceptions faults outcomes",
+    "living": (
+        "_arguments _life_search _programs _property _trial _victims exceptions exploring faults "
+        "lives surveys verdicts"
     ),
     "outcomes": "_oracle _reproduce faults outcomes._parts outcomes._reference verdicts",
     "outcomes._parts": "faults",
@@ -274,9 +294,11 @@ THIRD_PARTY = {
     "_fake._unseen": "torch",
     "_gpu": "pytest",
     "_item": "pytest",
+    "_programs": "hypothesis",
     "_property": "hypothesis",
     "_search": "hypothesis",
     "_trial": "torch",
+    "_trial._deaths": "torch",
     "_trial._device": "torch",
     "_trial._digest": "torch",
     "_trial._leaves": "torch",

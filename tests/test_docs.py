@@ -19,6 +19,8 @@ from pytest_dataloader_faults import (
     exploring,
     fake_files,
     injection,
+    lives,
+    living,
     outcomes,
     plugin,
     rehearsals,
@@ -128,6 +130,9 @@ def _public_attributes(kind):
     return [name for name in vars(kind) if not name.startswith("_")]
 
 
+_LIVES = (lives.Life, lives.Moment)
+
+
 def _names():
     """What users can type, by kind."""
     kinds = vocabulary.KINDS
@@ -161,6 +166,12 @@ def _names():
         "argument of explore": inspect.signature(package.explore).parameters,
         "strategy": strategies.__all__,
         "name in exploring": exploring.__all__,
+        "argument of explore_life": inspect.signature(package.explore_life).parameters,
+        "name in lives": lives.__all__,
+        "field of a life": [
+            field.name for kind in (lives.Life, lives.Moment) for field in fields(kind)
+        ],
+        "name in living": living.__all__,
         "name in surveys": surveys.__all__,
         "argument of inject": inspect.signature(package.inject).parameters,
     }

@@ -24,12 +24,12 @@ from pytest_dataloader_faults import (
 )
 
 FIXED = (
-    "CheckResult inject run_trial check_dataset explore sweep faults strategies Outcome Verdict"
-    " Contract exceptions"
+    "CheckResult inject run_trial check_dataset explore explore_life sweep faults strategies"
+    " Outcome Verdict Contract exceptions"
 ).split()
 PUBLIC = (
-    "conformance exceptions exploring fake_files faults injection outcomes rehearsals strategies"
-    " surveys sweeping verdicts"
+    "conformance exceptions exploring fake_files faults injection lives living outcomes rehearsals"
+    " strategies surveys sweeping verdicts"
 ).split()
 HEAVY = {"torch", "hypothesis", "pyfakefs", "numpy", "psutil"}
 NAME = "pytest_dataloader_faults"
@@ -104,6 +104,7 @@ def _undeclared(names, module):
         (f"import {NAME}; {NAME}.faults; {NAME}.exceptions", None),
         (f"from {NAME} import Contract, Outcome, Verdict, inject, check_dataset, run_trial", None),
         (f"from {NAME} import explore; import {NAME}.exploring", None),
+        (f"from {NAME} import explore_life; import {NAME}.lives", None),
         (f"import {NAME}.plugin", None),
     ],
 )
@@ -116,7 +117,9 @@ def test_importing_is_light(code, own):
         assert own == {each for each in loaded if each.partition(".")[0] == NAME}
 
 
-@pytest.mark.parametrize("name", ["inject", "run_trial", "check_dataset", "explore", "Outcome"])
+@pytest.mark.parametrize(
+    "name", ["inject", "run_trial", "check_dataset", "explore", "explore_life"]
+)
 def test_library_works_without_pytest(name):
     """The functions behind the fixtures do not need pytest."""
     loaded = _loaded_by(f"from {NAME} import {name}")

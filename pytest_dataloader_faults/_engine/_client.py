@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 from pytest_dataloader_faults._engine._channel import Channel
@@ -72,6 +73,10 @@ class Link:
         """Wait until every live worker has made the batches it was asked for, or is stuck."""
         with contextlib.suppress(TimeoutError):
             self._ask({"drain": loader, "epoch": epoch, "sent": sent}, "drained")
+
+    def switch(self, active: Sequence[int]) -> None:
+        """Let the faults in these places of the schedule happen from now on, and no other."""
+        self._ask({"active": list(active)}, "switched")
 
     def report(self, *, finish: bool = False) -> dict[str, Any]:
         """What has happened so far; *finish*: and inject nothing from now on."""

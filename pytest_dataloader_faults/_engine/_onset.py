@@ -47,8 +47,9 @@ class Onset:
 
     def let_go(self) -> None:
         """Tell the worker to go on."""
-        message = {**self._orders.message, "armed": self._worker.armed}
-        self._send(message, self._orders.descriptors)
+        worker = self._worker
+        message = {"armed": worker.armed, "active": worker.tallies.active}
+        self._send({**self._orders.message, **message}, self._orders.descriptors)
 
     def _due(self) -> list[Tally[InOneWorker]]:
         every = self._worker.tallies.of(InOneWorker)

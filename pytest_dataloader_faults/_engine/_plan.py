@@ -22,7 +22,6 @@ from pytest_dataloader_faults.faults import (
     ShortRead,
     SlowRead,
     TruncatedFile,
-    WorkerKilled,
     has_files,
 )
 from pytest_dataloader_faults.faults._workers import InOneWorker
@@ -57,7 +56,8 @@ class Plan:
 
     *watch* asks for every data file to be followed (recon); *seed* is of faults drawn at random.
     *samples*: each firing is to tell its sample. *seeded*: random numbers begin anew, from *seed*
-    and the index, at each sample.
+    and the index, at each sample. *active*: the places of the faults that can happen now; None for
+    all of them. The others are followed and not counted: they may be switched on later.
     """
 
     faults: tuple[Fault, ...]
@@ -65,11 +65,12 @@ class Plan:
     seed: int = 0
     samples: bool = False
     seeded: bool = False
+    active: tuple[int, ...] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data for JSON."""
         faults = [vocabulary.to_dict(each) for each in self.faults]
-        rest = {"watch": self.watch, "seed": self.seed}
+        rest = {"watch": self.watch, "seed": self.seed, "active": self.active}
         return {"faults": faults, **rest, "samples": self.samples, "seeded": self.seeded}
 
     @classmethod
@@ -156,10 +157,16 @@ class Tallies:
         self.all = tallies(plan, worker)
         self._concerned = [tally for tally in self.all if _concerns(tally.fault, worker)]
         self._watch = plan.watch
+        self.active = plan.active
 
     def of(self, kind: type[AnyFault]) -> Iterator[Tally[AnyFault]]:
-        """The tallies of one kind of fault."""
-        found = (tally for tally in self._concerned if isinstance(tally.fault, kind))
+        """The tallies of one kind of fault, of those that can happen now."""
+        active = self.active
+        found = (
+            tally
+            for tally in self._concerned
+            if isinstance(tally.fault, kind) and (active is None or tally.index in active)
+        )
         return cast("Iterator[Tally[AnyFault]]", found)
 
     def about(self, kind: type[AnyFault], path: str) -> Iterator[Tally[AnyFault]]:
@@ -178,9 +185,8 @@ class Tallies:
         """Whether reads of *path* have to be seen."""
         if self._watch and not is_excluded(path):
             return True
-        if any(tally.fault.reading is not None for tally in self.about(WorkerKilled, path)):
-            return True
-        return any(True for kind in READ_FAULTS for _ in self.about(kind, path))
+        meant = (tally.fault for tally in self._concerned if tally.matches(path))
+        return any(isinstance(each, READ_FAULTS) or each.reading is not None for each in meant)
 
 
 def _concerns(fault: Fault, worker: int) -> bool:

@@ -20,6 +20,7 @@ import signal
 import socket
 import sys
 import traceback
+from dataclasses import replace
 from typing import Any
 
 from pytest_dataloader_faults._engine import _held, _told
@@ -36,7 +37,7 @@ from pytest_dataloader_faults._engine._plan import Plan
 from pytest_dataloader_faults._engine._rendezvous import Rendezvous
 from pytest_dataloader_faults._engine._substitute import Substitutes
 from pytest_dataloader_faults._engine._target import Call, SenselessCallError
-from pytest_dataloader_faults._engine._worker_state import WorkerState
+from pytest_dataloader_faults._engine._worker_state import WorkerState, have_done
 
 _NAMES = {number: name for name, number in SYSCALLS.get(MACHINE, {}).items()}
 _PEER_CREDENTIALS = 12  # three C ints
@@ -85,8 +86,6 @@ class Supervisor:
         if self._actions.pop(fd, None) is not None:
             self._poll.unregister(fd)
 
-    # The process that drives the loader.
-
     def _on_orphaned(self, _events: int) -> None:
         """Whoever drove the loader is dead. A worker that is stuck would never notice."""
         for worker in self.workers:
@@ -123,29 +122,35 @@ class Supervisor:
         elif "drain" in message:
             gates.open(message["drain"])
             self._draining = message
+        elif "active" in message:
+            self._switch(tuple(message["active"]))
         elif "report" in message:
-            self._report(finish=message["finish"])
+            if message["finish"]:
+                self._disarm()
+            self._tell(self.to_dict())
+
+    def _switch(self, active: tuple[int, ...]) -> None:
+        """From now on the faults in these places of the schedule can happen, and no other."""
+        self.plan = replace(self.plan, active=active)
+        for worker in self.workers:
+            worker.tallies.active = active
+        self._tell({"switched": True})
 
     def _release(self, loader: int) -> None:
         """*loader* ends its workers: from now on nothing befalls them, or holds them up."""
-        for worker in self.workers:
-            worker.armed = worker.armed and worker.loader != loader
-            if worker.loader == loader:
-                _told.release(worker)
+        for worker in (each for each in self.workers if each.loader == loader):
+            worker.armed = False
+            _told.release(worker)
         self.means.gates.release(loader)
 
-    def _report(self, *, finish: bool) -> None:
-        """Tell what happened; *finish*: and inject nothing from now on."""
-        if finish:
-            self._disarm()
+    def _tell(self, answer: dict[str, Any]) -> None:
         assert self.control is not None
-        self.control.send(self.to_dict())
+        self.control.send(answer)
 
     def to_dict(self) -> dict[str, Any]:
         """The facts, as plain data."""
-        workers = reports(self.workers)
         refused = [why for worker in self.workers for why in worker.refused]
-        return {"workers": workers, "errors": self.errors, "refused": refused}
+        return {"workers": reports(self.workers), "errors": self.errors, "refused": refused}
 
     def _disarm(self) -> None:
         """From now on, let everything pass."""
@@ -174,16 +179,9 @@ class Supervisor:
 
     def _answer_drain(self) -> None:
         """Tell the loader once every worker that is alive has done what it was sent."""
-        if self._draining is None or self.control is None:
-            return
-        loader, epoch = self._draining["drain"], self._draining["epoch"]
-        sent = self._draining["sent"]
-        latest = {str(each.id): each for each in self.workers if each.loader == loader}
-        if all(id_ in latest and latest[id_].has_done(epoch, count) for id_, count in sent.items()):
+        if self.control and self._draining and have_done(self.workers, self._draining):
             self._draining = None
-            self.control.send({"drained": True})
-
-    # Workers.
+            self._tell({"drained": True})
 
     def _on_knock(self, _events: int) -> None:
         connection, _ = self.door.accept()
@@ -212,7 +210,7 @@ class Supervisor:
         worker = WorkerState(hello, channel, None, self.plan)
         worker.brake = brake
         self._enter(worker)
-        channel.send({"armed": worker.armed})
+        channel.send({"armed": worker.armed, "active": worker.tallies.active})
 
     def _enter(self, worker: WorkerState) -> None:
         worker.armed = self.armed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from pytest_dataloader_faults._engine._alterations import Altered, altered
@@ -187,3 +188,12 @@ class WorkerState:
             "left": self.created.left(),
             "faults": [each.to_dict() for each in self.tallies.all],
         }
+
+
+def have_done(workers: Iterable[WorkerState], asked: dict[str, Any]) -> bool:
+    """Whether every one of *workers* that is *asked* for has done what it was sent."""
+    latest = {str(each.id): each for each in workers if each.loader == asked["drain"]}
+    return all(
+        worker in latest and latest[worker].has_done(asked["epoch"], count)
+        for worker, count in asked["sent"].items()
+    )

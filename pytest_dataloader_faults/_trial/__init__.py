@@ -15,8 +15,9 @@ from pytest_dataloader_faults import _arguments, exceptions
 from pytest_dataloader_faults._engine import fork
 from pytest_dataloader_faults._reproduce import plain
 from pytest_dataloader_faults.exceptions import InjectionError
-from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.faults import Fault, WorkerKilled
 from pytest_dataloader_faults.injection import engine_for, require_faults
+from pytest_dataloader_faults.lives import Arm, Kill, Life, Step
 from pytest_dataloader_faults.outcomes import Outcome, Reference
 
 if TYPE_CHECKING:
@@ -84,6 +85,26 @@ def observe(
     asked = _asked(faults, {**(loader or {}), **changes}, epochs, deadline, seed, engine)
     job = _job(asked, make_dataset, loader)
     return _outcome(asked, replace(job, changes=changes, needs_workers=True, **how))
+
+
+def observe_life(
+    make_dataset: Callable[[], Any],
+    steps: tuple[Step, ...],
+    *,
+    loader: Mapping[str, Any] | None,
+    deadline: float,
+    seed: int,
+    engine: str,
+) -> Life:
+    """Live through *steps* in a disposable process; *loader*: options of every loader in it."""
+    from pytest_dataloader_faults._trial._journal import life_from
+
+    armed = tuple(step.fault for step in steps if isinstance(step, Arm))
+    killed = tuple(WorkerKilled(worker=step.worker) for step in steps if isinstance(step, Kill))
+    asked = _asked((*armed, *killed), loader, 1, deadline, seed, engine)
+    job = replace(_job(asked, make_dataset, loader), faults=(), steps=steps)
+    events, stderr, stacks = _run(job, deadline)
+    return life_from(asked, steps, [*events, {"stderr": stderr, "stacks": stacks}])
 
 
 def take_reference(
@@ -170,16 +191,17 @@ def _run(job: Job, deadline: float) -> tuple[list[dict[str, Any]], str, str]:
         _wait_for(warden, 2 * deadline + _GRACE)  # The recovery has a deadline of its own.
         events = facts.events()
         _raise_what_was_refused(events, printed.text())
-        return events, _end_of(printed.text()), stacks.text()
+        most = _STDERR_SHOWN * max(1, len(job.steps))
+        return events, _end_of(printed.text(), most), stacks.text()
     finally:
         shutil.rmtree(folder, ignore_errors=True)  # The warden has done so, if it was let.
         for journal in journals:
             journal.close()
 
 
-def _end_of(printed: str) -> str:
+def _end_of(printed: str, most: int) -> str:
     """What is shown of it: of a crash, not pytest's own frames and not the list of modules."""
-    return _NOISE.sub("", printed)[-_STDERR_SHOWN:]
+    return _NOISE.sub("", printed)[-most:]
 
 
 def _wait_for(warden: int, deadline: float) -> None:

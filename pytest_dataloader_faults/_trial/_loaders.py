@@ -53,7 +53,7 @@ def build(
             object.__setattr__(made, name, value)  # torch forbids it, since workers may be about.
         loader = made
     else:
-        loader = _loader_for(made, {**(options or {}), **changes})
+        loader = loader_for(made, {**(options or {}), **changes})
     if kind_of(loader) == "map":
         _require_samples(loader)
     return loader
@@ -76,7 +76,20 @@ def _call(make_dataset: Callable[[], Any]) -> Any:
     return made
 
 
-def _loader_for(dataset: Any, options: Mapping[str, Any]) -> DataLoader[Any]:
+def dataset_of(make_dataset: Callable[[], Any]) -> Any:
+    """The dataset, for loaders that are made over it one after the other."""
+    made = _call(make_dataset)
+    if isinstance(made, DataLoader):
+        message = (
+            "make_dataset() returned a ready DataLoader, but a life makes its loaders itself."
+            " Return the dataset, and give what else its loaders need as loader={'collate_fn': ...}"
+        )
+        raise InvalidArgumentError(message)
+    return made
+
+
+def loader_for(dataset: Any, options: Mapping[str, Any]) -> DataLoader[Any]:
+    """A loader over *dataset*; *options* beside those that trials have by default."""
     defaults = dict(DEFAULTS)
     if "batch_sampler" in options:
         del defaults["batch_size"]
@@ -118,7 +131,12 @@ def _empty(dataset: Any) -> str:
 
 def kind_of(loader: DataLoader[Any]) -> str:
     """``"map"`` or ``"iterable"``."""
-    return "iterable" if isinstance(loader.dataset, IterableDataset) else "map"
+    return kind_of_dataset(loader.dataset)
+
+
+def kind_of_dataset(dataset: Any) -> str:
+    """``"map"`` or ``"iterable"``."""
+    return "iterable" if isinstance(dataset, IterableDataset) else "map"
 
 
 def sampled(loader: DataLoader[Any]) -> list[list[Any]]:

@@ -18,6 +18,7 @@ from pytest_dataloader_faults._engine._announce import SeedSamples
 from pytest_dataloader_faults._trial import _device, _probes
 from pytest_dataloader_faults._trial._footprint import CollectEachEpoch, Footprints
 from pytest_dataloader_faults._trial._journal import Journal
+from pytest_dataloader_faults._trial._life import live
 from pytest_dataloader_faults._trial._limits import limit_descriptors
 from pytest_dataloader_faults._trial._loaders import (
     USERS_ERRORS,
@@ -53,6 +54,7 @@ from pytest_dataloader_faults.faults import (
 )
 from pytest_dataloader_faults.faults._workers import InOneWorker
 from pytest_dataloader_faults.injection import Injection, arm
+from pytest_dataloader_faults.lives import Step
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -97,6 +99,8 @@ class Job:
     telling: Telling = field(default_factory=Telling)
     keep_workers: bool = False
     """After an error, the next epoch is the same workers'."""
+    steps: tuple[Step, ...] = ()
+    """In place of epochs: the life of a loader, with faults of its own."""
 
 
 def run(job: Job, journal: Journal, stacks: str, supervision: Supervision | None) -> None:
@@ -105,6 +109,9 @@ def run(job: Job, journal: Journal, stacks: str, supervision: Supervision | None
     torch.set_num_threads(1)  # A forked copy of OpenMP's thread pool has no threads.
     seed_everything(job.seed)
     try:
+        if job.steps:
+            live(job, journal, stacks, supervision)
+            return
         loader = build(job.make_dataset, job.options, job.changes or {})
         if job.reference:
             journal.write(

@@ -77,6 +77,11 @@ class Schedule:
         self._sizes = any(isinstance(each.fault, TruncatedFile) for each in tallies.all)
         self.lock = threading.RLock()
 
+    def switch(self, orders: dict[str, Any]) -> None:
+        """Have those faults happen, from now on, that the supervisor says."""
+        self.armed = orders["armed"]
+        self._tallies.active = orders["active"]
+
     def leaves_alone(self, path: str) -> bool:
         """The system's, packages' and code files, unless a glob names their folder."""
         return not self.armed or (is_excluded(path) and not self._tallies.ask_for(path))

@@ -67,7 +67,7 @@ class ArmedInPython(Armed):
                 self._channel.send({**message, "counts": self.schedule.news()})
 
     def _obey(self, orders: dict[str, Any], descriptors: list[int]) -> None:
-        self.schedule.armed = orders["armed"]
+        self.schedule.switch(orders)
         super()._obey(orders, descriptors)
 
 
@@ -79,7 +79,7 @@ def arm(posting: Posting, worker: int, loader: int) -> Armed:
         hello = {"worker": worker, "loader": loader, "pid": os.getpid(), "engine": "python"}
         channel.send(hello, [other_end.fileno()])
     armed = ArmedInPython(channel, brake, Tallies(posting.plan, worker), worker)
-    armed.schedule.armed = channel.receive()[0]["armed"]
+    armed.schedule.switch(channel.receive()[0])
     lock = armed.schedule.lock  # A child forked while another thread holds it would wait for ever.
     os.register_at_fork(
         before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release

@@ -1,0 +1,221 @@
+"""Search the lives that a loader can have for one that convicts its dataset, and shrink it.
+
+A life is a list of steps: a loader is made, gone through, broken off, its workers killed, faults
+armed and disarmed, the dataset pickled. ``explore_life`` draws them, ``replay_life`` runs one. The
+steps are in ``lives``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pytest_dataloader_faults import _arguments, lives
+from pytest_dataloader_faults._property import is_violation, not_exercised
+from pytest_dataloader_faults._trial import observe_life
+from pytest_dataloader_faults._victims import Files
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.exploring import Exploration, settle
+from pytest_dataloader_faults.faults import (
+    KINDS,
+    ClosedDescriptor,
+    Fault,
+    OpenError,
+    ReadError,
+    ShortRead,
+    SlowRead,
+    TruncatedFile,
+    has_files,
+)
+from pytest_dataloader_faults.lives import (
+    Arm,
+    Break,
+    Delete,
+    Disarm,
+    Iterate,
+    Kill,
+    NewLoader,
+    Pickle,
+    Restart,
+    Step,
+)
+from pytest_dataloader_faults.surveys import survey
+from pytest_dataloader_faults.verdicts import Contract, Verdict
+
+if TYPE_CHECKING:
+    from pytest_dataloader_faults._life_search import LifeSearch
+
+__all__ = ("LifeExploration", "explore_life", "replay_life")
+
+DEFAULT_KINDS = (OpenError, ReadError, ShortRead, TruncatedFile, SlowRead, ClosedDescriptor)
+FAULTS = tuple(kind for kind in KINDS.values() if has_files(kind()))
+STEPS = (NewLoader, Iterate, Break, Restart, Kill, Arm, Disarm, Pickle, Delete)
+_OF_STEPS = ("num_workers", "persistent_workers")
+_MOST_STEPS = 12
+
+
+@dataclass(frozen=True)
+class LifeExploration(Exploration):
+    """What a search among lives has found: an ``Exploration``, and the steps.
+
+    Attributes:
+        steps: The shrunk program that convicts, or None.
+        left_out: Why steps that were asked for were not drawn, or None.
+
+    """
+
+    steps: tuple[Step, ...] | None = None
+    left_out: str | None = None
+    _tried: ClassVar[str] = "lives"
+
+    def describe(self) -> str:
+        """The statistics, for people."""
+        return "\n".join(filter(None, [super().describe(), self.left_out]))
+
+
+def explore_life(
+    make_dataset: Callable[[], Any],
+    *,
+    files: Files | None = None,
+    kinds: Iterable[type[Fault]] | None = None,
+    steps: Iterable[type[Step]] | None = None,
+    max_steps: int = _MOST_STEPS,
+    loader: Mapping[str, Any] | None = None,
+    contract: Contract | None = None,
+    max_examples: int = 100,
+    deadline: float = 10.0,
+    seed: int | None = None,
+    engine: str = "auto",
+    on_fail: str | None = "raise",
+    tell: Callable[[str], object] | None = None,
+    **settings: Any,
+) -> LifeExploration:
+    """Search for steps in the life of a loader after which something is not as it has to be.
+
+    After each step: every sample that came is right, an error came only of a fault that happened to
+    its workers, and tells so, and no descriptors, processes or shared memory pile up.
+
+    Args:
+        make_dataset: Returns a map-style or iterable dataset.
+        files: Globs of the files to put at risk; by default all that its worker reads.
+        kinds: Fault classes to arm; by default ``living.DEFAULT_KINDS``.
+        steps: Classes of steps to draw; by default all that there are.
+        max_steps: The most steps in one life.
+        loader: Options that every loader of a life has, as ``collate_fn``.
+        contract: What the author promises beyond the ordinary.
+        max_examples: Lives before any shrinking.
+        deadline: Seconds for each life; a hang costs as many each time it is tried.
+        seed: Of the search. By default Hypothesis chooses.
+        engine: ``"auto"``, ``"kernel"`` or ``"python"``.
+        on_fail: ``"raise"``, ``"warn"`` or None.
+        tell: Called with the statistics, before anything is raised.
+        **settings: What else ``hypothesis.settings`` takes, as ``derandomize`` or ``database``.
+
+    Raises:
+        CheckFailedError: The shrunk steps, the verdict, the evidence, a test that repeats it.
+        FaultNotFiredError: No fault of any life happened, so nothing was shown.
+        InvalidArgumentError, UnusableDatasetError, EngineUnavailableError: See ``run_trial``.
+
+    """
+    from pytest_dataloader_faults._life_search import LifeSearch
+    from pytest_dataloader_faults._programs import programs
+
+    _arguments.check(max_examples=max_examples, max_steps=max_steps, on_fail=on_fail)
+    _arguments.check(seed=seed or 0, deadline=deadline, contract=contract)
+    _check_loader(loader)
+    wanted = _some("kinds", DEFAULT_KINDS if kinds is None else kinds, FAULTS)
+    chosen = _some("steps", STEPS if steps is None else steps, STEPS)
+    how: dict[str, Any] = {"loader": loader, "deadline": deadline, "engine": engine}
+    found = survey(make_dataset, files=files, **how)
+    left_out = _why_not_pickled(make_dataset, how) if Pickle in chosen else None
+    drawn = [step for step in chosen if not (left_out and step is Pickle)]
+    search = LifeSearch(make_dataset, found, contract=contract, **how)
+    failure = search.run(
+        programs(found, wanted, drawn, max_steps), seed, max_examples=max_examples, **settings
+    )
+    result = _exploration(search, failure, left_out)
+    if tell is not None:
+        tell(result.describe())
+    settle(result, search.unexercised(), on_fail)
+    return result
+
+
+def _check_loader(loader: Mapping[str, Any] | None) -> None:
+    _arguments.check(loader=loader)
+    for name in _OF_STEPS:
+        if name in (loader or {}):
+            message = f"loader={loader!r} must not have {name!r}, which NewLoader() says"
+            raise InvalidArgumentError(message)
+
+
+def _some(name: str, given: Iterable[type[Any]], known: Sequence[type[Any]]) -> list[type[Any]]:
+    chosen = list(given) if isinstance(given, Iterable) else []
+    if not chosen or not all(each in known for each in chosen):
+        allowed = ", ".join(each.__name__ for each in known)
+        message = f"{name}={given!r} must be a list of one or more of {allowed}"
+        raise InvalidArgumentError(message)
+    return chosen
+
+
+def _why_not_pickled(make_dataset: Callable[[], Any], how: dict[str, Any]) -> str | None:
+    """A dataset need not be picklable where workers are forked."""
+    raised = observe_life(make_dataset, (Pickle(),), seed=0, **how).outcome.exception
+    if raised is None:
+        return None
+    return (
+        f"Pickle() was left out: a new dataset cannot be pickled ({raised.type}: {raised.message})"
+    )
+
+
+def _exploration(search: LifeSearch, failure: str | None, left_out: str | None) -> LifeExploration:
+    verdict = Verdict.NOT_EXERCISED if search.unexercised() else Verdict.SURVIVED
+    steps = outcome = None
+    if failure and search.convicted:
+        steps, outcome, judgement = search.convicted
+        verdict = judgement.verdict
+    return LifeExploration(
+        search.trials,
+        search.examples,
+        search.verdicts,
+        search.drawn,
+        search.fired,
+        failure,
+        outcome,
+        verdict,
+        steps,
+        left_out,
+    )
+
+
+def replay_life(
+    make_dataset: Callable[[], Any],
+    *steps: Step,
+    loader: Mapping[str, Any] | None = None,
+    contract: Contract | None = None,
+    deadline: float = 10.0,
+    seed: int = 0,
+    engine: str = "auto",
+) -> Verdict:
+    """Live through *steps* once and judge that: what a failure prints, to be pasted.
+
+    Raises:
+        CheckFailedError: The verdict, the evidence, a test that repeats it.
+        FaultNotFiredError: There were faults, and none of them fired.
+        InvalidArgumentError, UnusableDatasetError, EngineUnavailableError: See ``run_trial``.
+
+    """
+    from pytest_dataloader_faults._life_search import lived, violation_in
+
+    __tracebackhide__ = True
+    lives.check(steps)
+    _check_loader(loader)
+    _arguments.check(seed=seed, deadline=deadline, contract=contract)
+    how: dict[str, Any] = {"loader": loader, "deadline": deadline, "seed": seed, "engine": engine}
+    found = survey(make_dataset, **how)
+    outcome, judgement = lived(make_dataset, steps, found, contract, **how)
+    if is_violation(judgement):
+        raise violation_in(steps, outcome, judgement, make_dataset)
+    if judgement.verdict is Verdict.NOT_EXERCISED:
+        raise not_exercised(outcome, judgement)
+    return judgement.verdict

@@ -1,0 +1,222 @@
+"""Datasets whose bug shows after certain steps in the life of a loader.
+
+``healed=True`` removes the cause. ``steps`` is the shortest life that shows it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from multiprocessing import util
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from pytest_dataloader_faults.faults import TruncatedFile
+from pytest_dataloader_faults.lives import (
+    Arm,
+    Break,
+    Disarm,
+    Iterate,
+    Kill,
+    NewLoader,
+    Pickle,
+    Restart,
+)
+from pytest_dataloader_faults.verdicts import Verdict
+from support.datasets import SIZE, Records
+
+SLEEP = "import time; time.sleep(60)"
+STAYS = NewLoader(persistent_workers=True)
+
+
+class Specimen(Records):
+    """Healthy itself."""
+
+    steps: tuple[Any, ...] = ()
+    verdict = Verdict.CORRUPTED
+    text = ""
+
+    def __init__(self, folder: Path, *, healed: bool = False) -> None:
+        super().__init__(folder)
+        self.folder = folder
+        self.healed = healed
+
+
+class GivesOnce(Specimen):
+    """Forgets in a worker what it gave away: a second epoch of the same worker gets zeros."""
+
+    steps = (STAYS, Iterate(), Iterate())
+    text = "sample 0 in batch 0 has wrong content"
+
+    def __init__(self, folder: Path, *, healed: bool = False) -> None:
+        super().__init__(folder, healed=healed)
+        self.given: set[int] = set()
+
+    def __getitem__(self, index: int) -> Any:
+        sample, _ = super().__getitem__(index)
+        if get_worker_info() is None or self.healed:
+            return sample
+        again = index in self.given
+        self.given.add(index)
+        return torch.zeros_like(sample) if again else sample
+
+
+class LosesItsFile(Specimen):
+    """Opens its file at the start, and has none any more once it was pickled."""
+
+    steps = (NewLoader(), Pickle(), Iterate())
+    verdict = Verdict.FAILED_CLEANLY
+    text = "AttributeError came, and no fault had happened to these workers"
+
+    def __init__(self, folder: Path, *, healed: bool = False) -> None:
+        super().__init__(folder, healed=healed)
+        self.file: Any = open(self.paths[0], "rb", buffering=0)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "file": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if self.healed:
+            self.file = open(self.paths[0], "rb", buffering=0)
+
+    def __getitem__(self, index: int) -> Any:
+        first = os.pread(self.file.fileno(), SIZE, 0)
+        return super().__getitem__(index)[0] + first[0]
+
+
+class KeepsFilesOpen(IterableDataset[Any]):
+    """A stream that closes its file at its end, and never comes to that where one breaks off."""
+
+    steps = (STAYS, Restart(), Restart(), Restart())
+    verdict = Verdict.LEAKED
+    text = "00.rec is open 3 times in worker 0, each time once more"
+
+    def __init__(self, folder: Path, *, healed: bool = False) -> None:
+        self.records = Records(folder)
+        self.healed = healed
+        self.files: list[Any] = []
+
+    def __iter__(self) -> Any:
+        if self.healed:
+            while self.files:
+                self.files.pop().close()
+        file = open(self.records.paths[0], "rb")
+        self.files.append(file)
+        return self._samples(file)
+
+    def _samples(self, file: Any) -> Any:
+        info = get_worker_info()
+        first, step = (info.id, info.num_workers) if info else (0, 1)
+        for index in range(first, len(self.records), step):
+            yield self.records[index][0]
+        self.files.remove(file)
+        file.close()
+
+
+class KeepsHalves(Specimen):
+    """Keeps what it read of a file that was cut off, for when the file is whole again."""
+
+    steps = (STAYS, Arm(TruncatedFile("*/00.rec")), Iterate(), Disarm(), Iterate())
+    verdict = Verdict.POISONED
+    text = "although the fault was gone, sample 0 in batch 0 has wrong content"
+
+    def __init__(self, folder: Path, *, healed: bool = False) -> None:
+        super().__init__(folder, healed=healed)
+        self.kept: dict[int, torch.Tensor] = {}
+
+    def __getitem__(self, index: int) -> Any:
+        path = self.paths[index]
+        if index in self.kept and path.stat().st_size == SIZE:
+            return self.kept[index]
+        data = path.read_bytes()
+        if not self.healed:
+            self.kept[index] = torch.tensor(list(data.ljust(SIZE, b"\0")), dtype=torch.uint8)
+        return super().__getitem__(index)[0]
+
+
+class LeavesAHelper(Specimen):
+    """Has a process of its own for each worker, which it does not end."""
+
+    steps = (NewLoader(), Iterate())
+    verdict = Verdict.LEAKED
+    text = "1 processes were left running ("
+
+    def __init__(self, folder: Path, *, healed: bool = False) -> None:
+        super().__init__(folder, healed=healed)
+        self.helper: Any = None
+
+    def __getitem__(self, index: int) -> Any:
+        if self.helper is None:
+            self.helper = subprocess.Popen([sys.executable, "-c", SLEEP])
+            if self.healed:
+                util.Finalize(None, _end, [self.helper], exitpriority=0)
+        return super().__getitem__(index)[0]
+
+
+def _end(helper: subprocess.Popen[bytes]) -> None:
+    helper.kill()
+    helper.wait()
+
+
+class LeavesSharedMemory(Specimen):
+    """Has a file in /dev/shm for each worker, which it does not remove."""
+
+    steps = (NewLoader(), Iterate())
+    verdict = Verdict.LEAKED
+    text = "1 files were left in shared memory (/dev/shm/pytest-"
+
+    def __init__(self, folder: Path, *, healed: bool = False) -> None:
+        super().__init__(folder, healed=healed)
+        self.path: Path | None = None
+
+    def __getitem__(self, index: int) -> Any:
+        if self.path is None:
+            self.path = shared_by(self.folder) / f"{os.getpid()}"
+            self.path.touch()
+            if self.healed:
+                util.Finalize(None, self.path.unlink, exitpriority=0)
+        return super().__getitem__(index)[0]
+
+
+def shared_by(folder: Path) -> Path:
+    """Where LeavesSharedMemory leaves its files: whoever tries it removes them."""
+    shared = Path("/dev/shm") / f"pytest-{folder.parent.name}-{os.getuid()}"
+    shared.mkdir(exist_ok=True)
+    return shared
+
+
+class LeavesALock(Specimen):
+    """Locks its folder for one worker; a worker that is killed leaves the lock."""
+
+    steps = (NewLoader(), Restart(), Kill(), Break(), Iterate())
+    verdict = Verdict.POISONED
+    text = "although the fault was gone, FileExistsError came"
+
+    def __init__(self, folder: Path, *, healed: bool = False) -> None:
+        super().__init__(folder, healed=healed)
+        self.lock = folder.parent / "lock"
+        self.lock.unlink(missing_ok=True)
+        self.has_lock = False
+
+    def __getitem__(self, index: int) -> Any:
+        if not self.has_lock:
+            self.lock.touch(exist_ok=self.healed)
+            util.Finalize(None, self.lock.unlink, exitpriority=0)
+            self.has_lock = True
+        return super().__getitem__(index)[0]
+
+
+SPECIMENS: tuple[Any, ...] = (
+    GivesOnce,
+    LosesItsFile,
+    KeepsFilesOpen,
+    KeepsHalves,
+    LeavesAHelper,
+    LeavesSharedMemory,
+    LeavesALock,
+)
