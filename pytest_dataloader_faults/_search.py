@@ -124,7 +124,7 @@ class Search:
     def run(self, drawn: st.SearchStrategy[Any], seed: int | None, **options: Any) -> str | None:
         """Try *drawn* cases; the text of the failure, shrunk, if there is one."""
 
-        def explored(case: Any) -> None:
+        def explored(case: Case) -> None:
             self._try(case)
 
         # Hypothesis' database tells tests apart by their source and signature.
