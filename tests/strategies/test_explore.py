@@ -62,7 +62,7 @@ def test_the_guilty_are_convicted_of_the_least(guilty):
 def test_the_failure_has_the_verdict_and_the_test_that_repeats_it(guilty):
     """What is printed fails of the same verdict."""
     with pytest.raises(CheckFailedError, match=r"\Acorrupted: sample 0 in batch 0") as raised:
-        explore(guilty, loader=ALONE, max_examples=8, **SIMPLE)
+        explore(guilty, loader=ALONE, max_examples=8, **{**SIMPLE, "max_faults": 1})
     assert "fault: OpenError(path='*/00.rec'" in str(raised.value)
     assert "schedules tried" in str(raised.value)
     scope = {"make_dataset": guilty}
@@ -75,7 +75,7 @@ def test_the_failure_has_the_verdict_and_the_test_that_repeats_it(guilty):
 def test_the_printed_test_can_be_pasted(guilty, records, tmp_path):
     """Into a file of its own, where it fails of the same verdict."""
     with pytest.raises(CheckFailedError) as raised:
-        explore(guilty, loader=ALONE, max_examples=8, **SIMPLE)
+        explore(guilty, loader=ALONE, max_examples=8, **{**SIMPLE, "max_faults": 1})
     above = (
         "from pathlib import Path\nfrom support.planted import Zeros\n"
         f"make_dataset = lambda: Zeros(Path({str(records)!r}))\n"
