@@ -24,6 +24,7 @@ from pytest_dataloader_faults._victims import (
     Files,
     globs_for,
     globs_of,
+    lasting,
     nothing_matches,
 )
 from pytest_dataloader_faults.exceptions import (
@@ -175,7 +176,8 @@ class Battery:
             self._changes = {"num_workers": 1}
             control = self._observe(self._changes, watch_files=True)
             self._broken = self._what_breaks_it(control)
-        recon = Recon.of(control, Matcher(self._files), partial(globs_for, asked=self._files))
+        matches = lasting(control, Matcher(self._files))
+        recon = Recon.of(control, matches, partial(globs_for, asked=self._files))
         recon = replace(recon, ends=ends_of(recon.paths))
         if self._files != EVERY_FILE and not (self._broken or recon.opened or recon.read):
             raise InvalidArgumentError(nothing_matches(self._files, control))

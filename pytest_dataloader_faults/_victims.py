@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
 from pytest_dataloader_faults._engine._paths import Matcher
@@ -73,6 +73,16 @@ def _files_below(folder: str) -> Iterator[str]:
     for where, _, names in os.walk(folder):
         for name in names:
             yield os.path.join(where, name)
+
+
+def lasting(control: Outcome, matches: Callable[[str], bool]) -> Callable[[str], bool]:
+    """*matches*, but not files that are gone by now, if there are others: no trial has them again.
+
+    A dataset may write temporary files and read them.
+    """
+    seen = {path for worker in control.workers for path in worker.files if matches(path)}
+    there = {path for path in seen if os.path.lexists(path)}
+    return (there or seen).__contains__
 
 
 def nothing_matches(globs: tuple[str, ...], control: Outcome) -> str:

@@ -169,7 +169,9 @@ class _Trial:
                 if self._has_seen_enough(epoch, watch.drain):
                     break
             self._end_persistent_workers()
-        self._probe("after")
+            # Within the scope: what a worker has just started would not live beyond it, since the
+            # supervisor answers the calls by which it loads its libraries.
+            self._probe("after")
         self._write_facts(injection)
         if self.job.faults:
             self._phase("recovery")

@@ -21,6 +21,7 @@ from pytest_dataloader_faults.exceptions import (
     UnusableDatasetError,
 )
 from pytest_dataloader_faults.faults import ReadError
+from support.corpus.descriptors import Unpacked
 from support.datasets import COUNT, Records, RecordStream, joined, write_records
 from support.specimens import BadSample, EndlessRetry, OpenedOnce, ZerosOnError
 
@@ -313,6 +314,14 @@ def test_files_that_are_others_at_each_call_are_told_of(tmp_path):
 
     assert (result.verdict, result.failed) == ("not_exercised", True)
     assert "make_dataset has to use the same files at each call" in result.explanation
+
+
+def test_temporary_files_of_the_dataset_are_no_victims(records):
+    """They are gone when the next trial comes, which has others."""
+    (result,) = check_dataset(lambda: Unpacked(records), only="file-missing")
+
+    assert result.passed
+    assert all(firing.path.endswith(".rec") for firing in result.outcome.faults[0].firings)
 
 
 def test_hopeless_dataset_still_gets_its_other_checks(records):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import signal
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -183,6 +185,28 @@ def test_every_start_method_is_armed(records, context):
         "after": {},
         "recovery": {},
     }
+
+
+class HasAHelper(Records):
+    """Has a helper, which opens files of its own by and by, and ends it unless it is killed."""
+
+    def __getitem__(self, index):
+        code = "import time; time.sleep(0.5); open(__import__('os').devnull); time.sleep(600)"
+        with subprocess.Popen([sys.executable, "-c", code]) as helper:
+            sample = super().__getitem__(index)
+            helper.kill()
+        return sample
+
+
+def test_a_process_that_is_left_is_seen_whatever_it_does(records):
+    """The supervisor goes on answering its calls; without it they would fail, and it would end."""
+    fault = WorkerKilled(reading="*.rec")
+
+    outcome = run_trial(lambda: HasAHelper(records), fault)
+
+    left = outcome.resources[1].processes.values()
+    assert [sys.executable in command for command in left] == [True] * len(left)
+    assert left
 
 
 def test_an_iterable_has_no_indices(records):
