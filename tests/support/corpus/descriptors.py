@@ -109,9 +109,10 @@ class Unpacked(Records):
     """Unpacks each record into a temporary folder, and removes it: healthy."""
 
     def __getitem__(self, index: int) -> Any:
+        sample, _ = super().__getitem__(index)
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder, "record")
-            copy.write_bytes(self.paths[index].read_bytes())
+            copy.write_bytes(sample.numpy().tobytes())
             return torch.frombuffer(bytearray(copy.read_bytes()), dtype=torch.uint8)
 
 
