@@ -43,7 +43,8 @@ _BAD_CONTENT = re.compile(
     r"|CRC|checksum|magic|signature|header|footer|decod|deserializ|unpickl|parse|unpack"
     r"|buffer (size|length|is)|reshape|not a (zip|valid)|could only read|able to read"
     r"|fully written|bytes? (expected|missing|remain)|expected \d+|out of (bounds|range)"
-    r"|BadZip|Unidentified|\bnot found\b|no item named",
+    r"|BadZip|Unidentified|\bnot found\b|no item named|not a \w+ file|contains pickled"
+    r"|\bbad (byte|symbol|local|global|object|heap|rank|version|[\d/]+)\b",
     re.IGNORECASE,
 )
 

@@ -14,6 +14,7 @@ from pytest_dataloader_faults._property import (
     faults_of,
     name_of,
     not_exercised,
+    promised,
     to_paste,
 )
 from pytest_dataloader_faults._reproduce import code
@@ -43,19 +44,27 @@ def lived(
 
 
 def violation_in(
-    steps: Steps, outcome: Outcome, judgement: Judgement, make_dataset: Callable[[], Any]
+    steps: Steps,
+    outcome: Outcome,
+    judgement: Judgement,
+    make_dataset: Callable[[], Any],
+    contract: Contract | None,
 ) -> CheckFailedError:
     """The error to raise: the verdict's own explanation, and a test that lives through it again."""
-    again = "\n".join(["", *_again(steps, outcome, make_dataset)])
+    again = "\n".join(["", *_again(steps, outcome, make_dataset, contract)])
     return VIOLATIONS[judgement.verdict](explain(outcome, judgement, again))
 
 
-def _again(steps: Steps, outcome: Outcome, make_dataset: Callable[[], Any]) -> list[str]:
-    options = [f"loader={code(outcome.loader)}"] if outcome.loader else []
+def _again(
+    steps: Steps, outcome: Outcome, make_dataset: Callable[[], Any], contract: Contract | None
+) -> list[str]:
+    imports, promise = promised(contract)
+    options = [*promise]
+    options += [f"loader={code(outcome.loader)}"] if outcome.loader else []
     options += [f"deadline={outcome.deadline}", f"seed={outcome.seed}"]
     options += ["engine='python'"] if outcome.engine == "python" else []
     names = ", ".join(sorted({type(step).__name__ for step in steps}))
-    imports = faults_of(step.fault for step in steps if isinstance(step, Arm))
+    imports += faults_of(step.fault for step in steps if isinstance(step, Arm))
     imports += [
         f"from pytest_dataloader_faults.lives import {names}",
         "from pytest_dataloader_faults.living import replay_life",
@@ -118,7 +127,7 @@ class LifeSearch(Search):
                 candidates = _simpler(fewer)
 
     def _violation(self, case: Steps, outcome: Outcome, judgement: Judgement) -> CheckFailedError:
-        return violation_in(case, outcome, judgement, self._make_dataset)
+        return violation_in(case, outcome, judgement, self._make_dataset, self._contract)
 
 
 def _simpler(steps: Steps) -> Iterator[Steps]:

@@ -10,7 +10,11 @@ from pytest_dataloader_faults._evidence import explain
 from pytest_dataloader_faults._oracle import Judgement
 from pytest_dataloader_faults._reproduce import code
 from pytest_dataloader_faults._unfired import unfired
-from pytest_dataloader_faults.exceptions import CheckFailedError, FaultNotFiredError
+from pytest_dataloader_faults.exceptions import (
+    CheckFailedError,
+    FaultNotFiredError,
+    InvalidArgumentError,
+)
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Outcome, Reference
 from pytest_dataloader_faults.surveys import Survey
@@ -56,10 +60,13 @@ def note(outcome: Outcome, judgement: Judgement) -> None:
 
 
 def violation(
-    outcome: Outcome, judgement: Judgement, make_dataset: Callable[[], Any] | None = None
+    outcome: Outcome,
+    judgement: Judgement,
+    make_dataset: Callable[[], Any] | None = None,
+    contract: Contract | None = None,
 ) -> CheckFailedError:
     """The error to raise: the verdict's own explanation, and a test that repeats it."""
-    again = "\n".join(["", *_again(outcome, make_dataset)])
+    again = "\n".join(["", *_again(outcome, make_dataset, contract)])
     return VIOLATIONS[judgement.verdict](explain(outcome, judgement, again))
 
 
@@ -69,17 +76,40 @@ def not_exercised(outcome: Outcome, judgement: Judgement) -> FaultNotFiredError:
     return FaultNotFiredError(f"not_exercised: {reason}")
 
 
-def _again(outcome: Outcome, make_dataset: Callable[[], Any] | None) -> list[str]:
+def require_exact(contract: Contract | None) -> None:
+    """Refuse what a search cannot do: it tells samples by all that they hold."""
+    if contract and not (contract.deterministic and contract.compare is None):
+        message = (
+            f"contract={contract!r}: a search compares samples by all that they hold, so"
+            " deterministic=False and compare= are for check_dataset. Seed the samples by their"
+            " index, or turn augmentation off in the test"
+        )
+        raise InvalidArgumentError(message)
+
+
+def _again(
+    outcome: Outcome, make_dataset: Callable[[], Any] | None, contract: Contract | None
+) -> list[str]:
     name = name_of(make_dataset)
     parts = [name, *map(repr, outcome.schedule), f"loader={code(outcome.loader)}"]
+    import_, promise = promised(contract)
+    parts += promise
     parts += [f"epochs={outcome.epochs}"] if outcome.epochs != 1 else []
     parts += [f"deadline={outcome.deadline}", f"seed={outcome.seed}"]
     parts += ["engine='python'"] if outcome.engine == "python" else []
     imports = [
+        *import_,
         "from pytest_dataloader_faults.exploring import replay",
         *faults_of(outcome.schedule),
     ]
     return to_paste(imports, f"replay({', '.join(parts)})", make_dataset)
+
+
+def promised(contract: Contract | None) -> tuple[list[str], list[str]]:
+    """The line that imports what *contract* takes, and the argument, if it says anything."""
+    if contract in {None, Contract()}:
+        return [], []
+    return ["from pytest_dataloader_faults import Contract"], [f"contract={contract!r}"]
 
 
 def faults_of(schedule: Iterable[Fault]) -> list[str]:

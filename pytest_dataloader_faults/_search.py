@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from pytest_dataloader_faults._property import (
     violation,
 )
 from pytest_dataloader_faults._trial import run_trial
-from pytest_dataloader_faults.exceptions import CheckFailedError
+from pytest_dataloader_faults.exceptions import CheckFailedError, InvalidArgumentError
 from pytest_dataloader_faults.faults import Fault, OpenError, ReadError
 from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.strategies._of_files import PASSING
@@ -90,6 +91,16 @@ def _passing(files: DataFiles, kinds: Collection[type[Fault]]) -> Iterator[OpenE
             yield replace(error, path=next(iter(counts)))
 
 
+def require_loader(loader: Loader) -> None:
+    """Refuse what is neither options nor a strategy for them."""
+    if not (loader is None or isinstance(loader, (Mapping, st.SearchStrategy))):
+        message = (
+            f"loader={loader!r} must be a dict of DataLoader options, such as {{'num_workers': 2}},"
+            " a strategy for one, such as strategies.loader_options(), or None"
+        )
+        raise InvalidArgumentError(message)
+
+
 def _loaders(loader: Loader, files: Survey) -> st.SearchStrategy[dict[str, Any]]:
     if loader is None:
         return strategies.loader_options(shuffle=not files.is_iterable)
@@ -140,11 +151,10 @@ class Search:
         )(hypothesis.given(drawn)(explored))
         if seed is not None:
             test = hypothesis.seed(seed)(test)
-        try:
+        with contextlib.suppress(CheckFailedError, Flaky):
             test()
-        except (CheckFailedError, Flaky):
-            return self._confirmed()
-        return None
+            return None
+        return self._confirmed()
 
     def rehearse(self, loader: Mapping[str, Any], kinds: Collection[type[Fault]]) -> str | None:
         """Find out which errors that go away the dataset gets over; what convicts it already."""
@@ -180,7 +190,7 @@ class Search:
         return outcome, judgement
 
     def _violation(self, _case: Any, outcome: Outcome, judgement: Judgement) -> CheckFailedError:
-        return violation(outcome, judgement, self._make_dataset)
+        return violation(outcome, judgement, self._make_dataset, self._contract)
 
     def _trial(self, case: Any) -> tuple[Outcome, Judgement]:
         outcome = run_trial(

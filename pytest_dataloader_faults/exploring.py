@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pytest_dataloader_faults import _arguments
+from pytest_dataloader_faults._oracle import Judgement
 from pytest_dataloader_faults._property import (
     is_violation,
     judged,
     not_exercised,
     note,
+    require_exact,
     violation,
 )
 from pytest_dataloader_faults._trial import run_trial
@@ -137,15 +139,20 @@ def explore(
 
     """
     from pytest_dataloader_faults import strategies
-    from pytest_dataloader_faults._search import Search, cases
+    from pytest_dataloader_faults._search import Search, cases, require_loader
 
+    __tracebackhide__ = True
+    require_loader(loader)
     _check(max_examples, max_faults, max_epochs, deadline, seed, contract, on_fail)
     fixed = loader if isinstance(loader, Mapping) else None
     found = survey(make_dataset, files=files, loader=fixed, deadline=deadline, engine=engine)
     search = Search(make_dataset, found, contract=contract, deadline=deadline, engine=engine)
     chosen = strategies.DEFAULT_KINDS if kinds is None else _listed(kinds)
     drawn = cases(found, loader, max_epochs, max_faults=max_faults, kinds=chosen)
-    failure = _alone(make_dataset, found, fixed, deadline, engine)
+    failure = None
+    if alone := _alone(make_dataset, found, fixed, deadline, engine):
+        search.convicted = None, *alone
+        failure = str(violation(*alone, make_dataset))
     if not failure and max_examples >= _WORTH_IT:
         failure = search.rehearse(_ONE_WORKER if fixed is None else fixed, chosen)
     if not failure:
@@ -170,9 +177,10 @@ def _check(
     counts = {"max_examples": max_examples, "max_faults": max_faults, "max_epochs": max_epochs}
     for name, value in counts.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            message = f"{name}={value!r} must be 1 or more"
+            message = f"{name}={value!r} must be an int, 1 or more"
             raise InvalidArgumentError(message)
     _arguments.check(deadline=deadline, seed=seed or 0, contract=contract)
+    require_exact(contract)
     if on_fail not in _ON_FAIL:
         message = f"on_fail={on_fail!r} must be one of {_ON_FAIL}"
         raise InvalidArgumentError(message)
@@ -192,12 +200,12 @@ def _alone(
     loader: Mapping[str, Any] | None,
     deadline: float,
     engine: str,
-) -> str | None:
+) -> tuple[Outcome, Judgement] | None:
     """What is wrong with no fault at all: it would be found under any fault, and blamed on it."""
     options = _CONTROL if loader is None else loader
     outcome = run_trial(make_dataset, loader=options, deadline=deadline, engine=engine)
     judgement = judged(outcome, found, None)
-    return None if judgement.passed else str(violation(outcome, judgement, make_dataset))
+    return None if judgement.passed else (outcome, judgement)
 
 
 def _exploration(search: Search, failure: str | None) -> Exploration:
@@ -212,6 +220,7 @@ def _exploration(search: Search, failure: str | None) -> Exploration:
 
 def settle(result: Exploration, unexercised: str | None, on_fail: str | None) -> None:
     """Raise or warn of what a search has found, as *on_fail* says."""
+    __tracebackhide__ = True
     if unexercised and not result.failure:
         raise FaultNotFiredError(unexercised)
     if result.failure and on_fail == "raise":
@@ -246,7 +255,7 @@ def assert_survives_or_fails_cleanly(
     if inside:
         note(outcome, judgement)
     if is_violation(judgement):
-        raise violation(outcome, judgement)
+        raise violation(outcome, judgement, contract=contract)
     if judgement.verdict is Verdict.NOT_EXERCISED and not inside:
         raise not_exercised(outcome, judgement)
     return judgement.verdict
@@ -267,6 +276,7 @@ def replay(
     The arguments are those of ``run_trial``, and a *contract*.
     """
     __tracebackhide__ = True
+    require_exact(contract)
     how: dict[str, Any] = {"deadline": deadline, "engine": engine}
     outcome = run_trial(make_dataset, *faults, loader=loader, epochs=epochs, seed=seed, **how)
     found = survey(make_dataset, loader=_kept(loader), seed=seed, **how)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pytest_dataloader_faults import _arguments, lives
-from pytest_dataloader_faults._property import is_violation, not_exercised
+from pytest_dataloader_faults._property import is_violation, not_exercised, require_exact
 from pytest_dataloader_faults._trial import observe_life
 from pytest_dataloader_faults._victims import Files
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
@@ -122,7 +122,9 @@ def explore_life(
     from pytest_dataloader_faults._programs import programs
 
     _arguments.check(max_examples=max_examples, max_steps=max_steps, on_fail=on_fail)
+    __tracebackhide__ = True
     _arguments.check(seed=seed or 0, deadline=deadline, contract=contract)
+    require_exact(contract)
     _check_loader(loader)
     wanted = _some("kinds", DEFAULT_KINDS if kinds is None else kinds, FAULTS)
     chosen = _some("steps", STEPS if steps is None else steps, STEPS)
@@ -211,11 +213,12 @@ def replay_life(
     lives.check(steps)
     _check_loader(loader)
     _arguments.check(seed=seed, deadline=deadline, contract=contract)
+    require_exact(contract)
     how: dict[str, Any] = {"loader": loader, "deadline": deadline, "seed": seed, "engine": engine}
     found = survey(make_dataset, **how)
     outcome, judgement = lived(make_dataset, steps, found, contract, **how)
     if is_violation(judgement):
-        raise violation_in(steps, outcome, judgement, make_dataset)
+        raise violation_in(steps, outcome, judgement, make_dataset, contract)
     if judgement.verdict is Verdict.NOT_EXERCISED:
         raise not_exercised(outcome, judgement)
     return judgement.verdict

@@ -8,6 +8,7 @@ pytest would start its workers outside of the trial's tree. And it must never re
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import gc
 import logging
@@ -51,6 +52,8 @@ def main(
     job: Job, deadline: float, facts: Journal, printed: Journal, stacks: Journal, folder: str
 ) -> NoReturn:
     """Be the warden; in a child of it, be the trial."""
+    # Whoever calls may be handling an exception, which would be the context of all errors here.
+    ctypes.pythonapi.PyErr_SetExcInfo(None, None, None)
 
     def warden() -> None:
         _use_streams(printed.fd)

@@ -6,7 +6,6 @@ import gc
 import multiprocessing
 import os
 import re
-import stat
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import ReadError
 from support.datasets import Records
-from support.fake_datasets import COUNT, SIZE, FakeRecords, by_number, by_open, write_fake_records
+from support.fake_datasets import COUNT, SIZE, FakeRecords, by_look, by_number, write_fake_records
 
 START_METHODS = [
     "fork",
@@ -63,17 +62,6 @@ def _workers_after_an_epoch(loader):
     return loader._iterator._workers
 
 
-def _look(path: str) -> bytes:
-    """What a worker sees of things other than content, and the error of a read."""
-    facts = [oct(stat.S_IMODE(os.stat("/fake/secret").st_mode)), os.getcwd()]
-    facts += [os.readlink("/fake/link"), str(os.stat("/fake/twin").st_nlink)]
-    try:
-        by_open("/fake/secret")
-    except OSError as error:
-        facts.append(os.strerror(error.errno))
-    return ";".join(facts).encode().ljust(SIZE)
-
-
 @pytest.mark.parametrize("method", ["spawn", *START_METHODS[::2]])
 def test_the_copy_is_a_full_one(fake_dataset_fs, method):
     """Modes, links of both kinds and the current folder arrive with it; faults happen to it."""
@@ -83,7 +71,7 @@ def test_the_copy_is_a_full_one(fake_dataset_fs, method):
     fake_dataset_fs.create_symlink("/fake/link", "/fake/secret")
     fake_dataset_fs.create_link("/fake/secret", "/fake/twin")
     fake_dataset_fs.cwd = "/fake"
-    loader = DataLoader(FakeRecords(read=_look), num_workers=1, multiprocessing_context=method)
+    loader = DataLoader(FakeRecords(read=by_look), num_workers=1, multiprocessing_context=method)
     with inject(ReadError("*/secret")):
         seen = bytes(_bytes_of(loader)[0]).decode().strip()
     assert seen == "0o640;/fake;/fake/secret;2;Input/output error"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from torch.utils.data import DataLoader
 
-from pytest_dataloader_faults import Verdict, explore, faults, run_trial, strategies
+from pytest_dataloader_faults import Contract, Verdict, explore, faults, run_trial, strategies
 from pytest_dataloader_faults._search import Search
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
@@ -21,6 +21,7 @@ from pytest_dataloader_faults.exceptions import (
 from pytest_dataloader_faults.surveys import survey
 from support.datasets import Records, RecordStream
 from support.planted import ALONE, Mirrored, StaleThenFailing, Zeros
+from support.specimens import Unsharded
 
 pytestmark = [pytest.mark.usefixtures("engine"), pytest.mark.timeout(600)]
 TESTS = Path(__file__).resolve().parents[1]
@@ -45,6 +46,16 @@ def test_the_healthy_are_acquitted(records, kind):
     assert set(found.verdicts) <= {"survived", "failed_cleanly", "not_exercised"}
     assert found.verdicts["not_exercised"] < found.trials / 2
     assert all(found.fired[kind] <= count for kind, count in found.drawn.items())
+
+
+def test_the_test_to_paste_has_the_contract(records):
+    """Without it, that one would pass."""
+    contract = Contract(survives=True)
+    found = explore(
+        lambda: Records(records), contract=contract, on_fail=None, max_examples=5, **SIMPLE
+    )
+    assert "from pytest_dataloader_faults import Contract\n" in found.failure
+    assert "contract=Contract(survives=True)" in found.failure
 
 
 def test_the_guilty_are_convicted_of_the_least(guilty):
@@ -156,11 +167,12 @@ def test_what_is_wrong_without_a_fault_is_not_blamed_on_one(records):
         explore(lambda: Unsharded(records), max_examples=5, **HOW)
 
 
-class Unsharded(RecordStream):
-    """Every worker gives all samples."""
-
-    def __iter__(self):
-        return iter([self.records[index] for index in range(len(self.records))])
+def test_what_is_wrong_without_a_fault_is_found_first(records):
+    """It has a verdict and facts like any other conviction."""
+    found = explore(lambda: Unsharded(records), on_fail=None, max_examples=1, **HOW)
+    assert (found.verdict, found.trials) == (Verdict.CORRUPTED, 0)
+    assert found.outcome.schedule == ()
+    assert "more often" in found.failure
 
 
 def test_a_ready_loader_keeps_its_options(records):
@@ -177,12 +189,14 @@ def test_a_ready_loader_keeps_its_options(records):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"max_examples": 0}, "max_examples=0 must be 1 or more"),
-        ({"max_faults": True}, "max_faults=True must be 1 or more"),
+        ({"max_examples": 0}, "max_examples=0 must be an int, 1 or more"),
+        ({"max_faults": True}, "max_faults=True must be an int, 1 or more"),
         ({"deadline": 0}, "deadline=0 must be a positive number"),
         ({"seed": -1}, "seed=-1 must be an int from 0"),
         ({"on_fail": "no"}, "on_fail='no' must be one of"),
         ({"kinds": 3}, "kinds=3 must be fault classes"),
+        ({"loader": 3}, "loader=3 must be a dict of DataLoader options"),
+        ({"contract": Contract(deterministic=False)}, "are for check_dataset"),
         ({"files": "*.none"}, "matches nothing that the workers read"),
     ],
 )

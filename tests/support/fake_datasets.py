@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,17 @@ def by_np_load(path: str) -> bytes:
     import numpy as np
 
     return bytes(np.load(path).tobytes())
+
+
+def by_look(path: str) -> bytes:
+    """What a worker sees of things other than content, and the error of a read."""
+    facts = [oct(stat.S_IMODE(os.stat("/fake/secret").st_mode)), os.getcwd()]
+    facts += [os.readlink("/fake/link"), str(os.stat("/fake/twin").st_nlink)]
+    try:
+        by_open("/fake/secret")
+    except OSError as error:
+        facts.append(os.strerror(error.errno))
+    return ";".join(facts).encode().ljust(SIZE)
 
 
 class FakeRecords(Dataset[Any]):

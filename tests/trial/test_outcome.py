@@ -187,6 +187,28 @@ def test_every_start_method_is_armed(records, context):
     }
 
 
+class HidesTheCause(Records):
+    """Says no more than that it failed."""
+
+    def __getitem__(self, index):
+        try:
+            return super().__getitem__(index)
+        except OSError:
+            raise RuntimeError("failed") from None
+
+
+def test_an_exception_that_the_caller_handles_is_no_part_of_a_trial(records):
+    """Errors in the forked processes would have it for their context, and seem to tell of it."""
+    reference = take_reference(lambda: HidesTheCause(records))
+    try:
+        raise OSError(errno.EIO, "Input/output error", "00.rec")
+    except OSError:
+        outcome = run_trial(lambda: HidesTheCause(records), ReadError("*/00.rec"))
+
+    assert "Input/output error" not in outcome.exception.text
+    assert outcome.judge(reference).verdict is Verdict.FAILED_UNCLEARLY
+
+
 class HasAHelper(Records):
     """Has a helper, which opens files of its own by and by, and ends it unless it is killed."""
 
