@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pytest_dataloader_faults import _arguments
-from pytest_dataloader_faults._oracle import Judgement
 from pytest_dataloader_faults._property import (
     is_violation,
     judged,
@@ -149,10 +148,7 @@ def explore(
     search = Search(make_dataset, found, contract=contract, deadline=deadline, engine=engine)
     chosen = strategies.DEFAULT_KINDS if kinds is None else _listed(kinds)
     drawn = cases(found, loader, max_epochs, max_faults=max_faults, kinds=chosen)
-    failure = None
-    if alone := _alone(make_dataset, found, fixed, deadline, engine):
-        search.convicted = None, *alone
-        failure = str(violation(*alone, make_dataset))
+    failure = _alone(search, make_dataset, found, fixed, deadline=deadline, engine=engine)
     if not failure and max_examples >= _WORTH_IT:
         failure = search.rehearse(_ONE_WORKER if fixed is None else fixed, chosen)
     if not failure:
@@ -195,17 +191,20 @@ def _listed(kinds: Iterable[type[Fault]]) -> tuple[type[Fault], ...]:
 
 
 def _alone(
+    search: Search,
     make_dataset: Callable[[], Any],
     found: Survey,
     loader: Mapping[str, Any] | None,
-    deadline: float,
-    engine: str,
-) -> tuple[Outcome, Judgement] | None:
+    **how: Any,
+) -> str | None:
     """What is wrong with no fault at all: it would be found under any fault, and blamed on it."""
     options = _CONTROL if loader is None else loader
-    outcome = run_trial(make_dataset, loader=options, deadline=deadline, engine=engine)
+    outcome = run_trial(make_dataset, loader=options, **how)
     judgement = judged(outcome, found, None)
-    return None if judgement.passed else (outcome, judgement)
+    if judgement.passed:
+        return None
+    search.convicted = None, outcome, judgement
+    return str(violation(outcome, judgement, make_dataset))
 
 
 def _exploration(search: Search, failure: str | None) -> Exploration:

@@ -227,8 +227,8 @@ PACKAGE_IMPORTS = {
     "conformance": "_arguments _battery _checks _results _victims exceptions verdicts",
     "exceptions": "",
     "exploring": (
-        "_arguments _oracle _property _search _trial _victims exceptions faults outcomes "
-        "strategies surveys verdicts"
+        "_arguments _property _search _trial _victims exceptions faults outcomes strategies "
+        "surveys verdicts"
     ),
     "fake_files": "_fake._loaders _fake._settled _fake._unseen",
     "faults": "faults._base faults._files faults._workers",

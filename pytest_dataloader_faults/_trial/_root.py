@@ -162,13 +162,7 @@ class _Trial:
         preload_forkserver(self.loader)
         with armed as (injection, watch):
             self.journal.write(supervisor=watch.link.pid)
-            for epoch in range(1, self.job.epochs + 1):
-                self._phase(f"epoch {epoch}")
-                if not self._pass(epoch, watch.drain) and not self.job.keep_workers:
-                    break
-                if self._has_seen_enough(epoch, watch.drain):
-                    break
-            self._end_persistent_workers()
+            self._epochs(watch.drain)
             # Within the scope: what a worker has just started would not live beyond it, since the
             # supervisor answers the calls by which it loads its libraries.
             self._probe("after")
@@ -182,6 +176,16 @@ class _Trial:
             self._end_persistent_workers()
             self._probe("recovery")
         self._phase("done")
+
+    def _epochs(self, settle: Callable[[], None]) -> None:
+        """The passes under the faults."""
+        for epoch in range(1, self.job.epochs + 1):
+            self._phase(f"epoch {epoch}")
+            if not self._pass(epoch, settle) and not self.job.keep_workers:
+                break
+            if self._has_seen_enough(epoch, settle):
+                break
+        self._end_persistent_workers()
 
     def _refuse_what_cannot_be(self) -> None:
         for fault in self.job.faults:
