@@ -26,6 +26,8 @@ _NOTHING = re.compile(r"NoneType|\.empty\(\)")
 _GIVE_NONE = {"imread", "imreadmulti", "VideoCapture"}
 """Readers, of cv2, that do not complain about a file that is not there."""
 _QUOTED = re.compile(r"""['"]([^'"]+)['"]""")
+_MOST = 100
+"""Of a list of paths: where one is a fake file, they all are."""
 _RAISES = ("/pyfakefs/", "/pytest_dataloader_faults/_fake/", "/pytest_dataloader_faults/_engine/")
 _LIBRARIES = re.compile(rf"{re.escape(sysconfig.get_path('stdlib'))}/|.*/(site|dist)-packages/")
 
@@ -120,7 +122,14 @@ def _fake_path(
             is_folder = each in named and os.sep in path and files.isdir(path)
             if path and (is_folder or files.isfile(path)):
                 return path
-    return None
+    kept = (each for each in _kept(in_hand) if isinstance(each, (str, os.PathLike)))
+    return next((os.path.dirname(each) for each in kept if files.isfile(os.fspath(each))), None)
+
+
+def _kept(values: list[Any]) -> Iterator[Any]:
+    """What objects among *values* keep, in lists too: ``np.fromfile(self.paths[index])``."""
+    for attribute in (each for value in values for each in getattr(value, "__dict__", {}).values()):
+        yield from attribute[:_MOST] if isinstance(attribute, (list, tuple)) else (attribute,)
 
 
 def _is_user(frame: types.FrameType) -> bool:

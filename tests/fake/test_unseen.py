@@ -49,6 +49,20 @@ def test_the_error_names_the_call_and_the_way_out(fake_dataset_fs):
     assert "tmp_path" in text
 
 
+class KeepsPathsOnly(FakeRecords):
+    """Has no path at hand when the reader fails, nor does that one name it."""
+
+    def __getitem__(self, index):
+        return np.fromfile(self.paths[index], np.uint8)
+
+
+def test_a_path_that_nobody_names_is_found_among_those_that_the_dataset_keeps(fake_dataset_fs):
+    """Which of them it was is not known, so the note names their folder."""
+    write_fake_records(fake_dataset_fs)
+    text = _error(KeepsPathsOnly())
+    assert f"'{FOLDER}' {NOTE}: `return np.fromfile(self.paths[index], np.uint8)`" in text
+
+
 class OpensAtOnce(FakeRecords):
     """Opens its file where it is made."""
 
