@@ -172,6 +172,21 @@ def test_decoding_error_tells_of_truncated_content(name, keep, printed, tmp_path
 @pytest.mark.parametrize(
     "text",
     [
+        "ValueError: This file contains pickled (object) data. If you trust the file you can load",
+        "gzip.BadGzipFile: Not a gzipped file (b'\\x1f')",
+        "OSError: Unable to synchronously open file (bad byte number in an address)",
+        'KeyError: "Unable to synchronously open object (bad symbol table leaf node)"',
+        "OSError: Unable to synchronously open file (bad 1/2 rank for btree internal nodes)",
+    ],
+)
+def test_words_of_readers_for_a_file_that_is_cut_near_its_start(text):
+    """NumPy's, gzip's and HDF5's, where a few bytes are left."""
+    assert tells(text, TruncatedFile(), PATH, "open")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
         "RuntimeError: bad sample",
         "KeyError: 3",
         "TypeError: 'NoneType' object is not subscriptable",
