@@ -140,15 +140,7 @@ class Search:
 
         # Hypothesis' database tells tests apart by their source and signature.
         explored.__annotations__["case"] = _name_of(self._make_dataset)
-        spared = (HealthCheck.filter_too_much, *options.pop("suppress_health_check", ()))
-        test = settings(
-            deadline=None,
-            suppress_health_check=spared,
-            phases=_PHASES,
-            print_blob=False,
-            report_multiple_bugs=False,
-            **options,
-        )(hypothesis.given(drawn)(explored))
+        test = _settings(options)(hypothesis.given(drawn)(explored))
         if seed is not None:
             test = hypothesis.seed(seed)(test)
         with contextlib.suppress(CheckFailedError, Flaky):
@@ -230,6 +222,17 @@ class Search:
         if self.last is None or set(self.verdicts) != {Verdict.NOT_EXERCISED.value}:
             return None
         return f"none of {self.trials} trials: {not_exercised(*self.last)}"
+
+
+def _settings(given: Mapping[str, Any]) -> settings:
+    """Hypothesis' settings, as *given*, and as a search takes them where nothing is given."""
+    spared = (HealthCheck.filter_too_much, *given.get("suppress_health_check", ()))
+    own = {"suppress_health_check": spared, "deadline": None, "report_multiple_bugs": False}
+    try:
+        return settings(**{"phases": _PHASES, "print_blob": False, **given, **own})
+    except TypeError as error:
+        message = f"{error}: what is no argument of the search goes to hypothesis.settings"
+        raise InvalidArgumentError(message) from None
 
 
 def _name_of(make_dataset: Callable[[], Any]) -> str:

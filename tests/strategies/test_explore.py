@@ -197,6 +197,7 @@ def test_a_ready_loader_keeps_its_options(records):
         ({"kinds": 3}, "kinds=3 must be fault classes"),
         ({"loader": 3}, "loader=3 must be a dict of DataLoader options"),
         ({"contract": Contract(deterministic=False)}, "are for check_dataset"),
+        ({"max_exampels": 3}, "max_exampels.*goes to hypothesis.settings"),
         ({"files": "*.none"}, "matches nothing that the workers read"),
     ],
 )
