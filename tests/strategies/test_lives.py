@@ -129,7 +129,8 @@ def test_every_bug_is_found_among_all_lives(records, kind):
 @pytest.mark.parametrize("kind", [Records, pytest.param(RecordStream, marks=pytest.mark.slow)])
 def test_the_healthy_are_acquitted(records, kind):
     """No life convicts them, and faults fire in some."""
-    found = explore_life(lambda: kind(records), max_examples=6, derandomize=True, database=None)
+    near = {"steps": [Iterate, Arm, Restart], "kinds": [OpenError], "files": "*/00.rec"}
+    found = explore_life(lambda: kind(records), max_examples=12, max_steps=5, seed=1, **near, **HOW)
     assert (found.verdict, found.failure, found.steps) == (Verdict.SURVIVED, None, None)
     assert found.trials == sum(found.verdicts.values())
     assert sum(found.fired.values()) > 0
