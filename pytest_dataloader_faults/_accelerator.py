@@ -1,9 +1,8 @@
 """Tells whether there is an accelerator that torch could use.
 
-Some facts about asking. ``torch.accelerator`` is new in torch 2.6; before it there is
-``torch.cuda``. A build for CUDA asks the driver, and a process that has done so cannot fork any
-more one that uses CUDA (torch/cuda/__init__.py, ``is_available``). Trials are forked. So a child
-that is thrown away asks, when somebody needs to know.
+Some facts about asking. A build for CUDA asks the driver, and a process that has done so cannot
+fork any more one that uses CUDA (torch/cuda/__init__.py, ``is_available``). Trials are forked. So a
+child that is thrown away asks, when somebody needs to know.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ def missing_accelerator() -> str | None:
 
 def _answer() -> NoReturn:
     """End this process with a status that tells."""
-    import torch
+    from pytest_dataloader_faults._trial._device import is_there
 
     code = 1
     try:
-        found = getattr(torch, "accelerator", torch.cuda).is_available()
+        found = is_there()
         code = next(code for code, answer in _ANSWERS.items() if answer == found)
     finally:
         os._exit(code)

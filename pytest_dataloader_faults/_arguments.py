@@ -42,7 +42,9 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         "a dict of options of DataLoader, such as {'num_workers': 4}, or None",
     ),
     "max_trials": (lambda value: _is_int(value) and value >= 1, "1 or more"),
-    "max_examples": (lambda value: _is_int(value) and value >= 1, "1 or more"),
+    "max_examples": (lambda value: _is_int(value) and value >= 1, "an int, 1 or more"),
+    "max_faults": (lambda value: _is_int(value) and value >= 1, "an int, 1 or more"),
+    "max_epochs": (lambda value: _is_int(value) and value >= 1, "an int, 1 or more"),
     "max_steps": (
         lambda value: _is_int(value) and value > 1,
         "2 or more, of which the first one makes a loader",

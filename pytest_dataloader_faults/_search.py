@@ -217,6 +217,17 @@ class Search:
             self.drawn.update({type(each.fault).__name__ for each in outcome.faults})
             self.fired.update({type(each.fault).__name__ for each in outcome.faults if each.fired})
 
+    def summary(self, failure: str | None) -> dict[str, Any]:
+        """What an ``Exploration`` tells, where *failure* is the text of the conviction, if any."""
+        verdict = Verdict.NOT_EXERCISED if self.unexercised() else Verdict.SURVIVED
+        outcome = None
+        if failure and self.convicted:
+            _, outcome, judgement = self.convicted
+            verdict = judgement.verdict
+        counts = {"verdicts": self.verdicts, "drawn": self.drawn, "fired": self.fired}
+        tried = {"trials": self.trials, "examples": self.examples, **counts}
+        return {**tried, "failure": failure, "outcome": outcome, "verdict": verdict}
+
     def unexercised(self) -> str | None:
         """What to say if no trial has shown anything."""
         if self.last is None or set(self.verdicts) != {Verdict.NOT_EXERCISED.value}:

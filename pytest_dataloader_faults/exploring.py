@@ -45,7 +45,6 @@ __all__ = (
     "replay",
 )
 
-_ON_FAIL = ("raise", "warn", None)
 _CONTROL = {"num_workers": 2}
 _ONE_WORKER = {"num_workers": 1, "batch_size": 4}
 _WORTH_IT = 50
@@ -142,7 +141,9 @@ def explore(
 
     __tracebackhide__ = True
     require_loader(loader)
-    _check(max_examples, max_faults, max_epochs, deadline, seed, contract, on_fail)
+    _arguments.check(max_examples=max_examples, max_faults=max_faults, max_epochs=max_epochs)
+    _arguments.check(deadline=deadline, seed=seed or 0, contract=contract, on_fail=on_fail)
+    require_exact(contract)
     fixed = loader if isinstance(loader, Mapping) else None
     found = survey(make_dataset, files=files, loader=fixed, deadline=deadline, engine=engine)
     search = Search(make_dataset, found, contract=contract, deadline=deadline, engine=engine)
@@ -152,34 +153,12 @@ def explore(
     if not failure and max_examples >= _WORTH_IT:
         failure = search.rehearse(_ONE_WORKER if fixed is None else fixed, chosen)
     if not failure:
-        left = max_examples - search.trials
-        failure = search.run(drawn, seed, max_examples=left, **settings)
-    result = _exploration(search, failure)
+        failure = search.run(drawn, seed, max_examples=max_examples - search.trials, **settings)
+    result = Exploration(**search.summary(failure))
     if tell is not None:
         tell(result.describe())
     settle(result, search.unexercised(), on_fail)
     return result
-
-
-def _check(
-    max_examples: int,
-    max_faults: int,
-    max_epochs: int,
-    deadline: float,
-    seed: int | None,
-    contract: Contract | None,
-    on_fail: str | None,
-) -> None:
-    counts = {"max_examples": max_examples, "max_faults": max_faults, "max_epochs": max_epochs}
-    for name, value in counts.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            message = f"{name}={value!r} must be an int, 1 or more"
-            raise InvalidArgumentError(message)
-    _arguments.check(deadline=deadline, seed=seed or 0, contract=contract)
-    require_exact(contract)
-    if on_fail not in _ON_FAIL:
-        message = f"on_fail={on_fail!r} must be one of {_ON_FAIL}"
-        raise InvalidArgumentError(message)
 
 
 def _listed(kinds: Iterable[type[Fault]]) -> tuple[type[Fault], ...]:
@@ -205,16 +184,6 @@ def _alone(
         return None
     search.convicted = None, outcome, judgement
     return str(violation(outcome, judgement, make_dataset))
-
-
-def _exploration(search: Search, failure: str | None) -> Exploration:
-    verdict = Verdict.NOT_EXERCISED if search.unexercised() else Verdict.SURVIVED
-    outcome = None
-    if failure and search.convicted:
-        _, outcome, judgement = search.convicted
-        verdict = judgement.verdict
-    counts = search.verdicts, search.drawn, search.fired
-    return Exploration(search.trials, search.examples, *counts, failure, outcome, verdict)
 
 
 def settle(result: Exploration, unexercised: str | None, on_fail: str | None) -> None:

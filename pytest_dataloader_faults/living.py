@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from pytest_dataloader_faults import _arguments, lives
 from pytest_dataloader_faults._property import is_violation, not_exercised, require_exact
@@ -42,9 +42,6 @@ from pytest_dataloader_faults.lives import (
 )
 from pytest_dataloader_faults.surveys import survey
 from pytest_dataloader_faults.verdicts import Contract, Verdict
-
-if TYPE_CHECKING:
-    from pytest_dataloader_faults._life_search import LifeSearch
 
 __all__ = ("LifeExploration", "explore_life", "replay_life")
 
@@ -133,10 +130,10 @@ def explore_life(
     left_out = _why_not_pickled(make_dataset, how) if Pickle in chosen else None
     drawn = [step for step in chosen if not (left_out and step is Pickle)]
     search = LifeSearch(make_dataset, found, contract=contract, **how)
-    failure = search.run(
-        programs(found, wanted, drawn, max_steps), seed, max_examples=max_examples, **settings
-    )
-    result = _exploration(search, failure, left_out)
+    lives_drawn = programs(found, wanted, drawn, max_steps)
+    failure = search.run(lives_drawn, seed, max_examples=max_examples, **settings)
+    shrunk = search.convicted[0] if failure and search.convicted else None
+    result = LifeExploration(**search.summary(failure), steps=shrunk, left_out=left_out)
     if tell is not None:
         tell(result.describe())
     settle(result, search.unexercised(), on_fail)
@@ -167,26 +164,6 @@ def _why_not_pickled(make_dataset: Callable[[], Any], how: dict[str, Any]) -> st
         return None
     return (
         f"Pickle() was left out: a new dataset cannot be pickled ({raised.type}: {raised.message})"
-    )
-
-
-def _exploration(search: LifeSearch, failure: str | None, left_out: str | None) -> LifeExploration:
-    verdict = Verdict.NOT_EXERCISED if search.unexercised() else Verdict.SURVIVED
-    steps = outcome = None
-    if failure and search.convicted:
-        steps, outcome, judgement = search.convicted
-        verdict = judgement.verdict
-    return LifeExploration(
-        search.trials,
-        search.examples,
-        search.verdicts,
-        search.drawn,
-        search.fired,
-        failure,
-        outcome,
-        verdict,
-        steps,
-        left_out,
     )
 
 

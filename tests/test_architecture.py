@@ -19,7 +19,7 @@ MOST_LINES, MOST_LINES_OF_A_FUNCTION = 300, 40
 NINE_IN_TEN, HALF = 30, 10
 
 PACKAGE_IMPORTS = {
-    "_accelerator": "_engine exceptions",
+    "_accelerator": "_engine _trial._device exceptions",
     "_arguments": "exceptions verdicts",
     "_battery": (
         "_accelerator _arguments _checks _ends _engine _engine._paths _evidence _oracle "
