@@ -57,7 +57,7 @@ _MAKERS: dict[type[Fault], Callable[[Files, int], st.SearchStrategy[Fault]]] = {
 _EARLY = 4
 """Files that are likelier to be chosen, being the first: what comes of it is seen later."""
 _OFTEN = {
-    vocabulary.OpenError: 5,
+    vocabulary.OpenError: 7,
     vocabulary.ReadError: 3,
     vocabulary.ShortRead: 1,
     vocabulary.TruncatedFile: 1,
