@@ -63,6 +63,10 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
             " samples or None, and all else in it True or False"
         ),
     ),
+    "tell": (
+        lambda value: value is None or callable(value),
+        "a function of a str, such as print, or None",
+    ),
     "expected_failures": (
         lambda value: value is None or _has_reasons(value),
         'a dict that gives each check a reason, such as {"open-error": "issue 7"}',

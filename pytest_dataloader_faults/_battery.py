@@ -18,7 +18,7 @@ from pytest_dataloader_faults._oracle import Judgement, judge
 from pytest_dataloader_faults._reproduce import code, plain
 from pytest_dataloader_faults._results import CheckResult, not_applicable
 from pytest_dataloader_faults._trial import observe, take_reference
-from pytest_dataloader_faults._trial._ways import SHAPES, Telling, ways_of
+from pytest_dataloader_faults._trial._ways import EXACT, SHAPES, Telling, unstable, ways_of
 from pytest_dataloader_faults._victims import (
     EVERY_FILE,
     Files,
@@ -74,7 +74,7 @@ class Battery:
         self._contract = contract or Contract()
         self._deadline = deadline
         self._seed = seed
-        self._way = self._telling = Telling()
+        self._way = self._telling = EXACT
         self._changes: dict[str, Any] = {}
         self._broken: str | None = None
         self._references: dict[Telling, Reference] = {}
@@ -92,7 +92,7 @@ class Battery:
     @property
     def findings(self) -> Findings | None:
         """What another battery for the same dataset may begin with; None if something is wrong."""
-        if self._changes or self._way != Telling():
+        if self._changes or self._way != EXACT:
             return None
         return Findings(self._references[self._way], self._control, self._recon)
 
@@ -148,7 +148,7 @@ class Battery:
 
     def _look(self) -> Recon:
         """Recon, by the most exact way to tell samples apart that shows nothing wrong."""
-        for way in ways_of(self._contract):
+        for way in ways_of(self._contract, self._seed):
             self._way = self._telling = way
             self._changes, self._broken = {}, None
             if self._reference.unstable is None:
@@ -156,7 +156,7 @@ class Battery:
                 if not self._broken:
                     break
         if self._reference.unstable is not None:
-            raise UnusableDatasetError(_unstable(self._reference.unstable, self._contract))
+            raise UnusableDatasetError(unstable(self._reference.unstable, self._contract))
         return recon
 
     @property
@@ -238,17 +238,6 @@ def _advice(check: Check, outcome: Outcome, judgement: Judgement) -> str:
     if judgement.verdict is Verdict.NOT_EXERCISED and of_files:
         return "" if any(each.reached for each in of_files) else _OTHER_FILES
     return check.advice
-
-
-def _unstable(index: Any, contract: Contract) -> str:
-    if not contract.deterministic:
-        same = "types and shapes, let alone bytes, when it was read twice"
-        return f"sample {index!r} did not have the same {same}: nothing of it can be compared"
-    return (
-        f"the samples are not deterministic: sample {index!r} was different when it was read a"
-        " second time in the same process, so a corrupted one could not be told. Seed it by its"
-        " index, turn augmentation off in the test, or say Contract(deterministic=False)"
-    )
 
 
 def _require_rows(reference: Reference, contract: Contract) -> None:

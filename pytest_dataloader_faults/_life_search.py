@@ -30,16 +30,12 @@ Steps = tuple[Step, ...]
 
 
 def lived(
-    make_dataset: Callable[[], Any],
-    steps: Steps,
-    found: Survey,
-    contract: Contract | None,
-    **how: Any,
+    make_dataset: Callable[[], Any], steps: Steps, found: Survey, **how: Any
 ) -> tuple[Outcome, Judgement]:
     """Live through *steps*: the verdict, and what had happened up to where it was come to."""
-    life = observe_life(make_dataset, steps, **how)
+    life = observe_life(make_dataset, steps, telling=found.telling, **how)
     reference = found.reference_for(life.outcome)
-    judgement, outcome = judge_life(life, reference, contract or Contract())
+    judgement, outcome = judge_life(life, reference, found.contract)
     return outcome, judgement
 
 
@@ -82,27 +78,26 @@ class LifeSearch(Search):
         make_dataset: Callable[[], Any],
         survey: Survey,
         *,
-        contract: Contract | None,
         deadline: float,
         engine: str,
         loader: Mapping[str, Any] | None,
     ) -> None:
-        super().__init__(make_dataset, survey, contract=contract, deadline=deadline, engine=engine)
+        super().__init__(make_dataset, survey, deadline=deadline, engine=engine)
         self._how |= {"loader": loader, "seed": 0}
         self._unfired: tuple[Outcome, Judgement] | None = None
 
     def _trial(self, case: Steps) -> tuple[Outcome, Judgement]:
-        return lived(self._make_dataset, case, self._survey, self._contract, **self._how)
+        return lived(self._make_dataset, case, self._survey, **self._how)
 
     def _count(self, outcome: Outcome, judgement: Judgement) -> None:
         super()._count(outcome, judgement)
-        if judgement.verdict is Verdict.NOT_EXERCISED:
+        if judgement.verdict is Verdict.NOT_EXERCISED and outcome.schedule:
             self._unfired = outcome, judgement
 
     def unexercised(self) -> str | None:
         """A life without a fault may survive: what is armed has to happen all the same."""
         if self._unfired is None or self.fired.total():
-            return None
+            return super().unexercised()
         return f"in none of {self.trials} lives: {not_exercised(*self._unfired)}"
 
     def _confirmed(self) -> str:
@@ -127,7 +122,7 @@ class LifeSearch(Search):
                 candidates = _simpler(fewer)
 
     def _violation(self, case: Steps, outcome: Outcome, judgement: Judgement) -> CheckFailedError:
-        return violation_in(case, outcome, judgement, self._make_dataset, self._contract)
+        return violation_in(case, outcome, judgement, self._make_dataset, self._survey.contract)
 
 
 def _simpler(steps: Steps) -> Iterator[Steps]:

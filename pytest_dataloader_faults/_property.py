@@ -17,7 +17,7 @@ from pytest_dataloader_faults.exceptions import (
 )
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Outcome, Reference
-from pytest_dataloader_faults.surveys import Survey
+from pytest_dataloader_faults.surveys import Survey, require_same_way
 from pytest_dataloader_faults.verdicts import Contract, Verdict
 
 VIOLATIONS: dict[Verdict, type[CheckFailedError]] = {
@@ -34,13 +34,22 @@ would shrink a hang into some other crime."""
 _NAMELESS = "make_dataset"
 
 
-def judged(outcome: Outcome, known: Reference | Survey, contract: Contract | None) -> Judgement:
+def judged(
+    outcome: Outcome, known: Reference | Survey, contract: Contract | None = None
+) -> Judgement:
     """The verdict; ``not_exercised`` also where torch alone is to blame."""
+    if not isinstance(outcome, Outcome):
+        message = f"outcome={outcome!r} must be what run_trial(...) returned"
+        raise InvalidArgumentError(message)
+    if not isinstance(known, (Survey, Reference)):
+        message = f"reference={known!r} must be a survey(make_dataset) or a Reference"
+        raise InvalidArgumentError(message)
     if waits_for_a_lost_batch(outcome):
         sentence = "torch lost a batch for want of what it needs to share it, and waits for ever"
         return Judgement(Verdict.NOT_EXERCISED, sentence, passed=False)
     if isinstance(known, Survey):
         return known.judge(outcome, contract)
+    require_same_way(contract or Contract(), Contract())
     return outcome.judge(known, contract)
 
 
@@ -74,17 +83,6 @@ def not_exercised(outcome: Outcome, judgement: Judgement) -> FaultNotFiredError:
     """The error to raise where nobody else tells that nothing was shown."""
     reason = unfired(outcome.faults, outcome.workers, outcome.engine) or judgement.sentence
     return FaultNotFiredError(f"not_exercised: {reason}")
-
-
-def require_exact(contract: Contract | None) -> None:
-    """Refuse what a search cannot do: it tells samples by all that they hold."""
-    if contract and not (contract.deterministic and contract.compare is None):
-        message = (
-            f"contract={contract!r}: a search compares samples by all that they hold, so"
-            " deterministic=False and compare= are for check_dataset. Seed the samples by their"
-            " index, or turn augmentation off in the test"
-        )
-        raise InvalidArgumentError(message)
 
 
 def _again(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import hypothesis
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
@@ -22,18 +22,18 @@ from pytest_dataloader_faults._property import (
     note,
     violation,
 )
-from pytest_dataloader_faults._trial import run_trial
 from pytest_dataloader_faults.exceptions import CheckFailedError, InvalidArgumentError
 from pytest_dataloader_faults.faults import Fault, OpenError, ReadError
 from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.strategies._of_files import PASSING
 from pytest_dataloader_faults.surveys import DataFiles, Survey
-from pytest_dataloader_faults.verdicts import Contract, Verdict
+from pytest_dataloader_faults.verdicts import Verdict
 
 Loader = Mapping[str, Any] | st.SearchStrategy[dict[str, Any]] | None
 
 _PHASES = (Phase.reuse, Phase.generate, Phase.shrink)
 """Not ``explain``, which would run many more trials to say what the shrunk schedule says."""
+_ONE_WORKER = {"num_workers": 1, "batch_size": 4}
 _SEEDS = 3
 _WORKERS = 2
 _OFTEN = 5
@@ -83,12 +83,26 @@ def _met(fault: Any, workers: int) -> Any:
     return fault
 
 
-def _passing(files: DataFiles, kinds: Collection[type[Fault]]) -> Iterator[OpenError | ReadError]:
-    """One of each sort of error, of those *kinds*, that befalls the first file and goes away."""
+def _passing(
+    files: DataFiles, kinds: Collection[type[Fault]], epoch: int
+) -> Iterator[OpenError | ReadError]:
+    """One of each sort of error, of those *kinds*, that goes away.
+
+    It befalls the first file, the first time that a worker comes to it in *epoch*.
+    """
     for error in PASSING:
         counts = files.opens if isinstance(error, OpenError) else files.reads
         if counts and type(error) in kinds:
-            yield replace(error, path=next(iter(counts)))
+            path, each = next(iter(counts.items()))
+            yield replace(error, path=path, nth=each * (epoch - 1) + 1)
+
+
+def _at_first(loader: Loader, max_epochs: int) -> Iterator[dict[str, Any]]:
+    """Options to begin with: for one epoch and, where workers may live for it, for two."""
+    options = dict(loader) if isinstance(loader, Mapping) else _ONE_WORKER
+    yield options
+    if max_epochs > 1 and (loader is None or options.get("persistent_workers")):
+        yield {**options, "persistent_workers": True}
 
 
 def require_loader(loader: Loader) -> None:
@@ -115,13 +129,11 @@ class Search:
         make_dataset: Callable[[], Any],
         survey: Survey,
         *,
-        contract: Contract | None,
         deadline: float,
         engine: str,
     ) -> None:
         self._make_dataset = make_dataset
         self._survey = survey
-        self._contract = contract
         self._how: dict[str, Any] = {"deadline": deadline, "engine": engine}
         self.trials = 0
         self.examples: int | None = None
@@ -148,27 +160,27 @@ class Search:
             return None
         return self._confirmed()
 
-    def rehearse(self, loader: Mapping[str, Any], kinds: Collection[type[Fault]]) -> str | None:
+    def rehearse(
+        self, loader: Loader, max_epochs: int, kinds: Collection[type[Fault]]
+    ) -> str | None:
         """Find out which errors that go away the dataset gets over; what convicts it already."""
         survived = []
-        for error in _passing(self._survey.files, kinds):
-            _, judgement = self._tried(Case((error,), dict(loader), 1, 0))
-            if is_violation(judgement):
-                return self._confirmed()
-            if judgement.verdict is Verdict.SURVIVED:
-                survived.append(error)
+        for epochs, options in enumerate(_at_first(loader, max_epochs), start=1):
+            for error in _passing(self._survey.files, kinds, epochs):
+                _, judgement = self._tried(Case((error,), options, epochs, 0))
+                if is_violation(judgement):
+                    return self._confirmed()
+                if judgement.verdict is Verdict.SURVIVED and epochs == 1:
+                    survived.append(error)
         self._survey.files = replace(self._survey.files, survived=tuple(survived))
         return None
 
     def _try(self, case: Any) -> None:
-        """One example. A case that comes again is not tried again, and is no example."""
-        again = repr(case) in self._known
+        """One example. Of a case that comes again the same is told: to Hypothesis it must be."""
         outcome, judgement = self._tried(case)
+        note(outcome, judgement)
         if is_violation(judgement):
             raise self._violation(case, outcome, judgement)
-        if again:
-            hypothesis.reject()
-        note(outcome, judgement)
 
     def _tried(self, case: Any) -> tuple[Outcome, Judgement]:
         """What came of it. Shrinking comes to the same case by several ways: it is tried once."""
@@ -182,18 +194,12 @@ class Search:
         return outcome, judgement
 
     def _violation(self, _case: Any, outcome: Outcome, judgement: Judgement) -> CheckFailedError:
-        return violation(outcome, judgement, self._make_dataset, self._contract)
+        return violation(outcome, judgement, self._make_dataset, self._survey.contract)
 
     def _trial(self, case: Any) -> tuple[Outcome, Judgement]:
-        outcome = run_trial(
-            self._make_dataset,
-            *case.schedule,
-            loader=case.loader,
-            epochs=case.epochs,
-            seed=case.seed,
-            **self._how,
-        )
-        return outcome, judged(outcome, self._survey, self._contract)
+        how = {"loader": case.loader, "epochs": case.epochs, "seed": case.seed, **self._how}
+        outcome = self._survey.run_trial(*case.schedule, **how)
+        return outcome, judged(outcome, self._survey)
 
     def _confirmed(self) -> str:
         """The text of the conviction, which is tried once more: no trial is to be chance."""
@@ -219,7 +225,9 @@ class Search:
 
     def summary(self, failure: str | None) -> dict[str, Any]:
         """What an ``Exploration`` tells, where *failure* is the text of the conviction, if any."""
-        verdict = Verdict.NOT_EXERCISED if self.unexercised() else Verdict.SURVIVED
+        clean = self.verdicts[Verdict.FAILED_CLEANLY.value]
+        verdict = Verdict.FAILED_CLEANLY if clean else Verdict.SURVIVED
+        verdict = Verdict.NOT_EXERCISED if self.unexercised() else verdict
         outcome = None
         if failure and self.convicted:
             _, outcome, judgement = self.convicted
@@ -237,8 +245,7 @@ class Search:
 
 def _settings(given: Mapping[str, Any]) -> settings:
     """Hypothesis' settings, as *given*, and as a search takes them where nothing is given."""
-    spared = (HealthCheck.filter_too_much, *given.get("suppress_health_check", ()))
-    own = {"suppress_health_check": spared, "deadline": None, "report_multiple_bugs": False}
+    own = {"deadline": None, "report_multiple_bugs": False}
     try:
         return settings(**{"phases": _PHASES, "print_blob": False, **given, **own})
     except TypeError as error:

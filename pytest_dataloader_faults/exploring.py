@@ -18,17 +18,15 @@ from pytest_dataloader_faults._property import (
     judged,
     not_exercised,
     note,
-    require_exact,
     violation,
 )
-from pytest_dataloader_faults._trial import run_trial
 from pytest_dataloader_faults._victims import Files
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
     FaultNotFiredError,
     InvalidArgumentError,
 )
-from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.faults import NEED_A_WORKER, Fault
 from pytest_dataloader_faults.outcomes import Outcome, Reference
 from pytest_dataloader_faults.surveys import Survey, survey
 from pytest_dataloader_faults.verdicts import Contract, Verdict
@@ -46,7 +44,6 @@ __all__ = (
 )
 
 _CONTROL = {"num_workers": 2}
-_ONE_WORKER = {"num_workers": 1, "batch_size": 4}
 _WORTH_IT = 50
 """Examples, from which on some are spent to find out what the dataset gets over."""
 
@@ -63,8 +60,8 @@ class Exploration:
         fired: In how many of them it happened.
         failure: The explanation of the shrunk conviction, or None.
         outcome: Its facts, or None.
-        verdict: Its verdict; without a conviction ``survived``, or ``not_exercised`` if no fault of
-            any trial fired.
+        verdict: Its verdict. Without a conviction ``failed_cleanly`` if any trial failed, else
+            ``survived``, or ``not_exercised`` if no fault of any trial fired.
 
     """
 
@@ -115,7 +112,8 @@ def explore(
     Args:
         make_dataset: Returns a map-style or iterable dataset, or a ready ``DataLoader``.
         files: Globs of the files to put at risk; by default all that its worker reads.
-        kinds: Fault classes to draw from; by default ``strategies.DEFAULT_KINDS``.
+        kinds: Fault classes to draw from; by default those of ``strategies.DEFAULT_KINDS`` that the
+            loader can meet.
         max_faults: The most faults in one schedule.
         loader: Options of the ``DataLoader``, or a strategy for them; by default
             ``strategies.loader_options()``. For a ready ``DataLoader`` give ``{}``.
@@ -136,22 +134,21 @@ def explore(
         InvalidArgumentError, UnusableDatasetError, EngineUnavailableError: See ``run_trial``.
 
     """
-    from pytest_dataloader_faults import strategies
     from pytest_dataloader_faults._search import Search, cases, require_loader
 
     __tracebackhide__ = True
     require_loader(loader)
-    _arguments.check(max_examples=max_examples, max_faults=max_faults, max_epochs=max_epochs)
-    _arguments.check(deadline=deadline, seed=seed or 0, contract=contract, on_fail=on_fail)
-    require_exact(contract)
+    _arguments.check(max_examples=max_examples, max_faults=max_faults, on_fail=on_fail, tell=tell)
+    _arguments.check(max_epochs=max_epochs, deadline=deadline, seed=seed or 0, contract=contract)
     fixed = loader if isinstance(loader, Mapping) else None
-    found = survey(make_dataset, files=files, loader=fixed, deadline=deadline, engine=engine)
-    search = Search(make_dataset, found, contract=contract, deadline=deadline, engine=engine)
-    chosen = strategies.DEFAULT_KINDS if kinds is None else _listed(kinds)
+    how: dict[str, Any] = {"deadline": deadline, "engine": engine}
+    found = survey(make_dataset, files=files, loader=fixed, contract=contract, **how)
+    search = Search(make_dataset, found, **how)
+    chosen = _by_default(fixed) if kinds is None else _listed(kinds)
     drawn = cases(found, loader, max_epochs, max_faults=max_faults, kinds=chosen)
-    failure = _alone(search, make_dataset, found, fixed, deadline=deadline, engine=engine)
+    failure = _alone(search, make_dataset, found, fixed, **how)
     if not failure and max_examples >= _WORTH_IT:
-        failure = search.rehearse(_ONE_WORKER if fixed is None else fixed, chosen)
+        failure = search.rehearse(loader, max_epochs, chosen)
     if not failure:
         failure = search.run(drawn, seed, max_examples=max_examples - search.trials, **settings)
     result = Exploration(**search.summary(failure))
@@ -159,6 +156,16 @@ def explore(
         tell(result.describe())
     settle(result, search.unexercised(), on_fail)
     return result
+
+
+def _by_default(loader: Mapping[str, Any] | None) -> tuple[type[Fault], ...]:
+    """The kinds of ``DEFAULT_KINDS`` that can happen where *loader* reads."""
+    from pytest_dataloader_faults.strategies import DEFAULT_KINDS
+
+    has_workers = (loader or {}).get("num_workers") != 0
+    return tuple(
+        each for each in DEFAULT_KINDS if has_workers or not issubclass(each, NEED_A_WORKER)
+    )
 
 
 def _listed(kinds: Iterable[type[Fault]]) -> tuple[type[Fault], ...]:
@@ -178,12 +185,12 @@ def _alone(
 ) -> str | None:
     """What is wrong with no fault at all: it would be found under any fault, and blamed on it."""
     options = _CONTROL if loader is None else loader
-    outcome = run_trial(make_dataset, loader=options, **how)
-    judgement = judged(outcome, found, None)
+    outcome = found.run_trial(loader=options, **how)
+    judgement = judged(outcome, found)
     if judgement.passed:
         return None
     search.convicted = None, outcome, judgement
-    return str(violation(outcome, judgement, make_dataset))
+    return str(violation(outcome, judgement, make_dataset, found.contract))
 
 
 def settle(result: Exploration, unexercised: str | None, on_fail: str | None) -> None:
@@ -208,7 +215,7 @@ def assert_survives_or_fails_cleanly(
     Args:
         outcome: Of ``run_trial``.
         reference: ``survey(make_dataset)``: what the dataset gives when nothing is wrong.
-        contract: What the author promises beyond the ordinary.
+        contract: What the author promises beyond the ordinary; by default the survey's.
 
     Raises:
         CheckFailedError: The verdict, the evidence, a test that repeats it.
@@ -223,7 +230,9 @@ def assert_survives_or_fails_cleanly(
     if inside:
         note(outcome, judgement)
     if is_violation(judgement):
-        raise violation(outcome, judgement, contract=contract)
+        raise violation(
+            outcome, judgement, contract=contract or getattr(reference, "contract", None)
+        )
     if judgement.verdict is Verdict.NOT_EXERCISED and not inside:
         raise not_exercised(outcome, judgement)
     return judgement.verdict
@@ -244,11 +253,10 @@ def replay(
     The arguments are those of ``run_trial``, and a *contract*.
     """
     __tracebackhide__ = True
-    require_exact(contract)
-    how: dict[str, Any] = {"deadline": deadline, "engine": engine}
-    outcome = run_trial(make_dataset, *faults, loader=loader, epochs=epochs, seed=seed, **how)
-    found = survey(make_dataset, loader=_kept(loader), seed=seed, **how)
-    return assert_survives_or_fails_cleanly(outcome, found, contract=contract)
+    how: dict[str, Any] = {"deadline": deadline, "seed": seed, "engine": engine}
+    found = survey(make_dataset, loader=_kept(loader), contract=contract, **how)
+    outcome = found.run_trial(*faults, loader=loader, epochs=epochs, **how)
+    return assert_survives_or_fails_cleanly(outcome, found)
 
 
 def _kept(loader: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -131,7 +131,7 @@ def arm(
     stacks: str | None = None,
     supervision: Any = None,
     samples: bool = False,
-    seeded: bool = False,
+    seeded: int | None = None,
 ) -> Iterator[tuple[Injection, Any]]:
     """``inject`` without its requirements, for trials; also yields the iterators' watch.
 

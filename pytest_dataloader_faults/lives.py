@@ -142,15 +142,19 @@ def check(steps: tuple[Any, ...]) -> None:
     if not steps:
         message = "steps=() must have one step or more: the first is NewLoader()"
         raise InvalidArgumentError(message)
-    is_there = False
+    workers = None
     for number, step in enumerate(steps, start=1):
         if not isinstance(step, Step):
             message = f"step {number} is {step!r}, which is no step of a life, such as Iterate(2)"
             raise InvalidArgumentError(message)
-        if isinstance(step, _NEED_A_LOADER) and not is_there:
+        if isinstance(step, _NEED_A_LOADER) and workers is None:
             message = f"step {number} is {step!r}, but there is no loader: put NewLoader() before"
             raise InvalidArgumentError(message)
-        is_there = isinstance(step, NewLoader) or (is_there and not isinstance(step, Delete))
+        if isinstance(step, Kill) and step.worker >= (workers or 0):
+            message = f"step {number} is {step!r}, but the loader has num_workers={workers}, from 0"
+            raise InvalidArgumentError(message)
+        if isinstance(step, (NewLoader, Delete)):
+            workers = getattr(step, "num_workers", None)
 
 
 @dataclass(frozen=True)

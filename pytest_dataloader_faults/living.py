@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pytest_dataloader_faults import _arguments, lives
-from pytest_dataloader_faults._property import is_violation, not_exercised, require_exact
+from pytest_dataloader_faults._property import is_violation, not_exercised
 from pytest_dataloader_faults._trial import observe_life
 from pytest_dataloader_faults._victims import Files
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
@@ -40,7 +40,7 @@ from pytest_dataloader_faults.lives import (
     Restart,
     Step,
 )
-from pytest_dataloader_faults.surveys import survey
+from pytest_dataloader_faults.surveys import Survey, survey
 from pytest_dataloader_faults.verdicts import Contract, Verdict
 
 __all__ = ("LifeExploration", "explore_life", "replay_life")
@@ -48,7 +48,7 @@ __all__ = ("LifeExploration", "explore_life", "replay_life")
 DEFAULT_KINDS = (OpenError, ReadError, ShortRead, TruncatedFile, SlowRead, ClosedDescriptor)
 FAULTS = tuple(kind for kind in KINDS.values() if has_files(kind()))
 STEPS = (NewLoader, Iterate, Break, Restart, Kill, Arm, Disarm, Pickle, Delete)
-_OF_STEPS = ("num_workers", "persistent_workers")
+_OF_STEPS = ("num_workers", "batch_size", "persistent_workers")
 _MOST_STEPS = 12
 
 
@@ -118,22 +118,21 @@ def explore_life(
     from pytest_dataloader_faults._life_search import LifeSearch
     from pytest_dataloader_faults._programs import programs
 
-    _arguments.check(max_examples=max_examples, max_steps=max_steps, on_fail=on_fail)
+    _arguments.check(max_examples=max_examples, max_steps=max_steps, on_fail=on_fail, tell=tell)
     __tracebackhide__ = True
     _arguments.check(seed=seed or 0, deadline=deadline, contract=contract)
-    require_exact(contract)
     _check_loader(loader)
     wanted = _some("kinds", DEFAULT_KINDS if kinds is None else kinds, FAULTS)
     chosen = _some("steps", STEPS if steps is None else steps, STEPS)
     how: dict[str, Any] = {"loader": loader, "deadline": deadline, "engine": engine}
-    found = survey(make_dataset, files=files, **how)
-    left_out = _why_not_pickled(make_dataset, how) if Pickle in chosen else None
-    drawn = [step for step in chosen if not (left_out and step is Pickle)]
-    search = LifeSearch(make_dataset, found, contract=contract, **how)
-    lives_drawn = programs(found, wanted, drawn, max_steps)
-    failure = search.run(lives_drawn, seed, max_examples=max_examples, **settings)
+    found = survey(make_dataset, files=files, contract=contract, **how)
+    left_out = _left_out(chosen, found, make_dataset, how)
+    search = LifeSearch(make_dataset, found, **how)
+    drawn = programs(found, wanted, [each for each in chosen if each not in left_out], max_steps)
+    failure = search.run(drawn, seed, max_examples=max_examples, **settings)
     shrunk = search.convicted[0] if failure and search.convicted else None
-    result = LifeExploration(**search.summary(failure), steps=shrunk, left_out=left_out)
+    reasons = "\n".join(left_out.values()) or None
+    result = LifeExploration(**search.summary(failure), steps=shrunk, left_out=reasons)
     if tell is not None:
         tell(result.describe())
     settle(result, search.unexercised(), on_fail)
@@ -143,7 +142,7 @@ def explore_life(
 def _check_loader(loader: Mapping[str, Any] | None) -> None:
     _arguments.check(loader=loader)
     for name in _OF_STEPS:
-        if name in (loader or {}):
+        if (loader or {}).get(name) is not None:
             message = f"loader={loader!r} must not have {name!r}, which NewLoader() says"
             raise InvalidArgumentError(message)
 
@@ -157,14 +156,24 @@ def _some(name: str, given: Iterable[type[Any]], known: Sequence[type[Any]]) -> 
     return chosen
 
 
-def _why_not_pickled(make_dataset: Callable[[], Any], how: dict[str, Any]) -> str | None:
-    """A dataset need not be picklable where workers are forked."""
+def _left_out(
+    chosen: Sequence[type[Step]],
+    found: Survey,
+    make_dataset: Callable[[], Any],
+    how: dict[str, Any],
+) -> dict[type[Step], str]:
+    """Those of the *chosen* steps that this dataset cannot be asked for, and why."""
+    left_out: dict[type[Step], str] = {}
+    if Arm in chosen and not (found.files.opens or found.files.reads):
+        left_out[Arm] = "Arm() was left out: the workers of this dataset open and read no data file"
+    if Pickle not in chosen:
+        return left_out
+    # A dataset need not be picklable where workers are forked.
     raised = observe_life(make_dataset, (Pickle(),), seed=0, **how).outcome.exception
-    if raised is None:
-        return None
-    return (
-        f"Pickle() was left out: a new dataset cannot be pickled ({raised.type}: {raised.message})"
-    )
+    if raised is not None:
+        why = f"a new dataset cannot be pickled ({raised.type}: {raised.message})"
+        left_out[Pickle] = f"Pickle() was left out: {why}"
+    return left_out
 
 
 def replay_life(
@@ -190,10 +199,9 @@ def replay_life(
     lives.check(steps)
     _check_loader(loader)
     _arguments.check(seed=seed, deadline=deadline, contract=contract)
-    require_exact(contract)
     how: dict[str, Any] = {"loader": loader, "deadline": deadline, "seed": seed, "engine": engine}
-    found = survey(make_dataset, **how)
-    outcome, judgement = lived(make_dataset, steps, found, contract, **how)
+    found = survey(make_dataset, contract=contract, **how)
+    outcome, judgement = lived(make_dataset, steps, found, **how)
     if is_violation(judgement):
         raise violation_in(steps, outcome, judgement, make_dataset, contract)
     if judgement.verdict is Verdict.NOT_EXERCISED:

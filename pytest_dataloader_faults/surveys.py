@@ -18,11 +18,12 @@ from pytest_dataloader_faults import _arguments
 from pytest_dataloader_faults._engine import choose
 from pytest_dataloader_faults._engine._paths import Matcher, is_excluded
 from pytest_dataloader_faults._oracle import Judgement, judge
-from pytest_dataloader_faults._trial import observe, take_reference
+from pytest_dataloader_faults._trial import observe, run_told, take_reference
+from pytest_dataloader_faults._trial._ways import Telling, unstable, ways_of
 from pytest_dataloader_faults._victims import EVERY_FILE, globs_of, nothing_matches
 from pytest_dataloader_faults._victims import Files as Globs
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
-from pytest_dataloader_faults.faults import OpenError, ReadError
+from pytest_dataloader_faults.faults import Fault, OpenError, ReadError
 from pytest_dataloader_faults.outcomes import Outcome, Reference, WorkerFacts
 from pytest_dataloader_faults.verdicts import Contract
 
@@ -80,6 +81,7 @@ class Survey:
     Attributes:
         files: What can be put at risk: give it to strategies as ``files=``.
         control: The outcome of the epoch without a fault.
+        contract: What the author promises; it says how samples are compared, too.
 
     """
 
@@ -92,22 +94,36 @@ class Survey:
         deadline: float,
         seed: int,
         engine: str,
+        contract: Contract | None,
     ) -> None:
-        _arguments.check(make_dataset=make_dataset, deadline=deadline, seed=seed)
+        _arguments.check(make_dataset=make_dataset, loader=loader, contract=contract)
+        _arguments.check(deadline=deadline, seed=seed)
+        self.contract = contract or Contract()
         self._how: dict[str, Any] = {"loader": loader, "deadline": deadline, "seed": seed}
         self._make_dataset = make_dataset
         globs = globs_of(files)
-        chosen = choose(engine)
-        self._reference = take_reference(make_dataset, **self._how)
-        if self._reference.unstable is not None:
-            raise UnusableDatasetError(_unstable(self._reference.unstable))
-        self.control = observe(
-            make_dataset, changes=_ALONE, watch_files=True, engine=chosen, **self._how
-        )
+        self._look(choose(engine))
         samples = len(self._reference.samples) or sum(
             len(indices) for indices, _ in self._reference.batches
         )
         self.files = _files_of(self.control, samples, globs)
+
+    def _look(self, engine: str) -> None:
+        """The reference and the epoch without a fault, as exact as shows nothing wrong."""
+        watched: dict[str, Any] = {"changes": _ALONE, "watch_files": True, "engine": engine}
+        for way in ways_of(self.contract, self._how["seed"]):
+            self._way = way
+            self._reference = self._take_reference()
+            if self._reference.unstable is not None:
+                continue
+            self.control = observe(self._make_dataset, telling=self.telling, **watched, **self._how)
+            if self.judge(self.control).passed:
+                break
+        if self._reference.unstable is not None:
+            raise UnusableDatasetError(unstable(self._reference.unstable, self.contract))
+
+    def _take_reference(self, **asked: Any) -> Reference:
+        return take_reference(self._make_dataset, telling=self._way, **self._how, **asked)
 
     def __repr__(self) -> str:
         """What matters in a failing example."""
@@ -118,15 +134,45 @@ class Survey:
         """Whether the dataset is a stream, which has no indices."""
         return self._reference.kind == "iterable"
 
+    @property
+    def telling(self) -> Telling:
+        """How samples are told apart."""
+        return replace(self._way, kept=self._reference.kept)
+
+    def run_trial(
+        self,
+        *faults: Fault,
+        loader: Mapping[str, Any] | None = None,
+        epochs: int = 1,
+        deadline: float = 30.0,
+        seed: int = 0,
+        engine: str = "auto",
+    ) -> Outcome:
+        """``run_trial`` of this dataset, whose samples are compared as its contract says.
+
+        The arguments are those of ``run_trial``, which compares what is in samples, byte by byte.
+        """
+        return run_told(
+            self._make_dataset,
+            *faults,
+            telling=self.telling,
+            loader=loader,
+            epochs=epochs,
+            deadline=deadline,
+            seed=seed,
+            engine=engine,
+        )
+
     def judge(self, outcome: Outcome, contract: Contract | None = None) -> Judgement:
-        """The verdict on *outcome*."""
-        return judge(outcome, self.reference_for(outcome), contract or Contract())
+        """The verdict on *outcome*, by *contract* or, without one, by the survey's own."""
+        contract = contract or self.contract
+        require_same_way(contract, self.contract)
+        return judge(outcome, self.reference_for(outcome), contract)
 
     def reference_for(self, outcome: Outcome) -> Reference:
         """The reference; samples of *outcome* that it does not know yet are taken now."""
         if lacking := self._reference.lacks(outcome):
-            more = take_reference(self._make_dataset, asked=lacking, **self._how)
-            self._reference = self._reference.with_more(more)
+            self._reference = self._reference.with_more(self._take_reference(asked=lacking))
         return self._reference
 
 
@@ -138,6 +184,7 @@ def survey(
     deadline: float = 30.0,
     seed: int = 0,
     engine: str = "auto",
+    contract: Contract | None = None,
 ) -> Survey:
     """Run the dataset that *make_dataset* returns once without a fault, and tell what it reads.
 
@@ -148,14 +195,25 @@ def survey(
         deadline: Seconds for each of the two runs.
         seed: Of the samplers and workers.
         engine: ``"auto"``, ``"kernel"`` or ``"python"``.
+        contract: What the author promises beyond the ordinary. Where it says that samples are
+            random, or how to compare them, run trials by the survey's own ``run_trial``.
 
     Raises:
         InvalidArgumentError, UnusableDatasetError, EngineUnavailableError: See ``run_trial``.
 
     """
-    return Survey(
-        make_dataset, files=files, loader=loader, deadline=deadline, seed=seed, engine=engine
-    )
+    how: dict[str, Any] = {"deadline": deadline, "seed": seed, "engine": engine}
+    return Survey(make_dataset, files=files, loader=loader, contract=contract, **how)
+
+
+def require_same_way(contract: Contract, own: Contract) -> None:
+    """Refuse to judge by *contract* what was compared as *own* says."""
+    if ways_of(contract, 0) != ways_of(own, 0):
+        message = (
+            f"contract={contract!r} compares samples otherwise than {own!r}, by which they were"
+            " taken: give it to survey(), and run trials by the survey's own run_trial(...)"
+        )
+        raise InvalidArgumentError(message)
 
 
 def _files_of(control: Outcome, samples: int, globs: tuple[str, ...]) -> DataFiles:
@@ -210,11 +268,3 @@ class _Namer:
         common = f"*{glob.escape(extensions.pop())}" if len(extensions) == 1 else "*"
         meant = set(filter(Matcher((common,)), self._seen))
         return common if meant == set(paths) else names
-
-
-def _unstable(index: Any) -> str:
-    return (
-        f"the samples are not deterministic: sample {index!r} was different when it was read a"
-        " second time in the same process, so a corrupted one could not be told. Seed it by its"
-        " index, or turn augmentation off in the test"
-    )

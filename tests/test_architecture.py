@@ -157,7 +157,7 @@ PACKAGE_IMPORTS = {
     "_options": "_arguments _engine exceptions",
     "_oracle": (
         "_clarity _oracle._allowed _oracle._content _oracle._growth _oracle._leaks "
-        "_oracle._printed outcomes verdicts"
+        "_oracle._printed exceptions outcomes verdicts"
     ),
     "_oracle._allowed": "faults outcomes verdicts",
     "_oracle._content": "_oracle._allowed _oracle._rows outcomes verdicts",
@@ -175,13 +175,13 @@ PACKAGE_IMPORTS = {
     "_reproduce": "",
     "_results": "exceptions outcomes verdicts",
     "_search": (
-        "_oracle _property _trial exceptions faults outcomes strategies strategies._of_files "
-        "surveys verdicts"
+        "_oracle _property exceptions faults outcomes strategies strategies._of_files surveys "
+        "verdicts"
     ),
     "_steps": "exceptions faults verdicts",
     "_trial": (
         "_arguments _engine _reproduce _trial._child _trial._journal _trial._ready _trial._root "
-        "exceptions faults injection lives outcomes"
+        "_trial._ways exceptions faults injection lives outcomes"
     ),
     "_trial._child": (
         "_engine _engine._arm _engine._iterator _engine._linux _engine._standby _trial._root "
@@ -213,7 +213,7 @@ PACKAGE_IMPORTS = {
     "_trial._root": (
         "_engine._announce _trial._device _trial._footprint _trial._journal _trial._life "
         "_trial._limits _trial._loaders _trial._passes _trial._probes _trial._reference "
-        "_trial._telling _trial._ways exceptions faults faults._workers injection lives"
+        "_trial._telling _trial._ways exceptions faults injection lives"
     ),
     "_trial._segments": "_trial._probes",
     "_trial._telling": "_trial._digest _trial._leaves _trial._ways exceptions outcomes._parts",
@@ -227,8 +227,8 @@ PACKAGE_IMPORTS = {
     "conformance": "_arguments _battery _checks _results _victims exceptions verdicts",
     "exceptions": "",
     "exploring": (
-        "_arguments _property _search _trial _victims exceptions faults outcomes strategies "
-        "surveys verdicts"
+        "_arguments _property _search _victims exceptions faults outcomes strategies surveys "
+        "verdicts"
     ),
     "fake_files": "_fake._loaders _fake._settled _fake._unseen",
     "faults": "faults._base faults._files faults._workers",
@@ -271,8 +271,8 @@ PACKAGE_IMPORTS = {
     "strategies._variants": "",
     "strategies._victims": "_victims exceptions strategies._arguments surveys",
     "surveys": (
-        "_arguments _engine _engine._paths _oracle _trial _victims exceptions faults outcomes "
-        "verdicts"
+        "_arguments _engine _engine._paths _oracle _trial _trial._ways _victims exceptions faults "
+        "outcomes verdicts"
     ),
     "sweeping": (
         "_arguments _battery _evidence _results _steps _victims exceptions faults verdicts"

@@ -36,8 +36,7 @@ def arm(posting: Posting, worker: int, loader: int) -> Armed:
     """Have the faults of *posting* befall this process from now on."""
     armed = way_of(posting.engine)(posting, worker, loader)
     plan = posting.plan
-    seed = plan.seed if plan.seeded else None
-    announce_fetches(armed, samples=plan.needs.samples, seed=seed)
+    announce_fetches(armed, samples=plan.needs.samples, seed=plan.seeded)
     return armed
 
 

@@ -55,16 +55,17 @@ class Plan:
     """The schedule of one scope.
 
     *watch* asks for every data file to be followed (recon); *seed* is of faults drawn at random.
-    *samples*: each firing is to tell its sample. *seeded*: random numbers begin anew, from *seed*
-    and the index, at each sample. *active*: the places of the faults that can happen now; None for
-    all of them. The others are followed and not counted: they may be switched on later.
+    *samples*: each firing is to tell its sample. *seeded*: what random numbers begin anew from at
+    each sample, together with its index; None to leave them. *active*: the places of the faults
+    that can happen now; None for all of them. The others are followed and not counted: they may be
+    switched on later.
     """
 
     faults: tuple[Fault, ...]
     watch: bool = False
     seed: int = 0
     samples: bool = False
-    seeded: bool = False
+    seeded: int | None = None
     active: tuple[int, ...] | None = None
 
     def to_dict(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from pytest_dataloader_faults._oracle._content import corrupted, skipped, wrong_
 from pytest_dataloader_faults._oracle._growth import grown
 from pytest_dataloader_faults._oracle._leaks import leaked
 from pytest_dataloader_faults._oracle._printed import dropped, last_words
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes import Outcome, Reference
 from pytest_dataloader_faults.verdicts import Contract, Verdict
 
@@ -35,8 +36,15 @@ def judge(outcome: Outcome, reference: Reference, contract: Contract) -> Judgeme
 
     Raises:
         ValueError: The reference does not know a batch that was delivered.
+        InvalidArgumentError: It is of samples that were compared otherwise.
 
     """
+    if outcome.compared != reference.compared:
+        message = (
+            f"the outcome's samples were compared by {outcome.compared!r} and the reference's by"
+            f" {reference.compared!r}: run the trial by the survey's own run_trial(...)"
+        )
+        raise InvalidArgumentError(message)
     if lacking := reference.lacks(outcome):
         message = f"the reference does not know batch {list(lacking[0])}: take it of these indices"
         raise ValueError(message)

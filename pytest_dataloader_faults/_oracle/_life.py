@@ -51,6 +51,8 @@ def _of_a_whole_life(outcome: Outcome) -> Judgement:
         return Judgement(Verdict.FAILED_CLEANLY, sentence, passed=True)
     if outcome.schedule and not outcome.fired:
         return Judgement(Verdict.NOT_EXERCISED, "no fault fired, so nothing was shown", False)
+    if not outcome.passes:
+        return Judgement(Verdict.NOT_EXERCISED, "no epoch was begun, so nothing was shown", False)
     return Judgement(Verdict.SURVIVED, "every sample that came was right", passed=True)
 
 

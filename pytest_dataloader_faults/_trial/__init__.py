@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_dataloader_faults import _arguments, exceptions
 from pytest_dataloader_faults._engine import fork
 from pytest_dataloader_faults._reproduce import plain
+from pytest_dataloader_faults._trial._ways import EXACT, Telling
 from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.faults import Fault, WorkerKilled
 from pytest_dataloader_faults.injection import engine_for, require_faults
@@ -61,9 +62,8 @@ def run_trial(
         InjectionError: The harness failed; nothing was shown.
 
     """
-    _arguments.check(make_dataset=make_dataset, loader=loader)
-    asked = _asked(faults, loader, epochs, deadline, seed, engine)
-    return _outcome(asked, _job(asked, make_dataset, loader))
+    how: dict[str, Any] = {"loader": loader, "epochs": epochs, "deadline": deadline, "seed": seed}
+    return run_told(make_dataset, *faults, telling=EXACT, engine=engine, **how)
 
 
 def observe(
@@ -87,6 +87,22 @@ def observe(
     return _outcome(asked, replace(job, changes=changes, needs_workers=True, **how))
 
 
+def run_told(
+    make_dataset: Callable[[], Any],
+    *faults: Fault,
+    telling: Telling,
+    loader: Mapping[str, Any] | None,
+    epochs: int,
+    deadline: float,
+    seed: int,
+    engine: str,
+) -> Outcome:
+    """``run_trial``, with samples told apart as *telling* says."""
+    _arguments.check(make_dataset=make_dataset, loader=loader)
+    asked = _asked(faults, loader, epochs, deadline, seed, engine)
+    return _outcome(asked, replace(_job(asked, make_dataset, loader), telling=telling))
+
+
 def observe_life(
     make_dataset: Callable[[], Any],
     steps: tuple[Step, ...],
@@ -95,6 +111,7 @@ def observe_life(
     deadline: float,
     seed: int,
     engine: str,
+    telling: Telling = EXACT,
 ) -> Life:
     """Live through *steps* in a disposable process; *loader*: options of every loader in it."""
     from pytest_dataloader_faults._trial._journal import life_from
@@ -102,8 +119,9 @@ def observe_life(
     armed = tuple(step.fault for step in steps if isinstance(step, Arm))
     killed = tuple(WorkerKilled(worker=step.worker) for step in steps if isinstance(step, Kill))
     asked = _asked((*armed, *killed), loader, 1, deadline, seed, engine)
-    job = replace(_job(asked, make_dataset, loader), faults=(), steps=steps)
+    job = replace(_job(asked, make_dataset, loader), faults=(), steps=steps, telling=telling)
     events, stderr, stacks = _run(job, deadline)
+    asked = replace(asked, compared=telling.compared)
     return life_from(asked, steps, [*events, {"stderr": stderr, "stacks": stacks}])
 
 
@@ -168,6 +186,7 @@ def _outcome(asked: Outcome, job: Job) -> Outcome:
     from pytest_dataloader_faults._trial._journal import outcome_from
 
     events, stderr, stacks = _run(job, asked.deadline)
+    asked = replace(asked, compared=job.telling.compared)
     return outcome_from(asked, [*events, {"stderr": stderr, "stacks": stacks}])
 
 

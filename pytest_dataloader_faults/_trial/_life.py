@@ -60,6 +60,7 @@ def live(job: Job, journal: Journal, stacks: str, supervision: Supervision | Non
         stacks=stacks,
         supervision=supervision,
         samples=True,
+        seeded=job.telling.seeded,
     )
     with armed as (injection, watch), recorded() as drawn:
         journal.write(supervisor=watch.link.pid)

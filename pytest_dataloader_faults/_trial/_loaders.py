@@ -45,8 +45,9 @@ def build(
     if isinstance(made, DataLoader):
         if options:
             message = (
-                f"loader={dict(options)!r} was given, but make_dataset() returned a ready"
-                " DataLoader, whose own options are used. Leave one of the two out"
+                f"loader={dict(options)!r} was given, or drawn by a search, but make_dataset()"
+                " returned a ready DataLoader, whose own options are used. Leave one of the two"
+                " out, as by loader={}"
             )
             raise InvalidArgumentError(message)
         for name, value in changes.items():

@@ -72,15 +72,11 @@ class _Reader:
     teller: Teller
     seed: int
 
-    @property
-    def compares(self) -> bool:
-        """Whether the author says what is the same."""
-        return self.teller.telling.compare is not None
-
     def get(self, index: Any) -> Any:
         """The sample itself."""
-        if self.teller.telling.seeded and hasattr(index, "__index__"):
-            seed_sample(self.seed, operator.index(index))
+        start = self.teller.telling.seeded
+        if start is not None and hasattr(index, "__index__"):
+            seed_sample(start, operator.index(index))
         return sample_of(self.loader.dataset, index)
 
     def read(self, index: Any) -> _Reading:
@@ -103,7 +99,7 @@ def _reference_by_index(reader: _Reader, asked: Sequence[tuple[Any, ...]] | None
     drawn = sampled(reader.loader) if asked is None else asked
     indices = list(dict.fromkeys(index for batch in drawn for index in batch))
     first, second = (list(map(reader.read, indices)) for _ in range(2))
-    found = _compared("map", first, second, compares=reader.compares)
+    found = _compared("map", first, second, reader.teller.telling)
     if reader.loader._auto_collation and not _splits(reader, list(drawn[0]), found):
         return replace(found, samples=(), leaves=(), **_of_batches(reader, drawn))
     return found
@@ -127,24 +123,25 @@ def _reference_in_order(reader: _Reader) -> Reference:
         message = f"{type(stream).__name__} is empty: no sample that a fault could hit"
         raise UnusableDatasetError(message)
     second = list(itertools.starmap(reader.told, enumerate(stream)))
-    found = _compared("iterable", first, second, compares=reader.compares)
+    found = _compared("iterable", first, second, reader.teller.telling)
     if len(second) < len(first):
         return replace(found, unstable=None, again=len(second))
     return found if len(second) == len(first) else replace(found, unstable=len(first))
 
 
 def _compared(
-    kind: str, first: list[_Reading], second: list[_Reading], *, compares: bool
+    kind: str, first: list[_Reading], second: list[_Reading], telling: Telling
 ) -> Reference:
-    """What two readings of the same samples tell; *compares*: that is the author's business."""
+    """What two readings of the same samples tell."""
     pairs = list(zip(first, second, strict=False))
     return Reference(
         kind,
         tuple((each.place, each.row.digest) for each in first),
         unstable=next((a.place for a, b in pairs if a.row.digest != b.row.digest), None),
         leaves=tuple((each.place, each.row.leaves) for each in first if each.row.leaves),
-        varied=0 if compares else sum(a.exact != b.exact for a, b in pairs),
+        varied=0 if telling.compare else sum(a.exact != b.exact for a, b in pairs),
         kept=tuple((each.place, each.kept) for each in first if each.kept),
+        compared=telling.compared,
     )
 
 

@@ -43,16 +43,7 @@ from pytest_dataloader_faults._trial._reference import plain_indices, sample_of,
 from pytest_dataloader_faults._trial._telling import Teller
 from pytest_dataloader_faults._trial._ways import Telling
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
-from pytest_dataloader_faults.faults import (
-    ClosedDescriptor,
-    DescriptorExhaustion,
-    Fault,
-    HungRead,
-    PinMemoryThreadDeath,
-    SharedMemoryExhaustion,
-    to_dict,
-)
-from pytest_dataloader_faults.faults._workers import InOneWorker
+from pytest_dataloader_faults.faults import NEED_A_WORKER, Fault, PinMemoryThreadDeath, to_dict
 from pytest_dataloader_faults.injection import Injection, arm
 from pytest_dataloader_faults.lives import Step
 
@@ -60,15 +51,6 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
     from pytest_dataloader_faults._engine._door import Supervision
-
-_NEED_A_WORKER = (
-    InOneWorker,
-    DescriptorExhaustion,
-    SharedMemoryExhaustion,
-    ClosedDescriptor,
-    HungRead,
-    PinMemoryThreadDeath,
-)
 
 
 @dataclass(frozen=True)
@@ -169,9 +151,8 @@ class _Trial:
         self._write_facts(injection)
         if self.job.faults:
             self._phase("recovery")
-            if self.job.telling.seeded:
-                own = self.loader.worker_init_fn
-                self.loader.worker_init_fn = SeedSamples(self.job.seed, own)
+            if (start := self.job.telling.seeded) is not None:
+                self.loader.worker_init_fn = SeedSamples(start, self.loader.worker_init_fn)
             self._pass(None)
             self._end_persistent_workers()
             self._probe("recovery")
@@ -205,7 +186,7 @@ class _Trial:
             )
             raise InvalidArgumentError(message)
         for fault in self.job.faults:
-            if isinstance(fault, _NEED_A_WORKER):
+            if isinstance(fault, NEED_A_WORKER):
                 message = (
                     f"{fault!r} needs a worker process, but num_workers=0 has none."
                     " Use num_workers=1 or more"

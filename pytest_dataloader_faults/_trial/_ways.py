@@ -15,24 +15,44 @@ class Telling:
 
     Attributes:
         shapes: Whether only types and shapes count, and not what is in them.
-        seeded: Whether random numbers begin anew at each sample of a map-style dataset.
+        seeded: What random numbers begin anew from at each sample of a map-style dataset; None to
+            leave them as they are.
         compare: The author's own ``compare(a, b)``, or None.
         kept: The reference's samples, for it.
 
     """
 
     shapes: bool = False
-    seeded: bool = False
+    seeded: int | None = None
     compare: Callable[[Any, Any], Any] | None = None
     kept: tuple[tuple[Any, str], ...] = ()
 
+    @property
+    def compared(self) -> str:
+        """What is compared, for people, and to tell fingerprints that mean different things."""
+        what = "compare" if self.compare else "shapes" if self.shapes else "bytes"
+        return what if self.seeded is None else f"{what}, seeded from {self.seeded}"
 
+
+EXACT = Telling()
 SHAPES = Telling(shapes=True)
 """What random samples are compared by when their randomness is looked at."""
 
 
-def ways_of(contract: Contract) -> tuple[Telling, ...]:
-    """Those that *contract* allows, the most exact one first."""
+def ways_of(contract: Contract, seed: int) -> tuple[Telling, ...]:
+    """Those that *contract* allows, the most exact one first; *seed*: of random samples."""
     if contract.deterministic:
         return (Telling(compare=contract.compare),)
-    return Telling(seeded=True, compare=contract.compare), SHAPES
+    return Telling(seeded=seed, compare=contract.compare), SHAPES
+
+
+def unstable(index: Any, contract: Contract) -> str:
+    """What to say where sample *index* was not the same twice in any way of *contract*."""
+    if not contract.deterministic:
+        same = "types and shapes, let alone bytes, when it was read twice"
+        return f"sample {index!r} did not have the same {same}: nothing of it can be compared"
+    return (
+        f"the samples are not deterministic: sample {index!r} was different when it was read a"
+        " second time in the same process, so a corrupted one could not be told. Seed it by its"
+        " index, turn augmentation off in the test, or say Contract(deterministic=False)"
+    )

@@ -89,6 +89,17 @@ KINDS: dict[str, type[Fault]] = {
         WorkerHung,
     )
 }
+NEED_A_WORKER = (
+    ClosedDescriptor,
+    HungRead,
+    DescriptorExhaustion,
+    SharedMemoryExhaustion,
+    PinMemoryThreadDeath,
+    WorkerKilled,
+    WorkerExited,
+    WorkerHung,
+)
+"""Kinds that cannot befall the loader's own process, as where ``num_workers=0``."""
 
 
 def has_files(fault: Fault) -> bool:

@@ -47,6 +47,7 @@ class Outcome:
         schedule: The faults that were asked for, in order.
         loader: The options of the DataLoader; ``{"code": ...}`` for what is no plain data.
         epochs, seed, deadline, engine: As asked for; *deadline* in seconds.
+        compared: What of samples is compared: "bytes", "shapes" or "compare", and how seeded.
         kind: ``"map"`` or ``"iterable"``.
         passes: One per epoch, under the faults; the last one is where an exception ended it.
         recovery: A fresh pass over the same dataset object without faults; None if not come to.
@@ -69,6 +70,7 @@ class Outcome:
     seed: int
     deadline: float
     engine: str
+    compared: str = "bytes"
     kind: str = "map"
     passes: tuple[Pass, ...] = ()
     recovery: Pass | None = None

@@ -24,6 +24,7 @@ class Reference:
         varied: How many samples had other bytes when they were read a second time.
         again: How many samples a stream gave when it was iterated once more, where that is fewer.
         kept: The samples themselves, pickled and in base64, where the author compares them.
+        compared: What of samples is compared, as in an outcome.
 
     """
 
@@ -35,6 +36,7 @@ class Reference:
     varied: int = 0
     again: int | None = None
     kept: tuple[tuple[Any, str], ...] = field(default=(), repr=False)
+    compared: str = "bytes"
 
     def lacks(self, outcome: Outcome) -> list[tuple[Any, ...]]:
         """The batches of *outcome* that this reference does not know; samplers may draw others."""

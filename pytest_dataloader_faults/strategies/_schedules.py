@@ -57,11 +57,11 @@ _MAKERS: dict[type[Fault], Callable[[Files, int], st.SearchStrategy[Fault]]] = {
 _EARLY = 4
 """Files that are likelier to be chosen, being the first: what comes of it is seen later."""
 _OFTEN = {
-    vocabulary.OpenError: 7,
+    vocabulary.OpenError: 8,
     vocabulary.ReadError: 3,
     vocabulary.ShortRead: 1,
-    vocabulary.TruncatedFile: 1,
-    vocabulary.WorkerKilled: 1,
+    vocabulary.TruncatedFile: 3,
+    vocabulary.WorkerKilled: 3,
 }
 """How much likelier some kinds are than others: those with more ways to differ, and to matter."""
 _OF_OPENED = {vocabulary.OpenError, vocabulary.DescriptorExhaustion}
@@ -120,7 +120,8 @@ def _sizes(files: DataFiles, least: int, most: int) -> list[tuple[int, int]]:
     if files.survived is None:
         return [(least, most)]
     if files.survived:
-        return [(least, most), (max(least, min(2, most)), most)]
+        several = max(least, min(2, most)), most
+        return [(least, most), several, several]
     return [*[(least, max(1, least))] * 3, (least, most)]
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import Contract, check_dataset, run_trial
@@ -22,6 +20,14 @@ from support.corpus.state import Noisy
 from support.corpus.swallowing import NoneOnError, SkipsTooMany, without_nones
 from support.corpus.truncation import Checked
 from support.datasets import COUNT, Records, RecordStream, joined
+from support.random_samples import (
+    Jittered,
+    JitteredStream,
+    JitteredZeros,
+    NoisyZeros,
+    OwnNoise,
+    close,
+)
 from support.specimens import SharedHandle, ZerosOnError
 
 SKIPS = Contract(may_skip=True)
@@ -163,38 +169,9 @@ def test_global_generators_are_seeded_by_the_sample(records):
     assert len({row for each in control.delivered for row in each.rows}) == COUNT
 
 
-class NoisyZeros(Noisy):
-    """Gives noise for what it cannot read."""
-
-    def __getitem__(self, index: int) -> Any:
-        try:
-            return super().__getitem__(index)
-        except OSError:
-            return torch.randn(64), index
-
-
 def test_seeded_sample_that_is_replaced_is_found(records):
     """Noise in the place of a picture with noise."""
     assert _ask(lambda: NoisyZeros(records), "read-error-first", RANDOM).verdict == "corrupted"
-
-
-class OwnNoise(Records):
-    """Has a generator that no seed of the harness reaches; *short*: half of it under a fault."""
-
-    short = False
-
-    def __init__(self, folder: Any) -> None:
-        super().__init__(folder)
-        self.random = random.SystemRandom()
-
-    def __getitem__(self, index: int) -> Any:
-        try:
-            data = super().__getitem__(index)[0]
-        except OSError:
-            if not self.short:
-                raise
-            data = torch.zeros(32)
-        return data + self.random.random()
 
 
 class ShortNoise(OwnNoise):
@@ -231,36 +208,6 @@ def test_shapes_that_are_random_are_refused(records):
     """Then there is nothing left to compare."""
     with pytest.raises(UnusableDatasetError, match="did not have the same types and shapes"):
         _ask(lambda: RandomShape(records), "workers-agree", RANDOM, loader={"batch_size": 1})
-
-
-class Jittered(Records):
-    """Has the least noise in its samples."""
-
-    def __getitem__(self, index: int) -> Any:
-        data, index = super().__getitem__(index)
-        return {"data": data + random.SystemRandom().random() / 1000, "index": index}
-
-
-class JitteredStream(RecordStream):
-    """The same as a stream."""
-
-    def __init__(self, folder: Any) -> None:
-        self.records = Jittered(folder)
-
-
-class JitteredZeros(Jittered):
-    """Gives zeros for what it cannot read."""
-
-    def __getitem__(self, index: int) -> Any:
-        try:
-            return super().__getitem__(index)
-        except OSError:
-            return {"data": torch.zeros(64), "index": index}
-
-
-def close(a: Any, b: Any) -> bool:
-    """The author's own idea of what is the same."""
-    return bool(torch.allclose(a["data"], b["data"], atol=0.01)) and bool(a["index"] == b["index"])
 
 
 @pytest.mark.parametrize(

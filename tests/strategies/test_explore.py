@@ -12,12 +12,14 @@ import pytest
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import Contract, Verdict, explore, faults, run_trial, strategies
-from pytest_dataloader_faults._search import Search
+from pytest_dataloader_faults._oracle import Judgement
+from pytest_dataloader_faults._search import Search, cases
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
     FaultNotFiredError,
     InvalidArgumentError,
 )
+from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.surveys import survey
 from support.datasets import Records, RecordStream
 from support.planted import ALONE, Mirrored, StaleThenFailing, Zeros
@@ -41,7 +43,7 @@ SIMPLE = {"kinds": [faults.OpenError], "max_faults": 2, "max_epochs": 1, **HOW}
 def test_the_healthy_are_acquitted(records, kind):
     """No schedule convicts them, most fire, and those that did not are not called passes."""
     found = explore(lambda: kind(records), max_examples=5, **HOW)
-    assert (found.verdict, found.failure, found.outcome) == (Verdict.SURVIVED, None, None)
+    assert (found.verdict, found.failure, found.outcome) == (Verdict.FAILED_CLEANLY, None, None)
     assert found.trials == sum(found.verdicts.values())
     assert set(found.verdicts) <= {"survived", "failed_cleanly", "not_exercised"}
     assert found.verdicts["not_exercised"] < found.trials / 2
@@ -113,12 +115,37 @@ def _pytest(folder, *arguments):
 def test_what_the_dataset_gets_over_is_found_out(records):
     """One error of each sort that goes away: later faults are drawn to come after such."""
     found = survey(lambda: StaleThenFailing(records))
-    search = Search(
-        lambda: StaleThenFailing(records), found, contract=None, deadline=10, engine="auto"
-    )
-    assert search.rehearse(ALONE, [faults.OpenError, faults.ShortRead]) is None
+    search = Search(lambda: StaleThenFailing(records), found, deadline=10, engine="auto")
+    assert search.rehearse(ALONE, 2, [faults.OpenError, faults.ShortRead]) is None
     assert found.files.survived == (faults.OpenError("*/00.rec", errno.ESTALE, times=1),)
     assert search.trials == 4
+
+
+class Ruled(Search):
+    """Convicts by a rule, without a trial: two kinds of faults about the same file."""
+
+    def _trial(self, case):
+        one, two = (
+            {each.path for each in case.schedule if type(each) is kind}
+            for kind in (faults.OpenError, faults.TruncatedFile)
+        )
+        verdict = Verdict.CORRUPTED if one & two else Verdict.SURVIVED
+        outcome = Outcome(case.schedule, case.loader, case.epochs, case.seed, 10.0, "kernel")
+        return outcome, Judgement(verdict, "by the rule", passed=not one & two)
+
+
+def test_every_search_shrinks_to_the_end(records):
+    """Cases come again while it shrinks, and Hypothesis must not take that for chance."""
+    found = survey(lambda: Records(records))
+    drawn = cases(found, ALONE, 2, max_faults=3, kinds=strategies.DEFAULT_KINDS)
+    shrunk = []
+    for seed in range(30):
+        search = Ruled(list, found, deadline=10, engine="auto")
+        if search.run(drawn, seed, max_examples=200, database=None):
+            shrunk.append(sorted(map(repr, search.convicted[0].schedule)))
+    assert len(shrunk) > 25
+    least = [repr(faults.OpenError("*/00.rec")), repr(faults.TruncatedFile("*/00.rec"))]
+    assert [each for each in shrunk if each != least] == []
 
 
 def test_what_convicts_by_itself_ends_the_search(records):
@@ -175,6 +202,13 @@ def test_what_is_wrong_without_a_fault_is_found_first(records):
     assert "more often" in found.failure
 
 
+def test_a_loader_without_workers_meets_what_it_can(records):
+    """By default, faults of worker processes are not drawn for it."""
+    found = explore(lambda: Records(records), loader={"num_workers": 0}, max_examples=8, **HOW)
+    assert found.verdict is Verdict.FAILED_CLEANLY
+    assert {*found.drawn} <= {"OpenError", "ReadError", "ShortRead", "TruncatedFile", "SlowRead"}
+
+
 def test_a_ready_loader_keeps_its_options(records):
     """With ``loader={}`` only the faults are drawn."""
     found = explore(
@@ -196,7 +230,7 @@ def test_a_ready_loader_keeps_its_options(records):
         ({"on_fail": "no"}, "on_fail='no' must be one of"),
         ({"kinds": 3}, "kinds=3 must be fault classes"),
         ({"loader": 3}, "loader=3 must be a dict of DataLoader options"),
-        ({"contract": Contract(deterministic=False)}, "are for check_dataset"),
+        ({"tell": 3}, "tell=3 must be a function of a str"),
         ({"max_exampels": 3}, "max_exampels.*goes to hypothesis.settings"),
         ({"files": "*.none"}, "matches nothing that the workers read"),
     ],
@@ -205,6 +239,12 @@ def test_bad_arguments_are_refused(records, options, text):
     """By their name and what is allowed."""
     with pytest.raises(InvalidArgumentError, match=text):
         explore(lambda: Records(records), **options)
+
+
+def test_a_survey_of_what_is_no_dict_is_refused(records):
+    """As by ``run_trial``."""
+    with pytest.raises(InvalidArgumentError, match="loader=3 must be a dict"):
+        survey(lambda: Records(records), loader=3)
 
 
 def test_a_survey_names_the_files_that_are_read(records):
@@ -233,7 +273,6 @@ class Both(Mirrored):
 
 
 STATISTICS = """
-import tempfile
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -244,7 +283,7 @@ from pytest_dataloader_faults.faults import OpenError
 from pytest_dataloader_faults.surveys import survey
 from support.datasets import Records, write_records
 
-FOLDER = write_records(Path(tempfile.mkdtemp()) / "records")
+FOLDER = write_records(Path(__file__).with_name("records"))
 FOUND = survey(lambda: Records(FOLDER))
 
 

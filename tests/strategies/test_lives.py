@@ -131,7 +131,7 @@ def test_the_healthy_are_acquitted(records, kind):
     """No life convicts them, and faults fire in some."""
     near = {"steps": [Iterate, Arm, Restart], "kinds": [OpenError], "files": "*/00.rec"}
     found = explore_life(lambda: kind(records), max_examples=12, max_steps=5, seed=1, **near, **HOW)
-    assert (found.verdict, found.failure, found.steps) == (Verdict.SURVIVED, None, None)
+    assert (found.verdict, found.failure, found.steps) == (Verdict.FAILED_CLEANLY, None, None)
     assert found.trials == sum(found.verdicts.values())
     assert sum(found.fired.values()) > 0
 
@@ -308,6 +308,24 @@ def test_a_dataset_need_not_be_picklable(records):
     assert "Pickle() was left out: a new dataset cannot be pickled" in told[0]
 
 
+def test_a_dataset_without_files_has_lives_too(records):
+    """Its workers can be killed, but no file of it can fail."""
+    found = explore_life(
+        lambda: [*range(8)], **{"max_examples": 12, "seed": 1, "on_fail": None, **HOW}
+    )
+    assert found.left_out == (
+        "Arm() was left out: the workers of this dataset open and read no data file"
+    )
+    assert found.verdict in {Verdict.SURVIVED, Verdict.FAILED_CLEANLY}, found.failure
+
+
+@pytest.mark.parametrize("steps", [[NewLoader], [NewLoader, Pickle]], ids=str)
+def test_a_life_without_an_epoch_is_no_pass(records, steps):
+    """Nothing was asked for, so nothing was shown."""
+    with pytest.raises(FaultNotFiredError, match="no epoch was begun"):
+        explore_life(lambda: Records(records), **{"steps": steps, "max_examples": 2, **HOW})
+
+
 @pytest.mark.parametrize("step", [*EVENTFUL, Kill(), NewLoader()])
 def test_steps_are_values(step):
     """A repr is the code that makes an equal one; what is equal hashes and pickles alike."""
@@ -335,7 +353,13 @@ def test_steps_are_values(step):
         (lambda: explore_life(list, steps=[int]), "steps=.* must be a list of one or more of New"),
         (lambda: explore_life(list, kinds=[WorkerKilled]), "kinds=.* must be a list of one or"),
         (lambda: explore_life(list, loader={"num_workers": 2}), "must not have 'num_workers'"),
+        (lambda: explore_life(list, loader={"batch_size": 8}), "must not have 'batch_size'"),
         (lambda: explore_life(list, on_fail="no"), "on_fail='no' must be one of"),
+        (lambda: explore_life(list, tell=3), "tell=3 must be a function of a str"),
+        (
+            lambda: replay_life(list, STAYS, Kill(1)),
+            r"step 2 is Kill\(1\), but the loader has num_w",
+        ),
     ],
 )
 def test_bad_arguments_are_refused(make, text):

@@ -59,6 +59,21 @@ def test_a_bug_that_takes_two_things_is_found(tmp_path, kind):
     assert found.outcome.epochs == planted.epochs
 
 
+def _row(planted, convicted, minimal):
+    """Of the table: examples until the conviction, trials to shrink it, and what it came to."""
+    examples = [found.examples for found in convicted]
+    shrinking = statistics.median(found.trials - found.examples for found in convicted)
+    cells = [
+        f"`{planted.name}`",
+        f"{len(convicted)} of {SEEDS}",
+        f"{statistics.median(examples):g} ({max(examples)})",
+        f"{shrinking:g}",
+        f"{len(minimal)}",
+        f"`{', '.join(map(repr, minimal[0].outcome.schedule))}`",
+    ]
+    return f"| {' | '.join(cells)} |\n"
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(6 * 3600)
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
@@ -67,15 +82,7 @@ def test_every_bug_is_found_by_nearly_every_seed(tmp_path, planted):
     every = [_search(planted, tmp_path, seed) for seed in range(1, SEEDS + 1)]
     convicted = [found for found in every if found.verdict is planted.verdict]
     minimal = [found for found in convicted if _is_minimal(planted, found)]
-    examples, shrinking = (
-        statistics.median(counts) if convicted else "-"
-        for counts in (
-            [found.examples for found in convicted],
-            [found.trials - found.examples for found in convicted],
-        )
-    )
-    shown = minimal[0].outcome.schedule if minimal else "-"
-    counts = f"{len(convicted)} of {SEEDS} | {examples} | {shrinking} | {len(minimal)}"
-    sys.stdout.write(f"| `{planted.name}` | {counts} | `{shown}` |\n")
+    if minimal:
+        sys.stdout.write(_row(planted, convicted, minimal))
     assert len(convicted) >= ENOUGH
     assert len(minimal) >= ENOUGH

@@ -12,9 +12,14 @@ from hypothesis.database import InMemoryExampleDatabase
 
 from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._search import cases
-from pytest_dataloader_faults.exceptions import CheckFailedError, FaultNotFiredError
+from pytest_dataloader_faults.exceptions import (
+    CheckFailedError,
+    FaultNotFiredError,
+    InvalidArgumentError,
+)
 from pytest_dataloader_faults.exploring import assert_survives_or_fails_cleanly
 from pytest_dataloader_faults.faults import OpenError
+from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.strategies import DEFAULT_KINDS, fault_schedules
 from pytest_dataloader_faults.surveys import survey
 from support.datasets import Records
@@ -86,6 +91,19 @@ def test_outside_of_hypothesis_nothing_shown_is_an_error(records):
         assert_survives_or_fails_cleanly(outcome, found)
 
 
+@pytest.mark.parametrize(
+    ("outcome", "reference", "text"),
+    [
+        (None, None, r"outcome=None must be what run_trial\(...\) returned"),
+        (Outcome((), {}, 1, 0, 1.0, "kernel"), None, r"reference=None must be a survey\(make_data"),
+    ],
+)
+def test_what_cannot_be_judged_is_refused(outcome, reference, text):
+    """By its name and what it must be."""
+    with pytest.raises(InvalidArgumentError, match=text):
+        assert_survives_or_fails_cleanly(outcome, reference)
+
+
 def _searched(folder, decorate=lambda test: test, **options):
     """Try the property on a guilty dataset: what was tried, and the error."""
     tried = []
@@ -154,7 +172,6 @@ def _drawn(found, options):
 
 
 GUILTY = """
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -167,7 +184,8 @@ from pytest_dataloader_faults.surveys import survey
 from support.datasets import Records, write_records
 from support.planted import Zeros
 
-FOLDER = write_records(Path(tempfile.mkdtemp()) / "records")
+FOLDER = Path(__file__).with_name("records")
+FOLDER.exists() or write_records(FOLDER)
 FOUND = survey(lambda: Zeros(FOLDER))
 SCHEDULES = strategies.fault_schedules(files=FOUND, kinds=[faults.OpenError], max_faults=2)
 
