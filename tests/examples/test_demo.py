@@ -41,6 +41,7 @@ def _start(folder, *arguments):
     )
 
 
+@pytest.mark.slow
 def test_one_dataset(copied):
     """--only prints the header and one row, the exit code is 0, and no file is left behind."""
     done = _start(copied, "--only", "Careful")

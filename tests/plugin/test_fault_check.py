@@ -134,7 +134,7 @@ def test_a_conviction_has_a_sentence_evidence_and_a_way_to_repeat(suite):
     assert "_item.py" not in said
 
 
-@pytest.mark.parametrize("folder", [".", "deeper"])
+@pytest.mark.parametrize("folder", [pytest.param(".", marks=pytest.mark.slow), "deeper"])
 def test_the_line_that_reproduces_reruns_that_item_alone(suite, monkeypatch, folder):
     """The printed command, typed where pytest was started, gives the same item and verdict."""
     suite.pytester.makeini("[pytest]\naddopts = -p dataloader_faults")

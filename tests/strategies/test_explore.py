@@ -139,11 +139,11 @@ def test_every_search_shrinks_to_the_end(records):
     found = survey(lambda: Records(records))
     drawn = cases(found, ALONE, 2, max_faults=3, kinds=strategies.DEFAULT_KINDS)
     shrunk = []
-    for seed in range(30):
+    for seed in range(0, 30, 2):
         search = Ruled(list, found, deadline=10, engine="auto")
         if search.run(drawn, seed, max_examples=200, database=None):
             shrunk.append(sorted(map(repr, search.convicted[0].schedule)))
-    assert len(shrunk) > 25
+    assert len(shrunk) > 12
     least = [repr(faults.OpenError("*/00.rec")), repr(faults.TruncatedFile("*/00.rec"))]
     assert [each for each in shrunk if each != least] == []
 

@@ -20,7 +20,7 @@ from support.datasets import Records
 
 # Every trial starts in 0.2 s; WorkerKilled is the one whose timing is the hardest to hold.
 SCHEDULES = [
-    pytest.param(ReadError("*.rec", nth=3), 40, Verdict.FAILED_CLEANLY, 4, id="read"),
+    pytest.param(ReadError("*.rec", nth=3), 20, Verdict.FAILED_CLEANLY, 4, id="read"),
     pytest.param(
         ReadError("*.rec", nth=3), 200, Verdict.FAILED_CLEANLY, 4, id="200", marks=pytest.mark.slow
     ),
