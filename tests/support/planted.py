@@ -192,7 +192,11 @@ class StaleThenFailing(Records):
 
 
 class DirtyMark(Records):
-    """Marks an error in shared memory until eight samples are done; a death leaves the mark."""
+    """Marks an error in shared memory until eight samples are done; an end before leaves it.
+
+    A worker's death is such an end, and so is an error for good in a batch before: torch has asked
+    for three batches by then, and ends the worker after the third one.
+    """
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -268,7 +272,7 @@ class Planted:
 
 
 PERSISTENT = {"persistent_workers": True}
-_DEATH = "WorkerKilled|WorkerExited"
+_END = "WorkerKilled|WorkerExited|OpenError|ReadError"
 ALONE = {"num_workers": 1, "batch_size": 4}
 PLANTED = (
     Planted(HalfCached, Verdict.CORRUPTED, ("OpenError|ReadError",), (PERSISTENT,), 2),
@@ -282,5 +286,5 @@ PLANTED = (
     Planted(InGroups, Verdict.CORRUPTED, ("OpenError|ReadError",), ({"batch_size": 5},)),
     Planted(StaleThenFailing, Verdict.CORRUPTED, ("OpenError", "ReadError|ClosedDescriptor")),
     Planted(Resumes, Verdict.CORRUPTED, ("OpenError|ReadError",), ({},), 2),
-    Planted(DirtyMark, Verdict.POISONED, ("OpenError|ReadError", _DEATH), ({},), 1, ALONE),
+    Planted(DirtyMark, Verdict.POISONED, ("OpenError|ReadError", _END), ({},), 1, ALONE),
 )
