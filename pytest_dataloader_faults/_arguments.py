@@ -41,19 +41,19 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: value is None or isinstance(value, Mapping),
         "a dict of options of DataLoader, such as {'num_workers': 4}, or None",
     ),
-    "max_trials": (lambda value: _is_int(value) and value >= 1, "1 or more"),
+    "max_trials": (lambda value: _is_int(value) and value >= 1, "an int, 1 or more"),
     "max_examples": (lambda value: _is_int(value) and value >= 1, "an int, 1 or more"),
     "max_faults": (lambda value: _is_int(value) and value >= 1, "an int, 1 or more"),
     "max_epochs": (lambda value: _is_int(value) and value >= 1, "an int, 1 or more"),
     "max_steps": (
         lambda value: _is_int(value) and value > 1,
-        "2 or more, of which the first one makes a loader",
+        "an int, 2 or more, of which the first step makes a loader",
     ),
     "on_fail": (
         lambda value: value in ("raise", "warn", None),
         "one of ('raise', 'warn', None)",
     ),
-    "epochs": (lambda value: _is_int(value) and value >= 1, "1 or more"),
+    "epochs": (lambda value: _is_int(value) and value >= 1, "an int, 1 or more"),
     "deadline": (_is_time, "a positive number of seconds"),
     "seed": (lambda value: _is_int(value) and 0 <= value < _SEEDS, "an int from 0 to 2**32 - 1"),
     "contract": (

@@ -15,6 +15,7 @@ from pytest_dataloader_faults._property import (
     name_of,
     not_exercised,
     promised,
+    stand_ins,
     to_paste,
 )
 from pytest_dataloader_faults._reproduce import code
@@ -55,6 +56,7 @@ def _again(
     steps: Steps, outcome: Outcome, make_dataset: Callable[[], Any], contract: Contract | None
 ) -> list[str]:
     imports, promise = promised(contract)
+    imports += stand_ins(outcome.loader)
     options = [*promise]
     options += [f"loader={code(outcome.loader)}"] if outcome.loader else []
     options += [f"deadline={outcome.deadline}", f"seed={outcome.seed}"]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from pytest_dataloader_faults import _arguments
 from pytest_dataloader_faults._checks._workers import waits_for_a_lost_batch
 from pytest_dataloader_faults._evidence import explain
 from pytest_dataloader_faults._oracle import Judgement
-from pytest_dataloader_faults._reproduce import code
+from pytest_dataloader_faults._reproduce import code, plain
 from pytest_dataloader_faults._unfired import unfired
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
@@ -38,6 +39,7 @@ def judged(
     outcome: Outcome, known: Reference | Survey, contract: Contract | None = None
 ) -> Judgement:
     """The verdict; ``not_exercised`` also where torch alone is to blame."""
+    _arguments.check(contract=contract)
     if not isinstance(outcome, Outcome):
         message = f"outcome={outcome!r} must be what run_trial(...) returned"
         raise InvalidArgumentError(message)
@@ -92,6 +94,7 @@ def _again(
     parts = [name, *map(repr, outcome.schedule), f"loader={code(outcome.loader)}"]
     import_, promise = promised(contract)
     parts += promise
+    import_ += stand_ins(outcome.loader)
     parts += [f"epochs={outcome.epochs}"] if outcome.epochs != 1 else []
     parts += [f"deadline={outcome.deadline}", f"seed={outcome.seed}"]
     parts += ["engine='python'"] if outcome.engine == "python" else []
@@ -107,7 +110,27 @@ def promised(contract: Contract | None) -> tuple[list[str], list[str]]:
     """The line that imports what *contract* takes, and the argument, if it says anything."""
     if contract in {None, Contract()}:
         return [], []
-    return ["from pytest_dataloader_faults import Contract"], [f"contract={contract!r}"]
+    lines = ["from pytest_dataloader_faults import Contract"]
+    if contract is not None and contract.compare is not None:
+        lines.append(_home_of("the contract's compare", contract.compare))
+    return lines, [f"contract={contract!r}"]
+
+
+def _home_of(what: str, function: Callable[..., Any]) -> str:
+    """The line that imports *function* or, if that cannot be done, says what it was."""
+    if (name := name_of(function)) != _NAMELESS:
+        return f"from {function.__module__} import {name}"
+    return f"# {code(plain({'compare': function})['compare'])}: {what}"
+
+
+def stand_ins(loader: Mapping[str, Any]) -> list[str]:
+    """Lines that say what the names are that stand in an outcome's *loader* for what is no data."""
+    codes = {name: each.get("code", "") for name, each in loader.items() if isinstance(each, dict)}
+    return [
+        f"# {each}: what the loader had as {name}"
+        for name, each in codes.items()
+        if each.isidentifier()
+    ]
 
 
 def faults_of(schedule: Iterable[Fault]) -> list[str]:

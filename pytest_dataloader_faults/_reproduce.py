@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
 from typing import Any
 
 
 def plain(options: Mapping[str, Any]) -> dict[str, Any]:
     """*options* for JSON: what is no plain value becomes ``{"code": ...}``."""
-    return {name: _plain(value) for name, value in options.items()}
+    return {name: _plain(name, value) for name, value in options.items()}
 
 
-def _plain(value: Any) -> Any:
+def _plain(name: str, value: Any) -> Any:
+    """What has neither a name nor a literal goes by the *name* of its option."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    name = getattr(value, "__name__", "")
-    return {"code": name if name.isidentifier() else repr(value)}
+    own = getattr(value, "__name__", "")
+    if own.isidentifier():
+        return {"code": own}
+    return {"code": repr(value) if _is_literal(repr(value)) else name}
+
+
+def _is_literal(text: str) -> bool:
+    try:
+        ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return False
+    return True
 
 
 def code(value: Any) -> str:

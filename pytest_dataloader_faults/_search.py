@@ -152,7 +152,7 @@ class Search:
 
         # Hypothesis' database tells tests apart by their source and signature.
         explored.__annotations__["case"] = _name_of(self._make_dataset)
-        test = _settings(options)(hypothesis.given(drawn)(explored))
+        test = settings_of(options)(hypothesis.given(drawn)(explored))
         if seed is not None:
             test = hypothesis.seed(seed)(test)
         with contextlib.suppress(CheckFailedError, Flaky):
@@ -233,7 +233,8 @@ class Search:
             _, outcome, judgement = self.convicted
             verdict = judgement.verdict
         counts = {"verdicts": self.verdicts, "drawn": self.drawn, "fired": self.fired}
-        tried = {"trials": self.trials, "examples": self.examples, **counts}
+        compared = self._survey.telling.compared
+        tried = {"trials": self.trials, "examples": self.examples, "compared": compared, **counts}
         return {**tried, "failure": failure, "outcome": outcome, "verdict": verdict}
 
     def unexercised(self) -> str | None:
@@ -243,7 +244,7 @@ class Search:
         return f"none of {self.trials} trials: {not_exercised(*self.last)}"
 
 
-def _settings(given: Mapping[str, Any]) -> settings:
+def settings_of(given: Mapping[str, Any]) -> settings:
     """Hypothesis' settings, as *given*, and as a search takes them where nothing is given."""
     own = {"deadline": None, "report_multiple_bugs": False}
     try:

@@ -26,7 +26,7 @@ from pytest_dataloader_faults.exceptions import (
     FaultNotFiredError,
     InvalidArgumentError,
 )
-from pytest_dataloader_faults.faults import NEED_A_WORKER, Fault
+from pytest_dataloader_faults.faults import KINDS, NEED_A_WORKER, Fault
 from pytest_dataloader_faults.outcomes import Outcome, Reference
 from pytest_dataloader_faults.surveys import Survey, survey
 from pytest_dataloader_faults.verdicts import Contract, Verdict
@@ -62,6 +62,7 @@ class Exploration:
         outcome: Its facts, or None.
         verdict: Its verdict. Without a conviction ``failed_cleanly`` if any trial failed, else
             ``survived``, or ``not_exercised`` if no fault of any trial fired.
+        compared: What of samples was compared, as in an ``Outcome``.
 
     """
 
@@ -73,6 +74,7 @@ class Exploration:
     failure: str | None = None
     outcome: Outcome | None = None
     verdict: Verdict = Verdict.SURVIVED
+    compared: str = "bytes"
     _tried: ClassVar[str] = "schedules"
 
     def describe(self) -> str:
@@ -86,6 +88,8 @@ class Exploration:
         yield f"{total} {self._tried} tried{found}; {shown} of them showed something"
         for verdict, count in self.verdicts.most_common():
             yield f"  {verdict}: {count}"
+        if self.compared != "bytes":
+            yield f"  samples were compared by {self.compared}"
         for kind, count in sorted(self.drawn.items()):
             yield f"  {kind}: fired in {self.fired[kind]} of {count}"
 
@@ -134,17 +138,18 @@ def explore(
         InvalidArgumentError, UnusableDatasetError, EngineUnavailableError: See ``run_trial``.
 
     """
-    from pytest_dataloader_faults._search import Search, cases, require_loader
+    from pytest_dataloader_faults._search import Search, cases, require_loader, settings_of
 
     __tracebackhide__ = True
     require_loader(loader)
     _arguments.check(max_examples=max_examples, max_faults=max_faults, on_fail=on_fail, tell=tell)
     _arguments.check(max_epochs=max_epochs, deadline=deadline, seed=seed or 0, contract=contract)
+    settings_of(settings)  # Hypothesis refuses what it does not know, before anything is tried.
     fixed = loader if isinstance(loader, Mapping) else None
+    chosen = _by_default(fixed) if kinds is None else _listed(kinds)
     how: dict[str, Any] = {"deadline": deadline, "engine": engine}
     found = survey(make_dataset, files=files, loader=fixed, contract=contract, **how)
     search = Search(make_dataset, found, **how)
-    chosen = _by_default(fixed) if kinds is None else _listed(kinds)
     drawn = cases(found, loader, max_epochs, max_faults=max_faults, kinds=chosen)
     failure = _alone(search, make_dataset, found, fixed, **how)
     if not failure and max_examples >= _WORTH_IT:
@@ -169,11 +174,11 @@ def _by_default(loader: Mapping[str, Any] | None) -> tuple[type[Fault], ...]:
 
 
 def _listed(kinds: Iterable[type[Fault]]) -> tuple[type[Fault], ...]:
-    try:
-        return tuple(kinds)
-    except TypeError:
-        message = f"kinds={kinds!r} must be fault classes, such as [faults.OpenError]"
-        raise InvalidArgumentError(message) from None
+    chosen = tuple(kinds) if isinstance(kinds, Iterable) else ()
+    if not chosen or not all(each in KINDS.values() for each in chosen):
+        message = f"kinds={kinds!r} must be one or more fault classes, such as [faults.OpenError]"
+        raise InvalidArgumentError(message)
+    return chosen
 
 
 def _alone(
@@ -230,9 +235,9 @@ def assert_survives_or_fails_cleanly(
     if inside:
         note(outcome, judgement)
     if is_violation(judgement):
-        raise violation(
-            outcome, judgement, contract=contract or getattr(reference, "contract", None)
-        )
+        make_dataset = getattr(reference, "make_dataset", None)
+        promise = contract or getattr(reference, "contract", None)
+        raise violation(outcome, judgement, make_dataset, promise)
     if judgement.verdict is Verdict.NOT_EXERCISED and not inside:
         raise not_exercised(outcome, judgement)
     return judgement.verdict
@@ -253,6 +258,7 @@ def replay(
     The arguments are those of ``run_trial``, and a *contract*.
     """
     __tracebackhide__ = True
+    _arguments.check(make_dataset=make_dataset, loader=loader)
     how: dict[str, Any] = {"deadline": deadline, "seed": seed, "engine": engine}
     found = survey(make_dataset, loader=_kept(loader), contract=contract, **how)
     outcome = found.run_trial(*faults, loader=loader, epochs=epochs, **how)

@@ -81,6 +81,7 @@ class Survey:
     Attributes:
         files: What can be put at risk: give it to strategies as ``files=``.
         control: The outcome of the epoch without a fault.
+        make_dataset: What was surveyed.
         contract: What the author promises; it says how samples are compared, too.
 
     """
@@ -100,7 +101,7 @@ class Survey:
         _arguments.check(deadline=deadline, seed=seed)
         self.contract = contract or Contract()
         self._how: dict[str, Any] = {"loader": loader, "deadline": deadline, "seed": seed}
-        self._make_dataset = make_dataset
+        self.make_dataset = make_dataset
         globs = globs_of(files)
         self._look(choose(engine))
         samples = len(self._reference.samples) or sum(
@@ -116,14 +117,14 @@ class Survey:
             self._reference = self._take_reference()
             if self._reference.unstable is not None:
                 continue
-            self.control = observe(self._make_dataset, telling=self.telling, **watched, **self._how)
+            self.control = observe(self.make_dataset, telling=self.telling, **watched, **self._how)
             if self.judge(self.control).passed:
                 break
         if self._reference.unstable is not None:
             raise UnusableDatasetError(unstable(self._reference.unstable, self.contract))
 
     def _take_reference(self, **asked: Any) -> Reference:
-        return take_reference(self._make_dataset, telling=self._way, **self._how, **asked)
+        return take_reference(self.make_dataset, telling=self._way, **self._how, **asked)
 
     def __repr__(self) -> str:
         """What matters in a failing example."""
@@ -151,12 +152,13 @@ class Survey:
         """``run_trial`` of this dataset, whose samples are compared as its contract says.
 
         The arguments are those of ``run_trial``, which compares what is in samples, byte by byte.
+        *loader*: options beside those of the survey, or in their place.
         """
         return run_told(
-            self._make_dataset,
+            self.make_dataset,
             *faults,
             telling=self.telling,
-            loader=loader,
+            loader={**(self._how["loader"] or {}), **(loader or {})},
             epochs=epochs,
             deadline=deadline,
             seed=seed,
@@ -165,6 +167,7 @@ class Survey:
 
     def judge(self, outcome: Outcome, contract: Contract | None = None) -> Judgement:
         """The verdict on *outcome*, by *contract* or, without one, by the survey's own."""
+        _arguments.check(contract=contract)
         contract = contract or self.contract
         require_same_way(contract, self.contract)
         return judge(outcome, self.reference_for(outcome), contract)

@@ -168,8 +168,8 @@ PACKAGE_IMPORTS = {
     "_oracle._rows": "_oracle._allowed outcomes outcomes._parts",
     "_programs": "faults lives strategies surveys",
     "_property": (
-        "_checks._workers _evidence _oracle _reproduce _unfired exceptions faults outcomes "
-        "surveys verdicts"
+        "_arguments _checks._workers _evidence _oracle _reproduce _unfired exceptions faults "
+        "outcomes surveys verdicts"
     ),
     "_recall": "_battery _results",
     "_reproduce": "",

@@ -50,7 +50,8 @@ def unstable(index: Any, contract: Contract) -> str:
     """What to say where sample *index* was not the same twice in any way of *contract*."""
     if not contract.deterministic:
         same = "types and shapes, let alone bytes, when it was read twice"
-        return f"sample {index!r} did not have the same {same}: nothing of it can be compared"
+        advice = "Say what is the same: Contract(deterministic=False, compare=...)"
+        return f"sample {index!r} did not have the same {same}. {advice}"
     return (
         f"the samples are not deterministic: sample {index!r} was different when it was read a"
         " second time in the same process, so a corrupted one could not be told. Seed it by its"

@@ -65,6 +65,9 @@ class Reference:
         samples = tuple((index, digest) for index, digest in data["samples"])
         batches = tuple((tuple(indices), digest) for indices, digest in data["batches"])
         leaves = tuple((index, leaves_from(parts)) for index, parts in data.get("leaves", ()))
-        kept = tuple((index, pickled) for index, pickled in data.get("kept", ()))
+        kept = tuple(
+            (tuple(index) if isinstance(index, list) else index, pickled)  # Of a whole batch: many.
+            for index, pickled in data.get("kept", ())
+        )
         built = {"samples": samples, "batches": batches, "leaves": leaves, "kept": kept}
         return cls(**{**data, **built})

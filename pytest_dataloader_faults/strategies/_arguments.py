@@ -22,7 +22,7 @@ def require(ok: bool, allowed: str, **named: Any) -> None:
 
 def require_count(least: int = 1, most: int | None = None, **named: Any) -> None:
     """Refuse the arguments in *named* that are no int from *least* to *most*."""
-    allowed = f"{least} or more" if most is None else f"from {least} to {most}"
+    allowed = f"an int, {least} or more" if most is None else f"an int from {least} to {most}"
     for name, value in named.items():
         require(is_int(value, least) and (most is None or value <= most), allowed, **{name: value})
 

@@ -147,7 +147,7 @@ def test_faults_are_templates(records):
         ({"faults": [ReadError(probability=0.5)]}, "and probability as it is"),
         ({"faults": [HungRead()]}, "such as OpenError"),
         ({"faults": ["read"]}, "such as OpenError"),
-        ({"max_trials": 0}, "max_trials=0 must be 1 or more"),
+        ({"max_trials": 0}, "max_trials=0 must be an int, 1 or more"),
         ({"on_fail": "ignore"}, "on_fail='ignore' must be one of"),
         ({"start_at": OpenError("*.other", nth=3)}, r"is no step of this sweep"),
     ],

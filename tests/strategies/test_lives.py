@@ -348,7 +348,7 @@ def test_steps_are_values(step):
         (lambda: replay_life(list, STAYS, Delete(), Break()), r"step 3 is Break\(\), but there"),
         (lambda: replay_life(list, STAYS, OpenError()), r"step 2 is OpenError\(\), which is no"),
         (lambda: replay_life(list), "steps=.* must have one step or more"),
-        (lambda: explore_life(list, max_steps=1), "max_steps=1 must be 2 or more"),
+        (lambda: explore_life(list, max_steps=1), "max_steps=1 must be an int, 2 or more"),
         (lambda: explore_life(list, max_examples=0), "max_examples=0 must be an int, 1 or more"),
         (lambda: explore_life(list, steps=[int]), "steps=.* must be a list of one or more of New"),
         (lambda: explore_life(list, kinds=[WorkerKilled]), "kinds=.* must be a list of one or"),

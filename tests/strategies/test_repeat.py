@@ -17,10 +17,10 @@ from pytest_dataloader_faults.exceptions import (
     FaultNotFiredError,
     InvalidArgumentError,
 )
-from pytest_dataloader_faults.exploring import assert_survives_or_fails_cleanly
+from pytest_dataloader_faults.exploring import assert_survives_or_fails_cleanly, replay
 from pytest_dataloader_faults.faults import OpenError
 from pytest_dataloader_faults.outcomes import Outcome
-from pytest_dataloader_faults.strategies import DEFAULT_KINDS, fault_schedules
+from pytest_dataloader_faults.strategies import DEFAULT_KINDS, fault_schedules, loader_options
 from pytest_dataloader_faults.surveys import survey
 from support.datasets import Records
 from support.planted import Zeros
@@ -89,6 +89,19 @@ def test_outside_of_hypothesis_nothing_shown_is_an_error(records):
     outcome = run_trial(lambda: Records(records), OpenError("*.none"))
     with pytest.raises(FaultNotFiredError, match=r"not_exercised: OpenError\(path='\*.none'\)"):
         assert_survives_or_fails_cleanly(outcome, found)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"loader": loader_options()}, r"loader=.* must be a dict of options"),
+        ({"contract": 3}, r"contract=3 must be a Contract"),
+    ],
+)
+def test_what_cannot_be_replayed_is_refused(options, text):
+    """A strategy is for a search."""
+    with pytest.raises(InvalidArgumentError, match=text):
+        replay(list, OpenError(), **options)
 
 
 @pytest.mark.parametrize(
