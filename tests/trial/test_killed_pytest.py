@@ -21,6 +21,7 @@ from support.waiting import until
 
 TESTS = Path(__file__).resolve().parents[1]
 SCRIPT = """
+import signal
 import sys
 from pathlib import Path
 import torch.multiprocessing
@@ -28,6 +29,9 @@ from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults.faults import ReadError
 from support.troublemakers import Announced
 
+# A shell that starts the tests in the background has these two ignored, and they are inherited.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 records, announced, strategy, context = sys.argv[1:]
 def make_dataset():
     torch.multiprocessing.set_sharing_strategy(strategy)
