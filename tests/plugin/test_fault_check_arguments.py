@@ -93,7 +93,10 @@ MESSAGES = {
     "test_survives": "failed_cleanly: * came in time*",
     "test_names_file": "failed_unclearly: OSError does not name the file, as promised*",
     "test_files": "*files=('*.jpg',) matches nothing that the workers read. They read: *00.rec*",
-    "test_both": "*loader={'batch_size': 2} was given, or drawn*returned a ready*",
+    "test_both": (
+        "*loader={'batch_size': 2} was given, or drawn by a search, but make_dataset() returned a"
+        " ready*"
+    ),
     "test_no_workers": "*this loader has num_workers=0. Use num_workers=1 or more*",
     "test_no_factory": "*must be callable, such as lambda: MyDataset()*",
     "test_no_dataset": "*make_dataset() returned None, which is no dataset*",
