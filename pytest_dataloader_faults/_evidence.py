@@ -37,6 +37,7 @@ def _evidence(outcome: Outcome, judgement: Judgement) -> Iterator[str]:
     for path, workers in itertools.islice(shared_files(outcome.workers).items(), _MAX_FILES):
         yield f"{path}: opened before the fork, {workers} workers read it through one offset"
     yield _about_delivery(outcome)
+    yield from (f"death: {each} (pid {each.pid})" for each in outcome.deaths)
     if outcome.exception is not None:
         yield from _about_exception(outcome.exception.text)
     if outcome.stacks and judgement.verdict in (Verdict.HUNG, Verdict.POISONED):

@@ -74,11 +74,12 @@ PACKAGE_IMPORTS = {
         "_engine._plan _engine._substitute _engine._target _engine._worker_state faults"
     ),
     "_engine._iterator": (
-        "_engine._arm _engine._armed _engine._client _engine._exhaustion _engine._pin_thread "
-        "_engine._plan exceptions"
+        "_engine._arm _engine._armed _engine._client _engine._exhaustion "
+        "_engine._lost_lock _engine._pin_thread _engine._plan exceptions"
     ),
     "_engine._linux": "",
     "_engine._listener": "_engine._linux _engine._target",
+    "_engine._lost_lock": "",
     "_engine._onset": (
         "_engine._deaths _engine._gates _engine._held _engine._plan _engine._target "
         "_engine._worker_state faults faults._workers"
@@ -156,11 +157,12 @@ PACKAGE_IMPORTS = {
     ),
     "_options": "_arguments _engine exceptions",
     "_oracle": (
-        "_clarity _oracle._allowed _oracle._content _oracle._growth _oracle._leaks "
+        "_clarity _oracle._allowed _oracle._content _oracle._deaths _oracle._growth _oracle._leaks "
         "_oracle._printed exceptions outcomes verdicts"
     ),
     "_oracle._allowed": "faults outcomes verdicts",
     "_oracle._content": "_oracle._allowed _oracle._rows outcomes verdicts",
+    "_oracle._deaths": "faults outcomes",
     "_oracle._growth": "_epochs outcomes verdicts",
     "_oracle._leaks": "outcomes verdicts",
     "_oracle._life": "_clarity _oracle _oracle._printed lives outcomes verdicts",
@@ -187,12 +189,11 @@ PACKAGE_IMPORTS = {
         "_engine _engine._arm _engine._iterator _engine._linux _engine._standby _trial._root "
         "_trial._warden"
     ),
-    "_trial._deaths": "",
     "_trial._device": "exceptions",
     "_trial._digest": "_trial._leaves",
     "_trial._drive": (
-        "_trial._deaths _trial._footprint _trial._journal _trial._loaders _trial._passes "
-        "_trial._reference _trial._telling outcomes"
+        "_trial._footprint _trial._journal _trial._loaders _trial._passes "
+        "_trial._reference _trial._sigchld _trial._telling outcomes"
     ),
     "_trial._footprint": "_engine._announce _epochs _trial._device _trial._probes",
     "_trial._journal": "_facts exceptions lives outcomes",
@@ -213,9 +214,10 @@ PACKAGE_IMPORTS = {
     "_trial._root": (
         "_engine._announce _trial._device _trial._footprint _trial._journal _trial._life "
         "_trial._limits _trial._loaders _trial._passes _trial._probes _trial._reference "
-        "_trial._telling _trial._ways exceptions faults injection lives"
+        "_trial._sigchld _trial._telling _trial._ways exceptions faults injection lives"
     ),
     "_trial._segments": "_trial._probes",
+    "_trial._sigchld": "",
     "_trial._telling": "_trial._digest _trial._leaves _trial._ways exceptions outcomes._parts",
     "_trial._warden": (
         "_engine _engine._door _engine._linux _trial._journal _trial._probes _trial._ready "
@@ -298,7 +300,7 @@ THIRD_PARTY = {
     "_property": "hypothesis",
     "_search": "hypothesis",
     "_trial": "torch",
-    "_trial._deaths": "torch",
+    "_trial._sigchld": "torch",
     "_trial._device": "torch",
     "_trial._digest": "torch",
     "_trial._leaves": "torch",

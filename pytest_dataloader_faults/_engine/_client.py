@@ -69,10 +69,16 @@ class Link:
                 if not self._closed:
                     self._channel.send(message)
 
-    def drain(self, loader: int, epoch: int, sent: dict[int, int]) -> None:
-        """Wait until every live worker has made the batches it was asked for, or is stuck."""
+    def drain(self, loader: int, epoch: int, sent: dict[int, int]) -> list[int]:
+        """Wait until every live worker has made the batches it was asked for, or is stuck.
+
+        Returns the ids of the workers that have died.
+        """
+        message = {"drain": loader, "epoch": epoch, "sent": sent}
         with contextlib.suppress(TimeoutError):
-            self._ask({"drain": loader, "epoch": epoch, "sent": sent}, "drained")
+            dead: list[int] = self._ask(message, "drained")["drained"]
+            return dead
+        return []
 
     def switch(self, active: Sequence[int]) -> None:
         """Let the faults in these places of the schedule happen from now on, and no other."""

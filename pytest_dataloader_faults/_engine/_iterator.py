@@ -31,6 +31,7 @@ from pytest_dataloader_faults._engine._arm import ArmWorker, arm, way_of
 from pytest_dataloader_faults._engine._armed import Armed
 from pytest_dataloader_faults._engine._client import Link
 from pytest_dataloader_faults._engine._exhaustion import Exhaustion
+from pytest_dataloader_faults._engine._lost_lock import name_a_lost_lock
 from pytest_dataloader_faults._engine._pin_thread import PinThread
 from pytest_dataloader_faults._engine._plan import Plan
 from pytest_dataloader_faults.exceptions import InjectionError, InvalidArgumentError
@@ -80,16 +81,20 @@ class Watch:
         """What became of the faults that befall this process, by their place in the schedule."""
         return {**self.exhaustion.told(), **self._pin_thread.told()}
 
-    def drain(self) -> None:
-        """Wait until the workers have done all that the latest iterator asked of them."""
-        if self._latest is not None:
-            latest = self._latest
-            alive = {  # One that died before it was armed is not known to the supervisor.
-                worker: count
-                for worker, count in latest._sent.items()
-                if latest._workers[worker].is_alive()
-            }
-            self.link.drain(latest._number, latest._epoch, alive)
+    def drain(self) -> list[int]:
+        """Wait until the workers have done all that the latest iterator asked of them.
+
+        Returns the ids of the workers that have died.
+        """
+        latest = self._latest
+        if latest is None:
+            return []
+        alive = {  # One that died before it was armed is not known to the supervisor.
+            worker: count
+            for worker, count in latest._sent.items()
+            if latest._workers[worker].is_alive()
+        }
+        return self.link.drain(latest._number, latest._epoch, alive)
 
     def end_failed(self) -> None:
         """End the workers of iterators that raised, so that they do not outlive the scope.
@@ -172,6 +177,7 @@ class _WatchedWorkers(_Watched):
     _send_idx: int
     _rcvd_idx: int
     _task_info: dict[int, Any]
+    _index_queues: list[Any]
 
     def _reset(self, *args: Any, **kwargs: Any) -> None:
         self._epoch += 1  # It was made, and reset for that, before it became one of these.
@@ -202,6 +208,10 @@ class _WatchedWorkers(_Watched):
             place = {"epoch": self._epoch, "nth": nth}
             self._watch.link.tell({"loader": self._number, "waiting": worker, **place})
         return super()._get_data()  # type: ignore[misc]
+
+    def _mark_worker_as_unavailable(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
+        name_a_lost_lock(self._index_queues[worker_id])
+        super()._mark_worker_as_unavailable(worker_id, *args, **kwargs)  # type: ignore[misc]
 
     def _shutdown_workers(self) -> None:
         self._watch.link.tell({"release": self._number})

@@ -179,9 +179,11 @@ class Supervisor:
 
     def _answer_drain(self) -> None:
         """Tell the loader once every worker that is alive has done what it was sent."""
-        if self.control and self._draining and have_done(self.workers, self._draining):
+        asked = self._draining
+        if self.control and asked and have_done(self.workers, asked):
             self._draining = None
-            self._tell({"drained": True})
+            of_loader = [each for each in self.workers if each.loader == asked["drain"]]
+            self._tell({"drained": [each.id for each in of_loader if not each.alive]})
 
     def _on_knock(self, _events: int) -> None:
         connection, _ = self.door.accept()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pytest_dataloader_faults._clarity import is_told_by_torch, messages, names, tells
 from pytest_dataloader_faults._oracle._allowed import Allowed, may_be_damaged
 from pytest_dataloader_faults._oracle._content import corrupted, skipped, wrong_in
+from pytest_dataloader_faults._oracle._deaths import unclear_death
 from pytest_dataloader_faults._oracle._growth import grown
 from pytest_dataloader_faults._oracle._leaks import leaked
 from pytest_dataloader_faults._oracle._printed import dropped, last_words
@@ -81,6 +82,9 @@ def _verdict(outcome: Outcome, reference: Reference, contract: Contract) -> tupl
         told = messages(outcome.exception.message).splitlines()[-1:] or ["no message"]
         sentence = f"{kind} came although there was no fault: {told[0][:_MOST]}"
         return Verdict.FAILED_CLEANLY, sentence + (dropped(outcome) or last_words(outcome))
+    if outcome.deaths:
+        died = " and ".join(map(str, outcome.deaths))
+        return Verdict.FAILED_CLEANLY, f"{died}; an error came in time and left nothing behind"
     return Verdict.FAILED_CLEANLY, f"{kind} came in time, told its cause, and left nothing behind"
 
 
@@ -127,8 +131,12 @@ def _unclear(outcome: Outcome, contract: Contract) -> tuple[Verdict, str] | None
     raised = outcome.exception
     if raised is None or not outcome.fired or may_be_damaged(outcome, contract):
         return None
+    if death := unclear_death(outcome):
+        return Verdict.FAILED_UNCLEARLY, death + last_words(outcome)
     fired = [(each.fault, one) for each in outcome.faults for one in each.firings]
-    if not any(tells(raised.text, fault, one.path, one.call) for fault, one in fired):
+    if not outcome.deaths and not any(
+        tells(raised.text, fault, one.path, one.call) for fault, one in fired
+    ):
         kinds = ", ".join(sorted({type(fault).__name__ for fault, _ in fired}))
         hidden = f"{raised.type} hides that its cause is {kinds}"
         return Verdict.FAILED_UNCLEARLY, hidden + (dropped(outcome) or last_words(outcome))

@@ -38,6 +38,6 @@ def last_words(outcome: Outcome) -> str:
     """What a worker printed that died, as the rest of a sentence; empty if it told nothing."""
     raised = outcome.exception
     printed = _ERROR.findall(outcome.stderr)
-    if raised is None or not printed or not _DIED.search(raised.text):
+    if raised is None or not printed or not (outcome.deaths or _DIED.search(raised.text)):
         return ""
     return f"; a worker printed: {printed[-1][:_MOST]}"

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from pytest_dataloader_faults._trial._deaths import Deaths
 from pytest_dataloader_faults._trial._footprint import CollectEachEpoch
 from pytest_dataloader_faults._trial._journal import Journal
 from pytest_dataloader_faults._trial._loaders import (
@@ -23,13 +22,14 @@ from pytest_dataloader_faults._trial._loaders import (
 )
 from pytest_dataloader_faults._trial._passes import (
     are_alive,
+    deaths,
     delivery,
     end_workers,
-    ignore_deaths,
     places,
     raised_by,
 )
 from pytest_dataloader_faults._trial._reference import plain_indices
+from pytest_dataloader_faults._trial._sigchld import kill, look_while_waiting
 from pytest_dataloader_faults._trial._telling import Teller
 from pytest_dataloader_faults.outcomes import Raised
 
@@ -47,7 +47,7 @@ class Drive:
         teller: Teller,
         seed: int,
         drawn: list[Any],
-        settle: Callable[[], None],
+        settle: Callable[[], list[int]],
     ) -> None:
         self._dataset = dataset
         self._journal = journal
@@ -55,7 +55,6 @@ class Drive:
         self._seed = seed
         self._drawn = drawn
         self._settle = settle
-        self._deaths = Deaths()
         self._options: Mapping[str, Any] = {}
         self._loader: DataLoader[Any] | None = None
         self._iterator: Any = None
@@ -80,7 +79,7 @@ class Drive:
             if self._iterator is None:
                 self._begin()
             for _ in itertools.count() if batches is None else range(batches):
-                self._write(self._deaths.during(next, self._iterator))
+                self._write(next(self._iterator))
                 self._settle()
             self._tell()
         except StopIteration:
@@ -108,7 +107,7 @@ class Drive:
         if pid is None or pid in self._killed:
             return None
         self._killed.add(pid)
-        self._deaths.kill(pid)
+        kill(pid)
         return pid
 
     def copy(self) -> None:
@@ -140,9 +139,10 @@ class Drive:
         self._tell()
         seed_everything(self._seed + self._epoch)
         before = self._iterator
-        self._iterator = self._deaths.during(iter, self._loader)
+        self._iterator = iter(self._loader)
         if before is not None and before is not self._iterator:
             end_workers(before)
+        look_while_waiting(self._iterator)
         self._place_of = places(self._iterator)
         self._note_workers()
         self._settle()
@@ -173,11 +173,13 @@ class Drive:
     def _end(self, raised: Raised | None) -> None:
         """The epoch is over. Workers that are to stay do so if all are alive."""
         assert self._loader is not None
-        self._tell(exception=raised and asdict(raised), complete=raised is None)
         iterator = self._loader._iterator
-        if raised is not None:
-            ignore_deaths(self._iterator if iterator is None else iterator)
-            self._settle()
+        died = deaths(iterator or self._iterator, self._settle()) if raised else []
+        self._tell(
+            exception=raised and asdict(raised),
+            complete=raised is None,
+            deaths=[asdict(each) for each in died],
+        )
         if iterator is None or (raised is not None and not are_alive(iterator)):
             self._end_workers()
         self._iterator = None

@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.data._utils import signal_handling
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from pytest_dataloader_faults._trial._digest import digest
 from pytest_dataloader_faults._trial._telling import Row, Teller
-from pytest_dataloader_faults.outcomes import Delivery, Raised
+from pytest_dataloader_faults.outcomes import Delivery, Raised, WorkerDeath
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
+_EXIT_PATIENCE = 5.0
+"""Seconds between the last descriptor that a process closes and its end: it may dump core."""
 
-def ignore_deaths(iterator: Any) -> None:
-    """Have torch's SIGCHLD handler raise no more: the epoch is over, whoever else dies now."""
-    if getattr(iterator, "_worker_pids_set", False):
-        signal_handling._remove_worker_pids(id(iterator))  # type: ignore[attr-defined]
-        iterator._worker_pids_set = False
+
+def deaths(iterator: Any, dead: Container[int]) -> list[WorkerDeath]:
+    """How those workers of *iterator* ended that did not exit with status 0.
+
+    *dead* are those that the supervisor has lost. It notices when the kernel closes the worker's
+    descriptors, which is before the loader's process can wait for it.
+    """
+    workers = getattr(iterator, "_workers", ())
+    for worker in (each for place, each in enumerate(workers) if place in dead):
+        worker.join(_EXIT_PATIENCE)
+    ended = [(place, each.pid, each.exitcode) for place, each in enumerate(workers)]
+    return [WorkerDeath(*each) for each in ended if each[-1]]
 
 
 def end_workers(iterator: Any) -> None:

@@ -31,15 +31,16 @@ from pytest_dataloader_faults._trial._loaders import (
 )
 from pytest_dataloader_faults._trial._passes import (
     are_alive,
+    deaths,
     delivery,
     end_workers,
-    ignore_deaths,
     impatient,
     places,
     raised_by,
     recorded,
 )
 from pytest_dataloader_faults._trial._reference import plain_indices, sample_of, take_reference
+from pytest_dataloader_faults._trial._sigchld import keep_torchs_handler_out, look_while_waiting
 from pytest_dataloader_faults._trial._telling import Teller
 from pytest_dataloader_faults._trial._ways import Telling
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
@@ -88,6 +89,7 @@ class Job:
 def run(job: Job, journal: Journal, stacks: str, supervision: Supervision | None) -> None:
     """Do *job* and write down what happens."""
     limit_descriptors(job.descriptors)
+    keep_torchs_handler_out()
     torch.set_num_threads(1)  # A forked copy of OpenMP's thread pool has no threads.
     seed_everything(job.seed)
     try:
@@ -158,7 +160,7 @@ class _Trial:
             self._probe("recovery")
         self._phase("done")
 
-    def _epochs(self, settle: Callable[[], None]) -> None:
+    def _epochs(self, settle: Callable[[], list[int]]) -> None:
         """The passes under the faults."""
         for epoch in range(1, self.job.epochs + 1):
             self._phase(f"epoch {epoch}")
@@ -204,7 +206,7 @@ class _Trial:
             with blamed(f"iterating {type(self.loader.dataset).__name__}"):
                 next(iter(self.loader.dataset), None)
 
-    def _pass(self, epoch: int | None, settle: Callable[[], None] = lambda: None) -> bool:
+    def _pass(self, epoch: int | None, settle: Callable[[], list[int]] = list) -> bool:
         """One epoch, up to its first error; whether there was none.
 
         *settle* waits for the workers to finish what they were asked for, so that what they met
@@ -213,30 +215,32 @@ class _Trial:
         seed_everything(self.job.seed + (0 if self.job.same_order else epoch or 0))
         self.teller.begin()
         iterator = raised = None
+        dead: list[int] = []
         with recorded() as drawn:
             try:
                 iterator = self._begin(epoch, settle)
+                look_while_waiting(iterator)
                 self.journal.write(pids=[each.pid for each in getattr(iterator, "_workers", ())])
                 self._iterate(iterator, epoch, drawn)
             except USERS_ERRORS as error:  # The error is the finding.
                 raised = asdict(raised_by(error))
-                ignore_deaths(iterator)
-                settle()
+                dead = settle()
+        what: dict[str, Any] = {
+            "drawn": [plain_indices(each) for each in drawn],
+            "exception": raised,
+            "complete": raised is None,
+            "deaths": [asdict(each) for each in deaths(iterator, dead)] if raised else [],
+        }
         lives_on = self.loader.persistent_workers and (
             not raised or (self.job.keep_workers and are_alive(iterator))
         )
         if not lives_on:
             end_workers(iterator)
             self.loader._iterator = None
-        what: dict[str, Any] = {
-            "drawn": [plain_indices(each) for each in drawn],
-            "exception": raised,
-        }
-        what["complete"] = raised is None
         self.journal.write(epoch=epoch, **{"pass": what})
         return raised is None
 
-    def _has_seen_enough(self, epoch: int, settle: Callable[[], None]) -> bool:
+    def _has_seen_enough(self, epoch: int, settle: Callable[[], list[int]]) -> bool:
         """Write down what each process has now, if that is asked for; whether that will do."""
         if self.footprints is None:
             return False
@@ -244,7 +248,7 @@ class _Trial:
         self.journal.write(footprints=self.footprints.look(epoch, self.loader))
         return self.footprints.are_enough(epoch)
 
-    def _begin(self, epoch: int | None, settle: Callable[[], None]) -> Any:
+    def _begin(self, epoch: int | None, settle: Callable[[], list[int]]) -> Any:
         if epoch is None or self.job.patience is None:
             return iter(self.loader)
         iterator = impatient(self.loader, self.job.patience)

@@ -17,6 +17,7 @@ from pytest_dataloader_faults.outcomes._parts import (
     Pass,
     Raised,
     Resources,
+    WorkerDeath,
     WorkerFacts,
 )
 from pytest_dataloader_faults.outcomes._reference import Reference
@@ -35,6 +36,7 @@ __all__ = (
     "Raised",
     "Reference",
     "Resources",
+    "WorkerDeath",
     "WorkerFacts",
 )
 
@@ -94,6 +96,11 @@ class Outcome:
     def exception(self) -> Raised | None:
         """The exception that ended the last epoch, if one did."""
         return self.passes[-1].exception if self.passes else None
+
+    @property
+    def deaths(self) -> tuple[WorkerDeath, ...]:
+        """The workers that had died when the last epoch ended."""
+        return self.passes[-1].deaths if self.passes else ()
 
     @property
     def fired(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -125,13 +126,40 @@ class Raised:
 
 
 @dataclass(frozen=True)
+class WorkerDeath:
+    """A worker that ended before the loader told it to, and not with status 0.
+
+    *exitcode* is that of ``multiprocessing.Process``: an exit status, or minus a signal's number.
+    """
+
+    worker: int
+    pid: int
+    exitcode: int
+
+    def __str__(self) -> str:
+        if self.exitcode < 0:
+            return f"worker {self.worker} was killed by {signal.Signals(-self.exitcode).name}"
+        return f"worker {self.worker} exited with status {self.exitcode}"
+
+
+@dataclass(frozen=True)
 class Pass:
-    """One pass over a loader: what was asked for, what came, and how it ended."""
+    """One pass over a loader: what was asked for, what came, and how it ended.
+
+    Attributes:
+        drawn: The indices of each batch that was asked for.
+        delivered: The batches that came.
+        exception: What the loop over the loader got, if the pass ended so.
+        deaths: The workers that had died by then.
+        complete: Whether the pass came to its end.
+
+    """
 
     drawn: tuple[tuple[Any, ...], ...] = ()
     delivered: tuple[Delivery, ...] = ()
     exception: Raised | None = None
     complete: bool = False
+    deaths: tuple[WorkerDeath, ...] = ()
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Pass:
@@ -141,6 +169,7 @@ class Pass:
             tuple(Delivery.from_dict(each) for each in data["delivered"]),
             None if data["exception"] is None else Raised(**data["exception"]),
             data["complete"],
+            tuple(WorkerDeath(**each) for each in data.get("deaths", ())),
         )
 
 

@@ -141,8 +141,8 @@ BEHAVIOURS: dict[str, str] = {
         " (oracle/test_clarity.py::test_error_that_tells_of_a_death)"
     ),
     "F4": (
-        "torch blames shared memory for each SIGBUS; of a mapping nothing clearer can be had"
-        " (oracle/test_clarity.py::test_bus_error_tells_of_a_mapping_only)"
+        "torch blames shared memory for each SIGBUS; the verdict follows from what was mapped"
+        " (oracle/test_deaths.py::test_the_verdict_is_the_deaths)"
     ),
     "F5": (
         "off the main thread torch has no handler of SIGCHLD, and looks every 5 s"
@@ -153,8 +153,8 @@ BEHAVIOURS: dict[str, str] = {
         " is a fresh one (trial/test_outcome.py::test_the_first_error_ends_the_epochs)"
     ),
     "F7": (
-        "torch's handler of SIGCHLD raises in whatever code is running: a trial takes it away once"
-        " the epoch is over"
+        "torch's handler of SIGCHLD raises in whatever code is running: a trial looks for deaths"
+        " only where the loader waits for a batch"
         " (corpus/test_behaviours_of_workers.py::test_deaths_after_the_first_disturb_nobody)"
     ),
     "F8": (

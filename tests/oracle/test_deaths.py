@@ -1,0 +1,92 @@
+"""The verdict on a death follows from how the worker died, not from the error that came of it."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+
+import pytest
+
+from pytest_dataloader_faults import Outcome
+from pytest_dataloader_faults.faults import SharedMemoryExhaustion
+from pytest_dataloader_faults.outcomes import Pass, WorkerDeath
+from support.facts import EIO, KILLED, TRUNCATED, fired, map_reference, ordinary, raised
+
+BUS = -signal.SIGBUS
+SHADOWS = [
+    raised("RuntimeError", "DataLoader worker (pid(s) 4711) exited unexpectedly"),
+    raised("RuntimeError", "DataLoader worker (pid 4711) is killed by signal: Bus error."),
+    raised("ConnectionResetError", "[Errno 104] Connection reset by peer"),
+    raised("EOFError", ""),
+    raised("FileNotFoundError", "[Errno 2] No such file or directory"),
+    raised("TypeError", "'NoneType' object is not callable"),
+]
+"""What one and the same death has reached the loop as."""
+CASES = [
+    pytest.param(EIO, "mmap", BUS, "failed_cleanly", id="mapping of a disk that fails"),
+    pytest.param(EIO, "read", BUS, "failed_unclearly", id="bus error, no mapping"),
+    pytest.param(TRUNCATED, "openat", BUS, "failed_unclearly", id="mapping of a short file"),
+    pytest.param(TRUNCATED, "mmap", BUS, "failed_cleanly", id="cut off while mapped"),
+    pytest.param(
+        SharedMemoryExhaustion(), "fallocate", BUS, "failed_cleanly", id="no shared memory"
+    ),
+    pytest.param(KILLED, "signal 9", -signal.SIGKILL, "failed_cleanly", id="killed as asked"),
+    pytest.param(KILLED, "exit 3", 3, "failed_cleanly", id="left as asked"),
+    pytest.param(EIO, "read", -signal.SIGSEGV, "failed_unclearly", id="crashed reader"),
+    pytest.param(EIO, "read", -signal.SIGKILL, "failed_unclearly", id="killed from outside"),
+    pytest.param(TRUNCATED, "openat", 1, "failed_unclearly", id="exit status"),
+]
+
+
+def _outcome(fault, call, exitcode, shadow) -> Outcome:
+    one = Pass(exception=shadow, deaths=(WorkerDeath(1, 4711, exitcode),))
+    return replace(ordinary(one, fired(fault, call=call)), passes=(one,))
+
+
+@pytest.mark.parametrize("shadow", SHADOWS, ids=lambda each: each.type)
+@pytest.mark.parametrize(("fault", "call", "exitcode", "verdict"), CASES)
+def test_the_verdict_is_the_deaths(fault, call, exitcode, verdict, shadow):
+    """Whichever error of torch's came first, the verdict and its sentence are the same."""
+    judgements = {
+        (each.verdict, each.sentence)
+        for each in (
+            _outcome(fault, call, exitcode, one).judge(map_reference())
+            for one in (shadow, SHADOWS[0])
+        )
+    }
+    assert {each for each, _ in judgements} == {verdict}
+    assert len(judgements) == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "exitcode", "expected"),
+    [
+        (TRUNCATED, BUS, "worker 1 was killed by SIGBUS: it touched a page beyond the end"),
+        (EIO, -signal.SIGKILL, "worker 1 was killed by SIGKILL, which no fault sent"),
+        (EIO, 3, "worker 1 exited with status 3, and the loader's error hides that the cause is"),
+    ],
+)
+def test_the_sentence_says_who_died_and_how(fault, exitcode, expected):
+    """The first sentence names the worker, how it ended, and what that came of."""
+    judgement = _outcome(fault, "openat", exitcode, SHADOWS[0]).judge(map_reference())
+
+    assert judgement.sentence.startswith(expected)
+
+
+def test_one_unclear_death_is_enough():
+    """Another worker's death of a mapping does not excuse that one crashed."""
+    outcome = _outcome(EIO, "mmap", BUS, SHADOWS[0])
+    both = (*outcome.deaths, WorkerDeath(0, 4710, -signal.SIGSEGV))
+    outcome = replace(outcome, passes=(replace(outcome.passes[0], deaths=both),))
+
+    judgement = outcome.judge(map_reference())
+
+    assert judgement.verdict == "failed_unclearly"
+    assert judgement.sentence.startswith("worker 0 was killed by SIGSEGV")
+
+
+def test_deaths_are_kept_as_plain_data():
+    """An outcome with deaths is the same after a journey through JSON."""
+    outcome = _outcome(EIO, "mmap", BUS, SHADOWS[0])
+
+    assert Outcome.from_dict(outcome.to_dict()) == outcome
