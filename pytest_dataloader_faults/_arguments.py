@@ -10,6 +10,7 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.verdicts import Contract
 
 _SEEDS = 2**32
+NOT_REPRODUCED = ("warn", "fail")
 _FLAGS = ("survives", "names_file", "may_skip", "detects_corruption", "deterministic")
 
 
@@ -53,6 +54,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: value in ("raise", "warn", None),
         "one of ('raise', 'warn', None)",
     ),
+    "not_reproduced": (lambda value: value in NOT_REPRODUCED, f"one of {NOT_REPRODUCED}"),
     "epochs": (lambda value: _is_int(value) and value >= 1, "an int, 1 or more"),
     "deadline": (_is_time, "a positive number of seconds"),
     "seed": (lambda value: _is_int(value) and 0 <= value < _SEEDS, "an int from 0 to 2**32 - 1"),

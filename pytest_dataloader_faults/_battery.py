@@ -13,10 +13,10 @@ from pytest_dataloader_faults._checks import CHECKS, Check, Recon, Unsuitable, p
 from pytest_dataloader_faults._ends import ends_of
 from pytest_dataloader_faults._engine import choose
 from pytest_dataloader_faults._engine._paths import Matcher
-from pytest_dataloader_faults._evidence import explain
 from pytest_dataloader_faults._oracle import Judgement, judge
+from pytest_dataloader_faults._oracle._repeats import Conclusion, Trial, conclude, needs_another
 from pytest_dataloader_faults._reproduce import code, plain
-from pytest_dataloader_faults._results import CheckResult, not_applicable
+from pytest_dataloader_faults._results import CheckResult, not_applicable, result_of
 from pytest_dataloader_faults._trial import observe, take_reference
 from pytest_dataloader_faults._trial._ways import EXACT, SHAPES, Telling, unstable, ways_of
 from pytest_dataloader_faults._victims import (
@@ -35,10 +35,13 @@ from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Outcome, Reference
 from pytest_dataloader_faults.verdicts import Contract, Verdict
 
-_OTHER_FILES = (
-    "The workers opened none of the files that they opened when the battery looked: make_dataset"
-    " has to use the same files at each call. Make the files before, and only the dataset in it"
-)
+_FEWEST_SECONDS = 5.0
+_TIMES_CONTROL = 10.0
+"""How much longer than the epoch without faults a trial may take that has hung before."""
+
+
+class OutdatedFindingsError(Exception):
+    """What is known of a dataset is of another one, or of other files: look at it again."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,7 @@ class Battery:
         self._way = self._telling = EXACT
         self._changes: dict[str, Any] = {}
         self._broken: str | None = None
+        self._known = known
         self._references: dict[Telling, Reference] = {}
         if known is None:
             self._recon = self._look()
@@ -107,40 +111,71 @@ class Battery:
             return not_applicable(name, self._broken, expected)
         self._telling = SHAPES if check.unseeded and not self._contract.deterministic else self._way
         plan = check.plan(self._recon)
-        outcome = plan if isinstance(plan, Unsuitable) else self._outcome(check, plan)
-        if isinstance(outcome, Unsuitable):
-            return not_applicable(name, outcome.reason, expected)
-        if reason := check.moot(self._recon, outcome):
-            return not_applicable(name, reason, expected)
-        judgement = self._judge(outcome, self._contract, check)
+        trials = plan if isinstance(plan, Unsuitable) else self._trials(check, plan, expected)
+        if isinstance(trials, Unsuitable):
+            return not_applicable(name, trials.reason, expected)
         how = how or self.reproduce("check_dataset", f"only={name!r}")
-        text = explain(outcome, judgement, how)
-        if (advice := _advice(check, outcome, judgement)) and not judgement.passed:
-            sentence, _, evidence = text.partition("\n")
-            text = f"{sentence}\n  {advice}.\n{evidence}"
-        if judgement.passed and expected:
-            text = f"expected to fail ({expected}), but it passed. Take it off the list.\n{text}"
-        return CheckResult(
-            name, judgement.verdict, judgement.passed, text, outcome, expected=expected
-        )
+        return result_of(check, trials, conclude(trials, self._control), how, expected)
+
+    def _trials(
+        self, check: Check, plan: tuple[Any, ...], expected: str | None
+    ) -> list[Trial] | Unsuitable:
+        """The trial of *check*, and if it fails those that confirm that."""
+        trials: list[Trial] = []
+        while needs_another(trials, should_fail=bool(expected)):
+            outcome = self._outcome(check, plan, trials)
+            if isinstance(outcome, Unsuitable):
+                return outcome
+            if reason := check.moot(self._recon, outcome):
+                return Unsuitable(reason)
+            trials.append(Trial(outcome, self._judge(outcome, self._contract, check)))
+            if not trials[0].judgement.passed:
+                self._require_known(trials[0].judgement)
+        return trials
+
+    def _require_known(self, judgement: Judgement) -> None:
+        """Raise if *judgement* may come of what was known of another dataset before."""
+        if self._known is None:
+            return
+        is_other = judgement.verdict is Verdict.NOT_EXERCISED
+        if is_other or self._take_reference(telling=self._way) != self._known.reference:
+            raise OutdatedFindingsError
+        self._known = None  # It is as it was: no need to ask again.
 
     @property
     def victims(self) -> tuple[str | tuple[str, ...], str | tuple[str, ...]]:
         """Globs of the data files that the workers open, and of those that they read."""
         return path_of(self._recon.opened), path_of(self._recon.read)
 
-    def ask(self, *faults: Fault) -> tuple[Outcome, Judgement]:
+    def ask(self, *faults: Fault) -> Conclusion:
         """What comes of *faults*, and what that shows."""
-        outcome = self._observe(self._changes, faults=faults)
-        return outcome, self._judge(outcome, self._contract)
+        trials: list[Trial] = []
+        while needs_another(trials, should_fail=False):
+            deadline = self._deadline_after(trials)
+            outcome = self._observe(self._changes, faults=faults, deadline=deadline)
+            trials.append(Trial(outcome, self._judge(outcome, self._contract)))
+            if trials[0].judgement.verdict is Verdict.NOT_EXERCISED:
+                break  # The end of a sweep's row, and no failure.
+        return conclude(trials, self._control)
 
-    def _outcome(self, check: Check, plan: tuple[Any, ...]) -> Outcome | Unsuitable:
+    def _deadline_after(self, trials: list[Trial]) -> float:
+        """Of the next trial: what hung once is not waited for at full length again."""
+        if any(each.outcome.timed_out for each in trials):
+            enough = max(_FEWEST_SECONDS, _TIMES_CONTROL * self._control.duration)
+            return min(self._deadline, enough)
+        return self._deadline
+
+    def _outcome(
+        self, check: Check, plan: tuple[Any, ...], before: list[Trial]
+    ) -> Outcome | Unsuitable:
         """What comes of it; unsuitable where the python engine cannot make it happen."""
-        if check.name == "workers-agree":
+        is_control = check.name == "workers-agree"
+        if is_control and not before:
             return self._control
-        changes = {**self._changes, **check.changes}
+        changes = {} if is_control else {**self._changes, **check.changes}
+        deadline = self._deadline_after(before)
         try:
-            return self._observe(changes, faults=plan, **check.trial)
+            return self._observe(changes, faults=plan, deadline=deadline, **check.trial)
         except InvalidArgumentError as error:
             if self._engine != "python":
                 raise
@@ -199,14 +234,16 @@ class Battery:
         crime = check.rule(outcome, self._reference) if check and judgement.passed else None
         return Judgement(*crime, passed=False) if crime else judgement
 
-    def _take_reference(self, asked: list[tuple[Any, ...]] | None = None) -> Reference:
+    def _take_reference(
+        self, asked: list[tuple[Any, ...]] | None = None, telling: Telling | None = None
+    ) -> Reference:
         return take_reference(
             self._make_dataset,
             loader=self._loader,
             deadline=self._deadline,
             seed=self._seed,
             asked=asked,
-            telling=self._telling,
+            telling=telling or self._telling,
         )
 
     def _observe(self, changes: Mapping[str, Any], **options: Any) -> Outcome:
@@ -214,11 +251,10 @@ class Battery:
             self._make_dataset,
             loader=self._loader,
             changes=changes,
-            deadline=self._deadline,
             seed=self._seed,
             engine=self._engine,
             telling=replace(self._telling, kept=self._reference.kept),
-            **options,
+            **{"deadline": self._deadline, **options},
         )
 
     def reproduce(self, call: str, *given: str) -> str:
@@ -230,14 +266,6 @@ class Battery:
         parts += [f"deadline={self._deadline}", f"seed={self._seed}"]
         parts += ["engine='python'"] if self._engine == "python" else []
         return f"{call}({', '.join(parts)})"
-
-
-def _advice(check: Check, outcome: Outcome, judgement: Judgement) -> str:
-    """What to know and to do about it, if anything."""
-    of_files = [each for each in outcome.faults if hasattr(each.fault, "path")]
-    if judgement.verdict is Verdict.NOT_EXERCISED and of_files:
-        return "" if any(each.reached for each in of_files) else _OTHER_FILES
-    return check.advice
 
 
 def _require_rows(reference: Reference, contract: Contract) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from pytest_dataloader_faults._clarity import messages
 from pytest_dataloader_faults._facts import beyond_reach, shared_files
@@ -19,9 +19,15 @@ _MAX_PROCESSES = 5
 _MAX_FILES = 3
 
 
-def explain(outcome: Outcome, judgement: Judgement, reproduce: str) -> str:
-    """All that a person needs to see *judgement* for themselves."""
+def explain(
+    outcome: Outcome, judgement: Judgement, reproduce: str, notes: Iterable[str] = ()
+) -> str:
+    """All that a person needs to see *judgement* for themselves.
+
+    *notes*: sentences that come before the evidence.
+    """
     parts = [f"{judgement.verdict}: {judgement.sentence}."]
+    parts += [f"  {note}." for note in notes]
     parts += [f"  {line}" for line in _evidence(outcome, judgement)]
     parts.append(f"  reproduce: {reproduce}")
     return "\n".join(parts)

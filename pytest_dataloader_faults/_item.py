@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,7 +17,11 @@ from pytest_dataloader_faults._results import CheckResult
 from pytest_dataloader_faults._steps import Swept
 from pytest_dataloader_faults._victims import Files
 from pytest_dataloader_faults.conformance import select_checks
-from pytest_dataloader_faults.exceptions import CheckFailedError, InvalidArgumentError
+from pytest_dataloader_faults.exceptions import (
+    CheckFailedError,
+    InvalidArgumentError,
+    NotReproducedWarning,
+)
 from pytest_dataloader_faults.sweeping import sweep
 from pytest_dataloader_faults.verdicts import Contract
 
@@ -85,7 +90,7 @@ class FaultCheck:
             engine=self._settings.engine,
         )
         self._node.user_properties.append(("dataloader_faults_verdict", str(result.verdict)))
-        _tell(result)
+        _tell(result, self._settings.not_reproduced)
         return result
 
     def _home(self) -> str | None:
@@ -148,12 +153,14 @@ def _from_here(node: pytest.Item) -> str:
     return f"{path}::{node.nodeid.partition('::')[2]}"
 
 
-def _tell(result: CheckResult) -> None:
+def _tell(result: CheckResult, not_reproduced: str) -> None:
     """Turn *result* into what pytest understands."""
     __tracebackhide__ = True
     if not result.applies:
         pytest.skip(result.explanation)
-    if result.failed:
+    if not result.reproduced and not_reproduced == "warn":
+        warnings.warn(result.explanation, NotReproducedWarning, stacklevel=3)
+    elif result.failed or not result.reproduced:
         pytest.fail(result.explanation, pytrace=False)
     if result.expected:
         pytest.xfail(f"{result.expected} ({result.verdict})")

@@ -25,6 +25,7 @@ class Settings(NamedTuple):
     engine: str
     deadline: float
     seed: int
+    not_reproduced: str
     only: Any = None
     exclude: Any = ()
     expected_failures: Mapping[str, str] | None = None
@@ -47,6 +48,11 @@ def _seconds(value: Any) -> float:
     seconds = float(value)
     _arguments.check(deadline=seconds)
     return seconds
+
+
+def _not_reproduced(value: Any) -> str:
+    _arguments.check(not_reproduced=value)
+    return str(value)
 
 
 def _seed(value: Any) -> int:
@@ -72,6 +78,12 @@ _OPTIONS = {
     "seed": _Option(
         _seed, "an int from 0 to 2**32 - 1", 0, "seed of samplers and workers in trials"
     ),
+    "not_reproduced": _Option(
+        _not_reproduced,
+        f"one of {', '.join(_arguments.NOT_REPRODUCED)}",
+        "warn",
+        "what a check does where one trial fails and two repeats of it pass: warn or fail",
+    ),
 }
 
 
@@ -82,7 +94,7 @@ def add_options(parser: pytest.Parser) -> None:
     )
     for name, option in _OPTIONS.items():
         text = f"{option.help} (default: {option.default})"
-        flag = f"--dataloader-faults-{name}"
+        flag = _flag(name)
         group.addoption(flag, dest=f"{_STEM}_{name}", metavar=name.upper(), help=text)
         parser.addini(f"{_STEM}_{name}", text)
     group.addoption(
@@ -93,6 +105,10 @@ def add_options(parser: pytest.Parser) -> None:
     )
 
 
+def _flag(name: str) -> str:
+    return f"--dataloader-faults-{name.replace('_', '-')}"
+
+
 def marker(
     *,
     only: str | Iterable[str] | None = None,
@@ -100,6 +116,7 @@ def marker(
     expected_failures: Mapping[str, str] | None = None,
     deadline: float | None = None,
     engine: str | None = None,
+    not_reproduced: str | None = None,
 ) -> dict[str, Any]:
     """Choose the checks of fault_check and how they run; see check_dataset()."""
     given: dict[str, Any] = {
@@ -108,6 +125,7 @@ def marker(
         "expected_failures": expected_failures,
         "deadline": deadline,
         "engine": engine,
+        "not_reproduced": not_reproduced,
     }
     return {name: value for name, value in given.items() if value is not None}
 
@@ -121,7 +139,7 @@ def marker_line() -> str:
 def command_line(config: pytest.Config) -> str:
     """The options that were given, as they would be given again."""
     given = {name: config.getoption(f"{_STEM}_{name}") for name in _OPTIONS}
-    options = (f"--dataloader-faults-{name}={value}" for name, value in given.items() if value)
+    options = (f"{_flag(name)}={value}" for name, value in given.items() if value)
     return " ".join(options)
 
 
@@ -132,7 +150,7 @@ def settings_for(config: pytest.Config, marks: Iterable[pytest.Mark]) -> Setting
         values[name] = option.default
         ini = config.getini(f"{_STEM}_{name}") or None
         values.update(_parsed(name, ini, f"ini key {_STEM}_{name}"))
-        flag = f"--dataloader-faults-{name}"
+        flag = _flag(name)
         values.update(_parsed(name, config.getoption(f"{_STEM}_{name}"), flag))
     for mark in reversed(list(marks)):
         values.update(_from_marker(mark))

@@ -2,10 +2,11 @@
 
 Some facts about what may be shared. Recon takes longer than the trial it is for, and each item of a
 test would repeat it. But no look at a factory tells that its dataset is the one of before: fixtures
-make the data anew, and may make other data, in another place. So what is recalled is a guess, and
-may only acquit. A trial under a fault that fired, whose samples are all as recalled, is as good as
-any. Whatever else comes of it, recon is repeated and the check is asked again, and a factory whose
-guess was wrong is not guessed about again.
+make the data anew, and may make other data, in another place. So what is recalled is a guess. A
+trial under a fault that fired, whose samples are all as recalled, is as good as any. Where a trial
+fails, the reference is taken anew. If it is as recalled, so is the dataset, and the failure counts.
+Else recon is repeated and the check is asked again, and a factory whose guess was wrong is not
+guessed about again.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import PurePath
 from types import FunctionType, ModuleType
 from typing import Any
 
-from pytest_dataloader_faults._battery import Battery, Findings
+from pytest_dataloader_faults._battery import Battery, Findings, OutdatedFindingsError
 from pytest_dataloader_faults._results import CheckResult
 
 _PLAIN = (str, bytes, int, float, bool, type(None))
@@ -47,14 +48,17 @@ class Memory:
         """
         key = _identity(make_dataset, options, home)
         guess = self._recall(key, home)
+        was_wrong = False
         if guess is not None:
-            guessed = Battery(make_dataset, known=guess, **options)
-            result = guessed.check(name, expected=expected, how=how)
-            if result.passed:
-                return result
+            try:
+                guessed = Battery(make_dataset, known=guess, **options)
+                result = guessed.check(name, expected=expected, how=how)
+                if result.applies:
+                    return result
+            except OutdatedFindingsError:
+                was_wrong = True
         battery = Battery(make_dataset, **options)
         result = battery.check(name, expected=expected, how=how)
-        was_wrong = guess is not None and result.passed
         if key is not None and battery.findings is not None:
             self._found[key] = None if was_wrong else (battery.findings, home)
         return result

@@ -5,9 +5,18 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 
+from pytest_dataloader_faults._checks import Check
+from pytest_dataloader_faults._evidence import explain
+from pytest_dataloader_faults._oracle import Judgement
+from pytest_dataloader_faults._oracle._repeats import Conclusion, Trial
 from pytest_dataloader_faults.exceptions import CheckFailedError
 from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.verdicts import Verdict
+
+_OTHER_FILES = (
+    "The workers opened none of the files that they opened when the battery looked: make_dataset"
+    " has to use the same files at each call. Make the files before, and only the dataset in it"
+)
 
 
 @dataclass(frozen=True)
@@ -22,6 +31,8 @@ class CheckResult:
         outcome: The facts; None if the check did not apply.
         applies: False if recon showed that the check cannot be asked of this dataset.
         expected: The reason given in ``expected_failures``, if it was listed there.
+        reproduced: False if one trial failed, and two more of the same kind passed.
+        trials: The outcome of each trial: one, or two or three where the first was not as expected.
 
     """
 
@@ -32,17 +43,50 @@ class CheckResult:
     outcome: Outcome | None = None
     applies: bool = True
     expected: str | None = None
+    reproduced: bool = True
+    trials: tuple[Outcome, ...] = ()
 
     @property
     def failed(self) -> bool:
-        """Whether somebody has to be told: it fails, and neither should nor may."""
-        return self.applies and (self.passed if self.expected else not self.passed)
+        """Whether the dataset fails the check, again and again, and was not expected to."""
+        if not (self.applies and self.reproduced):
+            return False
+        return self.passed if self.expected else not self.passed
 
 
 def not_applicable(name: str, reason: str, expected: str | None) -> CheckResult:
     """The check *name* cannot be asked of this dataset."""
     text = f"not_exercised: {name} does not apply to this dataset: {reason}"
     return CheckResult(name, Verdict.NOT_EXERCISED, False, text, None, False, expected)
+
+
+def result_of(
+    check: Check, trials: list[Trial], found: Conclusion, how: str, expected: str | None
+) -> CheckResult:
+    """What is said of *check*, given what its *trials* show together."""
+    outcome, judgement = found.trial.outcome, found.trial.judgement
+    advice = "" if judgement.passed else _advice(check, outcome, judgement)
+    text = explain(outcome, judgement, how, [*filter(None, [advice]), *found.notes])
+    if judgement.passed and expected:
+        text = f"expected to fail ({expected}), but it passed. Take it off the list.\n{text}"
+    return CheckResult(
+        check.name,
+        judgement.verdict,
+        judgement.passed,
+        text,
+        outcome,
+        expected=expected,
+        reproduced=found.reproduced,
+        trials=tuple(each.outcome for each in trials),
+    )
+
+
+def _advice(check: Check, outcome: Outcome, judgement: Judgement) -> str:
+    """What to know and to do about it, if anything."""
+    of_files = [each for each in outcome.faults if hasattr(each.fault, "path")]
+    if judgement.verdict is Verdict.NOT_EXERCISED and of_files:
+        return "" if any(each.reached for each in of_files) else _OTHER_FILES
+    return check.advice
 
 
 def report(text: str, on_fail: str | None) -> None:

@@ -5,6 +5,7 @@ Works without pytest; the fixture ``fault_check`` is ``Battery.check`` with a na
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ from pytest_dataloader_faults._battery import Battery
 from pytest_dataloader_faults._checks import CHECKS, names_of_checks
 from pytest_dataloader_faults._results import CheckResult, report
 from pytest_dataloader_faults._victims import Files
-from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.exceptions import InvalidArgumentError, NotReproducedWarning
 from pytest_dataloader_faults.verdicts import Contract
 
 __all__ = ("check_dataset", "select_checks")
@@ -54,6 +55,7 @@ def check_dataset(
     seed: int = 0,
     engine: str = "auto",
     on_fail: str | None = "raise",
+    not_reproduced: str = "warn",
 ) -> list[CheckResult]:
     """Ask every check of the battery of the dataset that *make_dataset* returns.
 
@@ -69,6 +71,8 @@ def check_dataset(
         seed: Of the samplers and workers.
         engine: ``"auto"``, ``"kernel"`` or ``"python"``.
         on_fail: ``"raise"`` at the first failure, ``"warn"`` of each, or None.
+        not_reproduced: What to do where one trial fails and two repeats of it pass: ``"warn"``, or
+            ``"fail"`` as *on_fail* says.
 
     Returns:
         One result per check, also for those that do not apply.
@@ -78,7 +82,7 @@ def check_dataset(
         InvalidArgumentError, UnusableDatasetError, EngineUnavailableError: See ``run_trial``.
 
     """
-    _arguments.check(on_fail=on_fail)
+    _arguments.check(on_fail=on_fail, not_reproduced=not_reproduced)
     names = select_checks(only, exclude, expected_failures)
     battery = Battery(
         make_dataset,
@@ -89,14 +93,20 @@ def check_dataset(
         seed=seed,
         engine=engine,
     )
-    return list(_ask(battery, names, expected_failures or {}, on_fail))
+    return list(_ask(battery, names, expected_failures or {}, on_fail, not_reproduced))
 
 
 def _ask(
-    battery: Battery, names: list[str], expected: Mapping[str, str], on_fail: str | None
+    battery: Battery,
+    names: list[str],
+    expected: Mapping[str, str],
+    on_fail: str | None,
+    not_reproduced: str,
 ) -> Iterator[CheckResult]:
     for name in names:
         result = battery.check(name, expected=expected.get(name))
-        if result.failed:
+        if not result.reproduced and not_reproduced == "warn":
+            warnings.warn(f"{name}: {result.explanation}", NotReproducedWarning, stacklevel=3)
+        elif result.failed or not result.reproduced:
             report(f"{name}: {result.explanation}", on_fail)
         yield result

@@ -1,4 +1,4 @@
-"""Every error this package raises on purpose. Each class says what to do about it."""
+"""Every error and warning that this package raises on purpose, and what to do about it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ __all__ = (
     "FaultNotFiredError",
     "InjectionError",
     "InvalidArgumentError",
+    "NotReproducedWarning",
     "UnusableDatasetError",
 )
 
@@ -39,3 +40,7 @@ class FaultNotFiredError(DataLoaderFaultsError, AssertionError):
 
 class CheckFailedError(DataLoaderFaultsError, AssertionError):
     """A check convicted the dataset. The text is the verdict, the evidence, the way to repeat."""
+
+
+class NotReproducedWarning(UserWarning):
+    """A trial failed, and two more of the same kind passed, so that the check does not fail."""

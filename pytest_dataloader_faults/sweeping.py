@@ -6,6 +6,7 @@ the seventh alone, as while an index is rebuilt, is found by trying each, as SQL
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,11 @@ from pytest_dataloader_faults._evidence import explain
 from pytest_dataloader_faults._results import report
 from pytest_dataloader_faults._steps import Step, Swept, aimed, left_of, rows_of
 from pytest_dataloader_faults._victims import Files
-from pytest_dataloader_faults.exceptions import CheckFailedError, UnusableDatasetError
+from pytest_dataloader_faults.exceptions import (
+    CheckFailedError,
+    NotReproducedWarning,
+    UnusableDatasetError,
+)
 from pytest_dataloader_faults.faults import Fault, OpenError, ReadError
 from pytest_dataloader_faults.verdicts import Contract, Verdict
 
@@ -103,11 +108,14 @@ def _swept(battery: Battery, rows: list[Any], max_trials: int, on_fail: str | No
 
 
 def _step(battery: Battery, fault: Fault) -> Step:
-    outcome, judgement = battery.ask(aimed(fault, *battery.victims))
+    found = battery.ask(aimed(fault, *battery.victims))
+    outcome, judgement = found.trial.outcome, found.trial.judgement
     again = battery.reproduce("sweep", f"faults=[{_template(fault)!r}]", *_only(fault))
-    text = explain(outcome, judgement, again)
+    text = explain(outcome, judgement, again, found.notes)
     passed = judgement.passed or judgement.verdict is Verdict.NOT_EXERCISED
-    return Step(fault, outcome.fired, judgement.verdict, passed, text)
+    if not found.reproduced:
+        warnings.warn(text, NotReproducedWarning, stacklevel=4)
+    return Step(fault, outcome.fired, judgement.verdict, passed or not found.reproduced, text)
 
 
 def _template(fault: Any) -> Fault:

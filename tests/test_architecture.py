@@ -22,7 +22,7 @@ PACKAGE_IMPORTS = {
     "_accelerator": "_engine _trial._device exceptions",
     "_arguments": "exceptions verdicts",
     "_battery": (
-        "_accelerator _arguments _checks _ends _engine _engine._paths _evidence _oracle "
+        "_accelerator _arguments _checks _ends _engine _engine._paths _oracle _oracle._repeats "
         "_reproduce _results _trial _trial._ways _victims exceptions faults outcomes verdicts"
     ),
     "_checks": (
@@ -167,6 +167,7 @@ PACKAGE_IMPORTS = {
     "_oracle._leaks": "outcomes verdicts",
     "_oracle._life": "_clarity _oracle _oracle._printed lives outcomes verdicts",
     "_oracle._printed": "outcomes",
+    "_oracle._repeats": "_facts _oracle outcomes",
     "_oracle._rows": "_oracle._allowed outcomes outcomes._parts",
     "_programs": "faults lives strategies surveys",
     "_property": (
@@ -175,7 +176,7 @@ PACKAGE_IMPORTS = {
     ),
     "_recall": "_battery _results",
     "_reproduce": "",
-    "_results": "exceptions outcomes verdicts",
+    "_results": ("_checks _evidence _oracle _oracle._repeats exceptions outcomes verdicts"),
     "_search": (
         "_oracle _property exceptions faults outcomes strategies strategies._of_files surveys "
         "verdicts"

@@ -22,7 +22,12 @@ _DESCRIPTORS = 1024
 """The usual soft limit: a dataset that needs more to be sent will not reach everybody's workers."""
 
 SHARING = (
-    Check("workers-agree", "N workers give what the main process gives", no_fault),
+    Check(
+        "workers-agree",
+        "N workers give what the main process gives",
+        no_fault,
+        trial={"watch_files": True},
+    ),
     Check(
         "used-before",
         "the same, after the main process has read a sample",

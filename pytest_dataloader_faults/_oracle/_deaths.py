@@ -48,7 +48,7 @@ def _cause(outcome: Outcome, death: WorkerDeath) -> str:
     if death.exitcode == -signal.SIGKILL:
         return _NOT_OURS
     kinds = ", ".join(sorted({type(each.fault).__name__ for each in outcome.faults if each.fired}))
-    return f", and the loader's error hides that the cause is {kinds}"
+    return f", and the loader's error hides that its cause is {kinds}"
 
 
 def _is_sigbus(death: WorkerDeath) -> bool:

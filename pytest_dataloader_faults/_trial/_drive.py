@@ -29,7 +29,7 @@ from pytest_dataloader_faults._trial._passes import (
     raised_by,
 )
 from pytest_dataloader_faults._trial._reference import plain_indices
-from pytest_dataloader_faults._trial._sigchld import kill, look_while_waiting
+from pytest_dataloader_faults._trial._sigchld import DeathWatch, kill
 from pytest_dataloader_faults._trial._telling import Teller
 from pytest_dataloader_faults.outcomes import Raised
 
@@ -55,6 +55,7 @@ class Drive:
         self._seed = seed
         self._drawn = drawn
         self._settle = settle
+        self._death_watch = DeathWatch()
         self._options: Mapping[str, Any] = {}
         self._loader: DataLoader[Any] | None = None
         self._iterator: Any = None
@@ -142,7 +143,7 @@ class Drive:
         self._iterator = iter(self._loader)
         if before is not None and before is not self._iterator:
             end_workers(before)
-        look_while_waiting(self._iterator)
+        self._death_watch.look_while_waiting(self._iterator)
         self._place_of = places(self._iterator)
         self._note_workers()
         self._settle()

@@ -40,7 +40,7 @@ from pytest_dataloader_faults._trial._passes import (
     recorded,
 )
 from pytest_dataloader_faults._trial._reference import plain_indices, sample_of, take_reference
-from pytest_dataloader_faults._trial._sigchld import keep_torchs_handler_out, look_while_waiting
+from pytest_dataloader_faults._trial._sigchld import DeathWatch
 from pytest_dataloader_faults._trial._telling import Teller
 from pytest_dataloader_faults._trial._ways import Telling
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
@@ -89,7 +89,6 @@ class Job:
 def run(job: Job, journal: Journal, stacks: str, supervision: Supervision | None) -> None:
     """Do *job* and write down what happens."""
     limit_descriptors(job.descriptors)
-    keep_torchs_handler_out()
     torch.set_num_threads(1)  # A forked copy of OpenMP's thread pool has no threads.
     seed_everything(job.seed)
     try:
@@ -119,6 +118,7 @@ class _Trial:
         self.journal = journal
         self.loader = loader
         self.supervision = supervision
+        self.death_watch = DeathWatch()
         self.teller = Teller(job.telling)
         self.footprints = Footprints(job.deadline) if job.footprints else None
         if job.footprints:
@@ -219,7 +219,7 @@ class _Trial:
         with recorded() as drawn:
             try:
                 iterator = self._begin(epoch, settle)
-                look_while_waiting(iterator)
+                self.death_watch.look_while_waiting(iterator)
                 self.journal.write(pids=[each.pid for each in getattr(iterator, "_workers", ())])
                 self._iterate(iterator, epoch, drawn)
             except USERS_ERRORS as error:  # The error is the finding.

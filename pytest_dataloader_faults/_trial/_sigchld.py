@@ -8,16 +8,23 @@ for it for ever. Where it is a ``try`` block of somebody else, the error is swal
 the code of a trial, the trial fails in place of the loader. A blocked signal would not do: the
 threads that feed torch's queues have signal masks of their own.
 
-So a trial never installs that handler. What the handler does, a look at each worker by waitid(2),
-is done in one place only: the ``get`` of the queue of batches, which is where the loader waits.
+So in a trial a handler of ours takes its place. It does what torch's does, a look at each worker by
+waitid(2), while the loader is in the ``get`` of the queue of batches, and nothing elsewhere: a
+worker that died before is found as the next ``get`` begins. The handler has to interrupt ``get``: a
+worker that dies while it sends leaves half a message in the pipe, and the loader in read(2).
+With ``pin_memory`` it is a thread that reads that pipe. The loader then waits for a queue between
+threads, whose lock an exception must not hit either, and looks every few milliseconds.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import signal
+import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from torch.utils.data._utils import signal_handling
@@ -25,25 +32,56 @@ from torch.utils.data._utils import signal_handling
 _BETWEEN_LOOKS = 0.01
 
 
-def keep_torchs_handler_out() -> None:
-    """Remove torch's handler of SIGCHLD, if it is there, and let torch install none."""
-    if signal_handling._SIGCHLD_handler_set:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal_handling._SIGCHLD_handler_set = True
+class DeathWatch:
+    """What tells the loader that a worker has died, for as long as this process lives."""
 
+    def __init__(self) -> None:
+        self._is_waiting = False
+        self._previous: Any = None
+        if signal_handling._SIGCHLD_handler_set:  # In pytest's process, by another loader.
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal_handling._SIGCHLD_handler_set = False
+        # torch calls it as each iterator is made.
+        signal_handling._set_SIGCHLD_handler = self._install
 
-def look_while_waiting(iterator: Any) -> None:
-    """Have *iterator* raise, as torch's handler would, for a worker that died, while it waits."""
-    batches = getattr(iterator, "_data_queue", None)
-    if batches is not None and not isinstance(batches, _Batches):
-        iterator._data_queue = _Batches(batches)
+    def look_while_waiting(self, iterator: Any) -> None:
+        """Have *iterator* raise for a worker that has died, where it waits for a batch."""
+        batches = getattr(iterator, "_data_queue", None)
+        if batches is not None and not isinstance(batches, _Batches):
+            iterator._data_queue = _Batches(batches, self)
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """The loader waits: a death interrupts it."""
+        self._is_waiting = True
+        try:
+            yield
+        finally:
+            self._is_waiting = False
+
+    def _install(self) -> None:
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        if in_main_thread and not signal_handling._SIGCHLD_handler_set:
+            self._previous = signal.signal(signal.SIGCHLD, self._on_sigchld)
+            signal_handling._SIGCHLD_handler_set = True
+
+    def _on_sigchld(self, number: int, frame: Any) -> None:
+        if self._is_waiting:
+            self._is_waiting = False  # It raises once for each wait.
+            raise_for_deaths()
+            self._is_waiting = True
+        if callable(self._previous):
+            self._previous(number, frame)
 
 
 class _Batches:
     """A loader's queue of batches, as far as its iterator uses it."""
 
-    def __init__(self, batches: Any) -> None:
+    def __init__(self, batches: Any, watch: DeathWatch) -> None:
         self._batches = batches
+        self._waiting = contextlib.nullcontext
+        if not isinstance(batches, queue.Queue):
+            self._waiting = watch.waiting  # type: ignore[assignment]
 
     def get(self, timeout: float) -> Any:
         """The next batch.
@@ -55,13 +93,19 @@ class _Batches:
         """
         until = time.monotonic() + timeout
         while True:
-            signal_handling._error_if_any_worker_fails()  # type: ignore[attr-defined]
             left = until - time.monotonic()
             try:
-                return self._batches.get(timeout=max(0.0, min(left, _BETWEEN_LOOKS)))
+                with self._waiting():
+                    raise_for_deaths()  # From here on, a death interrupts.
+                    return self._batches.get(timeout=max(0.0, min(left, _BETWEEN_LOOKS)))
             except queue.Empty:
                 if left <= _BETWEEN_LOOKS:
                     raise
+
+
+def raise_for_deaths() -> None:
+    """Raise RuntimeError for a worker that has died, as torch's handler does."""
+    signal_handling._error_if_any_worker_fails()  # type: ignore[attr-defined]
 
 
 def kill(pid: int) -> None:

@@ -63,7 +63,7 @@ def test_the_verdict_is_the_deaths(fault, call, exitcode, verdict, shadow):
     [
         (TRUNCATED, BUS, "worker 1 was killed by SIGBUS: it touched a page beyond the end"),
         (EIO, -signal.SIGKILL, "worker 1 was killed by SIGKILL, which no fault sent"),
-        (EIO, 3, "worker 1 exited with status 3, and the loader's error hides that the cause is"),
+        (EIO, 3, "worker 1 exited with status 3, and the loader's error hides that its cause is"),
     ],
 )
 def test_the_sentence_says_who_died_and_how(fault, exitcode, expected):

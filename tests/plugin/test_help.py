@@ -57,7 +57,9 @@ def test_fixtures_have_a_first_paragraph(suite):
 def test_marker_is_generated_from_the_signature(suite):
     """``pytest --markers`` lists exactly the arguments that the marker takes."""
     names = ", ".join(f"{name}=..." for name in inspect.signature(_options.marker).parameters)
-    assert names == "only=..., exclude=..., expected_failures=..., deadline=..., engine=..."
+    assert names == (
+        "only=..., exclude=..., expected_failures=..., deadline=..., engine=..., not_reproduced=..."
+    )
     suite.again("--markers").stdout.fnmatch_lines([f"@pytest.mark.dataloader_faults({names}): *"])
 
 
