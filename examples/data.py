@@ -7,6 +7,7 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import h5py
+import lmdb
 import numpy as np
 from PIL import Image
 
@@ -24,6 +25,7 @@ def build(root: Path) -> Path:
     with h5py.File(root / "digits.h5", "w", libver="latest") as file:
         file.create_dataset("pixels", data=pixels[:32], chunks=(1, 64), compression="gzip")
         file.create_dataset("labels", data=labels[:32], chunks=(32,), compression="gzip")
+    _write_lmdb(root, pixels[:32])
     return root
 
 
@@ -56,3 +58,19 @@ def _write_raw(root: Path, pixels: np.ndarray) -> None:
         data = digit.tobytes()
         checksum = zlib.crc32(data).to_bytes(4, "little")
         (root / f"raw/{number:03}.bin").write_bytes(data + checksum)
+
+
+def _write_lmdb(root: Path, pixels: np.ndarray) -> None:
+    """The digits' pixels by their number, in digits.lmdb; an old file would be added to.
+
+    It has eight pages. The root of its tree is in the second half, so without that no read succeeds
+    and each worker dies alike.
+    """
+    path = root / "digits.lmdb"
+    path.unlink(missing_ok=True)
+    with (
+        lmdb.open(str(path), subdir=False, lock=False) as environment,
+        environment.begin(write=True) as transaction,
+    ):
+        for number, digit in enumerate(pixels):
+            transaction.put(b"%03d" % number, digit.tobytes(), append=True)
