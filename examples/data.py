@@ -25,7 +25,7 @@ def build(root: Path) -> Path:
     with h5py.File(root / "digits.h5", "w", libver="latest") as file:
         file.create_dataset("pixels", data=pixels[:32], chunks=(1, 64), compression="gzip")
         file.create_dataset("labels", data=labels[:32], chunks=(32,), compression="gzip")
-    _write_lmdb(root, pixels[:32])
+    _write_lmdb(root, pixels[:48])
     return root
 
 
@@ -63,8 +63,9 @@ def _write_raw(root: Path, pixels: np.ndarray) -> None:
 def _write_lmdb(root: Path, pixels: np.ndarray) -> None:
     """The digits' pixels by their number, in digits.lmdb; an old file would be added to.
 
-    It has eight pages. The root of its tree is in the second half, so without that no read succeeds
-    and each worker dies alike.
+    It has ten pages, the root of its tree in the first half, and leaves up to the end. So a cut in
+    the middle or before the last tenth is between two pages, and takes whole leaves. Of half a leaf
+    the next record would be missing, or its page would be a SIGBUS, as luck has it.
     """
     path = root / "digits.lmdb"
     path.unlink(missing_ok=True)
