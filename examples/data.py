@@ -7,6 +7,7 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import h5py
+import lmdb
 import numpy as np
 from PIL import Image
 
@@ -24,6 +25,7 @@ def build(root: Path) -> Path:
     with h5py.File(root / "digits.h5", "w", libver="latest") as file:
         file.create_dataset("pixels", data=pixels[:32], chunks=(1, 64), compression="gzip")
         file.create_dataset("labels", data=labels[:32], chunks=(32,), compression="gzip")
+    _write_lmdb(root, pixels[:48])
     return root
 
 
@@ -56,3 +58,20 @@ def _write_raw(root: Path, pixels: np.ndarray) -> None:
         data = digit.tobytes()
         checksum = zlib.crc32(data).to_bytes(4, "little")
         (root / f"raw/{number:03}.bin").write_bytes(data + checksum)
+
+
+def _write_lmdb(root: Path, pixels: np.ndarray) -> None:
+    """The digits' pixels by their number, in digits.lmdb; an old file would be added to.
+
+    It has ten pages, the root of its tree in the first half, and leaves up to the end. So a cut in
+    the middle or before the last tenth is between two pages, and takes whole leaves. Of half a leaf
+    the next record would be missing, or its page would be a SIGBUS, as luck has it.
+    """
+    path = root / "digits.lmdb"
+    path.unlink(missing_ok=True)
+    with (
+        lmdb.open(str(path), subdir=False, lock=False) as environment,
+        environment.begin(write=True) as transaction,
+    ):
+        for number, digit in enumerate(pixels):
+            transaction.put(b"%03d" % number, digit.tobytes(), append=True)

@@ -66,6 +66,7 @@ def examples(root: Path) -> dict[str, Callable[[], Any]]:
         "NpyDataset-mmap": lambda: example_datasets.NpyDataset(array, mmap_mode="r"),
         "TarTiles": lambda: example_datasets.TarTiles(root / "tiles.tar"),
         "H5Digits": lambda: example_datasets.H5Digits(root / "digits.h5"),
+        "LmdbPerProcess": lambda: example_datasets.LmdbPerProcess(root / "digits.lmdb"),
     }
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import h5py
+import lmdb
 import numpy as np
 import torch
 from PIL import Image
@@ -259,3 +260,29 @@ class H5Digits(PerProcess):
     def __getitem__(self, index: int) -> Sample:
         pixels = torch.from_numpy(self.handle["pixels"][index])
         return pixels, int(self.handle["labels"][index])
+
+
+class LmdbPerProcess(PerProcess):
+    """Keeps an LMDB environment open in each process.
+
+    Flaw: it is LMDB's, which maps what the first pages of the file promise. Of a file that was cut
+    off, the pages that are missing are a SIGBUS, and the error speaks of shared memory.
+    """
+
+    def __init__(self, path: StrPath) -> None:
+        self.path = path
+        with self.open() as environment:
+            self.length = environment.stat()["entries"]
+
+    def open(self) -> lmdb.Environment:
+        return lmdb.open(os.fspath(self.path), subdir=False, readonly=True, lock=False)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Sample:
+        with self.handle.begin() as transaction:
+            data = transaction.get(b"%03d" % index)
+        if data is None:
+            raise ValueError(f"{self.path}: no record {index}")
+        return decode(data), index
