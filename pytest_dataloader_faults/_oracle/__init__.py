@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_dataloader_faults._clarity import is_told_by_torch, messages, names, tells
+from pytest_dataloader_faults._clarity import is_told_by_torch, messages, names, tells_any
 from pytest_dataloader_faults._oracle._allowed import Allowed, may_be_damaged
 from pytest_dataloader_faults._oracle._content import corrupted, skipped, wrong_in
 from pytest_dataloader_faults._oracle._growth import grown
@@ -128,7 +128,7 @@ def _unclear(outcome: Outcome, contract: Contract) -> tuple[Verdict, str] | None
     if raised is None or not outcome.fired or may_be_damaged(outcome, contract):
         return None
     fired = [(each.fault, one) for each in outcome.faults for one in each.firings]
-    if not any(tells(raised.text, fault, one.path, one.call) for fault, one in fired):
+    if not tells_any(raised.text, ((fault, one.path, one.call) for fault, one in fired)):
         kinds = ", ".join(sorted({type(fault).__name__ for fault, _ in fired}))
         hidden = f"{raised.type} hides that its cause is {kinds}"
         return Verdict.FAILED_UNCLEARLY, hidden + (dropped(outcome) or last_words(outcome))
