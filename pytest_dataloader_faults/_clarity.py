@@ -60,7 +60,8 @@ def messages(text: str) -> str:
     text = shortened(text)
     if _ESCAPED in text:
         text = text.replace("\\n", "\n").rstrip("'\"\n")
-    lines = (line for line in text.splitlines() if line and not line[0].isspace())
+    # Only \n ends a line of a traceback; what else ends lines may be in a file's name.
+    lines = (line for line in text.split("\n") if line and not line[0].isspace())
     skipped = ("Traceback (most recent", "Original Traceback", "The above exception", "During hand")
     return "\n".join(line for line in lines if not line.startswith(skipped))
 
@@ -106,8 +107,11 @@ def is_told_by_torch(fault: Fault) -> bool:
 
 
 def names(text: str, path: str | None) -> bool:
-    """Whether *text* names *path*, or its last part."""
-    return bool(path) and (str(path) in text or os.path.basename(str(path)) in text)
+    """Whether *text* names *path*, or its last part, as it is or as Python shows it."""
+    if not path:
+        return False
+    name = os.path.basename(path)
+    return any(each in text for each in (path, name, repr(name)[1:-1]))
 
 
 def _tells_errno(said: str, number: int) -> bool:

@@ -129,7 +129,7 @@ PACKAGE_IMPORTS = {
         "_engine._target"
     ),
     "_epochs": "",
-    "_evidence": "_clarity _facts _oracle outcomes verdicts",
+    "_evidence": "_clarity _facts _oracle _texts outcomes verdicts",
     "_facts": "_clarity faults outcomes",
     "_fake": "",
     "_fake._faulted": (
@@ -220,12 +220,12 @@ PACKAGE_IMPORTS = {
     "_trial._segments": "_trial._probes",
     "_trial._telling": "_trial._digest _trial._leaves _trial._ways exceptions outcomes._parts",
     "_trial._warden": (
-        "_engine _engine._door _engine._linux _trial._clock _trial._journal _trial._probes "
+        "_engine _engine._door _engine._linux _texts _trial._clock _trial._journal _trial._probes "
         "_trial._ready _trial._segments"
     ),
     "_trial._ways": "verdicts",
-    "_unfired": "_facts faults outcomes",
-    "_victims": "_engine._paths exceptions outcomes",
+    "_unfired": "_facts _texts faults outcomes",
+    "_victims": "_engine._paths _texts exceptions outcomes",
     "conformance": "_arguments _battery _checks _results _victims exceptions verdicts",
     "exceptions": "",
     "exploring": (

@@ -23,6 +23,7 @@ import psutil
 from pytest_dataloader_faults._engine import STACKS_SIGNAL
 from pytest_dataloader_faults._engine._door import Supervision
 from pytest_dataloader_faults._engine._linux import Prctl, prctl
+from pytest_dataloader_faults._texts import printable
 from pytest_dataloader_faults._trial._clock import LOADERS, OVERDUE, time_is_up
 from pytest_dataloader_faults._trial._journal import Journal
 from pytest_dataloader_faults._trial._probes import has_children, is_infrastructure
@@ -183,7 +184,8 @@ def _describe(process: psutil.Process, stacks: Journal) -> None:
             time.sleep(0.05)  # One after the other, so that the stacks do not run into each other.
         elif not is_infrastructure(command):
             where = _read(f"/proc/{process.pid}/wchan")
-            line = f"\nProcess {process.pid} ({process.status()}, in {where}): {command[:120]}\n"
+            shown = printable(command)[:120]  # File names in it may be of any bytes.
+            line = f"\nProcess {process.pid} ({process.status()}, in {where}): {shown}\n"
             os.write(stacks.fd, line.encode())
 
 
