@@ -90,21 +90,21 @@ def blocks(text: str) -> Iterator[Block]:
         start = -1
 
 
-def run_page(page: Path, folder: Path) -> list[Ran]:
-    """Run everything on *page* in *folder*, which is empty."""
+def run_page(page: Path, folder: Path, python: str = sys.executable) -> list[Ran]:
+    """Run everything on *page* in *folder*, which is empty, by *python*."""
     every = list(blocks((ROOT / page).read_text(encoding="utf-8")))
-    ran = [each for block in every if (each := _run_block(block, folder))]
+    ran = [each for block in every if (each := _run_block(block, folder, python))]
     named = " ".join(each.command for each in ran)
     for name in dict.fromkeys(block.argument for block in every if block.kind == "file"):
         if name.endswith(".py") and name not in named and name != "conftest.py":
             tool = "pytest" if name.startswith("test_") else "python"
-            ran.append(_run(f"{tool} {name}", folder))
+            ran.append(_run(f"{tool} {name}", folder, python))
     return ran
 
 
-def _run_block(block: Block, folder: Path) -> Ran | None:
+def _run_block(block: Block, folder: Path, python: str) -> Ran | None:
     if block.kind == "output":
-        return _run(block.argument, folder, block)
+        return _run(block.argument, folder, python, block)
     if block.kind == "file":
         path = folder / block.argument
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -112,11 +112,11 @@ def _run_block(block: Block, folder: Path) -> Ran | None:
     elif block.kind != "fragment" and block.language == "python":
         name = f"line_{block.start + 2}.py"
         (folder / name).write_text(block.text, encoding="utf-8")
-        return _run(f"python {name}", folder)
+        return _run(f"python {name}", folder, python)
     return None
 
 
-def _run(command: str, folder: Path, block: Block | None = None) -> Ran:
+def _run(command: str, folder: Path, python: str, block: Block | None = None) -> Ran:
     tool, *arguments = shlex.split(command)
     temporary = folder / ".tmp"
     temporary.mkdir(exist_ok=True)
@@ -127,7 +127,7 @@ def _run(command: str, folder: Path, block: Block | None = None) -> Ran:
     environment |= {"COLUMNS": "88", "PYTEST_DEBUG_TEMPROOT": str(temporary)}
     if tool == "pytest":
         environment |= {"PYTHONSAFEPATH": "1", "PYTEST_ADDOPTS": "-p no:cacheprovider"}
-    start = [sys.executable, "-m", "pytest"] if tool == "pytest" else [sys.executable]
+    start = [python, "-m", "pytest"] if tool == "pytest" else [python]
     done = subprocess.run(
         [*start, *arguments],
         cwd=folder,

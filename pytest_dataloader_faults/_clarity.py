@@ -13,7 +13,10 @@ from __future__ import annotations
 import os
 import re
 import signal
+from collections.abc import Iterable
+from typing import TypeAlias
 
+from pytest_dataloader_faults._texts import shortened
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     Fault,
@@ -24,6 +27,9 @@ from pytest_dataloader_faults.faults import (
     WorkerHung,
     WorkerKilled,
 )
+
+Met: TypeAlias = tuple[Fault, str | None, str]
+"""A fault, the file that it befell, and the call that it befell it in."""
 
 _ESCAPED = "\\nOriginal Traceback (most recent call last):\\n"
 """The text of a KeyError is shown as a literal; torch undoes that for itself alone."""
@@ -51,18 +57,37 @@ _BAD_CONTENT = re.compile(
 
 def messages(text: str) -> str:
     """The lines of *text* that belong to exceptions rather than to the frames of a traceback."""
+    text = shortened(text)
     if _ESCAPED in text:
         text = text.replace("\\n", "\n").rstrip("'\"\n")
-    lines = (line for line in text.splitlines() if line and not line[0].isspace())
+    # Only \n ends a line of a traceback; what else ends lines may be in a file's name.
+    lines = (line for line in text.split("\n") if line and not line[0].isspace())
     skipped = ("Traceback (most recent", "Original Traceback", "The above exception", "During hand")
     return "\n".join(line for line in lines if not line.startswith(skipped))
 
 
 def tells(text: str, fault: Fault, path: str | None, call: str) -> bool:
     """Whether *text* tells of *fault*, which befell *path* in *call*."""
+    return tells_any(text, [(fault, path, call)])
+
+
+def tells_any(text: str, met: Iterable[Met]) -> bool:
+    """Whether *text* tells of one of the faults that were *met*.
+
+    A text may be long, and a fault met hundreds of times: the one is taken apart once, and asked
+    once about each file, and once about each kind of call.
+    """
     said = messages(text)
-    if names(said, path):
-        return True
+    different = dict.fromkeys(met)
+    paths = dict.fromkeys(path for _, path, _ in different)
+    calls = dict.fromkeys((fault, call) for fault, _, call in different)
+    return any(names(said, path) for path in paths) or any(
+        _tells_kind(said, fault, call) for fault, call in calls
+    )
+
+
+def _tells_kind(said: str, fault: Fault, call: str) -> bool:
+    """Whether what was *said* tells of what *fault* does in *call*."""
     if isinstance(fault, (WorkerKilled, WorkerExited)) and _DEATH.search(said):
         return True
     if isinstance(fault, _DELAYS) and _TIMED_OUT.search(said):
@@ -82,8 +107,11 @@ def is_told_by_torch(fault: Fault) -> bool:
 
 
 def names(text: str, path: str | None) -> bool:
-    """Whether *text* names *path*, or its last part."""
-    return bool(path) and (str(path) in text or os.path.basename(str(path)) in text)
+    """Whether *text* names *path*, or its last part, as it is or as Python shows it."""
+    if not path:
+        return False
+    name = os.path.basename(path)
+    return any(each in text for each in (path, name, repr(name)[1:-1]))
 
 
 def _tells_errno(said: str, number: int) -> bool:

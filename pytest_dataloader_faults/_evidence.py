@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from pytest_dataloader_faults._clarity import messages
 from pytest_dataloader_faults._facts import beyond_reach, shared_files
 from pytest_dataloader_faults._oracle import Judgement
+from pytest_dataloader_faults._texts import printable
 from pytest_dataloader_faults.outcomes import FaultFacts, Firing, Outcome
 from pytest_dataloader_faults.verdicts import Verdict
 
@@ -26,9 +27,10 @@ def explain(
 
     *notes*: sentences that come before the evidence.
     """
-    parts = [f"{judgement.verdict}: {judgement.sentence}."]
-    parts += [f"  {note}." for note in notes]
-    parts += [f"  {line}" for line in _evidence(outcome, judgement)]
+    sentence = "\n  ".join(map(printable, judgement.sentence.split("\n")))
+    parts = [f"{judgement.verdict}: {sentence}."]
+    parts += [f"  {printable(note)}." for note in notes]
+    parts += [f"  {printable(line)}" for line in _evidence(outcome, judgement)]
     parts.append(f"  reproduce: {reproduce}")
     return "\n".join(parts)
 
@@ -97,7 +99,7 @@ def _about_delivery(outcome: Outcome) -> str:
 
 def _about_exception(text: str) -> Iterator[str]:
     yield "error:"
-    yield from _bounded(messages(text).splitlines())
+    yield from _bounded(messages(text).split("\n"))
 
 
 def _about_stacks(stacks: str) -> Iterator[str]:

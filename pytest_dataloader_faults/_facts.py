@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from pytest_dataloader_faults._clarity import tells
+from pytest_dataloader_faults._clarity import tells_any
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import FaultFacts, Firing, WorkerFacts
 
@@ -40,6 +40,7 @@ def shared_files(workers: Iterable[WorkerFacts]) -> dict[str, int]:
 
 def _facts_of(fault: Fault, parts: list[dict[str, Any]], errors: list[str]) -> FaultFacts:
     firings = tuple(Firing(**each) for part in parts for each in part["firings"])
-    surfaced = any(tells(text, fault, each.path, each.call) for text in errors for each in firings)
+    met = dict.fromkeys((fault, each.path, each.call) for each in firings)
+    surfaced = any(tells_any(text, met) for text in errors)
     reached, fired = (sum(part[name] for part in parts) for name in ("reached", "fired"))
     return FaultFacts(fault, reached, fired, int(surfaced), firings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_dataloader_faults._facts import beyond_reach
+from pytest_dataloader_faults._texts import printable
 from pytest_dataloader_faults.faults import has_files
 from pytest_dataloader_faults.outcomes import FaultFacts, WorkerFacts
 
@@ -36,7 +37,8 @@ def _instead(fault: FaultFacts, workers: Sequence[WorkerFacts]) -> str:
         return f"{text}: {met}, too few for its triggers. Lower nth (or headroom)"
     files = sorted({path for worker in workers for path in worker.files})
     fetches = ", ".join(f"worker {each.worker} made {each.fetches} fetches" for each in workers)
-    shown = "\n  ".join([*files[:10], *([f"... and {len(files) - 10} more"] if files[10:] else [])])
+    rest = [f"... and {len(files) - 10} more"] if files[10:] else []
+    shown = "\n  ".join([*map(printable, files[:10]), *rest])
     opened = f"the workers opened\n  {shown}" if files else "the workers opened no data file"
     hidden = beyond_reach(workers)
     more = f"; hidden from the engine: {hidden}" if hidden else ""

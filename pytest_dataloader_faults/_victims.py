@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
 from pytest_dataloader_faults._engine._paths import Matcher
+from pytest_dataloader_faults._texts import printable
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes import Outcome
 
@@ -88,5 +89,5 @@ def lasting(control: Outcome, matches: Callable[[str], bool]) -> Callable[[str],
 def nothing_matches(globs: tuple[str, ...], control: Outcome) -> str:
     """What to say of *globs* that mean no file that the workers read in *control*."""
     files = sorted({path for worker in control.workers for path in worker.files})
-    shown = ", ".join(files[:5]) or "no data file at all"
+    shown = ", ".join(map(printable, files[:5])) or "no data file at all"
     return f"files={globs!r} matches nothing that the workers read. They read: {shown}"

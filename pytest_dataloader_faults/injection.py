@@ -16,6 +16,7 @@ from pytest_dataloader_faults._engine import choose
 from pytest_dataloader_faults._facts import facts_from
 from pytest_dataloader_faults._fake._refused import refuse_for_fake_files
 from pytest_dataloader_faults._fake._state import fake_files
+from pytest_dataloader_faults._texts import shortened
 from pytest_dataloader_faults._unfired import unfired
 from pytest_dataloader_faults.exceptions import (
     FaultNotFiredError,
@@ -85,7 +86,7 @@ class Injection:
         self._faults, self._workers = facts_from(report, armed, self.errors)
 
     def _note(self, error: BaseException) -> None:
-        self.errors.append("".join(traceback.format_exception(error)))
+        self.errors.append(shortened("".join(traceback.format_exception(error))))
 
     def unfired(self) -> str | None:
         """What was reached in place of the first fault that did not happen, if there is one."""

@@ -37,7 +37,7 @@ PACKAGE_IMPORTS = {
     "_checks._pinning": "_checks._base",
     "_checks._sharing": "_checks._base",
     "_checks._workers": "_checks._base _engine._paths faults outcomes",
-    "_clarity": "faults",
+    "_clarity": "_texts faults",
     "_ends": "",
     "_engine": "_engine._probe _fake._state exceptions",
     "_engine._alterations": "_engine._plan _engine._substitute faults",
@@ -130,7 +130,7 @@ PACKAGE_IMPORTS = {
         "_engine._target"
     ),
     "_epochs": "",
-    "_evidence": "_clarity _facts _oracle outcomes verdicts",
+    "_evidence": "_clarity _facts _oracle _texts outcomes verdicts",
     "_facts": "_clarity faults outcomes",
     "_fake": "",
     "_fake._faulted": (
@@ -182,14 +182,16 @@ PACKAGE_IMPORTS = {
         "verdicts"
     ),
     "_steps": "exceptions faults verdicts",
+    "_texts": "",
     "_trial": (
-        "_arguments _engine _reproduce _trial._child _trial._journal _trial._ready _trial._root "
-        "_trial._ways exceptions faults injection lives outcomes"
+        "_arguments _engine _reproduce _trial._child _trial._clock _trial._journal _trial._ready "
+        "_trial._root _trial._ways exceptions faults injection lives outcomes"
     ),
     "_trial._child": (
         "_engine _engine._arm _engine._iterator _engine._linux _engine._standby _trial._root "
         "_trial._warden"
     ),
+    "_trial._clock": "",
     "_trial._device": "exceptions",
     "_trial._digest": "_trial._leaves",
     "_trial._drive": (
@@ -205,7 +207,7 @@ PACKAGE_IMPORTS = {
     ),
     "_trial._limits": "",
     "_trial._loaders": "_fake._unseen exceptions",
-    "_trial._passes": "_trial._digest _trial._telling outcomes",
+    "_trial._passes": "_texts _trial._digest _trial._telling outcomes",
     "_trial._probes": "",
     "_trial._ready": "",
     "_trial._reference": (
@@ -221,12 +223,12 @@ PACKAGE_IMPORTS = {
     "_trial._sigchld": "",
     "_trial._telling": "_trial._digest _trial._leaves _trial._ways exceptions outcomes._parts",
     "_trial._warden": (
-        "_engine _engine._door _engine._linux _trial._journal _trial._probes _trial._ready "
-        "_trial._segments"
+        "_engine _engine._door _engine._linux _texts _trial._clock _trial._journal _trial._probes "
+        "_trial._ready _trial._segments"
     ),
     "_trial._ways": "verdicts",
-    "_unfired": "_facts faults outcomes",
-    "_victims": "_engine._paths exceptions outcomes",
+    "_unfired": "_facts _texts faults outcomes",
+    "_victims": "_engine._paths _texts exceptions outcomes",
     "conformance": "_arguments _battery _checks _results _victims exceptions verdicts",
     "exceptions": "",
     "exploring": (
@@ -240,7 +242,7 @@ PACKAGE_IMPORTS = {
     "faults._workers": "faults._base",
     "injection": (
         "_arguments _engine _engine._client _engine._iterator _engine._plan _facts _fake._refused "
-        "_fake._state _trial _unfired exceptions faults outcomes"
+        "_fake._state _texts _trial _unfired exceptions faults outcomes"
     ),
     "lives": "exceptions faults outcomes",
     "living": (
@@ -324,8 +326,8 @@ THIRD_PARTY = {
 """Modules that import what is neither ours nor the standard library's; all others do not."""
 
 PURE = (
-    "_arguments _checks _clarity _evidence _facts _oracle _reproduce _unfired exceptions faults"
-    " outcomes verdicts"
+    "_arguments _checks _clarity _evidence _facts _oracle _reproduce _texts _trial._clock"
+    " _unfired exceptions faults outcomes verdicts"
 ).split()
 ELSEWHERE = ["_trial._root", "_trial._child", "_trial._warden"]
 """Run in a worker or a trial, as does all of ``_engine``."""

@@ -1,9 +1,9 @@
 """Where the data is, and how Hypothesis works at night."""
 
+from array import array
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
@@ -19,6 +19,6 @@ settings.register_profile(
 def data_dir(tmp_path: Path) -> Path:
     """Eight records."""
     for number in range(8):
-        values = torch.full((64,), float(number))
-        (tmp_path / f"{number:02}.bin").write_bytes(values.numpy().tobytes())
+        values = array("f", [number] * 64)
+        (tmp_path / f"{number:02}.bin").write_bytes(values.tobytes())
     return tmp_path

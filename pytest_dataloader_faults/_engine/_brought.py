@@ -51,4 +51,10 @@ def mapped_files() -> Iterator[Mapping]:
             if rest and _is_there(rest[0]):
                 start, end = (int(number, 16) for number in span.split("-"))
                 bits = (bit for bit, right in zip((1, 2, 4), rights, strict=False) if right != "-")
-                yield Mapping(start, end - start, sum(bits), int(offset, 16), rest[0])
+                path = _with_newlines(rest[0])
+                yield Mapping(start, end - start, sum(bits), int(offset, 16), path)
+
+
+def _with_newlines(path: str) -> str:
+    r"""*path* as it is: the kernel writes \012 for a newline here, but a backslash as it is."""
+    return path if os.path.lexists(path) else path.replace(r"\012", "\n")

@@ -81,7 +81,8 @@ def _altered_copy(path: str, alteration: Alteration) -> int:
 
 def flipped(name: str, size: int, flips: int, seed: int) -> dict[int, int]:
     """Which bytes of a file of that name and size differ, and by which bits."""
-    stream = random.Random(f"{seed}/{name}/{size}")
+    # As bytes, since a name may hold some that are no text (PEP 383), which str.encode() refuses.
+    stream = random.Random(os.fsencode(f"{seed}/{name}/{size}"))
     places = stream.sample(range(size), min(flips, size))
     return {place: stream.randrange(1, 256) for place in places}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_dataloader_faults._clarity import is_told_by_torch, messages, names, tells
+from pytest_dataloader_faults._clarity import is_told_by_torch, messages, names, tells_any
 from pytest_dataloader_faults._oracle._allowed import Allowed, may_be_damaged
 from pytest_dataloader_faults._oracle._content import corrupted, skipped, wrong_in
 from pytest_dataloader_faults._oracle._deaths import unclear_death
@@ -134,9 +134,8 @@ def _unclear(outcome: Outcome, contract: Contract) -> tuple[Verdict, str] | None
     if death := unclear_death(outcome):
         return Verdict.FAILED_UNCLEARLY, death + last_words(outcome)
     fired = [(each.fault, one) for each in outcome.faults for one in each.firings]
-    if not outcome.deaths and not any(
-        tells(raised.text, fault, one.path, one.call) for fault, one in fired
-    ):
+    met = ((fault, one.path, one.call) for fault, one in fired)
+    if not (outcome.deaths or tells_any(raised.text, met)):
         kinds = ", ".join(sorted({type(fault).__name__ for fault, _ in fired}))
         hidden = f"{raised.type} hides that its cause is {kinds}"
         return Verdict.FAILED_UNCLEARLY, hidden + (dropped(outcome) or last_words(outcome))

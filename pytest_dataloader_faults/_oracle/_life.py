@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from pytest_dataloader_faults._clarity import messages, tells
+from pytest_dataloader_faults._clarity import messages, tells_any
 from pytest_dataloader_faults._oracle import Judgement, judge
 from pytest_dataloader_faults._oracle._printed import last_words
 from pytest_dataloader_faults.lives import Life, Moment
@@ -94,7 +94,7 @@ def _is_lost_by_torch(outcome: Outcome, printed: str) -> bool:
     (torch/utils/data/_utils/worker.py, ``_ResumeIteration``).
     """
     fired = [(each.fault, one) for each in outcome.faults for one in each.firings]
-    told = any(tells(printed, fault, one.path, one.call) for fault, one in fired)
+    told = tells_any(printed, ((fault, one.path, one.call) for fault, one in fired))
     return told and bool(last_words(replace(outcome, stderr=printed)))
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_dataloader_faults import _arguments, exceptions
 from pytest_dataloader_faults._engine import fork
 from pytest_dataloader_faults._reproduce import plain
+from pytest_dataloader_faults._trial._clock import OUR_SECONDS
 from pytest_dataloader_faults._trial._ways import EXACT, Telling
 from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.faults import Fault, WorkerKilled
@@ -207,7 +208,8 @@ def _run(job: Job, deadline: float) -> tuple[list[dict[str, Any]], str, str]:
         warden = fork()
         if not warden:
             _child.main(job, deadline, facts, printed, stacks, folder)
-        _wait_for(warden, 2 * deadline + _GRACE)  # The recovery has a deadline of its own.
+        # The recovery has a deadline of its own, and our own work in the trial some seconds.
+        _wait_for(warden, 2 * deadline + OUR_SECONDS + _GRACE)
         events = facts.events()
         _raise_what_was_refused(events, printed.text())
         most = _STDERR_SHOWN * max(1, len(job.steps))

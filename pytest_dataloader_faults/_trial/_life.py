@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_dataloader_faults._clarity import tells
+from pytest_dataloader_faults._clarity import tells_any
 from pytest_dataloader_faults._trial import _probes
 from pytest_dataloader_faults._trial._drive import Drive
 from pytest_dataloader_faults._trial._journal import Journal
@@ -94,7 +94,9 @@ class _Life:
             self._journal.write(phase=f"step {number}", began=time.monotonic())
             self._do(step)
             self._look()
+        self._journal.write(began=time.monotonic())
         self._drive.delete()
+        self._journal.write(rested=time.monotonic())
 
     def _do(self, step: Step) -> None:
         if isinstance(step, NewLoader):
@@ -126,6 +128,7 @@ class _Life:
     def _look(self) -> None:
         """Write down what is there now."""
         gc.collect()
+        self._journal.write(rested=time.monotonic())
         self._write_facts()
         running = bool(self._drive.pids)
         moment = {
@@ -146,9 +149,8 @@ class _Life:
         self._journal.write(faults=faults, workers=workers)
 
     def _surfaced(self, kill: FaultFacts) -> FaultFacts:
-        calls = [each.call for each in kill.firings]
-        texts = self._injection.errors
-        told = any(tells(text, kill.fault, None, call) for text in texts for call in calls)
+        met = [(kill.fault, None, each.call) for each in kill.firings]
+        told = any(tells_any(text, met) for text in self._injection.errors)
         return replace(kill, surfaced=int(told))
 
     def _opened(self) -> dict[str, dict[str, int]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from pytest_dataloader_faults._texts import shortened
 from pytest_dataloader_faults._trial._digest import digest
 from pytest_dataloader_faults._trial._telling import Row, Teller
 from pytest_dataloader_faults.outcomes import Delivery, Raised, WorkerDeath
@@ -121,4 +122,4 @@ def _rows(
 
 def raised_by(error: BaseException) -> Raised:
     text = "".join(traceback.format_exception(error))
-    return Raised(type(error).__name__, str(error), text)
+    return Raised(type(error).__name__, shortened(str(error)), shortened(text))

@@ -158,7 +158,7 @@ class _Trial:
             self._pass(None)
             self._end_persistent_workers()
             self._probe("recovery")
-        self._phase("done")
+        self.journal.write(phase="done")
 
     def _epochs(self, settle: Callable[[], list[int]]) -> None:
         """The passes under the faults."""
@@ -198,6 +198,14 @@ class _Trial:
     def _phase(self, name: str) -> None:
         self.journal.write(phase=name, began=time.monotonic())
 
+    def _rest(self) -> None:
+        """The loader has raised or ended: the time that passes now is not its, but ours."""
+        self.journal.write(rested=time.monotonic())
+
+    def _go_on(self) -> None:
+        """It is the loader's again."""
+        self.journal.write(began=time.monotonic())
+
     def _touch(self) -> None:
         """Read a sample here first, as some scripts do: that opens handles before the fork."""
         if kind_of(self.loader) == "map":
@@ -215,7 +223,7 @@ class _Trial:
         seed_everything(self.job.seed + (0 if self.job.same_order else epoch or 0))
         self.teller.begin()
         iterator = raised = None
-        dead: list[int] = []
+        died: list[dict[str, Any]] = []
         with recorded() as drawn:
             try:
                 iterator = self._begin(epoch, settle)
@@ -223,13 +231,15 @@ class _Trial:
                 self.journal.write(pids=[each.pid for each in getattr(iterator, "_workers", ())])
                 self._iterate(iterator, epoch, drawn)
             except USERS_ERRORS as error:  # The error is the finding.
+                self._rest()
                 raised = asdict(raised_by(error))
-                dead = settle()
+                died = [asdict(each) for each in deaths(iterator, settle())]
+                self._go_on()
         what: dict[str, Any] = {
             "drawn": [plain_indices(each) for each in drawn],
             "exception": raised,
             "complete": raised is None,
-            "deaths": [asdict(each) for each in deaths(iterator, dead)] if raised else [],
+            "deaths": died,
         }
         lives_on = self.loader.persistent_workers and (
             not raised or (self.job.keep_workers and are_alive(iterator))
@@ -244,8 +254,10 @@ class _Trial:
         """Write down what each process has now, if that is asked for; whether that will do."""
         if self.footprints is None:
             return False
+        self._rest()
         settle()
         self.journal.write(footprints=self.footprints.look(epoch, self.loader))
+        self._go_on()
         return self.footprints.are_enough(epoch)
 
     def _begin(self, epoch: int | None, settle: Callable[[], list[int]]) -> Any:
@@ -270,7 +282,8 @@ class _Trial:
         self.loader._iterator = None
 
     def _probe(self, when: str) -> None:
-        gc.collect()
+        gc.collect()  # Which ends what the loader and the dataset left.
+        self._rest()
         found = {"descriptors": _probes.descriptors(), "processes": _probes.processes()}
         self.journal.write(resources={"when": when, **found})
 

@@ -23,6 +23,8 @@ import psutil
 from pytest_dataloader_faults._engine import STACKS_SIGNAL
 from pytest_dataloader_faults._engine._door import Supervision
 from pytest_dataloader_faults._engine._linux import Prctl, prctl
+from pytest_dataloader_faults._texts import printable
+from pytest_dataloader_faults._trial._clock import LOADERS, OVERDUE, time_is_up
 from pytest_dataloader_faults._trial._journal import Journal
 from pytest_dataloader_faults._trial._probes import has_children, is_infrastructure
 from pytest_dataloader_faults._trial._ready import ready
@@ -47,7 +49,7 @@ def hold(
 ) -> None:
     """Run *root* in a child, with a supervisor if one is needed, and end all that it started.
 
-    It may take *deadline* seconds, and from when the recovery pass begins *deadline* seconds more.
+    The loader may take *deadline* seconds, and *deadline* more once the recovery pass begins.
 
     *folder* is for temporary files, and goes with them.
     """
@@ -108,10 +110,20 @@ def _forget_signals() -> None:
 
 
 def _wait(watched: list[int], deadline: float, journal: Journal) -> str:
-    """``"ended"``, ``"deadline"`` or, where pytest is gone or wants an end, ``"abandoned"``."""
-    ended = _wait_for(watched, deadline)
-    if ended == "deadline" and (recovery := _recovery_began(journal)):
-        return _wait_for(watched, recovery + deadline - time.monotonic())
+    """``"ended"``, ``"deadline"`` or, where there is nothing to wait for, ``"abandoned"``.
+
+    That is where pytest is gone or wants an end, and where the trial's own work takes too long.
+    """
+    began = time.monotonic()
+    until = began + deadline
+    while (ended := _wait_for(watched, until - time.monotonic())) == "deadline":
+        whose, until = time_is_up(journal.events(), began, deadline)
+        if until > time.monotonic():
+            continue
+        if whose == LOADERS:
+            return "deadline"
+        journal.write(broken=OVERDUE)
+        return "abandoned"
     return ended
 
 
@@ -124,12 +136,6 @@ def _wait_for(watched: list[int], deadline: float) -> str:
         if parent in found or not _TO_END.isdisjoint(os.read(signals, 1 << 10)):
             return "abandoned"
     return "deadline"
-
-
-def _recovery_began(journal: Journal) -> float | None:
-    """When, on the clock that all processes share; None if it has not."""
-    began = (each["began"] for each in journal.events() if each.get("phase") == "recovery")
-    return next(began, None)
 
 
 def _how_it_died(child: int) -> str | None:
@@ -178,7 +184,8 @@ def _describe(process: psutil.Process, stacks: Journal) -> None:
             time.sleep(0.05)  # One after the other, so that the stacks do not run into each other.
         elif not is_infrastructure(command):
             where = _read(f"/proc/{process.pid}/wchan")
-            line = f"\nProcess {process.pid} ({process.status()}, in {where}): {command[:120]}\n"
+            shown = printable(command)[:120]  # File names in it may be of any bytes.
+            line = f"\nProcess {process.pid} ({process.status()}, in {where}): {shown}\n"
             os.write(stacks.fd, line.encode())
 
 

@@ -118,7 +118,10 @@ class Delivery:
 
 @dataclass(frozen=True)
 class Raised:
-    """An exception that reached the loop: its type, its message, and the whole printed chain."""
+    """An exception that reached the loop: its type, its message, and the printed chain.
+
+    Of a very long text the middle is left out.
+    """
 
     type: str
     message: str

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from pytest_dataloader_faults._accelerator import missing_accelerator
+from support.environments import environment_for
 
 ROOT = Path(__file__).resolve().parents[2] / "examples/ci"
 GITHUB, GITLAB = ROOT / ".github/workflows/data.yml", ROOT / ".gitlab-ci.yml"
@@ -101,9 +102,26 @@ def test_shards_have_every_item_once(project):
     assert first | second == _collected(project)
 
 
-def _run(command, folder):
-    """With the python of this very run first on the path, and nothing to be installed anew."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+@pytest.fixture(name="python", scope="module")
+def _python(tmp_path_factory):
+    """Of an environment with what the project asks for, and nothing else."""
+    asked = (ROOT / "requirements-test.txt").read_text(encoding="utf-8").splitlines()
+    return environment_for(asked, tmp_path_factory.mktemp("bare"))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("job", ["fast", pytest.param("faults", marks=pytest.mark.slow)])
+def test_what_the_project_asks_for_is_enough(job, project, python):
+    """Each job passes where its requirements are installed, and nothing else is."""
+    install, *commands = _of_github(job)
+    assert install == "python -m pip install -r requirements-test.txt"
+    done = [_run(command, project, python) for command in commands]
+    assert [each.returncode for each in done] == [0], done
+
+
+def _run(command, folder, python=sys.executable):
+    """With *python* first on the path, that of this very run, and nothing to be installed anew."""
+    path = f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}"
     inherited = {name: each for name, each in os.environ.items() if not name.startswith("PYTEST_")}
     env = {**inherited, **OF_A_RUNNER, "PATH": path, "PIP_NO_INDEX": "1"}
     return subprocess.run(

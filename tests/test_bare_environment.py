@@ -1,0 +1,79 @@
+"""A user who installed this package, and nothing else, can do what the documentation shows."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_dataloader_faults._engine import unavailable
+from support.environments import OURS, environment_for, needed
+
+ROOT = Path(__file__).resolve().parent.parent
+_QUICK = Path("docs/tutorial/first_fault.md")
+
+
+def _load_generator():
+    spec = importlib.util.spec_from_file_location("docs_generate_bare", ROOT / "docs/generate.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # Its dataclasses look themselves up there.
+    spec.loader.exec_module(module)
+    return module
+
+
+generate = _load_generator()
+
+
+def _pages():
+    """Those that are run; the slow ones only where there is time for them."""
+    for page in generate.pages():
+        text = (ROOT / page).read_text(encoding="utf-8")
+        if re.search(r"^<!-- (output|file)", text, re.MULTILINE):
+            yield pytest.param(
+                page, marks=[pytest.mark.slow] if page != _QUICK else [], id=str(page)
+            )
+
+
+def _without_warning(ran):
+    """What a page shows of *ran*; torch says once in each process that it has found no NumPy."""
+    text = re.sub(
+        r"=+ warnings summary =+\n.*?\n-- Docs: .*?\n", "", generate.body(ran), flags=re.DOTALL
+    )
+    text = re.sub(r", 1 warning\b", "", text)
+    return re.sub(r".*: UserWarning: Failed to initialize NumPy.*\n(  .*\n)?", "", text)
+
+
+@pytest.fixture(name="python", scope="module")
+def _python(tmp_path_factory):
+    return environment_for([OURS], tmp_path_factory.mktemp("bare"))
+
+
+def test_there_is_nothing_else(python):
+    """What many people have besides is not there, and what is needed is."""
+    script = (
+        "import importlib.util as i, pytest, torch, hypothesis, pyfakefs, psutil;"
+        "import pytest_dataloader_faults.plugin;"
+        "print([each for each in ('numpy', 'PIL', 'h5py', 'xdist') if i.find_spec(each)])"
+    )
+    done = subprocess.run(
+        [python, "-I", "-W", "ignore", "-c", script], check=True, capture_output=True, text=True
+    )
+    assert done.stdout == "[]\n"
+    assert {"torch", "pytest", "psutil"} < needed([OURS])
+
+
+@pytest.mark.timeout(300)  # As of tests/test_docs.py.
+@pytest.mark.parametrize("page", list(_pages()))
+def test_examples_run_with_nothing_else_installed(page, python, tmp_path):
+    """They print what the page shows, and what shows nothing succeeds."""
+    if reason := unavailable():
+        pytest.skip(f"the kernel engine cannot run here: {reason}")
+    for ran in generate.run_page(page, tmp_path, str(python)):
+        if ran.block is None:
+            assert ran.status == 0, f"{ran.command}:\n{ran.output}"
+        else:
+            assert generate.same(ran.block.text) == generate.same(_without_warning(ran))

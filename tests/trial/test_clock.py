@@ -1,0 +1,115 @@
+"""The deadline is the loader's: what a trial does besides makes nobody hung."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_dataloader_faults import run_trial
+from pytest_dataloader_faults._trial import _clock, take_reference
+from pytest_dataloader_faults._trial._clock import LOADERS, OUR_SECONDS, OURS, time_is_up
+from pytest_dataloader_faults.exceptions import InjectionError
+from pytest_dataloader_faults.faults import ReadError, TruncatedFile
+from support.datasets import SIZE, Records
+
+_SHORT = 4.0
+_LONGER = 7.0
+_MANY = 200
+
+
+def _began(at, phase="epoch 1"):
+    return {"phase": phase, "began": at}
+
+
+def _rested(at):
+    return {"rested": at}
+
+
+@pytest.mark.parametrize(
+    ("events", "whose", "until"),
+    [
+        ([], LOADERS, 110),
+        ([{"kind": "map"}, {"epoch": 1, "pass": {}}], LOADERS, 110),
+        ([_began(101), _began(103, "epoch 2")], LOADERS, 110),
+        ([_rested(104)], OURS, 104 + OUR_SECONDS),
+        ([_rested(104), _began(120)], LOADERS, 126),
+        ([_rested(104), _began(120), _rested(121)], OURS, 121 + OUR_SECONDS - 16),
+        ([_began(105, "recovery")], LOADERS, 115),
+        ([_rested(104), _began(150, "recovery")], LOADERS, 160),
+        ([_rested(104), _began(150, "recovery"), _rested(152)], OURS, 152 + OUR_SECONDS - 46),
+    ],
+)
+def test_each_has_its_own_time(events, whose, until):
+    """What the one takes is not taken from the other, and the recovery begins with all of it."""
+    assert time_is_up(events, began=100, deadline=10) == (whose, until)
+
+
+class _TriesAnother(Records):
+    """Asks for another sample in place of one that cannot be had, whatever the error."""
+
+    def __init__(self, folder: Any) -> None:
+        super().__init__(folder)
+        self.paths = self.paths * (2 * _MANY // len(self.paths))
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return self._decoded(index)
+        except:  # noqa: E722  # the flaw
+            return self[(index * 7 + 1) % len(self)]
+
+    def _decoded(self, index: int) -> torch.Tensor:
+        with open(self.paths[index], "rb", buffering=0) as file:
+            data = file.read(SIZE)
+        if len(data) < SIZE:
+            message = f"no sample {'0123456789 ' * 100}"
+            raise TypeError(message)
+        return torch.tensor(list(data), dtype=torch.uint8)
+
+
+def test_a_text_of_many_errors_is_read_once(records):
+    """A chain of hundreds of errors that tell of no fault, which fired hundreds of times."""
+    reference = take_reference(lambda: _TriesAnother(records))
+    began = time.monotonic()
+    outcome = run_trial(lambda: _TriesAnother(records), TruncatedFile("*.rec"), deadline=_SHORT)
+    judgement = outcome.judge(reference)
+
+    assert time.monotonic() - began < 2 * _SHORT
+    assert (outcome.timed_out, outcome.exception.type) == (False, "RecursionError")
+    assert sum(len(each.firings) for each in outcome.faults) == 2 * _MANY
+    assert "are left out here" in outcome.exception.text
+    assert judgement.verdict == "failed_unclearly"
+
+
+class _BusyOnce(Records):
+    """The other worker takes *_LONGER* seconds over its first sample, once."""
+
+    def __getitem__(self, index: int) -> Any:
+        mark = self.paths[0].parent.parent / "mark"
+        if index == 1 and not mark.exists():
+            mark.touch()
+            time.sleep(_LONGER)
+        return super().__getitem__(index)
+
+
+def _raises_while_the_other_works(records):
+    loader = {"num_workers": 2, "batch_size": 1}
+    fault = ReadError("*/00.rec", times=1)
+    return run_trial(lambda: _BusyOnce(records), fault, loader=loader, deadline=_SHORT)
+
+
+def test_the_clock_stops_when_the_loader_raises(records):
+    """What its workers were asked for is waited for; the loader itself has long raised."""
+    outcome = _raises_while_the_other_works(records)
+    assert (outcome.timed_out, outcome.phase) == (False, "done")
+    assert outcome.exception.type == "OSError"
+    assert outcome.duration > _SHORT
+
+
+def test_our_own_work_has_an_end(records, monkeypatch):
+    """Where that takes too long, it is the harness that failed, and not the dataset that hung."""
+    monkeypatch.setattr(_clock, "OUR_SECONDS", 1.0)
+    with pytest.raises(InjectionError, match="says nothing about the dataset"):
+        _raises_while_the_other_works(records)
