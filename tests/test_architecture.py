@@ -38,6 +38,7 @@ PACKAGE_IMPORTS = {
     "_checks._sharing": "_checks._base",
     "_checks._workers": "_checks._base _engine._paths faults outcomes",
     "_clarity": "faults",
+    "_deaths": "",
     "_ends": "",
     "_engine": "_engine._probe _fake._state exceptions",
     "_engine._alterations": "_engine._plan _engine._substitute faults",
@@ -58,7 +59,10 @@ PACKAGE_IMPORTS = {
     "_engine._bpf": "_engine._linux",
     "_engine._brought": "",
     "_engine._channel": "",
-    "_engine._client": "_engine._channel _engine._door _engine._plan _engine._posting exceptions",
+    "_engine._client": (
+        "_engine._channel _engine._door _engine._plan _engine._posting _engine._wellbeing "
+        "exceptions"
+    ),
     "_engine._created": "",
     "_engine._deaths": "_engine._delays _engine._gates _engine._plan _engine._worker_state faults",
     "_engine._delays": "",
@@ -124,6 +128,7 @@ PACKAGE_IMPORTS = {
     "_engine._supervisor_main": "_engine._channel _engine._plan _engine._supervisor",
     "_engine._target": "_engine._linux",
     "_engine._told": "_engine._gates _engine._worker_state faults",
+    "_engine._wellbeing": "",
     "_engine._worker_state": (
         "_engine._alterations _engine._channel _engine._created _engine._listener _engine._plan "
         "_engine._target"
@@ -156,7 +161,7 @@ PACKAGE_IMPORTS = {
     ),
     "_options": "_arguments _engine exceptions",
     "_oracle": (
-        "_clarity _oracle._allowed _oracle._content _oracle._growth _oracle._leaks "
+        "_clarity _deaths _oracle._allowed _oracle._content _oracle._growth _oracle._leaks "
         "_oracle._printed exceptions outcomes verdicts"
     ),
     "_oracle._allowed": "faults outcomes verdicts",
@@ -195,7 +200,8 @@ PACKAGE_IMPORTS = {
         "_trial._reference _trial._telling outcomes"
     ),
     "_trial._footprint": "_engine._announce _epochs _trial._device _trial._probes",
-    "_trial._journal": "_facts exceptions lives outcomes",
+    "_trial._guard": "_engine._wellbeing _trial._journal _trial._ready",
+    "_trial._journal": "_deaths _facts exceptions lives outcomes",
     "_trial._leaves": "",
     "_trial._life": (
         "_clarity _trial._drive _trial._journal _trial._loaders _trial._passes _trial._probes "
@@ -218,8 +224,8 @@ PACKAGE_IMPORTS = {
     "_trial._segments": "_trial._probes",
     "_trial._telling": "_trial._digest _trial._leaves _trial._ways exceptions outcomes._parts",
     "_trial._warden": (
-        "_engine _engine._door _engine._linux _trial._journal _trial._probes _trial._ready "
-        "_trial._segments"
+        "_engine _engine._door _engine._linux _trial._guard _trial._journal _trial._probes "
+        "_trial._ready _trial._segments"
     ),
     "_trial._ways": "verdicts",
     "_unfired": "_facts faults outcomes",

@@ -242,7 +242,12 @@ def _wait_for(warden: int, deadline: float) -> None:
 
 
 def _raise_what_was_refused(events: list[dict[str, Any]], printed: str) -> None:
-    for event in events:
+    # What befell the harness goes first: whatever else it wrote down may come of that.
+    for event in sorted(events, key=lambda event: "hurt" not in event):
+        if "hurt" in event:
+            shown = _end_of(printed, _STDERR_SHOWN).strip() or "nothing"
+            message = f"{event['hurt']}. The trial printed:\n{shown}"
+            raise InjectionError(message)
         if "refused" in event:
             raise getattr(exceptions, event["refused"])(event["why"])
         if "broken" in event:
