@@ -133,6 +133,7 @@ PACKAGE_IMPORTS = {
         "_engine._alterations _engine._channel _engine._created _engine._listener _engine._plan "
         "_engine._target"
     ),
+    "_environment": "_engine exceptions",
     "_epochs": "",
     "_evidence": "_clarity _facts _oracle outcomes verdicts",
     "_facts": "_clarity faults outcomes",
@@ -153,7 +154,8 @@ PACKAGE_IMPORTS = {
     "_gpu": "_accelerator",
     "_injector": "_options exploring injection living",
     "_item": (
-        "_engine _options _recall _results _steps _victims conformance exceptions sweeping verdicts"
+        "_engine _options _recall _refusals _results _steps _victims conformance exceptions "
+        "sweeping verdicts"
     ),
     "_life_search": (
         "_evidence _oracle _oracle._life _programs _property _reproduce _search _trial exceptions "
@@ -177,6 +179,7 @@ PACKAGE_IMPORTS = {
         "outcomes surveys verdicts"
     ),
     "_recall": "_battery _results",
+    "_refusals": "exceptions",
     "_reproduce": "",
     "_results": "exceptions outcomes verdicts",
     "_search": (
@@ -185,9 +188,10 @@ PACKAGE_IMPORTS = {
     ),
     "_steps": "exceptions faults verdicts",
     "_trial": (
-        "_arguments _engine _reproduce _trial._child _trial._journal _trial._ready _trial._root "
-        "_trial._ways exceptions faults injection lives outcomes"
+        "_arguments _engine _environment _reproduce _trial._blame _trial._child _trial._journal "
+        "_trial._ready _trial._root _trial._ways exceptions faults injection lives outcomes"
     ),
+    "_trial._blame": "_environment exceptions lives",
     "_trial._child": (
         "_engine _engine._arm _engine._iterator _engine._linux _engine._standby _trial._root "
         "_trial._warden"
@@ -217,9 +221,9 @@ PACKAGE_IMPORTS = {
         "outcomes"
     ),
     "_trial._root": (
-        "_engine._announce _trial._device _trial._footprint _trial._journal _trial._life "
-        "_trial._limits _trial._loaders _trial._passes _trial._probes _trial._reference "
-        "_trial._telling _trial._ways exceptions faults injection lives"
+        "_engine._announce _environment _trial._device _trial._footprint _trial._journal "
+        "_trial._life _trial._limits _trial._loaders _trial._passes _trial._probes "
+        "_trial._reference _trial._telling _trial._ways exceptions faults injection lives"
     ),
     "_trial._segments": "_trial._probes",
     "_trial._telling": "_trial._digest _trial._leaves _trial._ways exceptions outcomes._parts",
@@ -302,6 +306,7 @@ THIRD_PARTY = {
     "_item": "pytest",
     "_programs": "hypothesis",
     "_property": "hypothesis",
+    "_refusals": "pytest",
     "_search": "hypothesis",
     "_trial": "torch",
     "_trial._deaths": "torch",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults import _arguments, exceptions
 from pytest_dataloader_faults._engine import fork
+from pytest_dataloader_faults._environment import require_temporary_room, told_as_shortage
 from pytest_dataloader_faults._reproduce import plain
 from pytest_dataloader_faults._trial._ways import EXACT, Telling
 from pytest_dataloader_faults.exceptions import InjectionError
@@ -59,6 +60,7 @@ def run_trial(
         InvalidArgumentError: An argument cannot be used.
         UnusableDatasetError: The factory raised, or returned nothing that can be tried.
         EngineUnavailableError: This machine cannot run the engine.
+        UnusableEnvironmentError: It has too little of what any loader needs.
         InjectionError: The harness failed; nothing was shown.
 
     """
@@ -190,11 +192,13 @@ def _outcome(asked: Outcome, job: Job) -> Outcome:
     return outcome_from(asked, [*events, {"stderr": stderr, "stacks": stacks}])
 
 
+@told_as_shortage()
 def _run(job: Job, deadline: float) -> tuple[list[dict[str, Any]], str, str]:
     """Do *job* below a warden; its events, and what its processes printed, stacks apart."""
     import torch.utils.data  # noqa: F401  # once here, not again in every trial
 
     from pytest_dataloader_faults._trial import _child
+    from pytest_dataloader_faults._trial._blame import require_environment
     from pytest_dataloader_faults._trial._journal import Journal
 
     folder = tempfile.mkdtemp(prefix="dlf-")  # Short: socket paths end at 107 bytes.
@@ -202,6 +206,7 @@ def _run(job: Job, deadline: float) -> tuple[list[dict[str, Any]], str, str]:
     journals = [Journal(name) for name in ("facts", "stderr", "stacks")]
     try:
         facts, printed, stacks = journals
+        require_temporary_room(folder)
         sys.stdout.flush()
         sys.stderr.flush()
         warden = fork()
@@ -209,6 +214,7 @@ def _run(job: Job, deadline: float) -> tuple[list[dict[str, Any]], str, str]:
             _child.main(job, deadline, facts, printed, stacks, folder)
         _wait_for(warden, 2 * deadline + _GRACE)  # The recovery has a deadline of its own.
         events = facts.events()
+        require_environment(job, events, printed.text())
         _raise_what_was_refused(events, printed.text())
         most = _STDERR_SHOWN * max(1, len(job.steps))
         return events, _end_of(printed.text(), most), stacks.text()
