@@ -13,6 +13,7 @@ import pytest
 from pytest_dataloader_faults._engine import choose
 from pytest_dataloader_faults._options import Settings, command_line
 from pytest_dataloader_faults._recall import Memory
+from pytest_dataloader_faults._refusals import told_once
 from pytest_dataloader_faults._results import CheckResult
 from pytest_dataloader_faults._steps import Swept
 from pytest_dataloader_faults._victims import Files
@@ -76,19 +77,20 @@ class FaultCheck:
             pytest.fail(_NO_CHECK, pytrace=False)
         expected = (self._settings.expected_failures or {}).get(self.name)
         how = f"pytest {shlex.quote(_from_here(self._node))} {self._options()}"
-        result = self._node.config.stash.setdefault(_memory, Memory()).ask(
-            self.name,
-            make_dataset,
-            home=self._home(),
-            expected=expected,
-            how=how.rstrip(),
-            files=files,
-            loader=loader,
-            contract=contract,
-            deadline=self._settings.deadline,
-            seed=self._settings.seed,
-            engine=self._settings.engine,
-        )
+        with told_once(self._node):
+            result = self._node.config.stash.setdefault(_memory, Memory()).ask(
+                self.name,
+                make_dataset,
+                home=self._home(),
+                expected=expected,
+                how=how.rstrip(),
+                files=files,
+                loader=loader,
+                contract=contract,
+                deadline=self._settings.deadline,
+                seed=self._settings.seed,
+                engine=self._settings.engine,
+            )
         self._node.user_properties.append(("dataloader_faults_verdict", str(result.verdict)))
         _tell(result, self._settings.not_reproduced)
         return result
@@ -123,16 +125,17 @@ class FaultCheck:
         if not self._is_first:
             pytest.skip(_ONCE)
         try:
-            swept = sweep(
-                make_dataset,
-                files=files,
-                loader=loader,
-                contract=contract,
-                deadline=self._settings.deadline,
-                seed=self._settings.seed,
-                engine=self._settings.engine,
-                **options,
-            )
+            with told_once(self._node):
+                swept = sweep(
+                    make_dataset,
+                    files=files,
+                    loader=loader,
+                    contract=contract,
+                    deadline=self._settings.deadline,
+                    seed=self._settings.seed,
+                    engine=self._settings.engine,
+                    **options,
+                )
         except CheckFailedError as error:
             convicted = str(error)
         else:

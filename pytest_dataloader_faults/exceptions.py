@@ -11,6 +11,7 @@ __all__ = (
     "InvalidArgumentError",
     "NotReproducedWarning",
     "UnusableDatasetError",
+    "UnusableEnvironmentError",
 )
 
 
@@ -32,6 +33,10 @@ class InjectionError(DataLoaderFaultsError):
 
 class UnusableDatasetError(DataLoaderFaultsError):
     """The dataset cannot be tried: its factory raised, it is empty, or it is not deterministic."""
+
+
+class UnusableEnvironmentError(DataLoaderFaultsError):
+    """This machine has too little of what any loader needs. The text says of what, and the cure."""
 
 
 class FaultNotFiredError(DataLoaderFaultsError, AssertionError):

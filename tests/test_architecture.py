@@ -38,6 +38,7 @@ PACKAGE_IMPORTS = {
     "_checks._sharing": "_checks._base",
     "_checks._workers": "_checks._base _engine._paths faults outcomes",
     "_clarity": "_texts faults",
+    "_deaths": "",
     "_ends": "",
     "_engine": "_engine._probe _fake._state exceptions",
     "_engine._alterations": "_engine._plan _engine._substitute faults",
@@ -58,7 +59,10 @@ PACKAGE_IMPORTS = {
     "_engine._bpf": "_engine._linux",
     "_engine._brought": "",
     "_engine._channel": "",
-    "_engine._client": "_engine._channel _engine._door _engine._plan _engine._posting exceptions",
+    "_engine._client": (
+        "_engine._channel _engine._door _engine._plan _engine._posting _engine._wellbeing "
+        "exceptions"
+    ),
     "_engine._created": "",
     "_engine._deaths": "_engine._delays _engine._gates _engine._plan _engine._worker_state faults",
     "_engine._delays": "",
@@ -125,10 +129,12 @@ PACKAGE_IMPORTS = {
     "_engine._supervisor_main": "_engine._channel _engine._plan _engine._supervisor",
     "_engine._target": "_engine._linux",
     "_engine._told": "_engine._gates _engine._worker_state faults",
+    "_engine._wellbeing": "",
     "_engine._worker_state": (
         "_engine._alterations _engine._channel _engine._created _engine._listener _engine._plan "
         "_engine._target"
     ),
+    "_environment": "_engine exceptions",
     "_epochs": "",
     "_evidence": "_clarity _facts _oracle _texts outcomes verdicts",
     "_facts": "_clarity faults outcomes",
@@ -149,7 +155,8 @@ PACKAGE_IMPORTS = {
     "_gpu": "_accelerator",
     "_injector": "_options exploring injection living",
     "_item": (
-        "_engine _options _recall _results _steps _victims conformance exceptions sweeping verdicts"
+        "_engine _options _recall _refusals _results _steps _victims conformance exceptions "
+        "sweeping verdicts"
     ),
     "_life_search": (
         "_evidence _oracle _oracle._life _programs _property _reproduce _search _trial exceptions "
@@ -157,7 +164,8 @@ PACKAGE_IMPORTS = {
     ),
     "_options": "_arguments _engine exceptions",
     "_oracle": (
-        "_clarity _oracle._allowed _oracle._content _oracle._deaths _oracle._growth _oracle._leaks "
+        "_clarity _deaths _oracle._allowed _oracle._content _oracle._deaths _oracle._growth "
+        "_oracle._leaks "
         "_oracle._printed exceptions outcomes verdicts"
     ),
     "_oracle._allowed": "faults outcomes verdicts",
@@ -175,6 +183,7 @@ PACKAGE_IMPORTS = {
         "outcomes surveys verdicts"
     ),
     "_recall": "_battery _results",
+    "_refusals": "exceptions",
     "_reproduce": "",
     "_results": ("_checks _evidence _oracle _oracle._repeats exceptions outcomes verdicts"),
     "_search": (
@@ -184,9 +193,11 @@ PACKAGE_IMPORTS = {
     "_steps": "exceptions faults verdicts",
     "_texts": "",
     "_trial": (
-        "_arguments _engine _reproduce _trial._child _trial._clock _trial._journal _trial._ready "
-        "_trial._root _trial._ways exceptions faults injection lives outcomes"
+        "_arguments _engine _environment _reproduce _trial._blame _trial._child _trial._clock "
+        "_trial._journal "
+        "_trial._ready _trial._root _trial._ways exceptions faults injection lives outcomes"
     ),
+    "_trial._blame": "_environment exceptions lives",
     "_trial._child": (
         "_engine _engine._arm _engine._iterator _engine._linux _engine._standby _trial._root "
         "_trial._warden"
@@ -199,7 +210,8 @@ PACKAGE_IMPORTS = {
         "_trial._reference _trial._sigchld _trial._telling outcomes"
     ),
     "_trial._footprint": "_engine._announce _epochs _trial._device _trial._probes",
-    "_trial._journal": "_facts exceptions lives outcomes",
+    "_trial._guard": "_engine._wellbeing _trial._journal _trial._ready",
+    "_trial._journal": "_deaths _facts exceptions lives outcomes",
     "_trial._leaves": "",
     "_trial._life": (
         "_clarity _trial._drive _trial._journal _trial._loaders _trial._passes _trial._probes "
@@ -215,15 +227,17 @@ PACKAGE_IMPORTS = {
         "outcomes"
     ),
     "_trial._root": (
-        "_engine._announce _trial._device _trial._footprint _trial._journal _trial._life "
-        "_trial._limits _trial._loaders _trial._passes _trial._probes _trial._reference "
-        "_trial._sigchld _trial._telling _trial._ways exceptions faults injection lives"
+        "_engine._announce _environment _trial._device _trial._footprint _trial._journal "
+        "_trial._life _trial._limits _trial._loaders _trial._passes _trial._probes "
+        "_trial._reference _trial._sigchld _trial._telling _trial._ways exceptions faults "
+        "injection lives"
     ),
     "_trial._segments": "_trial._probes",
     "_trial._sigchld": "",
     "_trial._telling": "_trial._digest _trial._leaves _trial._ways exceptions outcomes._parts",
     "_trial._warden": (
-        "_engine _engine._door _engine._linux _texts _trial._clock _trial._journal _trial._probes "
+        "_engine _engine._door _engine._linux _texts _trial._clock _trial._guard _trial._journal "
+        "_trial._probes "
         "_trial._ready _trial._segments"
     ),
     "_trial._ways": "verdicts",
@@ -301,6 +315,7 @@ THIRD_PARTY = {
     "_item": "pytest",
     "_programs": "hypothesis",
     "_property": "hypothesis",
+    "_refusals": "pytest",
     "_search": "hypothesis",
     "_trial": "torch",
     "_trial._sigchld": "torch",

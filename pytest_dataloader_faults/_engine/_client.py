@@ -15,6 +15,7 @@ from pytest_dataloader_faults._engine._channel import Channel
 from pytest_dataloader_faults._engine._door import Supervision, new_door
 from pytest_dataloader_faults._engine._plan import Plan
 from pytest_dataloader_faults._engine._posting import Posting
+from pytest_dataloader_faults._engine._wellbeing import is_stopped
 from pytest_dataloader_faults.exceptions import InjectionError
 
 _ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
@@ -67,7 +68,7 @@ class Link:
             while self._untold:
                 message = self._untold.pop(0)
                 if not self._closed:
-                    self._channel.send(message)
+                    self._send(message)
 
     def drain(self, loader: int, epoch: int, sent: dict[int, int]) -> list[int]:
         """Wait until every live worker has made the batches it was asked for, or is stuck.
@@ -76,7 +77,7 @@ class Link:
         """
         message = {"drain": loader, "epoch": epoch, "sent": sent}
         with contextlib.suppress(TimeoutError):
-            dead: list[int] = self._ask(message, "drained")["drained"]
+            dead: list[int] = self._exchange(message, "drained")["drained"]
             return dead
         return []
 
@@ -97,17 +98,40 @@ class Link:
             _let_end(self._process)
 
     def _ask(self, message: dict[str, Any], key: str) -> dict[str, Any]:
+        """The answer to *message*, which has to come."""
+        try:
+            return self._exchange(message, key)
+        except TimeoutError as error:
+            raise self._silent() from error
+
+    def _exchange(self, message: dict[str, Any], key: str) -> dict[str, Any]:
         """The answer to *message*, known by its *key*: a late one to drain() may come before it."""
         with self._lock:
             self._send_untold()
             try:
-                self._channel.send(message)
+                self._send(message)
                 while key not in (answer := self._channel.receive()[0]):
                     pass
             except (EOFError, ConnectionError) as error:
                 raise self._broken() from error
             self._send_untold()
             return answer
+
+    def _send(self, message: dict[str, Any]) -> None:
+        """Half of a message may be gone when there is no room for the rest: that is the end."""
+        try:
+            self._channel.send(message)
+        except TimeoutError as error:
+            raise self._silent() from error
+
+    def _silent(self) -> InjectionError:
+        how = "is stopped (SIGSTOP, or a debugger)" if is_stopped(self.pid) else "lives"
+        message = (
+            f"the supervisor (pid {self.pid}) {how}, and gave no answer for {_PATIENCE:g} s; the"
+            " workers' system calls wait for it, which says nothing about the dataset. Run it"
+            " again; if it comes again, find out what stops processes on this machine"
+        )
+        return InjectionError(message)
 
     def _broken(self) -> InjectionError:
         message = (
@@ -131,6 +155,8 @@ def _start() -> tuple[subprocess.Popen[bytes], Supervision]:
 
 
 def _let_end(process: subprocess.Popen[bytes]) -> None:
+    if is_stopped(process.pid):  # It would answer nobody, and never end.
+        process.kill()
     _outliving[:] = [each for each in _outliving if each.poll() is None]
     try:
         process.wait(0.2)

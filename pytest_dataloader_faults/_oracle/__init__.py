@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pytest_dataloader_faults._clarity import is_told_by_torch, messages, names, tells_any
+from pytest_dataloader_faults._deaths import how_told
 from pytest_dataloader_faults._oracle._allowed import Allowed, may_be_damaged
 from pytest_dataloader_faults._oracle._content import corrupted, skipped, wrong_in
 from pytest_dataloader_faults._oracle._deaths import unclear_death
@@ -114,7 +115,7 @@ def _hung(outcome: Outcome) -> tuple[Verdict, str] | None:
 def _crashed(outcome: Outcome) -> tuple[Verdict, str] | None:
     if outcome.died is None and outcome.phase == "done":
         return None
-    how = outcome.died or f"it ended in phase {outcome.phase!r}, without a word"
+    how = how_told(outcome.died or f"it ended in phase {outcome.phase!r}, without a word")
     return Verdict.CRASHED, f"the process that drives the loader died: {how}"
 
 

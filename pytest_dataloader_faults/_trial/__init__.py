@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults import _arguments, exceptions
 from pytest_dataloader_faults._engine import fork
+from pytest_dataloader_faults._environment import require_temporary_room, told_as_shortage
 from pytest_dataloader_faults._reproduce import plain
 from pytest_dataloader_faults._trial._clock import OUR_SECONDS
 from pytest_dataloader_faults._trial._ways import EXACT, Telling
@@ -60,6 +61,7 @@ def run_trial(
         InvalidArgumentError: An argument cannot be used.
         UnusableDatasetError: The factory raised, or returned nothing that can be tried.
         EngineUnavailableError: This machine cannot run the engine.
+        UnusableEnvironmentError: It has too little of what any loader needs.
         InjectionError: The harness failed; nothing was shown.
 
     """
@@ -191,11 +193,13 @@ def _outcome(asked: Outcome, job: Job) -> Outcome:
     return outcome_from(asked, [*events, {"stderr": stderr, "stacks": stacks}])
 
 
+@told_as_shortage()
 def _run(job: Job, deadline: float) -> tuple[list[dict[str, Any]], str, str]:
     """Do *job* below a warden; its events, and what its processes printed, stacks apart."""
     import torch.utils.data  # noqa: F401  # once here, not again in every trial
 
     from pytest_dataloader_faults._trial import _child
+    from pytest_dataloader_faults._trial._blame import require_environment
     from pytest_dataloader_faults._trial._journal import Journal
 
     folder = tempfile.mkdtemp(prefix="dlf-")  # Short: socket paths end at 107 bytes.
@@ -203,6 +207,7 @@ def _run(job: Job, deadline: float) -> tuple[list[dict[str, Any]], str, str]:
     journals = [Journal(name) for name in ("facts", "stderr", "stacks")]
     try:
         facts, printed, stacks = journals
+        require_temporary_room(folder)
         sys.stdout.flush()
         sys.stderr.flush()
         warden = fork()
@@ -211,6 +216,7 @@ def _run(job: Job, deadline: float) -> tuple[list[dict[str, Any]], str, str]:
         # The recovery has a deadline of its own, and our own work in the trial some seconds.
         _wait_for(warden, 2 * deadline + OUR_SECONDS + _GRACE)
         events = facts.events()
+        require_environment(job, events, printed.text())
         _raise_what_was_refused(events, printed.text())
         most = _STDERR_SHOWN * max(1, len(job.steps))
         return events, _end_of(printed.text(), most), stacks.text()
@@ -244,7 +250,12 @@ def _wait_for(warden: int, deadline: float) -> None:
 
 
 def _raise_what_was_refused(events: list[dict[str, Any]], printed: str) -> None:
-    for event in events:
+    # What befell the harness goes first: whatever else it wrote down may come of that.
+    for event in sorted(events, key=lambda event: "hurt" not in event):
+        if "hurt" in event:
+            shown = _end_of(printed, _STDERR_SHOWN).strip() or "nothing"
+            message = f"{event['hurt']}. The trial printed:\n{shown}"
+            raise InjectionError(message)
         if "refused" in event:
             raise getattr(exceptions, event["refused"])(event["why"])
         if "broken" in event:

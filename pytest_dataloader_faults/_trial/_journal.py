@@ -12,6 +12,7 @@ import os
 from dataclasses import replace
 from typing import Any
 
+from pytest_dataloader_faults._deaths import how_told
 from pytest_dataloader_faults._facts import facts_from
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.lives import Life, Moment, Step
@@ -114,7 +115,7 @@ def reference_from(events: list[dict[str, Any]], printed: str) -> Reference:
             return Reference.from_dict(event["reference"])
     how = next((event["died"] for event in events if event.get("died")), "nobody knows how")
     message = (
-        f"the process that read the dataset died ({how}), with no fault armed and no worker."
-        f" It printed:\n{printed.strip() or 'nothing'}"
+        f"the process that read the dataset died ({how_told(how)}), with no fault armed and no"
+        f" worker. It printed:\n{printed.strip() or 'nothing'}"
     )
     raise UnusableDatasetError(message)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pytest_dataloader_faults._engine._announce import SeedSamples
+from pytest_dataloader_faults._environment import Room
 from pytest_dataloader_faults._trial import _device, _probes
 from pytest_dataloader_faults._trial._footprint import CollectEachEpoch, Footprints
 from pytest_dataloader_faults._trial._journal import Journal
@@ -43,7 +44,11 @@ from pytest_dataloader_faults._trial._reference import plain_indices, sample_of,
 from pytest_dataloader_faults._trial._sigchld import DeathWatch
 from pytest_dataloader_faults._trial._telling import Teller
 from pytest_dataloader_faults._trial._ways import Telling
-from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
+from pytest_dataloader_faults.exceptions import (
+    InvalidArgumentError,
+    UnusableDatasetError,
+    UnusableEnvironmentError,
+)
 from pytest_dataloader_faults.faults import NEED_A_WORKER, Fault, PinMemoryThreadDeath, to_dict
 from pytest_dataloader_faults.injection import Injection, arm
 from pytest_dataloader_faults.lives import Step
@@ -88,6 +93,7 @@ class Job:
 
 def run(job: Job, journal: Journal, stacks: str, supervision: Supervision | None) -> None:
     """Do *job* and write down what happens."""
+    room = Room.now()
     limit_descriptors(job.descriptors)
     torch.set_num_threads(1)  # A forked copy of OpenMP's thread pool has no threads.
     seed_everything(job.seed)
@@ -101,8 +107,9 @@ def run(job: Job, journal: Journal, stacks: str, supervision: Supervision | None
                 reference=asdict(take_reference(loader, job.seed, job.asked, job.telling))
             )
         else:
+            room.require_for(loader.num_workers)
             _Trial(job, journal, loader, supervision).run(stacks)
-    except (InvalidArgumentError, UnusableDatasetError) as error:
+    except (InvalidArgumentError, UnusableDatasetError, UnusableEnvironmentError) as error:
         journal.write(refused=type(error).__name__, why=str(error))
 
 

@@ -17,6 +17,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import psutil
 
@@ -25,6 +26,7 @@ from pytest_dataloader_faults._engine._door import Supervision
 from pytest_dataloader_faults._engine._linux import Prctl, prctl
 from pytest_dataloader_faults._texts import printable
 from pytest_dataloader_faults._trial._clock import LOADERS, OVERDUE, time_is_up
+from pytest_dataloader_faults._trial._guard import Guard
 from pytest_dataloader_faults._trial._journal import Journal
 from pytest_dataloader_faults._trial._probes import has_children, is_infrastructure
 from pytest_dataloader_faults._trial._ready import ready
@@ -37,6 +39,15 @@ _TIDY = ("multiprocessing.resource_tracker", "torch_shm_manager")
 _TO_END = frozenset({signal.SIGTERM, signal.SIGINT})
 _UNKILLABLE = 20.0
 """Seconds after which a process that survives SIGKILL is in a dead disk's hands, not in ours."""
+
+
+class _Watched(NamedTuple):
+    """Whose end, or word, ends the waiting: descriptors, and the supervisor if there is one."""
+
+    child: int
+    parent: int
+    signals: int
+    guard: Guard | None
 
 
 def hold(
@@ -57,23 +68,37 @@ def hold(
     parent = os.pidfd_open(os.getppid())
     prctl(Prctl.SET_CHILD_SUBREAPER, 1)
     supervision = supervise() if supervise else None  # With no signal handlers of ours yet.
+    guard = Guard(supervision.pid, journal) if supervision else None
     asked_to_end = _pipe_of_signals()
     segments = Segments()
     began = time.monotonic()
     child = _start(root, supervision)
-    ended = _wait([os.pidfd_open(child), parent, asked_to_end], deadline, journal)
+    watched = _Watched(os.pidfd_open(child), parent, asked_to_end, guard)
+    ended = _wait(watched, deadline, journal)
     if ended == "deadline":
         _gather_stacks(stacks, {supervision.pid} if supervision else set())
         os.kill(child, signal.SIGSTOP)  # What hangs goes on without a supervisor: it is too late.
     died = _how_it_died(child) if ended == "ended" else None
-    if died or ended == "deadline":
-        _gather_report(journal)
+    if hurt := _hurt(ended, died, guard):
+        journal.write(hurt=hurt)
     _end_everybody(segments)
     segments.remove({child, *_pids_of(journal)})
     shutil.rmtree(folder, ignore_errors=True)
     journal.write(
         timed_out=ended == "deadline", died=died, duration=round(time.monotonic() - began, 3)
     )
+
+
+def _hurt(ended: str, died: str | None, guard: Guard | None) -> str | None:
+    """What befell the harness, so that the trial shows nothing."""
+    if ended in signal.Signals.__members__:
+        return (
+            f"the trial was asked to end by {ended}, sent to the process that holds its deadline"
+            f" (pid {os.getpid()}), before it was over. So nothing was shown about the dataset"
+        )
+    if guard and ended == "unserved":
+        return guard.ended_early()
+    return guard.report() if guard and (died or ended == "deadline") else None
 
 
 def _start(root: Callable[[Supervision | None], None], supervision: Supervision | None) -> int:
@@ -109,10 +134,11 @@ def _forget_signals() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _wait(watched: list[int], deadline: float, journal: Journal) -> str:
-    """``"ended"``, ``"deadline"`` or, where there is nothing to wait for, ``"abandoned"``.
+def _wait(watched: _Watched, deadline: float, journal: Journal) -> str:
+    """``"ended"``, ``"deadline"``; ``"abandoned"``, where there is nothing to wait for; or who.
 
-    That is where pytest is gone or wants an end, and where the trial's own work takes too long.
+    Nothing is to be waited for where pytest is gone, and where the trial's own work takes too long.
+    Who ended it is the name of a signal, or ``"unserved"`` where the supervisor ended too early.
     """
     began = time.monotonic()
     until = began + deadline
@@ -127,15 +153,31 @@ def _wait(watched: list[int], deadline: float, journal: Journal) -> str:
     return ended
 
 
-def _wait_for(watched: list[int], deadline: float) -> str:
+def _wait_for(watched: _Watched, deadline: float) -> str:
     until = time.monotonic() + deadline
-    child, parent, signals = watched
-    while found := ready(watched, until - time.monotonic()):
-        if child in found:
+    while found := ready(_descriptors_of(watched), until - time.monotonic()):
+        if watched.child in found:
             return "ended"
-        if parent in found or not _TO_END.isdisjoint(os.read(signals, 1 << 10)):
+        if watched.parent in found:
             return "abandoned"
+        if watched.signals in found and (asked := _asked_to_end(watched.signals)):
+            return asked
+        if watched.guard and watched.guard.fd in found and watched.guard.ended_early():
+            return "unserved"
     return "deadline"
+
+
+def _descriptors_of(watched: _Watched) -> list[int]:
+    """The supervisor's first: if it ended because its trial did, both are seen to have ended."""
+    guarded = watched.guard.fd if watched.guard else None
+    own = [watched.child, watched.parent, watched.signals]
+    return own if guarded is None else [guarded, *own]
+
+
+def _asked_to_end(signals: int) -> str | None:
+    """The name of the signal that asks for it, if one came."""
+    asked = _TO_END.intersection(os.read(signals, 1 << 10))
+    return signal.Signals(min(asked)).name if asked else None
 
 
 def _how_it_died(child: int) -> str | None:
@@ -156,20 +198,11 @@ def _gather_stacks(stacks: Journal, ours: set[int]) -> None:
     _settle(stacks)
 
 
-def _gather_report(journal: Journal) -> None:
-    """End the supervisor, which has the counters, and wait for its report."""
-    for event in journal.events():
-        if "supervisor" in event:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(event["supervisor"], signal.SIGTERM)
-            _settle(journal)
-
-
-def _settle(journal: Journal) -> None:
-    """Wait until nothing more is written to *journal*."""
+def _settle(stacks: Journal) -> None:
+    """Wait until nothing more is written to *stacks*."""
     deadline = time.monotonic() + _STACKS_PATIENCE
     size = -1
-    while size != (size := os.fstat(journal.fd).st_size) and time.monotonic() < deadline:
+    while size != (size := os.fstat(stacks.fd).st_size) and time.monotonic() < deadline:
         time.sleep(0.1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import signal
@@ -193,12 +194,31 @@ def talk() -> None:
         stream.write("NOISE without an end of line")
 
 
+def warden() -> psutil.Process:
+    """The process that holds the deadline: the parent of the one that drives the loader."""
+    above = psutil.Process().parents()
+    return above[1] if get_worker_info() else above[0]
+
+
+def supervisor() -> psutil.Process:
+    """The process that answers the workers' calls."""
+    return next(each for each in warden().children() if each.name() == NAME)
+
+
+def send(number: signal.Signals, whom: Callable[[], psutil.Process]) -> None:
+    """What an outsider may do to a process of the harness; then try for ever to read a file."""
+    whom().send_signal(number)
+    while True:
+        with contextlib.suppress(OSError):
+            Path(__file__).read_bytes()
+        time.sleep(0.05)
+
+
 def end_the_supervisor() -> None:
     """Kill the process that answers the workers' calls."""
-    warden = psutil.Process().parents()[1]
-    supervisor = next(each for each in warden.children() if each.name() == NAME)
-    supervisor.kill()
-    while supervisor.status() != psutil.STATUS_ZOMBIE:
+    victim = supervisor()
+    victim.kill()
+    while victim.status() != psutil.STATUS_ZOMBIE:
         time.sleep(0.01)
 
 

@@ -1,0 +1,43 @@
+"""A machine that lacks something, in a session of pytest."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = pytest.mark.usefixtures("engine")
+
+SUITE = """
+import os
+import resource
+
+import pytest
+from support.datasets import Records
+
+
+@pytest.fixture(autouse=True)
+def few_descriptors():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.dataloader_faults(only=["workers-agree", "open-error", "read-error-first"])
+def test_x(fault_check, records):
+    fault_check(lambda: Records(records))
+
+
+@pytest.mark.dataloader_faults(only="sweep")
+def test_y(fault_check, records):
+    fault_check.sweep(lambda: Records(records))
+"""
+
+
+def test_what_is_lacking_is_told_once(suite):
+    """The first item says all, the others where that is; all fail, and none convicts."""
+    result = suite.run(SUITE)
+    result.assert_outcomes(failed=4)
+    text = result.stdout.str()
+    assert text.count("ulimit -n 4096") == 1
+    assert text.count("too few file descriptors: see test_inner.py::test_x[workers-agree]") >= 3
+    assert "Traceback" not in text

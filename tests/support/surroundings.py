@@ -1,0 +1,79 @@
+"""A machine that lacks something: limits and file systems that only one process sees."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import subprocess
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from support.children import in_a_process
+
+_NEWNS = 0x00020000
+_SET_DUMPABLE, _SET_KEEPCAPS = 4, 8
+_CAPABILITIES = 0x20080522  # The version of capset(2)'s structures.
+_READ_ALL = 1 << 1 | 1 << 2  # CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH.
+SOMEBODY = 54321
+"""A user who has no other process."""
+
+
+def told_under(body: Callable[[], object], prepare: Callable[[], object]) -> str:
+    """The traceback of *body* in a process of its own, after *prepare*; "" if there is none."""
+
+    def both() -> None:
+        prepare()
+        body()
+
+    return in_a_process(both)
+
+
+def mounting(mounts: Mapping[str, str]) -> Callable[[], None]:
+    """Have a fresh tmpfs, with these options, in place of each folder."""
+    return partial(_mount, mounts)
+
+
+def with_descriptors(limit: int) -> Callable[[], None]:
+    """Have a soft limit, as ``ulimit -S -n`` sets it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return partial(resource.setrlimit, resource.RLIMIT_NOFILE, (limit, hard))
+
+
+def with_processes(limit: int) -> Callable[[], None]:
+    """Be a user with so many processes, threads among them; for root there is no limit."""
+    return partial(_be_somebody, limit)
+
+
+def mounts_are_refused() -> str:
+    """Why this machine lets nobody mount; "" where it does."""
+    return told_under(lambda: None, mounting({"/dev/shm": "size=1m"}))[-300:]
+
+
+def _mount(mounts: Mapping[str, str]) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_NEWNS):
+        raise OSError(ctypes.get_errno(), "unshare")
+    _do("mount --make-rprivate /")
+    for folder, options in mounts.items():
+        _do(f"mount -t tmpfs -o {options} tmpfs {folder}")
+
+
+def _do(command: str) -> None:
+    subprocess.run(["/bin/sh", "-c", command], check=True)
+
+
+def _be_somebody(limit: int) -> None:
+    """And still read every file, since Python may be at home where only root is.
+
+    Who changes the user without exec(2) may not even look at itself, unless it says so.
+    """
+    libc = ctypes.CDLL(None)
+    resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
+    libc.prctl(_SET_KEEPCAPS, 1, 0, 0, 0)
+    os.setgroups([])
+    os.setgid(SOMEBODY)
+    os.setuid(SOMEBODY)
+    header, data = (ctypes.c_uint * 2)(_CAPABILITIES, 0), (ctypes.c_uint * 6)(_READ_ALL, _READ_ALL)
+    assert libc.capset(header, data) == 0
+    libc.prctl(_SET_DUMPABLE, 1, 0, 0, 0)

@@ -1,0 +1,246 @@
+"""What the machine lacks is told as that, and never as a verdict on the dataset."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import re
+import resource
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from pytest_dataloader_faults import run_trial
+from pytest_dataloader_faults._trial import take_reference
+from pytest_dataloader_faults.faults import OpenError, SharedMemoryExhaustion
+from support import troublemakers
+from support.datasets import Records, write_records
+from support.surroundings import (
+    mounting,
+    mounts_are_refused,
+    told_under,
+    with_descriptors,
+    with_processes,
+)
+from support.troublemakers import Trouble
+
+SHORT = 4.0
+ORDINARY = 1024
+LEAST = 6
+"""A user's processes: the test's, the warden, the loader's, the supervisor, and two workers."""
+
+
+@functools.cache
+def _reason() -> str:
+    return mounts_are_refused()
+
+
+@pytest.fixture(name="mounts")
+def _mounts():
+    """Skip, with the reason, where nobody may mount."""
+    if _reason():
+        pytest.skip(f"this needs a file system of its own: {_reason()}")
+
+
+def _refusal(told: str) -> str:
+    """The text of the refusal that ended a body, as *told* by its traceback."""
+    found = re.search(r"UnusableEnvironmentError: (.*)", told)
+    return found[1] if found else f"no refusal, but: {told[-600:]}"
+
+
+def _try(make_dataset, *faults, **options):
+    return run_trial(make_dataset, *faults, **{"deadline": SHORT, **options})
+
+
+def _passes(make_dataset):
+    """It is right without a fault."""
+    reference = take_reference(make_dataset)
+    judgement = _try(make_dataset, deadline=30).judge(reference)
+    assert judgement.passed, judgement.sentence
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ("size=48k", "/dev/shm has 48 KiB"),
+        ("nr_inodes=9", "8 files left"),
+        ("size=64k", "unable to (allocate|open) shared memory"),
+        ("nr_inodes=18", "unable to (allocate|open) shared memory"),
+    ],
+)
+def test_a_small_shared_memory_is_refused(records, mounts, options, found):
+    """Before anything is tried, or when torch has met its end; the text says how to enlarge it."""
+    text = _refusal(
+        told_under(lambda: _try(lambda: Records(records)), mounting({"/dev/shm": options}))
+    )
+    assert text.startswith("too little shared memory: ")
+    assert re.search(found, text)
+    assert "--shm-size=1g" in text
+
+
+def test_a_shared_memory_that_cannot_be_written_is_refused(records, mounts):
+    """Semaphores have no other place."""
+    told = told_under(lambda: _try(lambda: Records(records)), mounting({"/dev/shm": "ro"}))
+    assert "no shared memory: /dev/shm is not writable" in _refusal(told)
+
+
+def test_no_shared_memory_is_needed_without_workers(records, mounts):
+    """Where none is used, it is not asked for."""
+    body = functools.partial(_try, lambda: Records(records), loader={"num_workers": 0})
+    assert told_under(body, mounting({"/dev/shm": "size=4k"})) == ""
+
+
+def test_a_shared_memory_that_is_just_enough_is_not_refused(records, mounts):
+    """Two workers with little samples need 96 KiB."""
+    body = functools.partial(_passes, lambda: Records(records))
+    assert told_under(body, mounting({"/dev/shm": "size=128k"})) == ""
+
+
+def test_a_fault_that_asks_for_it_is_not_the_machine(records, mounts):
+    """An error that was ordered says nothing about what there is."""
+
+    def body():
+        outcome = _try(lambda: Records(records), SharedMemoryExhaustion(), deadline=30)
+        assert "No space left" in outcome.exception.text
+
+    assert told_under(body, mounting({"/dev/shm": "size=256k"})) == ""
+
+
+class Scribbles(Records):
+    """Writes a temporary file for each sample, of 64 KiB."""
+
+    def __getitem__(self, index):
+        with tempfile.TemporaryFile() as file:
+            file.write(bytes(1 << 16))
+            file.flush()
+        return super().__getitem__(index)
+
+
+def _in(folder: Path, body, *, fill: bool = False) -> None:
+    """Do *body* with temporary files in *folder*, which may be made full first."""
+    tempfile.tempdir = str(folder)
+    if fill:
+        with pytest.raises(OSError, match="No space left"):
+            _fill(folder / "filling")
+    body()
+
+
+def _fill(path: Path) -> None:
+    with open(path, "wb", buffering=0) as file:
+        while True:
+            file.write(bytes(1 << 12))
+
+
+@pytest.mark.parametrize("inodes", [1, 5])
+def test_a_folder_for_temporary_files_without_inodes_is_refused(records, tmp_path, mounts, inodes):
+    """The folder is named, and the variable that says where it is."""
+    body = functools.partial(_in, tmp_path, lambda: _try(lambda: Records(records)))
+    prepare = mounting({str(tmp_path): f"nr_inodes={inodes}"})
+    text = _refusal(told_under(body, prepare))
+    assert text.startswith("no room for temporary files: ")
+    assert str(tmp_path) in text
+    assert "TMPDIR" in text
+
+
+def test_a_dataset_that_needs_room_in_a_full_folder_is_not_judged(
+    tmp_path, tmp_path_factory, mounts
+):
+    """Its own error is of the machine, which is found out when it has come."""
+    records = _written(tmp_path_factory)
+    body = functools.partial(_in, tmp_path, lambda: _try(lambda: Scribbles(records)), fill=True)
+    text = _refusal(told_under(body, mounting({str(tmp_path): "size=256k"})))
+    assert text.startswith("no room for temporary files: ")
+    assert "No space left on device" in text
+
+
+def test_a_dataset_that_needs_no_room_in_a_full_folder_passes(tmp_path, tmp_path_factory, mounts):
+    """What a trial itself puts there takes no bytes."""
+    records = _written(tmp_path_factory)
+    body = functools.partial(_in, tmp_path, lambda: _passes(lambda: Records(records)), fill=True)
+    assert told_under(body, mounting({str(tmp_path): "size=256k"})) == ""
+
+
+def _written(factory) -> Path:
+    """Records in a folder beside those that others are mounted over."""
+    return write_records(factory.mktemp("beside") / "records")
+
+
+@pytest.mark.parametrize("more", [4, 12, 20, 24])
+def test_a_low_limit_of_descriptors_is_refused(records, more):
+    """Whether it is seen beforehand or met on the way, and in pytest's process or in another."""
+
+    def body():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (_opened() + more, _hard()))
+        _try(lambda: Records(records))
+
+    text = _refusal(told_under(body, lambda: None))
+    assert text.startswith("too few file descriptors: ")
+    assert "ulimit -n 4096" in text
+
+
+def _opened() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def _hard() -> int:
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+
+
+def test_a_limit_of_64_descriptors_is_enough_for_two_workers(records):
+    """A healthy dataset is not refused as long as what there is will do."""
+
+    def body():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (_opened() + 56, _hard()))
+        _passes(lambda: Records(records))
+
+    assert told_under(body, lambda: None) == ""
+
+
+def test_a_dataset_that_takes_every_descriptor_is_judged(records):
+    """The limit was an ordinary one before it came: the error is the dataset's own."""
+
+    def body():
+        def make():
+            return Trouble(records, troublemakers.take_every_descriptor, "worker")
+
+        outcome = _try(make, deadline=30)
+        assert "Too many open files" in outcome.exception.text
+        assert not outcome.judge(take_reference(lambda: Records(records))).passed
+
+    assert told_under(body, with_descriptors(ORDINARY)) == ""
+
+
+def test_an_error_of_open_that_was_ordered_is_not_the_machine(records):
+    """With few descriptors left EMFILE may still be a fault."""
+
+    def body():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (_opened() + 56, _hard()))
+        outcome = _try(lambda: Records(records), OpenError("*.rec", errno.EMFILE), deadline=30)
+        assert outcome.exception.type == "OSError"
+
+    assert told_under(body, lambda: None) == ""
+
+
+def _numbers():
+    return TensorDataset(torch.arange(16))
+
+
+@pytest.mark.parametrize("limit", range(1, LEAST))
+def test_a_full_process_table_is_refused(limit):
+    """Whichever process cannot be started, or thread."""
+    if os.getuid():
+        pytest.skip("this needs a user of its own, which only root can become")
+    text = _refusal(told_under(lambda: _try(_numbers), with_processes(limit)))
+    assert text.startswith("too few processes: ")
+    assert "ulimit -u" in text
+
+
+def test_processes_that_are_enough_are_not_refused():
+    """The same with a higher limit."""
+    if os.getuid():
+        pytest.skip("this needs a user of its own, which only root can become")
+    assert told_under(lambda: _passes(_numbers), with_processes(40)) == ""

@@ -1,0 +1,126 @@
+"""What befalls a process of the harness is never a verdict on the dataset."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import time
+
+import psutil
+import pytest
+from torch.utils.data import DataLoader
+
+from pytest_dataloader_faults import inject, run_trial
+from pytest_dataloader_faults._engine import _client
+from pytest_dataloader_faults._trial import take_reference
+from pytest_dataloader_faults.exceptions import InjectionError, UnusableDatasetError
+from pytest_dataloader_faults.faults import ReadError
+from support import troublemakers
+from support.datasets import Records
+from support.troublemakers import Trouble
+from support.waiting import until
+
+LONG = 60.0
+"""A deadline that is not meant to be waited for."""
+SHORT = 3.0
+SOON = 30.0
+IN_A_WORKER = {"num_workers": 1, "batch_size": 4}
+
+
+def _trouble(records, where, number, whom):
+    """A dataset in which that signal comes to that process, and which then tries for ever."""
+    return Trouble(records, functools.partial(troublemakers.send, number, whom), where)
+
+
+@pytest.mark.parametrize("where", ["worker", "loader"])
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [(signal.SIGKILL, "was killed by SIGKILL"), (signal.SIGTERM, "was told to end by SIGTERM")],
+)
+def test_a_supervisor_that_ends_too_early_ends_the_trial(records, left_behind, where, number, told):
+    """The error says what happened to it, at once: nobody waits for the deadline."""
+    began = time.monotonic()
+    loader = {"num_workers": int(where == "worker")}
+    with pytest.raises(InjectionError, match=rf"supervisor \(pid \d+\).* {told}"):
+        run_trial(
+            lambda: _trouble(records, where, number, troublemakers.supervisor),
+            ReadError("*.none"),
+            loader=loader,
+            deadline=LONG,
+        )
+    assert time.monotonic() - began < SOON
+    assert left_behind() == []
+
+
+@pytest.mark.parametrize("where", ["worker", "loader"])
+def test_a_supervisor_that_is_stopped_is_told_at_the_deadline(records, left_behind, where):
+    """Until then it might go on; a dataset that waits for it does not hang by itself."""
+    loader = {"num_workers": int(where == "worker")}
+    with pytest.raises(InjectionError, match=r"supervisor \(pid \d+\).* was stopped"):
+        run_trial(
+            lambda: _trouble(records, where, signal.SIGSTOP, troublemakers.supervisor),
+            ReadError("*.none"),
+            loader=loader,
+            deadline=SHORT,
+        )
+    assert left_behind() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_trial_that_is_asked_to_end_shows_nothing(records, left_behind, number):
+    """The signal is named, and the dataset is not called crashed."""
+    with pytest.raises(InjectionError, match=f"the trial was asked to end by {number.name}"):
+        run_trial(
+            lambda: _trouble(records, "worker", number, troublemakers.warden), loader=IN_A_WORKER
+        )
+    assert left_behind() == []
+
+
+def test_a_reference_that_is_asked_to_end_shows_nothing(records, left_behind):
+    """The dataset is not called unusable."""
+    with pytest.raises(InjectionError, match="the trial was asked to end by SIGTERM"):
+        take_reference(
+            lambda: _trouble(records, "loader", signal.SIGTERM, troublemakers.warden),
+        )
+    assert left_behind() == []
+
+
+def _die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_sigkill_of_the_loaders_process_may_come_from_outside(records):
+    """The dataset may have sent it itself, so it is a verdict; but one that says who else may."""
+    reference = take_reference(lambda: Records(records))
+    outcome = run_trial(lambda: Trouble(records, _die, "loader"), loader={"num_workers": 0})
+    assert outcome.died == "signal 9 (SIGKILL)"
+    judgement = outcome.judge(reference)
+    assert judgement.verdict == "crashed"
+    assert "out of memory" in judgement.sentence
+
+
+def test_sigkill_of_a_reference_may_come_from_outside(records):
+    """The same without a fault and without a worker."""
+    with pytest.raises(UnusableDatasetError, match="out of memory"):
+        take_reference(lambda: Trouble(records, _die, "loader"))
+
+
+def test_a_stopped_supervisor_is_an_error_of_inject(records, monkeypatch):
+    """Who asks for the counters is told why no answer comes, and the process does not stay."""
+    monkeypatch.setattr(_client, "_PATIENCE", 1.0)
+    stopped = []
+    with pytest.raises(InjectionError, match=r"supervisor \(pid \d+\) is stopped"):
+        _stop_after_an_epoch(records, stopped)
+    assert until(lambda: _has_ended(*stopped))
+
+
+def _stop_after_an_epoch(records, stopped):
+    with inject(ReadError("*/00.rec", nth=99), require_fired=False) as injection:
+        list(DataLoader(Records(records), num_workers=1))
+        stopped.append(psutil.Process(injection._link.pid))
+        stopped[0].suspend()
+
+
+def _has_ended(process):
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
