@@ -19,6 +19,7 @@ from pytest_dataloader_faults._engine._bpf import (
 )
 from pytest_dataloader_faults._engine._linux import F_DUPFD
 from pytest_dataloader_faults._engine._paths import is_excluded, is_package_data
+from pytest_dataloader_faults._engine._room import is_shortage
 from pytest_dataloader_faults._engine._sizes import is_about_link, tell_size
 from pytest_dataloader_faults._engine._substitute import Substitutes, reopen, stranger
 from pytest_dataloader_faults._engine._target import (
@@ -152,8 +153,10 @@ def _follow_or_go_on(worker: WorkerState, call: Call, wanted: Opening) -> None:
     try:
         flags = wanted.flags & ~os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY
         source = os.open(wanted.raw, flags)
-    except OSError:  # The caller gets the same error from its own call.
-        worker.listener.go_on(call)
+    except OSError as error:
+        if is_shortage(error):
+            raise
+        worker.listener.go_on(call)  # The caller gets the same error from its own call.
     else:
         _give(worker, call, wanted, source)
 
