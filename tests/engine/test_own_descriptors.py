@@ -9,6 +9,7 @@ import resource
 import pytest
 
 from pytest_dataloader_faults import inject
+from pytest_dataloader_faults._engine import fork
 from pytest_dataloader_faults._engine._target import descriptors
 from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.faults import ReadError, SlowRead, TruncatedFile
@@ -19,6 +20,7 @@ from support.tries import WAYS, Tries, pread
 
 LIMIT = 256
 WORKERS = 4
+NOBODY = 65534
 EIO = os.strerror(errno.EIO)
 
 pytestmark = pytest.mark.filterwarnings(
@@ -121,3 +123,19 @@ def _after(read, injection):
     assert [b"contents"] * 40 == [each.gave for each in read.batches]
     injection.refresh()
     return len(descriptors(injection._link.pid))
+
+
+def test_a_dead_process_that_nobody_has_waited_for():
+    """Has no descriptors, though /proc refuses to list them to all but root."""
+
+    def body():
+        if not os.getuid():
+            os.setuid(NOBODY)
+        child = fork()
+        if not child:
+            os._exit(0)
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+        assert set() == descriptors(child)
+        os.waitpid(child, 0)
+
+    assert not (told := in_a_process(body)), told
