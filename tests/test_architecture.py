@@ -44,8 +44,8 @@ PACKAGE_IMPORTS = {
     "_engine._alterations": "_engine._plan _engine._substitute faults",
     "_engine._announce": "",
     "_engine._answers": (
-        "_engine._answers_to_reads _engine._bpf _engine._linux _engine._paths _engine._sizes "
-        "_engine._substitute _engine._target _engine._worker_state faults"
+        "_engine._answers_to_reads _engine._bpf _engine._linux _engine._paths _engine._room "
+        "_engine._sizes _engine._substitute _engine._target _engine._worker_state faults"
     ),
     "_engine._answers_to_reads": (
         "_engine._bpf _engine._deaths _engine._delays _engine._gates _engine._reads "
@@ -68,6 +68,7 @@ PACKAGE_IMPORTS = {
     "_engine._delays": "",
     "_engine._descriptions": "_engine._worker_state",
     "_engine._door": "",
+    "_engine._events": "",
     "_engine._exhaustion": "_engine._plan _engine._target faults",
     "_engine._filter": (
         "_engine._armed _engine._bpf _engine._brought _engine._channel _engine._linux "
@@ -115,16 +116,18 @@ PACKAGE_IMPORTS = {
         "_engine._python._schedule _fake._faulted _fake._settled _fake._state"
     ),
     "_engine._reads": "_engine._linux _engine._target _engine._worker_state",
+    "_engine._reception": "_engine._channel _engine._events _engine._room",
     "_engine._rendezvous": "_engine._delays",
+    "_engine._room": "",
     "_engine._sending": "",
     "_engine._sizes": "_engine._linux _engine._target",
     "_engine._standby": "_engine _engine._door _engine._supervisor_main",
     "_engine._substitute": "",
     "_engine._supervisor": (
         "_engine._answers _engine._answers_to_reads _engine._channel _engine._delays "
-        "_engine._descriptions _engine._gates _engine._held _engine._linux _engine._listener "
-        "_engine._onset _engine._plan _engine._rendezvous _engine._substitute _engine._target "
-        "_engine._told _engine._worker_state"
+        "_engine._descriptions _engine._events _engine._gates _engine._held _engine._linux "
+        "_engine._listener _engine._onset _engine._plan _engine._reception _engine._rendezvous "
+        "_engine._room _engine._substitute _engine._target _engine._told _engine._worker_state"
     ),
     "_engine._supervisor_main": "_engine._channel _engine._plan _engine._supervisor",
     "_engine._target": "_engine._linux",

@@ -19,6 +19,7 @@ from pytest_dataloader_faults._engine._bpf import (
 )
 from pytest_dataloader_faults._engine._linux import F_DUPFD
 from pytest_dataloader_faults._engine._paths import is_excluded, is_package_data
+from pytest_dataloader_faults._engine._room import is_shortage
 from pytest_dataloader_faults._engine._sizes import is_about_link, tell_size
 from pytest_dataloader_faults._engine._substitute import Substitutes, reopen, stranger
 from pytest_dataloader_faults._engine._target import (
@@ -152,8 +153,10 @@ def _follow_or_go_on(worker: WorkerState, call: Call, wanted: Opening) -> None:
     try:
         flags = wanted.flags & ~os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY
         source = os.open(wanted.raw, flags)
-    except OSError:  # The caller gets the same error from its own call.
-        worker.listener.go_on(call)
+    except OSError as error:
+        if is_shortage(error):
+            raise
+        worker.listener.go_on(call)  # The caller gets the same error from its own call.
     else:
         _give(worker, call, wanted, source)
 
@@ -164,24 +167,36 @@ def _give(worker: WorkerState, call: Call, wanted: Opening, source: int) -> None
 
 def _hand_out(worker: WorkerState, call: Call, path: str, source: int, *, on_exec: bool) -> None:
     """Answer *call* with a descriptor of *source*, and follow it."""
-    number = None if worker.low else worker.new_number(call.pid)
-    if number is not None:
-        worker.follow(number, path, source)
     try:
-        given = worker.listener.give(call, source, number, close_on_exec=on_exec)
+        number = _place(worker, call, source, on_exec)
     except OSError as error:
-        if number is not None or error.errno != errno.EMFILE:
-            raise
         os.close(source)
+        if not worker.low or error.errno != errno.EMFILE:
+            raise
         worker.listener.fail(call, errno.EMFILE)  # As the kernel would: no number is free.
     else:
-        if number is None:
-            worker.follow(given, path, source)
+        worker.follow(number, path, source)
+
+
+def _place(worker: WorkerState, call: Call, source: int, on_exec: bool) -> int:
+    """Answer *call* with a descriptor of *source*; its number."""
+    busy: set[int] = set()
+    while not worker.low:
+        number = worker.new_number(call.pid, busy)
+        try:
+            worker.listener.give(call, source, number, close_on_exec=on_exec)
+        except OSError as error:
+            if error.errno != errno.EBUSY:  # Another thread is about to have that very number.
+                raise
+            busy.add(number)
+        else:
+            return number
+    return worker.listener.give(call, source, None, close_on_exec=on_exec)
 
 
 def _on_duplicate(worker: WorkerState, call: Call) -> None:
     """A duplicate of a followed descriptor must be one, and so must have a high number."""
-    followed = worker.followed_by(call, signed(call.arguments[0]))
+    followed = worker.followed_by(call.pid, signed(call.arguments[0]))
     if followed is None or followed.source is None or followed.apart:
         worker.listener.go_on(call)
     elif call.name in _RESULT_IS_CHOSEN:
@@ -206,7 +221,7 @@ def _on_room(worker: WorkerState, call: Call) -> None:
 
 def _on_lock(worker: WorkerState, call: Call) -> None:
     """flock(2) is the open file description's: ours would keep it when the worker has closed."""
-    worker.let_be(signed(call.arguments[0]))
+    worker.let_be(call.pid, signed(call.arguments[0]))
     worker.listener.go_on(call)
 
 

@@ -40,7 +40,7 @@ class Means:
 
 def on_read(worker: WorkerState, call: Call, means: Means) -> None:
     """Answer a read, or a mapping, of what may be a followed file."""
-    followed = worker.followed_by(call, signed(call.arguments[READS[call.name]]))
+    followed = worker.followed_by(call.pid, signed(call.arguments[READS[call.name]]))
     if followed is None:
         worker.listener.go_on(call)
         return
@@ -103,7 +103,9 @@ def _fail_mapping(
     lock, and without it the worker cannot hand over the batches that it has made.
     """
     unreadable = substitutes.altered(path, Alteration(kept)) if kept else substitutes.empty
-    worker.listener.replace(call, unreadable, signed(call.arguments[READS["mmap"]]))
+    number = signed(call.arguments[READS["mmap"]])
+    worker.listener.replace(call, unreadable, number)
+    worker.stands_in(number, unreadable)
     worker.listener.go_on(call)
 
 

@@ -11,7 +11,9 @@ has yet to answer. So it takes what has come, with ``ready``, and looks again wh
 from __future__ import annotations
 
 import array
+import errno
 import json
+import os
 import socket
 import struct
 from collections.abc import Sequence
@@ -62,12 +64,14 @@ class Channel:
         return list(iter(self._next, None))
 
     def _take(self) -> None:
-        data, control, _, _ = self.connection.recvmsg(_CHUNK, _SPACE, socket.MSG_CMSG_CLOEXEC)
+        data, control, flags, _ = self.connection.recvmsg(_CHUNK, _SPACE, socket.MSG_CMSG_CLOEXEC)
         if not data:
             raise EOFError
         self._bytes += data
-        for _level, _kind, numbers in control:
-            self._descriptors += array.array("i", numbers)
+        came = [each for _, _, numbers in control for each in array.array("i", numbers)]
+        self._descriptors += came
+        if flags & socket.MSG_CTRUNC:
+            _refuse_the_rest(len(came))
 
     def _next(self) -> tuple[Message, list[int]] | None:
         """The first whole message, and its descriptors."""
@@ -78,9 +82,25 @@ class Channel:
         if len(self._bytes) < end:
             return None
         body, self._bytes = self._bytes[_HEADER.size : end], self._bytes[end:]
+        message = json.loads(body)
         descriptors, self._descriptors = self._descriptors[:count], self._descriptors[count:]
-        return json.loads(body), descriptors
+        return message, descriptors
+
+    @property
+    def incomplete(self) -> tuple[int, int]:
+        """How many bytes, and how many descriptors, have come of a message that is not whole."""
+        return len(self._bytes), len(self._descriptors)
 
     def close(self) -> None:
         """Hang up."""
         self.connection.close()
+        while self._descriptors:
+            os.close(self._descriptors.pop())
+
+
+def _refuse_the_rest(came: int) -> None:
+    """The kernel has dropped descriptors: there were too many, or there is no number for them."""
+    if came >= _MAX_DESCRIPTORS:
+        message = f"more than {_MAX_DESCRIPTORS} descriptors came at once"
+        raise ValueError(message)
+    raise OSError(errno.EMFILE, "descriptors that came with a message were lost")

@@ -4,7 +4,8 @@ Some facts about the moment between the filter and the supervisor. From the inst
 installs the filter, an open(2) of any thread here waits until the supervisor has the listener. So
 everything that the handover needs is imported and looked up before, and the handover itself opens
 nothing. Descriptors and mappings made earlier are listed first: their low numbers go into the
-program.
+program. A listener that stays open here, because the supervisor has died meanwhile, would have this
+process wait for itself; once nobody has it, the kernel answers ENOSYS.
 """
 
 from __future__ import annotations
@@ -73,8 +74,10 @@ def _hand_over(channel: Channel, posting: Posting, hello: dict[str, Any]) -> Non
         room=needs.room,
     )
     listener = filter_this_process(program, posting.supervisor)
-    channel.send(hello, [listener, *(fd for fd, _path in hello["held"][:_MAX_LISTED])])
-    os.close(listener)
+    try:
+        channel.send(hello, [listener, *(fd for fd, _path in hello["held"][:_MAX_LISTED])])
+    finally:
+        os.close(listener)
 
 
 def _high_numbers() -> tuple[int, int]:

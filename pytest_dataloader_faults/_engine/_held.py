@@ -28,6 +28,8 @@ class Orders:
     replace: list[tuple[int, int]] = field(default_factory=list)
     remap: list[tuple[int, int]] = field(default_factory=list)
     descriptors: list[int] = field(default_factory=list)
+    made: list[int] = field(default_factory=list)
+    """Those of *descriptors* that nobody else has."""
 
     @property
     def message(self) -> dict[str, Any]:
@@ -39,6 +41,11 @@ class Orders:
         if descriptor not in self.descriptors:
             self.descriptors.append(descriptor)
         return self.descriptors.index(descriptor)
+
+    def sent(self) -> None:
+        """They are the worker's now."""
+        while self.made:
+            os.close(self.made.pop())
 
 
 def orders(
@@ -74,7 +81,8 @@ def _close(
 ) -> None:
     worker.fire_here(tally, "close", path)
     if tally.fault.reuse:
-        result.replace.append((fd, result.attach(stranger(path))))
+        result.made.append(stranger(path))
+        result.replace.append((fd, result.attach(result.made[-1])))
     else:
         result.close.append(fd)
 
@@ -99,7 +107,7 @@ def close_at(worker: WorkerState, sample: int) -> Orders:
     result = Orders()
     tallies = [each for each in worker.tallies.of(ClosedDescriptor) if each.fault.sample == sample]
     for fd in sorted(descriptors(worker.pid)) if tallies else ():
-        followed = worker.followed.get(fd)
+        followed = worker.followed_by(worker.pid, fd)
         path = followed.path if followed else link_of(worker.pid, fd)
         tally = next((each for each in tallies if each.matches(path)), None)
         if tally is not None and os.path.isfile(path):

@@ -50,6 +50,7 @@ class Onset:
         worker = self._worker
         message = {"armed": worker.armed, "active": worker.tallies.active}
         self._send({**self._orders.message, **message}, self._orders.descriptors)
+        self._orders.sent()
 
     def _due(self) -> list[Tally[InOneWorker]]:
         every = self._worker.tallies.of(InOneWorker)

@@ -32,19 +32,25 @@ class Alteration:
 
 
 class Substitutes:
-    """Altered copies of files, made once each; and the file of no bytes at all."""
+    """Altered copies of files, kept while there is room; and the file of no bytes at all."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[object, ...], int] = {}
+        """In the order in which they were last asked for."""
         self.empty = os.memfd_create("pytest-dataloader-faults-unreadable")
 
     def altered(self, path: str, alteration: Alteration) -> int:
         """A descriptor of a file that is *path*, as *alteration* says."""
         now = os.stat(path)
         key = (path, alteration, now.st_dev, now.st_ino, now.st_mtime_ns, now.st_ctime_ns)
-        if key not in self._made:
-            self._made[key] = _altered_copy(path, alteration)
+        made = self._made.pop(key, None)
+        self._made[key] = _altered_copy(path, alteration) if made is None else made
         return self._made[key]
+
+    def shrink(self) -> None:
+        """Close the half that has not been asked for the longest; a copy can be made again."""
+        for key in tuple(self._made)[: (len(self._made) + 1) // 2]:
+            os.close(self._made.pop(key))
 
 
 def reopen(fd: int, flags: int) -> int:

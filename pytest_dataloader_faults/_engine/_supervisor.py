@@ -19,7 +19,6 @@ import select
 import signal
 import socket
 import sys
-import traceback
 from dataclasses import replace
 from typing import Any
 
@@ -29,18 +28,20 @@ from pytest_dataloader_faults._engine._answers_to_reads import Means
 from pytest_dataloader_faults._engine._channel import Channel
 from pytest_dataloader_faults._engine._delays import Delays
 from pytest_dataloader_faults._engine._descriptions import reports
+from pytest_dataloader_faults._engine._events import Events
 from pytest_dataloader_faults._engine._gates import Gates
 from pytest_dataloader_faults._engine._linux import MACHINE, SYSCALLS
 from pytest_dataloader_faults._engine._listener import Listener
 from pytest_dataloader_faults._engine._onset import Onset
 from pytest_dataloader_faults._engine._plan import Plan
+from pytest_dataloader_faults._engine._reception import Hello, Reception
 from pytest_dataloader_faults._engine._rendezvous import Rendezvous
+from pytest_dataloader_faults._engine._room import Room, Trouble
 from pytest_dataloader_faults._engine._substitute import Substitutes
 from pytest_dataloader_faults._engine._target import Call, SenselessCallError
 from pytest_dataloader_faults._engine._worker_state import WorkerState, have_done
 
 _NAMES = {number: name for name, number in SYSCALLS.get(MACHINE, {}).items()}
-_PEER_CREDENTIALS = 12  # three C ints
 
 
 class Supervisor:
@@ -48,43 +49,40 @@ class Supervisor:
 
     def __init__(self, control: Channel, door: socket.socket, plan: Plan, driver: int) -> None:
         self.control: Channel | None = control
-        self.door = door
         self.plan = plan
         self.workers: list[WorkerState] = []
-        self.errors: list[str] = []
+        self._trouble = Trouble()
         self.armed = True
         self.black_box: int | None = None
         delays = Delays()
         self.means = Means(Substitutes(), delays, Gates(), Rendezvous(delays), plan.watch)
+        self._room = Room(self._collect, self.means.substitutes.shrink)
         self._draining: dict[str, Any] | None = None
         self._parent = os.pidfd_open(driver)
-        self._poll = select.epoll()
-        self._actions: dict[int, Any] = {}
-        self._watch(control.fileno(), self._on_control)
-        self._watch(door.fileno(), self._on_knock)
-        self._watch(self._parent, self._on_orphaned)
+        self._events = Events()
+        self._events.last = control.fileno()
+        self._events.watch(control.fileno(), self._on_control)
+        self._reception = Reception(door, self._events, self._room, self._trouble, self._welcome)
+        self._events.watch(self._parent, self._on_orphaned)
 
     def run(self) -> None:
         """Answer until nobody is left to be answered."""
         while self.control is not None or any(worker.alive for worker in self.workers):
-            for fd, events in self._in_order(self._poll.poll(self.means.delays.patience())):
-                action = self._actions.get(fd)
-                if action is not None:  # It may have been removed by an earlier event.
-                    action(events)
+            for action, events in self._events.wait(self.means.delays.patience()):
+                self._make_room()
+                action(events)
             self.means.delays.expire()
             self._answer_drain()
 
-    def _in_order(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """The control comes last: what it asks about may have been told at the same time."""
-        return sorted(events, key=lambda each: self._actions.get(each[0]) == self._on_control)
+    def _make_room(self) -> None:
+        try:
+            self._room.ensure()
+        except OSError as error:
+            self._trouble.note("looking for descriptors", error)
 
-    def _watch(self, fd: int, action: Any) -> None:
-        self._actions[fd] = action
-        self._poll.register(fd, select.EPOLLIN)
-
-    def _unwatch(self, fd: int) -> None:
-        if self._actions.pop(fd, None) is not None:
-            self._poll.unregister(fd)
+    def _collect(self) -> None:
+        for worker in self.workers:
+            worker.collect()
 
     def _on_orphaned(self, _events: int) -> None:
         """Whoever drove the loader is dead. A worker that is stuck would never notice."""
@@ -150,7 +148,7 @@ class Supervisor:
     def to_dict(self) -> dict[str, Any]:
         """The facts, as plain data."""
         refused = [why for worker in self.workers for why in worker.refused]
-        return {"workers": reports(self.workers), "errors": self.errors, "refused": refused}
+        return {"workers": reports(self.workers), "errors": self._trouble.texts, "refused": refused}
 
     def _disarm(self) -> None:
         """From now on, let everything pass."""
@@ -171,11 +169,10 @@ class Supervisor:
     def _hang_up(self) -> None:
         assert self.control is not None
         self._disarm()
-        self._unwatch(self.control.fileno())
+        self._events.unwatch(self.control.fileno())
         self.control.close()
         self.control = None
-        self._unwatch(self.door.fileno())
-        self.door.close()
+        self._reception.close()
 
     def _answer_drain(self) -> None:
         """Tell the loader once every worker that is alive has done what it was sent."""
@@ -185,55 +182,38 @@ class Supervisor:
             of_loader = [each for each in self.workers if each.loader == asked["drain"]]
             self._tell({"drained": [each.id for each in of_loader if not each.alive]})
 
-    def _on_knock(self, _events: int) -> None:
-        connection, _ = self.door.accept()
-        peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS)
-        if int.from_bytes(peer[4:8], sys.byteorder) != os.getuid():
-            connection.close()
-            return
-        channel = Channel(connection)
-        self._watch(channel.fileno(), lambda _events: self._on_hello(channel))
-
-    def _on_hello(self, channel: Channel) -> None:
-        try:
-            messages = channel.ready()
-        except (EOFError, ConnectionError):
-            self._unwatch(channel.fileno())
-            channel.close()
-            return
-        for hello, (first, *held) in messages:
-            self._unwatch(channel.fileno())
-            if hello.get("engine") == "python":
-                self._welcome_python(hello, channel, first)
+    def _welcome(self, hello: Hello, channel: Channel) -> None:
+        with contextlib.suppress(ConnectionError):  # It has died since.
+            if hello.is_python:
+                self._welcome_python(hello, channel)
             else:
-                self._welcome(hello, channel, first, held)
+                self._welcome_filtered(hello, channel)
 
-    def _welcome_python(self, hello: dict[str, Any], channel: Channel, brake: int) -> None:
-        worker = WorkerState(hello, channel, None, self.plan)
-        worker.brake = brake
+    def _welcome_python(self, hello: Hello, channel: Channel) -> None:
+        worker = WorkerState(hello.said, channel, None, self.plan)
+        worker.brake = hello.first
         self._enter(worker)
         channel.send({"armed": worker.armed, "active": worker.tallies.active})
 
     def _enter(self, worker: WorkerState) -> None:
         worker.armed = self.armed
         self.workers.append(worker)
-        self._watch(worker.channel.fileno(), lambda _events: self._on_messages(worker))
+        self._events.watch(worker.channel.fileno(), lambda _events: self._on_messages(worker))
         if not worker.armed:
             _told.release(worker)
 
-    def _welcome(
-        self, hello: dict[str, Any], channel: Channel, listener: int, held: list[int]
-    ) -> None:
-        worker = WorkerState(hello, channel, Listener(listener, _NAMES), self.plan)
+    def _welcome_filtered(self, hello: Hello, channel: Channel) -> None:
+        worker = WorkerState(hello.said, channel, Listener(hello.first, _NAMES), self.plan)
         self._enter(worker)
-        self._watch(listener, lambda events: self._on_call(worker, events))
+        self._events.watch(hello.first, lambda events: self._on_call(worker, events))
         orders = _held.Orders()
         try:
             if worker.armed:
-                orders = _held.orders(worker, hello, held, self.means.substitutes)
+                orders = _held.orders(worker, hello.said, hello.held, self.means.substitutes)
         except Exception as error:  # noqa: BLE001  # whatever it is, it must be told
             self._failed(worker, None, error)
         channel.send(orders.message, orders.descriptors)
+        orders.sent()
 
     def _on_messages(self, worker: WorkerState) -> None:
         try:
@@ -268,13 +248,14 @@ class Supervisor:
 
     def _lost(self, worker: WorkerState) -> None:
         worker.alive = False
-        self._unwatch(worker.channel.fileno())
+        self._events.unwatch(worker.channel.fileno())
         worker.channel.close()
 
     def _on_call(self, worker: WorkerState, events: int) -> None:
         if not events & select.EPOLLIN:  # The last process under this filter is gone.
-            self._unwatch(worker.listener.fd)
+            self._events.unwatch(worker.listener.fd)
             os.close(worker.listener.fd)
+            worker.forget_all()
             return
         call = worker.listener.receive()
         if call is None:
@@ -292,8 +273,7 @@ class Supervisor:
         if worker.is_gone(call, error):
             return
         if not isinstance(error, SenselessCallError):
-            text = "".join(traceback.format_exception(error, limit=-3))
-            self.errors.append(f"worker {worker.id}, {call.name if call else 'fetch'}: {text}")
+            self._trouble.note(f"worker {worker.id}, {call.name if call else 'fetch'}", error)
         if call is not None:
             with contextlib.suppress(OSError):  # It was answered before the error came.
                 worker.listener.go_on(call)

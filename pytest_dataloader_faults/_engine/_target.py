@@ -131,8 +131,20 @@ def descriptors(pid: int) -> set[int]:
     """The descriptor numbers in use; none if the process is gone."""
     try:
         return {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return set()
+    except PermissionError:  # Until the dead are waited for, their folders are root's.
+        if not _is_dead(pid):
+            raise
+        return set()
+
+
+def _is_dead(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as status:
+            return status.read().rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 def family(pid: int) -> Iterator[int]:

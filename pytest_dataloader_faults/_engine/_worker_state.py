@@ -1,10 +1,25 @@
-"""What the supervisor knows of one worker process [runs in the supervisor]."""
+"""What the supervisor knows of one worker process [runs in the supervisor].
+
+Some facts about descriptor numbers. close(2) is not handed over, and the kernel gives the lowest
+free number to whatever is opened next, be it a file, a socket or torch's shared memory: low
+numbers soon, high ones once a process has half its limit open. So a number that we gave tells
+nothing by itself. What /proc/PID/fd has under it does: device and inode are those of our own
+duplicate as long as it is that file, under whatever name or none, and as long as we keep the
+duplicate no other file can have them. A process that a worker has forked has numbers of its own.
+
+A number that we choose may be taken by another thread before it is given. One that waits in
+accept4(2), as torch's thread that shares descriptors does, has its number already, which /proc does
+not show: ADDFD then fails with EBUSY. If it is quicker than that, ADDFD puts our file in the place
+of its own, as dup2(2) would. So numbers are given from the highest down, and from there again when
+some were found to be closed: as far from what the kernel gives as can be.
+"""
 
 from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
 from pytest_dataloader_faults._engine._alterations import Altered, altered
@@ -12,7 +27,7 @@ from pytest_dataloader_faults._engine._channel import Channel
 from pytest_dataloader_faults._engine._created import Created
 from pytest_dataloader_faults._engine._listener import Listener
 from pytest_dataloader_faults._engine._plan import Plan, Tallies, Tally
-from pytest_dataloader_faults._engine._target import Call, descriptors, family
+from pytest_dataloader_faults._engine._target import Call, descriptors, family, link_of
 
 _COLLECT_ABOVE = 256
 OPENS_OF, READS_OF, BYTES_OF = range(3)
@@ -23,15 +38,26 @@ class Followed(NamedTuple):
     """A file that a worker has open and whose reads are seen.
 
     *source* is our own duplicate, or with *apart* an opening of our own; *inherited*: the worker
-    had it when it was armed, so that other workers may share its offset. *link* is what /proc says
-    of it where its number is a low one, which the kernel gives away again once it is closed.
+    had it when it was armed, so that other workers may share its offset. *stand_in*: device and
+    inode of what was put under its number when it was mapped.
     """
 
     path: str
     source: int | None
     inherited: bool
-    link: str | None
     apart: bool = False
+    stand_in: tuple[int, int] | None = None
+
+    def is_at(self, pid: int, number: int) -> bool:
+        """Whether *number* of process *pid* is this file."""
+        try:
+            if self.source is None:
+                return link_of(pid, number) == self.path
+            there = os.stat(f"/proc/{pid}/fd/{number}")
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+        is_stand_in = (there.st_dev, there.st_ino) == self.stand_in
+        return is_stand_in or os.path.samestat(there, os.fstat(self.source))
 
 
 class WorkerState:
@@ -69,8 +95,9 @@ class WorkerState:
         self.unreached: Counter[str] = Counter()
         self.read_at_offset: dict[str, int] = {}
         """The latest descriptor, brought along, through whose own offset a file was read."""
-        self._numbers = range(hello.get("base", 0), hello.get("limit", 0))
+        self._numbers = range(hello.get("base", 0), hello.get("limit", 0))[::-1]
         self._next = 0
+        self._collect_above = min(_COLLECT_ABOVE, len(self._numbers) // 2)
 
     @property
     def listener(self) -> Listener:
@@ -119,38 +146,49 @@ class WorkerState:
         """The faults that change what is in *path*; they have been reached by that."""
         return altered(self.tallies, path, os.stat(path).st_size)
 
-    def new_number(self, pid: int) -> int:
-        """A high descriptor number that no process of this worker uses."""
-        if len(self.followed) > min(_COLLECT_ABOVE, len(self._numbers) // 2):
-            self._forget_closed(pid)
+    def new_number(self, pid: int, busy: AbstractSet[int] = frozenset()) -> int:
+        """A high descriptor number that no process of this worker uses, and none of *busy*."""
+        if len(self.followed) > self._collect_above:
+            self.collect(pid)
+            self._collect_above = max(self._collect_above, 2 * len(self.followed))
+        number = self._free_number(pid, busy)
+        if number is None:
+            self.collect(pid)
+            number = self._free_number(pid, busy)
+        if number is None:
+            files = len(self.followed)
+            message = f"worker {self.id} has {files} faulted files open, no number is left"
+            raise RuntimeError(message)
+        return number
+
+    def _free_number(self, pid: int, busy: AbstractSet[int]) -> int | None:
         for _ in self._numbers:
             number = self._numbers[self._next % len(self._numbers)]
             self._next += 1
-            if number not in self.followed and not os.path.lexists(f"/proc/{pid}/fd/{number}"):
+            is_known = number in self.followed or number in busy
+            if not is_known and not os.path.lexists(f"/proc/{pid}/fd/{number}"):
                 return number
-        message = f"worker {self.id} has {len(self.followed)} faulted files open, no number is left"
-        raise RuntimeError(message)
+        return None
 
     def follow(
         self, number: int, path: str, source: int | None, *, inherited: bool = False
     ) -> None:
         """Remember that *number* is *path*; *source* is ours from now on."""
         self._forget(number)
-        link = None
-        if inherited or self.low:
-            link = path if source is None else os.readlink(f"/proc/self/fd/{source}")
-        self.followed[number] = Followed(path, source, inherited, link)
+        self.followed[number] = Followed(path, source, inherited)
 
-    def followed_by(self, call: Call, number: int) -> Followed | None:
-        """The followed file that *number* is in the caller, if it is one."""
+    def followed_by(self, pid: int, number: int) -> Followed | None:
+        """The followed file that *number* is in process *pid*, if it is one."""
         followed = self.followed.get(number)
-        if followed is None or followed.link is None:
-            return followed
-        try:
-            still = os.readlink(f"/proc/{call.pid}/fd/{number}") == followed.link
-        except FileNotFoundError:
-            still = False
-        return followed if still else None
+        return followed if followed is not None and followed.is_at(pid, number) else None
+
+    def stands_in(self, number: int, descriptor: int) -> None:
+        """The file of *descriptor* was put under *number*, in place of the followed one."""
+        there = os.fstat(descriptor)
+        followed = self.followed.get(number)
+        if followed is not None:
+            stand_in = (there.st_dev, there.st_ino)
+            self.followed[number] = followed._replace(stand_in=stand_in)
 
     def is_gone(self, call: Call | None, error: Exception) -> bool:
         """The process died while it was looked at: then there is nothing to inject into."""
@@ -158,18 +196,30 @@ class WorkerState:
             return isinstance(error, (ProcessLookupError, ConnectionError))
         return not self.listener.is_waiting(call)
 
-    def let_be(self, number: int) -> None:
+    def let_be(self, pid: int, number: int) -> None:
         """Give up our duplicate of *number*, for an opening that shares neither offset nor lock."""
-        followed = self.followed.get(number)
+        followed = self.followed_by(pid, number)
         if followed is not None and followed.source is not None and not followed.apart:
             source = os.open(f"/proc/self/fd/{followed.source}", os.O_RDONLY | os.O_CLOEXEC)
             os.close(followed.source)
             self.followed[number] = followed._replace(source=source, apart=True)
 
-    def _forget_closed(self, pid: int) -> None:
-        """close(2) is not seen: look which numbers are still in use, when many have gathered."""
-        live = set().union(*map(descriptors, {pid, *family(self.pid)}))
-        for number in [each for each in self.followed if each not in live]:
+    def collect(self, *more: int) -> None:
+        """Forget what none of this worker's processes, and of *more*, has open any longer.
+
+        What was read at an offset stays, since the report asks who else has that offset.
+        """
+        kept = set(self.read_at_offset.values())
+        used = {pid: descriptors(pid) for pid in {*more, *family(self.pid)}}
+        for number, followed in tuple(self.followed.items()):
+            holders = (pid for pid, numbers in used.items() if number in numbers)
+            if number not in kept and not any(followed.is_at(pid, number) for pid in holders):
+                self._forget(number)
+        self._next = 0
+
+    def forget_all(self) -> None:
+        """No process of it is left. What was read at an offset stays, as in ``collect``."""
+        for number in self.followed.keys() - set(self.read_at_offset.values()):
             self._forget(number)
 
     def _forget(self, number: int) -> None:

@@ -199,11 +199,11 @@ def test_numbers_that_the_worker_inherited_are_not_taken(path, tmp_path, fault, 
     """Neither for one that is closed, nor for a file that is followed."""
     other = tmp_path / "other.txt"
     other.write_bytes(b"other")
-    lowest, _ = _high_numbers()
+    first = _high_numbers()[1] - 1
     with open(other, "rb", buffering=0) as file:
-        os.dup2(file.fileno(), lowest)
+        os.dup2(file.fileno(), first)
     try:
-        ((ours, others),), _ = attempt([(path, lowest)], _beside, fault)
+        ((ours, others),), _ = attempt([(path, first)], _beside, fault)
     finally:
-        os.close(lowest)
+        os.close(first)
     assert (len(gives), b"other") == (len(ours), others)

@@ -1,0 +1,87 @@
+"""Room for the supervisor's own descriptors [runs in the supervisor].
+
+Some facts about whose error EMFILE is. The supervisor opens what workers open, and keeps a
+duplicate of it. Its limit (RLIMIT_NOFILE) is one process's, theirs is that of each, and close(2) is
+not handed over: so it runs short long before any of them does, of descriptors of files that nobody
+has open any more. Its EMFILE then is none that the worker's own call would have met. To find out
+what can be given up it has to list folders of /proc, which takes descriptors, too.
+
+So they are counted from time to time, well before none is left. What fails for want of one all the
+same is an error of the run.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import traceback
+from collections.abc import Callable
+from typing import TypeGuard
+
+_RESERVE = 24
+"""Enough to look around in /proc by, or for one answer that takes more than was thought."""
+PER_EVENT = 4
+"""What one answer makes: a copy, a description of it, and what they are made of."""
+_SHORTAGES = (errno.EMFILE, errno.ENFILE)
+
+
+class Room:
+    """How many more descriptors this process can have. *ways*: what gives some up, best first."""
+
+    def __init__(self, *ways: Callable[[], None]) -> None:
+        self._ways = ways
+        self._left = 0
+
+    def ensure(self, wanted: int = PER_EVENT) -> None:
+        """Make room for *wanted* more, as far as that can be done."""
+        self._left -= wanted
+        if self._left >= 0:
+            return
+        for give_up in (None, *self._ways):
+            if give_up is not None:
+                give_up()
+            self._left = _free() - _RESERVE - wanted
+            if self._left >= 0:
+                return
+
+
+def _free() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft - len(os.listdir("/proc/self/fd"))
+
+
+class Trouble:
+    """The errors of the run: what could not be injected, and why."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def note(self, where: str, error: BaseException) -> None:
+        """Write down *error*; a shortage only once, since all that follows may meet it."""
+        if not is_shortage(error):
+            text = "".join(traceback.format_exception(error, limit=-3))
+            self.texts.append(f"{where}: {text}")
+        elif (text := _told(error)) not in self.texts:
+            self.texts.append(text)
+
+
+def is_shortage(error: BaseException) -> TypeGuard[OSError]:
+    """Whether *error* says that there is no descriptor left."""
+    return isinstance(error, OSError) and error.errno in _SHORTAGES
+
+
+def _told(error: OSError) -> str:
+    """What a shortage means for the run, and what to do about it."""
+    name = errno.errorcode[error.errno or 0]
+    if error.errno == errno.ENFILE:
+        limit, remedy = "of the whole system", "Raise it (sysctl fs.file-max)"
+    else:
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        limit = f"its limit of {hard}"
+        remedy = "Raise the hard limit (ulimit -Hn, LimitNOFILE=), or use fewer workers"
+    return (
+        f"the supervisor (pid {os.getpid()}) has no descriptor left [{name}, {limit}]. It needs one"
+        " for each file that a fault is about and that a worker has open, so faults that were due"
+        f" may not have happened. {remedy}"
+    )
