@@ -10,6 +10,7 @@ from pytest_dataloader_faults._evidence import explain
 from pytest_dataloader_faults._oracle import Judgement
 from pytest_dataloader_faults._oracle._repeats import Conclusion, Trial
 from pytest_dataloader_faults.exceptions import CheckFailedError
+from pytest_dataloader_faults.faults import has_files
 from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.verdicts import Verdict
 
@@ -83,7 +84,7 @@ def result_of(
 
 def _advice(check: Check, outcome: Outcome, judgement: Judgement) -> str:
     """What to know and to do about it, if anything."""
-    of_files = [each for each in outcome.faults if hasattr(each.fault, "path")]
+    of_files = [each for each in outcome.faults if has_files(each.fault)]
     if judgement.verdict is Verdict.NOT_EXERCISED and of_files:
         return "" if any(each.reached for each in of_files) else _OTHER_FILES
     return check.advice

@@ -37,10 +37,14 @@ def skipped(outcome: Outcome, reference: Reference) -> int:
 
 def _skipped_in(one: Pass, reference: Reference) -> int:
     if reference.kind == "iterable":
-        came = sum(len(each.rows or (each.digest,)) for each in one.delivered)
-        return len(reference.samples) - came
+        return len(reference.samples) - sum(len(_digests(each)) for each in one.delivered)
     split = [each for each in one.delivered if each.rows is not None]
     return sum(len(each.indices or ()) - len(each.rows or ()) for each in split)
+
+
+def _digests(delivery: Delivery) -> tuple[str, ...]:
+    """Of each sample; of the whole batch, where it cannot be split. An empty batch has none."""
+    return (delivery.digest,) if delivery.rows is None else delivery.rows
 
 
 def _wrong_batch(one: Pass, reference: Reference, may: Allowed) -> str | None:
@@ -72,7 +76,7 @@ def _missing(one: Pass) -> str | None:
 
 def _wrong_in_stream(one: Pass, reference: Reference, may: Allowed) -> str | None:
     known = Counter(digest for _, digest in reference.samples)
-    came = Counter(digest for each in one.delivered for digest in each.rows or (each.digest,))
+    came = Counter(digest for each in one.delivered for digest in _digests(each))
     extra, missing = came - known, known - came
     if repeated := sum(count for digest, count in extra.items() if digest in known):
         return f"{repeated} samples came more often than they should"

@@ -109,11 +109,11 @@ def _rows(
     """The samples in *batch*. Its size is in the batch: it may be the last, or samples may lack."""
     if not loader._auto_collation:
         return (teller.row(batch, *(indices or ())[:1]),)
+    if batch is None or (isinstance(batch, (list, tuple, dict)) and not batch):
+        return ()
     if indices is None:
         sizes = range(loader.batch_size or 1, 0, -1)
         return next((rows for size in sizes if (rows := teller.rows(batch, size))), None)
-    if batch is None or (isinstance(batch, (list, tuple, dict)) and not batch):
-        return ()
     if rows := teller.rows(batch, len(indices), indices):
         return rows
     sizes = range(len(indices) - 1, 0, -1)

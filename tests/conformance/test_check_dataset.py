@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, Subset, get_worker_info
 
 from pytest_dataloader_faults import CheckResult, Contract, Verdict, check_dataset, sweep
+from pytest_dataloader_faults._battery import Battery
 from pytest_dataloader_faults._checks import CHECKS
 from pytest_dataloader_faults.conformance import select_checks
 from pytest_dataloader_faults.exceptions import (
@@ -314,6 +315,22 @@ def test_files_that_are_others_at_each_call_are_told_of(tmp_path):
 
     assert (result.verdict, result.failed) == ("not_exercised", True)
     assert "make_dataset has to use the same files at each call" in result.explanation
+
+
+def test_a_death_that_does_not_come_is_no_matter_of_files(tmp_path):
+    """Each trial has one batch, so no worker makes a second: that is all there is to be told."""
+
+    def make():
+        folder = Path(tempfile.mkdtemp(dir=tmp_path), "records")
+        return Subset(Records(write_records(folder)), range(COUNT if not made else 2))
+
+    made = []
+    battery = Battery(make)
+    made.append(True)
+    result = battery.check("worker-killed-middle")
+
+    assert result.verdict == "not_exercised"
+    assert "make_dataset has to use the same files" not in result.explanation
 
 
 def test_temporary_files_of_the_dataset_are_no_victims(records):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, get_worker_info
 
 from pytest_dataloader_faults import Contract, check_dataset, run_trial
 from pytest_dataloader_faults._trial import take_reference
@@ -125,6 +125,28 @@ def test_stream_may_skip_as_many_as_were_hit(records):
     assert "2 samples that faults hit are missing" in skips.explanation
     assert ends.verdict == "corrupted"
     assert "faults hit only 2" in ends.explanation
+
+
+class NoneOnErrorStream(RecordStream):
+    """Gives None for what it cannot read, for a ``collate_fn`` that leaves it out."""
+
+    def __iter__(self) -> Any:
+        info = get_worker_info()
+        first, step = (info.id, info.num_workers) if info else (0, 1)
+        for index in range(first, COUNT, step):
+            try:
+                yield self.records[index]
+            except OSError:
+                yield None
+
+
+@pytest.mark.parametrize("dataset", [NoneOnError, NoneOnErrorStream])
+def test_a_whole_batch_may_be_skipped(dataset, records):
+    """A stream whose batch comes out empty is judged as a map-style dataset is."""
+    result = _ask(lambda: _filtered(dataset(records)), "read-error-first", SKIPS)
+
+    assert (result.verdict, result.passed) == ("survived", True), result.explanation
+    assert f"{COUNT} samples that faults hit are missing" in result.explanation
 
 
 def test_samples_made_together_cannot_be_told_apart(records):
