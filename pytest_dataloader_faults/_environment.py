@@ -108,7 +108,7 @@ def require_temporary_room(folder: str) -> None:
 
 
 @contextlib.contextmanager
-def told_as_shortage() -> Iterator[None]:
+def reported_as_shortage() -> Iterator[None]:
     """What our own start lacks is told as what this machine lacks, whoever took it."""
     try:
         yield

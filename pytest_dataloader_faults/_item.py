@@ -13,7 +13,7 @@ import pytest
 from pytest_dataloader_faults._engine import choose
 from pytest_dataloader_faults._options import Settings, command_line
 from pytest_dataloader_faults._recall import Memory
-from pytest_dataloader_faults._refusals import told_once
+from pytest_dataloader_faults._refusals import reported_once
 from pytest_dataloader_faults._results import CheckResult
 from pytest_dataloader_faults._steps import Swept
 from pytest_dataloader_faults._victims import Files
@@ -77,7 +77,7 @@ class FaultCheck:
             pytest.fail(_NO_CHECK, pytrace=False)
         expected = (self._settings.expected_failures or {}).get(self.name)
         how = f"pytest {shlex.quote(_from_here(self._node))} {self._options()}"
-        with told_once(self._node):
+        with reported_once(self._node):
             result = self._node.config.stash.setdefault(_memory, Memory()).ask(
                 self.name,
                 make_dataset,
@@ -125,7 +125,7 @@ class FaultCheck:
         if not self._is_first:
             pytest.skip(_ONCE)
         try:
-            with told_once(self._node):
+            with reported_once(self._node):
                 swept = sweep(
                     make_dataset,
                     files=files,

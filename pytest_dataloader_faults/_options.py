@@ -94,8 +94,7 @@ def add_options(parser: pytest.Parser) -> None:
     )
     for name, option in _OPTIONS.items():
         text = f"{option.help} (default: {option.default})"
-        flag = _flag(name)
-        group.addoption(flag, dest=f"{_STEM}_{name}", metavar=name.upper(), help=text)
+        group.addoption(flag(name), dest=f"{_STEM}_{name}", metavar=name.upper(), help=text)
         parser.addini(f"{_STEM}_{name}", text)
     group.addoption(
         "--dataloader-faults-require-gpu",
@@ -105,7 +104,8 @@ def add_options(parser: pytest.Parser) -> None:
     )
 
 
-def _flag(name: str) -> str:
+def flag(name: str) -> str:
+    """The command-line option of *name*."""
     return f"--dataloader-faults-{name.replace('_', '-')}"
 
 
@@ -139,7 +139,7 @@ def marker_line() -> str:
 def command_line(config: pytest.Config) -> str:
     """The options that were given, as they would be given again."""
     given = {name: config.getoption(f"{_STEM}_{name}") for name in _OPTIONS}
-    options = (f"{_flag(name)}={value}" for name, value in given.items() if value)
+    options = (f"{flag(name)}={value}" for name, value in given.items() if value)
     return " ".join(options)
 
 
@@ -150,8 +150,7 @@ def settings_for(config: pytest.Config, marks: Iterable[pytest.Mark]) -> Setting
         values[name] = option.default
         ini = config.getini(f"{_STEM}_{name}") or None
         values.update(_parsed(name, ini, f"ini key {_STEM}_{name}"))
-        flag = _flag(name)
-        values.update(_parsed(name, config.getoption(f"{_STEM}_{name}"), flag))
+        values.update(_parsed(name, config.getoption(f"{_STEM}_{name}"), flag(name)))
     for mark in reversed(list(marks)):
         values.update(_from_marker(mark))
     return Settings(**values)

@@ -13,7 +13,7 @@ _told = pytest.StashKey[dict[str, str]]()
 
 
 @contextlib.contextmanager
-def told_once(node: pytest.Item) -> Iterator[None]:
+def reported_once(node: pytest.Item) -> Iterator[None]:
     """Fail *node* where the machine lacks something; no traceback would tell more."""
     try:
         yield

@@ -44,8 +44,9 @@ PACKAGE_IMPORTS = {
     "_engine._alterations": "_engine._plan _engine._substitute faults",
     "_engine._announce": "",
     "_engine._answers": (
-        "_engine._answers_to_reads _engine._bpf _engine._linux _engine._paths _engine._room "
-        "_engine._sizes _engine._substitute _engine._target _engine._worker_state faults"
+        "_engine._answers_to_reads _engine._bpf _engine._descriptor_budget _engine._linux "
+        "_engine._paths _engine._sizes _engine._substitute _engine._target _engine._worker_state "
+        "faults"
     ),
     "_engine._answers_to_reads": (
         "_engine._bpf _engine._deaths _engine._delays _engine._gates _engine._reads "
@@ -60,7 +61,7 @@ PACKAGE_IMPORTS = {
     "_engine._brought": "",
     "_engine._channel": "",
     "_engine._client": (
-        "_engine._channel _engine._door _engine._plan _engine._posting _engine._wellbeing "
+        "_engine._channel _engine._door _engine._plan _engine._posting _engine._process_state "
         "exceptions"
     ),
     "_engine._created": "",
@@ -116,23 +117,24 @@ PACKAGE_IMPORTS = {
         "_engine._python._schedule _fake._faulted _fake._settled _fake._state"
     ),
     "_engine._reads": "_engine._linux _engine._target _engine._worker_state",
-    "_engine._reception": "_engine._channel _engine._events _engine._room",
+    "_engine._handshake": "_engine._channel _engine._events _engine._descriptor_budget",
     "_engine._rendezvous": "_engine._delays",
-    "_engine._room": "",
+    "_engine._descriptor_budget": "",
     "_engine._sending": "",
     "_engine._sizes": "_engine._linux _engine._target",
     "_engine._standby": "_engine _engine._door _engine._supervisor_main",
     "_engine._substitute": "",
     "_engine._supervisor": (
         "_engine._answers _engine._answers_to_reads _engine._channel _engine._delays "
-        "_engine._descriptions _engine._events _engine._gates _engine._held _engine._linux "
-        "_engine._listener _engine._onset _engine._plan _engine._reception _engine._rendezvous "
-        "_engine._room _engine._substitute _engine._target _engine._told _engine._worker_state"
+        "_engine._descriptions _engine._descriptor_budget _engine._events _engine._gates "
+        "_engine._handshake _engine._held _engine._linux _engine._listener _engine._onset "
+        "_engine._plan _engine._rendezvous _engine._substitute _engine._target _engine._told "
+        "_engine._worker_state"
     ),
     "_engine._supervisor_main": "_engine._channel _engine._plan _engine._supervisor",
     "_engine._target": "_engine._linux",
     "_engine._told": "_engine._gates _engine._worker_state faults",
-    "_engine._wellbeing": "",
+    "_engine._process_state": "",
     "_engine._worker_state": (
         "_engine._alterations _engine._channel _engine._created _engine._listener _engine._plan "
         "_engine._target"
@@ -196,11 +198,11 @@ PACKAGE_IMPORTS = {
     "_steps": "exceptions faults verdicts",
     "_texts": "",
     "_trial": (
-        "_arguments _engine _environment _reproduce _trial._blame _trial._child _trial._clock "
+        "_arguments _engine _environment _reproduce _trial._shortages _trial._child _trial._clock "
         "_trial._journal "
         "_trial._ready _trial._root _trial._ways exceptions faults injection lives outcomes"
     ),
-    "_trial._blame": "_environment exceptions lives",
+    "_trial._shortages": "_environment exceptions lives",
     "_trial._child": (
         "_engine _engine._arm _engine._iterator _engine._linux _engine._standby _trial._root "
         "_trial._warden"
@@ -213,7 +215,7 @@ PACKAGE_IMPORTS = {
         "_trial._reference _trial._sigchld _trial._telling outcomes"
     ),
     "_trial._footprint": "_engine._announce _epochs _trial._device _trial._probes",
-    "_trial._guard": "_engine._wellbeing _trial._journal _trial._ready",
+    "_trial._supervisor_watch": "_engine._process_state _trial._journal _trial._ready",
     "_trial._journal": "_deaths _facts exceptions lives outcomes",
     "_trial._leaves": "",
     "_trial._life": (
@@ -239,9 +241,8 @@ PACKAGE_IMPORTS = {
     "_trial._sigchld": "",
     "_trial._telling": "_trial._digest _trial._leaves _trial._ways exceptions outcomes._parts",
     "_trial._warden": (
-        "_engine _engine._door _engine._linux _texts _trial._clock _trial._guard _trial._journal "
-        "_trial._probes "
-        "_trial._ready _trial._segments"
+        "_engine _engine._door _engine._linux _texts _trial._clock _trial._journal "
+        "_trial._probes _trial._ready _trial._segments _trial._supervisor_watch"
     ),
     "_trial._ways": "verdicts",
     "_unfired": "_facts _texts faults outcomes",

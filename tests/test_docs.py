@@ -141,7 +141,7 @@ def _names():
         "argument of a fault": {field.name for kind in kinds.values() for field in fields(kind)},
         "name in faults": vocabulary.__all__,
         "fixture": _fixtures(),
-        "option": [f"--dataloader-faults-{name}" for name in _options._OPTIONS],
+        "option": [_options.flag(name) for name in _options._OPTIONS],
         "ini key": [f"dataloader_faults_{name}" for name in _options._OPTIONS],
         "marker argument": inspect.signature(_options.marker).parameters,
         "check": CHECKS,
@@ -214,17 +214,19 @@ def test_the_reference_gives_each_fault_its_arguments():
 def test_the_reference_gives_the_options_their_defaults():
     """The defaults in the table are those of the code."""
     page = TEXTS[Path("docs/reference/options.md")]
-    rows = re.findall(r"^\| `--dataloader-faults-(\w+)` \| `\w+` \| `([^`]+)`", page, re.MULTILINE)
-    assert rows == [(name, str(option.default)) for name, option in _options._OPTIONS.items()]
+    rows = re.findall(r"^\| `(--[\w-]+)` \| `\w+` \| `([^`]+)`", page, re.MULTILINE)
+    options = _options._OPTIONS.items()
+    assert rows == [(_options.flag(name), str(option.default)) for name, option in options]
 
 
 def test_no_page_names_an_option_that_is_not_there():
     """Options and ini keys in the text exist."""
     known = {f"dataloader_faults_{name}" for name in _options._OPTIONS}
     known |= {"dataloader_faults_verdict"}  # The property in JUnit reports.
-    known |= {"dataloader_faults_require"}  # And -gpu, which is a flag.
-    text = "\n".join(TEXTS.values()).replace("--dataloader-faults-", "dataloader_faults_")
+    options = {*map(_options.flag, _options._OPTIONS), "--dataloader-faults-require-gpu"}
+    text = "\n".join(TEXTS.values())
     assert set(re.findall(r"(?<!pytest_)dataloader_faults_\w+", text)) == known
+    assert set(re.findall(r"--dataloader-faults-[a-z-]*[a-z]", text)) == options
 
 
 def test_readme_lists_the_faults_and_the_verdicts():

@@ -17,9 +17,9 @@ from pytest_dataloader_faults._engine._bpf import (
     ROOM,
     STATS,
 )
+from pytest_dataloader_faults._engine._descriptor_budget import is_shortage
 from pytest_dataloader_faults._engine._linux import F_DUPFD
 from pytest_dataloader_faults._engine._paths import is_excluded, is_package_data
-from pytest_dataloader_faults._engine._room import is_shortage
 from pytest_dataloader_faults._engine._sizes import is_about_link, tell_size
 from pytest_dataloader_faults._engine._substitute import Substitutes, reopen, stranger
 from pytest_dataloader_faults._engine._target import (

@@ -93,9 +93,9 @@ class Channel:
 
     def close(self) -> None:
         """Hang up."""
-        self.connection.close()
         while self._descriptors:
             os.close(self._descriptors.pop())
+        self.connection.close()
 
 
 def _refuse_the_rest(came: int) -> None:

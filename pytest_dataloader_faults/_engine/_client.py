@@ -15,7 +15,7 @@ from pytest_dataloader_faults._engine._channel import Channel
 from pytest_dataloader_faults._engine._door import Supervision, new_door
 from pytest_dataloader_faults._engine._plan import Plan
 from pytest_dataloader_faults._engine._posting import Posting
-from pytest_dataloader_faults._engine._wellbeing import is_stopped
+from pytest_dataloader_faults._engine._process_state import is_stopped
 from pytest_dataloader_faults.exceptions import InjectionError
 
 _ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))

@@ -28,15 +28,15 @@ from pytest_dataloader_faults._engine._answers_to_reads import Means
 from pytest_dataloader_faults._engine._channel import Channel
 from pytest_dataloader_faults._engine._delays import Delays
 from pytest_dataloader_faults._engine._descriptions import reports
+from pytest_dataloader_faults._engine._descriptor_budget import DescriptorBudget, RunErrors
 from pytest_dataloader_faults._engine._events import Events
 from pytest_dataloader_faults._engine._gates import Gates
+from pytest_dataloader_faults._engine._handshake import Handshake, WorkerAcceptor
 from pytest_dataloader_faults._engine._linux import MACHINE, SYSCALLS
 from pytest_dataloader_faults._engine._listener import Listener
 from pytest_dataloader_faults._engine._onset import Onset
 from pytest_dataloader_faults._engine._plan import Plan
-from pytest_dataloader_faults._engine._reception import Hello, Reception
 from pytest_dataloader_faults._engine._rendezvous import Rendezvous
-from pytest_dataloader_faults._engine._room import Room, Trouble
 from pytest_dataloader_faults._engine._substitute import Substitutes
 from pytest_dataloader_faults._engine._target import Call, SenselessCallError
 from pytest_dataloader_faults._engine._worker_state import WorkerState, have_done
@@ -51,34 +51,36 @@ class Supervisor:
         self.control: Channel | None = control
         self.plan = plan
         self.workers: list[WorkerState] = []
-        self._trouble = Trouble()
+        self._errors = RunErrors()
         self.armed = True
         self.black_box: int | None = None
         delays = Delays()
         self.means = Means(Substitutes(), delays, Gates(), Rendezvous(delays), plan.watch)
-        self._room = Room(self._collect, self.means.substitutes.shrink)
+        self._budget = DescriptorBudget(self._collect, self.means.substitutes.shrink)
         self._draining: dict[str, Any] | None = None
         self._parent = os.pidfd_open(driver)
         self._events = Events()
         self._events.last = control.fileno()
         self._events.watch(control.fileno(), self._on_control)
-        self._reception = Reception(door, self._events, self._room, self._trouble, self._welcome)
+        self._acceptor = WorkerAcceptor(
+            door, self._events, self._budget, self._errors, self._register
+        )
         self._events.watch(self._parent, self._on_orphaned)
 
     def run(self) -> None:
         """Answer until nobody is left to be answered."""
         while self.control is not None or any(worker.alive for worker in self.workers):
             for action, events in self._events.wait(self.means.delays.patience()):
-                self._make_room()
+                self._ensure_descriptors()
                 action(events)
             self.means.delays.expire()
             self._answer_drain()
 
-    def _make_room(self) -> None:
+    def _ensure_descriptors(self) -> None:
         try:
-            self._room.ensure()
+            self._budget.ensure()
         except OSError as error:
-            self._trouble.note("looking for descriptors", error)
+            self._errors.add("looking for descriptors", error)
 
     def _collect(self) -> None:
         for worker in self.workers:
@@ -148,7 +150,7 @@ class Supervisor:
     def to_dict(self) -> dict[str, Any]:
         """The facts, as plain data."""
         refused = [why for worker in self.workers for why in worker.refused]
-        return {"workers": reports(self.workers), "errors": self._trouble.texts, "refused": refused}
+        return {"workers": reports(self.workers), "errors": self._errors.texts, "refused": refused}
 
     def _disarm(self) -> None:
         """From now on, let everything pass."""
@@ -172,7 +174,7 @@ class Supervisor:
         self._events.unwatch(self.control.fileno())
         self.control.close()
         self.control = None
-        self._reception.close()
+        self._acceptor.close()
 
     def _answer_drain(self) -> None:
         """Tell the loader once every worker that is alive has done what it was sent."""
@@ -182,14 +184,14 @@ class Supervisor:
             of_loader = [each for each in self.workers if each.loader == asked["drain"]]
             self._tell({"drained": [each.id for each in of_loader if not each.alive]})
 
-    def _welcome(self, hello: Hello, channel: Channel) -> None:
+    def _register(self, hello: Handshake, channel: Channel) -> None:
         with contextlib.suppress(ConnectionError):  # It has died since.
             if hello.is_python:
-                self._welcome_python(hello, channel)
+                self._register_python(hello, channel)
             else:
-                self._welcome_filtered(hello, channel)
+                self._register_filtered(hello, channel)
 
-    def _welcome_python(self, hello: Hello, channel: Channel) -> None:
+    def _register_python(self, hello: Handshake, channel: Channel) -> None:
         worker = WorkerState(hello.said, channel, None, self.plan)
         worker.brake = hello.first
         self._enter(worker)
@@ -202,7 +204,7 @@ class Supervisor:
         if not worker.armed:
             _told.release(worker)
 
-    def _welcome_filtered(self, hello: Hello, channel: Channel) -> None:
+    def _register_filtered(self, hello: Handshake, channel: Channel) -> None:
         worker = WorkerState(hello.said, channel, Listener(hello.first, _NAMES), self.plan)
         self._enter(worker)
         self._events.watch(hello.first, lambda events: self._on_call(worker, events))
@@ -273,7 +275,7 @@ class Supervisor:
         if worker.is_gone(call, error):
             return
         if not isinstance(error, SenselessCallError):
-            self._trouble.note(f"worker {worker.id}, {call.name if call else 'fetch'}", error)
+            self._errors.add(f"worker {worker.id}, {call.name if call else 'fetch'}", error)
         if call is not None:
             with contextlib.suppress(OSError):  # It was answered before the error came.
                 worker.listener.go_on(call)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults import _arguments, exceptions
 from pytest_dataloader_faults._engine import fork
-from pytest_dataloader_faults._environment import require_temporary_room, told_as_shortage
+from pytest_dataloader_faults._environment import reported_as_shortage, require_temporary_room
 from pytest_dataloader_faults._reproduce import plain
 from pytest_dataloader_faults._trial._clock import OUR_SECONDS
 from pytest_dataloader_faults._trial._ways import EXACT, Telling
@@ -193,14 +193,14 @@ def _outcome(asked: Outcome, job: Job) -> Outcome:
     return outcome_from(asked, [*events, {"stderr": stderr, "stacks": stacks}])
 
 
-@told_as_shortage()
+@reported_as_shortage()
 def _run(job: Job, deadline: float) -> tuple[list[dict[str, Any]], str, str]:
     """Do *job* below a warden; its events, and what its processes printed, stacks apart."""
     import torch.utils.data  # noqa: F401  # once here, not again in every trial
 
     from pytest_dataloader_faults._trial import _child
-    from pytest_dataloader_faults._trial._blame import require_environment
     from pytest_dataloader_faults._trial._journal import Journal
+    from pytest_dataloader_faults._trial._shortages import require_environment
 
     folder = tempfile.mkdtemp(prefix="dlf-")  # Short: socket paths end at 107 bytes.
     _child.preload(job.engine)

@@ -175,7 +175,8 @@ class Drive:
         """The epoch is over. Workers that are to stay do so if all are alive."""
         assert self._loader is not None
         iterator = self._loader._iterator
-        died = deaths(iterator or self._iterator, self._settle()) if raised else []
+        current = self._iterator if iterator is None else iterator
+        died = deaths(current, self._settle()) if raised else []
         self._tell(
             exception=raised and asdict(raised),
             complete=raised is None,

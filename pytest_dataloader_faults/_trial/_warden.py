@@ -26,11 +26,11 @@ from pytest_dataloader_faults._engine._door import Supervision
 from pytest_dataloader_faults._engine._linux import Prctl, prctl
 from pytest_dataloader_faults._texts import printable
 from pytest_dataloader_faults._trial._clock import LOADERS, OVERDUE, time_is_up
-from pytest_dataloader_faults._trial._guard import Guard
 from pytest_dataloader_faults._trial._journal import Journal
 from pytest_dataloader_faults._trial._probes import has_children, is_infrastructure
 from pytest_dataloader_faults._trial._ready import ready
 from pytest_dataloader_faults._trial._segments import Segments
+from pytest_dataloader_faults._trial._supervisor_watch import SupervisorWatch
 
 _TRACKER_PATIENCE = 10.0
 _STACKS_PATIENCE = 1.0
@@ -47,7 +47,7 @@ class _Watched(NamedTuple):
     child: int
     parent: int
     signals: int
-    guard: Guard | None
+    guard: SupervisorWatch | None
 
 
 def hold(
@@ -68,7 +68,7 @@ def hold(
     parent = os.pidfd_open(os.getppid())
     prctl(Prctl.SET_CHILD_SUBREAPER, 1)
     supervision = supervise() if supervise else None  # With no signal handlers of ours yet.
-    guard = Guard(supervision.pid, journal) if supervision else None
+    guard = SupervisorWatch(supervision.pid, journal) if supervision else None
     asked_to_end = _pipe_of_signals()
     segments = Segments()
     began = time.monotonic()
@@ -89,14 +89,14 @@ def hold(
     )
 
 
-def _hurt(ended: str, died: str | None, guard: Guard | None) -> str | None:
+def _hurt(ended: str, died: str | None, guard: SupervisorWatch | None) -> str | None:
     """What befell the harness, so that the trial shows nothing."""
     if ended in signal.Signals.__members__:
         return (
             f"the trial was asked to end by {ended}, sent to the process that holds its deadline"
             f" (pid {os.getpid()}), before it was over. So nothing was shown about the dataset"
         )
-    if guard and ended == "unserved":
+    if guard and ended == "supervisor ended":
         return guard.ended_early()
     return guard.report() if guard and (died or ended == "deadline") else None
 
@@ -135,10 +135,10 @@ def _forget_signals() -> None:
 
 
 def _wait(watched: _Watched, deadline: float, journal: Journal) -> str:
-    """``"ended"``, ``"deadline"``; ``"abandoned"``, where there is nothing to wait for; or who.
+    """Why the wait is over: ``"ended"``, ``"deadline"`` or another word.
 
-    Nothing is to be waited for where pytest is gone, and where the trial's own work takes too long.
-    Who ended it is the name of a signal, or ``"unserved"`` where the supervisor ended too early.
+    ``"abandoned"``: pytest is gone, or the trial's own work takes too long. ``"supervisor ended"``:
+    it ended too early. Else it is the name of the signal that asked for an end.
     """
     began = time.monotonic()
     until = began + deadline
@@ -163,7 +163,7 @@ def _wait_for(watched: _Watched, deadline: float) -> str:
         if watched.signals in found and (asked := _asked_to_end(watched.signals)):
             return asked
         if watched.guard and watched.guard.fd in found and watched.guard.ended_early():
-            return "unserved"
+            return "supervisor ended"
     return "deadline"
 
 

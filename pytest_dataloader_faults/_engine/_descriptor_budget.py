@@ -1,4 +1,4 @@
-"""Room for the supervisor's own descriptors [runs in the supervisor].
+"""DescriptorBudget for the supervisor's own descriptors [runs in the supervisor].
 
 Some facts about whose error EMFILE is. The supervisor opens what workers open, and keeps a
 duplicate of it. Its limit (RLIMIT_NOFILE) is one process's, theirs is that of each, and close(2) is
@@ -26,7 +26,7 @@ PER_EVENT = 4
 _SHORTAGES = (errno.EMFILE, errno.ENFILE)
 
 
-class Room:
+class DescriptorBudget:
     """How many more descriptors this process can have. *ways*: what gives some up, best first."""
 
     def __init__(self, *ways: Callable[[], None]) -> None:
@@ -51,18 +51,18 @@ def _free() -> int:
     return soft - len(os.listdir("/proc/self/fd"))
 
 
-class Trouble:
+class RunErrors:
     """The errors of the run: what could not be injected, and why."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
 
-    def note(self, where: str, error: BaseException) -> None:
+    def add(self, where: str, error: BaseException) -> None:
         """Write down *error*; a shortage only once, since all that follows may meet it."""
         if not is_shortage(error):
             text = "".join(traceback.format_exception(error, limit=-3))
             self.texts.append(f"{where}: {text}")
-        elif (text := _told(error)) not in self.texts:
+        elif (text := _describe(error)) not in self.texts:
             self.texts.append(text)
 
 
@@ -71,7 +71,7 @@ def is_shortage(error: BaseException) -> TypeGuard[OSError]:
     return isinstance(error, OSError) and error.errno in _SHORTAGES
 
 
-def _told(error: OSError) -> str:
+def _describe(error: OSError) -> str:
     """What a shortage means for the run, and what to do about it."""
     name = errno.errorcode[error.errno or 0]
     if error.errno == errno.ENFILE:

@@ -14,7 +14,7 @@ import contextlib
 import os
 import signal
 
-from pytest_dataloader_faults._engine._wellbeing import how_it_ended, is_stopped
+from pytest_dataloader_faults._engine._process_state import how_it_ended, is_stopped
 from pytest_dataloader_faults._trial._journal import Journal
 from pytest_dataloader_faults._trial._ready import ready
 
@@ -23,7 +23,7 @@ _PATIENCE = 10.0
 _STOPPED = "was stopped (SIGSTOP, or a debugger)"
 
 
-class Guard:
+class SupervisorWatch:
     """A supervisor, as its parent sees it."""
 
     def __init__(self, pid: int, journal: Journal) -> None:
