@@ -41,7 +41,7 @@ _TIMES_CONTROL = 10.0
 
 
 class OutdatedFindingsError(Exception):
-    """What is known of a dataset is of another one, or of other files: look at it again."""
+    """What is known is of a dataset that gives other samples: look at this one."""
 
 
 @dataclass(frozen=True)
@@ -80,12 +80,13 @@ class Battery:
         self._way = self._telling = EXACT
         self._changes: dict[str, Any] = {}
         self._broken: str | None = None
-        self._known = known
         self._references: dict[Telling, Reference] = {}
         if known is None:
             self._recon = self._look()
         else:
-            self._references[self._way] = known.reference
+            self._references[self._way] = self._take_reference()
+            if self._reference != known.reference:
+                raise OutdatedFindingsError
             self._control, self._recon = known.control, known.recon
 
     @property
@@ -129,18 +130,7 @@ class Battery:
             if reason := check.moot(self._recon, outcome):
                 return Unsuitable(reason)
             trials.append(Trial(outcome, self._judge(outcome, self._contract, check)))
-            if not trials[0].judgement.passed:
-                self._require_known(trials[0].judgement)
         return trials
-
-    def _require_known(self, judgement: Judgement) -> None:
-        """Raise if *judgement* may come of what was known of another dataset before."""
-        if self._known is None:
-            return
-        is_other = judgement.verdict is Verdict.NOT_EXERCISED
-        if is_other or self._take_reference(telling=self._way) != self._known.reference:
-            raise OutdatedFindingsError
-        self._known = None  # It is as it was: no need to ask again.
 
     @property
     def victims(self) -> tuple[str | tuple[str, ...], str | tuple[str, ...]]:
@@ -234,16 +224,14 @@ class Battery:
         crime = check.rule(outcome, self._reference) if check and judgement.passed else None
         return Judgement(*crime, passed=False) if crime else judgement
 
-    def _take_reference(
-        self, asked: list[tuple[Any, ...]] | None = None, telling: Telling | None = None
-    ) -> Reference:
+    def _take_reference(self, asked: list[tuple[Any, ...]] | None = None) -> Reference:
         return take_reference(
             self._make_dataset,
             loader=self._loader,
             deadline=self._deadline,
             seed=self._seed,
             asked=asked,
-            telling=telling or self._telling,
+            telling=self._telling,
         )
 
     def _observe(self, changes: Mapping[str, Any], **options: Any) -> Outcome:

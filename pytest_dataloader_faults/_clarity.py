@@ -38,6 +38,10 @@ _DELAYS = (SlowRead, HungRead, WorkerHung, WorkerKilled)
 _PIN_THREAD = re.compile(r"pin[- ]memory thread", re.IGNORECASE)
 _TIMED_OUT = re.compile(r"timed?[- ]?out", re.IGNORECASE)
 
+_SKIPPED = (
+    *("Traceback (most recent", "Original Traceback", "The above exception", "During hand"),
+    "_queue.Empty",  # torch's own error is raised from it where a worker has exited.
+)
 _DEATH = re.compile(
     r"is killed by signal|exited unexpectedly|exit code|Connection(Reset|Refused|Aborted)Error"
     r"|BrokenPipeError|EOFError|FileNotFoundError"
@@ -62,8 +66,7 @@ def messages(text: str) -> str:
         text = text.replace("\\n", "\n").rstrip("'\"\n")
     # Only \n ends a line of a traceback; what else ends lines may be in a file's name.
     lines = (line for line in text.split("\n") if line and not line[0].isspace())
-    skipped = ("Traceback (most recent", "Original Traceback", "The above exception", "During hand")
-    return "\n".join(line for line in lines if not line.startswith(skipped))
+    return "\n".join(line for line in lines if not line.startswith(_SKIPPED))
 
 
 def tells(text: str, fault: Fault, path: str | None, call: str) -> bool:

@@ -80,7 +80,7 @@ class Room(NamedTuple):
             return None
         return _told(
             "too few file descriptors",
-            f"{self.opened} are open and the limit is {self.limit}; a DataLoader with"
+            f"{self.opened} are open and the limit is {self.limit}; a trial of a DataLoader with"
             f" num_workers={workers} needs {least} more, and its dataset some of its own",
             _MORE_DESCRIPTORS,
         )
@@ -93,8 +93,9 @@ class Room(NamedTuple):
             return _told("no shared memory", found, _WRITABLE)
         if _is_full(self.shared, least * _PAGE, least):
             found = (
-                f"{_left_of(SHARED, self.shared)}; a DataLoader with num_workers={workers}"
-                f" needs {_size(least * _PAGE)} and {least} files, and its batches more"
+                f"{_left_of(SHARED, self.shared)}; a trial of a DataLoader with"
+                f" num_workers={workers} needs {_size(least * _PAGE)} and {least} files, and its"
+                " batches more"
             )
             return _told("too little shared memory", found, _MORE_SHARED)
         return None

@@ -2,11 +2,10 @@
 
 Some facts about what may be shared. Recon takes longer than the trial it is for, and each item of a
 test would repeat it. But no look at a factory tells that its dataset is the one of before: fixtures
-make the data anew, and may make other data, in another place. So what is recalled is a guess. A
-trial under a fault that fired, whose samples are all as recalled, is as good as any. Where a trial
-fails, the reference is taken anew. If it is as recalled, so is the dataset, and the failure counts.
-Else recon is repeated and the check is asked again, and a factory whose guess was wrong is not
-guessed about again.
+make the data anew, and may make other data, in another place. So what is recalled is a guess, and
+the reference, which is the cheaper half of recon, is taken for each item. It has to be taken before
+the trial: a dataset may write down what a fault did to it, and give other samples from then on.
+Where it is not as recalled, recon is repeated, and nothing is recalled for that factory again.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from typing import Any
 
 from pytest_dataloader_faults._battery import Battery, Findings, OutdatedFindingsError
 from pytest_dataloader_faults._results import CheckResult
+from pytest_dataloader_faults.verdicts import Verdict
 
 _PLAIN = (str, bytes, int, float, bool, type(None))
 _NAMED = (type, ModuleType)
@@ -53,7 +53,7 @@ class Memory:
             try:
                 guessed = Battery(make_dataset, known=guess, **options)
                 result = guessed.check(name, expected=expected, how=how)
-                if result.applies:
+                if result.verdict is not Verdict.NOT_EXERCISED:
                     return result
             except OutdatedFindingsError:
                 was_wrong = True

@@ -54,7 +54,7 @@ PACKAGE_IMPORTS = {
     ),
     "_engine._arm": (
         "_engine _engine._announce _engine._armed _engine._filter _engine._posting "
-        "_engine._python._worker"
+        "_engine._python._worker exceptions"
     ),
     "_engine._armed": "_engine._channel _engine._linux _engine._sending",
     "_engine._bpf": "_engine._linux",
@@ -187,7 +187,7 @@ PACKAGE_IMPORTS = {
         "_arguments _checks._workers _evidence _oracle _reproduce _unfired exceptions faults "
         "outcomes surveys verdicts"
     ),
-    "_recall": "_battery _results",
+    "_recall": "_battery _results verdicts",
     "_refusals": "exceptions",
     "_reproduce": "",
     "_results": ("_checks _evidence _oracle _oracle._repeats exceptions faults outcomes verdicts"),
@@ -198,11 +198,10 @@ PACKAGE_IMPORTS = {
     "_steps": "exceptions faults verdicts",
     "_texts": "",
     "_trial": (
-        "_arguments _engine _environment _reproduce _trial._shortages _trial._child _trial._clock "
-        "_trial._journal "
-        "_trial._ready _trial._root _trial._ways exceptions faults injection lives outcomes"
+        "_arguments _engine _environment _reproduce _trial._child _trial._clock _trial._job "
+        "_trial._journal _trial._patience _trial._shortages _trial._ways exceptions faults "
+        "injection lives outcomes"
     ),
-    "_trial._shortages": "_environment exceptions lives",
     "_trial._child": (
         "_engine _engine._arm _engine._iterator _engine._linux _engine._standby _trial._root "
         "_trial._warden"
@@ -211,11 +210,12 @@ PACKAGE_IMPORTS = {
     "_trial._device": "exceptions",
     "_trial._digest": "_trial._leaves",
     "_trial._drive": (
-        "_trial._footprint _trial._journal _trial._loaders _trial._passes "
+        "_engine._client _trial._footprint _trial._journal _trial._loaders _trial._passes "
         "_trial._reference _trial._sigchld _trial._telling outcomes"
     ),
     "_trial._footprint": "_engine._announce _epochs _trial._device _trial._probes",
     "_trial._supervisor_watch": "_engine._process_state _trial._journal _trial._ready",
+    "_trial._job": "_trial._ways faults lives",
     "_trial._journal": "_deaths _facts exceptions lives outcomes",
     "_trial._leaves": "",
     "_trial._life": (
@@ -224,7 +224,8 @@ PACKAGE_IMPORTS = {
     ),
     "_trial._limits": "",
     "_trial._loaders": "_fake._unseen exceptions",
-    "_trial._passes": "_texts _trial._digest _trial._telling outcomes",
+    "_trial._passes": "_engine._client _texts _trial._digest _trial._telling exceptions outcomes",
+    "_trial._patience": "_engine._process_state _trial._journal _trial._ready",
     "_trial._probes": "",
     "_trial._ready": "",
     "_trial._reference": (
@@ -232,17 +233,18 @@ PACKAGE_IMPORTS = {
         "outcomes"
     ),
     "_trial._root": (
-        "_engine._announce _environment _trial._device _trial._footprint _trial._journal "
-        "_trial._life _trial._limits _trial._loaders _trial._passes _trial._probes "
-        "_trial._reference _trial._sigchld _trial._telling _trial._ways exceptions faults "
-        "injection lives"
+        "_engine._announce _engine._client _environment _trial._device _trial._footprint "
+        "_trial._job _trial._journal _trial._life _trial._limits _trial._loaders _trial._passes "
+        "_trial._probes _trial._reference _trial._sigchld _trial._telling exceptions faults "
+        "injection"
     ),
     "_trial._segments": "_trial._probes",
+    "_trial._shortages": "_environment exceptions lives",
     "_trial._sigchld": "",
     "_trial._telling": "_trial._digest _trial._leaves _trial._ways exceptions outcomes._parts",
     "_trial._warden": (
-        "_engine _engine._door _engine._linux _texts _trial._clock _trial._journal "
-        "_trial._probes _trial._ready _trial._segments _trial._supervisor_watch"
+        "_engine _engine._door _engine._linux _engine._process_state _texts _trial._clock "
+        "_trial._journal _trial._probes _trial._ready _trial._segments _trial._supervisor_watch"
     ),
     "_trial._ways": "verdicts",
     "_unfired": "_facts _texts faults outcomes",

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pytest_dataloader_faults._engine._announce import announce_fetches, idle_after_error
 from pytest_dataloader_faults._engine._armed import Armed
 from pytest_dataloader_faults._engine._posting import Posting
+from pytest_dataloader_faults.exceptions import DataLoaderFaultsError, InjectionError
 
 _FEEDER_SECONDS = 1.0
 """Past this it waits for the loader to read, which is no C++ of torch's, so it may be unwound."""
@@ -53,7 +54,13 @@ class ArmWorker:
         if self._posting.stacks is not None:
             _dump_stacks_on_signal(self._posting.stacks)
         atexit.register(_let_feeders_end)
-        armed = arm(self._posting, worker, self._loader)
+        try:
+            armed = arm(self._posting, worker, self._loader)
+        except DataLoaderFaultsError:
+            raise
+        except Exception as error:
+            message = f"worker {worker} could not be put under faults: {error!r}"
+            raise InjectionError(message) from error
         with idle_after_error(armed):
             if self._then is not None:
                 self._then(worker)

@@ -32,9 +32,14 @@ class Armed:
 
     def _ask(self, question: dict[str, Any]) -> None:
         self._tell(question)
-        while "close" not in (answer := self._channel.receive())[0]:
-            _suffer(answer[0], self._channel.fileno())
-        self._obey(*answer)
+        more = True
+        while more:
+            answer, descriptors = self._channel.receive()
+            if "close" in answer:
+                self._obey(answer, descriptors)
+                more = answer["more"]
+            else:
+                _suffer(answer, self._channel.fileno())
 
     def end(self, *, ended: bool) -> None:
         """Tell that the fetch is over; *ended*: there are no more."""

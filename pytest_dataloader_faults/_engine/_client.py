@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_dataloader_faults._engine._channel import Channel
 from pytest_dataloader_faults._engine._door import Supervision, new_door
@@ -26,6 +26,13 @@ _START = (
 _PATIENCE = 10.0
 _outliving: list[subprocess.Popen[bytes]] = []
 """Supervisors whose workers were still there when their scope ended; they end with them."""
+
+
+class EndedWorkers(NamedTuple):
+    """Ids of workers that have ended: *early*, or once their stream had no more samples."""
+
+    early: Sequence[int] = ()
+    in_time: Sequence[int] = ()
 
 
 class Link:
@@ -70,16 +77,16 @@ class Link:
                 if not self._closed:
                     self._send(message)
 
-    def drain(self, loader: int, epoch: int, sent: dict[int, int]) -> list[int]:
+    def drain(self, loader: int, epoch: int, sent: dict[int, int]) -> EndedWorkers:
         """Wait until every live worker has made the batches it was asked for, or is stuck.
 
-        Returns the ids of the workers that have died.
+        Returns those that have ended.
         """
         message = {"drain": loader, "epoch": epoch, "sent": sent}
         with contextlib.suppress(TimeoutError):
-            dead: list[int] = self._exchange(message, "drained")["drained"]
-            return dead
-        return []
+            answer = self._exchange(message, "drained")
+            return EndedWorkers(answer["drained"], answer["ended"])
+        return EndedWorkers()
 
     def switch(self, active: Sequence[int]) -> None:
         """Let the faults in these places of the schedule happen from now on, and no other."""

@@ -49,11 +49,14 @@ def arm(posting: Posting, worker: int, loader: int) -> Armed:
     }
     channel = posting.connect()
     _hand_over(channel, posting, hello)
-    orders, descriptors = channel.receive()
-    for index, place in orders["remap"]:
-        each = mapped[index]
-        map_over(each.start, each.length, each.protection, descriptors[place], each.offset)
-    carry_out(orders, descriptors)
+    more = True
+    while more:
+        orders, descriptors = channel.receive()
+        for index, place in orders["remap"]:
+            each = mapped[index]
+            map_over(each.start, each.length, each.protection, descriptors[place], each.offset)
+        carry_out(orders, descriptors)
+        more = orders["more"]
     return Armed(channel)
 
 

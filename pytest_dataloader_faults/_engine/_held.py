@@ -1,12 +1,15 @@
 """Faults of what a worker holds already: descriptors and mappings [runs in the supervisor].
 
 It has them from before its filter was there, or keeps them from one sample to the next; so there is
-no call that could be answered, and the worker itself is told what to do with them.
+no call that could be answered, and the worker itself is told what to do with them. One message
+takes up to 253 descriptors (SCM_MAX_FD, unix(7)), and the worker needs numbers for all of a message
+at once. So orders are given in parts.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +21,8 @@ from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     ReadError,
 )
+
+_IN_ONE_MESSAGE = 60
 
 
 @dataclass
@@ -36,6 +41,11 @@ class Orders:
         """As plain data; the second of each pair is a place in *descriptors*."""
         return {"close": self.close, "replace": self.replace, "remap": self.remap}
 
+    @property
+    def is_full(self) -> bool:
+        """Whether this part is to be sent before there is another one."""
+        return len(self.descriptors) >= _IN_ONE_MESSAGE
+
     def attach(self, descriptor: int) -> int:
         """The place of *descriptor* among those that go along."""
         if descriptor not in self.descriptors:
@@ -50,17 +60,23 @@ class Orders:
 
 def orders(
     worker: WorkerState, hello: dict[str, Any], sources: list[int], substitutes: Substitutes
-) -> Orders:
-    """Decide about each descriptor and mapping that *worker* brought along."""
+) -> Iterator[Orders]:
+    """Decide about each descriptor and mapping that *worker* brought along, part by part."""
     result = Orders()
     for place, (fd, path) in enumerate(hello["held"]):
         _about_held(worker, fd, path, result, substitutes)
         source = sources[place] if place < len(sources) else None
         worker.follow(fd, path, source, inherited=True)
+        if result.is_full:
+            yield result
+            result = Orders()
     for place, path in enumerate(hello["mapped"]):
         worker.opened[path][READS_OF] += 1
         _about_mapped(worker, place, path, result, substitutes)
-    return result
+        if result.is_full:
+            yield result
+            result = Orders()
+    yield result
 
 
 def _about_held(
@@ -102,8 +118,8 @@ def _about_mapped(
             return
 
 
-def close_at(worker: WorkerState, sample: int) -> Orders:
-    """What of its open files *worker* is to close, now that it begins *sample*."""
+def close_at(worker: WorkerState, sample: int) -> Iterator[Orders]:
+    """What of its open files *worker* is to close, now that it begins *sample*, part by part."""
     result = Orders()
     tallies = [each for each in worker.tallies.of(ClosedDescriptor) if each.fault.sample == sample]
     for fd in sorted(descriptors(worker.pid)) if tallies else ():
@@ -113,4 +129,7 @@ def close_at(worker: WorkerState, sample: int) -> Orders:
         if tally is not None and os.path.isfile(path):
             tally.reached += 1
             _close(worker, tally, fd, path, result)
-    return result
+            if result.is_full:
+                yield result
+                result = Orders()
+    yield result

@@ -29,7 +29,7 @@ from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults._engine._arm import ArmWorker, arm, way_of
 from pytest_dataloader_faults._engine._armed import Armed
-from pytest_dataloader_faults._engine._client import Link
+from pytest_dataloader_faults._engine._client import EndedWorkers, Link
 from pytest_dataloader_faults._engine._exhaustion import Exhaustion
 from pytest_dataloader_faults._engine._lost_lock import name_a_lost_lock
 from pytest_dataloader_faults._engine._pin_thread import PinThread
@@ -81,14 +81,14 @@ class Watch:
         """What became of the faults that befall this process, by their place in the schedule."""
         return {**self.exhaustion.told(), **self._pin_thread.told()}
 
-    def drain(self) -> list[int]:
+    def drain(self) -> EndedWorkers:
         """Wait until the workers have done all that the latest iterator asked of them.
 
-        Returns the ids of the workers that have died.
+        Returns those that have ended.
         """
         latest = self._latest
         if latest is None:
-            return []
+            return EndedWorkers()
         alive = {  # One that died before it was armed is not known to the supervisor.
             worker: count
             for worker, count in latest._sent.items()

@@ -32,13 +32,13 @@ class Onset:
         self._worker = worker
         self._sample = sample
         self._gates = gates
-        self._orders = Orders()
+        self._orders = [Orders()]
 
     def meet(self) -> None:
         """Let happen what is due now, and let the worker go on once it has happened."""
         _exhaust(self._worker)
         if self._sample is not None:
-            self._orders = close_at(self._worker, self._sample)
+            self._orders = list(close_at(self._worker, self._sample))
         if self._due():
             worker = self._worker
             self._gates.hold(worker.loader, worker.id, worker.place, self._strike)
@@ -49,8 +49,11 @@ class Onset:
         """Tell the worker to go on."""
         worker = self._worker
         message = {"armed": worker.armed, "active": worker.tallies.active}
-        self._send({**self._orders.message, **message}, self._orders.descriptors)
-        self._orders.sent()
+        while self._orders:
+            part = self._orders.pop(0)
+            more = bool(self._orders)
+            self._send({**part.message, **message, "more": more}, part.descriptors)
+            part.sent()
 
     def _due(self) -> list[Tally[InOneWorker]]:
         every = self._worker.tallies.of(InOneWorker)

@@ -182,7 +182,11 @@ class Supervisor:
         if self.control and asked and have_done(self.workers, asked):
             self._draining = None
             of_loader = [each for each in self.workers if each.loader == asked["drain"]]
-            self._tell({"drained": [each.id for each in of_loader if not each.alive]})
+            dead = [each for each in of_loader if not each.alive]
+            early, late = (
+                [each.id for each in dead if each.ended is late] for late in (False, True)
+            )
+            self._tell({"drained": early, "ended": late})
 
     def _register(self, hello: Handshake, channel: Channel) -> None:
         with contextlib.suppress(ConnectionError):  # It has died since.
@@ -208,14 +212,19 @@ class Supervisor:
         worker = WorkerState(hello.said, channel, Listener(hello.first, _NAMES), self.plan)
         self._enter(worker)
         self._events.watch(hello.first, lambda events: self._on_call(worker, events))
-        orders = _held.Orders()
         try:
             if worker.armed:
-                orders = _held.orders(worker, hello.said, hello.held, self.means.substitutes)
+                self._order(channel, worker, hello)
         except Exception as error:  # noqa: BLE001  # whatever it is, it must be told
             self._failed(worker, None, error)
-        channel.send(orders.message, orders.descriptors)
-        orders.sent()
+        channel.send({**_held.Orders().message, "more": False})
+
+    def _order(self, channel: Channel, worker: WorkerState, hello: Handshake) -> None:
+        """What *worker* is to do with what it holds already."""
+        for part in _held.orders(worker, hello.said, hello.held, self.means.substitutes):
+            channel.send({**part.message, "more": True}, part.descriptors)
+            part.sent()
+            self._ensure_descriptors()
 
     def _on_messages(self, worker: WorkerState) -> None:
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import sys
@@ -24,11 +23,10 @@ from pytest_dataloader_faults.lives import Arm, Kill, Life, Step
 from pytest_dataloader_faults.outcomes import Outcome, Reference
 
 if TYPE_CHECKING:
-    from pytest_dataloader_faults._trial._root import Job
+    from pytest_dataloader_faults._trial._job import Job
 
-_GRACE = 30.0
-"""Seconds a warden gets beyond its deadline before it counts as broken itself."""
 _STDERR_SHOWN = 4000
+_STDERR_READ = 1 << 20
 _NOISE = re.compile(
     r'  File "[^"\n]*/_trial/_child\.py", line \d+ in trial\n(  .*\n)*|\n*Extension modules: .*'
 )
@@ -86,7 +84,7 @@ def observe(
     *how*: what else ``Job`` has, as ``touch=True``.
     """
     asked = _asked(faults, {**(loader or {}), **changes}, epochs, deadline, seed, engine)
-    job = _job(asked, make_dataset, loader)
+    job = _job_for(asked, make_dataset, loader)
     return _outcome(asked, replace(job, changes=changes, needs_workers=True, **how))
 
 
@@ -103,7 +101,7 @@ def run_told(
     """``run_trial``, with samples told apart as *telling* says."""
     _arguments.check(make_dataset=make_dataset, loader=loader)
     asked = _asked(faults, loader, epochs, deadline, seed, engine)
-    return _outcome(asked, replace(_job(asked, make_dataset, loader), telling=telling))
+    return _outcome(asked, replace(_job_for(asked, make_dataset, loader), telling=telling))
 
 
 def observe_life(
@@ -122,7 +120,7 @@ def observe_life(
     armed = tuple(step.fault for step in steps if isinstance(step, Arm))
     killed = tuple(WorkerKilled(worker=step.worker) for step in steps if isinstance(step, Kill))
     asked = _asked((*armed, *killed), loader, 1, deadline, seed, engine)
-    job = replace(_job(asked, make_dataset, loader), faults=(), steps=steps, telling=telling)
+    job = replace(_job_for(asked, make_dataset, loader), faults=(), steps=steps, telling=telling)
     events, stderr, stacks = _run(job, deadline)
     asked = replace(asked, compared=telling.compared)
     return life_from(asked, steps, [*events, {"stderr": stderr, "stacks": stacks}])
@@ -142,11 +140,13 @@ def take_reference(
     *asked*: the batches of indices to take; by default what the loader's sampler draws. *how*: what
     else ``Job`` has, as ``telling=...``.
     """
+    from pytest_dataloader_faults._trial._job import Job
     from pytest_dataloader_faults._trial._journal import reference_from
-    from pytest_dataloader_faults._trial._root import Job
 
     job = Job(make_dataset, options=loader, seed=seed, reference=True, asked=asked, **how)
     events, printed, stacks = _run(job, deadline)
+    if any(event.get("died") for event in events):  # Once may be by a signal from outside.
+        events, printed, stacks = _run(job, deadline)
     if any(event.get("timed_out") for event in events):
         message = (
             f"no reference within {deadline:g} s, with no fault and no worker. Give a stream an end"
@@ -171,8 +171,10 @@ def _asked(
     return Outcome(tuple(faults), plain(loader or {}), epochs, seed, deadline, chosen)
 
 
-def _job(asked: Outcome, make_dataset: Callable[[], Any], loader: Mapping[str, Any] | None) -> Job:
-    from pytest_dataloader_faults._trial._root import Job
+def _job_for(
+    asked: Outcome, make_dataset: Callable[[], Any], loader: Mapping[str, Any] | None
+) -> Job:
+    from pytest_dataloader_faults._trial._job import Job
 
     return Job(
         make_dataset,
@@ -200,6 +202,7 @@ def _run(job: Job, deadline: float) -> tuple[list[dict[str, Any]], str, str]:
 
     from pytest_dataloader_faults._trial import _child
     from pytest_dataloader_faults._trial._journal import Journal
+    from pytest_dataloader_faults._trial._patience import how_it_vanished, wait_for
     from pytest_dataloader_faults._trial._shortages import require_environment
 
     folder = tempfile.mkdtemp(prefix="dlf-")  # Short: socket paths end at 107 bytes.
@@ -214,12 +217,14 @@ def _run(job: Job, deadline: float) -> tuple[list[dict[str, Any]], str, str]:
         if not warden:
             _child.main(job, deadline, facts, printed, stacks, folder)
         # The recovery has a deadline of its own, and our own work in the trial some seconds.
-        _wait_for(warden, 2 * deadline + OUR_SECONDS + _GRACE)
-        events = facts.events()
-        require_environment(job, events, printed.text())
-        _raise_what_was_refused(events, printed.text())
+        status = wait_for(warden, 2 * deadline + OUR_SECONDS, facts)
+        events, stderr = facts.events(), printed.text(_STDERR_READ)
+        require_environment(job, events, stderr)
+        _raise_what_was_refused(events, stderr)
+        if not any("timed_out" in event for event in events):
+            raise InjectionError(how_it_vanished(warden, status, _shown(stderr)))
         most = _STDERR_SHOWN * max(1, len(job.steps))
-        return events, _end_of(printed.text(), most), stacks.text()
+        return events, _end_of(stderr, most), stacks.text()
     finally:
         shutil.rmtree(folder, ignore_errors=True)  # The warden has done so, if it was let.
         for journal in journals:
@@ -231,36 +236,18 @@ def _end_of(printed: str, most: int) -> str:
     return _NOISE.sub("", printed)[-most:]
 
 
-def _wait_for(warden: int, deadline: float) -> None:
-    import signal
-
-    from pytest_dataloader_faults._trial._ready import ready
-
-    watched = os.pidfd_open(warden)
-    try:
-        if not ready([watched], deadline):
-            os.kill(warden, signal.SIGKILL)
-    except BaseException:  # Ctrl-C: the warden ends its tree first.
-        os.kill(warden, signal.SIGTERM)
-        ready([watched], _GRACE)
-        raise
-    finally:
-        os.close(watched)
-        os.waitpid(warden, 0)
+def _shown(printed: str) -> str:
+    return _end_of(printed, _STDERR_SHOWN).strip() or "nothing"
 
 
 def _raise_what_was_refused(events: list[dict[str, Any]], printed: str) -> None:
     # What befell the harness goes first: whatever else it wrote down may come of that.
     for event in sorted(events, key=lambda event: "hurt" not in event):
         if "hurt" in event:
-            shown = _end_of(printed, _STDERR_SHOWN).strip() or "nothing"
-            message = f"{event['hurt']}. The trial printed:\n{shown}"
+            message = f"{event['hurt']}. The trial printed:\n{_shown(printed)}"
             raise InjectionError(message)
         if "refused" in event:
             raise getattr(exceptions, event["refused"])(event["why"])
         if "broken" in event:
             message = f"the trial's own code failed:\n{event['broken']}"
             raise InjectionError(message)
-    if not any("timed_out" in event for event in events):
-        message = f"the trial's process vanished without a report. It printed:\n{printed}"
-        raise InjectionError(message)

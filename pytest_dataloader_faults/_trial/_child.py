@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_dataloader_faults._engine._door import Supervision
+    from pytest_dataloader_faults._trial._job import Job
     from pytest_dataloader_faults._trial._journal import Journal
-    from pytest_dataloader_faults._trial._root import Job
 
 
 def preload(engine: str) -> None:
@@ -69,13 +69,20 @@ def main(
         _forget_helpers()
         logging.getLogger().handlers.clear()  # They are pytest's, and write to its terminal.
         threading.excepthook = threading.__excepthook__  # pytest's prints nothing.
-        warnings.resetwarnings()  # pytest's "error" would make a warning of torch's an error.
+        _reset_warnings()
         # Where workers put their sockets; one that is killed cannot remove its own.
         current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]
         faulthandler.register(STACKS_SIGNAL, file=stacks.fd, all_threads=True)
         run(job, facts, f"/proc/{os.getpid()}/fd/{stacks.fd}", supervision)
 
     _and_exit(warden, facts)
+
+
+def _reset_warnings() -> None:
+    """Python's own filters: pytest's "error" would make a warning of torch's an error."""
+    warnings.resetwarnings()
+    for category in (DeprecationWarning, ImportWarning, ResourceWarning):
+        warnings.simplefilter("ignore", category)
 
 
 def _and_exit(action: Callable[[], None], facts: Journal) -> NoReturn:

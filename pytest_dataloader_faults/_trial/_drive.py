@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from pytest_dataloader_faults._engine._client import EndedWorkers
 from pytest_dataloader_faults._trial._footprint import CollectEachEpoch
 from pytest_dataloader_faults._trial._journal import Journal
 from pytest_dataloader_faults._trial._loaders import (
@@ -47,7 +48,7 @@ class Drive:
         teller: Teller,
         seed: int,
         drawn: list[Any],
-        settle: Callable[[], list[int]],
+        settle: Callable[[], EndedWorkers],
     ) -> None:
         self._dataset = dataset
         self._journal = journal

@@ -32,10 +32,11 @@ class Journal:
         while data:
             data = data[os.write(self.fd, data) :]
 
-    def text(self) -> str:
-        """All of it, whatever it is."""
+    def text(self, most: int | None = None) -> str:
+        """All of it, whatever it is, or the last *most* bytes."""
         size = os.fstat(self.fd).st_size
-        return os.pread(self.fd, size, 0).decode(errors="replace")
+        start = 0 if most is None else max(0, size - most)
+        return os.pread(self.fd, size - start, start).decode(errors="replace")
 
     def events(self) -> list[dict[str, Any]]:
         """What ``write`` wrote; half a line of a writer that was killed tells nothing."""

@@ -40,7 +40,7 @@ from pytest_dataloader_faults.outcomes import FaultFacts, Firing
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults._engine._door import Supervision
-    from pytest_dataloader_faults._trial._root import Job
+    from pytest_dataloader_faults._trial._job import Job
 
 _NO_DATA = ("/dev/", "/proc/", "/memfd:")
 _SHARED_MEMORY = "/dev/shm/"

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from pytest_dataloader_faults._engine._client import EndedWorkers
 from pytest_dataloader_faults._texts import shortened
 from pytest_dataloader_faults._trial._digest import digest
 from pytest_dataloader_faults._trial._telling import Row, Teller
+from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.outcomes import Delivery, Raised, WorkerDeath
 
 if TYPE_CHECKING:
@@ -21,17 +23,20 @@ _EXIT_PATIENCE = 5.0
 """Seconds between the last descriptor that a process closes and its end: it may dump core."""
 
 
-def deaths(iterator: Any, dead: Container[int]) -> list[WorkerDeath]:
-    """How those workers of *iterator* ended that did not exit with status 0.
+def deaths(iterator: Any, ended: EndedWorkers) -> list[WorkerDeath]:
+    """How those workers of *iterator* died that were not at the end of their stream.
 
-    *dead* are those that the supervisor has lost. It notices when the kernel closes the worker's
-    descriptors, which is before the loader's process can wait for it.
+    The supervisor notices an end when the kernel closes the worker's descriptors, which is before
+    the loader's process can wait for it. A worker that died unarmed is not known to it.
     """
-    workers = getattr(iterator, "_workers", ())
-    for worker in (each for place, each in enumerate(workers) if place in dead):
-        worker.join(_EXIT_PATIENCE)
-    ended = [(place, each.pid, each.exitcode) for place, each in enumerate(workers)]
-    return [WorkerDeath(*each) for each in ended if each[-1]]
+    found = []
+    for place, worker in enumerate(getattr(iterator, "_workers", ())):
+        is_early = place in ended.early
+        if is_early:
+            worker.join(_EXIT_PATIENCE)
+        if place not in ended.in_time and (worker.exitcode or (is_early and worker.exitcode == 0)):
+            found.append(WorkerDeath(place, worker.pid, worker.exitcode))
+    return found
 
 
 def end_workers(iterator: Any) -> None:
@@ -121,5 +126,8 @@ def _rows(
 
 
 def raised_by(error: BaseException) -> Raised:
+    """*error* as a finding about the dataset; one of the harness's own is raised again."""
+    if isinstance(error, InjectionError):
+        raise error
     text = "".join(traceback.format_exception(error))
     return Raised(type(error).__name__, shortened(str(error)), shortened(text))

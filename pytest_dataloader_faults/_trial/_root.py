@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pytest_dataloader_faults._engine._announce import SeedSamples
+from pytest_dataloader_faults._engine._client import EndedWorkers
 from pytest_dataloader_faults._environment import Room
 from pytest_dataloader_faults._trial import _device, _probes
 from pytest_dataloader_faults._trial._footprint import CollectEachEpoch, Footprints
+from pytest_dataloader_faults._trial._job import Job
 from pytest_dataloader_faults._trial._journal import Journal
 from pytest_dataloader_faults._trial._life import live
 from pytest_dataloader_faults._trial._limits import limit_descriptors
@@ -43,52 +45,18 @@ from pytest_dataloader_faults._trial._passes import (
 from pytest_dataloader_faults._trial._reference import plain_indices, sample_of, take_reference
 from pytest_dataloader_faults._trial._sigchld import DeathWatch
 from pytest_dataloader_faults._trial._telling import Teller
-from pytest_dataloader_faults._trial._ways import Telling
 from pytest_dataloader_faults.exceptions import (
     InvalidArgumentError,
     UnusableDatasetError,
     UnusableEnvironmentError,
 )
-from pytest_dataloader_faults.faults import NEED_A_WORKER, Fault, PinMemoryThreadDeath, to_dict
+from pytest_dataloader_faults.faults import NEED_A_WORKER, PinMemoryThreadDeath, to_dict
 from pytest_dataloader_faults.injection import Injection, arm
-from pytest_dataloader_faults.lives import Step
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
     from pytest_dataloader_faults._engine._door import Supervision
-
-
-@dataclass(frozen=True)
-class Job:
-    """What the disposable process is to do. It is inherited by fork, not pickled."""
-
-    make_dataset: Callable[[], Any]
-    faults: tuple[Fault, ...] = ()
-    engine: str = "kernel"
-    options: Mapping[str, Any] | None = None
-    changes: Mapping[str, Any] | None = None
-    epochs: int = 1
-    seed: int = 0
-    watch_files: bool = False
-    touch: bool = False
-    same_order: bool = False
-    footprints: bool = False
-    deadline: float = 30.0
-    patience: float | None = None
-    """Seconds that a pass under faults waits for a batch, once its workers are done or stuck."""
-    descriptors: int | None = None
-    """How many may be opened besides those that are open."""
-    accelerator: bool = False
-    """Whether this process uses it first, and copies each batch to it."""
-    needs_workers: bool = False
-    reference: bool = False
-    asked: Sequence[tuple[Any, ...]] | None = None
-    telling: Telling = field(default_factory=Telling)
-    keep_workers: bool = False
-    """After an error, the next epoch is the same workers'."""
-    steps: tuple[Step, ...] = ()
-    """In place of epochs: the life of a loader, with faults of its own."""
 
 
 def run(job: Job, journal: Journal, stacks: str, supervision: Supervision | None) -> None:
@@ -167,7 +135,7 @@ class _Trial:
             self._probe("recovery")
         self.journal.write(phase="done")
 
-    def _epochs(self, settle: Callable[[], list[int]]) -> None:
+    def _epochs(self, settle: Callable[[], EndedWorkers]) -> None:
         """The passes under the faults."""
         for epoch in range(1, self.job.epochs + 1):
             self._phase(f"epoch {epoch}")
@@ -221,7 +189,7 @@ class _Trial:
             with blamed(f"iterating {type(self.loader.dataset).__name__}"):
                 next(iter(self.loader.dataset), None)
 
-    def _pass(self, epoch: int | None, settle: Callable[[], list[int]] = list) -> bool:
+    def _pass(self, epoch: int | None, settle: Callable[[], EndedWorkers] = EndedWorkers) -> bool:
         """One epoch, up to its first error; whether there was none.
 
         *settle* waits for the workers to finish what they were asked for, so that what they met
@@ -257,7 +225,7 @@ class _Trial:
         self.journal.write(epoch=epoch, **{"pass": what})
         return raised is None
 
-    def _has_seen_enough(self, epoch: int, settle: Callable[[], list[int]]) -> bool:
+    def _has_seen_enough(self, epoch: int, settle: Callable[[], EndedWorkers]) -> bool:
         """Write down what each process has now, if that is asked for; whether that will do."""
         if self.footprints is None:
             return False
@@ -267,7 +235,7 @@ class _Trial:
         self._go_on()
         return self.footprints.are_enough(epoch)
 
-    def _begin(self, epoch: int | None, settle: Callable[[], list[int]]) -> Any:
+    def _begin(self, epoch: int | None, settle: Callable[[], EndedWorkers]) -> Any:
         if epoch is None or self.job.patience is None:
             return iter(self.loader)
         iterator = impatient(self.loader, self.job.patience)

@@ -19,7 +19,7 @@ from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
 from pytest_dataloader_faults.lives import Arm
 
 if TYPE_CHECKING:
-    from pytest_dataloader_faults._trial._root import Job
+    from pytest_dataloader_faults._trial._job import Job
 
 _WORDS = {
     errno.EMFILE: r"received 0 items of ancdata",

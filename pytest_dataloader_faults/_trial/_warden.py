@@ -24,6 +24,7 @@ import psutil
 from pytest_dataloader_faults._engine import STACKS_SIGNAL
 from pytest_dataloader_faults._engine._door import Supervision
 from pytest_dataloader_faults._engine._linux import Prctl, prctl
+from pytest_dataloader_faults._engine._process_state import is_stopped
 from pytest_dataloader_faults._texts import printable
 from pytest_dataloader_faults._trial._clock import LOADERS, OVERDUE, time_is_up
 from pytest_dataloader_faults._trial._journal import Journal
@@ -75,17 +76,25 @@ def hold(
     child = _start(root, supervision)
     watched = _Watched(os.pidfd_open(child), parent, asked_to_end, guard)
     ended = _wait(watched, deadline, journal)
+    stopped = ended == "deadline" and is_stopped(child)
     if ended == "deadline":
         _gather_stacks(stacks, {supervision.pid} if supervision else set())
         os.kill(child, signal.SIGSTOP)  # What hangs goes on without a supervisor: it is too late.
     died = _how_it_died(child) if ended == "ended" else None
-    if hurt := _hurt(ended, died, guard):
+    if hurt := _stopped(child) if stopped else _hurt(ended, died, guard):
         journal.write(hurt=hurt)
     _end_everybody(segments)
     segments.remove({child, *_pids_of(journal)})
     shutil.rmtree(folder, ignore_errors=True)
     journal.write(
         timed_out=ended == "deadline", died=died, duration=round(time.monotonic() - began, 3)
+    )
+
+
+def _stopped(child: int) -> str:
+    return (
+        f"the process that drives the loader (pid {child}) was stopped (SIGSTOP, or a debugger), so"
+        " that nothing was shown about the dataset, unless the dataset stopped it"
     )
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
+import torch
 
 from pytest_dataloader_faults import Contract
 from pytest_dataloader_faults._recall import Memory
-from support.datasets import Records, write_records
+from support.datasets import SIZE, Records, write_records
 from support.specimens import ZerosOnError
 
 CHECKS = ["open-error", "read-error-first"]
-ALONE, WITH_RECON, REFERENCE = 1, 3, 1
-"""Processes that make a dataset: the trial's; the reference's and the control's besides."""
+REFERENCE, CONTROL, ALONE = 1, 1, 1
+"""Processes that make a dataset; the last is the trial's."""
+WITH_RECON, RECALLED = REFERENCE + CONTROL + ALONE, REFERENCE + ALONE
 
 
 class Asked:
@@ -51,12 +53,15 @@ def _factory(folder, log, kind=Records):
 def test_recon_is_not_repeated(records, asked):
     """The second item of a test begins with what the first one found."""
     costs = [asked(_factory(records, asked.log), name) for name in CHECKS]
-    assert [(result.passed, cost) for result, cost in costs] == [(True, WITH_RECON), (True, ALONE)]
+    assert [(result.passed, cost) for result, cost in costs] == [
+        (True, WITH_RECON),
+        (True, RECALLED),
+    ]
 
 
 def test_findings_move_with_the_folder_of_the_item(tmp_path, asked):
     """Each item has one of its own, and the fault befalls the files in that."""
-    for name, expected in (("item_1", WITH_RECON), ("item_10", ALONE)):
+    for name, expected in (("item_1", WITH_RECON), ("item_10", RECALLED)):
         folder = write_records(tmp_path / name / "records")
         result, cost = asked(_factory(folder, asked.log), home=str(tmp_path / name))
         paths = {each.path for facts in result.outcome.faults for each in facts.firings}
@@ -72,17 +77,44 @@ def test_a_guess_that_was_wrong_convicts_nobody(records, asked):
         path.write_bytes(bytes(reversed(path.read_bytes())))
     costs = [asked(factory, "read-error-transient") for _ in range(2)]
     assert [(result.passed, cost) for result, cost in costs] == [
-        (True, ALONE + REFERENCE + WITH_RECON),
+        (True, REFERENCE + WITH_RECON),
         (True, WITH_RECON),
     ]
 
 
 def test_a_failure_is_confirmed_without_another_recon(records, asked):
-    """The reference alone is taken anew: it tells that the dataset is the one that is known."""
+    """The reference is taken anew, and tells that the dataset is the one that is known."""
     factory = _factory(records, asked.log, ZerosOnError)
     asked(factory, "worker-killed-first")
     result, cost = asked(factory)
     assert (result.verdict, result.failed, cost) == ("corrupted", True, REFERENCE + 2 * ALONE)
+
+
+class RemembersWhatFailed(Records):
+    """Gives zeros for what it could not read, and does so for good: it writes down the names."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.failed = folder.parent / "failed.txt"
+        self.failed.touch()
+
+    def __getitem__(self, index):
+        path = self.paths[index]
+        try:
+            if path.name not in self.failed.read_text():
+                return super().__getitem__(index)
+        except OSError:
+            with self.failed.open("a") as file:
+                file.write(path.name)
+        return torch.zeros(SIZE, dtype=torch.uint8), index
+
+
+def test_what_a_fault_left_on_the_disk_excuses_nothing(records, asked):
+    """That the dataset gives other samples after the trial does not make it another one."""
+    factory = _factory(records, asked.log, RemembersWhatFailed)
+    asked(factory, "worker-killed-first", files="*.rec")
+    result, _ = asked(factory, "open-error", files="*.rec")
+    assert (result.verdict, result.failed) == ("corrupted", True)
 
 
 def test_a_dataset_that_is_broken_without_a_fault_is_not_remembered(records, asked):

@@ -17,7 +17,7 @@ from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.exceptions import InjectionError, UnusableDatasetError
 from pytest_dataloader_faults.faults import ReadError
 from support import troublemakers
-from support.datasets import Records
+from support.datasets import COUNT, Records
 from support.troublemakers import Trouble
 from support.waiting import until
 
@@ -124,3 +124,50 @@ def _stop_after_an_epoch(records, stopped):
 
 def _has_ended(process):
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_stopped_loaders_process_shows_nothing(records, left_behind):
+    """Nor does its deadline: the dataset has not hung, it was not let go on."""
+    with pytest.raises(InjectionError, match=r"drives the loader \(pid \d+\) was stopped"):
+        run_trial(
+            lambda: _trouble(records, "loader", signal.SIGSTOP, psutil.Process),
+            loader={"num_workers": 0},
+            deadline=SHORT,
+        )
+    assert left_behind() == []
+
+
+def _die_once(note):
+    if not note.exists():
+        note.touch()
+        _die()
+
+
+def test_a_reference_that_was_killed_is_taken_once_more(records, tmp_path):
+    """Somebody else may have killed its process; a dataset that does so does it again."""
+    die = functools.partial(_die_once, tmp_path / "note")
+
+    assert len(take_reference(lambda: Trouble(records, die, "loader")).samples) == COUNT
+
+
+def test_a_warden_that_is_killed_is_named(records):
+    """The error says which process it was, and what ended it."""
+    message = r"holds the trial's deadline \(pid \d+\) was killed by signal 9 before the trial"
+    with pytest.raises(InjectionError, match=message):
+        run_trial(
+            lambda: _trouble(records, "loader", signal.SIGKILL, troublemakers.warden),
+            loader={"num_workers": 0},
+        )
+
+
+def test_a_warden_that_is_stopped_ends_the_trial(records, left_behind):
+    """It cannot hold the deadline, so it is not waited for until that is over twice."""
+    began = time.monotonic()
+    with pytest.raises(InjectionError, match=r"holds the trial's deadline \(pid \d+\) was stopped"):
+        run_trial(
+            lambda: _trouble(records, "loader", signal.SIGSTOP, troublemakers.warden),
+            loader={"num_workers": 0},
+            deadline=LONG,
+        )
+    assert time.monotonic() - began < SOON
+    assert left_behind() == []

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import signal
 
 import pytest
-from torch.utils.data import Sampler
+from torch.utils.data import Sampler, get_worker_info
 
 from pytest_dataloader_faults import run_trial
-from support.datasets import Records
+from pytest_dataloader_faults._trial import take_reference
+from pytest_dataloader_faults.faults import TruncatedFile
+from support.datasets import Records, RecordStream
 
 
 class KillsAWorker(Sampler):
@@ -67,4 +70,42 @@ def test_deaths_are_facts_of_the_epoch_that_they_ended(records):
     outcome = run_trial(lambda: Records(records))
 
     assert outcome.passes[-1].complete
+    assert outcome.deaths == ()
+
+
+class ExitsOnShortData(Records):
+    """Leaves with status 0, and says nothing, where a file is too short."""
+
+    def __getitem__(self, index):
+        try:
+            return super().__getitem__(index)
+        except ValueError:
+            os._exit(0)
+
+
+def test_an_exit_with_status_0_is_a_death_too(records):
+    """The loader's error says that a worker is gone, and not that a file is truncated."""
+    reference = take_reference(lambda: Records(records))
+    outcome = run_trial(lambda: ExitsOnShortData(records), TruncatedFile("*.rec"))
+    judgement = outcome.judge(reference)
+
+    assert {each.exitcode for each in outcome.deaths} == {0}
+    assert judgement.verdict == "failed_unclearly"
+    assert "exited with status 0" in judgement.sentence
+
+
+class FailsAtTheEnd(RecordStream):
+    """The second worker raises when the first has come to the end of its stream, and has left."""
+
+    def __iter__(self):
+        yield from super().__iter__()
+        if get_worker_info() and get_worker_info().id == 1:
+            raise OSError(errno.EIO, "at the end")
+
+
+def test_a_worker_at_the_end_of_its_stream_has_not_died(records):
+    """It exits, as torch has it do, before another one raises."""
+    outcome = run_trial(lambda: FailsAtTheEnd(records), loader={"num_workers": 2, "batch_size": 1})
+
+    assert outcome.exception.type == "OSError"
     assert outcome.deaths == ()
