@@ -15,6 +15,8 @@ from pytest_dataloader_faults._engine import fork
 from pytest_dataloader_faults._environment import reported_as_shortage, require_temporary_room
 from pytest_dataloader_faults._reproduce import plain
 from pytest_dataloader_faults._trial._clock import OUR_SECONDS
+from pytest_dataloader_faults._trial._patience import how_it_vanished, wait_for
+from pytest_dataloader_faults._trial._shortages import require_environment
 from pytest_dataloader_faults._trial._ways import EXACT, Telling
 from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.faults import Fault, WorkerKilled
@@ -202,8 +204,6 @@ def _run(job: Job, deadline: float) -> tuple[list[dict[str, Any]], str, str]:
 
     from pytest_dataloader_faults._trial import _child
     from pytest_dataloader_faults._trial._journal import Journal
-    from pytest_dataloader_faults._trial._patience import how_it_vanished, wait_for
-    from pytest_dataloader_faults._trial._shortages import require_environment
 
     folder = tempfile.mkdtemp(prefix="dlf-")  # Short: socket paths end at 107 bytes.
     _child.preload(job.engine)
