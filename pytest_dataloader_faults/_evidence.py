@@ -123,7 +123,11 @@ def _innermost(lines: list[str]) -> list[str]:
 
 
 def _bounded(lines: list[str]) -> Iterator[str]:
-    for line in lines[:_MAX_LINES]:
-        yield f"  {line[:300]}"
-    if len(lines) > _MAX_LINES:
-        yield f"  ... and {len(lines) - _MAX_LINES} more lines"
+    """Their beginning and their end: of a chain of errors, the last one is the one that came."""
+    if len(lines) <= _MAX_LINES:
+        shown = lines
+    else:
+        left_out = len(lines) - _MAX_LINES
+        half = _MAX_LINES // 2
+        shown = [*lines[:half], f"... {left_out} lines are left out here ...", *lines[-half:]]
+    yield from (f"  {line[:300]}" for line in shown)

@@ -9,6 +9,7 @@ from pytest_dataloader_faults._checks import Check
 from pytest_dataloader_faults._evidence import explain
 from pytest_dataloader_faults._oracle import Judgement
 from pytest_dataloader_faults._oracle._repeats import Conclusion, Trial
+from pytest_dataloader_faults._texts import printable
 from pytest_dataloader_faults.exceptions import CheckFailedError
 from pytest_dataloader_faults.faults import has_files
 from pytest_dataloader_faults.outcomes import Outcome
@@ -57,7 +58,8 @@ class CheckResult:
 
 def not_applicable(name: str, reason: str, expected: str | None) -> CheckResult:
     """The check *name* cannot be asked of this dataset."""
-    text = f"not_exercised: {name} does not apply to this dataset: {reason}"
+    shown = "\n".join(map(printable, reason.split("\n")))  # It may quote names of files.
+    text = f"not_exercised: {name} does not apply to this dataset: {shown}"
     return CheckResult(name, Verdict.NOT_EXERCISED, False, text, None, False, expected)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import resource
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,12 @@ from pytest_dataloader_faults._trial._probes import descriptors
 from support.datasets import write_records
 
 _MANY = 300
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _hangups_end_processes():
+    """Started by nohup(1), this process has SIGHUP ignored, and its workers would inherit that."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)

@@ -190,7 +190,9 @@ PACKAGE_IMPORTS = {
     "_recall": "_battery _results verdicts",
     "_refusals": "exceptions",
     "_reproduce": "",
-    "_results": ("_checks _evidence _oracle _oracle._repeats exceptions faults outcomes verdicts"),
+    "_results": (
+        "_checks _evidence _oracle _oracle._repeats _texts exceptions faults outcomes verdicts"
+    ),
     "_search": (
         "_oracle _property exceptions faults outcomes strategies strategies._of_files surveys "
         "verdicts"

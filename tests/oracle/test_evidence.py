@@ -141,6 +141,16 @@ def test_text_is_bounded(name):
     assert max(map(len, lines)) <= 400
 
 
+def test_the_last_of_many_errors_is_shown():
+    """It is the one that came out of the loop; those before it lead there."""
+    chain = "\n".join(f"KeyError: {number}" for number in range(100))
+    text = _explained(ordinary(replace(FAILED, exception=raised("OSError", f"{chain}\nthe last"))))
+
+    assert "KeyError: 1\n" in text
+    assert "lines are left out here" in text
+    assert "the last\n" in text
+
+
 def test_reproduce_is_code_that_runs_the_same_trial():
     """The line names everything but the dataset, and runs."""
     schedule = (EIO, vocabulary.OpenError(("*.a", "*.b"), nth=2))
