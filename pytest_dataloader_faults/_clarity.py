@@ -69,11 +69,6 @@ def messages(text: str) -> str:
     return "\n".join(line for line in lines if not line.startswith(_SKIPPED))
 
 
-def tells(text: str, fault: Fault, path: str | None, call: str) -> bool:
-    """Whether *text* tells of *fault*, which befell *path* in *call*."""
-    return tells_any(text, [(fault, path, call)])
-
-
 def tells_any(text: str, met: Iterable[Met]) -> bool:
     """Whether *text* tells of one of the faults that were *met*.
 

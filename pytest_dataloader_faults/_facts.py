@@ -40,7 +40,7 @@ def shared_files(workers: Iterable[WorkerFacts]) -> dict[str, int]:
 
 def _facts_of(fault: Fault, parts: list[dict[str, Any]], errors: list[str]) -> FaultFacts:
     firings = tuple(Firing(**each) for part in parts for each in part["firings"])
-    met = dict.fromkeys((fault, each.path, each.call) for each in firings)
+    met = [(fault, each.path, each.call) for each in firings]
     surfaced = any(tells_any(text, met) for text in errors)
     reached, fired = (sum(part[name] for part in parts) for name in ("reached", "fired"))
     return FaultFacts(fault, reached, fired, int(surfaced), firings)

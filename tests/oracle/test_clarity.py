@@ -9,7 +9,7 @@ import traceback
 import pytest
 from torch._utils import ExceptionWrapper
 
-from pytest_dataloader_faults._clarity import messages, names, tells
+from pytest_dataloader_faults._clarity import messages, names
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     DescriptorExhaustion,
@@ -18,6 +18,7 @@ from pytest_dataloader_faults.faults import (
     TruncatedFile,
     WorkerKilled,
 )
+from support.clarity import tells
 from support.readers import READERS, SHARED, truncated
 from support.specimens import UnbuildableError
 

@@ -22,7 +22,7 @@ from typing import Any
 from torch.utils.data import Dataset
 
 from pytest_dataloader_faults import inject
-from pytest_dataloader_faults._clarity import messages, tells
+from pytest_dataloader_faults._clarity import messages
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     CorruptedFile,
@@ -35,6 +35,7 @@ from pytest_dataloader_faults.faults import (
 )
 from pytest_dataloader_faults.outcomes import FaultFacts
 from support import library_readers
+from support.clarity import tells
 from support.epochs import Epoch, alone, epoch
 from support.file_formats import CONTENT
 from support.library_readers import Reader, usable

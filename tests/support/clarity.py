@@ -1,0 +1,11 @@
+"""Whether a text tells of a single fault."""
+
+from __future__ import annotations
+
+from pytest_dataloader_faults._clarity import tells_any
+from pytest_dataloader_faults.faults import Fault
+
+
+def tells(text: str, fault: Fault, path: str | None, call: str) -> bool:
+    """Whether *text* tells of *fault*, which befell *path* in *call*."""
+    return tells_any(text, [(fault, path, call)])
