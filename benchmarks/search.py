@@ -19,10 +19,10 @@ from hypothesis import given, settings
 from torch.utils.data import DataLoader, Dataset
 
 from pytest_dataloader_faults import explore, run_trial, strategies
+from pytest_dataloader_faults.battery._survey import survey
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
+from pytest_dataloader_faults.fake_files._in_process import Rehearsals
 from pytest_dataloader_faults.faults import ReadError
-from pytest_dataloader_faults.rehearsals import Rehearsals
-from pytest_dataloader_faults.surveys import survey
 
 FILES, SIZE, ROUNDS, EXAMPLES = 4, 64, 9, 40
 LOADER = {"num_workers": 1, "batch_size": 4}

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 import data
 import example_datasets
 from pytest_dataloader_faults import CheckResult, Verdict, check_dataset
-from pytest_dataloader_faults.conformance import select_checks
+from pytest_dataloader_faults.battery._check_dataset import select_checks
 from pytest_dataloader_faults.exceptions import EngineUnavailableError
 
 EXPECTED = Path(__file__).with_name("expected.txt")

@@ -14,16 +14,17 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults import exceptions as exceptions
     from pytest_dataloader_faults import faults as faults
     from pytest_dataloader_faults import strategies as strategies
-    from pytest_dataloader_faults._results import CheckResult as CheckResult
     from pytest_dataloader_faults._trial import run_trial as run_trial
-    from pytest_dataloader_faults.conformance import check_dataset as check_dataset
-    from pytest_dataloader_faults.exploring import explore as explore
+    from pytest_dataloader_faults.battery import check_dataset as check_dataset
+    from pytest_dataloader_faults.battery import sweep as sweep
     from pytest_dataloader_faults.injection import inject as inject
-    from pytest_dataloader_faults.living import explore_life as explore_life
+    from pytest_dataloader_faults.outcomes import CheckResult as CheckResult
+    from pytest_dataloader_faults.outcomes import Contract as Contract
     from pytest_dataloader_faults.outcomes import Outcome as Outcome
-    from pytest_dataloader_faults.sweeping import sweep as sweep
-    from pytest_dataloader_faults.verdicts import Contract as Contract
-    from pytest_dataloader_faults.verdicts import Verdict as Verdict
+    from pytest_dataloader_faults.outcomes import Verdict as Verdict
+    from pytest_dataloader_faults.search import explore as explore
+    from pytest_dataloader_faults.search import explore_life as explore_life
+
 
 __all__ = (
     "CheckResult",
@@ -42,16 +43,16 @@ __all__ = (
 )
 
 _HOMES = {
-    "CheckResult": "_results",
-    "Contract": "verdicts",
+    "CheckResult": "outcomes",
+    "Contract": "outcomes",
     "Outcome": "outcomes",
-    "Verdict": "verdicts",
-    "check_dataset": "conformance",
-    "explore": "exploring",
-    "explore_life": "living",
+    "Verdict": "outcomes",
+    "check_dataset": "battery",
+    "explore": "search",
+    "explore_life": "search",
     "inject": "injection",
     "run_trial": "_trial",
-    "sweep": "sweeping",
+    "sweep": "battery",
 }
 
 

@@ -7,11 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.verdicts import Contract
 
 _SEEDS = 2**32
 NOT_REPRODUCED = ("warn", "fail")
-_FLAGS = ("survives", "names_file", "may_skip", "detects_corruption", "deterministic")
 
 
 def _is_int(value: object) -> bool:
@@ -21,13 +19,6 @@ def _is_int(value: object) -> bool:
 def _is_time(value: Any) -> bool:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return number and math.isfinite(value) and value > 0
-
-
-def _is_contract(value: Any) -> bool:
-    if not isinstance(value, Contract):
-        return False
-    compare, *flags = (getattr(value, name) for name in ("compare", *_FLAGS))
-    return (compare is None or callable(compare)) and all(isinstance(one, bool) for one in flags)
 
 
 def _has_reasons(value: Any) -> bool:
@@ -58,13 +49,6 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "epochs": (lambda value: _is_int(value) and value >= 1, "an int, 1 or more"),
     "deadline": (_is_time, "a positive number of seconds"),
     "seed": (lambda value: _is_int(value) and 0 <= value < _SEEDS, "an int from 0 to 2**32 - 1"),
-    "contract": (
-        lambda value: value is None or _is_contract(value),
-        (
-            "a Contract, such as Contract(survives=True), or None; its compare is a function of two"
-            " samples or None, and all else in it True or False"
-        ),
-    ),
     "tell": (
         lambda value: value is None or callable(value),
         "a function of a str, such as print, or None",

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dataloader_faults._trial._probes import descriptors
+from pytest_dataloader_faults._engine import unavailable
+from pytest_dataloader_faults._trial.resources import descriptors
 from support.datasets import write_records
 
 _MANY = 300
@@ -42,3 +43,11 @@ def _descriptors_are_given_back():
 def _records(tmp_path: Path) -> Path:
     """A folder of 16 files of 64 bytes, each of its own content."""
     return write_records(tmp_path / "records")
+
+
+@pytest.fixture
+def engine() -> None:
+    """Skip, with the reason, where faults cannot be made."""
+    reason = unavailable()
+    if reason is not None:
+        pytest.skip(f"the kernel engine cannot run here: {reason}")

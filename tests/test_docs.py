@@ -14,26 +14,23 @@ import pytest
 
 import pytest_dataloader_faults as package
 from pytest_dataloader_faults import (
-    _options,
     exceptions,
-    exploring,
     fake_files,
     injection,
-    lives,
-    living,
+    lifecycle,
     outcomes,
     plugin,
-    rehearsals,
+    search,
     strategies,
-    surveys,
-    verdicts,
 )
 from pytest_dataloader_faults import faults as vocabulary
-from pytest_dataloader_faults._checks import CHECKS
 from pytest_dataloader_faults._engine import unavailable
-from pytest_dataloader_faults._fake import _fixtures as _fixtures_of_files
-from pytest_dataloader_faults._steps import Step, Swept
-from pytest_dataloader_faults.conformance import check_dataset
+from pytest_dataloader_faults.battery import check_dataset
+from pytest_dataloader_faults.battery.checks import CHECKS
+from pytest_dataloader_faults.fake_files import _in_process
+from pytest_dataloader_faults.outcomes import Life, Moment, SweepResult, SweepStep
+from pytest_dataloader_faults.plugin import _options
+from pytest_dataloader_faults.plugin import _pyfakefs as _fixtures_of_files
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -130,7 +127,7 @@ def _public_attributes(kind):
     return [name for name in vars(kind) if not name.startswith("_")]
 
 
-_LIVES = (lives.Life, lives.Moment)
+_LIVES = (Life, Moment)
 
 
 def _names():
@@ -151,8 +148,7 @@ def _names():
         "name in fake_files": fake_files.__all__,
         "name in injection": injection.__all__,
         "name in outcomes": outcomes.__all__,
-        "name in rehearsals": rehearsals.__all__,
-        "name in verdicts": verdicts.__all__,
+        "name in fake_files._in_process": _in_process.__all__,
         "attribute of Injection": _public_attributes(injection.Injection),
         "attribute of ArmedFaults": _public_attributes(injection.ArmedFaults),
         "field of an outcome": [field.name for field in fields(package.Outcome)],
@@ -161,18 +157,16 @@ def _names():
         "argument of check_dataset": inspect.signature(check_dataset).parameters,
         "argument of run_trial": inspect.signature(package.run_trial).parameters,
         "argument of sweep": inspect.signature(package.sweep).parameters,
-        "field of a sweep": [field.name for kind in (Step, Swept) for field in fields(kind)],
-        "attribute of a sweep": _public_attributes(Swept),
+        "field of a sweep": [
+            field.name for kind in (SweepStep, SweepResult) for field in fields(kind)
+        ],
+        "attribute of a sweep": _public_attributes(SweepResult),
         "argument of explore": inspect.signature(package.explore).parameters,
         "strategy": strategies.__all__,
-        "name in exploring": exploring.__all__,
+        "name in search": search.__all__,
         "argument of explore_life": inspect.signature(package.explore_life).parameters,
-        "name in lives": lives.__all__,
-        "field of a life": [
-            field.name for kind in (lives.Life, lives.Moment) for field in fields(kind)
-        ],
-        "name in living": living.__all__,
-        "name in surveys": surveys.__all__,
+        "name in lifecycle": lifecycle.__all__,
+        "field of a life": [field.name for kind in (Life, Moment) for field in fields(kind)],
         "argument of inject": inspect.signature(package.inject).parameters,
     }
 

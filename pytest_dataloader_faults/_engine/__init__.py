@@ -4,41 +4,15 @@ from __future__ import annotations
 
 import functools
 import os
-import signal
-import warnings
 
-from pytest_dataloader_faults._fake._state import fake_files
+from pytest_dataloader_faults._engine.processes import fork
+from pytest_dataloader_faults._engine.python.pyfakefs import fake_files
 from pytest_dataloader_faults.exceptions import (
     EngineUnavailableError,
     InvalidArgumentError,
-    UnusableEnvironmentError,
 )
 
 ENGINES = ("auto", "kernel", "python")
-STACKS_SIGNAL = getattr(signal, "SIGRTMAX", 64) - 3
-"""Asks a process of a trial for the stacks of its threads; far from what anybody uses."""
-
-
-MORE_PROCESSES = (
-    "End what nobody uses, or raise the limit: ulimit -u, docker run --pids-limit, or pids.max of"
-    " the control group"
-)
-
-
-def fork() -> int:
-    """os.fork(2) without the warning of Python 3.12 about other threads, which we know of.
-
-    Raises:
-        UnusableEnvironmentError: There is no room for another process.
-
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        try:
-            return os.fork()
-        except OSError as error:
-            message = f"too few processes: no other one starts ({error}). {MORE_PROCESSES}"
-            raise UnusableEnvironmentError(message) from error
 
 
 class Probe:
@@ -65,7 +39,7 @@ class Probe:
 def _tell(write: int) -> None:
     """In the child: try, write one word or a reason, and leave without a trace."""
     try:
-        from pytest_dataloader_faults._engine._probe import kernel_engine_reason
+        from pytest_dataloader_faults._engine.kernel.probe import kernel_engine_reason
 
         os.write(write, (kernel_engine_reason() or "works").encode())
     finally:

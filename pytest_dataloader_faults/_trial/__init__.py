@@ -11,21 +11,25 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults import _arguments, exceptions
-from pytest_dataloader_faults._engine import fork
-from pytest_dataloader_faults._environment import reported_as_shortage, require_temporary_room
-from pytest_dataloader_faults._reproduce import plain
-from pytest_dataloader_faults._trial._clock import OUR_SECONDS
-from pytest_dataloader_faults._trial._patience import how_it_vanished, wait_for
-from pytest_dataloader_faults._trial._shortages import require_environment
-from pytest_dataloader_faults._trial._ways import EXACT, Telling
+from pytest_dataloader_faults._engine.processes import fork
+from pytest_dataloader_faults._engine.scope import engine_for, require_faults
+from pytest_dataloader_faults._trial.clock import OUR_SECONDS
+from pytest_dataloader_faults._trial.process.environment import (
+    reported_as_shortage,
+    require_temporary_room,
+)
+from pytest_dataloader_faults._trial.process.shortages import require_environment
+from pytest_dataloader_faults._trial.process.waiting import how_it_vanished, wait_for
 from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.faults import Fault, WorkerKilled
-from pytest_dataloader_faults.injection import engine_for, require_faults
-from pytest_dataloader_faults.lives import Arm, Kill, Life, Step
-from pytest_dataloader_faults.outcomes import Outcome, Reference
+from pytest_dataloader_faults.lifecycle import Arm, Kill, Step
+from pytest_dataloader_faults.outcomes import Life, Outcome, Reference
+from pytest_dataloader_faults.outcomes._reference import EXACT, Telling
+from pytest_dataloader_faults.outcomes._text import plain
 
 if TYPE_CHECKING:
-    from pytest_dataloader_faults._trial._job import Job
+    from pytest_dataloader_faults._trial.job import Job
+
 
 _STDERR_SHOWN = 4000
 _STDERR_READ = 1 << 20
@@ -117,7 +121,7 @@ def observe_life(
     telling: Telling = EXACT,
 ) -> Life:
     """Live through *steps* in a disposable process; *loader*: options of every loader in it."""
-    from pytest_dataloader_faults._trial._journal import life_from
+    from pytest_dataloader_faults._trial.journal import life_from
 
     armed = tuple(step.fault for step in steps if isinstance(step, Arm))
     killed = tuple(WorkerKilled(worker=step.worker) for step in steps if isinstance(step, Kill))
@@ -142,8 +146,8 @@ def take_reference(
     *asked*: the batches of indices to take; by default what the loader's sampler draws. *how*: what
     else ``Job`` has, as ``telling=...``.
     """
-    from pytest_dataloader_faults._trial._job import Job
-    from pytest_dataloader_faults._trial._journal import reference_from
+    from pytest_dataloader_faults._trial.job import Job
+    from pytest_dataloader_faults._trial.journal import reference_from
 
     job = Job(make_dataset, options=loader, seed=seed, reference=True, asked=asked, **how)
     events, printed, stacks = _run(job, deadline)
@@ -176,7 +180,7 @@ def _asked(
 def _job_for(
     asked: Outcome, make_dataset: Callable[[], Any], loader: Mapping[str, Any] | None
 ) -> Job:
-    from pytest_dataloader_faults._trial._job import Job
+    from pytest_dataloader_faults._trial.job import Job
 
     return Job(
         make_dataset,
@@ -190,7 +194,7 @@ def _job_for(
 
 
 def _outcome(asked: Outcome, job: Job) -> Outcome:
-    from pytest_dataloader_faults._trial._journal import outcome_from
+    from pytest_dataloader_faults._trial.journal import outcome_from
 
     events, stderr, stacks = _run(job, asked.deadline)
     asked = replace(asked, compared=job.telling.compared)
@@ -202,11 +206,11 @@ def _run(job: Job, deadline: float) -> tuple[list[dict[str, Any]], str, str]:
     """Do *job* below a warden; its events, and what its processes printed, stacks apart."""
     import torch.utils.data  # noqa: F401  # once here, not again in every trial
 
-    from pytest_dataloader_faults._trial import _child
-    from pytest_dataloader_faults._trial._journal import Journal
+    from pytest_dataloader_faults._trial import child
+    from pytest_dataloader_faults._trial.journal import Journal
 
     folder = tempfile.mkdtemp(prefix="dlf-")  # Short: socket paths end at 107 bytes.
-    _child.preload(job.engine)
+    child.preload(job.engine)
     journals = [Journal(name) for name in ("facts", "stderr", "stacks")]
     try:
         facts, printed, stacks = journals
@@ -215,7 +219,7 @@ def _run(job: Job, deadline: float) -> tuple[list[dict[str, Any]], str, str]:
         sys.stderr.flush()
         warden = fork()
         if not warden:
-            _child.main(job, deadline, facts, printed, stacks, folder)
+            child.main(job, deadline, facts, printed, stacks, folder)
         # The recovery has a deadline of its own, and our own work in the trial some seconds.
         status = wait_for(warden, 2 * deadline + OUR_SECONDS, facts)
         events, stderr = facts.events(), printed.text(_STDERR_READ)

@@ -1,15 +1,10 @@
-"""What a trial found: facts only, plain data, JSON both ways. Judging them is done elsewhere."""
+"""What a trial found, and what that shows: facts, verdicts, results. Plain data."""
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
-
-from pytest_dataloader_faults import faults as vocabulary
-from pytest_dataloader_faults._reproduce import code
-from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.outcomes._parts import (
+from pytest_dataloader_faults.outcomes._lifecycle import Life, Moment
+from pytest_dataloader_faults.outcomes._outcome import Outcome
+from pytest_dataloader_faults.outcomes._records import (
     Delivery,
     FaultFacts,
     Firing,
@@ -21,133 +16,27 @@ from pytest_dataloader_faults.outcomes._parts import (
     WorkerFacts,
 )
 from pytest_dataloader_faults.outcomes._reference import Reference
-from pytest_dataloader_faults.verdicts import Contract
-
-if TYPE_CHECKING:
-    from pytest_dataloader_faults._oracle import Judgement
+from pytest_dataloader_faults.outcomes._results import CheckResult, SweepResult, SweepStep
+from pytest_dataloader_faults.outcomes._verdicts import Contract, Judgement, Verdict
 
 __all__ = (
+    "CheckResult",
+    "Contract",
     "Delivery",
     "FaultFacts",
     "Firing",
     "Footprint",
+    "Judgement",
+    "Life",
+    "Moment",
     "Outcome",
     "Pass",
     "Raised",
     "Reference",
     "Resources",
+    "SweepResult",
+    "SweepStep",
+    "Verdict",
     "WorkerDeath",
     "WorkerFacts",
 )
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """All that one trial found.
-
-    Attributes:
-        schedule: The faults that were asked for, in order.
-        loader: The options of the DataLoader; ``{"code": ...}`` for what is no plain data.
-        epochs, seed, deadline, engine: As asked for; *deadline* in seconds.
-        compared: What of samples is compared: "bytes", "shapes" or "compare", and how seeded.
-        kind: ``"map"`` or ``"iterable"``.
-        passes: One per epoch, under the faults; the last one is where an exception ended it.
-        recovery: A fresh pass over the same dataset object without faults; None if not come to.
-        faults: What became of each fault.
-        workers: The worker processes.
-        resources: Before the first epoch, after the last, and after the recovery.
-        footprints: What each process of the loader had after each epoch, where that was asked.
-        duration: Seconds from the start of the process to its end.
-        timed_out: Whether the deadline ended it.
-        phase: How far it got: ``"start"``, ``"epoch 1"``, ..., ``"recovery"``, ``"done"``.
-        died: How the loader's process ended, if not by itself (``"signal 7 (SIGBUS)"``).
-        stacks: The stacks of what was stuck at the deadline.
-        stderr: The end of what the loader's process and its workers printed.
-
-    """
-
-    schedule: tuple[Fault, ...]
-    loader: dict[str, Any]
-    epochs: int
-    seed: int
-    deadline: float
-    engine: str
-    compared: str = "bytes"
-    kind: str = "map"
-    passes: tuple[Pass, ...] = ()
-    recovery: Pass | None = None
-    faults: tuple[FaultFacts, ...] = ()
-    workers: tuple[WorkerFacts, ...] = ()
-    resources: tuple[Resources, ...] = ()
-    footprints: tuple[Footprint, ...] = ()
-    duration: float = 0.0
-    timed_out: bool = False
-    phase: str = "start"
-    died: str | None = None
-    stacks: str = ""
-    stderr: str = ""
-
-    @property
-    def delivered(self) -> tuple[Delivery, ...]:
-        """Every batch that came under the faults, over all epochs."""
-        return tuple(each for one in self.passes for each in one.delivered)
-
-    @property
-    def exception(self) -> Raised | None:
-        """The exception that ended the last epoch, if one did."""
-        return self.passes[-1].exception if self.passes else None
-
-    @property
-    def deaths(self) -> tuple[WorkerDeath, ...]:
-        """The workers that had died when the last epoch ended."""
-        return self.passes[-1].deaths if self.passes else ()
-
-    @property
-    def fired(self) -> int:
-        """How often faults happened, of all kinds and in all workers."""
-        return sum(each.fired for each in self.faults)
-
-    @property
-    def unreached(self) -> dict[str, int]:
-        """What workers did that hid reads of files from the engine, and how often."""
-        total: Counter[str] = Counter()
-        for each in self.workers:
-            total.update(each.unreached)
-        return dict(total)
-
-    def judge(self, reference: Reference, contract: Contract | None = None) -> Judgement:
-        """The verdict on these facts, with its evidence."""
-        from pytest_dataloader_faults._oracle import judge
-
-        return judge(self, reference, contract or Contract())
-
-    def reproduce(self) -> str:
-        """One line of Python that runs this trial again, given the same ``make_dataset``."""
-        parts = ["make_dataset", *map(repr, self.schedule), f"loader={code(self.loader)}"]
-        if self.epochs != 1:
-            parts.append(f"epochs={self.epochs}")
-        parts += [f"deadline={self.deadline}", f"seed={self.seed}"]
-        parts += ["engine='python'"] if self.engine == "python" else []
-        return f"run_trial({', '.join(parts)})"
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data for JSON."""
-        data = asdict(self)
-        data["schedule"] = [vocabulary.to_dict(each) for each in self.schedule]
-        for facts, each in zip(data["faults"], self.faults, strict=True):
-            facts["fault"] = vocabulary.to_dict(each.fault)
-        return data
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Outcome:
-        """The outcome that ``to_dict`` made *data* from."""
-        built: dict[str, Any] = {
-            "schedule": tuple(vocabulary.from_dict(each) for each in data["schedule"]),
-            "passes": tuple(Pass.from_dict(each) for each in data["passes"]),
-            "recovery": data["recovery"] and Pass.from_dict(data["recovery"]),
-            "faults": tuple(FaultFacts.from_dict(each) for each in data["faults"]),
-            "workers": tuple(WorkerFacts.from_report(each) for each in data["workers"]),
-            "resources": tuple(Resources(**each) for each in data["resources"]),
-            "footprints": tuple(Footprint(**each) for each in data["footprints"]),
-        }
-        return cls(**{**data, **built})

@@ -8,8 +8,7 @@ first file, its first operation, one worker, and a fault that stays.
 
 from __future__ import annotations
 
-from pytest_dataloader_faults.strategies._loaders import dataset_access, loader_options
-from pytest_dataloader_faults.strategies._of_files import (
+from pytest_dataloader_faults.strategies._files import (
     closed_descriptors,
     corrupted_files,
     hung_reads,
@@ -19,7 +18,10 @@ from pytest_dataloader_faults.strategies._of_files import (
     slow_reads,
     truncated_files,
 )
-from pytest_dataloader_faults.strategies._of_workers import (
+from pytest_dataloader_faults.strategies._loaders import dataset_access, loader_options
+from pytest_dataloader_faults.strategies._schedules import DEFAULT_KINDS as DEFAULT_KINDS
+from pytest_dataloader_faults.strategies._schedules import fault_schedules, faults
+from pytest_dataloader_faults.strategies._workers import (
     descriptor_exhaustions,
     exited_workers,
     hung_workers,
@@ -27,8 +29,6 @@ from pytest_dataloader_faults.strategies._of_workers import (
     pin_memory_thread_deaths,
     shared_memory_exhaustions,
 )
-from pytest_dataloader_faults.strategies._schedules import DEFAULT_KINDS as DEFAULT_KINDS
-from pytest_dataloader_faults.strategies._schedules import fault_schedules, faults
 
 __all__ = (
     "closed_descriptors",

@@ -9,9 +9,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from pytest_dataloader_faults.battery._survey import DataFiles, Survey
 from pytest_dataloader_faults.strategies._arguments import require, require_count, require_some
-from pytest_dataloader_faults.strategies._victims import data_files
-from pytest_dataloader_faults.surveys import DataFiles, Survey
+from pytest_dataloader_faults.strategies._choices import data_files
 
 _BATCH = 8
 _PREFETCH = 4

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from hypothesis.errors import InvalidArgument
 
 from pytest_dataloader_faults import faults as vocabulary
+from pytest_dataloader_faults.battery._survey import DataFiles
 from pytest_dataloader_faults.faults import KINDS, Fault
-from pytest_dataloader_faults.strategies import _of_files, _of_workers
+from pytest_dataloader_faults.strategies import _files, _workers
 from pytest_dataloader_faults.strategies._arguments import require_count, require_some
-from pytest_dataloader_faults.strategies._victims import Files, data_files
-from pytest_dataloader_faults.surveys import DataFiles
+from pytest_dataloader_faults.strategies._choices import Files, data_files
 
 Kinds = Iterable[type[Fault]]
 Passing = vocabulary.OpenError | vocabulary.ReadError
@@ -39,20 +39,20 @@ Not ``CorruptedFile``, which only a checksum can tell, not what hangs, which nee
 """
 
 _MAKERS: dict[type[Fault], Callable[[Files, int], st.SearchStrategy[Fault]]] = {
-    vocabulary.OpenError: lambda files, n: _of_files.open_errors(files=files, max_workers=n),
-    vocabulary.ReadError: lambda files, n: _of_files.read_errors(files=files, max_workers=n),
-    vocabulary.ShortRead: lambda files, n: _of_files.short_reads(files=files, max_workers=n),
-    vocabulary.TruncatedFile: lambda f, n: _of_files.truncated_files(files=f, max_workers=n),
-    vocabulary.CorruptedFile: lambda f, n: _of_files.corrupted_files(files=f, max_workers=n),
-    vocabulary.ClosedDescriptor: lambda f, n: _of_files.closed_descriptors(files=f, max_workers=n),
-    vocabulary.SlowRead: lambda files, n: _of_files.slow_reads(files=files, max_workers=n),
-    vocabulary.HungRead: lambda files, n: _of_files.hung_reads(files=files, max_workers=n),
-    vocabulary.DescriptorExhaustion: lambda _, n: _of_workers.descriptor_exhaustions(max_workers=n),
-    vocabulary.SharedMemoryExhaustion: lambda *_: _of_workers.shared_memory_exhaustions(),
-    vocabulary.PinMemoryThreadDeath: lambda f, _: _of_workers.pin_memory_thread_deaths(files=f),
-    vocabulary.WorkerKilled: lambda f, n: _of_workers.killed_workers(files=f, max_workers=n),
-    vocabulary.WorkerExited: lambda f, n: _of_workers.exited_workers(files=f, max_workers=n),
-    vocabulary.WorkerHung: lambda f, n: _of_workers.hung_workers(files=f, max_workers=n),
+    vocabulary.OpenError: lambda files, n: _files.open_errors(files=files, max_workers=n),
+    vocabulary.ReadError: lambda files, n: _files.read_errors(files=files, max_workers=n),
+    vocabulary.ShortRead: lambda files, n: _files.short_reads(files=files, max_workers=n),
+    vocabulary.TruncatedFile: lambda f, n: _files.truncated_files(files=f, max_workers=n),
+    vocabulary.CorruptedFile: lambda f, n: _files.corrupted_files(files=f, max_workers=n),
+    vocabulary.ClosedDescriptor: lambda f, n: _files.closed_descriptors(files=f, max_workers=n),
+    vocabulary.SlowRead: lambda files, n: _files.slow_reads(files=files, max_workers=n),
+    vocabulary.HungRead: lambda files, n: _files.hung_reads(files=files, max_workers=n),
+    vocabulary.DescriptorExhaustion: lambda _, n: _workers.descriptor_exhaustions(max_workers=n),
+    vocabulary.SharedMemoryExhaustion: lambda *_: _workers.shared_memory_exhaustions(),
+    vocabulary.PinMemoryThreadDeath: lambda f, _: _workers.pin_memory_thread_deaths(files=f),
+    vocabulary.WorkerKilled: lambda f, n: _workers.killed_workers(files=f, max_workers=n),
+    vocabulary.WorkerExited: lambda f, n: _workers.exited_workers(files=f, max_workers=n),
+    vocabulary.WorkerHung: lambda f, n: _workers.hung_workers(files=f, max_workers=n),
 }
 _EARLY = 4
 """Files that are likelier to be chosen, being the first: what comes of it is seen later."""
@@ -156,7 +156,7 @@ def _one_of(
     sort = draw(st.sampled_from(sorts))
     if isinstance(sort, type):
         return draw(_MAKERS[sort](files, max_workers))
-    return draw(_of_files.errors_like(error=sort, files=files, max_workers=max_workers))
+    return draw(_files.errors_like(error=sort, files=files, max_workers=max_workers))
 
 
 def _can_be_met(kind: type[Fault], files: Any) -> bool:

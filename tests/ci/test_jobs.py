@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pytest_dataloader_faults._accelerator import missing_accelerator
+from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from support.environments import environment_for
 
 ROOT = Path(__file__).resolve().parents[2] / "examples/ci"

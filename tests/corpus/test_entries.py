@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dataloader_faults import Verdict
-from pytest_dataloader_faults._checks import CHECKS
+from pytest_dataloader_faults.battery.checks import CHECKS
 from support.corpus import BEHAVIOURS, CASES, ENTRIES, EXCUSED
 
 TESTS = Path(__file__).parent.parent

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pytest_dataloader_faults import check_dataset
-from pytest_dataloader_faults._accelerator import missing_accelerator
-from pytest_dataloader_faults._checks import CHECKS
+from pytest_dataloader_faults._trial.accelerator import missing_accelerator
+from pytest_dataloader_faults.battery.checks import CHECKS
 from support.corpus import CASES
 from support.datasets import Records, RecordStream, write_records
 

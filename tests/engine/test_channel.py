@@ -9,7 +9,7 @@ import threading
 import psutil
 import pytest
 
-from pytest_dataloader_faults._engine._channel import Channel
+from pytest_dataloader_faults._engine.protocol import Channel
 
 
 @pytest.fixture(name="ends")

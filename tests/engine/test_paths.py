@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from pytest_dataloader_faults._engine._paths import Matcher, is_excluded
+from pytest_dataloader_faults._engine.globs import Matcher, is_excluded
 
 
 @pytest.mark.parametrize(

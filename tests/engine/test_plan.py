@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pytest_dataloader_faults._engine._plan import MAX_FIRINGS, Plan, Tallies, Tally
+from pytest_dataloader_faults._engine.plan import MAX_FIRINGS, Plan, Tallies, Tally
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     DescriptorExhaustion,

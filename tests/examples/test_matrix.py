@@ -14,7 +14,7 @@ import pytest
 import data
 import demo
 import example_datasets
-from pytest_dataloader_faults._battery import Battery
+from pytest_dataloader_faults.battery._battery import Battery
 
 NAMES = list(demo.examples(Path()))
 IN_EVERY_RUN = ("FromFile", "TarTiles")

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import check_dataset, run_trial
-from pytest_dataloader_faults._trial import _device, take_reference
+from pytest_dataloader_faults._trial import accelerator, take_reference
 from support.children import in_a_process
 from support.datasets import Records
 from support.on_device import ComputesOnDevice, GivesDeviceTensors
@@ -61,8 +61,8 @@ def test_batches_are_pinned_and_the_same_on_the_device(records):
         plain = DataLoader(Records(records), batch_size=4)
         for pinned, expected in zip(loader, plain, strict=True):
             assert all(each.is_pinned() for each in pinned)
-            there = _device.copied(pinned)
-            assert {each.device.type for each in there} == {_device._device().type}
+            there = accelerator.copied(pinned)
+            assert {each.device.type for each in there} == {accelerator._device().type}
             assert all(map(torch.equal, [each.cpu() for each in there], expected))
 
     assert in_a_process(body) == ""
@@ -72,16 +72,16 @@ def test_what_is_held_is_told(records):
     """Both kinds of memory, while it is in use and no longer."""
 
     def body():
-        _device.use()
-        before = _device.held()
+        accelerator.use()
+        before = accelerator.held()
         kept = torch.ones(1 << 20).pin_memory()
-        there = _device.copied(kept)
+        there = accelerator.copied(kept)
         torch.accelerator.synchronize()
-        held = _device.held()
+        held = accelerator.held()
         assert held["pinned"] >= before["pinned"] + kept.nbytes
         assert held["device"] >= before["device"] + there.nbytes
         del kept, there
-        assert _device.held() == before
+        assert accelerator.held() == before
 
     assert in_a_process(body) == ""
 
@@ -90,7 +90,7 @@ def test_workers_inherit_the_device_s_descriptors(records):
     """Those that are forked after its first use: an orphan keeps the device in use."""
 
     def body():
-        _device.use()
+        accelerator.use()
         ours = _opened_on_device(os.getpid())
         iterator = iter(DataLoader(Records(records), num_workers=1))
         next(iterator)

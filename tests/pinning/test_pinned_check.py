@@ -9,8 +9,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import check_dataset
-from pytest_dataloader_faults._accelerator import missing_accelerator
-from pytest_dataloader_faults._trial import _device
+from pytest_dataloader_faults._trial import accelerator
+from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from support.accelerators import REAL
 from support.batches import (
     Batch,
@@ -79,7 +79,7 @@ def test_tensors_are_copied_wherever_a_batch_has_them():
     tensor, other = torch.ones(2), object()
     batch = {"a": [tensor, (tensor, "text")], "b": Pair(tensor, other)}
 
-    copied = _device.copied(batch, torch.device("meta"))
+    copied = accelerator.copied(batch, torch.device("meta"))
 
     assert type(copied["b"]) is Pair
     assert [copied["a"][1][1], copied["b"].labels] == ["text", other]
@@ -89,7 +89,7 @@ def test_tensors_are_copied_wherever_a_batch_has_them():
 
 def test_nothing_is_held_before_an_accelerator_is_used():
     """Asking does not start one: nobody could fork workers that use it any more."""
-    assert _device.held() == {"pinned": 0, "device": 0}
+    assert accelerator.held() == {"pinned": 0, "device": 0}
 
 
 def test_without_an_accelerator_it_does_not_apply(records, monkeypatch):

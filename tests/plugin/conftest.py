@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dataloader_faults._engine import unavailable
-
 PLUGIN = ("-p", "dataloader_faults")
 """Load it by the name of its entry point."""
 TESTS = Path(__file__).resolve().parents[1]
@@ -67,14 +65,6 @@ def _suite(pytester, monkeypatch) -> Suite:
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     return Suite(pytester)
-
-
-@pytest.fixture
-def engine() -> None:
-    """Skip, with the reason, where faults cannot be made."""
-    reason = unavailable()
-    if reason is not None:
-        pytest.skip(f"the kernel engine cannot run here: {reason}")
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from pytest_dataloader_faults._accelerator import missing_accelerator
-from pytest_dataloader_faults._checks import CHECKS
+from pytest_dataloader_faults._trial.accelerator import missing_accelerator
+from pytest_dataloader_faults.battery.checks import CHECKS
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -132,7 +132,7 @@ def test_a_conviction_has_a_sentence_evidence_and_a_way_to_repeat(suite):
     assert re.match(r"  delivered: 4 batches of 4 asked for, then the epoch ended; .* s", lines[-2])
     assert lines[-1] == "  reproduce: pytest 'test_inner.py::test_x[open-error]'"
     assert "Traceback" not in said
-    assert "_item.py" not in said
+    assert "_fault_check.py" not in said
 
 
 @pytest.mark.parametrize("folder", [pytest.param(".", marks=pytest.mark.slow), "deeper"])

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from pytest_dataloader_faults import _engine
-from pytest_dataloader_faults._battery import CHECKS
+from pytest_dataloader_faults.battery._battery import CHECKS
 
 SUITE = """
 import pytest
@@ -50,7 +50,7 @@ def test_installed_is_active(suite, engine, monkeypatch):
 
 COUNTING = """
 from pytest_dataloader_faults import _engine
-from pytest_dataloader_faults._battery import CHECKS
+from pytest_dataloader_faults.battery.checks import CHECKS
 
 
 def pytest_unconfigure():

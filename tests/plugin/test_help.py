@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-from pytest_dataloader_faults import _options
+from pytest_dataloader_faults.plugin import _options
 
 FIXTURES = {
     "fault_check": "Ask one check of the battery about your dataset",

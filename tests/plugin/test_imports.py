@@ -8,7 +8,7 @@ import sys
 import pytest
 
 HEAVY = {"torch", "hypothesis", "pyfakefs", "psutil", "numpy"}
-NOT_IN_PYTEST = {"ctypes", "multiprocessing", "pytest_dataloader_faults.conformance"}
+NOT_IN_PYTEST = {"ctypes", "multiprocessing", "pytest_dataloader_faults.battery"}
 
 REPORT = """
 import json
@@ -75,7 +75,7 @@ def test_a_plain_item_pays_nothing_beside_one_that_is_ours(suite, engine):
     """Collecting a test of the battery imports the battery, and still not torch."""
     suite.pytester.makeconftest(AT_THE_END)
     imported = _imported(suite.run("def test_x(fault_check): pass", "--collect-only"))
-    assert "pytest_dataloader_faults.conformance" in imported
+    assert "pytest_dataloader_faults.battery" in imported
     assert not imported & HEAVY
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_dataloader_faults._checks import CHECKS
+from pytest_dataloader_faults.battery.checks import CHECKS
 
 pytestmark = pytest.mark.usefixtures("engine")
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import faults, strategies
-from pytest_dataloader_faults.strategies import _of_files, _of_workers
-from pytest_dataloader_faults.surveys import DataFiles
+from pytest_dataloader_faults.battery._survey import DataFiles
+from pytest_dataloader_faults.strategies import _files, _workers
 
 ONE, TWO = "*/00.rec", "*/01.rec"
 FILES = DataFiles(opens={ONE: 1, TWO: 2}, reads={ONE: 2, TWO: 4}, every="*.rec", batches=4)
@@ -50,7 +50,7 @@ def test_there_is_one_strategy_per_fault():
     kinds = [type(fault) for fault in SIMPLEST.values()]
     assert len(kinds) == len(faults.KINDS)
     assert set(kinds) == set(faults.KINDS.values())
-    makers = {*vars(_of_files), *vars(_of_workers)} & set(strategies.__all__)
+    makers = {*vars(_files), *vars(_workers)} & set(strategies.__all__)
     assert makers - {"faults"} == set(SIMPLEST)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pytest_dataloader_faults import inject
+from pytest_dataloader_faults._engine.scope import Injection
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     Fault,
@@ -13,7 +14,6 @@ from pytest_dataloader_faults.faults import (
     ReadError,
     TruncatedFile,
 )
-from pytest_dataloader_faults.injection import Injection
 from support.epochs import alone, epoch
 from support.tries import Tries
 

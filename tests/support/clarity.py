@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_dataloader_faults._clarity import tells_any
 from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.outcomes._error_text import tells_any
 
 
 def tells(text: str, fault: Fault, path: str | None, call: str) -> bool:

@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from pytest_dataloader_faults.faults import TruncatedFile
-from pytest_dataloader_faults.lives import (
+from pytest_dataloader_faults.lifecycle import (
     Arm,
     Break,
     Disarm,
@@ -26,7 +26,7 @@ from pytest_dataloader_faults.lives import (
     Pickle,
     Restart,
 )
-from pytest_dataloader_faults.verdicts import Verdict
+from pytest_dataloader_faults.outcomes import Verdict
 from support.datasets import SIZE, Records
 
 SLEEP = "import time; time.sleep(60)"

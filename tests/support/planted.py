@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset, get_worker_info
 
-from pytest_dataloader_faults.verdicts import Verdict
+from pytest_dataloader_faults.outcomes import Verdict
 from support.datasets import COUNT, SIZE, Records, write_records
 
 _HALF = SIZE // 2

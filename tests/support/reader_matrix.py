@@ -22,7 +22,6 @@ from typing import Any
 from torch.utils.data import Dataset
 
 from pytest_dataloader_faults import inject
-from pytest_dataloader_faults._clarity import messages
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     CorruptedFile,
@@ -34,6 +33,7 @@ from pytest_dataloader_faults.faults import (
     permission_denied,
 )
 from pytest_dataloader_faults.outcomes import FaultFacts
+from pytest_dataloader_faults.outcomes._error_text import messages
 from support import library_readers
 from support.clarity import tells
 from support.epochs import Epoch, alone, epoch

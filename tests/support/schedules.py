@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_dataloader_faults._engine._plan import Plan, Tallies
-from pytest_dataloader_faults._engine._python._schedule import Schedule
+from pytest_dataloader_faults._engine.plan import Plan, Tallies
+from pytest_dataloader_faults._engine.python.schedule import Schedule
 
 
 def schedule(*faults: Any, watch: bool = False, **options: Any) -> Schedule:

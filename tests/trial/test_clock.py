@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from pytest_dataloader_faults import run_trial
-from pytest_dataloader_faults._trial import _clock, take_reference
-from pytest_dataloader_faults._trial._clock import LOADERS, OUR_SECONDS, OURS, time_is_up
+from pytest_dataloader_faults._trial import clock, take_reference
+from pytest_dataloader_faults._trial.clock import LOADERS, OUR_SECONDS, OURS, time_is_up
 from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.faults import ReadError, TruncatedFile
 from support.datasets import SIZE, Records
@@ -110,6 +110,6 @@ def test_the_clock_stops_when_the_loader_raises(records):
 
 def test_our_own_work_has_an_end(records, monkeypatch):
     """Where that takes too long, it is the harness that failed, and not the dataset that hung."""
-    monkeypatch.setattr(_clock, "OUR_SECONDS", 1.0)
+    monkeypatch.setattr(clock, "OUR_SECONDS", 1.0)
     with pytest.raises(InjectionError, match="says nothing about the dataset"):
         _raises_while_the_other_works(records)

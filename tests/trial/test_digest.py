@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch.utils.data import default_collate
 
-from pytest_dataloader_faults._oracle._rows import difference
-from pytest_dataloader_faults._trial._digest import digest, rows_of, split
-from pytest_dataloader_faults._trial._leaves import leaves
+from pytest_dataloader_faults._trial.samples.fingerprint import digest, leaves, rows_of, split
+from pytest_dataloader_faults.outcomes._judge._samples import difference
 
 DTYPES = [
     torch.bool,

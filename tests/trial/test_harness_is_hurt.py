@@ -12,7 +12,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import inject, run_trial
-from pytest_dataloader_faults._engine import _client
+from pytest_dataloader_faults._engine.loader import client
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.exceptions import InjectionError, UnusableDatasetError
 from pytest_dataloader_faults.faults import ReadError
@@ -108,7 +108,7 @@ def test_sigkill_of_a_reference_may_come_from_outside(records):
 
 def test_a_stopped_supervisor_is_an_error_of_inject(records, monkeypatch):
     """Who asks for the counters is told why no answer comes, and the process does not stay."""
-    monkeypatch.setattr(_client, "_PATIENCE", 1.0)
+    monkeypatch.setattr(client, "_PATIENCE", 1.0)
     stopped = []
     with pytest.raises(InjectionError, match=r"supervisor \(pid \d+\) is stopped"):
         _stop_after_an_epoch(records, stopped)

@@ -9,8 +9,8 @@ import threading
 import pytest
 
 from pytest_dataloader_faults import Outcome
-from pytest_dataloader_faults._engine import fork
-from pytest_dataloader_faults._trial._journal import Journal, outcome_from, reference_from
+from pytest_dataloader_faults._engine.processes import fork
+from pytest_dataloader_faults._trial.journal import Journal, outcome_from, reference_from
 from pytest_dataloader_faults.faults import ReadError
 
 ASKED = Outcome((ReadError("*.x"),), {"num_workers": 1}, 1, 0, 30.0, "kernel")

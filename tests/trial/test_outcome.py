@@ -14,7 +14,7 @@ from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 from pytest_dataloader_faults import Outcome, Verdict, faults, run_trial
 from pytest_dataloader_faults._trial import take_reference
-from pytest_dataloader_faults._trial._digest import digest
+from pytest_dataloader_faults._trial.samples.fingerprint import digest
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,

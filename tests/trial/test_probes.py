@@ -10,8 +10,8 @@ import time
 import psutil
 import pytest
 
-from pytest_dataloader_faults._engine import fork
-from pytest_dataloader_faults._trial import _probes
+from pytest_dataloader_faults._engine.processes import fork
+from pytest_dataloader_faults._trial import resources
 
 
 def _new(before: dict[str, str], after: dict[str, str]) -> list[str]:
@@ -21,15 +21,15 @@ def _new(before: dict[str, str], after: dict[str, str]) -> list[str]:
 def test_an_open_file_is_seen_until_it_is_closed(tmp_path):
     """By its path, and no other."""
     path = tmp_path / "leaked"
-    before = _probes.descriptors()
+    before = resources.descriptors()
     with open(path, "w"):
-        assert _new(before, _probes.descriptors()) == [str(path)]
-    assert _probes.descriptors() == before
+        assert _new(before, resources.descriptors()) == [str(path)]
+    assert resources.descriptors() == before
 
 
 def test_looking_opens_nothing():
     """Two looks in a row see the same."""
-    assert _probes.descriptors() == _probes.descriptors()
+    assert resources.descriptors() == resources.descriptors()
 
 
 @pytest.fixture(name="sleeper")
@@ -41,7 +41,7 @@ def _sleeper():
 
 def test_a_process_is_seen_with_its_command(sleeper):
     """One that does not end while it is waited for."""
-    found = _probes.processes(patience=0.1)
+    found = resources.processes(patience=0.1)
     assert "time.sleep(600)" in found[str(sleeper.pid)]
 
 
@@ -55,7 +55,7 @@ def test_a_grandchild_is_seen(sleeper, tmp_path):
         below = psutil.Process(process.pid)
         while not (children := below.children()):
             time.sleep(0.01)
-        found = _probes.processes(patience=0.1)
+        found = resources.processes(patience=0.1)
         for each in (*children, below):
             each.kill()
     assert str(children[0].pid) in found
@@ -69,7 +69,7 @@ def test_the_dead_are_not_running():
     while psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
         time.sleep(0.01)
     try:
-        assert str(child) not in _probes.processes(patience=0.1)
+        assert str(child) not in resources.processes(patience=0.1)
     finally:
         os.waitpid(child, 0)
 
@@ -77,7 +77,7 @@ def test_the_dead_are_not_running():
 def test_those_that_end_have_time_to():
     """A process that ends within the patience is none that was left."""
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.3)"]) as process:
-        found = _probes.processes(patience=30)
+        found = resources.processes(patience=30)
         assert str(process.pid) not in found
 
 
@@ -93,4 +93,4 @@ def test_those_that_end_have_time_to():
 )
 def test_helpers_of_multiprocessing_are_no_leak(command, expected):
     """They live as long as their process does; workers do not belong to them."""
-    assert _probes.is_infrastructure(command) is expected
+    assert resources.is_infrastructure(command) is expected

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from pytest_dataloader_faults import Contract
-from pytest_dataloader_faults._checks import CHECKS
+from pytest_dataloader_faults.battery.checks import CHECKS
 from support.corpus.cases import Case
 from support.datasets import SIZE, Records
 from support.specimens import AtomicCache, ChainedError

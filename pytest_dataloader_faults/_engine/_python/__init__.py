@@ -1,1 +1,0 @@
-"""The portable engine: Python's own file access, replaced in the worker; no kernel support."""

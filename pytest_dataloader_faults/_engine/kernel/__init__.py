@@ -1,0 +1,1 @@
+"""System calls and the kernel: seccomp, its filters, and other processes' memory."""

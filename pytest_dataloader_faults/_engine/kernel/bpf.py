@@ -1,0 +1,134 @@
+"""The filter program: which system calls are handed to the supervisor. Pure: tables in, bytes out.
+
+Some facts about classic BPF in seccomp: a program sees the call's number, architecture and six
+arguments, never what they point to; jumps go forward only, by at most 255; arguments are 64 bits
+wide and loaded in halves. A descriptor is a C int, so its low half is all there is to compare.
+
+So the program decides what can be decided from numbers, at no cost to the rest: a read of a
+descriptor below *base* that is not listed in *held* never leaves the kernel's fast path.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+
+from pytest_dataloader_faults._engine.kernel.linux import (
+    AT_EMPTY_PATH,
+    F_DUPFD,
+    F_DUPFD_CLOEXEC,
+    MAP_ANONYMOUS,
+    Return,
+)
+
+_INSTRUCTION = struct.Struct("=HBBI")
+_LOAD, _JEQ, _JGE, _JSET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
+
+OPENS = ("open", "openat", "openat2")
+ALLOCATORS = ("socket", "socketpair", "pipe2", "memfd_create")
+READS = {
+    "read": 0,
+    "pread64": 0,
+    "readv": 0,
+    "preadv": 0,
+    "preadv2": 0,
+    "mmap": 4,
+    "sendfile": 1,
+    "copy_file_range": 0,
+    "splice": 0,
+}
+"""System calls that read a file, and which argument is its descriptor."""
+STATS = {"stat": None, "lstat": None, "newfstatat": 3, "statx": 2}
+"""System calls that look at a file by its path, and which argument has their AT_* flags."""
+ROOM = ("fallocate",)
+"""The system call by which torch reserves shared memory."""
+LOCKS = {"flock": 0}
+"""System calls that lock an open file description, and which argument is its descriptor."""
+BLIND = ("io_uring_setup",)
+"""System calls that begin what no filter sees."""
+DUPLICATES = {"dup": 0, "dup2": 0, "dup3": 0, "fcntl": 0}
+
+
+def _instruction(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
+    return _INSTRUCTION.pack(code, yes, no, value)
+
+
+_NOTIFY = _instruction(_RETURN, Return.USER_NOTIF)
+_ALLOW = _instruction(_RETURN, Return.ALLOW)
+
+
+def _argument(index: int) -> bytes:
+    return _instruction(_LOAD, _ARGUMENTS + 8 * index)
+
+
+def _notify_if_equal(value: int) -> bytes:
+    return _instruction(_JEQ, value, 0, 1) + _NOTIFY
+
+
+def _on_descriptor(index: int, base: int, held: Iterable[int]) -> bytes:
+    """Notify if argument *index* is a descriptor at or above *base*, or one of *held*."""
+    negative = _instruction(_JGE, 0x80000000, 0, 1) + _ALLOW
+    high = _instruction(_JGE, base, 0, 1) + _NOTIFY
+    listed = b"".join(_notify_if_equal(fd) for fd in held)
+    return _argument(index) + negative + high + listed + _ALLOW
+
+
+def _unless_flag(index: int | None, flag: int) -> bytes:
+    """Allow at once if argument *index* has *flag*."""
+    if index is None:
+        return b""
+    return _argument(index) + _instruction(_JSET, flag, 0, 1) + _ALLOW
+
+
+def _body(name: str, base: int, held: Iterable[int], every_descriptor: bool) -> bytes:
+    """What to do when the call is *name*; ends in a return on every path."""
+    if name in (*OPENS, *ALLOCATORS, *ROOM, *BLIND):
+        return _NOTIFY
+    if name in STATS:
+        return _unless_flag(STATS[name], AT_EMPTY_PATH) + _NOTIFY
+    if name in DUPLICATES and every_descriptor:
+        base = 0
+    test = _on_descriptor(READS.get(name, 0), base, held)
+    if name == "mmap":
+        return _unless_flag(3, MAP_ANONYMOUS) + test
+    if name == "fcntl":
+        wanted = _instruction(_JEQ, F_DUPFD, 2, 0) + _instruction(_JEQ, F_DUPFD_CLOEXEC, 1, 0)
+        return _argument(1) + wanted + _ALLOW + test
+    return test
+
+
+def program(
+    syscalls: Mapping[str, int],
+    architecture: int,
+    *,
+    base: int,
+    held: Iterable[int] = (),
+    descriptors: bool = False,
+    stats: bool = False,
+    room: bool = False,
+) -> bytes:
+    """The filter, as an array of struct sock_filter.
+
+    *syscalls* maps names to numbers; names this machine does not have are left out.
+    *descriptors* also hands over the calls that make a descriptor of any kind, *stats* those that
+    ask for a file's size by its path, *room* those that reserve shared memory.
+    """
+    held = tuple(held)
+    wanted = ((ALLOCATORS, descriptors), (STATS, stats), (ROOM, room))
+    more = (name for names, is_wanted in wanted if is_wanted for name in names)
+    names = (*OPENS, *READS, *DUPLICATES, *LOCKS, *BLIND, *more)
+    code = _instruction(_LOAD, _ARCHITECTURE) + _instruction(_JEQ, architecture, 1, 0) + _ALLOW
+    code += _instruction(_LOAD, _NUMBER)
+    for name in names:
+        if name in syscalls:
+            body = _body(name, base, held, descriptors)
+            code += _skip_unless(syscalls[name], body)
+    return code + _ALLOW
+
+
+def _skip_unless(number: int, body: bytes) -> bytes:
+    """*body* if the accumulator holds *number*; a plain jump where 8 bits do not reach over it."""
+    length = len(body) // _INSTRUCTION.size
+    jump = _instruction(0x05, length)
+    return _instruction(_JEQ, number, 1, 0) + jump + body

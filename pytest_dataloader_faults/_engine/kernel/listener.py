@@ -1,0 +1,102 @@
+"""The listener of one filter: receive calls, answer them [runs in the supervisor].
+
+Some facts about seccomp user notification. poll(2) before RECV, since RECV blocks for ever once the
+last filtered task is gone; that shows as POLLHUP. RECV wants its buffer zeroed and answers ENOENT
+when the caller died in the meantime: that call is then nobody's. SEND answers ENOENT likewise.
+ADDFD with SETFD puts a descriptor at a number of our choice, and with SEND also makes that number
+the result of the call, in one step. Without SYNC_WAKE_UP (Linux 6.6) the two sides wake each other
+across processors, which costs ten times as much.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import sys
+from collections.abc import Mapping
+
+from pytest_dataloader_faults._engine.kernel.linux import (
+    ADDFD,
+    ADDFD_SEND,
+    ADDFD_SETFD,
+    CONTINUE,
+    NOTIF,
+    RESPONSE,
+    SYNC_WAKE_UP,
+    Ioctl,
+)
+from pytest_dataloader_faults._engine.kernel.remote_process import Call
+
+
+class Listener:
+    """Answers for the calls of one worker and its descendants."""
+
+    def __init__(self, fd: int, names: Mapping[int, str]) -> None:
+        self.fd = fd
+        self._names = names
+        with contextlib.suppress(OSError):  # Linux before 6.6: slower, not different.
+            fcntl.ioctl(fd, Ioctl.SET_FLAGS, SYNC_WAKE_UP)
+
+    def receive(self) -> Call | None:
+        """The next call, or None if its caller has died."""
+        buffer = bytearray(NOTIF.size)
+        try:
+            fcntl.ioctl(self.fd, Ioctl.RECV, buffer, True)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.EINTR):
+                return None
+            raise
+        number, pid, _flags, nr, _arch, _pointer, *arguments = NOTIF.unpack(buffer)
+        return Call(number, pid, self._names[nr], tuple(arguments))
+
+    def is_waiting(self, call: Call) -> bool:
+        """Whether the caller is still there, waiting for an answer."""
+        try:
+            fcntl.ioctl(self.fd, Ioctl.ID_VALID, call.id.to_bytes(8, sys.byteorder))
+        except OSError:
+            return False
+        return True
+
+    def go_on(self, call: Call) -> None:
+        """Let the kernel do what was asked."""
+        self._send(RESPONSE.pack(call.id, 0, 0, CONTINUE))
+
+    def fail(self, call: Call, number: int) -> None:
+        """Answer with an errno; the call is not made."""
+        self._send(RESPONSE.pack(call.id, 0, -number, 0))
+
+    def result(self, call: Call, value: int) -> None:
+        """Answer with a result; the call is not made."""
+        self._send(RESPONSE.pack(call.id, value, 0, 0))
+
+    def give(self, call: Call, source: int, number: int | None, *, close_on_exec: bool) -> int:
+        """Put *source* at descriptor *number* of the caller and answer with it.
+
+        None: at the lowest that is free there; returned is which one that was. EMFILE is raised if
+        there is none; the call then still waits.
+        """
+        if number is None:
+            return self._add(call, source, 0, ADDFD_SEND, close_on_exec)
+        return self._add(call, source, number, ADDFD_SETFD | ADDFD_SEND, close_on_exec)
+
+    def replace(self, call: Call, source: int, number: int) -> None:
+        """Put *source* at descriptor *number* of the caller; the call still waits."""
+        self._add(call, source, number, ADDFD_SETFD, close_on_exec=True)
+
+    def _add(self, call: Call, source: int, number: int, flags: int, close_on_exec: bool) -> int:
+        mode = os.O_CLOEXEC if close_on_exec else 0
+        request = ADDFD.pack(call.id, flags, source, number, mode)
+        return self._ioctl(Ioctl.ADDFD, request)
+
+    def _send(self, response: bytes) -> None:
+        self._ioctl(Ioctl.SEND, response)
+
+    def _ioctl(self, request: Ioctl, argument: bytes) -> int:
+        try:  # With a mutable argument the result is the call's own.
+            return int(fcntl.ioctl(self.fd, request, bytearray(argument), True))
+        except OSError as error:
+            if error.errno != errno.ENOENT:  # The caller died; nobody waits for this answer.
+                raise
+            return -1

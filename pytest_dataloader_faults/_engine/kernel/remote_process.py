@@ -1,0 +1,197 @@
+"""Facts about a process that waits in the kernel for an answer [runs in the supervisor]."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from pytest_dataloader_faults._engine.kernel.linux import AT_FDCWD, read_memory
+
+_PAGE = 4096
+_DESCRIPTOR = re.compile(r"(?:/proc/(?:self|thread-self|\d+)|/dev)/fd/(\d+)")
+_WITHOUT_FOLDER = ("open", "stat", "lstat")
+
+
+class Call(NamedTuple):
+    """One system call that was handed over."""
+
+    id: int
+    pid: int
+    name: str
+    arguments: tuple[int, ...]
+
+
+class SenselessCallError(Exception):
+    """A pointer to nothing, or a folder that is not open: the kernel's to refuse."""
+
+
+class Place(NamedTuple):
+    """The file that a call means: the absolute path that globs are about, and one to open it by.
+
+    They differ where only the kernel can tell: ``..`` behind a symbolic link, a slash behind a
+    file's name, and an open descriptor in /proc.
+    """
+
+    path: str
+    raw: str
+
+
+class Opening(NamedTuple):
+    """What an open(2), openat(2) or openat2(2) asks for: a file, and O_* flags."""
+
+    path: str
+    raw: str
+    flags: int
+
+    @property
+    def reads(self) -> bool:
+        """Whether it opens a file in a way that allows reading what is in it.
+
+        O_CREAT alone changes nothing for a file that is there: SQLite opens every database so.
+        """
+        without = os.O_EXCL | os.O_TRUNC | os.O_PATH | os.O_DIRECTORY
+        return not self.flags & without and self.flags & os.O_ACCMODE != os.O_WRONLY
+
+
+def opening(call: Call) -> Opening:
+    """Read what *call* asks for out of the caller's memory."""
+    first = 0 if call.name in _WITHOUT_FOLDER else 1
+    path = os.fsdecode(_string(call.pid, call.arguments[first]))
+    flags = call.arguments[first + 1]
+    if call.name == "openat2":
+        flags = int.from_bytes(read_memory(call.pid, flags, 8), "little")
+    return Opening(*_place(call, path), flags & 0xFFFFFFFF)
+
+
+def looked_at(call: Call) -> Place:
+    """What a stat(2), lstat(2), newfstatat(2) or statx(2) is about."""
+    first = 0 if call.name in _WITHOUT_FOLDER else 1
+    return _place(call, os.fsdecode(_string(call.pid, call.arguments[first])))
+
+
+def _place(call: Call, path: str) -> Place:
+    raw = path if path.startswith("/") else os.path.join(_folder(call), path)
+    if number := _DESCRIPTOR.fullmatch(raw):
+        return Place(_link(call, int(number[1])), f"/proc/{call.pid}/fd/{number[1]}")
+    folder, name = os.path.split(os.path.abspath(raw))
+    if ".." in raw.split("/"):
+        folder, name = os.path.split(raw.rstrip("/"))
+        folder, name = os.path.split(os.path.realpath(raw)) if name == ".." else (folder, name)
+        folder = os.path.realpath(folder)
+    return Place(os.path.join(folder, name), raw)
+
+
+def _folder(call: Call) -> str:
+    """What a relative path of *call* is relative to."""
+    fd = signed(call.arguments[0])
+    here = call.name in _WITHOUT_FOLDER or fd == AT_FDCWD
+    return os.readlink(f"/proc/{call.pid}/cwd") if here else _link(call, fd)
+
+
+def _link(call: Call, fd: int) -> str:
+    try:
+        return link_of(call.pid, fd)
+    except FileNotFoundError as error:
+        raise SenselessCallError from error
+
+
+def link_of(pid: int, fd: int) -> str:
+    """What /proc says that descriptor *fd* of *pid* is."""
+    return os.readlink(f"/proc/{pid}/fd/{fd}")
+
+
+def signed(argument: int) -> int:
+    """A C int out of a 64-bit argument."""
+    low = argument & 0xFFFFFFFF
+    return low - (1 << 32) if low & 0x80000000 else low
+
+
+def _string(pid: int, address: int) -> bytes:
+    """A C string. Read up to the end of its page first: the next one may not be there."""
+    text = b""
+    while len(text) < _PAGE:
+        try:
+            text += read_memory(pid, address, _PAGE - address % _PAGE)
+        except OSError as error:
+            if error.errno != errno.EFAULT:
+                raise
+            raise SenselessCallError from error
+        head, zero, _ = text.partition(b"\0")
+        if zero:
+            return head
+        address += _PAGE - address % _PAGE
+    return text
+
+
+def descriptors(pid: int) -> set[int]:
+    """The descriptor numbers in use; none if the process is gone."""
+    try:
+        return {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
+    except (FileNotFoundError, ProcessLookupError):
+        return set()
+    except PermissionError:  # Until the dead are waited for, their folders are root's.
+        if not _is_dead(pid):
+            raise
+        return set()
+
+
+def _is_dead(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as status:
+            return status.read().rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def family(pid: int) -> Iterator[int]:
+    """*pid* and its descendants, as far as they are still its own."""
+    yield pid
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except FileNotFoundError:
+        return
+    for thread in threads:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            with open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as children:
+                pids = [int(child) for child in children.read().split()]
+            for child in pids:
+                yield from family(child)
+
+
+def room_below(used: set[int], headroom: int) -> int:
+    """The RLIMIT_NOFILE that leaves *headroom* free numbers, given those in *used*."""
+    number = 0
+    while headroom or number in used:
+        headroom -= number not in used
+        number += 1
+    return number
+
+
+class Followed(NamedTuple):
+    """A file that a worker has open and whose reads are seen.
+
+    *source* is our own duplicate, or with *apart* an opening of our own; *inherited*: the worker
+    had it when it was armed, so that other workers may share its offset. *stand_in*: device and
+    inode of what was put under its number when it was mapped.
+    """
+
+    path: str
+    source: int | None
+    inherited: bool
+    apart: bool = False
+    stand_in: tuple[int, int] | None = None
+
+    def is_at(self, pid: int, number: int) -> bool:
+        """Whether *number* of process *pid* is this file."""
+        try:
+            if self.source is None:
+                return link_of(pid, number) == self.path
+            there = os.stat(f"/proc/{pid}/fd/{number}")
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+        is_stand_in = (there.st_dev, there.st_ino) == self.stand_in
+        return is_stand_in or os.path.samestat(there, os.fstat(self.source))

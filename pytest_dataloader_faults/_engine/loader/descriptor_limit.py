@@ -1,0 +1,74 @@
+"""No descriptor left in the loader's own process [runs where the loader does].
+
+Some facts about that process. It is not filtered, and must not be, so which call is refused is not
+seen. But a batch comes over a socket, with a descriptor for each shared tensor; one that finds no
+number free is dropped by the kernel (MSG_CTRUNC, recvmsg(2)), and torch asks for a temporary file
+to find out whether that was why. So the limit holds only while a batch is awaited, and an error
+that says so, or that comes while every number below the limit is taken, is the fault's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from collections.abc import Iterator
+from typing import Any
+
+from pytest_dataloader_faults._engine.kernel.remote_process import descriptors, room_below
+from pytest_dataloader_faults._engine.plan import Plan, Tally, tallies
+from pytest_dataloader_faults.faults import DescriptorExhaustion
+
+
+class Exhaustion:
+    """The limit that the schedule puts on this process, if it does."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._tallies = [tally for tally in tallies(plan, None) if _is_here(tally)]
+        self._limit: int | None = None
+
+    @contextlib.contextmanager
+    def holds(self) -> Iterator[None]:
+        """Lower the limit for as long as this scope lasts."""
+        if not self._tallies:
+            yield
+            return
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if self._limit is None:
+            headroom = min(tally.fault.headroom for tally in self._tallies)
+            self._limit = room_below(descriptors(os.getpid()), headroom)
+        try:  # torch's handler of SIGCHLD may raise at any place from here on.
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(self._limit, soft), hard))
+            yield
+        except Exception as error:
+            self.note(error)
+            raise
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    def note(self, error: Exception) -> None:
+        """Count *error*, raised as a batch was awaited, if it is from the limit."""
+        is_ours = self._tallies and (_is_told_by(error) or not _is_room())
+        for tally in self._tallies if is_ours else ():
+            tally.reached += 1
+            tally.fire(worker=None, pid=os.getpid(), call="recvmsg", path=None, fetch=0)
+
+    def told(self) -> dict[int, Any]:
+        """What became of each of these faults, by its place in the schedule."""
+        return {tally.index: tally.to_dict() for tally in self._tallies}
+
+
+def _is_told_by(error: Exception) -> bool:
+    return "Too many open files" in str(error) or "ancdata" in str(error)
+
+
+def _is_room() -> bool:
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        return False
+    return True
+
+
+def _is_here(tally: Tally[Any]) -> bool:
+    return isinstance(tally.fault, DescriptorExhaustion) and tally.fault.where == "loader"

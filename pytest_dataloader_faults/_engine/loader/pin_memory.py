@@ -1,0 +1,102 @@
+"""The death of the pin-memory thread [runs where the loader does].
+
+Some facts about that thread (torch/utils/data/_utils/pin_memory.py, ``_pin_memory_loop``). It takes
+a batch from the workers' queue, pins it, and passes it on. An error while it pins is passed on in
+the batch's place. An error while it takes one, such as EMFILE, ends it: the error is printed, and
+the loader finds out at its next look, after 5 s, and says no more than that the thread exited; with
+a ``timeout`` shorter than that, it says that it timed out. There is no thread without an
+accelerator, nor without workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+from torch._utils import ExceptionWrapper
+from torch.utils.data._utils import pin_memory
+from torch.utils.data._utils.worker import _IterableDatasetStopIteration
+
+from pytest_dataloader_faults._engine.plan import Plan, Tally, tallies
+from pytest_dataloader_faults.faults import PinMemoryThreadDeath
+
+_NOT_PINNED = (ExceptionWrapper, _IterableDatasetStopIteration, type(None))
+
+
+class PinThread:
+    """What the schedule does to the pin-memory threads that start in this process."""
+
+    def __init__(self, plan: Plan, on_error: Callable[[Exception], None]) -> None:
+        every = tallies(plan, None)
+        self._on_error = on_error
+        self._tallies = [each for each in every if isinstance(each.fault, PinMemoryThreadDeath)]
+
+    @contextlib.contextmanager
+    def holds(self) -> Iterator[None]:
+        """Threads that start in this scope take their batches from where the fault waits."""
+        original: Any = pin_memory._pin_memory_loop
+
+        def loop(taken_from: Any, *rest: Any) -> None:
+            original(_Batches(taken_from, self._tallies, self._on_error), *rest)
+
+        replaced: Any = loop
+        pin_memory._pin_memory_loop = replaced
+        try:
+            yield
+        finally:
+            pin_memory._pin_memory_loop = original
+
+    def told(self) -> dict[int, Any]:
+        """What became of each of these faults, by its place in the schedule."""
+        return {tally.index: tally.to_dict() for tally in self._tallies}
+
+
+class _Batches:
+    """The workers' queue, as one pin-memory thread sees it."""
+
+    def __init__(
+        self,
+        batches: Any,
+        its_tallies: list[Tally[PinMemoryThreadDeath]],
+        on_error: Callable[[Exception], None],
+    ) -> None:
+        self._batches = batches
+        self._tallies = its_tallies
+        self._on_error = on_error
+        self._taken = 0
+
+    def get(self, timeout: float) -> Any:
+        number, batch = self._take(timeout)
+        if isinstance(batch, _NOT_PINNED):
+            return number, batch
+        self._taken += 1
+        for tally in self._tallies:
+            tally.reached += 1
+            if self._taken == tally.fault.at:
+                tally.fire(worker=None, pid=os.getpid(), call=tally.fault.stage, path=None, fetch=0)
+                if tally.fault.stage == "take":
+                    raise RuntimeError(_TEXT)
+                batch = _Unpinnable()
+        return number, batch
+
+    def _take(self, timeout: float) -> Any:
+        try:
+            return self._batches.get(timeout=timeout)
+        except queue.Empty:
+            raise
+        except Exception as error:  # It ends the thread, and is only printed.
+            self._on_error(error)
+            raise
+
+
+class _Unpinnable:
+    """A batch that cannot be pinned."""
+
+    def pin_memory(self) -> NoReturn:
+        raise RuntimeError(_TEXT)
+
+
+_TEXT = "the pin-memory thread fails here: PinMemoryThreadDeath"

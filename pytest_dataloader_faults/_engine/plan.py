@@ -1,0 +1,224 @@
+"""What one scope injects, and the counters that say whether it happened. Pure.
+
+The supervisor keeps one ``Tally`` per fault and worker process: occurrences are counted in each
+worker on its own, since a count over racing workers would not be the same twice.
+
+Which faults change what is in a file. Pure.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, TypeVar, cast
+
+from pytest_dataloader_faults import faults as vocabulary
+from pytest_dataloader_faults._engine.file_copies import Alteration
+from pytest_dataloader_faults._engine.globs import Matcher, is_excluded
+from pytest_dataloader_faults.faults import (
+    CorruptedFile,
+    DescriptorExhaustion,
+    Fault,
+    HungRead,
+    ReadError,
+    SharedMemoryExhaustion,
+    ShortRead,
+    SlowRead,
+    TruncatedFile,
+    has_files,
+)
+from pytest_dataloader_faults.faults._workers import InOneWorker
+
+MAX_FIRINGS = 200
+"""Firings kept in full per fault and worker; beyond, they are only counted."""
+READ_FAULTS = (ReadError, ShortRead, SlowRead, HungRead)
+"""Those that happen in a read, so that reads of the file have to be seen."""
+
+AnyFault = TypeVar("AnyFault", bound=Fault)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a plan needs of the filter and of the worker. Picklable, for the worker."""
+
+    descriptors: bool = False
+    """Calls that make descriptors of any kind."""
+    stats: bool = False
+    """Calls that ask for the size that a path has, since it is to be another."""
+    room: bool = False
+    """fallocate(2), by which torch reserves shared memory."""
+    low: bool = False
+    """Followed files keep low numbers, since high ones lie above a lowered limit."""
+    samples: bool = False
+    """The worker tells of each sample it begins."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The schedule of one scope.
+
+    *watch* asks for every data file to be followed (recon); *seed* is of faults drawn at random.
+    *samples*: each firing is to tell its sample. *seeded*: what random numbers begin anew from at
+    each sample, together with its index; None to leave them. *active*: the places of the faults
+    that can happen now; None for all of them. The others are followed and not counted: they may be
+    switched on later.
+    """
+
+    faults: tuple[Fault, ...]
+    watch: bool = False
+    seed: int = 0
+    samples: bool = False
+    seeded: int | None = None
+    active: tuple[int, ...] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data for JSON."""
+        faults = [vocabulary.to_dict(each) for each in self.faults]
+        rest = {"watch": self.watch, "seed": self.seed, "active": self.active}
+        return {"faults": faults, **rest, "samples": self.samples, "seeded": self.seeded}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Plan:
+        """The plan that ``to_dict`` made *data* from."""
+        faults = tuple(vocabulary.from_dict(each) for each in data["faults"])
+        return cls(**{**data, "faults": faults})
+
+    @property
+    def globs(self) -> tuple[str, ...]:
+        """Every glob whose files matter, for finding those that are open already."""
+        if self.watch:
+            return ("*",)
+        return tuple(glob for each in self.faults if has_files(each) for glob in each.globs)
+
+    @property
+    def needs(self) -> Needs:
+        """What the filter has to hand over besides opens and reads of followed files."""
+        exhausted = self._has(DescriptorExhaustion)
+        return Needs(
+            descriptors=exhausted,
+            stats=self._has(TruncatedFile),
+            room=self._has(SharedMemoryExhaustion),
+            low=exhausted and any(has_files(each) for each in self.faults),
+            samples=self.samples or any(each.sample is not None for each in self.faults),
+        )
+
+    def _has(self, kind: type[Fault]) -> bool:
+        return any(isinstance(each, kind) for each in self.faults)
+
+
+@dataclass
+class Tally(Generic[AnyFault]):
+    """One fault in one worker process: how often its place was reached, and what it did there."""
+
+    fault: AnyFault
+    index: int
+    stream: random.Random = field(default_factory=random.Random)
+    reached: int = 0
+    chosen: int = 0
+    fired: int = 0
+    firings: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Compile the globs once."""
+        self.matches = Matcher(self.fault.globs)
+
+    def reach(self) -> bool:
+        """Count one occurrence and say whether it is one that fires."""
+        fault = self.fault
+        self.reached += 1
+        since = self.reached - fault.nth
+        is_over = fault.times is not None and self.chosen >= fault.times
+        if since < 0 or since % fault.every or is_over:
+            return False
+        if fault.probability < 1 and self.stream.random() >= fault.probability:
+            return False
+        self.chosen += 1
+        return True
+
+    def to_dict(self) -> dict[str, Any]:
+        """The counters and firings, as plain data."""
+        return {"reached": self.reached, "fired": self.fired, "firings": self.firings}
+
+    def fire(self, **what: Any) -> None:
+        """Write down that the fault happened."""
+        self.fired += 1
+        if len(self.firings) < MAX_FIRINGS:
+            self.firings.append({"fault": self.index, **what})
+
+
+def tallies(plan: Plan, worker: int | None) -> list[Tally[Any]]:
+    """Fresh counters for *worker*, or for the loader's own process (None)."""
+    return [
+        Tally(fault, index, random.Random(f"{plan.seed}/{index}/{worker}"))
+        for index, fault in enumerate(plan.faults)
+    ]
+
+
+class Tallies:
+    """The faults of a plan that concern one worker."""
+
+    def __init__(self, plan: Plan, worker: int) -> None:
+        self.all = tallies(plan, worker)
+        self._concerned = [tally for tally in self.all if _concerns(tally.fault, worker)]
+        self._watch = plan.watch
+        self.active = plan.active
+
+    def of(self, kind: type[AnyFault]) -> Iterator[Tally[AnyFault]]:
+        """The tallies of one kind of fault, of those that can happen now."""
+        active = self.active
+        found = (
+            tally
+            for tally in self._concerned
+            if isinstance(tally.fault, kind) and (active is None or tally.index in active)
+        )
+        return cast("Iterator[Tally[AnyFault]]", found)
+
+    def about(self, kind: type[AnyFault], path: str) -> Iterator[Tally[AnyFault]]:
+        """The tallies of one kind of fault that mean *path*."""
+        return (tally for tally in self.of(kind) if tally.matches(path))
+
+    def ask_for(self, path: str) -> bool:
+        """Whether a glob names the folder of *path*, which is left alone otherwise."""
+        return any(tally.matches(path) for tally in self._concerned)
+
+    def would_mean(self, path: str) -> bool:
+        """Whether only being excluded saves *path* from a fault."""
+        return any(tally.matches.means(path) for tally in self._concerned if has_files(tally.fault))
+
+    def follows(self, path: str) -> bool:
+        """Whether reads of *path* have to be seen."""
+        if self._watch and not is_excluded(path):
+            return True
+        meant = (tally.fault for tally in self._concerned if tally.matches(path))
+        return any(isinstance(each, READ_FAULTS) or each.reading is not None for each in meant)
+
+
+def _concerns(fault: Fault, worker: int) -> bool:
+    if isinstance(fault, InOneWorker):
+        return fault.sample is not None or fault.worker in (None, worker)
+    if isinstance(fault, DescriptorExhaustion) and fault.where == "loader":
+        return False
+    return fault.workers is None or worker in fault.workers
+
+
+class Altered(NamedTuple):
+    """A file whose content is to be another: whose doing it is, and how it differs."""
+
+    tallies: list[Tally[Any]]
+    alteration: Alteration
+
+
+def altered(tallies: Tallies, path: str, size: int) -> Altered | None:
+    """The faults that change what is in *path*, of *size* bytes; they have been reached by that."""
+    cuts = [*tallies.about(TruncatedFile, path)]
+    flips = [*tallies.about(CorruptedFile, path)]
+    both: list[Tally[Any]] = [*cuts, *flips]
+    for tally in both:
+        tally.reached += 1
+    cuts = [each for each in cuts if each.fault.kept(size) < size]
+    if not size or not (cuts or flips):
+        return None
+    kept = min((each.fault.kept(size) for each in cuts), default=None)
+    spots = tuple((each.fault.flips, each.fault.seed) for each in flips)
+    return Altered([*cuts, *flips], Alteration(kept, spots))

@@ -1,0 +1,3 @@
+"""The portable engine: Python's own file access, replaced in the worker; no kernel support."""
+
+from __future__ import annotations

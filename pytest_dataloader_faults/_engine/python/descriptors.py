@@ -1,0 +1,237 @@
+"""The descriptors that this worker reads faulted files through [runs in the worker].
+
+A descriptor that C code closes is forgotten late: its number may be another file's by then. So an
+entry holds good only while the number is still that file.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import stat
+from typing import Any, NamedTuple, Protocol
+
+from pytest_dataloader_faults._engine.policy import (
+    Acts,
+    Closed,
+    Decide,
+    Delay,
+    Fail,
+    Hang,
+    Reading,
+    Short,
+    Stranger,
+    Substitute,
+)
+from pytest_dataloader_faults._engine.python.stand_in import altered_copy, stranger
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
+
+_LARGEST_NUMBER = 2**31 - 1
+"""A descriptor is a C int. No limit lets one get that high, so the number is never open."""
+_NOT_FOR_READING = sum(
+    getattr(os, name, 0) for name in ("O_CREAT", "O_TRUNC", "O_PATH", "O_DIRECTORY")
+)
+
+
+class Waits(Protocol):
+    """How time passes."""
+
+    def sleep(self, seconds: float) -> None:
+        """Come back after *seconds*."""
+
+    def hang(self) -> None:
+        """Come back when the faults are disarmed."""
+
+
+class Followed(NamedTuple):
+    """What a number was when it was opened."""
+
+    path: str
+    identity: tuple[int, int]
+
+
+class Files:
+    """Carries out what *decide* says. *system* has the functions of ``os`` that were there."""
+
+    def __init__(self, decide: Decide, system: Any, waits: Waits) -> None:
+        self.decide = decide
+        self.system = system
+        self._waits = waits
+        self._followed: dict[int, Followed] = {}
+        self._handed_out: dict[int, str] = {}
+        self._never_open = itertools.count(_LARGEST_NUMBER, -1)
+
+    def minds(self, file: Any) -> bool:
+        """Whether *file*, as given to open(), is a path or number that faults may be about."""
+        if isinstance(file, int):
+            return self._identified(file) is not None
+        return isinstance(file, (str, bytes, os.PathLike)) and not self._is_left_alone(file)
+
+    def open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        """os.open(), with a descriptor of the file, of its substitute or of nothing."""
+        where = self.absolute(path, dir_fd)
+        kind, size = self._kind_and_size(where)
+        if kind not in (None, stat.S_IFREG) or self.decide.leaves_alone(where):
+            return int(self.system.open(path, flags, mode, dir_fd=dir_fd))
+        for act in self.decide.opened(where, size, reads=_reads(flags)):
+            if isinstance(act, Fail):
+                raise OSError(act.errno, os.strerror(act.errno), os.fspath(path))
+            if isinstance(act, Closed):
+                return next(self._never_open)
+            if isinstance(act, Substitute):
+                copy = altered_copy(self.system, where, act.alteration, flags)
+                return self.follow(copy, where)
+            if isinstance(act, Stranger):
+                return self.follow(stranger(self.system, where, flags), where)
+        fd = self._truly_open(where, path, flags, mode, dir_fd)
+        return self.follow(fd, where) if size is not None and _reads(flags) else fd
+
+    def _truly_open(self, where: str, path: Any, flags: int, mode: int, dir_fd: int | None) -> int:
+        try:
+            return int(self.system.open(path, flags, mode, dir_fd=dir_fd))
+        except OSError as error:
+            if error.errno == errno.EMFILE:
+                self.decide.exhausted(where)
+            raise
+
+    def follow(self, fd: int, path: str) -> int:
+        """Remember that *fd* is *path*, and give it back."""
+        self._followed[fd] = Followed(path, self._identity(fd))
+        return fd
+
+    def forget(self, fd: int) -> None:
+        """It is about to be closed."""
+        self._followed.pop(fd, None)
+        self._handed_out.pop(fd, None)
+
+    def duplicated(self, fd: int, other: int, to: str) -> int:
+        """Give *other* back, the same file as *fd*, to somebody who may read it unseen."""
+        followed = self.seen(fd)
+        if followed is not None:
+            self._followed[other] = followed
+            self.hand_out(other, to)
+        return other
+
+    def seen(self, fd: int) -> Followed | None:
+        """What *fd* is, if it is followed. It is used by a function that is replaced."""
+        what = self._handed_out.pop(fd, None)
+        if what is not None:
+            self.decide.unreached(what, -1)
+        return self._identified(fd)
+
+    def is_judged(self, fd: int) -> bool:
+        """Whether a read of *fd* that goes unseen matters."""
+        followed = self._identified(fd)
+        return followed is not None and self.decide.judges_reads(followed.path)
+
+    def hand_out(self, fd: int, to: str) -> None:
+        """Somebody has got the number. Until *fd* is seen again, they may read it unseen."""
+        if fd not in self._handed_out and self.is_judged(fd):
+            self._handed_out[fd] = to
+            self.decide.unreached(to)
+
+    def allowed(self, fd: int, call: str, length: int, offset: int | None = None) -> int:
+        """How many of *length* bytes a read may ask for; raises what the read is to raise.
+
+        Without *offset* it begins where *fd* stands.
+        """
+        followed = self.seen(fd)
+        if followed is None:
+            return length
+        start = self.system.lseek(fd, 0, os.SEEK_CUR) if offset is None else offset
+        left = max(0, min(length, self.system.fstat(fd).st_size - start))
+        return self._after(self.decide.read(Reading(followed.path, call, start, left)), length)
+
+    def _after(self, acts: Acts, length: int) -> int:
+        for act in acts:
+            if isinstance(act, Delay):
+                self._waits.sleep(act.seconds)
+            elif isinstance(act, Hang):
+                self._waits.hang()
+            elif isinstance(act, Fail):
+                raise OSError(act.errno, os.strerror(act.errno))
+            elif isinstance(act, Short):
+                return min(length, act.max_bytes)
+        return length
+
+    def about_to_map(self, fd: int, length: int, offset: int) -> None:
+        """Refuse a mapping whose pages would have to fail: that takes the kernel."""
+        followed = self.seen(fd)
+        if followed is None:
+            return
+        length = length or self.system.fstat(fd).st_size - offset
+        try:
+            self._after(self.decide.read(Reading(followed.path, "mmap", offset, length)), length)
+        except OSError:
+            self.decide.unreached("mmap")
+            message = (
+                f"a read fault is due for {followed.path}, which is being mapped, and a mapping is"
+                " read without Python. Use engine='kernel', or a fault in its opening or length"
+            )
+            self.decide.refused(message)
+            raise InvalidArgumentError(message) from None
+
+    def looked_at(self, path: Any, found: Any, dir_fd: int | None) -> Any:
+        """*found*, with the size that the file has under its faults."""
+        where = self.absolute(path, dir_fd)
+        if not stat.S_ISREG(found.st_mode) or self.decide.leaves_alone(where):
+            return found
+        for act in self.decide.looked_at(where, found.st_size):
+            if isinstance(act, Substitute) and act.alteration.kept is not None:
+                return self.with_size(found, act.alteration.kept)
+        return found
+
+    def absolute(self, path: Any, dir_fd: int | None = None) -> str:
+        """*path* as the kernel engine names it: absolute and normal, links not followed."""
+        name = os.fsdecode(path)
+        if dir_fd is not None and not os.path.isabs(name):
+            name = os.path.join(self._folder(dir_fd), name)
+        return os.path.abspath(name)
+
+    def _folder(self, dir_fd: int) -> str:
+        try:
+            return os.fsdecode(self.system.readlink(f"/proc/self/fd/{dir_fd}"))
+        except OSError:
+            self.decide.unreached("dir_fd")
+            return "/dev/fd"
+
+    def with_size(self, found: Any, size: int) -> Any:
+        """*found*, a stat result, with another size."""
+        kind, (numbers, named) = found.__reduce__()
+        changed = [*numbers]
+        changed[stat.ST_SIZE] = size
+        return kind(changed, named)
+
+    def _is_left_alone(self, path: Any) -> bool:
+        return self.decide.leaves_alone(self.absolute(path))
+
+    def _kind_and_size(self, path: str) -> tuple[int | None, int | None]:
+        try:
+            found = self.system.stat(path)
+        except (OSError, ValueError):
+            return None, None
+        kind = stat.S_IFMT(found.st_mode)
+        return kind, found.st_size if kind == stat.S_IFREG else None
+
+    def _identified(self, fd: int) -> Followed | None:
+        followed = self._followed.get(fd)
+        if followed is None:
+            return None
+        try:
+            still = self._identity(fd) == followed.identity
+        except OSError:
+            still = False
+        if not still:
+            self.forget(fd)
+        return followed if still else None
+
+    def _identity(self, fd: int) -> tuple[int, int]:
+        found = self.system.fstat(fd)
+        return found.st_dev, found.st_ino
+
+
+def _reads(flags: int) -> bool:
+    """Whether *flags* open an existing file in a way that allows reading it."""
+    accesses = os.O_RDONLY | os.O_WRONLY | os.O_RDWR
+    return not flags & _NOT_FOR_READING and flags & accesses != os.O_WRONLY

@@ -1,0 +1,140 @@
+"""What stands in the place of open(), ``io.FileIO``, ``mmap.mmap`` [runs in the worker].
+
+Some facts about files of Python. open() makes a FileIO, and wraps it in a BufferedReader and that
+in a TextIOWrapper as its mode says. The last two are written in C and read by the methods of the
+one below (``readinto``, ``readall``), so that one which asks first is asked by them. The C code of
+open() takes no other FileIO, but its twin in ``_pyio`` looks the name up among its globals. A
+copy with other globals gives what open() gives, in each version of Python.
+"""
+
+from __future__ import annotations
+
+import _pyio  # type: ignore[import-not-found]  # it has no stubs
+import abc
+import inspect
+import io
+import mmap
+import types
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from pytest_dataloader_faults._engine.python.descriptors import Files
+from pytest_dataloader_faults._engine.python.os_functions import caller
+
+
+class StandsFor(abc.ABCMeta):
+    """A class that is taken for the one it replaces, whose instances may be older."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, _replaced_by(cls)) or super().__instancecheck__(instance)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, _replaced_by(cls)) or super().__subclasscheck__(subclass)
+
+
+def _replaced_by(kind: type) -> Any:
+    """The class that *kind* itself, and none that it derives from, is in the place of."""
+    return vars(kind).get("replaces", ())
+
+
+class FaultedFileIO(io.FileIO, metaclass=StandsFor):
+    """A FileIO that asks before it opens and before it reads."""
+
+    files: ClassVar[Files]
+
+    def __init__(
+        self,
+        file: Any,
+        mode: str = "r",
+        closefd: bool = True,
+        opener: Callable[[str, int], int] | None = None,
+    ) -> None:
+        super().__init__(file, mode, closefd, opener or _open_by(self.files))
+
+    def fileno(self) -> int:
+        """The number, which is watched from now on."""
+        fd = super().fileno()
+        self.files.hand_out(fd, f"fileno in {caller(1)}")
+        return fd
+
+    def is_judged(self) -> bool:
+        """Whether a read that goes unseen matters."""
+        return not self.closed and self.files.is_judged(super().fileno())
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """One read, or for a negative *size* as many as it takes."""
+        if size is None or size < 0:
+            return self.readall()
+        return super().read(self._allowed(size))
+
+    def readinto(self, buffer: Any, /) -> int:
+        """One read."""
+        view = memoryview(buffer).cast("B")
+        return super().readinto(view[: self._allowed(len(view))])
+
+    def readall(self) -> bytes:
+        """As many reads as C makes."""
+        return read_all(self, self.files.system.fstat(super().fileno()).st_size)
+
+    def close(self) -> None:
+        """And forget the number, if it goes."""
+        if not self.closed and self.closefd:
+            self.files.forget(super().fileno())
+        super().close()
+
+    def _allowed(self, length: int) -> int:
+        return self.files.allowed(super().fileno(), "read", length)
+
+
+_CHUNK = io.DEFAULT_BUFFER_SIZE
+_OFFSET = 3
+"""Its place among the arguments of mmap() after the first two."""
+
+
+def read_all(file: io.RawIOBase, size: int) -> bytes:
+    """Reads of what is left of *size* and one byte more, until one gives nothing, as in C."""
+    left = size - file.tell() if file.seekable() else 0
+    result = bytearray()
+    while chunk := file.read(max(left + 1 - len(result), 1) if left > 0 else _CHUNK):
+        result += chunk
+    return bytes(result)
+
+
+def _open_by(files: Files) -> Callable[[str, int], int]:
+    return lambda path, flags: files.open(path, flags, 0o666)
+
+
+class FaultedMapping(mmap.mmap, metaclass=StandsFor):
+    """An mmap that asks before it maps."""
+
+    files: ClassVar[Files]
+
+    def __new__(cls, fileno: int, length: int, *arguments: Any, **named: Any) -> Any:
+        offset = named.get("offset", arguments[_OFFSET] if len(arguments) > _OFFSET else 0)
+        cls.files.about_to_map(fileno, length, offset)
+        return super().__new__(cls, fileno, length, *arguments, **named)
+
+
+def bound(kind: type, files: Files, original: type) -> Any:
+    """*kind*, which asks *files*, in the place of *original*."""
+    body = {"files": files, "replaces": original, "__module__": original.__module__}
+    return type(kind)(original.__name__, (kind,), body)
+
+
+def open_for(files: Files, file_type: type, original: Callable[..., Any]) -> Callable[..., Any]:
+    """An open() that gives what *original* does, around a *file_type* where faults may be met."""
+    twin = inspect.unwrap(_pyio.open)
+    named = ("BufferedReader", "BufferedWriter", "BufferedRandom", "TextIOWrapper")
+    world = vars(_pyio) | {name: getattr(io, name) for name in named} | {"FileIO": file_type}
+    around = types.FunctionType(twin.__code__, world, "open", twin.__defaults__)
+
+    def opens(file: Any, *arguments: Any, **more: Any) -> Any:
+        return (around if files.minds(file) else original)(file, *arguments, **more)
+
+    return opens
+
+
+def is_judged(file: object) -> bool:
+    """Whether *file* is, or reads from, a FaultedFileIO whose reads have to be seen."""
+    raw = getattr(file, "raw", file)
+    return isinstance(raw, io.FileIO) and getattr(raw, "is_judged", bool)()

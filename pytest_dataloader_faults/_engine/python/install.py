@@ -1,0 +1,222 @@
+"""Put the replacements in the place of Python's own file access [runs in the worker].
+
+The originals are those that are there when it happens, which another library may have replaced.
+
+Exchange objects wherever a module has a name for them [runs in the worker].
+
+Modules keep names of their own for what they imported (``from builtins import open`` in tarfile,
+bz2 and lzma). In Python 3.10 a class of pathlib does, too.
+
+Files that were open before the replacements came [runs in the worker].
+
+Functions of ``os`` that are given their numbers are replaced and see them. File objects and
+mappings made earlier are not: reads by them go unseen, which is told.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import functools
+import io
+import mmap
+import os
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pytest_dataloader_faults._engine.open_files import held_files, mapped_files
+from pytest_dataloader_faults._engine.policy import Closed, Decide, Stranger, Substitute
+from pytest_dataloader_faults._engine.python.descriptors import Files, Waits
+from pytest_dataloader_faults._engine.python.file_objects import (
+    FaultedFileIO,
+    FaultedMapping,
+    bound,
+    is_judged,
+    open_for,
+)
+from pytest_dataloader_faults._engine.python.os_functions import HARMLESS, REPLACED, STARTERS, Calls
+from pytest_dataloader_faults._engine.python.stand_in import altered_copy, stranger
+
+
+class RealTime:
+    """Waits in earnest."""
+
+    def sleep(self, seconds: float) -> None:
+        """As time.sleep()."""
+        time.sleep(seconds)
+
+    def hang(self) -> None:
+        """For good."""
+        threading.Event().wait()
+
+
+def install(decide: Decide, waits: Waits) -> tuple[Files, Exchange]:
+    """Have *decide* asked from now on. What was open before is beyond its reach, and told so."""
+    system = types.SimpleNamespace(**{name: getattr(os, name) for name in dir(os)})
+    files = Files(decide, system, waits)
+    take_over(files)
+    pairs = [*_functions(files), *_functions_elsewhere(files), *_objects(files)]
+    exchange(pairs)
+    return files, pairs
+
+
+def _functions(files: Files) -> Iterator[tuple[Any, Any]]:
+    calls = Calls(files)
+    for name in REPLACED:
+        if original := getattr(files.system, name, None):
+            yield original, Instead(original, getattr(calls, name))
+    for name in HARMLESS:
+        if original := getattr(files.system, name, None):
+            yield original, Instead(original, calls.harmless(original))
+    for name in STARTERS:
+        if original := getattr(files.system, name, None):
+            yield original, Instead(original, calls.starter(original))
+
+
+def _functions_elsewhere(files: Files) -> Iterator[tuple[Any, Any]]:
+    """Of modules that not every system has, or not every dataset uses."""
+    calls = Calls(files)
+    if original := _loaded("_posixsubprocess", "fork_exec"):
+        yield original, Instead(original, calls.starter(original))
+    if original := _loaded("fcntl", "fcntl"):
+        yield original, Instead(original, calls.control(sys.modules["fcntl"]))
+    for name in ("flock", "lockf", "ioctl"):
+        if original := _loaded("fcntl", name):
+            yield original, Instead(original, calls.harmless(original))
+    if original := _loaded("numpy.lib.format", "isfileobj"):
+        yield original, Instead(original, _reads_in_c(original))
+
+
+def _loaded(module: str, name: str) -> Any:
+    return getattr(sys.modules.get(module), name, None)
+
+
+def _reads_in_c(original: Any) -> Callable[[object], bool]:
+    """Have np.load() read by the methods of a file whose reads matter, as it does of others.
+
+    numpy/lib/format.py: where ``isfileobj`` is true of it, np.fromfile() takes its descriptor.
+    """
+    return lambda file: not is_judged(file) and original(file)
+
+
+def _objects(files: Files) -> Iterator[tuple[Any, Any]]:
+    file_type = bound(FaultedFileIO, files, io.FileIO)
+    yield io.FileIO, file_type
+    yield mmap.mmap, bound(FaultedMapping, files, mmap.mmap)
+    yield builtins.open, Instead(builtins.open, open_for(files, file_type, builtins.open))
+
+
+@contextlib.contextmanager
+def patched(decide: Decide, waits: Waits | None = None) -> Iterator[Files]:
+    """While it lasts, file access by Python code is as *decide* says."""
+    files, pairs = install(decide, waits or RealTime())
+    try:
+        yield files
+    finally:
+        exchange([(new, old) for old, new in pairs])
+
+
+class Instead:
+    """A function in the place of *original*: no method where a class has it, and equal to it.
+
+    Equal, because sets such as ``os.supports_dir_fd`` are asked for members.
+    """
+
+    def __init__(self, original: Callable[..., Any], call: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, original)
+        self._original = original
+        self._call = call
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self._call(*arguments, **named)
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or other is self._original
+
+    def __hash__(self) -> int:
+        return hash(self._original)
+
+    def __reduce__(self) -> str:
+        """Pickled by name, as a function is."""
+        return str(self._original.__name__)
+
+    def __repr__(self) -> str:
+        return f"<{self._original!r}, replaced by pytest-dataloader-faults>"
+
+
+Exchange = list[tuple[Any, Any]]
+"""Pairs of an object and the one that comes in its place."""
+
+
+def exchange(pairs: Exchange) -> None:
+    """Put the second of each pair wherever a module has the first."""
+    instead = {id(old): (old, new) for old, new in pairs}
+    for owner in list(_owners()):
+        for name, value in list(vars(owner).items()):
+            if id(value) in instead:
+                setattr(owner, name, instead[id(value)][1])
+
+
+def _owners() -> Iterator[Any]:
+    for module in list(sys.modules.values()):
+        if isinstance(module, types.ModuleType):
+            yield module
+    accessor = getattr(sys.modules.get("pathlib"), "_NormalAccessor", None)
+    if accessor is not None:
+        yield accessor
+
+
+def take_over(files: Files) -> None:
+    """Close, exchange and follow what is open already, where the system can list it."""
+    decide = files.decide
+    for fd, path in _held(files):
+        if not _exchange(files, fd, path):
+            continue
+        files.follow(fd, path)
+        if decide.judges_reads(path):
+            decide.unreached("inherited descriptor")
+    for path in sorted(_mapped()):
+        if decide.means(path) or (not decide.leaves_alone(path) and decide.judges_reads(path)):
+            decide.unreached("inherited mapping")
+
+
+def _exchange(files: Files, fd: int, path: str) -> bool:
+    """Whether *fd* is open after that."""
+    system = files.system
+    for act in files.decide.inherited(path, system.fstat(fd).st_size):
+        if isinstance(act, Closed):
+            system.close(fd)
+            return False
+        name = f"/proc/self/fd/{fd}"
+        if isinstance(act, Stranger):
+            _replace(files, fd, stranger(system, name, os.O_RDONLY))
+        if isinstance(act, Substitute):
+            other = altered_copy(system, path, act.alteration, os.O_RDONLY, source=name)
+            _replace(files, fd, other)
+    return True
+
+
+def _replace(files: Files, fd: int, other: int) -> None:
+    """Make *fd* the file of *other*, at the same place in it."""
+    system = files.system
+    system.lseek(other, system.lseek(fd, 0, os.SEEK_CUR), os.SEEK_SET)
+    system.dup2(other, fd, system.get_inheritable(fd))
+    system.close(other)
+
+
+def _held(files: Files) -> list[tuple[int, str]]:
+    try:
+        return list(held_files(lambda path: not files.decide.leaves_alone(path)))
+    except OSError:  # There is no /proc.
+        return []
+
+
+def _mapped() -> set[str]:
+    try:
+        return {each.path for each in mapped_files()}
+    except OSError:
+        return set()

@@ -1,0 +1,145 @@
+"""What stands in the place of the functions of ``os`` [runs in the worker].
+
+Each is called as the one that it replaces. Those which neither read nor duplicate are replaced,
+too, since a number that was handed out and comes back to one of them was not read unseen.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+from pytest_dataloader_faults._engine.python.descriptors import Files
+
+REPLACED = (
+    *("open", "close", "dup", "dup2", "stat", "lstat", "read", "readinto", "pread", "readv"),
+    *("preadv", "sendfile", "copy_file_range", "splice"),
+)
+"""Functions of ``os`` that ``Calls`` has a method for."""
+HARMLESS = (
+    *("fstat", "lseek", "isatty", "posix_fadvise", "fsync", "ftruncate"),
+    *("get_inheritable", "set_inheritable", "get_blocking", "set_blocking"),
+)
+"""Functions of ``os`` whose first argument is a descriptor, which they do not read."""
+STARTERS = ("execv", "execve", "posix_spawn", "posix_spawnp", "system", "fork", "forkpty")
+"""Functions of ``os`` that start a program or process, whose reads are not counted here."""
+
+
+def caller(depth: int) -> str:
+    """The function *depth* frames above the one that asks, with its module."""
+    frame = sys._getframe(depth + 1)
+    return f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_name}"
+
+
+class Calls:
+    """The replacements, by the names that they have in ``os``."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._system = files.system
+
+    def open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        return self._files.open(path, flags, mode, dir_fd=dir_fd)
+
+    def close(self, fd: int) -> None:
+        self._files.forget(fd)
+        self._system.close(fd)
+
+    def dup(self, fd: int, /) -> int:
+        return self._files.duplicated(fd, self._system.dup(fd), f"dup in {caller(2)}")
+
+    def dup2(self, fd: int, fd2: int, inheritable: bool = True) -> int:
+        self._files.forget(fd2)
+        other = self._system.dup2(fd, fd2, inheritable)
+        return self._files.duplicated(fd, other, f"dup2 in {caller(2)}")
+
+    def control(self, fcntl: ModuleType) -> Callable[..., Any]:
+        """As fcntl.fcntl(), which duplicates, too."""
+        duplicating = (fcntl.F_DUPFD, fcntl.F_DUPFD_CLOEXEC)
+        original = fcntl.fcntl
+
+        def call(fd: Any, command: int, argument: Any = 0, /) -> Any:
+            if command in duplicating:
+                other = original(fd, command, argument)
+                return self._files.duplicated(fd, other, f"F_DUPFD in {caller(2)}")
+            self._files.seen(fd)
+            return original(fd, command, argument)
+
+        return call
+
+    def read(self, fd: int, length: int, /) -> bytes:
+        allowed = self._files.allowed(fd, "read", length)
+        return self._system.read(fd, allowed)  # type: ignore[no-any-return]
+
+    def readinto(self, fd: int, buffer: Any, /) -> int:
+        view = memoryview(buffer).cast("B")
+        allowed = self._files.allowed(fd, "read", len(view))
+        return int(self._system.readinto(fd, view[:allowed]))
+
+    def pread(self, fd: int, length: int, offset: int, /) -> bytes:
+        allowed = self._files.allowed(fd, "pread64", length, offset)
+        return self._system.pread(fd, allowed, offset)  # type: ignore[no-any-return]
+
+    def readv(self, fd: int, buffers: Sequence[Any], /) -> int:
+        allowed = self._files.allowed(fd, "readv", _total(buffers))
+        return int(self._system.readv(fd, _first(allowed, buffers)))
+
+    def preadv(self, fd: int, buffers: Sequence[Any], offset: int, flags: int = 0, /) -> int:
+        allowed = self._files.allowed(fd, "preadv2", _total(buffers), offset)
+        return int(self._system.preadv(fd, _first(allowed, buffers), offset, flags))
+
+    def sendfile(self, out_fd: int, in_fd: int, offset: int | None, count: int) -> int:
+        allowed = self._files.allowed(in_fd, "sendfile", count, offset)
+        return int(self._system.sendfile(out_fd, in_fd, offset, allowed))
+
+    def copy_file_range(self, src: int, dst: int, count: int, *offsets: Any, **more: Any) -> int:
+        allowed = self._files.allowed(src, "copy_file_range", count)
+        return int(self._system.copy_file_range(src, dst, allowed, *offsets, **more))
+
+    def splice(self, src: int, dst: int, count: int, *offsets: Any, **more: Any) -> int:
+        allowed = self._files.allowed(src, "splice", count)
+        return int(self._system.splice(src, dst, allowed, *offsets, **more))
+
+    def stat(self, path: Any, *, dir_fd: int | None = None, follow_symlinks: bool = True) -> Any:
+        if isinstance(path, int):
+            self._files.seen(path)
+            return self._system.stat(path)
+        found = self._system.stat(path, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
+        return self._files.looked_at(path, found, dir_fd)
+
+    def lstat(self, path: Any, *, dir_fd: int | None = None) -> Any:
+        return self._files.looked_at(path, self._system.lstat(path, dir_fd=dir_fd), dir_fd)
+
+    def harmless(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """As *original*, whose first argument is a descriptor."""
+
+        def call(fd: Any, *arguments: Any, **named: Any) -> Any:
+            self._files.seen(fd)
+            return original(fd, *arguments, **named)
+
+        return call
+
+    def starter(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """As *original*, which starts a program or process."""
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            self._files.decide.unreached(f"{original.__name__} in {caller(2)}")
+            return original(*arguments, **named)
+
+        return call
+
+
+def _total(buffers: Sequence[Any]) -> int:
+    return sum(memoryview(each).nbytes for each in buffers)
+
+
+def _first(length: int, buffers: Sequence[Any]) -> list[memoryview]:
+    """The beginning of *buffers*, *length* bytes in all."""
+    kept = []
+    for each in buffers:
+        view = memoryview(each).cast("B")[:length]
+        kept.append(view)
+        length -= len(view)
+    return kept

@@ -1,0 +1,268 @@
+"""The python engine's faults, on fake files [runs in the DataLoader worker].
+
+Every way by which pyfakefs opens a file by a path leads through its ``fake_open``. A file that
+faults may be about is opened by its number instead, and read by that, so that the same code counts
+and fails its reads as those of real files.
+"""
+
+from __future__ import annotations
+
+import _pyio  # type: ignore[import-not-found]  # it has no stubs
+import contextlib
+import copy
+import errno
+import inspect
+import io
+import os
+import sys
+import types
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from pytest_dataloader_faults._engine.policy import Decide, Fail
+from pytest_dataloader_faults._engine.python.descriptors import Files, Waits
+from pytest_dataloader_faults._engine.python.file_objects import read_all
+from pytest_dataloader_faults._engine.python.install import Exchange, Instead, exchange
+from pytest_dataloader_faults._engine.python.os_functions import Calls
+from pytest_dataloader_faults._engine.python.pyfakefs.os_functions import FakeSystem
+
+_REPLACED = ("open", "close", "dup", "dup2", "read", "pread")
+_HARMLESS = ("fstat", "lseek")
+"""Functions of ``os``, by what ``Calls`` makes of them."""
+
+
+class FakeFiles(Files):
+    """``Files`` of a fake file system."""
+
+    def __init__(self, decide: Decide, system: FakeSystem, waits: Waits, files: Any) -> None:
+        super().__init__(decide, system, waits)
+        self._fake = files
+
+    def absolute(self, path: Any, dir_fd: int | None = None) -> str:
+        """By the current folder of the fake file system."""
+        if dir_fd is not None:
+            folder = self._fake.get_open_file(dir_fd).get_object().path
+            path = self._fake.joinpaths(folder, self._fake.make_string_path(path))
+        name = self._fake.make_string_path(path)
+        text = name.decode() if isinstance(name, bytes) else name
+        return str(self._fake.absnormpath(text))
+
+    def about_to_write(self, path: Any) -> None:
+        """Raise what the opening of *path* for writing alone is to raise."""
+        where = self.absolute(path)
+        _, size = self._kind_and_size(where)
+        for act in self.decide.opened(where, size, reads=False):
+            if isinstance(act, Fail):
+                raise OSError(act.errno, os.strerror(act.errno), os.fspath(path))
+        try:
+            self.system.take_number(path)
+        except OSError as error:
+            if error.errno == errno.EMFILE:
+                self.decide.exhausted(where)
+            raise
+
+    def with_size(self, found: Any, size: int) -> Any:
+        """Of pyfakefs' own type."""
+        changed = copy.copy(found)
+        changed.st_size = size
+        return changed
+
+
+class FaultedFakeIO(io.RawIOBase):
+    """A fake file that is open for reading, and asks before it opens and before it reads."""
+
+    files: ClassVar[FakeFiles]
+    _blksize = io.DEFAULT_BUFFER_SIZE  # What open() asks a FileIO for, from Python 3.13 on.
+
+    def __init__(
+        self, file: Any, mode: str = "r", closefd: bool = True, opener: Any = None
+    ) -> None:
+        super().__init__()
+        self.name, self.mode, self.closefd = file, mode, closefd
+        self._writes = "+" in mode
+        flags = os.O_RDWR if self._writes else os.O_RDONLY
+        own = self.files.open if opener is None else opener
+        self._fd: int = file if isinstance(file, int) else own(file, flags)
+        self.files.system.fstat(self._fd)  # One that was closed at once tells so here.
+
+    def fileno(self) -> int:
+        """Pyfakefs' number."""
+        self._check_open()
+        return self._fd
+
+    def _isatty_open_only(self) -> bool:  # The same.
+        return False
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def writable(self) -> bool:
+        """For ``r+``."""
+        return self._writes
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """One read, or for a negative *size* as many as it takes."""
+        if size is None or size < 0:
+            return self.readall()
+        self._check_open()
+        allowed = self.files.allowed(self._fd, "read", size)
+        return bytes(self.files.system.read(self._fd, allowed))
+
+    def readinto(self, buffer: Any, /) -> int:
+        """One read."""
+        view = memoryview(buffer).cast("B")
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def readall(self) -> bytes:
+        """As a real file does it."""
+        return read_all(self, self.files.system.fstat(self._fd).st_size)
+
+    def write(self, data: Any, /) -> int:
+        """Straight to the fake file."""
+        self._check_open()
+        return int(self.files.system.write(self._fd, bytes(data)))
+
+    def truncate(self, size: int | None = None, /) -> int:
+        """As of a file."""
+        length = self.tell() if size is None else size
+        self.files.system.ftruncate(self.fileno(), length)
+        return length
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        """As of a file."""
+        self._check_open()
+        return self.files.system.lseek(self._fd, offset, whence)  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """And forget the number, if it goes."""
+        if not self.closed and self.closefd and hasattr(self, "_fd"):
+            self.files.forget(self._fd)
+            self.files.system.close(self._fd)
+        super().close()
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
+
+
+def install(decide: Decide, waits: Waits, patcher: Any, *, scarce: bool) -> Callable[[], None]:
+    """Have *decide* asked from now on about fake files; undone by what it returns."""
+    from pyfakefs.fake_open import fake_open
+
+    fake_os = patcher.fake_modules["os"]
+    system = FakeSystem(patcher.fs, fake_os, fake_open, scarce=scarce)
+    files = FakeFiles(decide, system, waits, patcher.fs)
+    _take_over(files, patcher.fs)
+    pairs: Exchange = [(fake_open, Instead(fake_open, _opens(files, fake_open)))]
+    if original := getattr(sys.modules.get("numpy.lib.format"), "isfileobj", None):
+        pairs.append((original, Instead(original, _reads_in_c(original))))
+    exchange(pairs)
+    with contextlib.ExitStack() as undo:
+        undo.callback(exchange, [(new, old) for old, new in pairs])
+        _replace_in_os(fake_os, files, undo)
+        _replace_sizes(patcher.fs, fake_os.path, files, undo)
+        return undo.pop_all().close
+
+
+def _take_over(files: FakeFiles, fake: Any) -> None:
+    """Refuse what cannot be done to files that are open already; reads of them go unseen."""
+    for holders in fake.open_files:
+        found = holders[0].get_object() if holders else None
+        path = getattr(found, "path", None)  # Neither pipes nor the standard streams have one.
+        if found is None or not isinstance(path, str) or files.decide.leaves_alone(path):
+            continue
+        if files.decide.inherited(path, found.st_size):
+            files.decide.refused(_HELD.format(path))
+        elif files.decide.judges_reads(path):
+            files.decide.unreached("inherited descriptor")
+
+
+_HELD = (
+    "a fault is due for {!r}, which was open when the worker started. A file of pyfakefs that is"
+    " open can neither be closed nor exchanged for another one. Open it in the worker, or use real"
+    " files, as in pytest's tmp_path"
+)
+
+
+def _opens(files: FakeFiles, fake_open: Callable[..., Any]) -> Callable[..., Any]:
+    """A fake_open() that asks *files*."""
+    body = {"files": files}
+    kind = types.new_class("FileIO", (FaultedFakeIO,), exec_body=lambda space: space.update(body))
+    twin = inspect.unwrap(_pyio.open)
+    named = ("BufferedReader", "BufferedRandom", "TextIOWrapper")
+    world = vars(_pyio) | {name: getattr(io, name) for name in named}
+    world |= {"FileIO": kind, "os": _OsOf(files.system)}
+    around = types.FunctionType(twin.__code__, world, "open", twin.__defaults__)
+
+    def opens(fake: Any, skip: Any, file: Any, mode: str = "r", *more: Any, **named: Any) -> Any:
+        if not files.minds(file):
+            return fake_open(fake, skip, file, mode, *more, **named)
+        if set("wax") & set(mode):
+            files.about_to_write(file)
+            return fake_open(fake, skip, file, mode, *more, **named)
+        named.pop("is_fake_open_code", None)
+        return around(file, mode, *more[:_OF_OPEN], **named)
+
+    return opens
+
+
+_OF_OPEN = 6
+"""How many arguments open() has after the first two."""
+
+
+class _OsOf:
+    """What the twin of open() asks ``os`` for."""
+
+    fspath = staticmethod(os.fspath)
+
+    def __init__(self, system: FakeSystem) -> None:
+        self.fstat = system.fstat
+
+
+def _reads_in_c(original: Callable[[object], bool]) -> Callable[[object], bool]:
+    """Have np.load() read by the methods of a file, since C code cannot read a fake one."""
+    return lambda file: not isinstance(getattr(file, "raw", file), FaultedFakeIO) and original(file)
+
+
+def _replace_in_os(fake_os: Any, files: FakeFiles, undo: contextlib.ExitStack) -> None:
+    """In the fake ``os``, and wherever a module has a name of its own for one of its functions."""
+    calls = Calls(files)
+    new = {name: getattr(calls, name) for name in _REPLACED}
+    new |= {name: calls.harmless(getattr(files.system, name)) for name in _HARMLESS}
+    for module in list(sys.modules.values()):
+        for name, value in list(getattr(module, "__dict__", {}).items()):
+            is_of_os = type(value) is types.MethodType and value.__self__ is fake_os
+            if is_of_os and (called := value.__func__.__name__) in new:
+                undo.callback(setattr, module, name, value)
+                setattr(module, name, new[called])
+    own = vars(fake_os)
+    undo.callback(own.update, own.copy())
+    undo.callback(own.clear)
+    own.update(new)
+
+
+def _replace_sizes(fake: Any, path: Any, files: FakeFiles, undo: contextlib.ExitStack) -> None:
+    """Whoever asks for the size of a file asks one of these two."""
+    true_stat, true_size = fake.stat, path.getsize
+
+    def stat(entry_path: Any, follow_symlinks: bool = True) -> Any:
+        found = true_stat(entry_path, follow_symlinks)
+        if isinstance(entry_path, int):
+            files.seen(entry_path)
+            return found
+        return files.looked_at(entry_path, found, None)
+
+    def getsize(entry_path: Any) -> int:
+        size = true_size(entry_path)
+        return int(stat(entry_path).st_size) if fake.isfile(entry_path) else int(size)
+
+    for owner, name, call in ((fake, "stat", stat), (path, "getsize", getsize)):
+        undo.callback(delattr, owner, name)
+        setattr(owner, name, call)

@@ -1,0 +1,156 @@
+"""Errors of readers that cannot see a fake file, explained [runs wherever a dataset is read].
+
+Readers written in C look for a path among the real files. What they say then ("No such file", or
+nothing but None) puzzles whoever has just made that file, so a note goes with the error.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import sysconfig
+import traceback
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pytest_dataloader_faults._engine.python.pyfakefs import fake_files
+
+_NOT_FOUND = re.compile(
+    r"no such (file|table)|not found|(does|do) not exist|bad file descriptor|fdopen|"
+    r"(unable|cannot|can't|could not|failed|error)( to)? open",
+    re.IGNORECASE,
+)
+_NOTHING = re.compile(r"NoneType|\.empty\(\)")
+_GIVE_NONE = {"imread", "imreadmulti", "VideoCapture"}
+"""Readers, of cv2, that do not complain about a file that is not there."""
+_QUOTED = re.compile(r"""['"]([^'"]+)['"]""")
+_MOST = 100
+"""Of a list of paths: where one is a fake file, they all are."""
+_RAISES = (
+    "/pyfakefs/",
+    "/pytest_dataloader_faults/fake_files/",
+    "/pytest_dataloader_faults/_engine/",
+)
+_LIBRARIES = re.compile(rf"{re.escape(sysconfig.get_path('stdlib'))}/|.*/(site|dist)-packages/")
+
+
+def explain_unseen() -> None:
+    """Have errors of this process's fetches explained, if they are about a fake file."""
+    from torch.utils.data._utils import fetch
+
+    for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
+        fetcher.fetch = _explaining(fetcher.fetch)  # type: ignore[method-assign]
+
+
+def _explaining(fetch: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(fetch)
+    def explaining(self: Any, index: Any) -> Any:
+        try:
+            return fetch(self, index)
+        except StopIteration:
+            raise
+        except Exception as error:
+            explain(error)
+            raise
+
+    return explaining
+
+
+def explain(error: BaseException) -> None:
+    """Have *error* tell what it does not, if it is about a fake file."""
+    if note := note_on(error):
+        _add(error, note)
+
+
+def _add(error: BaseException, note: str) -> None:
+    if hasattr(error, "add_note"):  # From Python 3.11 on.
+        error.add_note(note)
+        return
+    while cause := error.__cause__ or error.__context__:
+        error = cause
+    error.__cause__ = FileNotFoundError(note)
+
+
+def note_on(error: BaseException) -> str | None:
+    """What *error* does not tell: that it is about a fake file, which Python code alone sees."""
+    files = fake_files()
+    for each in _chain(error) if files is not None else ():
+        frames = list(traceback.walk_tb(each.__traceback__))
+        if not frames or any(part in _file_of(frames[-1][0]) for part in _RAISES):
+            continue  # It was raised by who does see fake files.
+        said = _said(each)
+        silent = _silent_readers(said, frames)
+        is_missed = isinstance(each, FileNotFoundError) or _NOT_FOUND.search(said)
+        if (is_missed or silent) and (path := _fake_path(each, said, frames, files)):
+            return _note(path, silent or _line(frames))
+    return None
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _file_of(frame: types.FrameType) -> str:
+    return frame.f_code.co_filename
+
+
+def _said(error: BaseException) -> str:
+    """Its text; one that torch brought from a worker may lack what its class makes it from."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  # whatever its class does
+        return " ".join(map(str, error.args))
+
+
+def _silent_readers(said: str, frames: list[tuple[types.FrameType, int]]) -> str | None:
+    """Readers in the user's code that give None, where an error says that something is None."""
+    if not _NOTHING.search(said):
+        return None
+    names = {name for frame, _ in frames for name in frame.f_code.co_names if _is_user(frame)}
+    return " or ".join(f"{name}()" for name in sorted(names & _GIVE_NONE)) or None
+
+
+def _fake_path(
+    error: BaseException, said: str, frames: list[tuple[types.FrameType, int]], files: Any
+) -> str | None:
+    """The fake file or folder that *error* names, or a file that the code there had in hand."""
+    named = [getattr(error, "filename", None), *_QUOTED.findall(said), *said.split()]
+    in_hand = [value for frame, _ in reversed(frames) for value in frame.f_locals.values()]
+    for each in (*named, *in_hand):
+        if isinstance(each, (str, bytes, os.PathLike)):
+            path = os.fsdecode(each).rstrip(":,.")
+            is_folder = each in named and os.sep in path and files.isdir(path)
+            if path and (is_folder or files.isfile(path)):
+                return path
+    kept = (each for each in _kept(in_hand) if isinstance(each, (str, os.PathLike)))
+    return next((os.path.dirname(each) for each in kept if files.isfile(os.fspath(each))), None)
+
+
+def _kept(values: list[Any]) -> Iterator[Any]:
+    """What objects among *values* keep, in lists too: ``np.fromfile(self.paths[index])``."""
+    for attribute in (each for value in values for each in getattr(value, "__dict__", {}).values()):
+        yield from attribute[:_MOST] if isinstance(attribute, (list, tuple)) else (attribute,)
+
+
+def _is_user(frame: types.FrameType) -> bool:
+    """Whether it is of no library; what C code made of Python has no absolute path."""
+    return os.path.isabs(path := _file_of(frame)) and not _LIBRARIES.match(path)
+
+
+def _line(frames: list[tuple[types.FrameType, int]]) -> str:
+    """The line of the user's code that called the reader."""
+    own = [frame for frame in frames if _is_user(frame[0])] or frames
+    (summary,) = traceback.StackSummary.extract(iter(own[-1:]))
+    return f"`{summary.line}` ({os.path.basename(summary.filename)}, line {summary.lineno})"
+
+
+def _note(path: str, reader: str) -> str:
+    return (
+        f"{path!r} is in the fake file system, which only Python's own open() and os functions see:"
+        f" {reader} reads in C, and looks for it among the real files. Write real files for such a"
+        " reader, as in pytest's tmp_path"
+    )

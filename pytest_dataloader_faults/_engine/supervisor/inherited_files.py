@@ -1,0 +1,132 @@
+"""Faults of what a worker holds already: descriptors and mappings [runs in the supervisor].
+
+It has them from before its filter was there, or keeps them from one sample to the next; so there is
+no call that could be answered, and the worker itself is told what to do with them. One message
+takes up to 253 descriptors (SCM_MAX_FD, unix(7)), and the worker needs numbers for all of a message
+at once. So orders are given in parts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_dataloader_faults._engine.file_copies import Substitutes, stranger
+from pytest_dataloader_faults._engine.kernel.remote_process import descriptors, link_of
+from pytest_dataloader_faults._engine.plan import Tally
+from pytest_dataloader_faults._engine.supervisor.worker_state import READS_OF, WorkerState
+from pytest_dataloader_faults.faults import ClosedDescriptor, ReadError
+
+_IN_ONE_MESSAGE = 60
+
+
+@dataclass
+class Orders:
+    """What a worker has to do to its own descriptors and mappings before its first fetch."""
+
+    close: list[int] = field(default_factory=list)
+    replace: list[tuple[int, int]] = field(default_factory=list)
+    remap: list[tuple[int, int]] = field(default_factory=list)
+    descriptors: list[int] = field(default_factory=list)
+    made: list[int] = field(default_factory=list)
+    """Those of *descriptors* that nobody else has."""
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """As plain data; the second of each pair is a place in *descriptors*."""
+        return {"close": self.close, "replace": self.replace, "remap": self.remap}
+
+    @property
+    def is_full(self) -> bool:
+        """Whether this part is to be sent before there is another one."""
+        return len(self.descriptors) >= _IN_ONE_MESSAGE
+
+    def attach(self, descriptor: int) -> int:
+        """The place of *descriptor* among those that go along."""
+        if descriptor not in self.descriptors:
+            self.descriptors.append(descriptor)
+        return self.descriptors.index(descriptor)
+
+    def sent(self) -> None:
+        """They are the worker's now."""
+        while self.made:
+            os.close(self.made.pop())
+
+
+def orders(
+    worker: WorkerState, hello: dict[str, Any], sources: list[int], substitutes: Substitutes
+) -> Iterator[Orders]:
+    """Decide about each descriptor and mapping that *worker* brought along, part by part."""
+    result = Orders()
+    for place, (fd, path) in enumerate(hello["held"]):
+        _about_held(worker, fd, path, result, substitutes)
+        source = sources[place] if place < len(sources) else None
+        worker.follow(fd, path, source, inherited=True)
+        if result.is_full:
+            yield result
+            result = Orders()
+    for place, path in enumerate(hello["mapped"]):
+        worker.opened[path][READS_OF] += 1
+        _about_mapped(worker, place, path, result, substitutes)
+        if result.is_full:
+            yield result
+            result = Orders()
+    yield result
+
+
+def _about_held(
+    worker: WorkerState, fd: int, path: str, result: Orders, substitutes: Substitutes
+) -> None:
+    for tally in worker.tallies.about(ClosedDescriptor, path):
+        if tally.fault.sample is None and tally.reach():
+            _close(worker, tally, fd, path, result)
+            return
+    if (altered := worker.altered(path)) is not None:
+        worker.fire_altered(altered, "dup2", path)
+        copy = substitutes.altered(path, altered.alteration)
+        result.replace.append((fd, result.attach(copy)))
+
+
+def _close(
+    worker: WorkerState, tally: Tally[ClosedDescriptor], fd: int, path: str, result: Orders
+) -> None:
+    worker.fire_here(tally, "close", path)
+    if tally.fault.reuse:
+        result.made.append(stranger(path))
+        result.replace.append((fd, result.attach(result.made[-1])))
+    else:
+        result.close.append(fd)
+
+
+def _about_mapped(
+    worker: WorkerState, place: int, path: str, result: Orders, substitutes: Substitutes
+) -> None:
+    if (altered := worker.altered(path)) is not None:
+        worker.fire_altered(altered, "mmap", path)
+        copy = substitutes.altered(path, altered.alteration)
+        result.remap.append((place, result.attach(copy)))
+        return
+    for tally in worker.tallies.about(ReadError, path):
+        if tally.reach():
+            worker.fire_here(tally, "mmap", path)
+            result.remap.append((place, result.attach(substitutes.empty)))
+            return
+
+
+def close_at(worker: WorkerState, sample: int) -> Iterator[Orders]:
+    """What of its open files *worker* is to close, now that it begins *sample*, part by part."""
+    result = Orders()
+    tallies = [each for each in worker.tallies.of(ClosedDescriptor) if each.fault.sample == sample]
+    for fd in sorted(descriptors(worker.pid)) if tallies else ():
+        followed = worker.followed_by(worker.pid, fd)
+        path = followed.path if followed else link_of(worker.pid, fd)
+        tally = next((each for each in tallies if each.matches(path)), None)
+        if tally is not None and os.path.isfile(path):
+            tally.reached += 1
+            _close(worker, tally, fd, path, result)
+            if result.is_full:
+                yield result
+                result = Orders()
+    yield result

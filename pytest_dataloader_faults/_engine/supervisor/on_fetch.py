@@ -1,0 +1,165 @@
+"""What befalls a worker itself as a fetch or a sample of it begins [runs in the supervisor].
+
+Its limit of descriptors, its life, and whether it goes on.
+
+Workers that are killed or stopped, also inside a read [runs in the supervisor].
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pytest_dataloader_faults._engine.kernel.remote_process import descriptors, room_below
+from pytest_dataloader_faults._engine.plan import Tally
+from pytest_dataloader_faults._engine.supervisor.inherited_files import Orders, close_at
+from pytest_dataloader_faults._engine.supervisor.timers import Delays, Gates
+from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
+from pytest_dataloader_faults.faults import (
+    DescriptorExhaustion,
+    WorkerExited,
+    WorkerHung,
+    WorkerKilled,
+)
+from pytest_dataloader_faults.faults._workers import InOneWorker
+
+
+class Onset:
+    """One beginning. The worker waits until it is told to go on."""
+
+    def __init__(self, worker: WorkerState, sample: int | None, gates: Gates) -> None:
+        self._worker = worker
+        self._sample = sample
+        self._gates = gates
+        self._orders = [Orders()]
+
+    def meet(self) -> None:
+        """Let happen what is due now, and let the worker go on once it has happened."""
+        _exhaust(self._worker)
+        if self._sample is not None:
+            self._orders = list(close_at(self._worker, self._sample))
+        if self._due():
+            worker = self._worker
+            self._gates.hold(worker.loader, worker.id, worker.place, self._strike)
+        else:
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Tell the worker to go on."""
+        worker = self._worker
+        message = {"armed": worker.armed, "active": worker.tallies.active}
+        while self._orders:
+            part = self._orders.pop(0)
+            more = bool(self._orders)
+            self._send({**part.message, **message, "more": more}, part.descriptors)
+            part.sent()
+
+    def _due(self) -> list[Tally[InOneWorker]]:
+        every = self._worker.tallies.of(InOneWorker)
+        tallies = [each for each in every if each.fault.reading is None]
+        if self._sample is not None:
+            return [each for each in tallies if each.fault.sample == self._sample]
+        now = (None, self._worker.begun)
+        return [each for each in tallies if (each.fault.sample, each.fault.at) == now]
+
+    def _strike(self) -> None:
+        """The loader waits for the batch that will not come."""
+        holds = False
+        for tally in self._due() if self._worker.armed and self._worker.alive else ():
+            task = _strike(self._worker, tally, self._gates)
+            if task:
+                self._send(task)
+            holds = holds or "hold" in task
+        if holds:
+            self._gates.stick(self._worker.loader, self.let_go)
+        else:
+            self.let_go()
+
+    def _send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+        if self._worker.alive:
+            with contextlib.suppress(ConnectionError):  # It has died since.
+                self._worker.channel.send(message, descriptors)
+
+
+def _exhaust(worker: WorkerState) -> None:
+    """Lower the worker's soft limit, once, to what it uses and the headroom."""
+    for tally in worker.tallies.of(DescriptorExhaustion):
+        if worker.limit is None:
+            worker.limit = room_below(descriptors(worker.pid), tally.fault.headroom)
+            _, hard = resource.prlimit(worker.pid, resource.RLIMIT_NOFILE)
+            resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (worker.limit, hard))
+
+
+def _strike(worker: WorkerState, tally: Tally[InOneWorker], gates: Gates) -> dict[str, Any]:
+    """Let *tally*'s fault happen; what the worker itself has to do for it."""
+    fault = tally.fault
+    tally.reached += 1
+    if isinstance(fault, WorkerExited):
+        worker.fire_here(tally, f"exit {fault.code}")
+        return {"exit": fault.code}
+    if isinstance(fault, WorkerHung):
+        worker.fire_here(tally, "hang")
+        worker.stuck = True
+        return {"hold": fault.hold_gil}
+    assert isinstance(fault, WorkerKilled)
+    worker.fire_here(tally, f"signal {fault.signal}")
+    if fault.sending:
+        return {"sending": fault.signal}
+    end(worker, fault.signal, gates)
+    return {}
+
+
+Action = Callable[[], None]
+
+_PATIENCE = 1.0
+"""Seconds that a death in a read waits for the loader to wait for that batch. Code in C may keep
+the interpreter lock over its reads; batches that the worker has made before then never come."""
+
+
+def end(worker: WorkerState, number: int, gates: Gates) -> None:
+    """Kill *worker* by signal *number*, or stop it until its loader is at its end."""
+    _signal(worker, number)
+    if number == signal.SIGSTOP:
+        worker.stuck = True
+        gates.stick(worker.loader, lambda: _signal(worker, signal.SIGCONT))
+
+
+def due_in_read(worker: WorkerState, path: str) -> Tally[WorkerKilled] | None:
+    """The death that is to come inside a read of *path*, if there is one."""
+    for tally in worker.tallies.about(WorkerKilled, path):
+        if tally.fault.reading is not None and not tally.fired:
+            tally.reached += 1
+            if worker.begun >= tally.fault.at:
+                return tally
+    return None
+
+
+def die_in_read(
+    worker: WorkerState,
+    tally: Tally[WorkerKilled],
+    path: str,
+    gates: Gates,
+    delays: Delays,
+    answer: Action,
+) -> None:
+    """Let *worker* die once its batch is awaited; the read that it is in gets its *answer* then."""
+
+    def strike() -> None:
+        if worker.armed and worker.alive and not tally.fired:
+            worker.fire_here(tally, f"signal {tally.fault.signal}", path)
+            end(worker, tally.fault.signal, gates)
+        answer()
+
+    gates.hold(worker.loader, worker.id, worker.place, strike)
+    delays.after(_PATIENCE, strike)
+
+
+def _signal(worker: WorkerState, number: int) -> None:
+    """Send it, unless *worker* has died: its pid may be another's by now."""
+    if worker.alive:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker.pid, number)

@@ -1,0 +1,115 @@
+"""Which workers read through one and the same offset of a file [runs in the supervisor].
+
+Some facts about open file descriptions (open(2)). Descriptors of two processes may have one between
+them, with one offset and one set of status flags, or one each of the same file, and /proc shows no
+difference. kcmp(2) would tell, but containers forbid it. So a flag that means nothing to a regular
+file, O_NONBLOCK, is turned over for a moment through one descriptor and looked for through the
+other.
+
+Races are provoked, not awaited: reads through one file offset are made to meet.
+
+Some facts about a descriptor that was opened before the workers were forked. All of them share its
+open file description, so its offset too (fork(2)). One seeks, another seeks, the first one reads
+what the second one asked for. On a quick disk the window is a microsecond wide, and thousands of
+epochs pass before it shows. So the first worker that is about to read(2) at such an offset is kept
+until another one is, too: then both have sought, and at most one of them can get what it wanted.
+
+A dataset that guards its descriptor with a lock, or gives each worker files of its own, never lets
+two readers meet. The first one is let go after a while, and after two such nobody is kept again.
+Where there are several such files, whoever waits is relieved by the next one to come to another, so
+that workers go from file to file in turns until they meet.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from pytest_dataloader_faults._engine.supervisor.timers import Delays
+from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
+
+
+def reports(workers: list[WorkerState]) -> list[dict[str, Any]]:
+    """The facts of each of *workers*, and which offsets it shared."""
+    shared = _shared_offsets(workers)
+    return [{**each.to_dict(), "shared": sorted(shared[each.pid])} for each in workers]
+
+
+def _shared_offsets(workers: list[WorkerState]) -> defaultdict[int, set[str]]:
+    """By process: the files that it and another of *workers* have read through one offset."""
+    found: defaultdict[int, set[str]] = defaultdict(set)
+    for one, other in itertools.combinations(workers, 2):
+        for path, descriptor in one.read_at_offset.items():
+            counterpart = other.read_at_offset.get(path)
+            if counterpart is not None and _are_one(one, descriptor, other, counterpart):
+                found[one.pid].add(path)
+                found[other.pid].add(path)
+    return found
+
+
+def _are_one(one: WorkerState, descriptor: int, other: WorkerState, counterpart: int) -> bool:
+    pair = (one.followed.get(descriptor), other.followed.get(counterpart))
+    sources = [each.source for each in pair if each and not each.apart and each.source is not None]
+    return len(sources) == len(pair) and are_one_description(*sources)
+
+
+def are_one_description(one: int, other: int) -> bool:
+    """Whether two descriptors of this process have one offset between them."""
+    flags, others = (fcntl.fcntl(each, fcntl.F_GETFL) for each in (one, other))
+    fcntl.fcntl(one, fcntl.F_SETFL, flags ^ os.O_NONBLOCK)
+    try:
+        return fcntl.fcntl(other, fcntl.F_GETFL) != others
+    finally:
+        fcntl.fcntl(one, fcntl.F_SETFL, flags)
+
+
+CALLS = ("read", "readv")
+"""The calls that read at the shared offset; pread(2) and mmap(2) do not."""
+_PATIENCE = 0.5
+_MEETINGS = 8
+_DISAPPOINTMENTS = 2
+
+
+class _Waiting(NamedTuple):
+    let_go: Callable[[], None]
+    end: int
+
+
+class Rendezvous:
+    """Who waits at which file."""
+
+    def __init__(self, delays: Delays) -> None:
+        self._delays = delays
+        self._waiting: dict[str, _Waiting] = {}
+        self._met: Counter[str] = Counter()
+        self._disappointed = 0
+
+    def arrive(self, path: str, let_go: Callable[[], None]) -> None:
+        """A worker is about to read *path*; *let_go* lets it."""
+        other = self._waiting.pop(path, None)
+        if other is not None:
+            self._met[path] += 1
+            self._delays.cancel(other.end)
+            other.let_go()
+            let_go()
+        elif self._met[path] >= _MEETINGS or self._disappointed >= _DISAPPOINTMENTS:
+            let_go()
+        else:
+            self._relieve()
+            end = self._delays.after(_PATIENCE, lambda: self._give_up(path))
+            self._waiting[path] = _Waiting(let_go, end)
+
+    def _relieve(self) -> None:
+        """Let go whoever waits elsewhere."""
+        for path in tuple(self._waiting):
+            waiting = self._waiting.pop(path)
+            self._delays.cancel(waiting.end)
+            waiting.let_go()
+
+    def _give_up(self, path: str) -> None:
+        self._disappointed += 1
+        self._waiting.pop(path).let_go()

@@ -1,0 +1,124 @@
+"""The accelerator: whether torch finds one, and what a trial does with it and holds there.
+
+Some facts about asking. A build for CUDA asks the driver, and a process that has done so cannot
+fork any more one that uses CUDA (torch/cuda/__init__.py, ``is_available``). Trials are forked. So a
+child that is thrown away asks when an answer is needed. ``torch.accelerator`` is new in torch 2.6;
+before it there is ``torch.cuda``.
+
+Some facts about pinned memory that is given back. torch keeps the blocks that nobody uses, for the
+next who asks, so what the machine has pinned says little. What is in use is ``active_bytes`` of
+``torch.cuda.host_memory_stats``; the torch that was the first to have that function called it
+``allocated_bytes``, which today counts the unused blocks, too. A block is in use until the copies
+from it are done. Neither function starts CUDA, and without it they report nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pytest_dataloader_faults._engine.processes import fork
+from pytest_dataloader_faults.exceptions import InjectionError, UnusableDatasetError
+
+if TYPE_CHECKING:
+    import torch
+    from torch.utils.data import DataLoader
+
+
+_ANSWERS = {42: True, 43: False}
+
+
+@cache
+def missing_accelerator() -> str | None:
+    """Why there is none; None if there is one."""
+    import torch
+
+    child = fork()
+    if not child:
+        _answer()
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    if code not in _ANSWERS:
+        message = f"torch could not be asked for an accelerator: the child ended with status {code}"
+        raise InjectionError(message)
+    return None if _ANSWERS[code] else f"torch {torch.__version__} finds no accelerator here"
+
+
+def _answer() -> NoReturn:
+    """End this process with a status that tells."""
+    code = 1
+    try:
+        found = is_there()
+        code = next(code for code, answer in _ANSWERS.items() if answer == found)
+    finally:
+        os._exit(code)
+
+
+def pins(loader: DataLoader[Any]) -> bool:
+    """Whether *loader* has a thread that pins its batches."""
+    return bool(loader.num_workers and loader.pin_memory and is_there())
+
+
+def is_there() -> bool:
+    """Whether torch finds an accelerator."""
+    import torch
+
+    return bool(getattr(torch, "accelerator", torch.cuda).is_available())
+
+
+def use() -> None:
+    """Put something on it, as a training job does with its model before its first epoch."""
+    import torch
+
+    try:
+        torch.empty(1, device=_device())
+    except RuntimeError as error:
+        message = (
+            f"a trial cannot use the accelerator: {error}. Where a test before this one has used it"
+            " in pytest's own process, run those marked gpu in a session of their own"
+        )
+        raise UnusableDatasetError(message) from error
+
+
+def copied(batch: Any, device: torch.device | None = None) -> Any:
+    """*batch* with its tensors copied to *device*, by default the accelerator.
+
+    Without waiting for it, as training loops do it. Looks into what ``default_collate`` makes; a
+    class of somebody's own is left as it is.
+    """
+    import torch
+
+    device = device or _device()
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(copied(each, device) for each in batch))
+    if type(batch) in {list, tuple}:
+        return type(batch)(copied(each, device) for each in batch)
+    if type(batch) is dict:
+        return {name: copied(each, device) for name, each in batch.items()}
+    return batch
+
+
+def held() -> dict[str, int]:
+    """Bytes in use that this process has pinned, and those on the accelerator."""
+    import torch
+
+    device = _device()
+    if device is None:
+        return {"pinned": 0, "device": 0}
+    told_by = torch.get_device_module(device)
+    pinned: Mapping[str, int] = getattr(told_by, "host_memory_stats", dict)()
+    in_use = pinned.get("active_bytes.current", pinned.get("allocated_bytes.current", 0))
+    return {"pinned": in_use, "device": getattr(told_by, "memory_allocated", int)()}
+
+
+def _device() -> torch.device | None:
+    """The accelerator; None if this torch is built without."""
+    import torch
+
+    if hasattr(torch, "accelerator"):
+        return torch.accelerator.current_accelerator()
+    return torch.device("cuda")

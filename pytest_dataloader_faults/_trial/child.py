@@ -1,0 +1,119 @@
+"""The two processes of a trial, from the fork on [runs in the warden and in the trial process].
+
+Some facts about a process forked from pytest. It has pytest's capture on its standard streams, its
+faulthandler, its multiprocessing helpers and their descriptors, and every buffer that was not
+flushed. It must neither print into the one nor use the others: a forkserver that it shared with
+pytest would start its workers outside of the trial's tree. And it must never return.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import gc
+import logging
+import multiprocessing.popen_fork
+import multiprocessing.queues
+import multiprocessing.synchronize  # noqa: F401  # These three for preload().
+import os
+import sys
+import threading
+import traceback
+import warnings
+from functools import partial
+from importlib import import_module
+from multiprocessing import current_process, forkserver, resource_tracker
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pytest_dataloader_faults._engine.kernel.linux import Prctl, prctl
+from pytest_dataloader_faults._engine.loader.iterator import Watch  # noqa: F401  # For preload().
+from pytest_dataloader_faults._engine.processes import STACKS_SIGNAL
+from pytest_dataloader_faults._engine.supervisor.main import stand_by
+from pytest_dataloader_faults._engine.worker.arm import way_of
+from pytest_dataloader_faults._trial.process.warden import hold
+from pytest_dataloader_faults._trial.run import run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_dataloader_faults._engine.protocol import Supervision
+    from pytest_dataloader_faults._trial.job import Job
+    from pytest_dataloader_faults._trial.journal import Journal
+
+
+def preload(engine: str) -> None:
+    """Import, once and in pytest's process, what each trial and each of its workers would."""
+    way_of(engine)
+    if "numpy" in sys.modules:
+        import_module("numpy.random")  # Which numpy itself puts off.
+
+
+def main(
+    job: Job, deadline: float, facts: Journal, printed: Journal, stacks: Journal, folder: str
+) -> NoReturn:
+    """Be the warden; in a child of it, be the trial."""
+    # Whoever calls may be handling an exception, which would be the context of all errors here.
+    ctypes.pythonapi.PyErr_SetExcInfo(None, None, None)
+
+    def warden() -> None:
+        _use_streams(printed.fd)
+        gc.freeze()  # What pytest made is not ours to collect, and takes 50 ms to look through.
+        supervise = None if job.reference else partial(stand_by, facts.fd)
+        hold(root, supervise, deadline, facts, stacks, folder)
+
+    def root(supervision: Supervision | None) -> None:
+        _and_exit(lambda: trial(supervision), facts)
+
+    def trial(supervision: Supervision | None) -> None:
+        prctl(Prctl.SET_CHILD_SUBREAPER, 1)  # Orphans of the workers are seen as leftovers.
+        _forget_helpers()
+        logging.getLogger().handlers.clear()  # They are pytest's, and write to its terminal.
+        threading.excepthook = threading.__excepthook__  # pytest's prints nothing.
+        _reset_warnings()
+        # Where workers put their sockets; one that is killed cannot remove its own.
+        current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]
+        faulthandler.register(STACKS_SIGNAL, file=stacks.fd, all_threads=True)
+        run(job, facts, f"/proc/{os.getpid()}/fd/{stacks.fd}", supervision)
+
+    _and_exit(warden, facts)
+
+
+def _reset_warnings() -> None:
+    """Python's own filters: pytest's "error" would make a warning of torch's an error."""
+    warnings.resetwarnings()
+    for category in (DeprecationWarning, ImportWarning, ResourceWarning):
+        warnings.simplefilter("ignore", category)
+
+
+def _and_exit(action: Callable[[], None], facts: Journal) -> NoReturn:
+    """End the process with *action*, whatever happens in it; tell if our own code failed."""
+    status = 70
+    try:
+        action()
+        status = 0
+    except BaseException:  # noqa: BLE001  # there is no caller to go back to
+        facts.write(broken=traceback.format_exc())
+    finally:
+        os._exit(status)
+
+
+def _use_streams(printed: int) -> None:
+    """Standard output and error go to the journal, standard input is empty."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    for number in (1, 2):
+        os.dup2(printed, number)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)
+    sys.stdout = open(1, "w", encoding="utf-8", errors="replace", buffering=1, closefd=False)
+    sys.stderr = open(2, "w", encoding="utf-8", errors="replace", buffering=1, closefd=False)
+    faulthandler.enable(file=2)
+
+
+def _forget_helpers() -> None:
+    """Start multiprocessing's helpers anew when they are needed; pytest's stay pytest's."""
+    tracker: Any = resource_tracker._resource_tracker
+    tracker._fd = tracker._pid = None
+    server: Any = forkserver._forkserver
+    server._forkserver_address = server._forkserver_alive_fd = server._forkserver_pid = None
+    server._inherited_fds = None

@@ -1,0 +1,122 @@
+"""What a trial writes down as it goes, and how that becomes an Outcome. Pure but for the file.
+
+The journal is an anonymous file: what was written before a process died is still there, no pipe
+fills up, and no name is left behind. One JSON object per line.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from dataclasses import replace
+from typing import Any
+
+from pytest_dataloader_faults.exceptions import UnusableDatasetError
+from pytest_dataloader_faults.lifecycle import Step
+from pytest_dataloader_faults.outcomes import Life, Moment, Outcome, Reference
+from pytest_dataloader_faults.outcomes._error_text import how_told
+from pytest_dataloader_faults.outcomes._fault_facts import facts_from
+
+
+class Journal:
+    """An append-only list of events that outlives the processes which write it."""
+
+    def __init__(self, name: str) -> None:
+        self.fd = os.memfd_create(f"pytest-dataloader-faults-{name}", os.MFD_CLOEXEC)
+        fcntl.fcntl(self.fd, fcntl.F_SETFL, os.O_APPEND)  # Whoever writes, writes at the end.
+
+    def write(self, **event: Any) -> None:
+        """Append one event, on a line of its own, whatever a writer that was killed left behind."""
+        data = memoryview(b"\n" + json.dumps(event).encode() + b"\n")
+        while data:
+            data = data[os.write(self.fd, data) :]
+
+    def text(self, most: int | None = None) -> str:
+        """All of it, whatever it is, or the last *most* bytes."""
+        size = os.fstat(self.fd).st_size
+        start = 0 if most is None else max(0, size - most)
+        return os.pread(self.fd, size - start, start).decode(errors="replace")
+
+    def events(self) -> list[dict[str, Any]]:
+        """What ``write`` wrote; half a line of a writer that was killed tells nothing."""
+        return [event for line in self.text().split("\n") for event in _whole(line)]
+
+    def close(self) -> None:
+        """Forget it."""
+        os.close(self.fd)
+
+
+def _whole(line: str) -> list[dict[str, Any]]:
+    try:
+        return [json.loads(line)]
+    except json.JSONDecodeError:
+        return []
+
+
+def outcome_from(asked: Outcome, events: list[dict[str, Any]]) -> Outcome:
+    """*asked*, an outcome without facts, filled with what *events* tell."""
+    data = asked.to_dict()
+    has_told = any("faults" in event for event in events)
+    for event in events:
+        if "batch" in event:
+            _open_pass(data, event)["delivered"].append(event["batch"])
+        elif "pass" in event:
+            _open_pass(data, event).update(event["pass"])
+        elif "report" in event:
+            data.update({} if has_told else _facts(asked, event["report"]))
+        elif "resources" in event:
+            data["resources"] = [*data["resources"], event["resources"]]
+        elif "footprints" in event:
+            data["footprints"] = [*data["footprints"], *event["footprints"]]
+        else:
+            data.update({name: event[name] for name in event if name in data})
+    return Outcome.from_dict(data)
+
+
+def life_from(asked: Outcome, steps: tuple[Step, ...], events: list[dict[str, Any]]) -> Life:
+    """What *events* tell of a life of *steps*; *asked* as of ``outcome_from``."""
+    ends = [place for place, event in enumerate(events, start=1) if "moment" in event]
+    moments = [_moment(outcome_from(asked, events[:end]), events[end - 1]) for end in ends]
+    if any("report" in event for event in events):  # It is later than what the steps told.
+        events = [event for event in events if "faults" not in event]
+    return Life(steps, tuple(moments), outcome_from(asked, events))
+
+
+def _moment(outcome: Outcome, event: dict[str, Any]) -> Moment:
+    found = event["moment"]
+    return Moment(outcome, **{**found, "left": tuple(found["left"])})
+
+
+def _facts(asked: Outcome, report: dict[str, Any]) -> dict[str, Any]:
+    """What the supervisor reports by itself; where the trial has told, it is later and less."""
+    faults, workers = facts_from(report, asked.schedule, ())
+    done = replace(asked, faults=faults, workers=workers).to_dict()
+    return {"faults": done["faults"], "workers": done["workers"]}
+
+
+def _open_pass(data: dict[str, Any], event: dict[str, Any]) -> dict[str, Any]:
+    """The pass that *event* belongs to; made when it is first heard of."""
+    fresh: dict[str, Any] = {"drawn": [], "delivered": [], "exception": None, "complete": False}
+    if event["epoch"] is None:
+        data["recovery"] = data["recovery"] or fresh
+        recovery: dict[str, Any] = data["recovery"]
+        return recovery
+    data["passes"] = list(data["passes"])
+    if len(data["passes"]) < event["epoch"]:
+        data["passes"].append(fresh)
+    opened: dict[str, Any] = data["passes"][event["epoch"] - 1]
+    return opened
+
+
+def reference_from(events: list[dict[str, Any]], printed: str) -> Reference:
+    """The reference that a reference job wrote, unless the dataset ended its process before."""
+    for event in events:
+        if "reference" in event:
+            return Reference.from_dict(event["reference"])
+    how = next((event["died"] for event in events if event.get("died")), "nobody knows how")
+    message = (
+        f"the process that read the dataset died ({how_told(how)}), with no fault armed and no"
+        f" worker. It printed:\n{printed.strip() or 'nothing'}"
+    )
+    raise UnusableDatasetError(message)

@@ -1,0 +1,1 @@
+"""The processes of a trial: forked, watched, ended, and cleaned up after."""

@@ -1,0 +1,233 @@
+"""What a loader's workers need of this machine, and whether it has it. No dataset is run here.
+
+Some facts about what a loader takes (torch 2.13, fork, measured by taking away until a trial of
+small samples failed). Descriptors, besides those that are open as it starts: 16 with one worker, 20
+with two, 26 with four, 41 with eight. In /dev/shm each lock of its queues is a file of one page,
+and so is each tensor of a batch: 80 KiB with one worker, 96 with two, 112 with four. In the folder
+for temporary files each worker that passes a tensor has a socket, which takes an inode and no
+bytes. Where there is less, torch raises, or drops a batch and waits for ever: either looks as if it
+were the dataset. So what is asked for beforehand is a little less, what was never enough.
+
+Limits of processes add up: of the user, of each control group, of the machine. Only trying tells.
+One that has ended counts until it is waited for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import resource
+import tempfile
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from pytest_dataloader_faults._engine.processes import MORE_PROCESSES, fork
+from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
+
+SHARED = "/dev/shm"
+SCARCE = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.ENOMEM}
+)
+"""What the kernel answers when there is too little of something."""
+_ORDINARY = 256
+"""Descriptors: with fewer left, it is the limit that a dataset meets, and not its own habits."""
+_PROCESSES = 64
+_MEMORY = 64 << 20
+_BYTES, _FILES = 1 << 20, 16
+"""What a file system has left that is not full."""
+_SMALL = 1 << 30, 1 << 10
+"""What one has left that is not even small."""
+_SOCKETS = 8
+_PAGE = resource.getpagesize()
+
+_MORE_DESCRIPTORS = "Raise the limit: ulimit -n 4096"
+_MORE_SHARED = (
+    "Remove what nobody uses, or make it larger: docker run --shm-size=1g, or mount -o"
+    " remount,size=1g /dev/shm"
+)
+_WRITABLE = "Mount it so that it can be written: docker run --shm-size=1g, or mount -o remount,rw"
+_MORE_MEMORY = "End what takes it, or give the machine or its control group more"
+
+
+def _told(what: str, found: str, remedy: str) -> str:
+    """The first part, up to the colon, is the same each time."""
+    return f"{what}: {found}. {remedy}. No dataset was judged"
+
+
+class Room(NamedTuple):
+    """What the process that drives a loader has left, before anything of the dataset's ran."""
+
+    limit: int
+    opened: int
+    shared: os.statvfs_result | None
+
+    @classmethod
+    def now(cls) -> Room:
+        """Look."""
+        return cls(_limit(), _opened(), _statvfs(SHARED))
+
+    def require_for(self, workers: int) -> None:
+        """Refuse where *workers* cannot be: less than this was never enough."""
+        lacking = workers and (self._few_descriptors(workers) or self._little_shared(workers))
+        if lacking:
+            raise UnusableEnvironmentError(lacking)
+
+    def _few_descriptors(self, workers: int) -> str | None:
+        least = 13 + 3 * workers
+        if self.limit - self.opened >= least:
+            return None
+        return _told(
+            "too few file descriptors",
+            f"{self.opened} are open and the limit is {self.limit}; a trial of a DataLoader with"
+            f" num_workers={workers} needs {least} more, and its dataset some of its own",
+            _MORE_DESCRIPTORS,
+        )
+
+    def _little_shared(self, workers: int) -> str | None:
+        least = 10 + 3 * workers
+        if self.shared is None or self.shared.f_flag & os.ST_RDONLY or not _may_write(SHARED):
+            there = "not there" if self.shared is None else "not writable"
+            found = f"{SHARED} is {there}, and the queues of a DataLoader's workers are in it"
+            return _told("no shared memory", found, _WRITABLE)
+        if _is_full(self.shared, least * _PAGE, least):
+            found = (
+                f"{_left_of(SHARED, self.shared)}; a trial of a DataLoader with"
+                f" num_workers={workers} needs {_size(least * _PAGE)} and {least} files, and its"
+                " batches more"
+            )
+            return _told("too little shared memory", found, _MORE_SHARED)
+        return None
+
+
+def require_temporary_room(folder: str) -> None:
+    """Refuse where the sockets of workers have no place in *folder*."""
+    if _is_full(os.statvfs(folder), 0, _SOCKETS):
+        lacking = _no_temporary_room(folder, f"{_SOCKETS} files are needed")
+        raise UnusableEnvironmentError(lacking)
+
+
+@contextlib.contextmanager
+def reported_as_shortage() -> Iterator[None]:
+    """What our own start lacks is told as what this machine lacks, whoever took it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in SCARCE:
+            raise
+        number = error.errno or 0
+        text = f"{os.strerror(number)} ({error.filename or 'as a trial began'})"
+        lacking = behind(number, text) or _told("too little to begin with", text, "Free some")
+        raise UnusableEnvironmentError(lacking) from error
+
+
+def behind(number: int, text: str) -> str | None:
+    """What is short now, where *text* tells of the errno *number*; None if nothing is."""
+    if number in (errno.EMFILE, errno.ENFILE):
+        return _few_descriptors_left(text)
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return _full_shared(text) or _full_temporary(text)
+    return _few_processes(text) if number == errno.EAGAIN else _little_memory(text)
+
+
+def _few_descriptors_left(text: str) -> str | None:
+    limit, opened = _limit(), _opened()
+    if limit - opened >= _ORDINARY:
+        return None
+    found = f"{text!r} came; the limit is {limit}, and pytest itself has {opened} open"
+    return _told("too few file descriptors", found, _MORE_DESCRIPTORS)
+
+
+def _full_shared(text: str) -> str | None:
+    """Torch's own words are enough where it is small: of the trial nothing is there any more."""
+    room = _statvfs(SHARED)
+    of_torch = re.search(r"unable to .{,60}(shared memory|</torch_)", text)
+    if room is None or not _is_full(room, *(_SMALL if of_torch else (_BYTES, _FILES))):
+        return None
+    found = f"{text!r} came, and {_left_of(SHARED, room)}"
+    return _told("too little shared memory", found, _MORE_SHARED)
+
+
+def _full_temporary(text: str) -> str | None:
+    folder = tempfile.gettempdir()
+    room = _statvfs(folder)
+    is_full = room and _is_full(room, _BYTES, _FILES)
+    return _no_temporary_room(folder, f"{text!r} came") if is_full else None
+
+
+def _no_temporary_room(folder: str, why: str) -> str:
+    folder = tempfile.gettempdir() if folder.startswith(tempfile.gettempdir()) else folder
+    found = f"{_left_of(folder, os.statvfs(folder))}; {why}"
+    remedy = f"Free some of {folder}, or set TMPDIR to a folder that has room"
+    return _told("no room for temporary files", found, remedy)
+
+
+def _few_processes(text: str) -> str | None:
+    started = _processes_that_start()
+    if started == _PROCESSES:
+        return None
+    found = (
+        f"{text!r} came, and only {started} more processes could be started; a trial takes three,"
+        " and two for each worker, and its dataset some of its own"
+    )
+    return _told("too few processes", found, MORE_PROCESSES)
+
+
+def _processes_that_start() -> int:
+    children = []
+    try:
+        for _ in range(_PROCESSES):
+            child = fork()
+            if not child:
+                os._exit(0)
+            children.append(child)
+    except UnusableEnvironmentError:
+        pass
+    for child in children:
+        os.waitpid(child, 0)
+    return len(children)
+
+
+def _little_memory(text: str) -> str | None:
+    with open("/proc/meminfo", encoding="utf-8") as file:
+        found = re.search(r"^MemAvailable:\s*(\d+) kB$", file.read(), re.MULTILINE)
+    left = int(found[1]) << 10 if found else _MEMORY
+    if left >= _MEMORY:
+        return None
+    return _told("too little memory", f"{text!r} came, and {_size(left)} are left", _MORE_MEMORY)
+
+
+def _limit() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1 << 30 if soft == resource.RLIM_INFINITY else soft
+
+
+def _opened() -> int:
+    return len(os.listdir("/proc/self/fd")) - 1  # Without the one that lists the folder.
+
+
+def _statvfs(folder: str) -> os.statvfs_result | None:
+    try:
+        return os.statvfs(folder)
+    except OSError:
+        return None
+
+
+def _may_write(folder: str) -> bool:
+    return os.access(folder, os.W_OK | os.X_OK)
+
+
+def _is_full(room: os.statvfs_result, size: int, files: int) -> bool:
+    """Whether so much is not left; a file system without a number of files has no end of them."""
+    return room.f_bavail * room.f_frsize < size or (room.f_files > 0 and room.f_favail < files)
+
+
+def _left_of(folder: str, room: os.statvfs_result) -> str:
+    left, size = (_size(count * room.f_frsize) for count in (room.f_bavail, room.f_blocks))
+    files = f" and {room.f_favail} files" if room.f_files else ""
+    return f"{folder} has {left}{files} left (its size is {size})"
+
+
+def _size(count: int) -> str:
+    return f"{count >> 10} KiB" if count < _BYTES else f"{count >> 20} MiB"

@@ -1,0 +1,70 @@
+"""Whether a trial failed for want of something that this machine should have [runs in pytest].
+
+Some facts about who may be blamed. "No space left on device" or "Too many open files" can be a
+fault that was armed, a dataset that takes too much, or a machine that has too little. So an error
+of that kind is the machine's only if no fault asked for it, and if the machine still lacks the
+thing now that all of the trial's processes, files and shared memory are gone.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pytest_dataloader_faults._trial.process.environment import behind
+from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
+from pytest_dataloader_faults.lifecycle import Arm
+
+if TYPE_CHECKING:
+    from pytest_dataloader_faults._trial.job import Job
+
+
+_WORDS = {
+    errno.EMFILE: r"received 0 items of ancdata",
+    errno.ENOSPC: r"insufficient shared memory|Disk quota exceeded",
+    errno.EAGAIN: r"can't start new thread|pthread_create failed",
+    errno.ENOMEM: r"Cannot allocate memory|DefaultCPUAllocator: can't allocate",
+}
+"""How errors tell of each, besides its number and its text."""
+_MOST = 200
+
+
+def require_environment(job: Job, events: list[dict[str, Any]], printed: str) -> None:
+    """Raise where *job* failed, as *events* and what it *printed* tell, and the machine is why."""
+    errors = list(_errors(events))
+    if not errors:
+        return
+    asked = _asked_for(job)
+    for number in _WORDS.keys() - asked:
+        line = _line_about(number, "\n".join([*errors, printed]))
+        if line and (lacking := behind(number, line)):
+            raise UnusableEnvironmentError(lacking)
+
+
+def _errors(events: list[dict[str, Any]]) -> Iterator[str]:
+    """What went wrong, as far as it has words; a hang and a death have none."""
+    for event in events:
+        if event.get("timed_out") or event.get("died"):
+            yield ""
+        yield from (event[name] for name in ("why", "broken") if name in event)
+        if "pass" in event and event["pass"].get("exception"):
+            yield event["pass"]["exception"]["text"]
+
+
+def _asked_for(job: Job) -> set[int]:
+    """The errnos that this trial was to meet."""
+    faults = [*job.faults, *(step.fault for step in job.steps if isinstance(step, Arm))]
+    limited = set() if job.descriptors is None else {errno.EMFILE}
+    return limited | {each.errno for each in faults}
+
+
+def _line_about(number: int, text: str) -> str | None:
+    """The first line of *text* that tells of *number*."""
+    words = rf"{re.escape(os.strerror(number))}|\bErrno {number}\b|{_WORDS[number]}"
+    for line in text.splitlines():
+        if re.search(words, line):
+            return line.strip()[:_MOST]
+    return None

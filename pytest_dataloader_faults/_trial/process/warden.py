@@ -1,0 +1,280 @@
+"""Between pytest and a trial: holds the deadline and leaves nobody behind [a process of its own].
+
+Some facts about ending a tree of processes. Killing a session or a group misses those that left it.
+A process whose parent dies goes to the nearest ancestor that is a "child subreaper" (prctl(2)), so
+with this process as one, everything below stays below, whatever it does. Killing one while another
+forks can miss the newcomer: so stop all first, kill, reap, and look again until nobody is there.
+multiprocessing's resource tracker removes named semaphores when its clients are gone, and torch's
+manager of shared memory its segments: they are left to do so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import psutil
+
+from pytest_dataloader_faults._engine.kernel.linux import Prctl, prctl
+from pytest_dataloader_faults._engine.processes import STACKS_SIGNAL, is_stopped, ready
+from pytest_dataloader_faults._engine.protocol import Supervision
+from pytest_dataloader_faults._trial.clock import LOADERS, OVERDUE, time_is_up
+from pytest_dataloader_faults._trial.journal import Journal
+from pytest_dataloader_faults._trial.process.shared_memory import Segments
+from pytest_dataloader_faults._trial.process.supervisor_watch import SupervisorWatch
+from pytest_dataloader_faults._trial.resources import has_children, is_infrastructure
+from pytest_dataloader_faults.outcomes._text import printable
+
+_TRACKER_PATIENCE = 10.0
+_STACKS_PATIENCE = 1.0
+_TIDY = ("multiprocessing.resource_tracker", "torch_shm_manager")
+"""They end with their clients, and remove what those have left."""
+_TO_END = frozenset({signal.SIGTERM, signal.SIGINT})
+_UNKILLABLE = 20.0
+"""Seconds after which a process that survives SIGKILL is in a dead disk's hands, not in ours."""
+
+
+class _Watched(NamedTuple):
+    """Whose end, or word, ends the waiting: descriptors, and the supervisor if there is one."""
+
+    child: int
+    parent: int
+    signals: int
+    guard: SupervisorWatch | None
+
+
+def hold(
+    root: Callable[[Supervision | None], None],
+    supervise: Callable[[], Supervision] | None,
+    deadline: float,
+    journal: Journal,
+    stacks: Journal,
+    folder: str,
+) -> None:
+    """Run *root* in a child, with a supervisor if one is needed, and end all that it started.
+
+    The loader may take *deadline* seconds, and *deadline* more once the recovery pass begins.
+
+    *folder* is for temporary files, and goes with them.
+    """
+    os.setsid()
+    parent = os.pidfd_open(os.getppid())
+    prctl(Prctl.SET_CHILD_SUBREAPER, 1)
+    supervision = supervise() if supervise else None  # With no signal handlers of ours yet.
+    guard = SupervisorWatch(supervision.pid, journal) if supervision else None
+    asked_to_end = _pipe_of_signals()
+    segments = Segments()
+    began = time.monotonic()
+    child = _start(root, supervision)
+    watched = _Watched(os.pidfd_open(child), parent, asked_to_end, guard)
+    ended = _wait(watched, deadline, journal)
+    stopped = ended == "deadline" and is_stopped(child)
+    if ended == "deadline":
+        _gather_stacks(stacks, {supervision.pid} if supervision else set())
+        os.kill(child, signal.SIGSTOP)  # What hangs goes on without a supervisor: it is too late.
+    died = _how_it_died(child) if ended == "ended" else None
+    if hurt := _stopped(child) if stopped else _hurt(ended, died, guard):
+        journal.write(hurt=hurt)
+    _end_everybody(segments)
+    segments.remove({child, *_pids_of(journal)})
+    shutil.rmtree(folder, ignore_errors=True)
+    journal.write(
+        timed_out=ended == "deadline", died=died, duration=round(time.monotonic() - began, 3)
+    )
+
+
+def _stopped(child: int) -> str:
+    return (
+        f"the process that drives the loader (pid {child}) was stopped (SIGSTOP, or a debugger), so"
+        " that nothing was shown about the dataset, unless the dataset stopped it"
+    )
+
+
+def _hurt(ended: str, died: str | None, guard: SupervisorWatch | None) -> str | None:
+    """What befell the harness, so that the trial shows nothing."""
+    if ended in signal.Signals.__members__:
+        return (
+            f"the trial was asked to end by {ended}, sent to the process that holds its deadline"
+            f" (pid {os.getpid()}), before it was over. So nothing was shown about the dataset"
+        )
+    if guard and ended == "supervisor ended":
+        return guard.ended_early()
+    return guard.report() if guard and (died or ended == "deadline") else None
+
+
+def _start(root: Callable[[Supervision | None], None], supervision: Supervision | None) -> int:
+    """Have a child do the trial; its pid."""
+    child = os.fork()
+    if not child:
+        os.setsid()  # What is sent to its group, by a worker say, must not reach this process.
+        prctl(Prctl.SET_PDEATHSIG, signal.SIGKILL)
+        _forget_signals()
+        root(supervision)
+    if supervision:
+        supervision.control.close()  # The trial's death has to be the end of the connection.
+    return child
+
+
+def _pipe_of_signals() -> int:
+    """A descriptor from which to read the numbers of signals that came.
+
+    Not only those that ask for an end: any that pytest's process has a handler for, as it has for
+    SIGCHLD once torch has started workers in it.
+    """
+    read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(write)
+    for number in _TO_END:
+        signal.signal(number, lambda _number, _frame: None)
+    return read
+
+
+def _forget_signals() -> None:
+    """The trial has signals of its own; they must not look like ours."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _wait(watched: _Watched, deadline: float, journal: Journal) -> str:
+    """Why the wait is over: ``"ended"``, ``"deadline"`` or another word.
+
+    ``"abandoned"``: pytest is gone, or the trial's own work takes too long. ``"supervisor ended"``:
+    it ended too early. Else it is the name of the signal that asked for an end.
+    """
+    began = time.monotonic()
+    until = began + deadline
+    while (ended := _wait_for(watched, until - time.monotonic())) == "deadline":
+        whose, until = time_is_up(journal.events(), began, deadline)
+        if until > time.monotonic():
+            continue
+        if whose == LOADERS:
+            return "deadline"
+        journal.write(broken=OVERDUE)
+        return "abandoned"
+    return ended
+
+
+def _wait_for(watched: _Watched, deadline: float) -> str:
+    until = time.monotonic() + deadline
+    while found := ready(_descriptors_of(watched), until - time.monotonic()):
+        if watched.child in found:
+            return "ended"
+        if watched.parent in found:
+            return "abandoned"
+        if watched.signals in found and (asked := _asked_to_end(watched.signals)):
+            return asked
+        if watched.guard and watched.guard.fd in found and watched.guard.ended_early():
+            return "supervisor ended"
+    return "deadline"
+
+
+def _descriptors_of(watched: _Watched) -> list[int]:
+    """The supervisor's first: if it ended because its trial did, both are seen to have ended."""
+    guarded = watched.guard.fd if watched.guard else None
+    own = [watched.child, watched.parent, watched.signals]
+    return own if guarded is None else [guarded, *own]
+
+
+def _asked_to_end(signals: int) -> str | None:
+    """The name of the signal that asks for it, if one came."""
+    asked = _TO_END.intersection(os.read(signals, 1 << 10))
+    return signal.Signals(min(asked)).name if asked else None
+
+
+def _how_it_died(child: int) -> str | None:
+    """None for an end as it should be."""
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        return f"signal {number} ({signal.Signals(number).name})"
+    code = os.WEXITSTATUS(status)
+    return f"exit status {code}" if code else None
+
+
+def _gather_stacks(stacks: Journal, ours: set[int]) -> None:
+    """Have every process but *ours* write its stacks if it can, and wait for that."""
+    for process in psutil.Process().children(recursive=True):
+        if process.pid not in ours:
+            _describe(process, stacks)
+    _settle(stacks)
+
+
+def _settle(stacks: Journal) -> None:
+    """Wait until nothing more is written to *stacks*."""
+    deadline = time.monotonic() + _STACKS_PATIENCE
+    size = -1
+    while size != (size := os.fstat(stacks.fd).st_size) and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+def _describe(process: psutil.Process, stacks: Journal) -> None:
+    with contextlib.suppress(psutil.Error, OSError):
+        command = " ".join(process.cmdline())
+        status = _read(f"/proc/{process.pid}/status")
+        caught = int(re.search(r"^SigCgt:\s*(\w+)$", status, re.MULTILINE)[1], 16)  # type: ignore[index]
+        if caught >> (STACKS_SIGNAL - 1) & 1:
+            os.write(stacks.fd, f"\nProcess {process.pid} ({process.status()}):\n".encode())
+            process.send_signal(STACKS_SIGNAL)
+            time.sleep(0.05)  # One after the other, so that the stacks do not run into each other.
+        elif not is_infrastructure(command):
+            where = _read(f"/proc/{process.pid}/wchan")
+            shown = printable(command)[:120]  # File names in it may be of any bytes.
+            line = f"\nProcess {process.pid} ({process.status()}, in {where}): {shown}\n"
+            os.write(stacks.fd, line.encode())
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def _pids_of(journal: Journal) -> Iterator[int]:
+    """The workers that the trial has told of."""
+    for event in journal.events():
+        yield from event.get("pids", ())
+
+
+def _end_everybody(segments: Segments) -> None:
+    """Kill and reap every descendant."""
+    spare_until = time.monotonic() + _TRACKER_PATIENCE
+    give_up = time.monotonic() + _UNKILLABLE
+    while has_children() and time.monotonic() < give_up:
+        children = psutil.Process().children(recursive=True)
+        spare = time.monotonic() < spare_until
+        doomed = [each for each in children if not (spare and _tidies_up(each))]
+        _send(signal.SIGSTOP, doomed)
+        for process in doomed:
+            segments.look_at(process.pid)
+        _send(signal.SIGKILL, doomed)
+        _reap()
+
+
+def _send(number: signal.Signals, processes: list[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
+
+
+def _tidies_up(process: psutil.Process) -> bool:
+    try:
+        command = " ".join(process.cmdline())
+    except psutil.Error:
+        return False
+    return any(name in command for name in _TIDY)
+
+
+def _reap() -> None:
+    """Wait for the dead; give the dying a moment."""
+    for _ in range(20):
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        if not has_children():
+            return
+        time.sleep(0.002)

@@ -1,0 +1,184 @@
+"""What a process has open, and which processes are below it.
+
+Some facts about what only looks like a leak. multiprocessing keeps a resource tracker, and a
+forkserver, for the life of the process, and a descriptor to each; torch may keep its shared memory
+manager. A dead child that nobody waited for is a zombie, not a process that goes on. A look through
+/proc can miss a process whose parent dies at that moment, hence a second look where the first one
+finds nobody. A descriptor that was closed while we look at it gives ENOENT.
+
+How much of the machine each process of a loader takes, epoch after epoch [runs in the trial].
+
+Some facts about memory that only looks lost. Private and proportional sizes (PSS, USS) of a forked
+worker grow by some 20 KiB with each epoch for dozens of epochs: reading an inherited object changes
+its reference count, and the page becomes a copy of the worker's own. Pages of files that were read
+through a mapping count as well, and can be dropped at any time. So what is counted is "Anonymous"
+of /proc/<pid>/smaps_rollup (proc(5)): all memory that is no file's, whoever else has it, which a
+copy of a page does not add to; and shared memory that is mapped, in proportion.
+
+Each epoch asks for the same, by the seed of the samplers: so a cache fills in the first one. And
+each begins tidily: garbage in cycles would wait for a collection of the oldest generation, which
+comes after dozens of epochs. malloc(3) raises its threshold for mmap(2) to the size of what was
+freed last (mallopt(3), M_MMAP_THRESHOLD), so that large tensors come from its heap, where they are
+aligned, and leave holes that the next one may not fit into: a healthy dataset of samples of 1 MiB
+took 8 MiB more with each epoch. A threshold that is set stays, and large blocks go when freed; of
+small ones, malloc_trim(3) gives back the pages.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from pytest_dataloader_faults._engine.worker.fetch_hooks import Nobody, announce_fetches
+from pytest_dataloader_faults._trial import accelerator
+from pytest_dataloader_faults.outcomes._records import FEWEST_EPOCHS
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
+
+
+_INFRASTRUCTURE = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "torch_shm")
+
+
+def descriptors(pid: int | str = "self") -> dict[str, str]:
+    """What /proc/<pid>/fd says: a path, or a kind of kernel object with its number."""
+    found = {}
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            found[name] = os.readlink(f"/proc/{pid}/fd/{name}")
+        except FileNotFoundError:  # Closed since, or the one that listed the folder.
+            continue
+    return found
+
+
+def processes(patience: float = 1.0) -> dict[str, str]:
+    """Descendants that are nobody's infrastructure, once they had *patience* seconds to end."""
+    if not has_children():
+        return {}
+    deadline = time.monotonic() + patience
+    while (found := _running() or _running()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return found
+
+
+def has_children() -> bool:
+    """Ask the kernel: a look through /proc can miss one whose parent dies at that moment.
+
+    And takes 2 ms. Here orphans are children: this process is a subreaper, see ``_warden``.
+    """
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _running() -> dict[str, str]:
+    found = {}
+    for process in psutil.Process().children(recursive=True):
+        try:
+            command = " ".join(process.cmdline()) or process.name()
+            zombie = process.status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            continue
+        if not zombie and not is_infrastructure(command):
+            found[str(process.pid)] = command[:200]
+    return found
+
+
+def is_infrastructure(command: str) -> bool:
+    """Whether a command line is one of multiprocessing's or torch's helpers."""
+    return any(name in command for name in _INFRASTRUCTURE)
+
+
+_ENOUGH_SECONDS = 0.5
+_M_MMAP_THRESHOLD = -3
+_LARGE = 1 << 17
+_COUNTED = ("Anonymous:", "Pss_Shmem:", "Private_Hugetlb:", "Swap:")
+
+
+def keep_heap_small() -> None:
+    """Have large blocks mapped each on its own, from now on."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):  # glibc has it, musl has not.
+        libc.mallopt(_M_MMAP_THRESHOLD, _LARGE)
+
+
+def tidy() -> None:
+    """Give back what nobody uses: cycles of Python's, and free pages in the heap of malloc(3)."""
+    gc.collect()
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(ctypes.c_size_t(0))
+
+
+class CollectEachEpoch:
+    """A ``worker_init_fn``: each process is tidied up as each epoch begins. Picklable."""
+
+    def __init__(self, then: Callable[[int], object] | None) -> None:
+        self._then = then
+
+    def __call__(self, worker: int) -> None:
+        """Run in the worker."""
+        keep_heap_small()
+        announce_fetches(_Tidying(), samples=False)
+        if self._then is not None:
+            self._then(worker)
+
+
+class _Tidying(Nobody):
+    def restart(self) -> None:
+        tidy()
+
+
+class Footprints:
+    """Looks at all processes of a loader after each epoch, until it has seen enough."""
+
+    def __init__(self, deadline: float) -> None:
+        keep_heap_small()
+        self._began = time.monotonic()
+        self._most_seconds = deadline / 2
+        self._first: dict[int, Counter[str]] = {}
+
+    def are_enough(self, epoch: int) -> bool:
+        """Whether *epoch* is to be the last one."""
+        seconds = time.monotonic() - self._began
+        enough = epoch >= FEWEST_EPOCHS and seconds > _ENOUGH_SECONDS
+        return enough or seconds > self._most_seconds
+
+    def look(self, epoch: int, loader: DataLoader[Any]) -> list[dict[str, Any]]:
+        """What each process has after *epoch*, as plain data."""
+        tidy()
+        workers = getattr(loader._iterator, "_workers", ())
+        pids = {"loader": os.getpid()} | {f"worker {i}": each.pid for i, each in enumerate(workers)}
+        found = [{"epoch": epoch, "process": name, **self._of(pid)} for name, pid in pids.items()]
+        found[0].update(accelerator.held())
+        return found
+
+    def _of(self, pid: int) -> dict[str, Any]:
+        names = _open_in(pid)
+        more = names - self._first.setdefault(pid, names)
+        return {
+            "memory": _memory(pid),
+            "descriptors": names.total(),
+            "threads": len(os.listdir(f"/proc/{pid}/task")),
+            "opened": max(more, key=more.__getitem__, default=""),
+        }
+
+
+def _memory(pid: int) -> int:
+    with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as lines:
+        return sum(1024 * int(line.split()[1]) for line in lines if line.startswith(_COUNTED))
+
+
+def _open_in(pid: int) -> Counter[str]:
+    """What *pid* has open and how often; what has no name, by its kind."""
+    targets = descriptors(pid).values()
+    return Counter(each if each.startswith("/") else each.partition(":")[0] for each in targets)

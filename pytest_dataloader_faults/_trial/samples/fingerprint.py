@@ -1,0 +1,217 @@
+"""What a sample is made of: each part with its path, its form and its fingerprint. Pure.
+
+Two parts are the same when a training loop could not tell them apart: types, dtypes, shapes and
+bytes are equal. NaN is equal to itself; 0.0 and -0.0 differ.
+
+Some facts about bytes that are no content. The padding between the fields of a structured array,
+what a masked array holds where it is masked, and what pickle remembers of objects that are there
+twice (an object that came through a queue has copies where it had one) differ between equal values.
+So such values are taken apart rather than dumped.
+
+Fingerprints of samples, and batches taken apart again. Pure [runs in the trial process].
+
+What counts as the same is said in ``_leaves``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import hashlib
+import sys
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+_SIZE = 12
+_PLAIN = (str, bytes, bytearray, int, float, complex, type(None))
+_BY_NAME = (type, types.FunctionType, types.BuiltinFunctionType)
+
+
+class Leaf(NamedTuple):
+    """One part: ``['boxes'][0]``, ``Tensor torch.float32 (4, 4)``, and a digest of what is in it.
+
+    Of a container the digest is empty: its items are parts of their own.
+    """
+
+    path: str
+    form: str
+    digest: str
+
+
+def leaves(value: Any, path: str = "", above: tuple[int, ...] = ()) -> Iterator[Leaf]:
+    """Every part of *value*, containers before what they contain; TypeError if it has none."""
+    kind = type(value)
+    name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+    if isinstance(value, _PLAIN):
+        yield Leaf(path, name, _short(repr(value)))
+    elif isinstance(value, torch.Tensor):
+        yield from _of_tensor(value, path, name)
+    elif _is_array(value):
+        yield from _of_array(value, path, name)
+    elif id(value) in above:
+        yield Leaf(path, name, f"itself, {len(above) - above.index(id(value))} levels above")
+    else:
+        yield from _of_container(value, path, name, (*above, id(value)))
+
+
+def hash_of(data: bytes) -> str:
+    """A short hexadecimal fingerprint."""
+    return hashlib.blake2b(data, digest_size=_SIZE).hexdigest()
+
+
+def _short(text: str) -> str:
+    """*text* itself where that is shorter than a fingerprint: then a report can show it."""
+    return text if len(text) <= 2 * _SIZE else hash_of(text.encode("utf-8", "surrogatepass"))
+
+
+def _of_tensor(value: torch.Tensor, path: str, name: str) -> Iterator[Leaf]:
+    plain = value.detach().cpu()
+    if value.is_nested:
+        yield Leaf(path, f"{name} nested, {value.dtype}", "")
+        for place, part in enumerate(plain.unbind()):
+            yield from _of_tensor(part, f"{path}[{place}]", name)
+        return
+    form = f"{name} {value.dtype} {tuple(value.shape)}"
+    if value.is_quantized:
+        parts = _bytes_of(plain.int_repr()) + _bytes_of(plain.dequantize())
+        yield Leaf(path, form, hash_of(parts))
+    elif value.layout is torch.strided:
+        yield Leaf(path, form, hash_of(_bytes_of(plain)))
+    else:
+        sparse = plain.to_sparse().coalesce()
+        yield Leaf(
+            path,
+            f"{form} {value.layout}",
+            hash_of(_bytes_of(sparse.indices()) + _bytes_of(sparse.values())),
+        )
+
+
+def _bytes_of(tensor: torch.Tensor) -> bytes:
+    plain = tensor.resolve_conj().resolve_neg().contiguous()
+    return ctypes.string_at(plain.data_ptr(), plain.nbytes)  # torch may have no NumPy.
+
+
+def _is_array(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic))
+
+
+def _of_array(value: Any, path: str, name: str) -> Iterator[Leaf]:
+    form = f"{name} {value.dtype.str} {value.shape}"
+    if hasattr(value, "mask") and hasattr(value, "filled"):  # a masked array
+        yield Leaf(path, form, hash_of(value.filled().tobytes()))
+        yield from leaves(sys.modules["numpy"].ma.getmaskarray(value), f"{path}.mask")
+    elif value.dtype.names:
+        yield Leaf(path, form, "")
+        for field in value.dtype.names:
+            yield from leaves(value[field], f"{path}[{field!r}]")
+    elif value.dtype.hasobject:
+        yield Leaf(path, form, "")
+        for place, item in enumerate(value.reshape(-1).tolist()):
+            yield from leaves(item, f"{path}.flat[{place}]")
+    else:
+        yield Leaf(path, form, hash_of(value.tobytes()))
+
+
+def _of_container(value: Any, path: str, name: str, above: tuple[int, ...]) -> Iterator[Leaf]:
+    if isinstance(value, (set, frozenset)):
+        found = sorted(repr(list(leaves(item, "", above))) for item in value)
+        yield Leaf(path, f"{name} of {len(value)}", hash_of(repr(found).encode()))
+    elif isinstance(value, _BY_NAME):
+        yield Leaf(path, name, f"{value.__module__}.{value.__qualname__}")
+    elif hasattr(value, "tobytes") and hasattr(value, "mode"):  # a Pillow image
+        form = f"{name} {value.mode} {value.size}"
+        content = value.tobytes() + repr(value.getpalette() if value.mode == "P" else "").encode()
+        yield Leaf(path, form, hash_of(content))
+    else:
+        parts = list(_parts(value))
+        yield Leaf(path, f"{name} of {len(parts)}", "")
+        for where, part in parts:
+            yield from leaves(part, f"{path}{where}", above)
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """What is in *value*, each with how one gets there."""
+    if isinstance(value, Mapping):
+        for key in sorted(value, key=repr):
+            yield f"[{key!r}]", value[key]
+    elif isinstance(value, tuple) and hasattr(value, "_fields"):
+        yield from ((f".{field}", getattr(value, field)) for field in value._fields)
+    elif isinstance(value, (list, tuple)):
+        yield from ((f"[{place}]", item) for place, item in enumerate(value))
+    elif dataclasses.is_dataclass(value):
+        yield from ((f".{each.name}", getattr(value, each.name)) for each in _fields(value))
+    else:
+        yield from _reduced(value)
+
+
+def _fields(value: Any) -> tuple[dataclasses.Field[Any], ...]:
+    return dataclasses.fields(value)
+
+
+def _reduced(value: Any) -> Iterator[tuple[str, Any]]:
+    """What pickle would make it of again; what cannot be pickled comes from no worker either."""
+    try:
+        reduced = value.__reduce_ex__(4)
+    except Exception as error:
+        message = f"a sample holds a {type(value).__qualname__}, which has no fingerprint"
+        raise TypeError(message) from error
+    if isinstance(reduced, str):
+        yield ".name", reduced
+        return
+    parts: list[Any] = [*reduced, None, None, None]
+    make, arguments, state, items, pairs = parts[:5]
+    yield ".made by", make
+    yield " of", arguments
+    if isinstance(state, Mapping):
+        yield from ((f".{name}", state[name]) for name in sorted(state, key=repr))
+    elif state is not None:
+        yield " in state", state
+    yield from ((f"[{place}]", item) for place, item in enumerate(items or ()))
+    yield from sorted(((f"[{key!r}]", item) for key, item in pairs or ()), key=lambda one: one[0])
+
+
+def digest(value: Any) -> str:
+    """A short hexadecimal fingerprint of *value*; TypeError if it has none."""
+    return digest_of(leaves(value))
+
+
+def digest_of(parts: Iterable[Leaf]) -> str:
+    """The fingerprint of what has these parts."""
+    return hash_of("\n".join(map(repr, map(tuple, parts))).encode("utf-8", "surrogatepass"))
+
+
+def split(batch: Any, count: int) -> list[Any] | None:
+    """*batch* as *count* batches of one sample each, or None if it cannot be told how.
+
+    Understands what ``default_collate`` makes: tensors and arrays stacked along the first axis,
+    in dicts, lists and tuples, and lists of strings.
+    """
+    if isinstance(batch, torch.Tensor) or type(batch).__module__ == "numpy":
+        stacked = batch.ndim > 0 and len(batch) == count
+        return [batch[i : i + 1] for i in range(count)] if stacked else None
+    if isinstance(batch, Mapping):
+        columns = _split_all(batch.values(), count)
+        return columns and [dict(zip(batch, row, strict=True)) for row in columns]
+    if not isinstance(batch, (list, tuple)) or not batch:
+        return None
+    if all(isinstance(item, (str, bytes)) for item in batch):
+        return [[item] for item in batch] if len(batch) == count else None
+    rows = _split_all(batch, count)
+    return rows and [list(row) for row in rows]
+
+
+def _split_all(values: Any, count: int) -> list[Any] | None:
+    columns = [split(value, count) for value in values]
+    if not columns or any(column is None for column in columns):
+        return None
+    return list(zip(*(column for column in columns if column is not None), strict=True))
+
+
+def rows_of(batch: Any, count: int) -> tuple[str, ...] | None:
+    """A digest per sample of *batch*, or None if it cannot be split into *count* samples."""
+    parts = split(batch, count)
+    return None if parts is None else tuple(map(digest, parts))

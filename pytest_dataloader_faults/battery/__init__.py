@@ -1,0 +1,11 @@
+"""The battery: is this dataset robust? Each check puts one fault under a DataLoader and judges it.
+
+``check_dataset`` asks every check, or those you name. ``sweep`` fails one operation after another.
+"""
+
+from __future__ import annotations
+
+from pytest_dataloader_faults.battery._check_dataset import check_dataset
+from pytest_dataloader_faults.battery._sweep import sweep
+
+__all__ = ("check_dataset", "sweep")

@@ -1,0 +1,133 @@
+"""What an earlier item of a test found out about its dataset, for those that follow it.
+
+Some facts about what may be shared. Recon takes longer than the trial it is for, and each item of a
+test would repeat it. But no look at a factory tells that its dataset is the one of before: fixtures
+make the data anew, and may make other data, in another place. So what is recalled is a guess, and
+the reference, which is the cheaper half of recon, is taken for each item. It has to be taken before
+the trial: a dataset may write down what a fault did to it, and give other samples from then on.
+Where it is not as recalled, recon is repeated, and nothing is recalled for that factory again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+import re
+from collections.abc import Callable, Hashable, Mapping
+from pathlib import PurePath
+from types import FunctionType, ModuleType
+from typing import Any
+
+from pytest_dataloader_faults.battery._battery import Battery, Findings, OutdatedFindingsError
+from pytest_dataloader_faults.outcomes import CheckResult, Verdict
+
+_PLAIN = (str, bytes, int, float, bool, type(None))
+_NAMED = (type, ModuleType)
+
+
+class Memory:
+    """The findings of one session."""
+
+    def __init__(self) -> None:
+        self._found: dict[Hashable, tuple[Findings, str | None] | None] = {}
+
+    def ask(
+        self,
+        name: str,
+        make_dataset: Callable[[], Any],
+        *,
+        home: str | None,
+        expected: str | None,
+        how: str,
+        **options: Any,
+    ) -> CheckResult:
+        """``Battery(make_dataset, **options).check(name, ...)``, with less effort if it passes.
+
+        *home* is a folder that the test has for itself, and gets a new one of for each item.
+        """
+        key = _identity(make_dataset, options, home)
+        guess = self._recall(key, home)
+        was_wrong = False
+        if guess is not None:
+            try:
+                guessed = Battery(make_dataset, known=guess, **options)
+                result = guessed.check(name, expected=expected, how=how)
+                if result.verdict is not Verdict.NOT_EXERCISED:
+                    return result
+            except OutdatedFindingsError:
+                was_wrong = True
+        battery = Battery(make_dataset, **options)
+        result = battery.check(name, expected=expected, how=how)
+        if key is not None and battery.findings is not None:
+            self._found[key] = None if was_wrong else (battery.findings, home)
+        return result
+
+    def _recall(self, key: Hashable, home: str | None) -> Findings | None:
+        findings, was = self._found.get(key) or (None, None)
+        return _moved(findings, was, home) if findings and was and home else findings
+
+
+def _identity(
+    make_dataset: Callable[[], Any], options: Mapping[str, Any], home: str | None
+) -> Hashable:
+    """The same for factories that are likely to make the same dataset; None if there is no telling.
+
+    That is a function's code, and the values that it closes over, if all of them are plain.
+    """
+    if not isinstance(make_dataset, FunctionType):
+        return None
+    try:
+        cells = [cell.cell_contents for cell in make_dataset.__closure__ or ()]
+        values = [*cells, make_dataset.__defaults__, make_dataset.__kwdefaults__, options]
+        known = tuple(_plain(value, home) for value in values)
+    except (TypeError, ValueError):  # It is not plain, or not assigned yet.
+        return None
+    return make_dataset.__code__, id(make_dataset.__globals__), known
+
+
+def _plain(value: Any, home: str | None) -> Hashable:
+    """*value* as a key, with *home* left out; TypeError if it is not plain."""
+    if isinstance(value, PurePath):
+        value = str(value)
+    if isinstance(value, str) and home:
+        return str, _places(home).sub("", value)
+    if isinstance(value, _PLAIN):
+        return type(value), value
+    if isinstance(value, _NAMED) or (isinstance(value, FunctionType) and not value.__closure__):
+        return value
+    if isinstance(value, (tuple, list, frozenset)):
+        return type(value), tuple(_plain(each, home) for each in value)
+    if isinstance(value, Mapping):
+        return dict, tuple((key, _plain(each, home)) for key, each in sorted(value.items()))
+    if dataclasses.is_dataclass(value):
+        return _plain({"": type(value), **vars(value)}, home)
+    message = f"{value!r} is not plain"
+    raise TypeError(message)
+
+
+def _places(folder: str) -> re.Pattern[str]:
+    """Where *folder*, and what is in it, is named, as it is or as a glob."""
+    names = "|".join(map(re.escape, (folder, glob.escape(folder))))
+    return re.compile(f"(?:{names})(?![^/])")
+
+
+def _moved(found: Any, was: str, now: str) -> Any:
+    """*found*, with each path in it that is in the folder *was* in the folder *now* instead."""
+    new = {glob.escape(was): glob.escape(now), was: now}
+    pattern = _places(was)
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, str):
+            return pattern.sub(lambda place: new[place[0]], value)
+        if isinstance(value, (tuple, list)):
+            return type(value)(map(moved, value))
+        if isinstance(value, dict):
+            return {moved(key): moved(each) for key, each in value.items()}
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            fields = {
+                each.name: moved(getattr(value, each.name)) for each in dataclasses.fields(value)
+            }
+            return dataclasses.replace(value, **fields)
+        return value
+
+    return moved(found)

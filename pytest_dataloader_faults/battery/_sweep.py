@@ -1,0 +1,178 @@
+"""Fail the first operation, then the second, and so on, until there is none left to fail.
+
+The battery puts a fault at the first operation and at one in the middle. Code that goes wrong at
+the seventh alone, as while an index is rebuilt, is found by trying each, as SQLite's tests do.
+
+Which faults a sweep goes through, and the table of what they did. Pure.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from pytest_dataloader_faults import _arguments
+from pytest_dataloader_faults.battery._battery import Battery
+from pytest_dataloader_faults.battery._results import report
+from pytest_dataloader_faults.battery._targets import Files
+from pytest_dataloader_faults.exceptions import (
+    CheckFailedError,
+    InvalidArgumentError,
+    NotReproducedWarning,
+    UnusableDatasetError,
+)
+from pytest_dataloader_faults.faults import Fault, OpenError, ReadError
+from pytest_dataloader_faults.outcomes import Contract, SweepResult, SweepStep, Verdict
+from pytest_dataloader_faults.outcomes._judge._report import explain
+
+__all__ = ("sweep",)
+
+_FAULTS = (OpenError(), ReadError())
+_CONTROL = "workers-agree"
+
+
+def sweep(
+    make_dataset: Callable[[], Any],
+    *,
+    faults: Iterable[Fault] = _FAULTS,
+    start_at: Fault | None = None,
+    max_trials: int = 200,
+    files: Files | None = None,
+    loader: Mapping[str, Any] | None = None,
+    contract: Contract | None = None,
+    deadline: float = 30.0,
+    seed: int = 0,
+    engine: str = "auto",
+    on_fail: str | None = "raise",
+) -> SweepResult:
+    """Let the N-th operation of each worker fail, for N = 1, 2, ... until nothing is left to fail.
+
+    Args:
+        make_dataset: Returns a map-style or iterable dataset, or a ready ``DataLoader``.
+        faults: What is to happen; each is tried once (``times=1``) and for good. Without a path of
+            its own it befalls all data files that the workers open, or read.
+        start_at: The step to begin with, such as the ``next`` of a sweep that was stopped.
+        max_trials: How many trials there may be.
+        files: Globs of the files to put at risk; by default all that the workers read.
+        loader: Options of the ``DataLoader``; by default ``num_workers=2, batch_size=4``.
+        contract: What the author promises beyond, or short of, the ordinary.
+        deadline: Seconds for each trial.
+        seed: Of the samplers and workers.
+        engine: ``"auto"``, ``"kernel"`` or ``"python"``.
+        on_fail: ``"raise"`` at the first failure, ``"warn"`` of each, or None.
+
+    Returns:
+        The steps, a table of them, and whether it is complete.
+
+    Raises:
+        CheckFailedError: A step convicts the dataset and *on_fail* is ``"raise"``; or it fails
+            without a fault.
+        InvalidArgumentError, UnusableDatasetError, EngineUnavailableError: See ``run_trial``.
+
+    """
+    _arguments.check(max_trials=max_trials, on_fail=on_fail)
+    battery = Battery(
+        make_dataset,
+        files=files,
+        loader=loader,
+        contract=contract,
+        deadline=deadline,
+        seed=seed,
+        engine=engine,
+    )
+    control = battery.check(_CONTROL)
+    if not control.passed:
+        raise CheckFailedError(f"with no fault at all, {control.explanation}")
+    rows = left_of(rows_of(faults), start_at)
+    rows = [each for each in rows if aimed(each, *battery.victims)]
+    if not rows:
+        message = "its workers open and read no data file, so there is nothing to sweep"
+        raise UnusableDatasetError(message)
+    return _swept(battery, rows, max_trials, on_fail)
+
+
+def _swept(battery: Battery, rows: list[Any], max_trials: int, on_fail: str | None) -> SweepResult:
+    steps: list[SweepStep] = []
+    for fault in rows:
+        while True:
+            if len(steps) == max_trials:
+                return SweepResult(tuple(steps), fault)
+            steps.append(_step(battery, fault))
+            if not steps[-1].passed:
+                table = SweepResult(tuple(steps), fault).table()
+                report(f"{steps[-1].explanation}\n{table}", on_fail)
+            if not steps[-1].fired:
+                break
+            fault = replace(fault, nth=fault.nth + 1)  # noqa: PLW2901  # the next in this row
+    return SweepResult(tuple(steps))
+
+
+def _step(battery: Battery, fault: Fault) -> SweepStep:
+    found = battery.ask(aimed(fault, *battery.victims))
+    outcome, judgement = found.trial.outcome, found.trial.judgement
+    again = battery.reproduce("sweep", f"faults=[{_template(fault)!r}]", *_only(fault))
+    text = explain(outcome, judgement, again, found.notes)
+    passed = judgement.passed or judgement.verdict is Verdict.NOT_EXERCISED
+    if not found.reproduced:
+        warnings.warn(text, NotReproducedWarning, stacklevel=4)
+    return SweepStep(fault, outcome.fired, judgement.verdict, passed or not found.reproduced, text)
+
+
+def _template(fault: Any) -> Fault:
+    made: Fault = replace(fault, nth=1, times=None)
+    return made
+
+
+def _only(fault: Fault) -> tuple[str, str]:
+    return f"start_at={fault!r}", "max_trials=1"
+
+
+_ANY_FILE = "*"
+
+
+def rows_of(templates: Iterable[Any]) -> list[Any]:
+    """The first step of each row: each of *templates*, once and for good."""
+    if isinstance(templates, Fault) or not (templates := list(templates)):
+        message = f"faults={templates!r} must be several faults, such as [OpenError(), ReadError()]"
+        raise InvalidArgumentError(message)
+    rows = []
+    for template in templates:
+        _require_template(template)
+        rows += [replace(template, times=times) for times in (1, None)]
+    return rows
+
+
+def aimed(fault: Any, opened: Any, read: Any) -> Any:
+    """*fault* at the files it means; None if there are none.
+
+    *opened*, *read*: the files that the workers open, and those that they read.
+    """
+    files = opened if isinstance(fault, OpenError) else read
+    path = files if fault.path == _ANY_FILE else fault.path
+    return replace(fault, path=path) if path else None
+
+
+def _require_template(template: Any) -> None:
+    names = set(getattr(template, "__dataclass_fields__", ()))
+    if isinstance(template, Fault) and {"path", "nth", "times"} <= names:
+        if (template.nth, template.times, template.probability) == (1, None, 1):
+            return
+        problem = "must leave nth and times to the sweep, and probability as it is"
+    else:
+        problem = "must be a fault of files with nth and times, such as OpenError() or ReadError()"
+    message = f"faults: {template!r} {problem}"
+    raise InvalidArgumentError(message)
+
+
+def left_of(rows: list[Any], start_at: Any) -> list[Any]:
+    """*rows* from *start_at* on, which is a step of one of them."""
+    if start_at is None:
+        return rows
+    for place, row in enumerate(rows):
+        if isinstance(start_at, type(row)) and replace(start_at, nth=1) == row:
+            return [start_at, *rows[place + 1 :]]
+    shown = "".join(f"\n  {row!r}" for row in rows)
+    message = f"start_at={start_at!r} is no step of this sweep. These are, with any nth:{shown}"
+    raise InvalidArgumentError(message)

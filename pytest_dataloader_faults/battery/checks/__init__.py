@@ -1,0 +1,39 @@
+"""The checks of the battery: what each promises, and the faults it needs. Pure.
+
+A check sees what recon found and answers with a schedule, or says why it does not apply.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from pytest_dataloader_faults.battery.checks._base import Check as Check
+from pytest_dataloader_faults.battery.checks._base import Recon as Recon
+from pytest_dataloader_faults.battery.checks._base import Unsuitable as Unsuitable
+from pytest_dataloader_faults.battery.checks._base import path_of as path_of
+from pytest_dataloader_faults.battery.checks._epochs import EPOCHS
+from pytest_dataloader_faults.battery.checks._files import FILES, HANGS
+from pytest_dataloader_faults.battery.checks._leaks import GROWTH, PINNING
+from pytest_dataloader_faults.battery.checks._sharing import SHARING
+from pytest_dataloader_faults.battery.checks._workers import WORKERS
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
+
+FAMILIES = (*SHARING, *EPOCHS, *GROWTH, *FILES, *HANGS, *WORKERS, *PINNING)
+CHECKS: dict[str, Check] = {check.name: check for check in FAMILIES}
+
+
+def names_of_checks(argument: str, names: str | Iterable[str]) -> set[str]:
+    """*names* as a set; each must be a check's."""
+    try:
+        chosen = {names} if isinstance(names, str) else set(names)
+    except TypeError as error:
+        message = f"{argument}={names!r} must be the name of a check, or several names"
+        raise InvalidArgumentError(message) from error
+    for name in chosen:
+        if name not in CHECKS:
+            near = difflib.get_close_matches(str(name), CHECKS, n=2)
+            advice = f"Did you mean {near}?" if near else f"Choose from {list(CHECKS)}"
+            message = f"{argument} names {name!r}, which is no check. {advice}"
+            raise InvalidArgumentError(message)
+    return chosen

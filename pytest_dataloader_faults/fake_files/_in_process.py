@@ -1,0 +1,121 @@
+"""A dataset over fake files under faults in this very process: no loader, no worker, no waiting."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_dataloader_faults._engine.plan import Plan, Tallies
+from pytest_dataloader_faults._engine.python.pyfakefs import patcher
+from pytest_dataloader_faults._engine.python.pyfakefs.faults import install
+from pytest_dataloader_faults._engine.python.pyfakefs.in_worker import skip_none
+from pytest_dataloader_faults._engine.python.schedule import Schedule
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.faults import Fault, HungRead, has_files
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+__all__ = ("Rehearsals", "Rehearsed")
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """What came of one pass over a dataset.
+
+    Attributes:
+        samples: Those that came before the error, in order.
+        exception: The error, or None.
+        fired: How often the faults happened.
+
+    """
+
+    samples: tuple[Any, ...]
+    exception: Exception | None
+    fired: int
+
+
+class Rehearsals:
+    """Faults of fake files, without a loader: for thousands of schedules where a trial takes long.
+
+    Enter it in a ``FakeDatasetFs``. Nothing is judged, and what only a loader or a worker can do to
+    a dataset does not happen.
+    """
+
+    def __init__(self) -> None:
+        self._scope = contextlib.ExitStack()
+        self._decide = _Current()
+
+    def __enter__(self) -> Self:
+        """Put the faults' hooks in place, once for all runs."""
+        current = patcher()
+        if current is None:
+            message = "there are no fake files: enter Rehearsals within a FakeDatasetFs"
+            raise InvalidArgumentError(message)
+        with contextlib.ExitStack() as scope:
+            skip_none(current, scope)
+            scope.callback(install(self._decide, _NoTime(), current, scarce=False))
+            self._scope = scope.pop_all()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        """Take them out again."""
+        self._scope.close()
+
+    def run(self, make_dataset: Callable[[], Any], *faults: Fault, seed: int = 0) -> Rehearsed:
+        """Read each sample of a map-style dataset once, or an iterable one to its end."""
+        _require_file_faults(faults)
+        tallies = Tallies(Plan(faults, seed=seed), 0)
+        dataset = make_dataset()
+        self._decide.schedule = Schedule(tallies, 0)
+        samples: list[Any] = []
+        error = None
+        try:
+            samples.extend(_samples(dataset))
+        except Exception as raised:  # noqa: BLE001  # the error is the finding
+            error = raised
+        finally:
+            self._decide.schedule = _idle()
+        return Rehearsed(tuple(samples), error, sum(each.fired for each in tallies.all))
+
+
+def _samples(dataset: Any) -> Any:
+    if hasattr(dataset, "__getitem__"):
+        return (dataset[index] for index in range(len(dataset)))
+    return iter(dataset)
+
+
+def _require_file_faults(faults: tuple[Fault, ...]) -> None:
+    for fault in faults:
+        if not has_files(fault) or isinstance(fault, HungRead):
+            message = f"{fault!r} takes a worker, and a rehearsal has none. Use run_trial()"
+            raise InvalidArgumentError(message)
+
+
+def _idle() -> Schedule:
+    schedule = Schedule(Tallies(Plan(()), 0), 0)
+    schedule.armed = False
+    return schedule
+
+
+class _Current:
+    """Decides as the schedule of the run that is under way."""
+
+    def __init__(self) -> None:
+        self.schedule = _idle()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.schedule, name)
+
+
+class _NoTime:
+    """Waits not at all."""
+
+    def sleep(self, seconds: float) -> None:
+        """Go on."""
+
+    def hang(self) -> None:
+        """Go on; such a fault is refused before."""

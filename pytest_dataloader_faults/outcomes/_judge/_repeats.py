@@ -1,0 +1,88 @@
+"""What several trials of one check say together. Pure.
+
+Some facts about a trial that fails once. A fault happens at the same operation in each trial, but
+two workers are two processes: which of them is first may differ. So a race of the dataset's own may
+show in one trial and not in the next, and so may a fault of this machine's. A trial that fails is
+therefore repeated before its check fails. Where the second one passes, a third decides: a dataset
+that fails twice of three times is not sound. One that fails once of three times is, unless its
+workers read a file through one offset: that is a race, and known to be of the dataset's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_dataloader_faults.outcomes._fault_facts import shared_files
+from pytest_dataloader_faults.outcomes._verdicts import Judgement
+
+if TYPE_CHECKING:
+    from pytest_dataloader_faults.outcomes._outcome import Outcome
+
+_MOST = 3
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What one trial of a check found, and what that shows."""
+
+    outcome: Outcome
+    judgement: Judgement
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """What a check's trials show together.
+
+    Attributes:
+        trial: The one that decides: the first that failed, if one did.
+        reproduced: False if only one of three failed, and no race of the dataset's explains that.
+        notes: Sentences about the trials beside the one that decides.
+
+    """
+
+    trial: Trial
+    reproduced: bool = True
+    notes: tuple[str, ...] = ()
+
+
+def needs_another(trials: Sequence[Trial], *, should_fail: bool) -> bool:
+    """Whether one more trial is needed: the first is not as it should be, and nothing is sure."""
+    if not trials:
+        return True
+    as_it_should = [each.judgement.passed != should_fail for each in trials]
+    if as_it_should[0] or len(trials) == _MOST:
+        return False
+    return len(trials) == 1 or as_it_should[1]
+
+
+def conclude(trials: Sequence[Trial], control: Outcome) -> Conclusion:
+    """What *trials* show; *control*: an epoch without faults, as to what its workers share."""
+    failed = [each for each in trials if not each.judgement.passed]
+    if len(trials) == 1 or not failed:
+        return Conclusion(trials[0])
+    if trials[0].judgement.passed:
+        return Conclusion(failed[0])  # It was expected to fail, and does.
+    if len(failed) == len(trials):
+        return Conclusion(failed[0], notes=(_confirmed(failed),))
+    others = [f"trial {number}: {_told(each)}" for number, each in enumerate(trials, start=1)]
+    count = f"{len(failed)} of {len(trials)} trials failed"
+    if len(failed) > 1:
+        return Conclusion(failed[0], notes=(count, *others))
+    shared = {**shared_files(control.workers), **shared_files(failed[0].outcome.workers)}
+    if shared:
+        why = f"{count}: workers read {next(iter(shared))} through one offset, which is a race"
+        return Conclusion(failed[0], notes=(why, *others))
+    return Conclusion(failed[0], reproduced=False, notes=(f"not reproduced: {count}", *others))
+
+
+def _confirmed(failed: Sequence[Trial]) -> str:
+    text = f"confirmed {len(failed)} of {len(failed)}"
+    if len({each.judgement.verdict for each in failed}) == 1:
+        return text
+    return f"{text}, the second as {_told(failed[1])}"
+
+
+def _told(trial: Trial) -> str:
+    return f"{trial.judgement.verdict}: {trial.judgement.sentence}"

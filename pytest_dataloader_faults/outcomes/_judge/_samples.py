@@ -1,0 +1,171 @@
+"""What came, beside what should have come. Pure.
+
+The samples of one batch, beside those that were asked for: which is wrong, and where. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from pytest_dataloader_faults.outcomes._facts import TrialFacts
+from pytest_dataloader_faults.outcomes._judge._tolerance import NOTHING, Allowed, allowed
+from pytest_dataloader_faults.outcomes._records import Delivery, Leaves, Pass
+from pytest_dataloader_faults.outcomes._reference import Reference
+from pytest_dataloader_faults.outcomes._verdicts import Contract, Verdict
+
+_SHOWN = 5
+
+
+def corrupted(
+    outcome: TrialFacts, reference: Reference, contract: Contract
+) -> tuple[Verdict, str] | None:
+    for number, one in enumerate(outcome.passes, start=1):
+        wrong = wrong_in(one, reference, allowed(outcome, contract, number))
+        if wrong:
+            where = f" in epoch {number}" if len(outcome.passes) > 1 else ""
+            return Verdict.CORRUPTED, f"{wrong}{where}, and no error came before it"
+    return None
+
+
+def wrong_in(one: Pass, reference: Reference, may: Allowed = NOTHING) -> str | None:
+    """What is not as it should be in the batches of *one*, or None."""
+    if reference.kind == "iterable":
+        return _wrong_in_stream(one, reference, may)
+    return _wrong_batch(one, reference, may) or _missing(one)
+
+
+def skipped(outcome: TrialFacts, reference: Reference) -> int:
+    """How many samples are missing in the epochs that came to their end."""
+    return sum(_skipped_in(one, reference) for one in outcome.passes if one.complete)
+
+
+def _skipped_in(one: Pass, reference: Reference) -> int:
+    if reference.kind == "iterable":
+        return len(reference.samples) - sum(len(_digests(each)) for each in one.delivered)
+    split = [each for each in one.delivered if each.rows is not None]
+    return sum(len(each.indices or ()) - len(each.rows or ()) for each in split)
+
+
+def _digests(delivery: Delivery) -> tuple[str, ...]:
+    """Of each sample; of the whole batch, where it cannot be split. An empty batch has none."""
+    return (delivery.digest,) if delivery.rows is None else delivery.rows
+
+
+def _wrong_batch(one: Pass, reference: Reference, may: Allowed) -> str | None:
+    samples, batches = dict(reference.samples), dict(reference.batches)
+    for place, delivery in enumerate(one.delivered):
+        indices = delivery.indices or ()
+        if delivery.rows is not None and samples:
+            if wrong := wrong_rows(place, delivery, reference, may):
+                return wrong
+        elif samples or (batches[indices] != delivery.digest and not may.content):
+            return _wrong_size(delivery, place, indices)
+    return None
+
+
+def _wrong_size(delivery: Delivery, place: int, indices: tuple[object, ...]) -> str:
+    if delivery.rows is None:
+        return f"batch {place} does not hold the samples {list(indices)} that were asked for"
+    return f"batch {place} has wrong content"
+
+
+def _missing(one: Pass) -> str | None:
+    if not one.complete:
+        return None
+    asked = Counter(index for indices in one.drawn for index in indices)
+    came = Counter(index for each in one.delivered for index in each.indices or ())
+    missing = list((asked - came).elements())
+    return f"{len(missing)} samples never came ({_first(missing)})" if missing else None
+
+
+def _wrong_in_stream(one: Pass, reference: Reference, may: Allowed) -> str | None:
+    known = Counter(digest for _, digest in reference.samples)
+    came = Counter(digest for each in one.delivered for digest in _digests(each))
+    extra, missing = came - known, known - came
+    if repeated := sum(count for digest, count in extra.items() if digest in known):
+        return f"{repeated} samples came more often than they should"
+    strange = sum(extra.values())
+    if strange and not may.content:
+        return f"{strange} samples have wrong content"
+    lost = sum(missing.values()) - strange
+    if one.complete and lost > may.lost:
+        said = f"{lost} of {sum(known.values())} samples never came"
+        return f"{said}, and faults hit only {may.lost}" if may.lost else said
+    return None
+
+
+def _first(items: list[object]) -> str:
+    shown = ", ".join(map(repr, items[:_SHOWN]))
+    return f"{shown}, ..." if len(items) > _SHOWN else shown
+
+
+_LONG = 24
+"""Digests have this length; what is shorter is the value itself."""
+
+
+def wrong_rows(place: int, delivery: Delivery, reference: Reference, may: Allowed) -> str | None:
+    """What is wrong with batch *place*, which came apart into samples; or None."""
+    indices, rows = delivery.indices or (), delivery.rows or ()
+    samples = dict(reference.samples)
+    if len(rows) != len(indices):
+        return _wrong_of_few(place, delivery, samples, may)
+    pairs = enumerate(zip(indices, rows, strict=True))
+    wrong = [at for at, (index, digest) in pairs if samples[index] != digest]
+    if not wrong or may.content:
+        return None
+    at = wrong[0]
+    return f"sample {indices[at]!r} in batch {place} {_instead(delivery, at, reference)}"
+
+
+def _wrong_of_few(
+    place: int, delivery: Delivery, samples: dict[Any, str], may: Allowed
+) -> str | None:
+    """Of a batch that has fewer samples than were asked for, in whatever order."""
+    indices = list(delivery.indices or ())
+    left = sorted(indices, key=lambda index: index in may.missing)
+    for at, digest in enumerate(delivery.rows or ()):
+        found = next((index for index in left if samples[index] == digest), None)
+        if found is None and not may.content:
+            return f"sample {at} of batch {place} is none of {indices}, which were asked for"
+        left.remove(left[-1] if found is None else found)
+    lost = [index for index in left if index not in may.missing]
+    if not lost:
+        return None
+    said = f"batch {place} does not hold the samples {indices} that were asked for"
+    return f"{said}: {sorted(lost, key=indices.index)} are missing"
+
+
+def _instead(delivery: Delivery, at: int, reference: Reference) -> str:
+    """What is in the place of the sample there."""
+    assert delivery.rows is not None
+    assert delivery.indices is not None
+    owners = {digest: index for index, digest in reference.samples}
+    if delivery.rows[at] in owners:
+        return f"holds the content of sample {owners[delivery.rows[at]]!r}"
+    expected = dict(reference.leaves).get(delivery.indices[at], ())
+    came = delivery.leaves[at] if at < len(delivery.leaves) else ()
+    return f"has wrong content{difference(expected, came)}"
+
+
+def difference(expected: Leaves, came: Leaves) -> str:
+    """What to add to "has wrong content": the first part that differs; empty if none is known."""
+    if not expected or not came:
+        return ""
+    known = {path: (form, digest) for path, form, digest in expected}
+    for path, form, digest in came:
+        if path not in known:
+            return f": {path} should not be there"
+        if known[path] != (form, digest):
+            return f": {path or 'it'} {_differs(known[path], (form, digest))}"
+    there = {path for path, _, _ in came}
+    absent = next((path for path in known if path not in there), None)
+    return "" if absent is None else f": {absent} is not there"
+
+
+def _differs(expected: tuple[str, str], came: tuple[str, str]) -> str:
+    if expected[0] != came[0]:
+        return f"is {came[0]} instead of {expected[0]}"
+    if max(len(expected[1]), len(came[1])) < _LONG:
+        return f"is {came[1]} instead of {expected[1]}"
+    return f"({came[0]}) differs"

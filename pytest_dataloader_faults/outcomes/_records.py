@@ -1,0 +1,223 @@
+"""What an outcome is made of: who met which fault, what came, what was open. Plain data.
+
+How many epochs it takes to tell what grows with each. Pure.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from pytest_dataloader_faults import faults as vocabulary
+from pytest_dataloader_faults.faults import Fault
+
+Leaves: TypeAlias = tuple[tuple[str, str, str], ...]
+"""The parts of a sample: for each its path in it, its type and shape, and a digest."""
+
+
+def leaves_from(data: Any) -> Leaves:
+    """The leaves that JSON made lists of."""
+    return tuple((path, form, digest) for path, form, digest in data)
+
+
+@dataclass(frozen=True)
+class Firing:
+    """One occurrence of a fault. *fetch* counts the worker's batches, from 1; 0 is before them.
+
+    *worker* is None for what befell the loader's own process. *epoch* counts from 1 over the trial.
+    *sample* is the index that was being made; None if that is not known, or if there were several.
+    """
+
+    fault: int
+    worker: int | None
+    pid: int
+    call: str
+    path: str | None
+    fetch: int
+    epoch: int | None = None
+    sample: int | None = None
+
+
+@dataclass(frozen=True)
+class FaultFacts:
+    """A fault and what became of it: three counters that are never mixed up.
+
+    Attributes:
+        reached: Operations that the fault is about, whether or not it was their turn.
+        fired: Those it happened to.
+        surfaced: 1 if an exception of the loader tells of it.
+        firings: The first ones in full, up to 200 per worker.
+
+    """
+
+    fault: Fault
+    reached: int = 0
+    fired: int = 0
+    surfaced: int = 0
+    firings: tuple[Firing, ...] = ()
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> FaultFacts:
+        """The inverse of ``Outcome.to_dict``'s part."""
+        firings = tuple(Firing(**each) for each in data["firings"])
+        rest = {name: data[name] for name in ("reached", "fired", "surfaced")}
+        return cls(vocabulary.from_dict(data["fault"]), firings=firings, **rest)
+
+
+@dataclass(frozen=True)
+class WorkerFacts:
+    """One worker process: its batches, opens, reads and bytes per file, and what hid reads.
+
+    *shared*: the files that it and another worker have read through one and the same offset.
+    *left*: temporary files and shared memory that it made, and that were still there at the end.
+    """
+
+    worker: int
+    pid: int
+    fetches: int
+    files: dict[str, tuple[int, int, int]]
+    unreached: dict[str, int] = field(default_factory=dict)
+    shared: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+
+    @classmethod
+    def from_report(cls, data: dict[str, Any]) -> WorkerFacts:
+        """From plain data; what else is in it is left out."""
+        files = {path: tuple(counts) for path, counts in data["files"].items()}
+        lists = {name: tuple(data.get(name, ())) for name in ("shared", "left")}
+        return cls(data["worker"], data["pid"], data["fetches"], files, data["unreached"], **lists)
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """One batch as the loop over the loader got it.
+
+    Attributes:
+        indices: What the sampler asked for; None where there is no telling (iterable datasets).
+        rows: A digest per sample, or None where the batch cannot be split into samples. Fewer than
+            *indices* where samples are missing.
+        digest: Of the whole batch.
+        leaves: What each row is made of, of the first samples of a trial.
+
+    """
+
+    indices: tuple[Any, ...] | None
+    rows: tuple[str, ...] | None
+    digest: str
+    leaves: tuple[Leaves, ...] = ()
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Delivery:
+        """The inverse of ``asdict``."""
+        indices, rows = data["indices"], data["rows"]
+        return cls(
+            None if indices is None else tuple(indices),
+            None if rows is None else tuple(rows),
+            data["digest"],
+            tuple(map(leaves_from, data.get("leaves", ()))),
+        )
+
+
+@dataclass(frozen=True)
+class Raised:
+    """An exception that reached the loop: its type, its message, and the printed chain.
+
+    Of a very long text the middle is left out.
+    """
+
+    type: str
+    message: str
+    text: str
+
+
+@dataclass(frozen=True)
+class WorkerDeath:
+    """A worker that ended before the loader told it to, and not with status 0.
+
+    *exitcode* is that of ``multiprocessing.Process``: an exit status, or minus a signal's number.
+    """
+
+    worker: int
+    pid: int
+    exitcode: int
+
+    def __str__(self) -> str:
+        if self.exitcode < 0:
+            return f"worker {self.worker} was killed by {signal.Signals(-self.exitcode).name}"
+        return f"worker {self.worker} exited with status {self.exitcode}"
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One pass over a loader: what was asked for, what came, and how it ended.
+
+    Attributes:
+        drawn: The indices of each batch that was asked for.
+        delivered: The batches that came.
+        exception: What the loop over the loader got, if the pass ended so.
+        deaths: The workers that had died by then.
+        complete: Whether the pass came to its end.
+
+    """
+
+    drawn: tuple[tuple[Any, ...], ...] = ()
+    delivered: tuple[Delivery, ...] = ()
+    exception: Raised | None = None
+    complete: bool = False
+    deaths: tuple[WorkerDeath, ...] = ()
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Pass:
+        """The inverse of ``asdict``."""
+        return cls(
+            tuple(tuple(each) for each in data["drawn"]),
+            tuple(Delivery.from_dict(each) for each in data["delivered"]),
+            None if data["exception"] is None else Raised(**data["exception"]),
+            data["complete"],
+            tuple(WorkerDeath(**each) for each in data.get("deaths", ())),
+        )
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What one process of a loader had after an epoch.
+
+    Attributes:
+        process: ``"loader"``, or ``"worker 0"``, ...
+        memory: Bytes that are no file's.
+        descriptors, threads: How many.
+        opened: What it has open more often than after the first epoch; "" if nothing.
+        pinned: Bytes of pinned memory in use, in the loader's process, as torch tells.
+        device: Likewise, on the accelerator.
+
+    """
+
+    epoch: int
+    process: str
+    memory: int
+    descriptors: int
+    threads: int
+    opened: str = ""
+    pinned: int = 0
+    device: int = 0
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What the loader's process had open, and its descendants, at one moment.
+
+    Attributes:
+        when: ``"before"`` the first epoch, ``"after"`` the last one, or ``"recovery"``.
+        descriptors: What /proc/self/fd says, by number.
+        processes: Descendants that are not the harness's or multiprocessing's own, by pid.
+
+    """
+
+    when: str
+    descriptors: dict[str, str]
+    processes: dict[str, str]
+
+
+FEWEST_EPOCHS = 8
+"""Below so many, nothing is said."""

@@ -1,0 +1,138 @@
+"""What a check found, and who is told of it."""
+
+from __future__ import annotations
+
+import errno
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.outcomes._outcome import Outcome
+from pytest_dataloader_faults.outcomes._verdicts import Verdict
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What one check found.
+
+    Attributes:
+        check: Its name.
+        verdict: The verdict; ``not_exercised`` is never a pass.
+        passed: Whether the contract allows it.
+        explanation: The verdict in a sentence, the evidence, and how to reproduce it.
+        outcome: The facts; None if the check did not apply.
+        applies: False if recon showed that the check cannot be asked of this dataset.
+        expected: The reason given in ``expected_failures``, if it was listed there.
+        reproduced: False if one trial failed, and two more of the same kind passed.
+        trials: The outcome of each trial: one, or two or three where the first was not as expected.
+
+    """
+
+    check: str
+    verdict: Verdict
+    passed: bool
+    explanation: str
+    outcome: Outcome | None = None
+    applies: bool = True
+    expected: str | None = None
+    reproduced: bool = True
+    trials: tuple[Outcome, ...] = ()
+
+    @property
+    def failed(self) -> bool:
+        """Whether the dataset fails the check, again and again, and was not expected to."""
+        if not (self.applies and self.reproduced):
+            return False
+        return self.passed if self.expected else not self.passed
+
+
+_END = "."
+
+
+@dataclass(frozen=True)
+class SweepStep:
+    """One trial of a sweep.
+
+    Attributes:
+        fault: What was to happen, to the files that *faults* and *files* mean.
+        fired: How often it did, over all workers; 0 where there were no so many operations.
+        verdict: What that shows; ``not_exercised`` at the end of a row of steps.
+        passed: Whether the contract allows it, or nothing fired and nothing went wrong.
+        explanation: The verdict, the evidence, and how to repeat this step alone.
+
+    """
+
+    fault: Fault
+    fired: int
+    verdict: Verdict
+    passed: bool
+    explanation: str
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """What a sweep has shown.
+
+    Attributes:
+        steps: The trials, in order.
+        next: The fault to go on with, as ``start_at``; None if nothing is left to try.
+
+    """
+
+    steps: tuple[SweepStep, ...]
+    next: Fault | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every row of steps came to its end."""
+        return self.next is None
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many steps had each verdict; those in which nothing fired are left out."""
+        return dict(Counter(str(each.verdict) for each in self.steps if not _is_end(each)))
+
+    def table(self) -> str:
+        """A line per N, a column per kind of fault, and the counts."""
+        return "\n".join([*_lines(self.steps), self._sum()])
+
+    def _sum(self) -> str:
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items())
+        end = "complete" if self.complete else f"stopped; go on with start_at={self.next!r}"
+        return f"{len(self.steps)} trials: {counts or 'no fault fired'}; {end}"
+
+    def __str__(self) -> str:
+        """The table."""
+        return self.table()
+
+
+def _is_end(step: SweepStep) -> bool:
+    return step.fired == 0 and step.passed
+
+
+def _lines(steps: tuple[SweepStep, ...]) -> Iterator[str]:
+    """The table without its last line."""
+    rows = list(dict.fromkeys(_title(each.fault) for each in steps))
+    cells = {(_title(each.fault), _nth(each)): _cell(each) for each in steps}
+    numbers = sorted({_nth(each) for each in steps})
+    yield "  ".join(["   N", *rows]).rstrip()
+    for number in numbers:
+        columns = [cells.get((row, number), "").ljust(len(row)) for row in rows]
+        yield "  ".join([f"{number:4}", *columns]).rstrip()
+
+
+def _cell(step: SweepStep) -> str:
+    return _END if _is_end(step) else str(step.verdict)
+
+
+def _nth(step: SweepStep) -> int:
+    fault: Any = step.fault
+    return int(fault.nth)
+
+
+def _title(fault: Any) -> str:
+    code = getattr(fault, "errno", None)
+    name = f"{type(fault).__name__} {errno.errorcode.get(code, code)}" if code else str(fault)
+    return f"{name}, {'once' if fault.times == 1 else 'for good'}"

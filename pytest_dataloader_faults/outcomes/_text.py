@@ -1,0 +1,93 @@
+"""Texts of others, made fit to be kept and to be shown. Pure.
+
+Values as code, for the lines that repeat a trial. Pure.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import Any
+
+_KEPT = 1 << 16
+"""Characters kept of either end of a text."""
+_WORDS = 100
+"""More than the line takes that says what was left out."""
+
+
+def shortened(text: str) -> str:
+    """*text*, without its middle if it is very long.
+
+    A dataset that tries again from within its handlers makes a chain of hundreds of exceptions. The
+    first one, which began it, stands at the front, and the last one, which came out, at the end.
+    """
+    if len(text) <= 2 * _KEPT + _WORDS:
+        return text
+    head = text[: _end_of_line(text, _KEPT)]
+    tail = text[_begin_of_line(text, len(text) - _KEPT) :]
+    left_out = len(text) - len(head) - len(tail)
+    # Indented like a frame of a traceback, so that nobody takes it for the words of an error.
+    return f"{head}  ... {left_out} characters are left out here ...\n{tail}"
+
+
+def _end_of_line(text: str, most: int) -> int:
+    """Where the last line ends that ends before *most*; *most* where the lines are too long."""
+    return text.rfind("\n", most // 2, most) + 1 or most
+
+
+def _begin_of_line(text: str, least: int) -> int:
+    """Where the first line begins after *least*; *least* where the lines are too long."""
+    return text.find("\n", least, least + _KEPT // 2) + 1 or least
+
+
+def printable(text: str) -> str:
+    """*text* on one line, with what a terminal would obey or could not show as Python escapes it.
+
+    File names hold any byte but the slash: newlines, and the escapes by which a terminal is told to
+    go back and print something else.
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else _escaped(each) for each in text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def plain(options: Mapping[str, Any]) -> dict[str, Any]:
+    """*options* for JSON: what is no plain value becomes ``{"code": ...}``."""
+    return {name: _plain(name, value) for name, value in options.items()}
+
+
+def _plain(name: str, value: Any) -> Any:
+    """What has neither a name nor a literal goes by the *name* of its option."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    own = getattr(value, "__name__", "")
+    if own.isidentifier():
+        return {"code": own}
+    return {"code": repr(value) if _is_literal(repr(value)) else name}
+
+
+def _is_literal(text: str) -> bool:
+    try:
+        ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return False
+    return True
+
+
+def code(value: Any) -> str:
+    """*value* of ``plain`` as Python: functions by their name, mappings as literals of these."""
+    if not isinstance(value, dict):
+        return repr(value)
+    if set(value) == {"code"}:
+        return str(value["code"])
+    return f"{{{', '.join(f'{key!r}: {code(item)}' for key, item in value.items())}}}"
+
+
+def code_of(name: str, arguments: Mapping[str, Any]) -> str:
+    """A call of *name* as Python."""
+    given = plain(arguments)
+    return f"{name}({', '.join(f'{key}={code(given[key])}' for key in given)})"

@@ -1,0 +1,181 @@
+"""Strategies for the faults of files, one per fault."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable
+from dataclasses import replace
+
+from hypothesis import strategies as st
+
+from pytest_dataloader_faults import faults
+from pytest_dataloader_faults.battery._survey import DataFiles
+from pytest_dataloader_faults.faults._files import OPEN_ERRNOS, READ_ERRNOS
+from pytest_dataloader_faults.strategies._arguments import require, require_count, require_some
+from pytest_dataloader_faults.strategies._choices import Files, held, nth_of, opened, read, variants
+
+_FEW = (1, 2, 3)
+"""Times, for what costs time whenever it happens."""
+_TIMES = (None, 1, 1, None, 1, 1, *_FEW[1:])
+"""For good, or for a moment: mostly once, which is what a second attempt copes with."""
+_FRACTIONS = (0.5, 0.25, 0.75)
+_SEEDS = tuple(range(8))
+_OPEN_ERRNOS = tuple(getattr(errno, name) for name in "EIO ENOENT EMFILE ESTALE".split())
+_READ_ERRNOS = tuple(getattr(errno, name) for name in "EIO ESTALE".split())
+"""Not EINTR and EAGAIN, which ask for another try: for good they are an endless loop."""
+PASSING: tuple[faults.OpenError | faults.ReadError, ...] = (
+    *(faults.OpenError(errno=number, times=1) for number in _OPEN_ERRNOS),
+    *(faults.ReadError(errno=number, times=1) for number in _READ_ERRNOS),
+)
+"""Errors that go away, one of each sort."""
+
+
+def _each_or_all(most: int) -> tuple[tuple[int, ...] | None, ...]:
+    """All workers, mostly, or one."""
+    require_count(max_workers=most)
+    return (*[None] * 2 * most, *((worker,) for worker in range(most))) if most > 1 else (None,)
+
+
+@st.composite
+def errors_like(
+    draw: st.DrawFn,
+    *,
+    error: faults.OpenError | faults.ReadError,
+    files: DataFiles,
+    max_workers: int,
+) -> faults.OpenError | faults.ReadError:
+    """*error*, elsewhere, and early: what comes of it is seen later."""
+    early = replace(files, epochs=1)
+    victim = draw(opened(early) if isinstance(error, faults.OpenError) else read(early))
+    nth = draw(nth_of(victim))
+    how = draw(variants(workers=_each_or_all(max_workers), times=(error.times,)))
+    return replace(error, path=victim.path, nth=nth, **how)
+
+
+@st.composite
+def open_errors(
+    draw: st.DrawFn,
+    *,
+    files: Files = None,
+    errnos: Iterable[int] = _OPEN_ERRNOS,
+    max_nth: int | None = None,
+    max_workers: int = 2,
+) -> faults.OpenError:
+    """``OpenError``: a file cannot be opened, for good or up to three times."""
+    chosen = require_some(sorted(OPEN_ERRNOS), errnos=errnos)
+    victim = draw(opened(files, max_nth))
+    nth = draw(nth_of(victim))
+    workers = _each_or_all(max_workers)
+    how = draw(variants(errno=tuple(chosen), times=_TIMES, workers=workers))
+    return faults.OpenError(victim.path, nth=nth, **how)
+
+
+@st.composite
+def read_errors(
+    draw: st.DrawFn,
+    *,
+    files: Files = None,
+    errnos: Iterable[int] = _READ_ERRNOS,
+    max_nth: int | None = None,
+    max_workers: int = 2,
+) -> faults.ReadError:
+    """``ReadError``: reads fail, for good or up to three times."""
+    chosen = require_some(sorted(READ_ERRNOS), errnos=errnos)
+    victim = draw(read(files, max_nth))
+    nth = draw(nth_of(victim))
+    workers = _each_or_all(max_workers)
+    how = draw(variants(errno=tuple(chosen), times=_TIMES, workers=workers))
+    return faults.ReadError(victim.path, nth=nth, **how)
+
+
+@st.composite
+def short_reads(
+    draw: st.DrawFn,
+    *,
+    files: Files = None,
+    max_bytes: int = 16,
+    max_nth: int | None = None,
+    max_workers: int = 2,
+) -> faults.ShortRead:
+    """``ShortRead``: up to three reads give fewer bytes. More of them would only be slow."""
+    require_count(max_bytes=max_bytes)
+    victim = draw(read(files, max_nth))
+    nth = draw(nth_of(victim))
+    sizes, workers = tuple(range(1, max_bytes + 1)), _each_or_all(max_workers)
+    how = draw(variants(max_bytes=sizes, times=_FEW, workers=workers))
+    return faults.ShortRead(victim.path, nth=nth, **how)
+
+
+@st.composite
+def truncated_files(
+    draw: st.DrawFn, *, files: Files = None, max_bytes: int = 64, max_workers: int = 2
+) -> faults.TruncatedFile:
+    """``TruncatedFile``: a file ends early, after half of it or after up to *max_bytes*."""
+    require_count(0, max_bytes=max_bytes)
+    victim = draw(read(files))
+    kept = (*_FRACTIONS, *range(max_bytes + 1))
+    how = draw(variants(keep=kept, workers=_each_or_all(max_workers)))
+    return faults.TruncatedFile(victim.path, **how)
+
+
+@st.composite
+def corrupted_files(
+    draw: st.DrawFn, *, files: Files = None, max_flips: int = 8, max_workers: int = 2
+) -> faults.CorruptedFile:
+    """``CorruptedFile``: bytes differ. For datasets that promise to notice, by a checksum, say."""
+    require_count(max_flips=max_flips)
+    victim = draw(read(files))
+    flips, workers = tuple(range(1, max_flips + 1)), _each_or_all(max_workers)
+    return faults.CorruptedFile(
+        victim.path, **draw(variants(flips=flips, seed=_SEEDS, workers=workers))
+    )
+
+
+@st.composite
+def closed_descriptors(
+    draw: st.DrawFn,
+    *,
+    files: Files = None,
+    reuse: bool = False,
+    max_nth: int | None = None,
+    max_workers: int = 2,
+) -> faults.ClosedDescriptor:
+    """``ClosedDescriptor``: one is closed under the dataset.
+
+    With *reuse* its number may belong to another file by then, which few datasets can notice.
+    """
+    require(isinstance(reuse, bool), "True or False", reuse=reuse)
+    victim = draw(held(files, max_nth))
+    nth = draw(nth_of(victim))
+    ways, workers = (False, True) if reuse else (False,), _each_or_all(max_workers)
+    how = draw(variants(reuse=ways, times=_TIMES, workers=workers))
+    return faults.ClosedDescriptor(victim.path, nth=nth, **how)
+
+
+@st.composite
+def slow_reads(
+    draw: st.DrawFn,
+    *,
+    files: Files = None,
+    seconds: float = 0.05,
+    max_nth: int | None = None,
+    max_workers: int = 2,
+) -> faults.SlowRead:
+    """``SlowRead``: up to three reads come *seconds* late."""
+    ok = isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and seconds > 0
+    require(ok, "a positive number of seconds", seconds=seconds)
+    victim = draw(read(files, max_nth))
+    nth = draw(nth_of(victim))
+    how = draw(variants(times=_FEW, workers=_each_or_all(max_workers)))
+    return faults.SlowRead(victim.path, seconds=seconds, nth=nth, **how)
+
+
+@st.composite
+def hung_reads(
+    draw: st.DrawFn, *, files: Files = None, max_nth: int | None = None, max_workers: int = 2
+) -> faults.HungRead:
+    """``HungRead``: a read never returns. Give the loader a ``timeout``."""
+    victim = draw(read(files, max_nth))
+    nth = draw(nth_of(victim))
+    how = draw(variants(workers=_each_or_all(max_workers)))
+    return faults.HungRead(victim.path, nth=nth, **how)

@@ -1,0 +1,504 @@
+"""The function ``check_dataset``: which checks it asks, of what, and what it does with answers."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, Subset, get_worker_info
+
+from pytest_dataloader_faults import CheckResult, Contract, Verdict, check_dataset, sweep
+from pytest_dataloader_faults.battery._battery import Battery
+from pytest_dataloader_faults.battery._check_dataset import select_checks
+from pytest_dataloader_faults.battery.checks import CHECKS
+from pytest_dataloader_faults.exceptions import (
+    CheckFailedError,
+    InvalidArgumentError,
+    UnusableDatasetError,
+)
+from pytest_dataloader_faults.faults import ReadError
+from support.corpus.descriptors import Unpacked
+from support.datasets import COUNT, Records, RecordStream, joined, write_records
+from support.specimens import BadSample, EndlessRetry, OpenedOnce, ZerosOnError
+
+FIRST = "read-error-first"
+
+
+class InMemory(Dataset):
+    """Reads no file."""
+
+    def __len__(self):
+        return COUNT
+
+    def __getitem__(self, index):
+        return torch.tensor(index)
+
+
+class Whole(Records):
+    """One file, read in one go by one batch of one worker."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        del self.paths[1:]
+
+
+def _by_name(results):
+    return {each.check: each for each in results}
+
+
+def test_healthy_dataset_gives_one_passed_result_per_check(records):
+    """The list has the checks in the battery's order, each with its facts."""
+    results = check_dataset(lambda: Records(records), only=["open-error", FIRST, "pickles"])
+
+    assert [each.check for each in results] == ["pickles", "open-error", FIRST]
+    assert {(True, False, True)} == {(each.passed, each.failed, each.applies) for each in results}
+    assert [each.verdict for each in results] == ["survived", "failed_cleanly", "failed_cleanly"]
+    assert [len(each.outcome.schedule) for each in results] == [0, 1, 1]
+    assert all(each.explanation.startswith(f"{each.verdict}: ") for each in results)
+
+
+@pytest.mark.parametrize(
+    ("only", "exclude", "expected"),
+    [
+        (None, (), list(CHECKS)),
+        ("pickles", (), ["pickles"]),
+        (["truncated-half", "pickles"], (), ["pickles", "truncated-half"]),
+        (None, "pickles", [name for name in CHECKS if name != "pickles"]),
+        (["pickles", FIRST], {FIRST}, ["pickles"]),
+    ],
+)
+def test_selection(only, exclude, expected):
+    """Checks are chosen by name, and asked in the battery's order."""
+    assert expected == select_checks(only, exclude)
+
+
+@pytest.mark.parametrize(
+    "selection", [{"only": []}, {"only": "pickles", "exclude": "pickles"}, {"exclude": CHECKS}]
+)
+def test_selection_that_leaves_nothing_is_refused(selection, records):
+    """A battery of no checks would pass, and has shown nothing."""
+    with pytest.raises(InvalidArgumentError, match="leave no check to ask"):
+        check_dataset(lambda: Records(records), **selection)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "allowed"),
+    [
+        ("contract", {"survives": True}, r"a Contract, such as Contract\(survives=True\)"),
+        ("contract", Contract, r"a Contract, such as"),
+        ("expected_failures", [FIRST], "a dict that gives each check a reason"),
+        ("expected_failures", {FIRST: ""}, "a dict that gives each check a reason"),
+        ("files", [], "must be a glob or a list of globs"),
+        ("files", "", "must be a glob or a list of globs"),
+        ("files", 3, "must be a glob or a list of globs"),
+        ("files", [b"*"], "must be a glob or a list of globs"),
+    ],
+)
+def test_argument_of_the_wrong_kind_is_refused(argument, value, allowed, records):
+    """The value is shown, with what is allowed."""
+    with pytest.raises(InvalidArgumentError, match=rf"{argument}=.*{allowed}"):
+        check_dataset(lambda: Records(records), **{argument: value})
+
+
+@pytest.mark.parametrize("argument", ["only", "exclude", "expected_failures"])
+def test_unknown_check_is_refused(argument, records):
+    """A name that is no check is an error that gives the nearest names, before anything runs."""
+    value = (
+        {"read-eror-first": "a reason"} if argument == "expected_failures" else "read-eror-first"
+    )
+
+    with pytest.raises(InvalidArgumentError) as caught:
+        check_dataset(lambda: Records(records), **{argument: value})
+
+    assert f"{argument} names 'read-eror-first'" in str(caught.value)
+    assert "'read-error-first'" in str(caught.value)
+
+
+@pytest.mark.parametrize("argument", ["only", "exclude"])
+@pytest.mark.parametrize("value", [3, [[FIRST]]], ids=str)
+def test_names_of_the_wrong_kind_are_refused(argument, value):
+    """The value is shown, and not an error of Python's own."""
+    with pytest.raises(InvalidArgumentError, match=rf"{argument}=.* must be the name of a check"):
+        select_checks(**{argument: value})
+
+
+@pytest.mark.parametrize(
+    ("applies", "passed", "expected", "failed"),
+    [
+        (True, True, None, False),
+        (True, False, None, True),
+        (True, False, "issue 7", False),
+        (True, True, "issue 7", True),
+        (False, False, None, False),
+        (False, False, "issue 7", False),
+    ],
+)
+def test_somebody_is_told_of_what_was_not_expected(applies, passed, expected, failed):
+    """A failure that is on the list is none, and a pass that is on it is one."""
+    result = CheckResult(FIRST, Verdict.SURVIVED, passed, "", None, applies, expected)
+    assert result.failed is failed
+
+
+@pytest.mark.parametrize("on_fail", ["ignore", True, ""])
+def test_unknown_reaction_is_refused(on_fail, records):
+    """``on_fail`` is one of three values."""
+    with pytest.raises(InvalidArgumentError, match=rf"on_fail={on_fail!r} must be one of"):
+        check_dataset(lambda: Records(records), on_fail=on_fail)
+
+
+@pytest.mark.parametrize("deadline", [0, -1, float("nan"), "30", None, True])
+def test_impossible_deadline_is_refused(deadline, records):
+    """A deadline is a positive number of seconds."""
+    with pytest.raises(InvalidArgumentError, match=rf"deadline={deadline!r}"):
+        check_dataset(lambda: Records(records), deadline=deadline)
+
+
+def test_dataset_in_place_of_a_factory_is_refused(records):
+    """Each trial needs a fresh dataset, so a factory is asked for, with an example."""
+    with pytest.raises(InvalidArgumentError, match="must be callable, such as lambda: MyDataset"):
+        check_dataset(Records(records))
+
+
+def test_workers_are_needed(records):
+    """Without worker processes there is nothing to show."""
+    with pytest.raises(InvalidArgumentError, match=r"num_workers=0\. Use num_workers=1 or more"):
+        check_dataset(lambda: Records(records), loader={"num_workers": 0})
+
+
+def test_first_failure_raises_with_the_evidence(records):
+    """By default the first conviction ends the battery, and its text is the whole evidence."""
+    with pytest.raises(CheckFailedError) as caught:
+        check_dataset(lambda: BadSample(records), only=["open-error", FIRST])
+
+    lines = str(caught.value).splitlines()
+    assert lines[0].startswith("open-error: failed_unclearly: RuntimeError hides")
+    assert "reproduce: check_dataset(make_dataset, only='open-error', " in lines[-1]
+
+
+def test_failures_can_be_warned_of(records):
+    """With ``on_fail="warn"`` every conviction is a warning and every check is asked."""
+    with pytest.warns(UserWarning, match="hides that its cause is") as caught:
+        results = check_dataset(
+            lambda: BadSample(records), only=["workers-agree", "open-error", FIRST], on_fail="warn"
+        )
+
+    assert [str(each.message).partition(":")[0] for each in caught] == ["open-error", FIRST]
+    assert {__file__} == {each.filename for each in caught}
+    assert [each.failed for each in results] == [False, True, True]
+
+
+def test_failures_can_be_only_listed(records):
+    """With ``on_fail=None`` nothing is raised and nothing warned of."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        results = check_dataset(lambda: BadSample(records), only=FIRST, on_fail=None)
+
+    assert [each for each in caught if "hides" in str(each.message)] == []
+    assert [each.failed for each in results] == [True]
+
+
+def test_expected_failure_is_not_raised(records):
+    """A listed check that fails is in the list, with its reason, and nobody is told."""
+    (result,) = check_dataset(
+        lambda: BadSample(records), only=FIRST, expected_failures={FIRST: "issue 7"}
+    )
+
+    assert (result.verdict, result.passed) == ("failed_unclearly", False)
+    assert (result.expected, result.failed) == ("issue 7", False)
+
+
+def test_expected_failure_that_passes_is_raised(records):
+    """A listed check that passes must be taken off the list."""
+    with pytest.raises(CheckFailedError, match=r"expected to fail \(issue 7\), but it passed"):
+        check_dataset(lambda: Records(records), only=FIRST, expected_failures={FIRST: "issue 7"})
+
+
+@pytest.mark.parametrize(
+    "files", [lambda _: "*/0[0-3].rec", lambda folder: folder / "0[0-3].rec"], ids=["str", "path"]
+)
+def test_files_choose_the_victims(files, records):
+    """Faults befall only the files that are meant."""
+    (result,) = check_dataset(lambda: Records(records), only=FIRST, files=files(records))
+
+    paths = {each.path for facts in result.outcome.faults for each in facts.firings}
+    assert paths
+    assert paths <= {str(records / f"0{number}.rec") for number in range(4)}
+
+
+def test_files_that_match_nothing_are_refused(records):
+    """A glob that no file read by a worker matches is an error that names what they read."""
+    with pytest.raises(InvalidArgumentError, match=r"files=.*\*\.jpg.* matches nothing.*\.rec"):
+        check_dataset(lambda: Records(records), only=FIRST, files="*.jpg")
+
+
+@pytest.mark.parametrize(
+    ("contract", "passed"),
+    [(Contract(survives=True), False), (Contract(names_file=True), False), (Contract(), True)],
+)
+def test_contract_says_what_passes(contract, passed, records):
+    """A plain OSError from a read neither survives nor names its file."""
+    (result,) = check_dataset(lambda: Records(records), only=FIRST, contract=contract, on_fail=None)
+
+    assert passed is result.passed
+
+
+def test_loader_options_are_used(records):
+    """The trials' loaders have the options that were given, and the facts tell them."""
+    (result,) = check_dataset(
+        lambda: Records(records), only="workers-agree", loader={"num_workers": 1, "batch_size": 2}
+    )
+
+    assert result.outcome.loader == {"num_workers": 1, "batch_size": 2}
+    assert {0} == {each.worker for each in result.outcome.workers}
+    assert len(result.outcome.delivered) == COUNT / 2
+
+
+def test_ready_loader_is_used_as_it_is(records):
+    """A factory may return a DataLoader, whose collate function and sampler then count."""
+    results = _by_name(
+        check_dataset(
+            lambda: DataLoader(
+                Records(records), batch_size=3, num_workers=2, shuffle=True, collate_fn=joined
+            ),
+            only=["workers-agree", FIRST, "worker-killed-middle", "pickles"],
+        )
+    )
+
+    assert results["workers-agree"].verdict == "survived"
+    assert {None} == {each.rows for each in results["workers-agree"].outcome.delivered}
+    assert results[FIRST].verdict == "failed_cleanly"
+
+
+def test_ready_loader_and_options_are_refused_together(records):
+    """A ready loader has its own options."""
+    with pytest.raises(InvalidArgumentError, match="Leave one of the two out"):
+        check_dataset(lambda: DataLoader(Records(records)), loader={"batch_size": 2})
+
+
+def test_iterable_whose_batches_cannot_be_split_is_refused(records):
+    """Without indices and without rows there is nothing to compare: that is said, not guessed."""
+    loader = {"num_workers": 2, "batch_size": 4, "collate_fn": joined}
+    with pytest.raises(UnusableDatasetError, match="cannot be taken apart"):
+        check_dataset(lambda: RecordStream(records), loader=loader)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "check", "reason"),
+    [
+        (lambda _: InMemory(), "open-error", "its workers open no data file"),
+        (lambda _: InMemory(), FIRST, "its workers read no data file"),
+        (lambda _: InMemory(), "truncated-half", "its workers read no data file"),
+        (Whole, "worker-killed-middle", "worker 0 makes 1 batches, fewer than 2"),
+    ],
+)
+def test_check_that_does_not_apply_has_shown_nothing(dataset, check, reason, records):
+    """It is in the list, as not exercised, which is no pass and no failure either."""
+    (result,) = check_dataset(lambda: dataset(records), only=check)
+
+    assert (result.verdict, result.passed) == ("not_exercised", False)
+    assert (result.applies, result.failed, result.outcome) == (False, False, None)
+    assert f"{check} does not apply to this dataset: {reason}" in result.explanation
+
+
+def test_files_that_are_others_at_each_call_are_told_of(tmp_path):
+    """No fault can be put on a file that is there for one trial only."""
+
+    def make():
+        return Records(write_records(Path(tempfile.mkdtemp(dir=tmp_path), "records")))
+
+    (result,) = check_dataset(make, only=FIRST, on_fail=None)
+
+    assert (result.verdict, result.failed) == ("not_exercised", True)
+    assert "make_dataset has to use the same files at each call" in result.explanation
+
+
+def test_a_death_that_does_not_come_is_no_matter_of_files(tmp_path):
+    """Each trial has one batch, so no worker makes a second: that is all there is to be told."""
+
+    def make():
+        folder = Path(tempfile.mkdtemp(dir=tmp_path), "records")
+        return Subset(Records(write_records(folder)), range(COUNT if not made else 2))
+
+    made = []
+    battery = Battery(make)
+    made.append(True)
+    result = battery.check("worker-killed-middle")
+
+    assert result.verdict == "not_exercised"
+    assert "make_dataset has to use the same files" not in result.explanation
+
+
+def test_temporary_files_of_the_dataset_are_no_victims(records):
+    """They are gone when the next trial comes, which has others."""
+    (result,) = check_dataset(lambda: Unpacked(records), only="file-missing")
+
+    assert result.passed
+    assert all(firing.path.endswith(".rec") for firing in result.outcome.faults[0].firings)
+
+
+def test_hopeless_dataset_still_gets_its_other_checks(records):
+    """What is wrong without any fault is one finding, and does not hide the others."""
+    results = _by_name(
+        check_dataset(
+            lambda: ZerosOnError(records),
+            only=["workers-agree", "open-error", "worker-killed-first"],
+            on_fail=None,
+        )
+    )
+
+    assert {name: each.verdict for name, each in results.items()} == {
+        "workers-agree": "survived",
+        "open-error": "corrupted",
+        "worker-killed-first": "failed_cleanly",
+    }
+
+
+class DiesInWorkers(Records):
+    """Needs no fault to fail, as long as it is in a worker."""
+
+    def __getitem__(self, index):
+        if get_worker_info():
+            os._exit(3)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("files", [None, "*.rec"])
+def test_dataset_that_fails_in_any_worker_is_convicted_once(files, records):
+    """What faults do to it cannot be told; the others say so, and not that it opens no file."""
+    results = check_dataset(
+        lambda: DiesInWorkers(records), files=files, exclude="pinned", on_fail=None
+    )
+
+    assert [each.check for each in results if each.failed] == ["workers-agree"]
+    others = results[1:]
+    assert {each.applies for each in others} == {False}
+    expected = "with one worker and no fault it fails already"
+    assert [each.check for each in others if expected not in each.explanation] == []
+    assert all("see workers-agree" in each.explanation for each in others)
+
+
+def test_dataset_that_needs_no_fault_to_fail_is_unusable():
+    """A factory that raises is told apart from a dataset that fails under faults."""
+    with pytest.raises(UnusableDatasetError, match=r"make_dataset\(\) raised ZeroDivisionError"):
+        check_dataset(lambda: 1 / 0)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options"),
+    [
+        (ZerosOnError, {"loader": {"num_workers": 1}, "deadline": 20, "seed": 3}),
+        (ZerosOnError, {"files": "*/0[0-3].rec"}),
+        (Records, {"contract": Contract(survives=True)}),
+        (ZerosOnError, {"loader": {"num_workers": 2, "collate_fn": joined}}),
+    ],
+)
+def test_reproduce_line_repeats_the_trial(dataset, options, records):
+    """The last line of the evidence, run as it is, asks the same and finds the same."""
+    (first,) = check_dataset(lambda: dataset(records), only=FIRST, on_fail=None, **options)
+    line = first.explanation.splitlines()[-1].partition("reproduce: ")[2]
+    names = {"check_dataset": check_dataset, "make_dataset": lambda: dataset(records)}
+
+    with pytest.raises(CheckFailedError) as caught:
+        eval(line, {**names, "Contract": Contract, "joined": joined})  # noqa: S307  # our own
+
+    assert str(caught.value).splitlines()[0] == f"{FIRST}: {first.explanation.splitlines()[0]}"
+    assert repr(first.outcome.schedule[0]) in str(caught.value)
+
+
+def test_handle_opened_for_the_first_sample_is_no_matter_of_other_checks(records):
+    """No check but ``used-before`` touches the dataset before the fork; it says what to do."""
+    results = _by_name(check_dataset(lambda: OpenedOnce(records), on_fail=None))
+
+    guilty = [name for name, each in results.items() if each.failed]
+    assert guilty == ["used-before"], results[guilty[0]].explanation
+    advice = results["used-before"].explanation.splitlines()[1]
+    assert "The main process read one sample before it started the workers" in advice
+    assert "os.getpid()" in advice
+    assert "exclude 'used-before'" in advice
+
+
+@pytest.mark.parametrize(
+    ("samples", "reason"),
+    [
+        (list("abcdefgh"), "its workers need no descriptor"),
+        ([1, 2, 3], "torch's queue thread prints the error and drops the batch"),
+    ],
+)
+def test_samples_that_need_no_descriptor_are_not_blamed_for_torch(samples, reason):
+    """The fault does not fire, or befalls torch alone, which then waits for ever."""
+    (result,) = check_dataset(
+        lambda: samples, only="descriptor-exhaustion", deadline=4, on_fail=None
+    )
+
+    assert (result.verdict, result.applies, result.failed) == ("not_exercised", False, False)
+    assert reason in result.explanation
+
+
+def test_files_that_cannot_be_opened_for_want_of_descriptors_are_blamed_on_the_dataset(records):
+    """Whoever tries an open again and again hangs by himself."""
+    (result,) = check_dataset(
+        lambda: EndlessRetry(records), only="descriptor-exhaustion", deadline=4, on_fail=None
+    )
+
+    assert (result.verdict, result.failed) == ("hung", True)
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": True}], ids=["", "shuffled"])
+def test_batches_that_come_as_they_are_ready_are_told_apart(records, options):
+    """With ``in_order=False`` the first to come is not the first that was asked for."""
+
+    def make():
+        return Uneven(records)
+
+    loader = {"in_order": False, "batch_size": 2, **options}
+    (result,) = check_dataset(make, only="workers-agree", loader=loader)
+    assert result.outcome.delivered[0].indices != result.outcome.passes[0].drawn[0]
+
+
+class Uneven(Records):
+    """Takes its time in one worker."""
+
+    def __getitem__(self, index):
+        info = get_worker_info()
+        if info and info.id == 0:
+            time.sleep(0.05)
+        return super().__getitem__(index)
+
+
+def test_who_promises_to_name_files_is_not_asked_to_name_them_for_torch(records):
+    """A timeout and a death are told by torch, which knows of no file."""
+    check_dataset(
+        lambda: Records(records),
+        only=["hung-read", "worker-killed-reading"],
+        contract=Contract(names_file=True),
+    )
+
+
+def test_a_broken_promise_is_named(records):
+    """A clean failure is not what was promised."""
+    (result,) = check_dataset(
+        lambda: Records(records),
+        only="open-error",
+        contract=Contract(survives=True),
+        on_fail=None,
+    )
+    assert "but the contract promises that it survives" in result.explanation.splitlines()[0]
+
+
+@pytest.mark.parametrize("loader", [3, [1], "num_workers=2"])
+def test_loader_options_are_a_dict(records, loader):
+    """Whatever else it is, the message says so."""
+    with pytest.raises(InvalidArgumentError, match="must be a dict of options of DataLoader"):
+        check_dataset(lambda: Records(records), loader=loader)
+
+
+@pytest.mark.parametrize("faults", [ReadError(), []])
+def test_a_sweep_takes_several_faults(records, faults):
+    """Neither one alone nor none."""
+    with pytest.raises(InvalidArgumentError, match="must be several faults"):
+        sweep(lambda: Records(records), faults=faults)

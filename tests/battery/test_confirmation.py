@@ -1,0 +1,132 @@
+"""A trial that fails is repeated before its check fails, and the result says what came of that."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+from pytest_dataloader_faults import check_dataset
+from pytest_dataloader_faults.battery._sweep import sweep
+from pytest_dataloader_faults.exceptions import (
+    CheckFailedError,
+    InvalidArgumentError,
+    NotReproducedWarning,
+)
+from support.datasets import SIZE, Records
+from support.specimens import ZerosOnError
+
+CHECK = "read-error-first"
+
+
+class ZerosInTheFirstTrial(Records):
+    """Gives zeros for what it cannot read, unless *note* was there when it was made."""
+
+    def __init__(self, folder, note):
+        super().__init__(folder)
+        self.note = note
+        self.is_first = not note.exists()
+
+    def __getitem__(self, index):
+        try:
+            return super().__getitem__(index)
+        except OSError:
+            if not self.is_first:
+                raise
+            self.note.touch()
+            return torch.zeros(SIZE, dtype=torch.uint8), index
+
+
+@pytest.fixture(name="fails_once")
+def _fails_once(records, tmp_path):
+    """A factory of datasets, of which the first that comes under a fault is wrong."""
+    return lambda: ZerosInTheFirstTrial(records, tmp_path / "note")
+
+
+def test_a_failure_is_confirmed(records):
+    """Two trials fail, and the text says so right after the sentence."""
+    (result,) = check_dataset(lambda: ZerosOnError(records), only=CHECK, on_fail=None)
+
+    assert (result.verdict, result.failed, result.reproduced) == ("corrupted", True, True)
+    assert result.explanation.splitlines()[1] == "  confirmed 2 of 2."
+    assert [each.fired > 0 for each in result.trials] == [True, True]
+    assert result.outcome is result.trials[0]
+
+
+def test_a_pass_is_one_trial(records):
+    """Nothing is repeated that is as it should be."""
+    (result,) = check_dataset(lambda: Records(records), only=CHECK)
+
+    assert (result.verdict, len(result.trials)) == ("failed_cleanly", 1)
+
+
+def test_a_failure_that_is_not_reproduced_is_a_warning(fails_once):
+    """One of three trials failed: the check does not fail, and the evidence is all there."""
+    with pytest.warns(NotReproducedWarning, match="not reproduced: 1 of 3 trials failed"):
+        (result,) = check_dataset(fails_once, only=CHECK)
+
+    assert (result.verdict, result.passed, result.failed) == ("corrupted", False, False)
+    assert (result.reproduced, len(result.trials)) == (False, 3)
+    assert "trial 2: failed_cleanly" in result.explanation
+
+
+def test_not_reproduced_can_be_made_a_failure(fails_once):
+    """``not_reproduced="fail"`` is for those who want to look at each."""
+    with pytest.raises(CheckFailedError, match="not reproduced: 1 of 3 trials failed"):
+        check_dataset(fails_once, only=CHECK, not_reproduced="fail")
+
+
+def test_an_unknown_choice_is_refused(records):
+    """The text names the value and what is allowed."""
+    message = r"not_reproduced='maybe' must be one of \('warn', 'fail'\)"
+    with pytest.raises(InvalidArgumentError, match=message):
+        check_dataset(lambda: Records(records), not_reproduced="maybe")
+
+
+class Hangs(Records):
+    """Waits for ever for what it cannot read."""
+
+    def __getitem__(self, index):
+        try:
+            return super().__getitem__(index)
+        except OSError:
+            time.sleep(600)
+            raise
+
+
+def test_a_hang_is_not_waited_for_twice_at_full_length(records):
+    """The second trial's deadline follows from the epoch without faults."""
+    (result,) = check_dataset(lambda: Hangs(records), only=CHECK, deadline=12, on_fail=None)
+    first, second = result.trials
+
+    assert (result.verdict, result.failed) == ("hung", True)
+    assert first.deadline == 12
+    assert 5 <= second.deadline < 12 <= first.duration
+
+
+def test_an_expected_failure_that_comes_and_goes_is_expected(fails_once):
+    """It failed in the first trial, so it need not be repeated."""
+    expected = {CHECK: "issue 7"}
+    (result,) = check_dataset(fails_once, only=CHECK, expected_failures=expected)
+
+    assert (result.verdict, result.failed, len(result.trials)) == ("corrupted", False, 1)
+
+
+def test_an_expected_failure_has_to_pass_twice(records):
+    """Only then it is to be taken off the list."""
+    (result,) = check_dataset(
+        lambda: Records(records), only=CHECK, expected_failures={CHECK: "mended"}, on_fail=None
+    )
+
+    assert (result.verdict, result.failed, len(result.trials)) == ("failed_cleanly", True, 2)
+
+
+def test_a_sweep_confirms_too(fails_once, records):
+    """A step that fails once of three times is a warning; one that always fails ends the sweep."""
+    with pytest.warns(NotReproducedWarning):
+        swept = sweep(fails_once, max_trials=1)
+    with pytest.raises(CheckFailedError, match="confirmed 2 of 2"):
+        sweep(lambda: ZerosOnError(records), max_trials=1)
+
+    assert swept.steps[0].passed

@@ -1,0 +1,58 @@
+"""Each check's verdict comes from its fault: disarmed, it shows nothing."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+
+from pytest_dataloader_faults._trial import observe, take_reference
+from pytest_dataloader_faults.battery._battery import Battery
+from pytest_dataloader_faults.battery.checks import CHECKS
+from pytest_dataloader_faults.battery.checks._base import no_fault
+from pytest_dataloader_faults.faults import DescriptorExhaustion, WorkerKilled
+from support.datasets import write_records
+from support.specimens import Packed
+
+FAULTY = [
+    name for name, check in CHECKS.items() if check.plan is not no_fault and name != "leftovers"
+]
+
+
+@pytest.fixture(scope="module", name="packed")
+def _packed(tmp_path_factory):
+    """A healthy dataset, what it gives, and what the battery found out about it."""
+    folder = write_records(tmp_path_factory.mktemp("disarmed") / "records")
+
+    def make():
+        return Packed(folder)
+
+    return make, take_reference(make), Battery(make)._recon
+
+
+def _disarmed(fault):
+    """*fault*, so that it can never happen."""
+    if isinstance(fault, WorkerKilled):
+        return replace(fault, at=10**6)
+    if isinstance(fault, DescriptorExhaustion):
+        return replace(fault, workers=(99,))
+    assert "path" in {each.name for each in fields(fault)}
+    return replace(fault, path="/nothing/has/this/name")
+
+
+@pytest.mark.parametrize("name", FAULTY)
+def test_check_that_is_disarmed_is_not_exercised(name, packed):
+    """Each check's verdict comes from its fault: without it, nothing is shown."""
+    make, reference, recon = packed
+    check = CHECKS[name]
+    schedule = check.plan(recon)
+    loader = {"loader": {"num_workers": 2, "batch_size": 4}, "changes": check.changes}
+    how = {**loader, "deadline": 30.0, "seed": 0, "engine": "auto", **check.trial}
+
+    verdicts = [
+        observe(make, faults=tuple(faults), **how).judge(reference).verdict
+        for faults in (schedule, map(_disarmed, schedule))
+    ]
+
+    assert verdicts[0] in ("survived", "failed_cleanly")
+    assert verdicts[1] == "not_exercised"

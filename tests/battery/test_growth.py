@@ -1,0 +1,236 @@
+"""What grows with each epoch is told from what merely settles."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from pytest_dataloader_faults import check_dataset
+from pytest_dataloader_faults.outcomes._judge._leaks import growth
+from support.datasets import Records, RecordStream
+from support.specimens import IndexLeftOpen, TornCache
+
+_PAGES = 16 * 1024
+_malloc, _memset = ctypes.CDLL(None).malloc, ctypes.CDLL(None).memset
+_malloc.restype, _malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
+_memset.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t)
+
+
+class LeaksInC(Records):
+    """A native reader that forgets to free its buffer."""
+
+    def __getitem__(self, index):
+        _memset(_malloc(_PAGES), 1, _PAGES)
+        return super().__getitem__(index)
+
+
+class KeepsArrays(Records):
+    """Keeps what it has read, time and again."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.kept = []
+
+    def __getitem__(self, index):
+        self.kept.append(torch.ones(_PAGES, dtype=torch.uint8))
+        return super().__getitem__(index)
+
+
+class KeepsThreads(Records):
+    """Starts a thread per sample, which waits for ever."""
+
+    def __getitem__(self, index):
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+        return super().__getitem__(index)
+
+
+class KeepsPipes(Records):
+    """Makes a pipe per sample, which has no name."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.kept = []
+
+    def __getitem__(self, index):
+        self.kept.append(os.pipe())
+        return super().__getitem__(index)
+
+
+class StreamThatKeeps(RecordStream):
+    """Keeps what it has read, per pass."""
+
+    def __iter__(self):
+        self.kept = [*getattr(self, "kept", ()), torch.ones(8 * _PAGES)]
+        return super().__iter__()
+
+
+@pytest.mark.parametrize(
+    ("guilty", "says"),
+    [
+        (LeaksInC, "KiB more memory in worker 0"),
+        (KeepsArrays, "KiB more memory in worker 0"),
+        (KeepsThreads, "8 more threads in worker 0"),
+        (KeepsPipes, "16 more descriptors in worker 0 (pipe)"),
+        (StreamThatKeeps, "KiB more memory in worker 0"),
+        (IndexLeftOpen, "more descriptors in the loader's process"),
+    ],
+)
+def test_what_each_epoch_adds_is_leaked(guilty, says, records):
+    """The rate, of what, and in which process."""
+    (result,) = check_dataset(lambda: guilty(records), only="growth", on_fail=None)
+
+    assert (result.verdict, result.failed) == ("leaked", True), result.explanation
+    assert says in result.explanation.splitlines()[0]
+
+
+class Cached(Records):
+    """Keeps each sample once, and megabytes of them."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.cache = {}
+
+    def __getitem__(self, index):
+        if index not in self.cache:
+            self.cache[index] = (super().__getitem__(index), b"x" * (1 << 20), open(self.paths[0]))
+        return self.cache[index][0]
+
+
+class MakesCycles(Records):
+    """Leaves a megabyte of garbage with each sample that only a collection finds."""
+
+    def __getitem__(self, index):
+        cycle = [bytearray(1000) for _ in range(1000)]
+        cycle.append(cycle)
+        return super().__getitem__(index)
+
+
+class Fragments(Records):
+    """Frees every other one of many pieces, of another size each time."""
+
+    def __getitem__(self, index):
+        pieces = [bytearray(100 * (number % 50) + index) for number in range(2000)]
+        del pieces[::2]
+        return super().__getitem__(index)
+
+
+class ManyObjects(Records):
+    """Has many small objects from before the fork, and touches all of them."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.names = [str(number) for number in range(100_000)]
+
+    def __getitem__(self, index):
+        part = len(self.names) // len(self)
+        assert len(list(self.names[index * part : (index + 1) * part])) == part
+        return super().__getitem__(index)
+
+
+class Views(Records):
+    """Gives a part of a tensor, and so ships all of it."""
+
+    def __getitem__(self, index):
+        sample, _ = super().__getitem__(index)
+        return torch.cat([sample, torch.zeros(1 << 20, dtype=torch.uint8)])[: len(sample)]
+
+
+class Photographs(Records):
+    """Gives samples of a few hundred KiB, each made of several such arrays."""
+
+    def __getitem__(self, index):
+        sample, _ = super().__getitem__(index)
+        image = sample.float().repeat(1600).reshape(320, 320)
+        return ((image - image.mean()) / image.std()).flip(0), index
+
+
+@pytest.mark.parametrize(
+    ("healthy", "options"),
+    [
+        (Cached, {"shuffle": True}),
+        (MakesCycles, {}),
+        (Fragments, {}),
+        (ManyObjects, {}),
+        (Views, {"batch_size": None}),
+        (Views, {}),
+        (Photographs, {}),
+        (RecordStream, {}),
+    ],
+    ids=lambda each: getattr(each, "__name__", ""),
+)
+def test_what_settles_is_no_growth(healthy, options, records):
+    """Bounded caches, garbage, holes in the heap, copies of pages, and what is given back."""
+    (result,) = check_dataset(lambda: healthy(records), only="growth", loader=options, on_fail=None)
+
+    assert result.passed, result.explanation
+    processes = {each.process for each in result.outcome.footprints}
+    assert processes == {"loader", "worker 0", "worker 1"}
+
+
+def test_ready_loader_is_asked_with_workers_that_stay(records):
+    """Torch forbids to set that option later, since workers may be about; here are none yet."""
+    loader = DataLoader(KeepsArrays(records), num_workers=1, batch_size=2)
+    (result,) = check_dataset(lambda: loader, only="growth", on_fail=None)
+
+    assert (result.verdict, result.failed) == ("leaked", True), result.explanation
+
+
+class Slow(Records):
+    """Takes its time."""
+
+    def __getitem__(self, index):
+        time.sleep(0.1)
+        return super().__getitem__(index)
+
+
+def test_too_few_epochs_show_nothing(records):
+    """The check does not apply, and says what to do; it does not hang until the deadline."""
+    (result,) = check_dataset(lambda: Slow(records), only="growth", deadline=6, on_fail=None)
+
+    assert (result.verdict, result.applies) == ("not_exercised", False)
+    assert "fit into half of the deadline (6 s), and 8 are needed" in result.explanation
+
+
+@pytest.mark.parametrize(
+    ("values", "rate"),
+    [
+        ([5] * 12, 0),
+        (range(7), 0),
+        (range(8), 1),
+        (range(0, 80, 2), 2),
+        (range(40, 0, -1), 0),
+        ([0, 8, 12, 14, 15, 16, 16, 16], 0),
+        ([*range(0, 90, 10), *[90] * 20], 0),
+        ([0] * 12 + [50] * 12, 0),
+        ([*[0] * 8, 0, 50, 50, 50, 50, 100, 100, 100], 0),
+        ([number + 30 * (number % 3 == 0) for number in range(24)], 1),
+    ],
+    ids=["flat", "short", "least", "steady", "less", "bound", "late", "once", "jumps", "noise"],
+)
+def test_growth_is_steady(values, rate):
+    """A bound, a jump and a peak are none."""
+    assert growth(list(values)) == pytest.approx(rate, abs=0.5)
+
+
+def test_cache_on_the_disk_is_no_leftover(records):
+    """It is made in the first epoch, and used in the others."""
+    (result,) = check_dataset(lambda: TornCache(records), only="leftovers", on_fail=None)
+
+    assert result.passed, result.explanation
+    assert any(each.left for each in result.outcome.workers)
+
+
+def test_leftovers_are_unseen_by_the_python_engine(records):
+    """So the check does not apply, and says which engine would see them."""
+    (result,) = check_dataset(
+        lambda: Records(records), only="leftovers", engine="python", on_fail=None
+    )
+
+    assert not result.applies
+    assert "the kernel's does" in result.explanation

@@ -1,0 +1,188 @@
+"""Files may have any name: bytes that are no text, newlines, escapes, what globs are made of."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_dataloader_faults import Contract, check_dataset, inject, run_trial
+from pytest_dataloader_faults._engine.file_copies import flipped
+from pytest_dataloader_faults._engine.open_files import mapped_files
+from pytest_dataloader_faults._trial import take_reference
+from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
+from pytest_dataloader_faults.faults import CorruptedFile, OpenError, ReadError
+from pytest_dataloader_faults.outcomes._error_text import names
+from pytest_dataloader_faults.outcomes._text import printable
+from support.datasets import SIZE, Records
+from support.epochs import alone, epoch
+
+NAMES = [
+    b"\xff\xfe-bad.bin",
+    b"two\nFAILED evil.py::test_it - hacked.bin",
+    b"\x1b]0;owned\x07\x1b[2J\x1b[31m.bin",
+    b"back\rto the start.bin",
+    b"[0-9]*?[!x].bin",
+    b'it\'s "quoted" \\012 \\n.bin',
+    "\u2028line\u202eright to left\x85.bin".encode(),
+    b"x" * 251 + b".bin",
+]
+FIRST = [os.fsdecode(name) for name in NAMES]
+
+
+@pytest.fixture(name="hostile")
+def _hostile(tmp_path):
+    folder = tmp_path / "hostile"
+    folder.mkdir()
+    for number, name in enumerate(FIRST):
+        (folder / name).write_bytes(bytes(range(number, number + SIZE)))
+    return folder
+
+
+class _Zeros(Records):
+    """Gives zeros for what cannot be read."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)[0]
+        except OSError:
+            return torch.zeros(SIZE, dtype=torch.uint8)
+
+
+class _Tells(Records):
+    """Says itself which file it is about."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)[0]
+        except OSError as error:
+            message = f"{self.paths[index]} is lost"
+            raise RuntimeError(message) from error
+
+
+def _can_be_shown(text):
+    text.encode()
+    return all(line.isprintable() for line in text.split("\n"))
+
+
+@pytest.mark.slow
+def test_the_whole_battery_runs_over_them(hostile):
+    """A healthy dataset over them passes every check."""
+    results = check_dataset(lambda: Records(hostile), on_fail=None)
+    assert [each.check for each in results if not each.passed and each.outcome] == []
+    assert sum(each.outcome is not None for each in results) > 20
+
+
+CHECKS = ["open-error", "read-error-first", "truncated-half", "corrupted-file", "closed-descriptor"]
+
+
+def test_checks_of_files_run_over_them(hostile):
+    """Each fault of files happens to them, and a healthy dataset passes."""
+    results = check_dataset(lambda: Records(hostile), only=CHECKS, on_fail=None)
+    assert [(each.check, each.passed) for each in results] == [(name, True) for name in CHECKS]
+
+
+@pytest.mark.parametrize("place", range(len(NAMES)))
+def test_a_conviction_can_be_shown(hostile, place):
+    """Its text is of printable lines, and a name begins none of them."""
+    only_one = sorted(hostile.iterdir())[place]
+    for path in set(hostile.iterdir()) - {only_one}:
+        path.unlink()
+    found = check_dataset(lambda: _Zeros(hostile), only=["read-error-first"], on_fail=None)[0]
+
+    assert found.verdict == "corrupted"
+    assert _can_be_shown(found.explanation)
+    assert printable(only_one.name) in found.explanation
+    assert "\nFAILED" not in found.explanation
+
+
+def test_an_error_that_names_them_can_be_shown(hostile):
+    """The dataset's own text about them is shown with what is in it escaped."""
+    reference = take_reference(lambda: _Tells(hostile))
+    for path in hostile.iterdir():
+        fault = ReadError(f"*/{_escaped(path.name)}")
+        outcome = run_trial(lambda: _Tells(hostile), fault)
+        judgement = outcome.judge(reference, Contract(names_file=True))
+        assert judgement.verdict == "failed_cleanly", judgement
+
+
+def _escaped(name):
+    return "".join(f"[{each}]" if each in "*?[" else each for each in name)
+
+
+def test_damage_is_the_same_for_ordinary_names_as_it_was():
+    """And that of other names is as well known."""
+    assert flipped("00.rec", 64, 2, 0) == {28: 162, 7: 155}
+    assert len(flipped(FIRST[0], 64, 2, 0)) == 2
+
+
+def test_every_fault_of_content_is_made(hostile):
+    """Under a loop of one's own."""
+    with inject(CorruptedFile("*.bin", flips=8)) as armed:
+        found = epoch(alone(Records(hostile))).batches
+    assert armed.fired == len(found) == len(NAMES)
+
+
+def test_what_did_not_happen_can_be_told_of(hostile):
+    """The list of what was opened instead is of printable lines."""
+    with pytest.raises(FaultNotFiredError) as raised, inject(OpenError("*/none")):
+        epoch(alone(Records(hostile)))
+    assert _can_be_shown(str(raised.value))
+    with pytest.raises(InvalidArgumentError) as refused:
+        check_dataset(lambda: Records(hostile), files="*/none", only=["open-error"])
+    assert _can_be_shown(str(refused.value))
+
+
+def test_mappings_of_them_are_seen(hostile):
+    """The kernel escapes a newline in its list of mappings, and nothing else."""
+    held = []
+    for path in hostile.iterdir():
+        with open(path, "rb") as file:
+            held.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    mapped = {each.path for each in mapped_files()}
+    assert {str(path) for path in hostile.iterdir()} <= mapped
+    assert len(held) == len(NAMES)
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_a_name_is_known_as_python_shows_it(name):
+    """An OSError shows the repr of its file's name."""
+    assert names(str(OSError(5, "Input/output error", f"/data/{name}")), f"/data/{name}")
+
+
+@pytest.mark.slow
+def test_workers_of_xdist_can_send_what_they_found(pytester, hostile):
+    """The texts of failures go over a connection that takes no undecodable name."""
+    pytester.makepyfile(
+        f"""
+        import torch
+        from pathlib import Path
+
+        class Zeros(torch.utils.data.Dataset):
+            paths = sorted(Path({str(hostile)!r}).iterdir())
+
+            def __len__(self):
+                return len(self.paths)
+
+            def __getitem__(self, index):
+                try:
+                    return torch.tensor(list(self.paths[index].read_bytes()))
+                except OSError:
+                    return torch.zeros(64)
+
+        def test_it(fault_check):
+            fault_check(Zeros)
+
+        def test_other(open_errors):
+            open_errors("*/none")
+            list(torch.utils.data.DataLoader(Zeros(), num_workers=1))
+        """
+    )
+    options = ["-p", "xdist", "-n1", "-k", "read-error-first or test_other"]
+    result = pytester.runpytest_subprocess(*options)
+    result.assert_outcomes(failed=2)
+    assert all(line.isprintable() for line in result.stdout.str().split("\n"))
+    assert "FAILED evil.py" not in [line[:14] for line in result.outlines]

@@ -1,0 +1,161 @@
+"""What items of one test share: a guess that saves recon, and that is verified before a failure."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+
+from pytest_dataloader_faults import Contract
+from pytest_dataloader_faults.battery._baseline_cache import Memory
+from support.datasets import SIZE, Records, write_records
+from support.specimens import ZerosOnError
+
+CHECKS = ["open-error", "read-error-first"]
+REFERENCE, CONTROL, ALONE = 1, 1, 1
+"""Processes that make a dataset; the last is the trial's."""
+WITH_RECON, RECALLED = REFERENCE + CONTROL + ALONE, REFERENCE + ALONE
+
+
+class Asked:
+    """A memory, and how many processes each check has cost."""
+
+    def __init__(self, log):
+        self.memory = Memory()
+        self.log = log
+        log.touch()
+
+    def __call__(self, make_dataset, name="open-error", home=None, **options):
+        """The result, and the cost."""
+        before = len(self.log.read_text())
+        result = self.memory.ask(
+            name, make_dataset, home=home, expected=None, how="again", engine="auto", **options
+        )
+        return result, len(self.log.read_text()) - before
+
+
+@pytest.fixture(name="asked")
+def _asked(tmp_path):
+    return Asked(tmp_path / "log")
+
+
+def _made(kind, folder, log):
+    with log.open("a") as file:
+        file.write("x")
+    return kind(folder)
+
+
+def _factory(folder, log, kind=Records):
+    return lambda: _made(kind, folder, log)
+
+
+def test_recon_is_not_repeated(records, asked):
+    """The second item of a test begins with what the first one found."""
+    costs = [asked(_factory(records, asked.log), name) for name in CHECKS]
+    assert [(result.passed, cost) for result, cost in costs] == [
+        (True, WITH_RECON),
+        (True, RECALLED),
+    ]
+
+
+def test_findings_move_with_the_folder_of_the_item(tmp_path, asked):
+    """Each item has one of its own, and the fault befalls the files in that."""
+    for name, expected in (("item_1", WITH_RECON), ("item_10", RECALLED)):
+        folder = write_records(tmp_path / name / "records")
+        result, cost = asked(_factory(folder, asked.log), home=str(tmp_path / name))
+        paths = {each.path for facts in result.outcome.faults for each in facts.firings}
+        assert (result.passed, cost) == (True, expected)
+        assert {path.rpartition("/")[0] for path in paths} == {str(folder)}
+
+
+def test_a_guess_that_was_wrong_convicts_nobody(records, asked):
+    """Data that another item made otherwise: recon is repeated, and nothing guessed any more."""
+    factory = _factory(records, asked.log)
+    asked(factory)
+    for path in records.iterdir():
+        path.write_bytes(bytes(reversed(path.read_bytes())))
+    costs = [asked(factory, "read-error-transient") for _ in range(2)]
+    assert [(result.passed, cost) for result, cost in costs] == [
+        (True, REFERENCE + WITH_RECON),
+        (True, WITH_RECON),
+    ]
+
+
+def test_a_failure_is_confirmed_without_another_recon(records, asked):
+    """The reference is taken anew, and tells that the dataset is the one that is known."""
+    factory = _factory(records, asked.log, ZerosOnError)
+    asked(factory, "worker-killed-first")
+    result, cost = asked(factory)
+    assert (result.verdict, result.failed, cost) == ("corrupted", True, REFERENCE + 2 * ALONE)
+
+
+class RemembersWhatFailed(Records):
+    """Gives zeros for what it could not read, and does so for good: it writes down the names."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.failed = folder.parent / "failed.txt"
+        self.failed.touch()
+
+    def __getitem__(self, index):
+        path = self.paths[index]
+        try:
+            if path.name not in self.failed.read_text():
+                return super().__getitem__(index)
+        except OSError:
+            with self.failed.open("a") as file:
+                file.write(path.name)
+        return torch.zeros(SIZE, dtype=torch.uint8), index
+
+
+def test_what_a_fault_left_on_the_disk_excuses_nothing(records, asked):
+    """That the dataset gives other samples after the trial does not make it another one."""
+    factory = _factory(records, asked.log, RemembersWhatFailed)
+    asked(factory, "worker-killed-first", files="*.rec")
+    result, _ = asked(factory, "open-error", files="*.rec")
+    assert (result.verdict, result.failed) == ("corrupted", True)
+
+
+def test_a_dataset_that_is_broken_without_a_fault_is_not_remembered(records, asked):
+    """What its workers do is no ground for a guess."""
+    factory = _factory(records, asked.log, _Broken)
+    verdicts = [asked(factory, "workers-agree") for _ in range(2)]
+    assert {result.verdict for result, _ in verdicts} == {"failed_cleanly"}
+    assert len({cost for _, cost in verdicts}) == 1
+
+
+class _Broken(Records):
+    """Works in the main process only."""
+
+    def __getitem__(self, index):
+        from torch.utils.data import get_worker_info
+
+        if get_worker_info():
+            raise OSError("not here")
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"seed": 1}, {"loader": {"batch_size": 2}}, {"contract": Contract(names_file=True)}],
+    ids=str,
+)
+def test_other_options_are_another_matter(records, asked, options):
+    """Only what was asked in the same way is recalled."""
+    asked(_factory(records, asked.log))
+    assert asked(_factory(records, asked.log), **options)[1] == WITH_RECON
+
+
+def test_what_cannot_be_told_is_not_recalled(records, asked):
+    """An object may have changed, and a partial shows no code: each item looks for itself."""
+
+    class Place:
+        folder = records
+
+    place = Place()
+    for factory in (
+        lambda: _made(Records, place.folder, asked.log),
+        partial(_made, Records, records, asked.log),
+    ):
+        assert [asked(factory)[1] for _ in range(2)] == [WITH_RECON, WITH_RECON]

@@ -1,0 +1,201 @@
+"""What the filter program decides, by an interpreter of the few instructions it is made of."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from pytest_dataloader_faults._engine.kernel.bpf import (
+    ALLOCATORS,
+    BLIND,
+    DUPLICATES,
+    LOCKS,
+    OPENS,
+    READS,
+    program,
+)
+from pytest_dataloader_faults._engine.kernel.linux import (
+    ARCHITECTURES,
+    F_DUPFD,
+    F_DUPFD_CLOEXEC,
+    MAP_ANONYMOUS,
+    SYSCALLS,
+    Return,
+)
+
+BASE = 8192
+HELD = (5, 77, 300)
+SIXTY = tuple(range(3, 63))
+MAX_INSTRUCTIONS = 4096
+F_GETFD, F_SETFL = 1, 4
+MINUS_ONE = (1 << 64) - 1
+C_MINUS_ONE = (1 << 32) - 1
+
+CALLS = [(machine, name) for machine, table in SYSCALLS.items() for name in table]
+READING = [(machine, name) for machine, name in CALLS if name in READS and name != "mmap"]
+MACHINES = tuple(SYSCALLS)
+
+
+def decide(code: bytes, number: int, architecture: int, arguments: tuple[int, ...]) -> Return:
+    """Run the program on a struct seccomp_data."""
+    padded = (*arguments, *[0] * (6 - len(arguments)))
+    data = struct.pack("=iIQ6Q", number, architecture, 0, *padded)
+    instructions = list(struct.iter_unpack("=HBBI", code))
+    accumulator = place = 0
+    while True:
+        operation, yes, no, value = instructions[place]
+        place += 1
+        if operation == 0x06:
+            return Return(value)
+        if operation == 0x20:
+            (accumulator,) = struct.unpack_from("=I", data, value)
+        elif operation == 0x05:
+            place += value
+        else:
+            place += yes if _compare(operation, accumulator, value) else no
+
+
+def _compare(operation: int, accumulator: int, value: int) -> bool:
+    return {
+        0x15: accumulator == value,
+        0x35: accumulator >= value,
+        0x45: bool(accumulator & value),
+    }[operation]
+
+
+def answer(machine: str, name: str, *arguments: int, **options) -> str:
+    """What becomes of that call on that machine."""
+    code = program(
+        SYSCALLS[machine], ARCHITECTURES[machine], **{"base": BASE, "held": HELD, **options}
+    )
+    return decide(code, SYSCALLS[machine][name], ARCHITECTURES[machine], arguments).name
+
+
+def on_descriptor(machine: str, name: str, fd: int, **options) -> str:
+    """What becomes of it when it reads from *fd*."""
+    place = READS.get(name, 0)
+    return answer(machine, name, *[BASE + 1] * place, fd, **options)
+
+
+@pytest.mark.parametrize(("machine", "name"), [case for case in CALLS if case[1] in OPENS])
+def test_opens_are_always_handed_over(machine, name):
+    """A path cannot be judged from numbers."""
+    assert answer(machine, name, 0, 0) == "USER_NOTIF"
+
+
+@pytest.mark.parametrize(("machine", "name"), READING)
+@pytest.mark.parametrize(
+    ("fd", "expected"),
+    [
+        (3, "ALLOW"),
+        (BASE - 1, "ALLOW"),
+        (BASE, "USER_NOTIF"),
+        (BASE + 5000, "USER_NOTIF"),
+        *((fd, "USER_NOTIF") for fd in HELD),
+        (MINUS_ONE, "ALLOW"),
+        (C_MINUS_ONE, "ALLOW"),
+    ],
+)
+def test_reads_are_handed_over_by_descriptor(machine, name, fd, expected):
+    """At or above the base, or held since before the filter; the rest stays on the fast path."""
+    assert expected == on_descriptor(machine, name, fd)
+
+
+@pytest.mark.parametrize(("machine", "name"), READING)
+def test_the_high_half_of_a_descriptor_is_ignored(machine, name):
+    """It is a C int: what else the register holds means nothing."""
+    assert on_descriptor(machine, name, 1 << 40 | BASE) == "USER_NOTIF"
+    assert on_descriptor(machine, name, 1 << 40 | 3) == "ALLOW"
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize(
+    ("flags", "fd", "expected"),
+    [
+        (1, BASE, "USER_NOTIF"),
+        (1, HELD[0], "USER_NOTIF"),
+        (2, 3, "ALLOW"),
+        (MAP_ANONYMOUS | 2, MINUS_ONE, "ALLOW"),
+        (MAP_ANONYMOUS | 2, C_MINUS_ONE, "ALLOW"),
+        (MAP_ANONYMOUS | 2, BASE, "ALLOW"),
+    ],
+)
+def test_mappings_of_files_are_handed_over(machine, flags, fd, expected):
+    """Anonymous memory has no file, whatever its descriptor says."""
+    assert expected == answer(machine, "mmap", 0, 4096, 1, flags, fd, 0)
+
+
+@pytest.mark.parametrize(
+    ("machine", "name"), [each for each in CALLS if each[1] in ("dup", "dup2", "dup3")]
+)
+@pytest.mark.parametrize(
+    ("fd", "expected"), [(3, "ALLOW"), (BASE, "USER_NOTIF"), (HELD[1], "USER_NOTIF")]
+)
+def test_duplicates_of_followed_descriptors_are_handed_over(machine, name, fd, expected):
+    """Others are nobody's business."""
+    assert expected == answer(machine, name, fd, 9)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize(
+    ("fd", "command", "expected"),
+    [
+        (BASE, F_DUPFD, "USER_NOTIF"),
+        (BASE, F_DUPFD_CLOEXEC, "USER_NOTIF"),
+        (HELD[0], F_DUPFD, "USER_NOTIF"),
+        (3, F_DUPFD, "ALLOW"),
+        (3, F_DUPFD_CLOEXEC, "ALLOW"),
+        (BASE, F_GETFD, "ALLOW"),
+        (BASE, F_SETFL, "ALLOW"),
+    ],
+)
+def test_fcntl_is_handed_over_when_it_duplicates(machine, fd, command, expected):
+    """Its other commands make no descriptor."""
+    assert expected == answer(machine, "fcntl", fd, command, 0)
+
+
+@pytest.mark.parametrize(
+    ("machine", "name"), [each for each in CALLS if each[1] in (*ALLOCATORS, *DUPLICATES)]
+)
+def test_every_new_descriptor_is_seen_when_asked(machine, name):
+    """Calls that make one are handed over for DescriptorExhaustion, and only then."""
+    assert answer(machine, name, 3, 0, descriptors=True) == "USER_NOTIF"
+    assert answer(machine, name, 3, 0) == "ALLOW"
+
+
+@pytest.mark.parametrize(("machine", "name"), CALLS)
+def test_another_architecture_is_left_alone(machine, name):
+    """Its numbers mean other calls."""
+    other = next(each for each in MACHINES if each != machine)
+    code = program(SYSCALLS[machine], ARCHITECTURES[machine], base=0, descriptors=True)
+    decision = decide(code, SYSCALLS[machine][name], ARCHITECTURES[other], (0, 0))
+    assert decision is Return.ALLOW
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_calls_that_are_not_named_are_left_alone(machine):
+    """Whatever their number."""
+    code = program(SYSCALLS[machine], ARCHITECTURES[machine], base=0, descriptors=True)
+    names = (*OPENS, *READS, *DUPLICATES, *LOCKS, *BLIND, *ALLOCATORS)
+    named = {SYSCALLS[machine][name] for name in names if name in SYSCALLS[machine]}
+    handed_over = {
+        number
+        for number in range(600)
+        if decide(code, number, ARCHITECTURES[machine], (0, 0)) is not Return.ALLOW
+    }
+    assert named == handed_over
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("fd", [SIXTY[0], SIXTY[-1]])
+def test_sixty_held_descriptors_fit(machine, fd):
+    """The kernel takes 4096 instructions, and every test is still reached."""
+    table = SYSCALLS[machine]
+    code = program(table, ARCHITECTURES[machine], base=BASE, held=SIXTY, descriptors=True)
+    assert len(code) // 8 < MAX_INSTRUCTIONS
+    decisions = {
+        name: on_descriptor(machine, name, fd, held=SIXTY) for name in READS if name in table
+    }
+    assert set(decisions.values()) == {"USER_NOTIF"}
+    assert on_descriptor(machine, "read", SIXTY[-1] + 1, held=SIXTY) == "ALLOW"

@@ -1,0 +1,283 @@
+"""With the engine armed and no fault due, every kind of loader delivers what it delivers bare."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
+
+from pytest_dataloader_faults import inject, run_trial
+from pytest_dataloader_faults._trial.samples.fingerprint import digest
+from pytest_dataloader_faults.faults import (
+    ClosedDescriptor,
+    DescriptorExhaustion,
+    OpenError,
+    ReadError,
+    TruncatedFile,
+    WorkerKilled,
+)
+from support.datasets import COUNT, Records, RecordStream, joined
+from support.epochs import in_order
+from support.loaders import Drawing, FilterCount, keep_filter_count
+
+NEVER = 1 << 30
+FOLLOWED = (
+    OpenError("*.rec", nth=NEVER),
+    ReadError("*.rec", nth=NEVER),
+    TruncatedFile("*.rec", keep=NEVER),
+    ClosedDescriptor("*.rec", nth=NEVER),
+    WorkerKilled(at=NEVER),
+)
+"""Every file is looked at, every read of it is handed over, and nothing is due."""
+LEFT_ALONE = (ReadError("*.nothing"), TruncatedFile("*.nothing"))
+LIMITED = (DescriptorExhaustion(headroom=500),)
+
+LOADERS = {
+    "plain": {},
+    "one worker": {"num_workers": 1},
+    "more workers than batches": {"batch_size": COUNT},
+    "prefetch 1": {"prefetch_factor": 1},
+    "prefetch 4": {"prefetch_factor": 4},
+    "timeout": {"timeout": 30},
+    "persistent": {"persistent_workers": True},
+    "persistent, prefetch 4": {"persistent_workers": True, "prefetch_factor": 4},
+    "collate_fn": {"collate_fn": joined},
+    "no batches": {"batch_size": None},
+    "short last batch": {"batch_size": 5},
+    "drop_last": {"batch_size": 5, "drop_last": True},
+}
+ORDERED = {
+    "shuffle": {"shuffle": True},
+    "batch_sampler": {
+        "batch_size": 1,
+        "batch_sampler": BatchSampler(SequentialSampler(range(7)), 3, drop_last=False),
+    },
+}
+KINDS = pytest.mark.parametrize("kind", [Records, RecordStream])
+
+
+def plainly(batch):
+    """*batch* as something that can be compared."""
+    if isinstance(batch, torch.Tensor):
+        return str(batch.dtype), batch.tolist()
+    if isinstance(batch, (list, tuple)):
+        return [plainly(each) for each in batch]
+    return batch
+
+
+def epochs(loader, count=2):
+    """What comes in each of *count* passes."""
+    came = [[plainly(batch) for batch in loader] for _ in range(count)]
+    _end(loader)
+    return came
+
+
+def _end(loader):
+    """End persistent workers, which would be left to the garbage collector."""
+    if loader._iterator is not None:
+        loader._iterator._shutdown_workers()
+
+
+def bare_and_armed(make, passes=epochs, schedule=FOLLOWED):
+    """What *passes* gives of a loader without the engine, and of an equal one with it."""
+    torch.manual_seed(1)
+    bare = passes(make())
+    torch.manual_seed(1)
+    with inject(*schedule, require_fired=False) as injection:
+        armed = passes(make())
+    assert (injection.fired, injection.errors) == (0, [])
+    assert injection.workers
+    return bare, armed
+
+
+def loader_of(dataset, **options):
+    """A loader of two workers and batches of four, where *options* do not say otherwise."""
+    return DataLoader(dataset, **{"num_workers": 2, "batch_size": 4, **options})
+
+
+@KINDS
+@pytest.mark.parametrize("options", LOADERS.values(), ids=LOADERS)
+def test_the_same_batches_come(records, kind, options):
+    """In the same order, in each of two epochs."""
+    bare, armed = bare_and_armed(lambda: loader_of(kind(records), **options))
+    assert all(bare)
+    assert bare == armed
+
+
+@KINDS
+@pytest.mark.parametrize("schedule", [(), LEFT_ALONE, LIMITED], ids=repr)
+def test_whatever_is_armed(records, kind, schedule):
+    """Nothing at all, faults of other files, or a limit that is far."""
+    bare, armed = bare_and_armed(lambda: loader_of(kind(records)), schedule=schedule)
+    assert bare == armed
+
+
+@pytest.mark.parametrize("options", ORDERED.values(), ids=ORDERED)
+def test_the_same_order_is_drawn(records, options):
+    """By samplers, out of the process's own random numbers."""
+    bare, armed = bare_and_armed(lambda: loader_of(Records(records), **options))
+    assert bare == armed
+
+
+def test_each_file_is_followed_in_each_configuration(records):
+    """Disarmed faults of this module are no idle ones: each meets every file."""
+    with inject(*FOLLOWED, require_fired=False) as injection:
+        epochs(loader_of(Records(records)), 1)
+    assert [True] * 4 == [each.reached >= COUNT for each in injection.faults[:4]]
+
+
+@pytest.mark.parametrize(("kind", "persistent"), [(Records, False), (RecordStream, True)])
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_other_start_methods(records, kind, persistent, method):
+    """Their workers import everything anew; persistent ones serve two epochs."""
+    options = {
+        "num_workers": 1,
+        "persistent_workers": persistent,
+        "multiprocessing_context": multiprocessing.get_context(method),
+    }
+    bare, armed = bare_and_armed(
+        lambda: loader_of(kind(records), **options),
+        lambda loader: epochs(loader, 1 + persistent),
+    )
+    assert bare == armed
+
+
+@in_order
+@KINDS
+def test_out_of_order(records, kind):
+    """The same batches come, whichever is ready first."""
+
+    def gathered(loader):
+        return [sorted(map(str, came)) for came in epochs(loader)]
+
+    bare, armed = bare_and_armed(lambda: loader_of(kind(records), in_order=False), gathered)
+    assert bare == armed
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@KINDS
+def test_a_loop_that_is_left_early(records, kind, persistent):
+    """The batch that had come is the same, and the next epoch is whole."""
+
+    def left_early(loader):
+        first = plainly(next(iter(loader)))
+        return first, epochs(loader)
+
+    bare, armed = bare_and_armed(
+        lambda: loader_of(kind(records), persistent_workers=persistent), left_early
+    )
+    assert bare == armed
+
+
+@pytest.mark.filterwarnings(
+    "ignore:.*multi-threaded.*fork:DeprecationWarning"  # Python 3.12 on; it is what is under test.
+)
+@KINDS
+def test_a_loader_that_a_thread_drives(records, kind):
+    """Its iterator is made, drained and ended outside the main thread."""
+
+    def in_a_thread(loader):
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(epochs, loader).result(60)
+
+    bare, armed = bare_and_armed(lambda: loader_of(kind(records)), in_a_thread)
+    assert bare == armed
+
+
+@pytest.mark.parametrize("options", [{"shuffle": True}, {"shuffle": True, "batch_size": None}])
+def test_a_generator_is_used_as_ever(records, options):
+    """It draws the same order, and stands where it stands after bare epochs."""
+
+    def with_generator(loader):
+        return epochs(loader), loader.generator.get_state().tolist()
+
+    bare, armed = bare_and_armed(
+        lambda: loader_of(Records(records), generator=torch.Generator().manual_seed(7), **options),
+        with_generator,
+    )
+    assert bare[0][0] != bare[0][1]
+    assert bare == armed
+
+
+def _random_states():
+    """Where the random numbers of this process stand."""
+    _, keys, place, *_ = np.random.get_state()  # noqa: NPY002  # the one that users seed
+    return torch.get_rng_state().tolist(), random.getstate(), keys.tolist(), place
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_this_process_keeps_its_random_numbers(records, persistent):
+    """Arming and a whole epoch draw what a bare epoch draws, and nothing more."""
+    states = bare_and_armed(
+        lambda: loader_of(Records(records), persistent_workers=persistent),
+        lambda loader: (epochs(loader), _random_states()),
+    )
+    assert states[0] == states[1]
+
+
+def test_arming_alone_draws_nothing():
+    """A scope without a loader leaves the random numbers as they are."""
+    before = _random_states()
+    with inject(*FOLLOWED, require_fired=False):
+        pass
+    assert before == _random_states()
+
+
+@pytest.mark.parametrize(("method", "workers"), [("fork", 2), ("spawn", 1)])
+def test_workers_draw_the_same_random_numbers(method, workers):
+    """Each is seeded by torch, and arming takes nothing out of its generators."""
+    options = {"multiprocessing_context": method, "num_workers": workers}
+    bare, armed = bare_and_armed(
+        lambda: loader_of(Drawing(), **options), lambda loader: epochs(loader, 1)
+    )
+    assert bare == armed
+
+
+@pytest.mark.parametrize(("method", "workers"), [("fork", 2), ("spawn", 1)])
+def test_a_worker_init_function_runs_after_ours(method, workers):
+    """In the worker, once: it sees one filter more there than bare workers have."""
+    options = {"multiprocessing_context": method, "num_workers": workers, "batch_size": None}
+    bare, armed = bare_and_armed(
+        lambda: loader_of(FilterCount(), worker_init_fn=keep_filter_count, **options),
+        lambda loader: epochs(loader, 1)[0],
+    )
+    expected = [(worker, True, count + 1) for worker, _, count in map(tuple, bare)]
+    assert expected == [tuple(each) for each in armed]
+    assert [number % workers for number in range(4)] == [worker for worker, *_ in expected]
+
+
+def test_a_fault_that_is_armed_does_not_filter_this_process(records):
+    """Neither during the scope nor after it."""
+    with inject(*FOLLOWED, require_fired=False):
+        epochs(loader_of(Records(records)))
+        during = _filters()
+    assert during == _filters()
+
+
+def _filters():
+    return [
+        line
+        for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+        if line.startswith("Seccomp")
+    ]
+
+
+@KINDS
+@pytest.mark.parametrize("options", [{}, {"batch_size": None}, {"collate_fn": joined}])
+def test_no_workers_in_a_trial(records, kind, options):
+    """There the loader's own process is armed, and gives what it gives bare."""
+    options = {"num_workers": 0, "batch_size": 4, **options}
+    bare = [digest(batch) for batch in DataLoader(kind(records), **options)]
+    outcome = run_trial(
+        lambda: kind(records), ReadError("*.rec", nth=NEVER), loader=options, epochs=2
+    )
+    assert [bare, bare] == [[each.digest for each in one.delivered] for one in outcome.passes]
+    assert outcome.faults[0].reached >= 2 * COUNT
+    assert {each.pid for each in outcome.workers}.isdisjoint({os.getpid()})

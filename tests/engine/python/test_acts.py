@@ -1,0 +1,250 @@
+"""Each act of the portable engine, and that files are otherwise what they were."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import pathlib
+import pickle
+import threading
+
+import pytest
+
+from pytest_dataloader_faults._engine.file_copies import Alteration
+from pytest_dataloader_faults._engine.plan import Plan, Tallies
+from pytest_dataloader_faults._engine.policy import Delay, Fail, Hang, Short
+from pytest_dataloader_faults._engine.python.install import patched
+from pytest_dataloader_faults._engine.python.schedule import Schedule
+from pytest_dataloader_faults._engine.python.stand_in import altered_copy
+from pytest_dataloader_faults.faults import OpenError, ReadError
+from support.python_readers import READERS, descriptor, opened
+from support.schedules import counted, schedule
+
+BYTES = bytes(range(200))
+NEVER = ReadError("*.rec", nth=10**6)
+
+
+@pytest.fixture(name="path")
+def _path(tmp_path):
+    """A file of 200 bytes."""
+    path = tmp_path / "data.rec"
+    path.write_bytes(BYTES)
+    return path
+
+
+class Script(Schedule):
+    """Answers reads with acts from a list, one after the other, and then with none."""
+
+    def __init__(self, *acts):
+        super().__init__(Tallies(Plan((NEVER,)), 0), 0)
+        self.acts = list(acts)
+        self.readings = []
+
+    def read(self, reading):
+        """The next."""
+        self.readings.append(reading[1:])
+        return self.acts.pop(0) if self.acts else []
+
+
+class Waits:
+    """Time that does not pass."""
+
+    def __init__(self):
+        self.log = []
+
+    def sleep(self, seconds):
+        """Note it."""
+        self.log.append(seconds)
+
+    def hang(self):
+        """Note it."""
+        self.log.append("hang")
+
+
+SHORT = {
+    "buffered": (opened("rb", use=lambda file: file.read(10)), BYTES[:10]),
+    "unbuffered": (opened("rb", 0, use=lambda file: file.read(10)), BYTES[:3]),
+    "readall": (opened("rb", 0, use=lambda file: file.read()), BYTES),
+    "readinto": (opened("rb", 0, use=lambda file: file.readinto(bytearray(10))), 3),
+    "read": (descriptor(lambda fd: os.read(fd, 10)), BYTES[:3]),
+    "pread": (descriptor(lambda fd: os.pread(fd, 10, 5)), BYTES[5:8]),
+    "readv": (descriptor(lambda fd: os.readv(fd, [bytearray(2), bytearray(9)])), 3),
+    "preadv": (descriptor(lambda fd: os.preadv(fd, [bytearray(9), bytearray(9)], 1)), 3),
+}
+
+
+@pytest.mark.parametrize("how", SHORT)
+def test_a_short_read_gives_less(path, how):
+    """The next one goes on from there: whoever loops gets it all, whoever does not gets less."""
+    read, expected = SHORT[how]
+    with patched(Script([Short(3)])):
+        assert expected == read(path)
+
+
+def test_what_takes_time_comes_first(path):
+    """A late error is both."""
+    waits = Waits()
+    with patched(Script([Delay(0.5), Hang(), Fail(errno.EIO)]), waits):
+        with pytest.raises(OSError, match="Input/output error"):
+            path.read_bytes()
+        assert BYTES == path.read_bytes()
+    assert [0.5, "hang"] == waits.log
+
+
+def test_a_read_is_described_by_place_and_length(path):
+    """Each has the offset at which it begins, and the bytes that are there to be had."""
+    script = Script()
+    with patched(script), open(path, "rb", buffering=64) as file:
+        file.read(10)
+        file.seek(150)
+        file.read(100)
+        os.pread(file.fileno(), 1000, 20)
+    reads = [("read", 0, 64), ("read", 150, 50), ("read", 200, 0), ("pread64", 20, 180)]
+    assert reads == [reading for reading in script.readings if reading in reads]
+
+
+def test_on_fired_hears_of_a_firing_before_it_takes_effect(path):
+    """A worker that dies of it has told by then."""
+    told = []
+    decide = schedule(OpenError("*.rec"), on_fired=told.append)
+    with patched(decide), pytest.raises(OSError, match="Input/output"):
+        path.read_bytes()
+    (firing,) = told
+    assert ("openat", str(path), 0) == (firing["call"], firing["path"], firing["fault"])
+
+
+TYPES = {
+    "r": io.TextIOWrapper,
+    "rb": io.BufferedReader,
+    "r+b": io.BufferedRandom,
+    "wb": io.BufferedWriter,
+}
+
+
+@pytest.mark.parametrize("mode", TYPES)
+def test_files_are_of_the_types_that_open_gives(path, mode):
+    """With their name, mode and place."""
+    with open(path, mode) as plain:
+        shown = repr(plain), plain.mode
+    with patched(schedule(NEVER)), open(path, mode) as file:
+        assert type(file) is TYPES[mode]
+        assert shown == (repr(file), file.mode)
+        assert isinstance(getattr(file, "buffer", file).raw, io.FileIO)
+
+
+def test_a_file_that_is_older_than_the_replacements_is_still_raw(path):
+    """And so is a mapping; what is neither is not."""
+    with open(path, "rb", buffering=0) as old, patched(schedule(NEVER)):
+        assert isinstance(old, io.FileIO)
+        assert not isinstance(io.BytesIO(), io.FileIO)
+        assert issubclass(io.FileIO, io.RawIOBase)
+        assert not issubclass(io.BytesIO, io.FileIO)
+
+
+def test_functions_keep_their_names_and_places(path):
+    """They are found in sets, in classes and by pickle as their originals are."""
+    with patched(schedule(NEVER)):
+        holder = type("Holder", (), {"size": os.stat})
+        assert {os.open, os.stat} <= os.supports_dir_fd
+        assert len(BYTES) == holder().size(path).st_size
+        assert pickle.loads(pickle.dumps(os.stat)) is os.stat  # noqa: S301  # our own
+        assert "open" == open.__name__
+
+
+def test_a_path_may_be_relative_to_a_folder_or_a_descriptor(path, monkeypatch):
+    """And of any type that open() takes."""
+    monkeypatch.chdir(path.parent)
+    folder = os.open(path.parent, os.O_RDONLY)
+    decide = schedule(ReadError("*/data.rec"))
+    with patched(decide):
+        for name in ("data.rec", b"data.rec", pathlib.Path("data.rec")):
+            with pytest.raises(OSError, match="Input/output"), open(name, "rb") as file:
+                file.read()
+        fd = os.open("data.rec", os.O_RDONLY, dir_fd=folder)
+        with pytest.raises(OSError, match="Input/output"):
+            os.read(fd, 1)
+        os.close(fd)
+    os.close(folder)
+    assert 4 == counted(decide)["faults"][0]["fired"]
+
+
+def test_wrong_arguments_are_refused_as_before(path):
+    """By the same errors."""
+    with patched(schedule(NEVER)):
+        with pytest.raises(TypeError):
+            open(1.5)
+        with pytest.raises(ValueError, match="mode"):
+            open(path, "q")  # noqa: PLW1501  # on purpose
+        with pytest.raises(FileNotFoundError):
+            open(path.parent / "absent.rec")
+        with pytest.raises(IsADirectoryError):
+            open(path.parent)
+
+
+def test_a_number_that_c_code_has_closed_is_another_file_when_it_is_used_again(path, tmp_path):
+    """A fault does not pass on with a number."""
+    other = tmp_path / "other.txt"
+    other.write_bytes(b"other")
+    with patched(schedule(ReadError("*.rec"))) as files:
+        fd = os.open(path, os.O_RDONLY)
+        files.system.close(fd)
+        assert fd == files.system.open(other, os.O_RDONLY)
+        assert b"other" == os.read(fd, 10)
+        os.close(fd)
+
+
+def test_what_is_disarmed_lets_everything_pass(path):
+    """Files that are open already, too."""
+    decide = schedule(ReadError("*.rec", nth=2), OpenError("*.rec", nth=2))
+    with patched(decide), open(path, "rb", buffering=0) as file:
+        assert BYTES[:10] == file.read(10)
+        decide.armed = False
+        assert BYTES[10:] == file.read(1000)
+        assert BYTES == path.read_bytes()
+    assert [1, 1] == [each["reached"] for each in counted(decide)["faults"]]
+
+
+def test_a_plan_that_watches_lists_what_is_opened_and_read(path):
+    """Opens, reads and bytes of each file, with no fault at all."""
+    decide = schedule(watch=True)
+    with patched(decide):
+        path.read_bytes()
+        pathlib.Path(os.__file__).read_bytes()
+    assert {str(path): [1, 2, 200]} == counted(decide)["files"]
+
+
+def test_counts_are_right_when_threads_read_at_once(path):
+    """No operation is lost."""
+    decide = schedule(NEVER)
+    with patched(decide):
+        threads = [threading.Thread(target=path.read_bytes) for _ in range(50)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert [50, 100, 10000] == counted(decide)["files"][str(path)]
+
+
+def test_a_system_without_nameless_files_gets_one_that_is_unlinked(path):
+    """Nothing stays behind."""
+    with patched(schedule(NEVER)) as files:
+        system = vars(files.system).copy()
+    system.pop("memfd_create", None)
+    names = set(os.listdir(path.parent))
+    fd = altered_copy(type(files.system)(**system), str(path), Alteration(50), os.O_RDONLY)
+    assert BYTES[:50] == os.read(fd, 100)
+    assert 0 == os.fstat(fd).st_nlink
+    assert names == set(os.listdir(path.parent))
+    os.close(fd)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_each_reader_reads_rightly_when_nothing_is_due(tmp_path, name):
+    """With the engine on, all is as without it."""
+    content, read = READERS[name]
+    path = tmp_path / "data.rec"
+    path.write_bytes(content)
+    expected = repr(read(path))
+    with patched(schedule(NEVER)):
+        assert expected == repr(read(path))

@@ -1,0 +1,171 @@
+"""What the portable engine cannot see is refused or told; what is open already is dealt with."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import multiprocessing
+import os
+import subprocess
+
+import numpy as np
+import pytest
+
+from pytest_dataloader_faults._engine.python.install import patched
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.faults import ClosedDescriptor, ReadError, TruncatedFile
+from support.schedules import counted, schedule
+
+BYTES = bytes(range(200))
+NEVER = ReadError("*.rec", nth=10**6)
+
+
+@pytest.fixture(name="path")
+def _path(tmp_path):
+    """A file of 200 bytes."""
+    path = tmp_path / "data.rec"
+    path.write_bytes(BYTES)
+    return path
+
+
+def test_a_mapping_that_should_fail_is_refused(path):
+    """Its pages are not read by Python; the error says what to use."""
+    decide = schedule(ReadError("*.rec"))
+    with (
+        patched(decide),
+        open(path, "rb") as file,
+        pytest.raises(InvalidArgumentError, match="kernel"),
+    ):
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    assert {"mmap": 1} == counted(decide)["unreached"]
+    assert (1, 0) == tuple(counted(decide)["faults"][0][name] for name in ("reached", "fired"))
+
+
+@pytest.mark.parametrize("fault", [NEVER, ReadError("*.other")])
+def test_a_mapping_that_need_not_fail_is_one(path, fault):
+    """Of the type that it should be."""
+    with patched(schedule(fault)), open(path, "rb") as file:
+        mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        assert isinstance(mapping, mmap.mmap)
+        assert BYTES == mapping[:]
+        mapping.close()
+
+
+def test_a_shorter_file_is_mapped_shorter(path):
+    """A substitute is a real file."""
+    with patched(schedule(TruncatedFile("*.rec", keep=50))):
+        assert BYTES[:50] == np.memmap(path, mode="r").tobytes()
+        assert 50 == np.fromfile(path, np.uint8).size
+        assert 50 == os.path.getsize(path) == path.stat().st_size == os.lstat(path).st_size
+
+
+def test_np_load_reads_where_it_can_be_seen(tmp_path):
+    """Else np.fromfile() would take the descriptor."""
+    np.save(tmp_path / "data.npy", np.arange(5000))
+    decide = schedule(ReadError("*.npy", nth=2))
+    with patched(decide), pytest.raises(OSError, match="Input/output error"):
+        np.load(tmp_path / "data.npy")
+    assert {} == counted(decide)["unreached"]
+
+
+def test_a_number_handed_to_c_code_is_told(path):
+    """With the name of the function that asked for it."""
+    decide = schedule(ReadError("*.rec"))
+    with patched(decide):
+        assert 200 == np.fromfile(path, np.uint8).size
+    name = f"{__name__}.test_a_number_handed_to_c_code_is_told"
+    assert {f"fileno in {name}", f"dup in {name}"} == set(counted(decide)["unreached"])
+
+
+def test_a_number_that_comes_back_is_not_told(path):
+    """Whoever only asks for the size has read nothing."""
+    decide = schedule(NEVER)
+    with patched(decide), open(path, "rb") as file:
+        assert len(BYTES) == os.fstat(file.fileno()).st_size
+        assert BYTES[:5] == os.pread(file.fileno(), 5, 0)
+    assert {} == counted(decide)["unreached"]
+
+
+def test_another_program_is_told(path):
+    """Its reads are its own."""
+    decide = schedule(ReadError("*.rec"))
+    with patched(decide):
+        assert BYTES == subprocess.run(["/bin/cat", path], check=True, capture_output=True).stdout
+    assert {"fork_exec in subprocess._execute_child": 1} == counted(decide)["unreached"]
+
+
+def test_another_process_is_told(path):
+    """Its reads fail by a count of its own, which nobody gets."""
+    decide = schedule(ReadError("*.rec"))
+    with patched(decide):
+        process = multiprocessing.get_context("fork").Process(target=_leave_with_errno, args=[path])
+        process.start()
+        process.join()
+    assert errno.EIO == process.exitcode
+    assert {"fork in multiprocessing.popen_fork._launch": 1} == counted(decide)["unreached"]
+
+
+def _leave_with_errno(path):
+    try:
+        path.read_bytes()
+    except OSError as error:
+        os._exit(error.errno)
+
+
+def test_what_was_open_before_is_told_and_its_number_followed(path):
+    """Functions that are given the number are replaced; the file object is not."""
+    decide = schedule(ReadError("*.rec"))
+    with open(path, "rb") as file, patched(decide):
+        with pytest.raises(OSError, match="Input/output"):
+            os.pread(file.fileno(), 10, 0)
+        assert BYTES == file.read()
+    assert {"inherited descriptor": 1} == counted(decide)["unreached"]
+
+
+def test_a_mapping_that_was_there_before_is_told(path):
+    """Nobody sees who reads it."""
+    decide = schedule(ReadError("*.rec"))
+    with open(path, "rb") as file:
+        mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    with patched(decide), mapping:
+        pass
+    told = {"inherited mapping": 1, "inherited descriptor": 1}  # mmap keeps a duplicate.
+    assert told == counted(decide)["unreached"]
+
+
+@pytest.mark.parametrize("fault", [TruncatedFile("*.rec", keep=50), ClosedDescriptor("*.rec")])
+def test_what_was_open_before_is_exchanged_or_closed(path, fault):
+    """This needs no replacement: it is done to the number itself, which keeps its offset."""
+    fd = os.open(path, os.O_RDONLY)
+    os.lseek(fd, 10, os.SEEK_SET)
+    with patched(schedule(fault)):
+        if isinstance(fault, TruncatedFile):
+            assert BYTES[10:50] == os.read(fd, 100)
+            os.close(fd)
+        else:
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                os.read(fd, 1)
+
+
+def _over_another(fd):
+    os.dup2(fd, 100)
+    return 100
+
+
+DUPLICATES = {
+    "dup2": _over_another,
+    "F_DUPFD": lambda fd: fcntl.fcntl(fd, fcntl.F_DUPFD, 50),
+}
+
+
+@pytest.mark.parametrize("way", ["dup2", "F_DUPFD"])
+def test_a_duplicate_is_followed(path, way):
+    """Wherever its number is."""
+    decide = schedule(ReadError("*.rec"))
+    with patched(decide), open(path, "rb") as file:
+        fd = DUPLICATES[way](file.fileno())
+        with pytest.raises(OSError, match="Input/output"):
+            os.read(fd, 10)
+        os.close(fd)
+    assert {} == counted(decide)["unreached"]

@@ -1,0 +1,209 @@
+"""Descriptors that are closed under a dataset, or taken over, at once or at a sample."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+from torch.utils.data import Dataset, IterableDataset
+
+from pytest_dataloader_faults import inject
+from pytest_dataloader_faults._engine.worker.kernel_session import _high_numbers
+from pytest_dataloader_faults.faults import ClosedDescriptor, CorruptedFile
+from support.attempts import attempt, error_of
+from support.epochs import alone, epoch
+from support.tries import ENOUGH, WAYS, Tries, pread
+
+CONTENT = bytes(range(200))
+LOST = f"OSError: [Errno {errno.EBADF}] Bad file descriptor"
+SAMPLES = 8
+
+
+@pytest.fixture(name="path")
+def _path(tmp_path):
+    """A file of 200 bytes."""
+    path = tmp_path / "data.bin"
+    path.write_bytes(CONTENT)
+    return str(path)
+
+
+def _size_and_bytes(fd):
+    return os.fstat(fd).st_size, os.pread(fd, ENOUGH, 0)
+
+
+def _opened(path):
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return _size_and_bytes(fd)
+    finally:
+        os.close(fd)
+
+
+class Lazy(Dataset):
+    """Opens its file when it is first asked, and keeps it; tells what each sample gave."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.fd = -1
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int):
+        if self.fd < 0:
+            self.fd = os.open(self.path, os.O_RDONLY)
+        try:
+            return index, os.pread(self.fd, 4, index)
+        except OSError as error:
+            return index, error.errno
+
+
+class LazyBatches(Lazy):
+    """The same, asked for whole batches."""
+
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
+
+
+class LazyStream(IterableDataset):
+    """The same as a stream."""
+
+    def __init__(self, path: str) -> None:
+        self.lazy = Lazy(path)
+
+    def __iter__(self):
+        return (self.lazy[index] for index in range(SAMPLES))
+
+
+def _expected(lost_from):
+    return [
+        (index, CONTENT[index : index + 4] if index < lost_from else errno.EBADF)
+        for index in range(SAMPLES)
+    ]
+
+
+def _flat(batches):
+    return [sample for each in batches for sample in (each if isinstance(each, list) else [each])]
+
+
+def _is_strange(size, data):
+    """Whether that is a file of the same length and of other content."""
+    return size == len(data) == len(CONTENT) and data.startswith(b"This descriptor belongs")
+
+
+def test_the_number_of_an_inherited_file_belongs_to_another(path):
+    """Of the same length; no call fails."""
+    with open(path, "rb") as file, inject(ClosedDescriptor("*.bin", reuse=True)) as injection:
+        (read,) = epoch(alone(Tries([file.fileno()], _size_and_bytes))).batches
+        assert _size_and_bytes(file.fileno()) == (len(CONTENT), CONTENT)
+    assert _is_strange(*read.gave)
+    assert [("close", path)] == [(f.call, f.path) for f in injection.faults[0].firings]
+
+
+def test_the_number_of_an_own_file_belongs_to_another(path):
+    """By the time that open(2) returns; the next one is right again with times=1."""
+    with inject(ClosedDescriptor("*.bin", reuse=True, nth=2, times=1)) as injection:
+        read = epoch(alone(Tries([path] * 3, _opened)))
+    first, second, third = (each.gave for each in read.batches)
+    assert (len(CONTENT), CONTENT) == first == third
+    assert _is_strange(*second)
+    assert (3, 1) == (injection.reached, injection.fired)
+
+
+def test_an_empty_file_and_a_long_one_are_exchanged(tmp_path):
+    """The stranger is as long as the file, whatever that is."""
+    sizes = [0, 1, 100_000]
+    paths = [tmp_path / f"{size}.bin" for size in sizes]
+    for path, size in zip(paths, sizes, strict=True):
+        path.write_bytes(b"x" * size)
+    with inject(ClosedDescriptor("*.bin", reuse=True)):
+        read = epoch(alone(Tries([*map(str, paths)], _opened)))
+    assert sizes == [each.gave[0] for each in read.batches]
+    assert [True, False, False] == [b"x" * each.gave[0] == each.gave[1] for each in read.batches]
+
+
+@pytest.mark.parametrize("sample", [1, 3, 7])
+@pytest.mark.parametrize("size", [None, 1, 4])
+def test_a_kept_file_is_closed_at_a_sample(path, sample, size):
+    """From exactly that one on, whether it comes alone or within a batch."""
+    with inject(ClosedDescriptor("*.bin", sample=sample)) as injection:
+        read = epoch(alone(Lazy(path), batch_size=size))
+    assert _expected(sample) == _flat(read.batches)
+    fetch = sample // (size or 1) + 1
+    assert [("close", path, fetch)] == [
+        (each.call, each.path, each.fetch) for each in injection.faults[0].firings
+    ]
+
+
+def test_a_batch_that_is_asked_for_at_once_is_lost_as_a_whole(path):
+    """``__getitems__`` begins all its samples at once."""
+    with inject(ClosedDescriptor("*.bin", sample=5)):
+        read = epoch(alone(LazyBatches(path), batch_size=4))
+    assert _expected(4) == _flat(read.batches)
+
+
+@pytest.mark.parametrize("size", [None, 4])
+def test_a_stream_counts_its_own_samples(path, size):
+    """In each worker, from 0."""
+    with inject(ClosedDescriptor("*.bin", sample=3)) as injection:
+        read = epoch(alone(LazyStream(path), num_workers=2, batch_size=size))
+    assert sorted(map(str, _expected(3) * 2)) == sorted(map(str, _flat(read.batches)))
+    assert [0, 1] == sorted(each.worker for each in injection.faults[0].firings)
+
+
+def test_only_matching_files_are_closed_at_a_sample(path, tmp_path):
+    """Of two that the worker holds."""
+    (tmp_path / "spared.rec").write_bytes(CONTENT)
+    with open(path, "rb") as lost, open(tmp_path / "spared.rec", "rb") as spared:
+        sources = [each.fileno() for each in (lost, spared)] * 2
+        with inject(ClosedDescriptor("*.bin", sample=2)):
+            read = epoch(alone(Tries(sources, pread)))
+        assert CONTENT == pread(lost.fileno())
+    assert [CONTENT, CONTENT, LOST, CONTENT] == [each.gave for each in read.batches]
+
+
+def test_all_that_is_open_is_taken_over_at_a_sample(path):
+    """With reuse: the kept number goes on giving bytes, of another file, at its own offset."""
+
+    def on(fd):
+        return os.read(fd, 10)
+
+    fault = ClosedDescriptor("*.bin", sample=1, reuse=True)
+    with open(path, "rb", buffering=0) as file, inject(fault):
+        read = epoch(alone(Tries([file.fileno()] * 2, on)))
+    assert CONTENT[:10] == read.batches[0].gave
+    assert b"This descriptor belongs to another file now."[10:20] == read.batches[1].gave
+
+
+def test_nothing_is_open_at_that_sample(path):
+    """A file that is opened for each sample is not: the fault does not fire."""
+    with inject(ClosedDescriptor("*.bin", sample=2), require_fired=False) as injection:
+        read = epoch(alone(Tries([path] * 4, WAYS["read"])))
+    assert [CONTENT] * 4 == [each.gave for each in read.batches]
+    assert (0, 0) == (injection.reached, injection.fired)
+
+
+def _beside(source):
+    """What a file gives, and what is behind a descriptor that was there before."""
+    path, held = source
+    return error_of(WAYS["pread"])(path), os.pread(held, ENOUGH, 0)
+
+
+@pytest.mark.parametrize(
+    ("fault", "gives"),
+    [(ClosedDescriptor("*.bin"), LOST.partition(": ")[2]), (CorruptedFile("*.bin"), CONTENT)],
+    ids=["closed", "followed"],
+)
+def test_numbers_that_the_worker_inherited_are_not_taken(path, tmp_path, fault, gives):
+    """Neither for one that is closed, nor for a file that is followed."""
+    other = tmp_path / "other.txt"
+    other.write_bytes(b"other")
+    first = _high_numbers()[1] - 1
+    with open(other, "rb", buffering=0) as file:
+        os.dup2(file.fileno(), first)
+    try:
+        ((ours, others),), _ = attempt([(path, first)], _beside, fault)
+    finally:
+        os.close(first)
+    assert (len(gives), b"other") == (len(ours), others)

@@ -1,0 +1,95 @@
+"""Each fault, start method and persistence on fake files: judged as on real ones, or refused.
+
+The rows are those of real files: a fault that is added there is tried here.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from pytest_dataloader_faults import Contract, run_trial
+from pytest_dataloader_faults._trial import take_reference
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.fake_files import FakeDatasetFs
+from pytest_dataloader_faults.faults import KINDS, PinMemoryThreadDeath, SharedMemoryExhaustion
+from support.accelerators import pretend
+from support.fake_datasets import COUNT, FakeRecords, write_fake_records
+from support.fault_rows import FAULTS, PINNED
+
+METHODS = {"fork": 2, "spawn": 1, "forkserver": 1}
+"""Start methods, and how many workers; those that import torch anew take seconds each.
+
+In every run there is test_fake_dataset_fs, which starts one, under a fault.
+"""
+REFUSED = {SharedMemoryExhaustion: "torch reserves shared memory in C"}
+"""What happens to no fake file, and what is said of it."""
+
+
+def _cells():
+    for row, method, persistent in itertools.product((*FAULTS, *PINNED), METHODS, (False, True)):
+        if type(row.fault) not in REFUSED:
+            name = f"{type(row.fault).__name__}-{method}-{'persistent' * persistent}"
+            slow = method != "fork" or persistent
+            marks = [pytest.mark.slow] * slow
+            yield pytest.param(row, method, persistent, marks=marks, id=name)
+
+
+@pytest.fixture(name="reference", scope="module")
+def _reference():
+    """What the dataset gives when nothing is wrong."""
+    with FakeDatasetFs() as files:
+        write_fake_records(files)
+        return take_reference(FakeRecords)
+
+
+def test_every_fault_is_tried_or_refused():
+    """None is left out, and none is both."""
+    tried = {type(cell.values[0].fault) for cell in _cells()}
+    assert sorted(map(str, KINDS.values())) == sorted(map(str, [*tried, *REFUSED]))
+
+
+@pytest.mark.parametrize(("row", "method", "persistent"), list(_cells()))
+def test_cell(reference, fake_dataset_fs, row, method, persistent):
+    """The fault fires in the epoch it is due in, and the verdict is that of real files."""
+    write_fake_records(fake_dataset_fs)
+    fault = (persistent and row.later) or row.fault
+    options = {
+        "num_workers": METHODS[method],
+        "batch_size": 1,
+        "persistent_workers": persistent,
+        "multiprocessing_context": method,
+        "pin_memory": row in PINNED,
+        **row.loader,
+    }
+    if method != "fork" and "timeout" in options:
+        options["timeout"] = 20  # Such a worker imports torch first.
+
+    def make():
+        if row in PINNED:
+            pretend()
+        return FakeRecords()
+
+    outcome = run_trial(make, fault, loader=options, epochs=1 + persistent, deadline=60)
+
+    judgement = outcome.judge(reference, Contract(detects_corruption=True))
+    assert row.verdict == judgement.verdict, (judgement.sentence, outcome.exception, outcome.stderr)
+    assert outcome.fired
+    assert outcome.engine == "python"
+    assert sum(len(each.indices) for each in outcome.recovery.delivered) == COUNT
+
+
+@pytest.mark.parametrize("kind", REFUSED, ids=lambda kind: kind.__name__)
+def test_what_happens_to_no_fake_file_is_refused(fake_dataset_fs, kind):
+    """Before anything starts, with the reason."""
+    write_fake_records(fake_dataset_fs)
+    with pytest.raises(InvalidArgumentError, match=REFUSED[kind]):
+        run_trial(FakeRecords, kind())
+
+
+def test_a_pinned_loader_is_asked_for(fake_dataset_fs):
+    """A fault of the thread that pins is refused where there is none, as with real files."""
+    write_fake_records(fake_dataset_fs)
+    with pytest.raises(InvalidArgumentError, match="needs a thread that pins batches"):
+        run_trial(FakeRecords, PinMemoryThreadDeath(), loader={"num_workers": 1})

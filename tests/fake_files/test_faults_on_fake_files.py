@@ -1,0 +1,202 @@
+"""What faults do to fake files, by each way of reading them."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import re
+import resource
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from pytest_dataloader_faults import inject, run_trial
+from pytest_dataloader_faults._engine import unavailable
+from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
+from pytest_dataloader_faults.fake_files._in_process import Rehearsals
+from pytest_dataloader_faults.faults import (
+    ClosedDescriptor,
+    CorruptedFile,
+    DescriptorExhaustion,
+    HungRead,
+    OpenError,
+    ReadError,
+    SharedMemoryExhaustion,
+    ShortRead,
+    TruncatedFile,
+    WorkerKilled,
+)
+from support.fake_datasets import (
+    COUNT,
+    SIZE,
+    FakeRecords,
+    at_offset,
+    by_number,
+    by_open,
+    by_path,
+    write_fake_records,
+)
+
+READERS = [by_open, by_path, by_number, at_offset]
+FAULTS = {
+    OpenError("*/03.rec", errno.EACCES): "Errno 13",
+    ReadError("*/03.rec"): "Errno 5",
+    TruncatedFile("*/03.rec", keep=10): "10 bytes, expected 64",
+    ClosedDescriptor("*/03.rec"): "Errno 9",
+}
+CHANGES = [CorruptedFile("*/03.rec"), ClosedDescriptor("*/03.rec", reuse=True)]
+
+
+def _epoch(read=by_open, **options):
+    return list(DataLoader(FakeRecords(read=read), batch_size=2, num_workers=1, **options))
+
+
+@pytest.mark.parametrize("read", READERS, ids=lambda read: read.__name__)
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_by_each_way_of_reading(fake_dataset_fs, read, fault):
+    """The functions of os, files and pathlib are one file system."""
+    write_fake_records(fake_dataset_fs)
+    with Rehearsals() as rehearsals:
+        done = rehearsals.run(lambda: FakeRecords(read=read), fault)
+    assert re.search(FAULTS[fault], str(done.exception))
+    assert (len(done.samples), done.fired) == (3, 1)
+
+
+@pytest.mark.parametrize("read", READERS, ids=lambda read: read.__name__)
+@pytest.mark.parametrize("fault", CHANGES, ids=str)
+def test_content_is_another_and_no_other_file_s(fake_dataset_fs, read, fault):
+    """Only sample 3 differs, and the file itself is as it was."""
+    write_fake_records(fake_dataset_fs)
+    dataset = FakeRecords(read=read)
+    clean = [dataset[index][0] for index in range(COUNT)]
+    with Rehearsals() as rehearsals:
+        found = [data for data, _ in rehearsals.run(lambda: dataset, fault).samples]
+    wrong = [index for index in range(COUNT) if not torch.equal(found[index], clean[index])]
+    assert wrong == [3]
+    assert by_open("/fake/records/03.rec") == bytes(range(3, 3 + SIZE))
+
+
+def test_short_reads_of_a_number(fake_dataset_fs):
+    """A loop reads on, and gets all of it."""
+    write_fake_records(fake_dataset_fs)
+    with inject(ShortRead("*.rec", max_bytes=3)) as injection:
+        assert len(_epoch(by_number)) == COUNT // 2
+        assert injection.fired > COUNT
+
+
+def test_a_hung_read_ends_with_the_scope(fake_dataset_fs):
+    """The loader's own timeout tells of it."""
+    write_fake_records(fake_dataset_fs)
+    with inject(HungRead("*/03.rec")), pytest.raises(RuntimeError, match="timed out"):
+        _epoch(timeout=2)
+
+
+def test_the_size_is_that_of_the_truncated_file(fake_dataset_fs):
+    """Whoever asks by os.path, too."""
+    write_fake_records(fake_dataset_fs)
+    with inject(TruncatedFile("*/03.rec", keep=SIZE - 4)):
+        sizes = [int(size) for (_, size) in DataLoader(FakeRecords(read=_padded), num_workers=1)]
+    assert sizes == [SIZE - 4 if number == 3 else SIZE for number in range(COUNT)]
+
+
+def _padded(path: str) -> bytes:
+    return by_open(path).ljust(SIZE, b"\0")
+
+
+def _held(path: str) -> bytes:
+    """Opens one file after the other, and closes none."""
+    held = []
+    try:
+        for _ in range(100):
+            held.append(open(path, "rb"))  # noqa: PERF401  # its length is told if it fails
+    except OSError as error:
+        message = f"{len(held)} were open"
+        raise RuntimeError(message) from error
+    return b""
+
+
+def test_held_fake_files_count_against_the_limit(fake_dataset_fs):
+    """As many can be open as real ones could."""
+    write_fake_records(fake_dataset_fs)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with inject(DescriptorExhaustion(headroom=5)):
+        with pytest.raises(RuntimeError, match="5 were open") as caught:
+            _epoch(_held)
+        assert "Errno 24" in str(caught.value)
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
+
+
+class HoldsOpen(FakeRecords):
+    """Opens its files where it is made."""
+
+    def __init__(self) -> None:
+        super().__init__(read=self.of_open)
+        self.files = {path: open(path, "rb") for path in self.paths}
+
+    def of_open(self, path: str) -> bytes:
+        """From the beginning."""
+        self.files[path].seek(0)
+        return self.files[path].read()
+
+
+@pytest.mark.parametrize(
+    "fault", [TruncatedFile("*/03.rec"), CorruptedFile("*"), ClosedDescriptor("*/03.rec")], ids=str
+)
+def test_what_befalls_an_open_file_is_refused(fake_dataset_fs, fault):
+    """With what to do instead; it must not count as a fault that was survived."""
+    write_fake_records(fake_dataset_fs)
+    with pytest.raises(InvalidArgumentError, match=r"rec', which was open when .* in the worker"):
+        run_trial(HoldsOpen, fault)
+
+
+def test_reads_of_an_open_file_go_unseen_and_that_is_told(fake_dataset_fs):
+    """Where the fault never fires."""
+    write_fake_records(fake_dataset_fs)
+    dataset = HoldsOpen()
+    told = r"hidden from the engine: .*inherited descriptor"
+    with pytest.raises(FaultNotFiredError, match=told), inject(ReadError("*/03.rec")):
+        list(DataLoader(dataset, num_workers=1))
+
+
+def _mapped(path: str) -> bytes:
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapping:
+        return mapping[:]
+
+
+@pytest.mark.parametrize("fault", [ReadError("*.rec"), TruncatedFile("*.none")], ids=str)
+def test_a_fake_file_cannot_be_mapped_and_the_error_says_so(fake_dataset_fs, fault):
+    """Whether or not a fault is due."""
+    write_fake_records(fake_dataset_fs)
+    with inject(fault, require_fired=False), pytest.raises(OSError, match="Errno 9") as caught:
+        _epoch(_mapped)
+    assert "is in the fake file system" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fault", "engine", "reason"),
+    [
+        (ReadError("*"), "kernel", "never hears of a file of pyfakefs"),
+        (DescriptorExhaustion(), "kernel", "never hears of a file of pyfakefs"),
+        (ClosedDescriptor("*", sample=1), "auto", "Use nth="),
+        (SharedMemoryExhaustion(), "auto", "engine='kernel'"),
+    ],
+    ids=str,
+)
+def test_what_cannot_reach_a_fake_file_is_refused(fake_dataset_fs, fault, engine, reason):
+    """Before anything starts, with what to do instead."""
+    if engine == "kernel" and (why := unavailable()):
+        pytest.skip(f"the kernel engine cannot run here: {why}")
+    with pytest.raises(InvalidArgumentError, match=reason), inject(fault, engine=engine):
+        pass
+
+
+def test_a_worker_dies_under_the_kernel_engine_too(fake_dataset_fs):
+    """What befalls the worker itself has nothing to do with files."""
+    if reason := unavailable():
+        pytest.skip(f"the kernel engine cannot run here: {reason}")
+    write_fake_records(fake_dataset_fs)
+    with inject(WorkerKilled(at=2), engine="kernel") as injection:
+        with pytest.raises(RuntimeError, match=r"signal|exited"):
+            _epoch()
+        assert injection.fired == 1

@@ -1,0 +1,166 @@
+"""The search and the battery, over fake files."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
+
+from pytest_dataloader_faults import Verdict, check_dataset, explore, strategies
+from pytest_dataloader_faults.battery._survey import survey
+from pytest_dataloader_faults.fake_files import FakeDatasetFs
+from pytest_dataloader_faults.fake_files._in_process import Rehearsals
+from pytest_dataloader_faults.faults import (
+    ClosedDescriptor,
+    OpenError,
+    ReadError,
+    ShortRead,
+    TruncatedFile,
+)
+from support.fake_datasets import (
+    COUNT,
+    FOLDER,
+    SIZE,
+    FakeRecords,
+    by_number,
+    by_open,
+    write_fake_records,
+)
+
+TESTS = Path(__file__).resolve().parents[1]
+NOT_OF_FAKE_FILES = {
+    "leftovers": "does not see which files are made",
+    "worker-killed-reading": "Use engine='kernel'",
+    "pinned": "finds no accelerator",
+}
+"""Checks that do not apply to fake files, and what they say."""
+
+
+def padded(path: str) -> bytes:
+    """What is missing is made up: a file that is too short is not noticed."""
+    return by_open(path).ljust(SIZE, b"\0")
+
+
+def lines(path: str) -> bytes:
+    """The lines of a text, which may end after any of them."""
+    with open(path, encoding="ascii") as file:
+        return b"".join(line.encode() for line in file).ljust(SIZE)
+
+
+@pytest.fixture(name="files")
+def _files(fake_dataset_fs):
+    write_fake_records(fake_dataset_fs)
+    return fake_dataset_fs
+
+
+def test_the_survey_is_that_of_real_files(tmp_path):
+    """The same names, as many operations: a schedule means the same."""
+    with FakeDatasetFs() as files:
+        write_fake_records(files)
+        contents = {path: by_open(path) for path in FakeRecords().paths}
+        found = survey(FakeRecords)
+    for path, content in contents.items():
+        (tmp_path / Path(path).name).write_bytes(content)
+    real = survey(functools.partial(FakeRecords, str(tmp_path)), engine="python")
+    assert found.files == real.files
+    assert next(iter(found.files.opens)) == "*/00.rec"
+
+
+def test_a_search_finds_what_is_wrong(files):
+    """And shrinks it to one fault of one file."""
+    found = explore(
+        lambda: FakeRecords(read=padded),
+        kinds=[TruncatedFile],
+        loader={"num_workers": 1},
+        max_epochs=1,
+        max_examples=6,
+        seed=1,
+        database=None,
+        on_fail=None,
+    )
+    assert found.verdict is Verdict.CORRUPTED
+    (fault,) = found.outcome.schedule
+    assert isinstance(fault, TruncatedFile)
+    assert fault.path == "*/00.rec"
+
+
+@pytest.mark.slow
+def test_a_search_acquits_a_sound_dataset(files):
+    """By the default faults and loaders."""
+    found = explore(FakeRecords, max_examples=20, seed=1, database=None)
+    assert found.failure is None
+    assert sum(found.fired.values()) > 0
+
+
+def test_schedules_are_drawn_for_rehearsals(files):
+    """Of the faults that need no worker."""
+    kinds = [OpenError, ReadError, ShortRead, TruncatedFile, ClosedDescriptor]
+    schedules = strategies.fault_schedules(files=survey(FakeRecords), kinds=kinds)
+    clean = [data.tolist() for data, _ in map(FakeRecords().__getitem__, range(COUNT))]
+    fired = []
+
+    @settings(database=None, deadline=None, derandomize=True, max_examples=60)
+    @given(schedules)
+    def no_sample_is_wrong(schedule):
+        done = rehearsals.run(lambda: FakeRecords(read=by_number), *schedule)
+        assert [data.tolist() for data, _ in done.samples] == clean[: len(done.samples)]
+        assert done.exception or len(done.samples) == COUNT
+        fired.append(bool(done.fired))
+
+    with Rehearsals() as rehearsals:
+        no_sample_is_wrong()
+    assert sum(fired) > len(fired) / 2
+
+
+def test_examples_are_kept_on_the_disk(tmp_path, files):
+    """Where the next session finds them."""
+    database = DirectoryBasedExampleDatabase(tmp_path / "examples")
+    database.save(b"key", b"value")
+    files.pause()
+    assert list((tmp_path / "examples").rglob("*"))
+
+
+@pytest.mark.slow
+def test_the_whole_battery(files):
+    """What does not apply to fake files says why."""
+    two_batches = {"num_workers": 2, "batch_size": 2}
+    results = check_dataset(FakeRecords, loader=two_batches, on_fail=None)
+    assert not [each for each in results if each.failed]
+    left_out = {each.check: each.explanation for each in results if not each.applies}
+    assert {*left_out} <= {*NOT_OF_FAKE_FILES}
+    assert all(NOT_OF_FAKE_FILES[check] in text for check, text in left_out.items())
+
+
+def test_ends_of_lines_are_looked_for_in_fake_files(fake_dataset_fs):
+    """A text that ends with a line does not look too short."""
+    for number in range(COUNT):
+        text = "".join(f"{number},{line}\n" for line in range(6))
+        fake_dataset_fs.create_file(f"{FOLDER}/{number:02}.rec", contents=text)
+    (result,) = check_dataset(
+        lambda: FakeRecords(read=lines), only=["truncated-tail"], on_fail=None
+    )
+    assert result.verdict is Verdict.CORRUPTED
+    assert [each.keep for each in result.outcome.schedule] == [20] * COUNT
+
+
+SUITE = """
+import pytest
+from support.fake_datasets import FakeRecords, write_fake_records
+
+@pytest.mark.dataloader_faults(only=["workers-agree", "read-error-first"])
+def test_it(fault_check, fake_dataset_fs):
+    write_fake_records(fake_dataset_fs)
+    fault_check(FakeRecords)
+"""
+
+
+def test_as_items_of_pytest(pytester, monkeypatch):
+    """With both fixtures in one test."""
+    monkeypatch.setattr(sys, "path", [str(TESTS), *sys.path])
+    pytester.makepyfile(SUITE)
+    result = pytester.runpytest("-p", "dataloader_faults")
+    result.assert_outcomes(passed=2)

@@ -1,0 +1,188 @@
+"""Readers in C cannot see a fake file, and the error says so."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import re
+import sqlite3
+import traceback
+
+import cv2  # noqa: F401  # under pyfakefs it would look for its own files among fake ones
+import h5py
+import lmdb
+import numpy as np
+import pytest
+from torch.utils.data import DataLoader
+
+from pytest_dataloader_faults import inject
+from pytest_dataloader_faults._engine.python.pyfakefs.notes import note_on
+from pytest_dataloader_faults.battery._survey import survey
+from pytest_dataloader_faults.exceptions import UnusableDatasetError
+from pytest_dataloader_faults.fake_files import FakeDatasetFs
+from pytest_dataloader_faults.faults import OpenError, ReadError
+from support.fake_datasets import (
+    FOLDER,
+    FakeRecords,
+    by_h5py,
+    by_imread,
+    by_np_load,
+    write_fake_records,
+)
+
+NOTE = "is in the fake file system, which only Python's own open() and os functions see"
+
+
+def _error(dataset, **options):
+    iterator = iter(DataLoader(dataset, num_workers=1, **options))
+    with pytest.raises(Exception, match="Caught") as caught:
+        next(iterator)
+    iterator._shutdown_workers()  # The garbage collector would take 5 s for it.
+    return str(caught.value)
+
+
+def test_the_error_names_the_call_and_the_way_out(fake_dataset_fs):
+    """In a worker."""
+    write_fake_records(fake_dataset_fs)
+    text = _error(FakeRecords(read=by_h5py))
+    assert f"'{FOLDER}/00.rec' {NOTE}: `with h5py.File(path) as file:` (fake_datasets.py" in text
+    assert "tmp_path" in text
+
+
+class KeepsPathsOnly(FakeRecords):
+    """Has no path at hand when the reader fails, nor does that one name it."""
+
+    def __getitem__(self, index):
+        return np.fromfile(self.paths[index], np.uint8)
+
+
+def test_a_path_that_nobody_names_is_found_among_those_that_the_dataset_keeps(fake_dataset_fs):
+    """Which of them it was is not known, so the note names their folder."""
+    write_fake_records(fake_dataset_fs)
+    text = _error(KeepsPathsOnly())
+    assert f"'{FOLDER}' {NOTE}: `return np.fromfile(self.paths[index], np.uint8)`" in text
+
+
+class OpensAtOnce(FakeRecords):
+    """Opens its file where it is made."""
+
+    def __init__(self, *_: object) -> None:
+        super().__init__()
+        self.file = h5py.File(self.paths[0])
+
+
+@pytest.mark.parametrize("make", [OpensAtOnce, lambda: FakeRecords(read=by_h5py)])
+def test_what_fails_before_there_is_a_worker_is_explained(fake_dataset_fs, make):
+    """The factory, and the samples that the battery compares with."""
+    write_fake_records(fake_dataset_fs)
+    with pytest.raises(UnusableDatasetError) as caught:
+        survey(make)
+    assert f"'{FOLDER}/00.rec' {NOTE}" in str(caught.value)
+
+
+def test_so_is_an_error_of_a_script():
+    """On its way out of the context manager."""
+    with pytest.raises(FileNotFoundError) as caught:
+        _script()
+    assert NOTE in "".join(traceback.format_exception(caught.value))
+
+
+def _script():
+    with FakeDatasetFs() as files:
+        write_fake_records(files)
+        OpensAtOnce()
+
+
+def test_and_one_of_a_test(pytester, monkeypatch):
+    """Pytest prints it below the error."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester.makepyfile(TEST)
+    result = pytester.runpytest("-p", "dataloader_faults", "-p", "pyfakefs.pytest_plugin")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["*'/data.h5' is in the fake file system*h5py.File(path)*"] * 2)
+
+
+TEST = """
+import h5py
+import pytest
+
+@pytest.mark.parametrize("fixture", ["fs", "fake_dataset_fs"])
+def test_it(request, fixture):
+    path = "/data.h5"
+    request.getfixturevalue(fixture).create_file(path)
+    h5py.File(path)
+"""
+
+
+def test_a_reader_that_gives_nothing_is_named(fake_dataset_fs):
+    """Where its None is used."""
+    write_fake_records(fake_dataset_fs)
+    assert f"'{FOLDER}/00.rec' {NOTE}: imread() reads in C" in _error(FakeRecords(read=by_imread))
+
+
+def test_a_folder_is_named_too(fake_dataset_fs):
+    """As that of an LMDB store."""
+    write_fake_records(fake_dataset_fs)
+    with pytest.raises(lmdb.Error) as caught:
+        lmdb.open(FOLDER, readonly=True)
+    assert f"'{FOLDER}' {NOTE}: `lmdb.open(FOLDER" in note_on(caught.value)
+
+
+def test_an_empty_database_is_explained(tmp_path, fake_dataset_fs):
+    """SQLite makes one where there is a real folder of that name."""
+    path = str(tmp_path / "data.db")
+    fake_dataset_fs.create_file(path)
+    connection = sqlite3.connect(path)
+    with contextlib.closing(connection), pytest.raises(sqlite3.Error) as caught:
+        connection.execute("select * from records where path = ?", [path])
+    assert f"'{path}' {NOTE}" in note_on(caught.value)
+
+
+@pytest.mark.slow
+def test_a_spawned_worker_tells_it_too(fake_dataset_fs):
+    """It has arrived there with the files."""
+    write_fake_records(fake_dataset_fs)
+    assert NOTE in _error(FakeRecords(read=by_h5py), multiprocessing_context="spawn")
+
+
+@pytest.mark.parametrize(
+    "fault", [OpenError("*/00.rec", errno.ENOENT), ReadError("*/00.rec", errno.EBADF)], ids=str
+)
+def test_a_fault_is_not_explained_away(fake_dataset_fs, fault):
+    """An injected error is raised by what does see fake files."""
+    write_fake_records(fake_dataset_fs)
+    with inject(fault):
+        text = _error(FakeRecords())
+    assert re.search(r"Errno (2|9)\]", text)
+    assert NOTE not in text
+
+
+def test_a_file_that_is_nowhere_has_no_note(fake_dataset_fs):
+    """Its error is true."""
+    write_fake_records(fake_dataset_fs)
+    dataset = FakeRecords()
+    dataset.paths[0] = f"{FOLDER}/none.rec"
+    text = _error(dataset)
+    assert "No such file" in text
+    assert NOTE not in text
+
+
+def test_a_number_of_a_fake_file_is_never_a_real_one():
+    """What is done to it by C code finds nothing open."""
+    with FakeDatasetFs() as files:
+        write_fake_records(files)
+        with open(f"{FOLDER}/00.rec", "rb") as file, pytest.raises(OSError, match="fdopen"):
+            np.fromfile(file, dtype=np.uint8)
+
+
+def test_np_load_reads_a_fake_file_under_faults(fake_dataset_fs):
+    """It takes the descriptor of a real file, and must not of a fake one."""
+    with open("/array.npy", "wb") as file:
+        np.save(file, np.arange(64, dtype=np.uint8))
+    fake_dataset_fs.create_dir("/arrays")
+    fake_dataset_fs.rename("/array.npy", "/arrays/0.npy")
+    with inject(ReadError("*.none"), require_fired=False):
+        ((data, _),) = DataLoader(FakeRecords("/arrays", by_np_load), num_workers=1)
+    assert data.tolist() == [list(range(64))]
+    with inject(ReadError("*.npy")):
+        assert "Errno 5" in _error(FakeRecords("/arrays", by_np_load))

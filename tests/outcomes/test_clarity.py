@@ -1,0 +1,271 @@
+"""Which texts of errors tell what went wrong, over errors that were really raised."""
+
+from __future__ import annotations
+
+import errno
+import os
+import traceback
+
+import pytest
+from torch._utils import ExceptionWrapper
+
+from pytest_dataloader_faults.faults import (
+    ClosedDescriptor,
+    DescriptorExhaustion,
+    OpenError,
+    ReadError,
+    TruncatedFile,
+    WorkerKilled,
+)
+from pytest_dataloader_faults.outcomes._error_text import messages, names
+from support.clarity import tells
+from support.readers import READERS, SHARED, truncated
+from support.specimens import UnbuildableError
+
+PATH = "/data/0042.jpg"
+EIO = ReadError()
+
+
+def _os_error(number=errno.EIO, *rest):
+    raise OSError(number, os.strerror(number), *rest)
+
+
+def _with_cause():
+    try:
+        _os_error()
+    except OSError as error:
+        message = "bad sample"
+        raise RuntimeError(message) from error
+
+
+def _in_handler():
+    try:
+        _os_error()
+    except OSError:
+        message = "bad sample"
+        raise RuntimeError(message)  # noqa: B904  # the implicit context is the subject
+
+
+def _from_none(message="bad sample"):
+    try:
+        _os_error()
+    except OSError:
+        raise RuntimeError(message) from None
+
+
+def _key_error():
+    try:
+        _os_error()
+    except OSError as error:
+        raise KeyError("k") from error
+
+
+def _quoting_source():
+    raise RuntimeError("bad sample")  # truncated, [Errno 5], Input/output error, /data/0042.jpg
+
+
+def _unbuildable():
+    raise UnbuildableError(7)
+
+
+def _text(action):
+    """How *action*'s error is printed."""
+    try:
+        action()
+    except Exception as error:  # noqa: BLE001  # whatever readers raise
+        return "".join(traceback.format_exception(error))
+    raise AssertionError("it raised nothing")
+
+
+def _through_torch(action):
+    """How the error is printed where the loader is, after torch took it out of a worker."""
+
+    def reraised():
+        try:
+            action()
+        except Exception:  # noqa: BLE001  # whatever readers raise
+            wrapper = ExceptionWrapper(where="in DataLoader worker process 0")
+        wrapper.reraise()
+
+    return _text(reraised)
+
+
+BOTH_WAYS = pytest.mark.parametrize("printed", [_text, _through_torch])
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize(
+    "action",
+    [
+        _os_error,
+        lambda: _os_error(errno.EIO, PATH),
+        lambda: os.read(os.open("/nonexistent", os.O_RDONLY), 1),
+        _with_cause,
+        _in_handler,
+        _key_error,
+        lambda: _from_none(f"cannot read {PATH}"),
+        lambda: _from_none("cannot read 0042.jpg"),
+        lambda: _from_none("read failed, errno = 5"),
+        lambda: _from_none("could not read: INPUT/OUTPUT ERROR"),
+    ],
+)
+def test_error_that_tells_of_an_errno(action, printed):
+    """The errno, its message or the path is enough, in the error or in its cause."""
+    fault = OpenError(errno=errno.ENOENT) if "nonexistent" in _text(action) else EIO
+
+    assert tells(printed(action), fault, PATH, "read")
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("fault", [EIO, ClosedDescriptor(), TruncatedFile(), WorkerKilled()])
+@pytest.mark.parametrize("action", [_from_none, _quoting_source])
+def test_error_that_tells_nothing(action, fault, printed):
+    """An error cut off from its cause is not clear, whatever a frame's source line says."""
+    assert not tells(printed(action), fault, PATH, "read")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["OSError: [Errno 55] x", "OSError: errno = 51", "OSError: [Errno 15] x", "KeyError: 5"],
+)
+def test_another_number_is_not_the_errno(text):
+    """A number that only begins or ends like the errno does not tell of it."""
+    assert not tells(text, EIO, PATH, "read")
+
+
+@pytest.mark.parametrize(
+    ("fault", "number"),
+    [
+        (ClosedDescriptor(), errno.EBADF),
+        (DescriptorExhaustion(), errno.EMFILE),
+        (OpenError(errno=errno.ESTALE), errno.ESTALE),
+        (ReadError(errno=errno.ETIMEDOUT), errno.ETIMEDOUT),
+    ],
+)
+def test_each_fault_has_its_errno(fault, number):
+    """What the kernel says of one fault tells nothing of another."""
+    own, other = (_text(lambda each=each: _os_error(each)) for each in (number, errno.EPERM))
+
+    assert (tells(own, fault, PATH, "read"), tells(other, fault, PATH, "read")) == (True, False)
+
+
+@pytest.mark.parametrize("fault", [EIO, TruncatedFile()])
+def test_exception_that_cannot_be_rebuilt_is_not_clear(fault):
+    """A TypeError of the exception's own constructor says nothing about the file."""
+    text = _through_torch(_unbuildable)
+
+    assert messages(text).startswith("TypeError: UnbuildableError")
+    assert not tells(text, fault, PATH, "read")
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("keep", ["half", "nothing"])
+@pytest.mark.parametrize("name", [*READERS, *SHARED])
+def test_decoding_error_tells_of_truncated_content(name, keep, printed, tmp_path):
+    """What readers themselves say of a file that is too short is clear."""
+    path, read = truncated(name, tmp_path, keep)
+
+    text = printed(lambda: read(path)).replace(str(path), "").replace(path.name, "")
+
+    assert tells(text, TruncatedFile(), PATH, "open"), messages(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ValueError: This file contains pickled (object) data. If you trust the file you can load",
+        "gzip.BadGzipFile: Not a gzipped file (b'\\x1f')",
+        "OSError: Unable to synchronously open file (bad byte number in an address)",
+        'KeyError: "Unable to synchronously open object (bad symbol table leaf node)"',
+        "OSError: Unable to synchronously open file (bad 1/2 rank for btree internal nodes)",
+    ],
+)
+def test_words_of_readers_for_a_file_that_is_cut_near_its_start(text):
+    """NumPy's, gzip's and HDF5's, where a few bytes are left."""
+    assert tells(text, TruncatedFile(), PATH, "open")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RuntimeError: bad sample",
+        "KeyError: 3",
+        "TypeError: 'NoneType' object is not subscriptable",
+        "AttributeError: 'NoneType' object has no attribute 'shape'",
+        "AssertionError",
+        "ZeroDivisionError: division by zero",
+    ],
+)
+def test_error_that_does_not_tell_of_truncated_content(text):
+    """A follow-up error of bad content is not an error about bad content."""
+    assert not tells(f"Traceback (most recent call last):\n{text}\n", TruncatedFile(), PATH, "open")
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("sqlite3.OperationalError: disk I/O error", EIO),
+        ("OSError: Expected to be able to read 65608 bytes, got 32668", TruncatedFile()),
+    ],
+)
+def test_words_of_libraries_tell(text, fault):
+    """SQLite's for EIO, and Arrow's for a file that is too short."""
+    assert tells(text, fault, PATH, "read")
+
+
+KILLED = "DataLoader worker (pid 7) is killed by signal: {}. "
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"RuntimeError: {KILLED.format('Killed')}",
+        "RuntimeError: DataLoader worker (pid(s) 7, 8) exited unexpectedly",
+        "RuntimeError: DataLoader worker (pid 7) exited unexpectedly with exit code 1.",
+        "ConnectionResetError: [Errno 104] Connection reset by peer",
+        "EOFError",
+    ],
+)
+def test_error_that_tells_of_a_death(text):
+    """The words of torch, and those of a broken queue, tell that a worker is gone."""
+    assert tells(text, WorkerKilled(), None, "signal 9")
+
+
+@pytest.mark.parametrize(("call", "expected"), [("mmap", True), ("read", False)])
+@pytest.mark.parametrize("fault", [EIO, TruncatedFile()])
+def test_bus_error_tells_of_a_mapping_only(fault, call, expected):
+    """A mapped file that cannot be read ends the worker by SIGBUS; a read does not."""
+    text = f"RuntimeError: {KILLED.format('Bus error')}"
+
+    assert expected == tells(text, fault, None, call)
+
+
+def test_messages_are_the_lines_of_exceptions():
+    """Frames, and the sentences between chained tracebacks, are left out."""
+    assert messages(_text(_with_cause)).splitlines() == [
+        "OSError: [Errno 5] Input/output error",
+        "RuntimeError: bad sample",
+    ]
+
+
+def test_messages_of_a_text_that_was_escaped():
+    """Torch's for a subclass of KeyError is one line; the source in it does not count."""
+    trace = 'Original Traceback (most recent call last):\n  File "x.py"\n    truncated()\n'
+    caught = f"Caught K in worker 0.\n{trace}K: no record"
+    text = f"K: {caught!r}\n"
+    assert messages(text) == "K: 'Caught K in worker 0.\nK: no record"
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "expected"),
+    [
+        ("cannot read /data/0042.jpg", PATH, True),
+        ("cannot read 0042.jpg", PATH, True),
+        ("cannot read 0043.jpg", PATH, False),
+        ("anything", "", False),
+        ("None", None, False),
+    ],
+)
+def test_names(text, path, expected):
+    """A text names a path by the whole or by its last part."""
+    assert expected == names(text, path)

@@ -1,0 +1,211 @@
+"""What a verdict's text tells, and how much of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_dataloader_faults import Contract, Outcome, Verdict, run_trial
+from pytest_dataloader_faults import faults as vocabulary
+from pytest_dataloader_faults.outcomes import Pass, WorkerFacts
+from pytest_dataloader_faults.outcomes._judge._report import explain
+from support.facts import EIO, KILLED, fired, map_reference, ordinary, raised, unfired
+from support.generated import contracts, outcomes, references
+
+ERROR = raised("OSError", "[Errno 5] Input/output error: '/data/a.rec'")
+FAILED = Pass(((0, 1), (2, 3)), (), ERROR)
+HOW = "check_dataset(make_dataset, only='read-error-first')"
+MOST_LINES = 100
+
+
+def _explained(outcome, how=HOW):
+    return explain(outcome, outcome.judge(map_reference()), how)
+
+
+def test_text_begins_with_the_verdict_and_ends_with_how_to_repeat_it():
+    """The first line is the sentence, the last one the way to see it again."""
+    lines = _explained(ordinary(FAILED, fired(EIO))).splitlines()
+
+    assert lines[0].startswith("failed_cleanly: OSError came in time")
+    assert f"  reproduce: {HOW}" == lines[-1]
+
+
+def test_text_names_the_python_engine_and_what_it_has_not_seen():
+    """Over all workers. The kernel engine goes without saying."""
+    workers = [WorkerFacts(id_, 100 + id_, 1, {}, {"dup in a.b": 2}) for id_ in (0, 1)]
+    outcome = replace(ordinary(FAILED, fired(EIO)), workers=tuple(workers))
+
+    assert "python" not in _explained(outcome)
+    text = _explained(replace(outcome, engine="python"))
+    sees = "engine: python, which sees only what Python code opens and reads"
+    assert f"  {sees}\n  hidden from the engine: dup in a.b (4)\n" in text
+    assert f"  {sees}\n" in _explained(replace(outcome, engine="python", workers=()))
+
+
+def test_text_names_fault_worker_fetch_and_path():
+    """Who did what to whom is told of each of the first firings."""
+    text = _explained(ordinary(FAILED, fired(EIO, times=2)))
+
+    assert "fault: ReadError(path='*.rec') (reached 3, fired 2, surfaced 1)" in text
+    assert "in worker 1 (pid 4711), fetch 2: read /data/a.rec" in text
+    assert "delivered: 0 batches of 2 asked for, then an error; 0.25 s" in text
+    assert "OSError: [Errno 5] Input/output error: '/data/a.rec'" in text
+
+
+def test_text_names_the_signal():
+    """A death is told by the signal's name."""
+    text = _explained(ordinary(FAILED, fired(KILLED, path=None, call="signal 9")))
+
+    assert "in worker 1 (pid 4711), fetch 1: killed by SIGKILL\n" in text
+
+
+def test_text_counts_what_was_hidden():
+    """Reads that the engine could not see are told of, where there were any."""
+    worker = WorkerFacts(0, 4711, 1, {}, {"dup2": 8, "io_uring_setup": 1})
+    outcome = replace(ordinary(FAILED, fired(EIO)), workers=(worker, worker))
+
+    assert "  hidden from the engine: dup2 (16), io_uring_setup (2)\n" in _explained(outcome)
+    assert "hidden" not in _explained(ordinary(FAILED, fired(EIO)))
+
+
+def test_text_of_a_fault_that_never_fired_says_so():
+    """The three counters are there also when there is nothing else to tell."""
+    text = _explained(ordinary(FAILED, unfired(EIO)))
+
+    assert "(reached 1, fired 0, surfaced 0)" in text
+    assert text.startswith("not_exercised: ")
+
+
+STACKS = """
+Process 12 (sleeping):
+Thread 0x1 (most recent call first):
+  File "/usr/lib/python3/multiprocessing/queues.py", line 1 in _feed
+
+Current thread 0x2 (most recent call first):
+  File "/home/me/data.py", line 7 in __getitem__
+  File "/usr/lib/torch/utils/data/_utils/worker.py", line 1 in _worker_loop
+  File "/usr/lib/python3/multiprocessing/process.py", line 1 in run
+"""
+
+
+def test_text_of_a_hang_shows_where_it_is_stuck():
+    """The user's own frames are shown, without those of torch's loop and of other threads."""
+    hung = replace(
+        ordinary(FAILED, fired(EIO)), timed_out=True, phase="epoch 1", stacks=STACKS, passes=()
+    )
+
+    text = _explained(hung)
+
+    assert "Process 12 (sleeping)" in text
+    assert 'File "/home/me/data.py", line 7 in __getitem__' in text
+    assert "multiprocessing" not in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ({"timed_out": True, "phase": "epoch 1", "passes": ()}, "hung"),
+        ({"died": "signal 7 (SIGBUS)"}, "crashed"),
+        ({"passes": (replace(FAILED, exception=raised("RuntimeError", "bad")),)}, "failed_unclear"),
+    ],
+)
+def test_text_shows_what_workers_printed_where_the_cause_may_be_told_there(changes, verdict):
+    """Some errors are printed and dropped by torch, so they are looked for in stderr."""
+    outcome = replace(ordinary(FAILED, fired(EIO)), stderr="Segmentation fault\n", **changes)
+
+    text = _explained(outcome)
+
+    assert text.startswith(verdict)
+    assert "Segmentation fault" in text
+
+
+@pytest.mark.parametrize("name", ["error", "stderr", "stacks", "firings"])
+def test_text_is_bounded(name):
+    """However much there is to tell, a person gets to see a page of it."""
+    many = "\n".join(f"line {number}" + "x" * 1000 for number in range(1000))
+    outcome = replace(ordinary(FAILED, fired(EIO)), timed_out=True, phase="epoch 1")
+    changes = {
+        "error": {"passes": (replace(FAILED, exception=raised("OSError", many)),)},
+        "stderr": {"stderr": many},
+        "stacks": {"stacks": "".join(f"\nProcess {pid} (x):\n{many}\n" for pid in range(9))},
+        "firings": {"faults": fired(EIO, times=200)},
+    }[name]
+
+    lines = _explained(replace(outcome, **changes)).splitlines()
+
+    assert len(lines) <= MOST_LINES
+    assert max(map(len, lines)) <= 400
+
+
+def test_the_last_of_many_errors_is_shown():
+    """It is the one that came out of the loop; those before it lead there."""
+    chain = "\n".join(f"KeyError: {number}" for number in range(100))
+    text = _explained(ordinary(replace(FAILED, exception=raised("OSError", f"{chain}\nthe last"))))
+
+    assert "KeyError: 1\n" in text
+    assert "lines are left out here" in text
+    assert "the last\n" in text
+
+
+def test_reproduce_is_code_that_runs_the_same_trial():
+    """The line names everything but the dataset, and runs."""
+    schedule = (EIO, vocabulary.OpenError(("*.a", "*.b"), nth=2))
+    outcome = replace(ordinary(FAILED), schedule=schedule, epochs=2, seed=7)
+    asked = {}
+
+    def record(make_dataset, *faults, **options):
+        asked.update(options, make_dataset=make_dataset, faults=faults)
+
+    names = {name: getattr(vocabulary, name) for name in vocabulary.__all__}
+    eval(outcome.reproduce(), {**names, "run_trial": record, "make_dataset": len})  # noqa: S307
+
+    assert {
+        "make_dataset": len,
+        "faults": schedule,
+        "loader": outcome.loader,
+        "epochs": 2,
+        "deadline": 30.0,
+        "seed": 7,
+    } == asked
+    assert set(asked) - {"faults"} <= set(run_trial.__annotations__)
+
+
+@given(outcomes(st.none() | st.lists(st.integers() | st.text()).map(tuple)))
+def test_outcome_survives_json(outcome):
+    """An outcome is plain data, both ways."""
+    assert outcome == Outcome.from_dict(json.loads(json.dumps(outcome.to_dict())))
+
+
+@given(outcomes(), references(), contracts())
+def test_judge_is_total_and_deterministic(outcome, reference, contract):
+    """Any facts have a verdict, the same one each time, also after a way through JSON."""
+    first = outcome.judge(reference, contract)
+    again = Outcome.from_dict(json.loads(json.dumps(outcome.to_dict()))).judge(reference, contract)
+
+    assert first == again
+    assert isinstance(first.verdict, Verdict)
+    assert first.sentence
+    assert explain(outcome, first, HOW).splitlines()[-1] == f"  reproduce: {HOW}"
+
+
+@given(outcomes(), references(), contracts())
+def test_nothing_but_what_was_shown_passes(outcome, reference, contract):
+    """A pass needs an end, and a fault that fired unless none was asked for."""
+    judgement = outcome.judge(reference, contract)
+
+    if judgement.passed:
+        assert outcome.fired or not outcome.schedule
+        assert (outcome.timed_out, outcome.died, outcome.phase) == (False, None, "done")
+        assert judgement.verdict in ("survived", "failed_cleanly")
+
+
+@given(outcomes(), references())
+def test_contract_that_promises_more_passes_less(outcome, reference):
+    """Whoever promises to survive passes nothing that others fail."""
+    strict = outcome.judge(reference, Contract(survives=True, names_file=True)).passed
+
+    assert not strict or outcome.judge(reference, Contract()).passed

@@ -1,0 +1,95 @@
+"""Causes that a worker has printed and told to nobody."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_dataloader_faults import Contract
+from pytest_dataloader_faults.outcomes import Pass, Raised
+from pytest_dataloader_faults.outcomes._judge import judge
+from support.facts import TRUNCATED, fired, map_reference, ordinary, raised
+
+FEEDER = """Traceback (most recent call last):
+  File "/usr/lib/python3.11/multiprocessing/queues.py", line 244, in _feed
+    obj = _ForkingPickler.dumps(obj)
+          ^^^^^^^^^^^^^^^^^^^^^^^^^^
+  File "/usr/lib/python3.11/multiprocessing/reduction.py", line 51, in dumps
+    cls(buf, protocol).dump(obj)
+{}
+"""
+CHAINED = f"""Traceback (most recent call last):
+  File "/x/image.py", line 7, in __getstate__
+    raise KeyError(3)
+KeyError: 3
+
+During handling of the above exception, another exception occurred:
+
+{FEEDER}"""
+OTHER = """Traceback (most recent call last):
+  File "/x/data.py", line 9, in _feed
+    return 1 / 0
+ZeroDivisionError: division by zero
+"""
+GENERATOR = "TypeError: cannot pickle 'generator' object"
+DROPPED = "what a worker had to send could not be pickled ({}), so torch's queue thread"
+DIED = raised("RuntimeError", "DataLoader worker (pid(s) 7) exited unexpectedly")
+
+
+def _sentence(outcome, stderr):
+    return judge(replace(outcome, stderr=stderr), map_reference(), Contract()).sentence
+
+
+HUNG = replace(ordinary(Pass()), timed_out=True, phase="epoch 1")
+
+
+@pytest.mark.parametrize("text", [FEEDER, CHAINED, f"INFO: worker 0\n{FEEDER}bye\n"])
+def test_a_hang_is_put_down_to_the_batch_that_was_dropped(text):
+    """The last line of the feeder thread's own traceback is why."""
+    sentence = _sentence(HUNG, text.format(GENERATOR))
+    assert sentence.startswith("neither an error nor an end within 30 s: ")
+    assert DROPPED.format(GENERATOR) in sentence
+
+
+def test_of_several_the_last_one_counts():
+    """What was dropped first need not be what the loader waits for."""
+    text = FEEDER.format("OSError: first") + FEEDER.format("OSError: last")
+    assert DROPPED.format("OSError: last") in _sentence(HUNG, text)
+
+
+@pytest.mark.parametrize("text", ["", "TypeError: cannot pickle\n", OTHER])
+def test_what_else_is_printed_is_no_cause(text):
+    """Only a traceback that begins in multiprocessing's feeder tells of a dropped batch."""
+    assert _sentence(HUNG, text) == "neither an error nor an end within 30 s"
+
+
+def test_a_timeout_that_ends_such_a_wait_hides_the_cause():
+    """The loader's own error tells of the wait alone."""
+    timeout = raised("RuntimeError", "DataLoader timed out after 5 seconds")
+    outcome = ordinary(Pass(exception=timeout), fired(TRUNCATED, call="openat"))
+    judgement = judge(
+        replace(outcome, stderr=FEEDER.format("OSError: cut")), map_reference(), Contract()
+    )
+    assert judgement.verdict == "failed_unclearly"
+    assert DROPPED.format("OSError: cut") in judgement.sentence
+
+
+def test_last_words_of_a_worker_that_died():
+    """A spawned one, say, that cannot unpickle the dataset."""
+    sentence = _sentence(ordinary(Pass(exception=DIED)), f"{OTHER}ImportError: no module x\n")
+    assert "came although there was no fault: DataLoader worker (pid(s) 7)" in sentence
+    assert sentence.endswith("; a worker printed: ImportError: no module x")
+
+
+@pytest.mark.parametrize("error", [DIED, raised("ValueError", "x")])
+def test_no_last_words(error):
+    """Of one that told by itself, or that printed nothing of the kind."""
+    stderr = "a warning\n" if error is DIED else "OSError: x\n"
+    assert "printed" not in _sentence(ordinary(Pass(exception=error)), stderr)
+
+
+def test_an_error_without_a_message():
+    """Is told as such."""
+    error = Raised("AssertionError", "", "AssertionError\n")
+    assert _sentence(ordinary(Pass(exception=error)), "").endswith("no fault: no message")

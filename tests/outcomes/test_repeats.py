@@ -1,0 +1,102 @@
+"""When a trial is repeated, and what several of them show together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_dataloader_faults import Verdict
+from pytest_dataloader_faults.outcomes import Judgement, Pass, WorkerFacts
+from pytest_dataloader_faults.outcomes._judge._repeats import Trial, conclude, needs_another
+from support.facts import ordinary
+
+CONTROL = ordinary(Pass())
+SHARING = replace(CONTROL, workers=(WorkerFacts(0, 1, 1, {}, shared=("/data/a.rec",)),))
+VERDICTS = {
+    "+": Verdict.SURVIVED,
+    "-": Verdict.CORRUPTED,
+    "h": Verdict.HUNG,
+}
+
+
+def _trials(marks: str) -> list[Trial]:
+    """A trial for each mark, with an outcome of its own."""
+    return [
+        Trial(
+            replace(CONTROL, seed=number),
+            Judgement(VERDICTS[mark], f"sentence {mark}", passed=mark == "+"),
+        )
+        for number, mark in enumerate(marks)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("marks", "more"),
+    [("", True), ("+", False), ("-", True), ("--", False), ("-h", False), ("-+", True)],
+)
+def test_a_failure_is_repeated_until_it_is_sure(marks, more):
+    """One trial that passes is enough, as are two that fail; else there are three."""
+    assert needs_another(_trials(marks), should_fail=False) == more
+
+
+@pytest.mark.parametrize("marks", ["-++", "-+-"])
+def test_three_trials_decide(marks):
+    """There is never a fourth."""
+    assert not needs_another(_trials(marks), should_fail=False)
+    assert not needs_another(_trials(marks), should_fail=True)
+
+
+@pytest.mark.parametrize(
+    ("marks", "more"), [("-", False), ("+", True), ("++", False), ("+-", True)]
+)
+def test_an_expected_failure_that_passes_is_repeated(marks, more):
+    """It is the pass that would fail the item, so that is what has to be sure."""
+    assert needs_another(_trials(marks), should_fail=True) == more
+
+
+@pytest.mark.parametrize(
+    ("marks", "decides", "reproduced", "note"),
+    [
+        ("+", 0, True, None),
+        ("--", 0, True, "confirmed 2 of 2"),
+        ("-h", 0, True, "confirmed 2 of 2, the second as hung: sentence h"),
+        ("-+-", 0, True, "2 of 3 trials failed"),
+        ("-++", 0, False, "not reproduced: 1 of 3 trials failed"),
+        ("+-", 1, True, None),
+        ("++", 0, True, None),
+    ],
+)
+def test_what_trials_show_together(marks, decides, reproduced, note):
+    """The first that failed decides, and the notes say how many did."""
+    trials = _trials(marks)
+    found = conclude(trials, CONTROL)
+
+    assert (found.trial, found.reproduced) == (trials[decides], reproduced)
+    if note:
+        assert found.notes[0] == note
+
+
+def test_each_trial_is_told_where_they_differ():
+    """Nothing that was seen is left out."""
+    _, *others = conclude(_trials("-++"), CONTROL).notes
+
+    assert others == [
+        "trial 1: corrupted: sentence -",
+        "trial 2: survived: sentence +",
+        "trial 3: survived: sentence +",
+    ]
+
+
+@pytest.mark.parametrize("where", ["control", "trial"])
+def test_a_race_of_the_datasets_own_explains_one_of_three(where):
+    """Workers that read a file through one offset may be lucky twice of three times."""
+    trials = _trials("-++")
+    if where == "trial":
+        trials[0] = replace(trials[0], outcome=SHARING)
+    found = conclude(trials, SHARING if where == "control" else CONTROL)
+
+    assert found.reproduced
+    assert found.notes[0] == (
+        "1 of 3 trials failed: workers read /data/a.rec through one offset, which is a race"
+    )

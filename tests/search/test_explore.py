@@ -1,0 +1,319 @@
+"""A search convicts the guilty, with a test that says so again, and acquits the healthy."""
+
+from __future__ import annotations
+
+import errno
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from torch.utils.data import DataLoader
+
+from pytest_dataloader_faults import Contract, Verdict, explore, faults, run_trial, strategies
+from pytest_dataloader_faults.battery._survey import survey
+from pytest_dataloader_faults.exceptions import (
+    CheckFailedError,
+    FaultNotFiredError,
+    InvalidArgumentError,
+)
+from pytest_dataloader_faults.outcomes import Judgement, Outcome
+from pytest_dataloader_faults.search._runner import Search, cases
+from support.datasets import Records, RecordStream
+from support.planted import ALONE, Mirrored, StaleThenFailing, Zeros
+from support.specimens import Unsharded
+
+pytestmark = [pytest.mark.usefixtures("engine"), pytest.mark.timeout(600)]
+TESTS = Path(__file__).resolve().parents[1]
+HOW = {"database": None, "derandomize": True}
+
+
+@pytest.fixture(name="guilty")
+def _guilty(records):
+    """It gives zeros where a read fails, and a search for that is short."""
+    return lambda: Zeros(records)
+
+
+SIMPLE = {"kinds": [faults.OpenError], "max_faults": 2, "max_epochs": 1, **HOW}
+
+
+@pytest.mark.parametrize("kind", [Records, pytest.param(RecordStream, marks=pytest.mark.slow)])
+def test_the_healthy_are_acquitted(records, kind):
+    """No schedule convicts them, most fire, and those that did not are not called passes."""
+    found = explore(lambda: kind(records), max_examples=5, **HOW)
+    assert (found.verdict, found.failure, found.outcome) == (Verdict.FAILED_CLEANLY, None, None)
+    assert found.trials == sum(found.verdicts.values())
+    assert set(found.verdicts) <= {"survived", "failed_cleanly", "not_exercised"}
+    assert found.verdicts["not_exercised"] < found.trials / 2
+    assert all(found.fired[kind] <= count for kind, count in found.drawn.items())
+
+
+def test_the_test_to_paste_has_the_contract(records):
+    """Without it, that one would pass."""
+    contract = Contract(survives=True)
+    found = explore(
+        lambda: Records(records), contract=contract, on_fail=None, max_examples=5, **SIMPLE
+    )
+    assert "from pytest_dataloader_faults import Contract\n" in found.failure
+    assert "contract=Contract(survives=True)" in found.failure
+
+
+def test_the_guilty_are_convicted_of_the_least(guilty):
+    """One fault of those drawn is enough, in the first file, with one worker."""
+    found = explore(guilty, on_fail=None, max_examples=20, **SIMPLE)
+    assert found.verdict is Verdict.CORRUPTED
+    (fault,) = found.outcome.schedule
+    assert (fault.nth, fault.times, fault.workers) == (1, 1, None)
+    assert found.outcome.loader == {"num_workers": 1, "batch_size": 4}
+    assert found.examples <= 20
+    assert found.trials < 60
+    assert found.describe().splitlines()[0].startswith(f"{found.examples} schedules tried, ")
+
+
+def test_the_failure_has_the_verdict_and_the_test_that_repeats_it(guilty):
+    """What is printed fails of the same verdict."""
+    with pytest.raises(CheckFailedError, match=r"\Acorrupted: sample 0 in batch 0") as raised:
+        explore(guilty, loader=ALONE, max_examples=8, **{**SIMPLE, "max_faults": 1})
+    assert "fault: OpenError(path='*/00.rec'" in str(raised.value)
+    assert "schedules tried" in str(raised.value)
+    scope = {"make_dataset": guilty}
+    exec(_pasted(raised.value), scope)  # noqa: S102  # our own code
+    with pytest.raises(CheckFailedError, match=r"\Acorrupted: sample 0 in batch 0"):
+        scope["test_again"]()
+
+
+@pytest.mark.slow
+def test_the_printed_test_can_be_pasted(guilty, records, tmp_path):
+    """Into a file of its own, where it fails of the same verdict."""
+    with pytest.raises(CheckFailedError) as raised:
+        explore(guilty, loader=ALONE, max_examples=8, **{**SIMPLE, "max_faults": 1})
+    above = (
+        "from pathlib import Path\nfrom support.planted import Zeros\n"
+        f"make_dataset = lambda: Zeros(Path({str(records)!r}))\n"
+    )
+    (tmp_path / "test_pasted.py").write_text(above + _pasted(raised.value), encoding="utf-8")
+    done = _pytest(tmp_path, "test_pasted.py")
+    assert "1 failed" in done
+    assert "corrupted: sample 0 in batch 0" in done
+
+
+def _pasted(error):
+    return re.search(r"reproduce: \n(.*?\n    replay\(.*?\)\n)", f"{error}\n", re.DOTALL)[1]
+
+
+def _pytest(folder, *arguments):
+    paths = ["-o", f"pythonpath={TESTS}", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-q", *paths, *arguments]
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=200, check=False
+    )
+    return done.stdout + done.stderr
+
+
+def test_what_the_dataset_gets_over_is_found_out(records):
+    """One error of each sort that goes away: later faults are drawn to come after such."""
+    found = survey(lambda: StaleThenFailing(records))
+    search = Search(lambda: StaleThenFailing(records), found, deadline=10, engine="auto")
+    assert search.rehearse(ALONE, 2, [faults.OpenError, faults.ShortRead]) is None
+    assert found.files.survived == (faults.OpenError("*/00.rec", errno.ESTALE, times=1),)
+    assert search.trials == 4
+
+
+class Ruled(Search):
+    """Convicts by a rule, without a trial: two kinds of faults about the same file."""
+
+    def _trial(self, case):
+        one, two = (
+            {each.path for each in case.schedule if type(each) is kind}
+            for kind in (faults.OpenError, faults.TruncatedFile)
+        )
+        verdict = Verdict.CORRUPTED if one & two else Verdict.SURVIVED
+        outcome = Outcome(case.schedule, case.loader, case.epochs, case.seed, 10.0, "kernel")
+        return outcome, Judgement(verdict, "by the rule", passed=not one & two)
+
+
+def test_every_search_shrinks_to_the_end(records):
+    """Cases come again while it shrinks, and Hypothesis must not take that for chance."""
+    found = survey(lambda: Records(records))
+    drawn = cases(found, ALONE, 2, max_faults=3, kinds=strategies.DEFAULT_KINDS)
+    shrunk = []
+    for seed in range(0, 30, 2):
+        search = Ruled(list, found, deadline=10, engine="auto")
+        if search.run(drawn, seed, max_examples=200, database=None):
+            shrunk.append(sorted(map(repr, search.convicted[0].schedule)))
+    assert len(shrunk) > 12
+    least = [repr(faults.OpenError("*/00.rec")), repr(faults.TruncatedFile("*/00.rec"))]
+    assert [each for each in shrunk if each != least] == []
+
+
+def test_what_convicts_by_itself_ends_the_search(records):
+    """The first of these errors is enough."""
+    found = explore(lambda: Zeros(records), on_fail=None, max_examples=50, **HOW)
+    assert found.verdict is Verdict.CORRUPTED
+    assert found.outcome.schedule == (faults.OpenError("*/00.rec", times=1),)
+    assert (found.trials, found.examples) == (1, 1)
+
+
+def test_a_case_is_tried_once(records):
+    """Where there are few, the search ends with them, and there is no health check of it."""
+    found = explore(
+        lambda: Records(records),
+        kinds=[faults.DescriptorExhaustion],
+        loader=ALONE,
+        max_faults=1,
+        max_epochs=1,
+        max_examples=30,
+        **HOW,
+    )
+    assert (found.trials, sum(found.drawn.values())) == (1, 1)
+
+
+def test_what_never_fires_is_no_pass(records):
+    """A search that showed nothing says so."""
+    with pytest.raises(FaultNotFiredError, match="none of 3 trials: not_exercised: OpenError"):
+        explore(
+            lambda: Records(records),
+            kinds=[faults.OpenError],
+            files="*/00.rec",
+            loader=strategies.loader_options(max_batch_size=1).map(_of_another_sample),
+            max_faults=1,
+            max_examples=3,
+            **HOW,
+        )
+
+
+def _of_another_sample(options):
+    return {"num_workers": 1, "sampler": [1]}
+
+
+def test_what_is_wrong_without_a_fault_is_not_blamed_on_one(records):
+    """The control is the first trial; a stream that is not sharded fails it."""
+    with pytest.raises(CheckFailedError, match=r"\Acorrupted: 16 samples came more often"):
+        explore(lambda: Unsharded(records), max_examples=5, **HOW)
+
+
+def test_what_is_wrong_without_a_fault_is_found_first(records):
+    """It has a verdict and facts like any other conviction."""
+    found = explore(lambda: Unsharded(records), on_fail=None, max_examples=1, **HOW)
+    assert (found.verdict, found.trials) == (Verdict.CORRUPTED, 0)
+    assert found.outcome.schedule == ()
+    assert "more often" in found.failure
+
+
+def test_a_loader_without_workers_meets_what_it_can(records):
+    """By default, faults of worker processes are not drawn for it."""
+    found = explore(lambda: Records(records), loader={"num_workers": 0}, max_examples=8, **HOW)
+    assert found.verdict is Verdict.FAILED_CLEANLY
+    assert {*found.drawn} <= {"OpenError", "ReadError", "ShortRead", "TruncatedFile", "SlowRead"}
+
+
+def test_a_ready_loader_keeps_its_options(records):
+    """With ``loader={}`` only the faults are drawn."""
+    found = explore(
+        lambda: DataLoader(Records(records), num_workers=1, batch_size=8),
+        loader={},
+        max_examples=2,
+        **HOW,
+    )
+    assert found.trials == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"max_examples": 0}, "max_examples=0 must be an int, 1 or more"),
+        ({"max_faults": True}, "max_faults=True must be an int, 1 or more"),
+        ({"deadline": 0}, "deadline=0 must be a positive number"),
+        ({"seed": -1}, "seed=-1 must be an int from 0"),
+        ({"on_fail": "no"}, "on_fail='no' must be one of"),
+        ({"kinds": 3}, "kinds=3 must be one or more fault classes"),
+        ({"kinds": []}, r"kinds=\[\] must be one or more fault classes"),
+        ({"kinds": [faults.OpenError()]}, r"kinds=\[OpenError\(\)\] must be one or more fault cl"),
+        ({"loader": 3}, "loader=3 must be a dict of DataLoader options"),
+        ({"tell": 3}, "tell=3 must be a function of a str"),
+        ({"max_exampels": 3}, "max_exampels.*goes to hypothesis.settings"),
+        ({"files": "*.none"}, "matches nothing that the workers read"),
+    ],
+)
+def test_bad_arguments_are_refused(records, options, text):
+    """By their name and what is allowed."""
+    with pytest.raises(InvalidArgumentError, match=text):
+        explore(lambda: Records(records), **options)
+
+
+def test_a_survey_of_what_is_no_dict_is_refused(records):
+    """As by ``run_trial``."""
+    with pytest.raises(InvalidArgumentError, match="loader=3 must be a dict"):
+        survey(lambda: Records(records), loader=3)
+
+
+def test_a_survey_names_the_files_that_are_read(records):
+    """Short globs, one per file, with what one worker does to each in an epoch."""
+    (records.parent / "unread.txt").write_text("")
+    files = survey(lambda: Records(records), files="*.rec").files
+    assert list(files.opens) == [f"*/{number:02}.rec" for number in range(16)]
+    assert set(files.reads.values()) == {2}
+    assert (files.every, files.batches, files.samples) == ("*.rec", 4, 16)
+
+
+def test_a_survey_tells_files_of_one_name_apart(records):
+    """By as much of their path as it takes."""
+    files = survey(lambda: Mirrored(records)).files
+    assert next(iter(files.opens)) == "*/00.rec"
+    both = survey(lambda: Both(records)).files
+    assert list(both.opens)[:1] + list(both.opens)[-1:] == ["*/mirror/00.rec", "*/records/15.rec"]
+
+
+class Both(Mirrored):
+    """Reads a sample and its mirror."""
+
+    def __getitem__(self, index):
+        (self.mirror / self.names[index]).read_bytes()
+        return super().__getitem__(index)
+
+
+STATISTICS = """
+from pathlib import Path
+
+from hypothesis import given, settings
+
+from pytest_dataloader_faults import run_trial, strategies
+from pytest_dataloader_faults.search import assert_survives_or_fails_cleanly
+from pytest_dataloader_faults.faults import OpenError
+from pytest_dataloader_faults.search import survey
+from support.datasets import Records, write_records
+
+FOLDER = write_records(Path(__file__).with_name("records"))
+FOUND = survey(lambda: Records(FOLDER))
+
+
+def test_x(dataloader_faults):
+    dataloader_faults.explore(lambda: Records(FOLDER), max_examples=2, database=None)
+
+
+@settings(max_examples=2, deadline=None, database=None)
+@given(strategies.fault_schedules(files=FOUND, kinds=[OpenError]))
+def test_y(schedule):
+    outcome = run_trial(lambda: Records(FOLDER), *schedule, loader={"num_workers": 1})
+    assert_survives_or_fails_cleanly(outcome, FOUND)
+"""
+
+
+def test_the_statistics_tell_verdicts_and_faults(inner):
+    """``--hypothesis-show-statistics`` shows what was met, of the fixture as of ``@given``."""
+    result = inner(STATISTICS, "--hypothesis-show-statistics", "--hypothesis-seed=1")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["test_inner.py::test_x:", "2 schedules tried; * showed something"])
+    result.stdout.fnmatch_lines(["test_inner.py::test_y:"])
+    result.stdout.fnmatch_lines(["*%, OpenError: fired*"])
+    result.stdout.fnmatch_lines(["*%, verdict: *"])
+
+
+def test_batches_may_come_as_they_are_ready(records):
+    """With ``in_order=False`` a batch is judged by the samples it is of, not by its place."""
+    loader = {"num_workers": 2, "batch_size": 2, "in_order": False}
+    slow = faults.SlowRead("*/00.rec", seconds=0.5, times=1)
+    outcome = run_trial(lambda: Records(records), slow, loader=loader)
+    assert outcome.delivered[0].indices != (0, 1)
+    assert survey(lambda: Records(records)).judge(outcome).verdict is Verdict.SURVIVED

@@ -1,0 +1,148 @@
+"""Searches among datasets whose samples are random: compared as the contract says."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_dataloader_faults import Contract, Verdict, explore, faults, run_trial
+from pytest_dataloader_faults.battery._survey import survey
+from pytest_dataloader_faults.exceptions import CheckFailedError, InvalidArgumentError
+from pytest_dataloader_faults.lifecycle import Arm, Iterate, NewLoader
+from pytest_dataloader_faults.search._explore import assert_survives_or_fails_cleanly, replay
+from pytest_dataloader_faults.search._lifecycle import explore_life, replay_life
+from support.corpus.state import Noisy
+from support.datasets import Records
+from support.planted import ALONE
+from support.random_samples import Jittered, JitteredZeros, NoisyZeros, OwnNoise, close
+
+pytestmark = [pytest.mark.usefixtures("engine"), pytest.mark.timeout(600)]
+RANDOM, CLOSE = Contract(deterministic=False), Contract(compare=close)
+SHORT = {
+    "kinds": [faults.OpenError],
+    "max_examples": 4,
+    "database": None,
+    "derandomize": True,
+    "on_fail": None,
+}
+NARROW = {"loader": ALONE, "max_faults": 1, "max_epochs": 1}
+OPEN = faults.OpenError("*/00.rec", times=1)
+HEALTHY = [(Noisy, RANDOM), (OwnNoise, RANDOM), (Jittered, CLOSE)]
+GUILTY = [(NoisyZeros, RANDOM), (JitteredZeros, CLOSE)]
+
+
+@pytest.mark.parametrize(("kind", "contract"), HEALTHY)
+@pytest.mark.parametrize("search", [explore, explore_life])
+def test_noise_is_no_crime(records, search, kind, contract):
+    """Whichever seed shuffles the samples, and in every loader of a life."""
+    found = search(lambda: kind(records), contract=contract, **SHORT)
+    assert found.verdict in {Verdict.SURVIVED, Verdict.FAILED_CLEANLY}, found.failure
+
+
+@pytest.mark.parametrize(("kind", "contract"), GUILTY)
+def test_what_is_put_in_the_place_of_noise_is_found(records, kind, contract):
+    """And said with the contract, without which it could not be repeated."""
+    found = explore(lambda: kind(records), contract=contract, **NARROW, **SHORT)
+    assert found.verdict is Verdict.CORRUPTED
+    assert repr(contract) in found.failure
+
+
+@pytest.mark.parametrize(("kind", "contract"), GUILTY)
+def test_what_is_printed_convicts_again(records, kind, contract):
+    """Each with the contract, by a seed of its own."""
+    with pytest.raises(CheckFailedError, match=r"\Acorrupted"):
+        replay(lambda: kind(records), OPEN, loader={"shuffle": True}, contract=contract, seed=3)
+    steps = NewLoader(), Arm(OPEN), Iterate()
+    with pytest.raises(CheckFailedError, match=r"\Acorrupted"):
+        replay_life(lambda: kind(records), *steps, contract=contract)
+
+
+def test_a_test_of_ones_own_takes_its_trials_from_the_survey(records):
+    """They are compared alike, and the survey's contract is the one that is meant."""
+    found = survey(lambda: Jittered(records), contract=CLOSE)
+    outcome = found.run_trial(OPEN)
+    assert assert_survives_or_fails_cleanly(outcome, found).value == "failed_cleanly"
+    assert outcome.compared == "compare"
+
+
+def test_what_was_not_compared_is_not_praised(records):
+    """Where only shapes can be, the sentence and the statistics say so."""
+    found = survey(lambda: OwnNoise(records), contract=RANDOM)
+    slow = faults.SlowRead("*/00.rec", seconds=0.01)
+    sentence = found.judge(found.run_trial(slow)).sentence
+    assert sentence == "every sample came and had the right types and shapes; no more was compared"
+    told = explore(lambda: OwnNoise(records), contract=RANDOM, **NARROW, **SHORT).describe()
+    assert "  samples were compared by shapes\n" in told
+
+
+class Jitters(Noisy):
+    """Waits for a random time before it tries again, as one should."""
+
+    def __getitem__(self, index):
+        try:
+            return super().__getitem__(index)
+        except OSError:
+            torch.rand(1)
+            return super().__getitem__(index)
+
+
+def test_a_second_attempt_that_draws_is_told_of(records):
+    """What comes of it differs from the reference, and the sentence says what to do."""
+    found = survey(lambda: Jitters(records), contract=RANDOM)
+    judgement = found.judge(found.run_trial(OPEN))
+    assert judgement.verdict is Verdict.CORRUPTED
+    assert "one that draws more of them in a second attempt differs by that" in judgement.sentence
+
+
+def test_a_trial_has_the_options_that_were_surveyed(records):
+    """Batches that are made otherwise could not be compared."""
+    found = survey(lambda: Records(records), loader={"batch_size": 2, "collate_fn": list})
+    slow = faults.SlowRead("*/00.rec", seconds=0.01)
+    assert found.judge(found.run_trial(slow)).verdict is Verdict.SURVIVED
+    assert found.run_trial(slow, loader={"batch_size": 8}).loader["batch_size"] == 8
+
+
+def _printed(make_dataset, **options):
+    return explore(make_dataset, **{**NARROW, **SHORT, **options}).failure
+
+
+def test_what_cannot_be_imported_is_said_in_the_printed_test(records):
+    """It compiles, and a comment says what each name was."""
+    loader = {**ALONE, "collate_fn": lambda samples: samples, "worker_init_fn": Idle()}
+    contract = Contract(compare=lambda one, two: close(one[0], two[0]))
+    printed = _printed(lambda: JitteredZeros(records), contract=contract, loader=loader)
+    assert "# compare: the contract's compare\n" in printed
+    assert "# collate_fn: what the loader had as collate_fn\n" in printed
+    assert "'worker_init_fn': worker_init_fn}" in printed
+    compile(printed[printed.index("from pytest_data") :], "printed", "exec")
+
+
+class Idle:
+    """A callable object, which has no name."""
+
+    def __call__(self, worker):
+        """Do nothing."""
+
+
+def test_what_can_be_imported_is_in_the_printed_test(records):
+    """As the author's own comparison."""
+    printed = _printed(lambda: JitteredZeros(records), contract=CLOSE)
+    assert "from support.random_samples import close\n" in printed
+
+
+def test_trials_that_were_compared_otherwise_are_refused(records):
+    """Their fingerprints mean something else: they would all look corrupted."""
+    found = survey(lambda: Noisy(records), contract=RANDOM)
+    outcome = run_trial(lambda: Noisy(records), OPEN)
+    with pytest.raises(InvalidArgumentError, match=r"by 'bytes' and the reference's by 'bytes, se"):
+        assert_survives_or_fails_cleanly(outcome, found)
+
+
+@pytest.mark.parametrize("contract", [RANDOM, CLOSE], ids=repr)
+def test_a_contract_that_compares_otherwise_is_refused(records, contract):
+    """It comes too late where the samples were taken already."""
+    found = survey(lambda: Records(records))
+    outcome = run_trial(lambda: Records(records), OPEN)
+    for known in (found, found.reference_for(outcome)):
+        with pytest.raises(InvalidArgumentError, match=r"give it to survey\(\)"):
+            assert_survives_or_fails_cleanly(outcome, known, contract=contract)

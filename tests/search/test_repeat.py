@@ -1,0 +1,266 @@
+"""What was found once is found again: by Hypothesis' own means, and trial by trial."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import sys
+
+import pytest
+from hypothesis import Phase, example, given, reproduce_failure, seed, settings
+from hypothesis.database import InMemoryExampleDatabase
+
+from pytest_dataloader_faults import run_trial
+from pytest_dataloader_faults.battery._survey import survey
+from pytest_dataloader_faults.exceptions import (
+    CheckFailedError,
+    FaultNotFiredError,
+    InvalidArgumentError,
+)
+from pytest_dataloader_faults.faults import OpenError
+from pytest_dataloader_faults.outcomes import Outcome
+from pytest_dataloader_faults.search._explore import assert_survives_or_fails_cleanly, replay
+from pytest_dataloader_faults.search._runner import cases
+from pytest_dataloader_faults.strategies import DEFAULT_KINDS, fault_schedules, loader_options
+from support.datasets import Records
+from support.planted import Zeros
+
+PHASES = set(Phase) - {Phase.explain}
+pytestmark = [pytest.mark.usefixtures("engine"), pytest.mark.timeout(600)]
+
+
+def _facts(outcome, found):
+    """All that must be the same again.
+
+    Process ids and times are not. Nor is what a worker that read ahead opens to report an error:
+    the loop over the loader has ended by then, and where torch ends the worker is a race. So what
+    befell files that are not the dataset's is left out.
+    """
+    firings = [
+        sorted(
+            (one.worker, one.call, one.path or "", one.fetch)
+            for one in each.firings
+            if one.path is None or one.path.endswith(".rec")
+        )
+        for each in outcome.faults
+    ]
+    counts = [(bool(each.fired), each.surfaced) for each in outcome.faults]
+    error = outcome.exception and outcome.exception.type
+    return found.judge(outcome).verdict, firings, counts, outcome.delivered, error
+
+
+@pytest.mark.parametrize(
+    "times", [12, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(7200)])]
+)
+def test_a_schedule_gives_the_same_again(records, times):
+    """Random schedules and loaders, each tried twice: what fired and the verdict agree."""
+    found = survey(lambda: Records(records))
+    number, unlike = itertools.count(), []
+
+    @settings(max_examples=times // 2, database=None, derandomize=True, deadline=None)
+    @given(cases(found, None, 2, max_faults=3))
+    def twice(case):
+        next(number)
+        one, two = (
+            _facts(
+                run_trial(
+                    lambda: Records(records),
+                    *case.schedule,
+                    loader=case.loader,
+                    epochs=case.epochs,
+                    seed=case.seed,
+                ),
+                found,
+            )
+            for _ in range(2)
+        )
+        if one != two:
+            unlike.append((case, one, two))
+
+    twice()
+    told = f"{next(number) - len(unlike)} schedules gave the same twice, {len(unlike)} did not"
+    sys.stdout.write(f"{told}\n")
+    assert unlike == [], told
+
+
+def test_outside_of_hypothesis_nothing_shown_is_an_error(records):
+    """There, no statistics would tell."""
+    found = survey(lambda: Records(records))
+    outcome = run_trial(lambda: Records(records), OpenError("*.none"))
+    with pytest.raises(FaultNotFiredError, match=r"not_exercised: OpenError\(path='\*.none'\)"):
+        assert_survives_or_fails_cleanly(outcome, found)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"loader": loader_options()}, r"loader=.* must be a dict of options"),
+        ({"contract": 3}, r"contract=3 must be a Contract"),
+    ],
+)
+def test_what_cannot_be_replayed_is_refused(options, text):
+    """A strategy is for a search."""
+    with pytest.raises(InvalidArgumentError, match=text):
+        replay(list, OpenError(), **options)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reference", "text"),
+    [
+        (None, None, r"outcome=None must be what run_trial\(...\) returned"),
+        (Outcome((), {}, 1, 0, 1.0, "kernel"), None, r"reference=None must be a survey\(make_data"),
+    ],
+)
+def test_what_cannot_be_judged_is_refused(outcome, reference, text):
+    """By its name and what it must be."""
+    with pytest.raises(InvalidArgumentError, match=text):
+        assert_survives_or_fails_cleanly(outcome, reference)
+
+
+def _searched(folder, decorate=lambda test: test, **options):
+    """Try the property on a guilty dataset: what was tried, and the error."""
+    tried = []
+    found = survey(lambda: Zeros(folder))
+    drawn = fault_schedules(files=found, kinds=[OpenError], max_faults=1)
+    how = {"max_examples": 10, "deadline": None, "report_multiple_bugs": False, **options}
+
+    @decorate
+    @settings(phases=PHASES, **how)
+    @given(schedule=drawn)
+    def trial(schedule):
+        tried.append(schedule)
+        outcome = run_trial(lambda: Zeros(folder), *schedule, loader={"num_workers": 1})
+        assert_survives_or_fails_cleanly(outcome, found)
+
+    with pytest.raises(CheckFailedError) as raised:
+        trial()
+    return tried, raised.value
+
+
+def test_the_database_has_the_failure_first(records):
+    """The second run begins with what the first one ended with."""
+    database = InMemoryExampleDatabase()
+    first, _ = _searched(records, database=database)
+    second, _ = _searched(records, database=database)
+    assert second[0] == first[-1]
+
+
+def test_an_example_can_be_given(records):
+    """What the failure printed, as ``@example``, is what fails."""
+    schedule = (OpenError("*/03.rec", times=1),)
+    tried, error = _searched(records, example(schedule=schedule), database=None)
+    assert set(tried) == {schedule}
+    assert str(error).startswith("corrupted: sample 3 in batch 0 has wrong content")
+
+
+def test_a_blob_reproduces_the_failure(records):
+    """``@reproduce_failure`` as Hypothesis prints it."""
+    options = {"print_blob": True, "database": None}
+    first, error = _searched(records, seed(1), **options)
+    (note,) = (note for note in error.__notes__ if "@reproduce_failure(" in note)
+    version, blob = ast.literal_eval(note[note.index("(") : note.rindex(")") + 1])
+    again, _ = _searched(records, reproduce_failure(version, blob), **options)
+    assert set(again) == {first[-1]}
+
+
+@pytest.mark.parametrize("options", [{"derandomize": True}, {}], ids=["derandomized", "seeded"])
+def test_a_search_can_be_repeated(records, options):
+    """The same seed, or none at all, gives the same cases."""
+    found = survey(lambda: Records(records))
+    first, second = (_drawn(found, options) for _ in range(2))
+    assert first == second
+    assert len(set(first)) > 10
+
+
+def _drawn(found, options):
+    drawn = []
+
+    @settings(max_examples=20, database=None, deadline=None, **options)
+    @given(cases(found, None, 2, max_faults=3, kinds=DEFAULT_KINDS))
+    def draw(case):
+        drawn.append(repr(case))
+
+    (draw if options else seed(7)(draw))()
+    return drawn
+
+
+GUILTY = """
+from pathlib import Path
+
+import pytest
+from hypothesis import Phase, example, given, reproduce_failure, settings
+
+from pytest_dataloader_faults import faults, run_trial, strategies
+from pytest_dataloader_faults.search import assert_survives_or_fails_cleanly
+from pytest_dataloader_faults.faults import *
+from pytest_dataloader_faults.search import survey
+from support.datasets import Records, write_records
+from support.planted import Zeros
+
+FOLDER = Path(__file__).with_name("records")
+FOLDER.exists() or write_records(FOLDER)
+FOUND = survey(lambda: Zeros(FOLDER))
+SCHEDULES = strategies.fault_schedules(files=FOUND, kinds=[faults.OpenError], max_faults=2)
+
+@settings(
+    max_examples={examples},
+    deadline=None,
+    phases=set(Phase) - {{Phase.explain}}{settings}
+)
+@given(schedule=SCHEDULES)
+{decorator}def test_x(schedule):
+    outcome = run_trial(lambda: Zeros(FOLDER), *schedule, loader={{"num_workers": 1}})
+    print("TRIED", schedule)
+    assert_survives_or_fails_cleanly(outcome, FOUND)
+"""
+
+
+def _source(examples=15, settings="", decorator=""):
+    return GUILTY.format(examples=examples, settings=settings, decorator=decorator)
+
+
+def _tried(result):
+    return [line for line in result.outlines if line.startswith("TRIED")]
+
+
+@pytest.mark.slow
+def test_the_database_has_the_failure_first_in_a_file(inner):
+    """The second run begins with what the first one ended with; a forced seed has no database."""
+    first = inner(_source(40))
+    first.assert_outcomes(failed=1)
+    last = _tried(first)[-1]
+    assert last.startswith("TRIED (OpenError(path='")
+    second = inner(_source(40))
+    second.assert_outcomes(failed=1)
+    assert _tried(second)[0] == last
+
+
+@pytest.mark.slow
+def test_an_example_can_be_given_in_a_file(inner):
+    """What the failure printed, as ``@example``, is what fails."""
+    given = "@example(schedule=(OpenError(path='*/03.rec', times=1),))\n"
+    result = inner(_source(1, "", given))
+    result.assert_outcomes(failed=1)
+    assert set(_tried(result)) == {"TRIED (OpenError(path='*/03.rec', times=1),)"}
+    result.stdout.fnmatch_lines(["*corrupted: sample 3 in batch 0 has wrong content*"])
+
+
+@pytest.mark.slow
+def test_a_blob_reproduces_the_failure_in_a_file(inner):
+    """``@reproduce_failure`` as Hypothesis prints it."""
+    first = inner(_source(15, ", print_blob=True, database=None"), "--hypothesis-seed=1")
+    first.assert_outcomes(failed=1)
+    (blob,) = {line for line in first.outlines if "@reproduce_failure(" in line}
+    decorator = blob[blob.index("@") : blob.rindex(")") + 1] + "\n"
+    again = inner(_source(15, ", database=None", decorator))
+    again.assert_outcomes(failed=1)
+    assert set(_tried(again)) == {_tried(first)[-1]}
+
+
+@pytest.mark.slow
+def test_a_seed_gives_the_same_search_in_a_file(inner):
+    """``--hypothesis-seed`` and ``derandomize`` both repeat a whole search."""
+    runs = [_tried(inner(_source(3, ", database=None"), "--hypothesis-seed=5")) for _ in range(2)]
+    assert runs[0] == runs[1] != []
+    fixed = [_tried(inner(_source(3, ", derandomize=True"))) for _ in range(2)]
+    assert fixed[0] == fixed[1] != []
