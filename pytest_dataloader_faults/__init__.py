@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults.outcomes import Outcome as Outcome
     from pytest_dataloader_faults.outcomes import Verdict as Verdict
     from pytest_dataloader_faults.search import explore as explore
-    from pytest_dataloader_faults.search import explore_life as explore_life
+    from pytest_dataloader_faults.search import explore_lifecycle as explore_lifecycle
 
 
 __all__ = (
@@ -34,7 +34,7 @@ __all__ = (
     "check_dataset",
     "exceptions",
     "explore",
-    "explore_life",
+    "explore_lifecycle",
     "faults",
     "inject",
     "run_trial",
@@ -49,7 +49,7 @@ _HOMES = {
     "Verdict": "outcomes",
     "check_dataset": "battery",
     "explore": "search",
-    "explore_life": "search",
+    "explore_lifecycle": "search",
     "inject": "injection",
     "run_trial": "_trial",
     "sweep": "battery",

@@ -14,14 +14,14 @@ from pytest_dataloader_faults.faults import Fault, has_files
 
 __all__ = (
     "Arm",
-    "Break",
-    "Delete",
+    "BreakEpoch",
+    "DeleteLoader",
     "Disarm",
     "Iterate",
-    "Kill",
+    "KillWorker",
     "NewLoader",
-    "Pickle",
-    "Restart",
+    "PickleDataset",
+    "StartEpoch",
     "Step",
 )
 
@@ -45,7 +45,7 @@ _ALLOWED: dict[str, tuple[Any, str]] = {
     "worker": (lambda value: _is_count(value, 0), "a worker id, 0 or more"),
     "fault": (
         _is_of_files,
-        "a fault of files, such as ReadError('*.jpg'); a worker's death is a step: Kill()",
+        "a fault of files, such as ReadError('*.jpg'); a worker's death is a step: KillWorker()",
     ),
 }
 
@@ -89,17 +89,17 @@ class Iterate(Step):
 
 
 @dataclass(frozen=True, repr=False)
-class Break(Step):
+class BreakEpoch(Step):
     """Break the epoch off, as ``break`` does in a loop over the loader."""
 
 
 @dataclass(frozen=True, repr=False)
-class Restart(Step):
+class StartEpoch(Step):
     """Begin an epoch, whether or not one is going on, as ``batches = iter(loader)`` does."""
 
 
 @dataclass(frozen=True, repr=False)
-class Kill(Step):
+class KillWorker(Step):
     """Kill a worker by SIGKILL, between two batches."""
 
     worker: int = 0
@@ -121,10 +121,10 @@ class Disarm(Step):
 
 
 @dataclass(frozen=True, repr=False)
-class Pickle(Step):
+class PickleDataset(Step):
     """Go on with a copy of the dataset that came out of ``pickle``, and a loader made again."""
 
 
 @dataclass(frozen=True, repr=False)
-class Delete(Step):
+class DeleteLoader(Step):
     """Delete the loader, which ends its workers."""

@@ -28,7 +28,7 @@ from pytest_dataloader_faults._engine import unavailable
 from pytest_dataloader_faults.battery import check_dataset
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.fake_files import _in_process
-from pytest_dataloader_faults.outcomes import Life, Moment, SweepResult, SweepStep
+from pytest_dataloader_faults.outcomes import LifecycleOutcome, StepOutcome, SweepResult, SweepStep
 from pytest_dataloader_faults.plugin import _options
 from pytest_dataloader_faults.plugin import _pyfakefs as _fixtures_of_files
 
@@ -127,7 +127,7 @@ def _public_attributes(kind):
     return [name for name in vars(kind) if not name.startswith("_")]
 
 
-_LIVES = (Life, Moment)
+_LIVES = (LifecycleOutcome, StepOutcome)
 
 
 def _names():
@@ -164,9 +164,11 @@ def _names():
         "argument of explore": inspect.signature(package.explore).parameters,
         "strategy": strategies.__all__,
         "name in search": search.__all__,
-        "argument of explore_life": inspect.signature(package.explore_life).parameters,
+        "argument of explore_lifecycle": inspect.signature(package.explore_lifecycle).parameters,
         "name in lifecycle": lifecycle.__all__,
-        "field of a life": [field.name for kind in (Life, Moment) for field in fields(kind)],
+        "field of a life": [
+            field.name for kind in (LifecycleOutcome, StepOutcome) for field in fields(kind)
+        ],
         "argument of inject": inspect.signature(package.inject).parameters,
     }
 

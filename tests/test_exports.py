@@ -24,7 +24,7 @@ from pytest_dataloader_faults import (
 )
 
 FIXED = (
-    "CheckResult inject run_trial check_dataset explore explore_life sweep faults strategies"
+    "CheckResult inject run_trial check_dataset explore explore_lifecycle sweep faults strategies"
     " Outcome Verdict Contract exceptions"
 ).split()
 PUBLIC = (
@@ -92,7 +92,7 @@ def test_all_is_complete(module):
         (f"import {NAME}; {NAME}.faults; {NAME}.exceptions", None),
         (f"from {NAME} import Contract, Outcome, Verdict, inject, check_dataset, run_trial", None),
         (f"from {NAME} import explore; import {NAME}.search", None),
-        (f"from {NAME} import explore_life; import {NAME}.lifecycle", None),
+        (f"from {NAME} import explore_lifecycle; import {NAME}.lifecycle", None),
         (f"import {NAME}.plugin", None),
     ],
 )
@@ -106,7 +106,7 @@ def test_importing_is_light(code, own):
 
 
 @pytest.mark.parametrize(
-    "name", ["inject", "run_trial", "check_dataset", "explore", "explore_life"]
+    "name", ["inject", "run_trial", "check_dataset", "explore", "explore_lifecycle"]
 )
 def test_library_works_without_pytest(name):
     """The functions behind the fixtures do not need pytest."""

@@ -24,14 +24,14 @@ NOTICE = b"This descriptor belongs to another file now. " * 1456
 
 
 @dataclass(frozen=True)
-class Alteration:
+class FileEdit:
     """How a substitute differs from its original. Each of *flips*: how many bytes, and a seed."""
 
     kept: int | None = None
     flips: tuple[tuple[int, int], ...] = ()
 
 
-class Substitutes:
+class FileCopies:
     """Altered copies of files, kept while there is room; and the file of no bytes at all."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Substitutes:
         """In the order in which they were last asked for."""
         self.empty = os.memfd_create("pytest-dataloader-faults-unreadable")
 
-    def altered(self, path: str, alteration: Alteration) -> int:
+    def altered(self, path: str, alteration: FileEdit) -> int:
         """A descriptor of a file that is *path*, as *alteration* says."""
         now = os.stat(path)
         key = (path, alteration, now.st_dev, now.st_ino, now.st_mtime_ns, now.st_ctime_ns)
@@ -68,7 +68,7 @@ def stranger(path: str) -> int:
     return fd
 
 
-def _altered_copy(path: str, alteration: Alteration) -> int:
+def _altered_copy(path: str, alteration: FileEdit) -> int:
     with open(path, "rb", buffering=0) as source:
         size = os.fstat(source.fileno()).st_size
         kept = size if alteration.kept is None else min(size, alteration.kept)

@@ -43,7 +43,7 @@ def is_excluded(path: str) -> bool:
     return path.startswith(_excluded_folders()) or _is_code(path) or "/site-packages/" in path
 
 
-class Matcher:
+class GlobMatcher:
     """The files that some globs mean."""
 
     def __init__(self, globs: tuple[str, ...]) -> None:

@@ -11,7 +11,7 @@ _STANDARD_STREAMS = (0, 1, 2)
 
 
 @dataclass(frozen=True)
-class Mapping:
+class MemoryMapping:
     """One line of /proc/self/maps that is a file's."""
 
     start: int
@@ -43,7 +43,7 @@ def _is_regular(fd: int) -> bool:
     return stat.S_ISREG(os.fstat(fd).st_mode)
 
 
-def mapped_files() -> Iterator[Mapping]:
+def mapped_files() -> Iterator[MemoryMapping]:
     """Each stretch of memory that is a file's, where the file has its name still."""
     with open("/proc/self/maps", "rb") as lines:  # Only \n ends a line; \r may be in a name.
         for line in map(os.fsdecode, lines):
@@ -52,7 +52,7 @@ def mapped_files() -> Iterator[Mapping]:
                 start, end = (int(number, 16) for number in span.split("-"))
                 bits = (bit for bit, right in zip((1, 2, 4), rights, strict=False) if right != "-")
                 path = _with_newlines(rest[0])
-                yield Mapping(start, end - start, sum(bits), int(offset, 16), path)
+                yield MemoryMapping(start, end - start, sum(bits), int(offset, 16), path)
 
 
 def _with_newlines(path: str) -> str:

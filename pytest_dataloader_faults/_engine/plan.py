@@ -1,7 +1,7 @@
 """What one scope injects, and the counters that say whether it happened. Pure.
 
-The supervisor keeps one ``Tally`` per fault and worker process: occurrences are counted in each
-worker on its own, since a count over racing workers would not be the same twice.
+The supervisor keeps one ``FaultCounter`` per fault and worker process: occurrences are counted in
+each worker on its own, since a count over racing workers would not be the same twice.
 
 Which faults change what is in a file. Pure.
 """
@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from pytest_dataloader_faults import faults as vocabulary
-from pytest_dataloader_faults._engine.file_copies import Alteration
-from pytest_dataloader_faults._engine.globs import Matcher, is_excluded
+from pytest_dataloader_faults._engine.file_copies import FileEdit
+from pytest_dataloader_faults._engine.globs import GlobMatcher, is_excluded
 from pytest_dataloader_faults.faults import (
     CorruptedFile,
     DescriptorExhaustion,
@@ -39,7 +39,7 @@ AnyFault = TypeVar("AnyFault", bound=Fault)
 
 
 @dataclass(frozen=True)
-class Needs:
+class FilterRequirements:
     """What a plan needs of the filter and of the worker. Picklable, for the worker."""
 
     descriptors: bool = False
@@ -92,10 +92,10 @@ class Plan:
         return tuple(glob for each in self.faults if has_files(each) for glob in each.globs)
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> FilterRequirements:
         """What the filter has to hand over besides opens and reads of followed files."""
         exhausted = self._has(DescriptorExhaustion)
-        return Needs(
+        return FilterRequirements(
             descriptors=exhausted,
             stats=self._has(TruncatedFile),
             room=self._has(SharedMemoryExhaustion),
@@ -108,7 +108,7 @@ class Plan:
 
 
 @dataclass
-class Tally(Generic[AnyFault]):
+class FaultCounter(Generic[AnyFault]):
     """One fault in one worker process: how often its place was reached, and what it did there."""
 
     fault: AnyFault
@@ -121,7 +121,7 @@ class Tally(Generic[AnyFault]):
 
     def __post_init__(self) -> None:
         """Compile the globs once."""
-        self.matches = Matcher(self.fault.globs)
+        self.matches = GlobMatcher(self.fault.globs)
 
     def reach(self) -> bool:
         """Count one occurrence and say whether it is one that fires."""
@@ -147,15 +147,15 @@ class Tally(Generic[AnyFault]):
             self.firings.append({"fault": self.index, **what})
 
 
-def tallies(plan: Plan, worker: int | None) -> list[Tally[Any]]:
+def tallies(plan: Plan, worker: int | None) -> list[FaultCounter[Any]]:
     """Fresh counters for *worker*, or for the loader's own process (None)."""
     return [
-        Tally(fault, index, random.Random(f"{plan.seed}/{index}/{worker}"))
+        FaultCounter(fault, index, random.Random(f"{plan.seed}/{index}/{worker}"))
         for index, fault in enumerate(plan.faults)
     ]
 
 
-class Tallies:
+class WorkerFaults:
     """The faults of a plan that concern one worker."""
 
     def __init__(self, plan: Plan, worker: int) -> None:
@@ -164,7 +164,7 @@ class Tallies:
         self._watch = plan.watch
         self.active = plan.active
 
-    def of(self, kind: type[AnyFault]) -> Iterator[Tally[AnyFault]]:
+    def of(self, kind: type[AnyFault]) -> Iterator[FaultCounter[AnyFault]]:
         """The tallies of one kind of fault, of those that can happen now."""
         active = self.active
         found = (
@@ -172,9 +172,9 @@ class Tallies:
             for tally in self._concerned
             if isinstance(tally.fault, kind) and (active is None or tally.index in active)
         )
-        return cast("Iterator[Tally[AnyFault]]", found)
+        return cast("Iterator[FaultCounter[AnyFault]]", found)
 
-    def about(self, kind: type[AnyFault], path: str) -> Iterator[Tally[AnyFault]]:
+    def about(self, kind: type[AnyFault], path: str) -> Iterator[FaultCounter[AnyFault]]:
         """The tallies of one kind of fault that mean *path*."""
         return (tally for tally in self.of(kind) if tally.matches(path))
 
@@ -202,18 +202,18 @@ def _concerns(fault: Fault, worker: int) -> bool:
     return fault.workers is None or worker in fault.workers
 
 
-class Altered(NamedTuple):
+class AlteredFile(NamedTuple):
     """A file whose content is to be another: whose doing it is, and how it differs."""
 
-    tallies: list[Tally[Any]]
-    alteration: Alteration
+    tallies: list[FaultCounter[Any]]
+    alteration: FileEdit
 
 
-def altered(tallies: Tallies, path: str, size: int) -> Altered | None:
+def altered(tallies: WorkerFaults, path: str, size: int) -> AlteredFile | None:
     """The faults that change what is in *path*, of *size* bytes; they have been reached by that."""
     cuts = [*tallies.about(TruncatedFile, path)]
     flips = [*tallies.about(CorruptedFile, path)]
-    both: list[Tally[Any]] = [*cuts, *flips]
+    both: list[FaultCounter[Any]] = [*cuts, *flips]
     for tally in both:
         tally.reached += 1
     cuts = [each for each in cuts if each.fault.kept(size) < size]
@@ -221,4 +221,4 @@ def altered(tallies: Tallies, path: str, size: int) -> Altered | None:
         return None
     kept = min((each.fault.kept(size) for each in cuts), default=None)
     spots = tuple((each.fault.flips, each.fault.seed) for each in flips)
-    return Altered([*cuts, *flips], Alteration(kept, spots))
+    return AlteredFile([*cuts, *flips], FileEdit(kept, spots))

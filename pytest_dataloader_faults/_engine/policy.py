@@ -1,6 +1,7 @@
 """What may become of one file operation, and who decides it. Pure.
 
-The replaced functions carry out acts and count nothing; a ``Decide`` counts and touches no file.
+The replaced functions carry out actions and count nothing; a ``FaultPolicy`` counts and touches no
+file.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
-from pytest_dataloader_faults._engine.file_copies import Alteration
+from pytest_dataloader_faults._engine.file_copies import FileEdit
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Stranger:
 class Substitute:
     """The file is a copy that differs by *alteration*."""
 
-    alteration: Alteration
+    alteration: FileEdit
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,8 @@ class Hang:
     """The operation does not come back while the faults are armed."""
 
 
-Act: TypeAlias = Fail | Closed | Stranger | Substitute | Short | Delay | Hang
-Acts: TypeAlias = Sequence[Act]
+Action: TypeAlias = Fail | Closed | Stranger | Substitute | Short | Delay | Hang
+Actions: TypeAlias = Sequence[Action]
 """Carried out in their order: what takes time first, then at most one of the others."""
 
 
@@ -72,7 +73,7 @@ class Reading(NamedTuple):
     length: int
 
 
-class Decide(Protocol):
+class FaultPolicy(Protocol):
     """Who says what becomes of each operation in this process. Paths are absolute."""
 
     def leaves_alone(self, path: str) -> bool:
@@ -81,19 +82,19 @@ class Decide(Protocol):
     def judges_reads(self, path: str) -> bool:
         """Whether reads of *path* that go unseen are to be told."""
 
-    def opened(self, path: str, size: int | None, *, reads: bool) -> Acts:
+    def opened(self, path: str, size: int | None, *, reads: bool) -> Actions:
         """For the opening of a file of *size* bytes, None if there is none; *reads*: for reading.
 
         Fail, or, where *reads*, Closed, Stranger or Substitute.
         """
 
-    def inherited(self, path: str, size: int) -> Acts:
+    def inherited(self, path: str, size: int) -> Actions:
         """For a file that was open before: Closed, Stranger or Substitute."""
 
-    def looked_at(self, path: str, size: int) -> Acts:
+    def looked_at(self, path: str, size: int) -> Actions:
         """For a stat(2) by path of a file of *size* bytes: Substitute, or nothing."""
 
-    def read(self, reading: Reading) -> Acts:
+    def read(self, reading: Reading) -> Actions:
         """For one read: Delay or Hang, then Fail or Short. What is mapped cannot be Short."""
 
     def exhausted(self, path: str) -> None:

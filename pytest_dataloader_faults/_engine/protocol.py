@@ -115,7 +115,7 @@ def _refuse_the_rest(came: int) -> None:
 
 
 @dataclass(frozen=True)
-class Posting:
+class WorkerConfig:
     """Where the supervisor is, and what is asked for. Picklable, for spawn and forkserver."""
 
     address: str
@@ -135,7 +135,7 @@ _QUEUE = 128
 
 
 @dataclass(frozen=True)
-class Supervision:
+class SupervisorHandle:
     """A supervisor that waits for its plan: its process, the way to it, and its door's name."""
 
     pid: int

@@ -120,15 +120,15 @@ def arm(
     *here*: this process may be armed itself. *stacks*: a file for stacks of threads that are stuck.
     *supervision*: a supervisor that is there already. *samples* and *seeded*: see ``Plan``.
     """
-    from pytest_dataloader_faults._engine.loader.client import Link
-    from pytest_dataloader_faults._engine.loader.iterator import Watch, watched
+    from pytest_dataloader_faults._engine.loader.client import SupervisorClient
+    from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor, watched
     from pytest_dataloader_faults._engine.plan import Plan
 
     injection = Injection(faults, engine)
     plan = Plan(faults, watch_files, seed, samples, seeded)
-    link = Link(plan, engine, stacks, supervision)
+    link = SupervisorClient(plan, engine, stacks, supervision)
     injection._link = link
-    watch = Watch(link, plan, injection._note, here=here)
+    watch = LoaderMonitor(link, plan, injection._note, here=here)
     injection._watch = watch
     try:
         with watched(watch):

@@ -22,9 +22,9 @@ from pytest_dataloader_faults._trial.process.shortages import require_environmen
 from pytest_dataloader_faults._trial.process.waiting import how_it_vanished, wait_for
 from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.faults import Fault, WorkerKilled
-from pytest_dataloader_faults.lifecycle import Arm, Kill, Step
-from pytest_dataloader_faults.outcomes import Life, Outcome, Reference
-from pytest_dataloader_faults.outcomes._reference import EXACT, Telling
+from pytest_dataloader_faults.lifecycle import Arm, KillWorker, Step
+from pytest_dataloader_faults.outcomes import LifecycleOutcome, Outcome, Reference
+from pytest_dataloader_faults.outcomes._reference import EXACT, Comparison
 from pytest_dataloader_faults.outcomes._text import plain
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def observe(
 def run_told(
     make_dataset: Callable[[], Any],
     *faults: Fault,
-    telling: Telling,
+    telling: Comparison,
     loader: Mapping[str, Any] | None,
     epochs: int,
     deadline: float,
@@ -118,13 +118,15 @@ def observe_life(
     deadline: float,
     seed: int,
     engine: str,
-    telling: Telling = EXACT,
-) -> Life:
+    telling: Comparison = EXACT,
+) -> LifecycleOutcome:
     """Live through *steps* in a disposable process; *loader*: options of every loader in it."""
     from pytest_dataloader_faults._trial.journal import life_from
 
     armed = tuple(step.fault for step in steps if isinstance(step, Arm))
-    killed = tuple(WorkerKilled(worker=step.worker) for step in steps if isinstance(step, Kill))
+    killed = tuple(
+        WorkerKilled(worker=step.worker) for step in steps if isinstance(step, KillWorker)
+    )
     asked = _asked((*armed, *killed), loader, 1, deadline, seed, engine)
     job = replace(_job_for(asked, make_dataset, loader), faults=(), steps=steps, telling=telling)
     events, stderr, stacks = _run(job, deadline)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from pytest_dataloader_faults._engine.loader.client import EndedWorkers
-from pytest_dataloader_faults._trial.samples.comparer import Row, Teller
+from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, SampleFingerprint
 from pytest_dataloader_faults._trial.samples.fingerprint import digest
 from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.outcomes import Delivery, Raised, WorkerDeath
@@ -99,7 +99,7 @@ def places(iterator: Any) -> Callable[[int], int]:
 
 
 def delivery(
-    batch: Any, indices: tuple[Any, ...] | None, loader: DataLoader[Any], teller: Teller
+    batch: Any, indices: tuple[Any, ...] | None, loader: DataLoader[Any], teller: SampleComparer
 ) -> Delivery:
     """What came, told apart as far as it can be."""
     rows = _rows(batch, indices, loader, teller)
@@ -110,8 +110,8 @@ def delivery(
 
 
 def _rows(
-    batch: Any, indices: tuple[Any, ...] | None, loader: DataLoader[Any], teller: Teller
-) -> tuple[Row, ...] | None:
+    batch: Any, indices: tuple[Any, ...] | None, loader: DataLoader[Any], teller: SampleComparer
+) -> tuple[SampleFingerprint, ...] | None:
     """The samples in *batch*. Its size is in the batch: it may be the last, or samples may lack."""
     if not loader._auto_collation:
         return (teller.row(batch, *(indices or ())[:1]),)

@@ -26,7 +26,7 @@ from multiprocessing import current_process, forkserver, resource_tracker
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pytest_dataloader_faults._engine.kernel.linux import Prctl, prctl
-from pytest_dataloader_faults._engine.loader.iterator import Watch  # noqa: F401  # For preload().
+from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor  # noqa: F401  # For preload().
 from pytest_dataloader_faults._engine.processes import STACKS_SIGNAL
 from pytest_dataloader_faults._engine.supervisor.main import stand_by
 from pytest_dataloader_faults._engine.worker.arm import way_of
@@ -36,7 +36,7 @@ from pytest_dataloader_faults._trial.run import run
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_dataloader_faults._engine.protocol import Supervision
+    from pytest_dataloader_faults._engine.protocol import SupervisorHandle
     from pytest_dataloader_faults._trial.job import Job
     from pytest_dataloader_faults._trial.journal import Journal
 
@@ -61,10 +61,10 @@ def main(
         supervise = None if job.reference else partial(stand_by, facts.fd)
         hold(root, supervise, deadline, facts, stacks, folder)
 
-    def root(supervision: Supervision | None) -> None:
+    def root(supervision: SupervisorHandle | None) -> None:
         _and_exit(lambda: trial(supervision), facts)
 
-    def trial(supervision: Supervision | None) -> None:
+    def trial(supervision: SupervisorHandle | None) -> None:
         prctl(Prctl.SET_CHILD_SUBREAPER, 1)  # Orphans of the workers are seen as leftovers.
         _forget_helpers()
         logging.getLogger().handlers.clear()  # They are pytest's, and write to its terminal.

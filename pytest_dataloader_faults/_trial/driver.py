@@ -28,9 +28,9 @@ from pytest_dataloader_faults._trial.loaders import (
     loader_for,
     seed_everything,
 )
-from pytest_dataloader_faults._trial.process.sigchld import DeathWatch, kill
-from pytest_dataloader_faults._trial.resources import CollectEachEpoch
-from pytest_dataloader_faults._trial.samples.comparer import Teller
+from pytest_dataloader_faults._trial.process.sigchld import SigchldGuard, kill
+from pytest_dataloader_faults._trial.resources import GcEachEpoch
+from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
 from pytest_dataloader_faults._trial.samples.reference import plain_indices
 from pytest_dataloader_faults.outcomes import Raised
 
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
 
-class Drive:
+class LoaderDriver:
     """A dataset, the loader over it, and the epoch that is going on, if there are any."""
 
     def __init__(
         self,
         dataset: Any,
         journal: Journal,
-        teller: Teller,
+        teller: SampleComparer,
         seed: int,
         drawn: list[Any],
         settle: Callable[[], EndedWorkers],
@@ -56,7 +56,7 @@ class Drive:
         self._seed = seed
         self._drawn = drawn
         self._settle = settle
-        self._death_watch = DeathWatch()
+        self._death_watch = SigchldGuard()
         self._options: Mapping[str, Any] = {}
         self._loader: DataLoader[Any] | None = None
         self._iterator: Any = None
@@ -73,7 +73,7 @@ class Drive:
         self.delete()
         self._options = options
         self._loader = loader_for(self._dataset, options)
-        self._loader.worker_init_fn = CollectEachEpoch(self._loader.worker_init_fn)
+        self._loader.worker_init_fn = GcEachEpoch(self._loader.worker_init_fn)
 
     def take(self, batches: int | None) -> None:
         """Take so many batches, or all that are left, up to the first error."""

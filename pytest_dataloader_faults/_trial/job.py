@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.lifecycle import Step
-from pytest_dataloader_faults.outcomes._reference import Telling
+from pytest_dataloader_faults.outcomes._reference import Comparison
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Job:
     needs_workers: bool = False
     reference: bool = False
     asked: Sequence[tuple[Any, ...]] | None = None
-    telling: Telling = field(default_factory=Telling)
+    telling: Comparison = field(default_factory=Comparison)
     keep_workers: bool = False
     """After an error, the next epoch is the same workers'."""
     steps: tuple[Step, ...] = ()

@@ -14,7 +14,7 @@ from typing import Any
 
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.lifecycle import Step
-from pytest_dataloader_faults.outcomes import Life, Moment, Outcome, Reference
+from pytest_dataloader_faults.outcomes import LifecycleOutcome, Outcome, Reference, StepOutcome
 from pytest_dataloader_faults.outcomes._error_text import how_told
 from pytest_dataloader_faults.outcomes._fault_facts import facts_from
 
@@ -74,18 +74,20 @@ def outcome_from(asked: Outcome, events: list[dict[str, Any]]) -> Outcome:
     return Outcome.from_dict(data)
 
 
-def life_from(asked: Outcome, steps: tuple[Step, ...], events: list[dict[str, Any]]) -> Life:
+def life_from(
+    asked: Outcome, steps: tuple[Step, ...], events: list[dict[str, Any]]
+) -> LifecycleOutcome:
     """What *events* tell of a life of *steps*; *asked* as of ``outcome_from``."""
     ends = [place for place, event in enumerate(events, start=1) if "moment" in event]
     moments = [_moment(outcome_from(asked, events[:end]), events[end - 1]) for end in ends]
     if any("report" in event for event in events):  # It is later than what the steps told.
         events = [event for event in events if "faults" not in event]
-    return Life(steps, tuple(moments), outcome_from(asked, events))
+    return LifecycleOutcome(steps, tuple(moments), outcome_from(asked, events))
 
 
-def _moment(outcome: Outcome, event: dict[str, Any]) -> Moment:
+def _moment(outcome: Outcome, event: dict[str, Any]) -> StepOutcome:
     found = event["moment"]
-    return Moment(outcome, **{**found, "left": tuple(found["left"])})
+    return StepOutcome(outcome, **{**found, "left": tuple(found["left"])})
 
 
 def _facts(asked: Outcome, report: dict[str, Any]) -> dict[str, Any]:

@@ -18,28 +18,28 @@ from typing import TYPE_CHECKING, Any
 from pytest_dataloader_faults._engine.scope import Injection, arm
 from pytest_dataloader_faults._trial import resources
 from pytest_dataloader_faults._trial.batches import recorded
-from pytest_dataloader_faults._trial.driver import Drive
+from pytest_dataloader_faults._trial.driver import LoaderDriver
 from pytest_dataloader_faults._trial.journal import Journal
 from pytest_dataloader_faults._trial.loaders import dataset_of, kind_of_dataset
-from pytest_dataloader_faults._trial.samples.comparer import Teller
+from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
 from pytest_dataloader_faults.faults import WorkerKilled, to_dict
 from pytest_dataloader_faults.lifecycle import (
     Arm,
-    Break,
-    Delete,
+    BreakEpoch,
+    DeleteLoader,
     Disarm,
     Iterate,
-    Kill,
+    KillWorker,
     NewLoader,
-    Pickle,
-    Restart,
+    PickleDataset,
+    StartEpoch,
     Step,
 )
 from pytest_dataloader_faults.outcomes import FaultFacts, Firing
 from pytest_dataloader_faults.outcomes._error_text import tells_any
 
 if TYPE_CHECKING:
-    from pytest_dataloader_faults._engine.protocol import Supervision
+    from pytest_dataloader_faults._engine.protocol import SupervisorHandle
     from pytest_dataloader_faults._trial.job import Job
 
 
@@ -49,7 +49,7 @@ _OF_OTHERS = ("torch_", "sem.")
 """torch's segments and semaphores, which a worker that is killed may leave."""
 
 
-def live(job: Job, journal: Journal, stacks: str, supervision: Supervision | None) -> None:
+def live(job: Job, journal: Journal, stacks: str, supervision: SupervisorHandle | None) -> None:
     """Do the steps of *job*."""
     dataset = dataset_of(job.make_dataset)
     journal.write(kind=kind_of_dataset(dataset))
@@ -65,7 +65,9 @@ def live(job: Job, journal: Journal, stacks: str, supervision: Supervision | Non
     )
     with armed as (injection, watch), recorded() as drawn:
         journal.write(supervisor=watch.link.pid)
-        drive = Drive(dataset, journal, Teller(job.telling), job.seed, drawn, watch.drain)
+        drive = LoaderDriver(
+            dataset, journal, SampleComparer(job.telling), job.seed, drawn, watch.drain
+        )
         _Life(job, journal, drive, injection, watch.link.switch).run()
     journal.write(phase="done")
 
@@ -75,7 +77,7 @@ class _Life:
         self,
         job: Job,
         journal: Journal,
-        drive: Drive,
+        drive: LoaderDriver,
         injection: Injection,
         switch: Callable[[Sequence[int]], None],
     ) -> None:
@@ -108,10 +110,15 @@ class _Life:
             self._arm([*self._armed, next(self._places)])
         elif isinstance(step, Disarm):
             self._arm([])
-        elif isinstance(step, Kill):
+        elif isinstance(step, KillWorker):
             self._kill(step.worker)
         else:
-            acts = {Break: "break_off", Restart: "restart", Pickle: "copy", Delete: "delete"}
+            acts = {
+                BreakEpoch: "break_off",
+                StartEpoch: "restart",
+                PickleDataset: "copy",
+                DeleteLoader: "delete",
+            }
             getattr(self._drive, acts[type(step)])()
 
     def _arm(self, places: list[int]) -> None:

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from pytest_dataloader_faults._engine.worker.fetch_hooks import Nobody, announce_fetches
+from pytest_dataloader_faults._engine.worker.fetch_hooks import NullListener, announce_fetches
 from pytest_dataloader_faults._trial import accelerator
 from pytest_dataloader_faults.outcomes._records import FEWEST_EPOCHS
 
@@ -119,7 +119,7 @@ def tidy() -> None:
         libc.malloc_trim(ctypes.c_size_t(0))
 
 
-class CollectEachEpoch:
+class GcEachEpoch:
     """A ``worker_init_fn``: each process is tidied up as each epoch begins. Picklable."""
 
     def __init__(self, then: Callable[[int], object] | None) -> None:
@@ -128,17 +128,17 @@ class CollectEachEpoch:
     def __call__(self, worker: int) -> None:
         """Run in the worker."""
         keep_heap_small()
-        announce_fetches(_Tidying(), samples=False)
+        announce_fetches(GcListener(), samples=False)
         if self._then is not None:
             self._then(worker)
 
 
-class _Tidying(Nobody):
+class GcListener(NullListener):
     def restart(self) -> None:
         tidy()
 
 
-class Footprints:
+class FootprintSampler:
     """Looks at all processes of a loader after each epoch, until it has seen enough."""
 
     def __init__(self, deadline: float) -> None:

@@ -42,9 +42,9 @@ from pytest_dataloader_faults._trial.loaders import (
     seed_everything,
 )
 from pytest_dataloader_faults._trial.process.environment import Room
-from pytest_dataloader_faults._trial.process.sigchld import DeathWatch
-from pytest_dataloader_faults._trial.resources import CollectEachEpoch, Footprints
-from pytest_dataloader_faults._trial.samples.comparer import Teller
+from pytest_dataloader_faults._trial.process.sigchld import SigchldGuard
+from pytest_dataloader_faults._trial.resources import FootprintSampler, GcEachEpoch
+from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
 from pytest_dataloader_faults._trial.samples.reference import (
     plain_indices,
     sample_of,
@@ -60,10 +60,10 @@ from pytest_dataloader_faults.faults import NEED_A_WORKER, PinMemoryThreadDeath,
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
-    from pytest_dataloader_faults._engine.protocol import Supervision
+    from pytest_dataloader_faults._engine.protocol import SupervisorHandle
 
 
-def run(job: Job, journal: Journal, stacks: str, supervision: Supervision | None) -> None:
+def run(job: Job, journal: Journal, stacks: str, supervision: SupervisorHandle | None) -> None:
     """Do *job* and write down what happens."""
     room = Room.now()
     limit_descriptors(job.descriptors)
@@ -91,17 +91,17 @@ class _Trial:
         job: Job,
         journal: Journal,
         loader: DataLoader[Any],
-        supervision: Supervision | None,
+        supervision: SupervisorHandle | None,
     ) -> None:
         self.job = job
         self.journal = journal
         self.loader = loader
         self.supervision = supervision
-        self.death_watch = DeathWatch()
-        self.teller = Teller(job.telling)
-        self.footprints = Footprints(job.deadline) if job.footprints else None
+        self.death_watch = SigchldGuard()
+        self.teller = SampleComparer(job.telling)
+        self.footprints = FootprintSampler(job.deadline) if job.footprints else None
         if job.footprints:
-            loader.worker_init_fn = CollectEachEpoch(loader.worker_init_fn)
+            loader.worker_init_fn = GcEachEpoch(loader.worker_init_fn)
 
     def run(self, stacks: str) -> None:
         self._refuse_what_cannot_be()

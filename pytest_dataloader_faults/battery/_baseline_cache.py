@@ -25,7 +25,7 @@ _PLAIN = (str, bytes, int, float, bool, type(None))
 _NAMED = (type, ModuleType)
 
 
-class Memory:
+class BaselineCache:
     """The findings of one session."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_dataloader_faults import _arguments
 from pytest_dataloader_faults._engine import choose
-from pytest_dataloader_faults._engine.globs import Matcher
+from pytest_dataloader_faults._engine.globs import GlobMatcher
 from pytest_dataloader_faults._trial import observe, take_reference
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults.battery._results import not_applicable, result_of
@@ -22,7 +22,7 @@ from pytest_dataloader_faults.battery._targets import (
     lasting,
     nothing_matches,
 )
-from pytest_dataloader_faults.battery.checks import CHECKS, Check, Recon, Unsuitable, path_of
+from pytest_dataloader_faults.battery.checks import CHECKS, Check, NotApplicable, Recon, path_of
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import (
@@ -40,7 +40,13 @@ from pytest_dataloader_faults.outcomes._judge._repeats import (
     conclude,
     needs_another,
 )
-from pytest_dataloader_faults.outcomes._reference import EXACT, SHAPES, Telling, unstable, ways_of
+from pytest_dataloader_faults.outcomes._reference import (
+    EXACT,
+    SHAPES,
+    Comparison,
+    unstable,
+    ways_of,
+)
 from pytest_dataloader_faults.outcomes._text import code, plain
 
 _FEWEST_SECONDS = 5.0
@@ -88,7 +94,7 @@ class Battery:
         self._way = self._telling = EXACT
         self._changes: dict[str, Any] = {}
         self._broken: str | None = None
-        self._references: dict[Telling, Reference] = {}
+        self._references: dict[Comparison, Reference] = {}
         if known is None:
             self._recon = self._look()
         else:
@@ -120,23 +126,23 @@ class Battery:
             return not_applicable(name, self._broken, expected)
         self._telling = SHAPES if check.unseeded and not self._contract.deterministic else self._way
         plan = check.plan(self._recon)
-        trials = plan if isinstance(plan, Unsuitable) else self._trials(check, plan, expected)
-        if isinstance(trials, Unsuitable):
+        trials = plan if isinstance(plan, NotApplicable) else self._trials(check, plan, expected)
+        if isinstance(trials, NotApplicable):
             return not_applicable(name, trials.reason, expected)
         how = how or self.reproduce("check_dataset", f"only={name!r}")
         return result_of(check, trials, conclude(trials, self._control), how, expected)
 
     def _trials(
         self, check: Check, plan: tuple[Any, ...], expected: str | None
-    ) -> list[Trial] | Unsuitable:
+    ) -> list[Trial] | NotApplicable:
         """The trial of *check*, and if it fails those that confirm that."""
         trials: list[Trial] = []
         while needs_another(trials, should_fail=bool(expected)):
             outcome = self._outcome(check, plan, trials)
-            if isinstance(outcome, Unsuitable):
+            if isinstance(outcome, NotApplicable):
                 return outcome
             if reason := check.moot(self._recon, outcome):
-                return Unsuitable(reason)
+                return NotApplicable(reason)
             trials.append(Trial(outcome, self._judge(outcome, self._contract, check)))
         return trials
 
@@ -165,7 +171,7 @@ class Battery:
 
     def _outcome(
         self, check: Check, plan: tuple[Any, ...], before: list[Trial]
-    ) -> Outcome | Unsuitable:
+    ) -> Outcome | NotApplicable:
         """What comes of it; unsuitable where the python engine cannot make it happen."""
         is_control = check.name == "workers-agree"
         if is_control and not before:
@@ -177,7 +183,7 @@ class Battery:
         except InvalidArgumentError as error:
             if self._engine != "python":
                 raise
-            return Unsuitable(str(error))
+            return NotApplicable(str(error))
 
     def _look(self) -> Recon:
         """Recon, by the most exact way to tell samples apart that shows nothing wrong."""
@@ -209,7 +215,7 @@ class Battery:
             self._changes = {"num_workers": 1}
             control = self._observe(self._changes, watch_files=True)
             self._broken = self._what_breaks_it(control)
-        matches = lasting(control, Matcher(self._files))
+        matches = lasting(control, GlobMatcher(self._files))
         recon = Recon.of(control, matches, partial(globs_for, asked=self._files))
         recon = replace(recon, ends=ends_of(recon.paths))
         if self._files != EVERY_FILE and not (self._broken or recon.opened or recon.read):

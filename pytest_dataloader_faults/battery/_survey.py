@@ -16,7 +16,7 @@ from typing import Any
 
 from pytest_dataloader_faults import _arguments
 from pytest_dataloader_faults._engine import choose
-from pytest_dataloader_faults._engine.globs import Matcher, is_excluded
+from pytest_dataloader_faults._engine.globs import GlobMatcher, is_excluded
 from pytest_dataloader_faults._trial import observe, run_told, take_reference
 from pytest_dataloader_faults.battery._targets import EVERY_FILE, globs_of, nothing_matches
 from pytest_dataloader_faults.battery._targets import Files as Globs
@@ -24,7 +24,7 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDa
 from pytest_dataloader_faults.faults import Fault, OpenError, ReadError
 from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Reference, WorkerFacts
 from pytest_dataloader_faults.outcomes._judge import judge
-from pytest_dataloader_faults.outcomes._reference import Telling, unstable, ways_of
+from pytest_dataloader_faults.outcomes._reference import Comparison, unstable, ways_of
 
 __all__ = ("DataFiles", "Survey", "survey")
 
@@ -135,7 +135,7 @@ class Survey:
         return self._reference.kind == "iterable"
 
     @property
-    def telling(self) -> Telling:
+    def telling(self) -> Comparison:
         """How samples are told apart."""
         return replace(self._way, kept=self._reference.kept)
 
@@ -219,7 +219,7 @@ def require_same_way(contract: Contract, own: Contract) -> None:
 
 def _files_of(control: Outcome, samples: int, globs: tuple[str, ...]) -> DataFiles:
     seen = {path for worker in control.workers for path in worker.files}
-    meant = sorted(filter(Matcher(globs), seen))
+    meant = sorted(filter(GlobMatcher(globs), seen))
     if globs != EVERY_FILE and not meant:
         raise InvalidArgumentError(nothing_matches(globs, control))
     namer = _Namer(seen)
@@ -267,5 +267,5 @@ class _Namer:
             return "".join(names) or "*"
         extensions = {os.path.splitext(path)[1] for path in paths}
         common = f"*{glob.escape(extensions.pop())}" if len(extensions) == 1 else "*"
-        meant = set(filter(Matcher((common,)), self._seen))
+        meant = set(filter(GlobMatcher((common,)), self._seen))
         return common if meant == set(paths) else names

@@ -16,7 +16,7 @@ import tarfile
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
-from pytest_dataloader_faults._engine.globs import Matcher
+from pytest_dataloader_faults._engine.globs import GlobMatcher
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.outcomes._text import printable
@@ -56,7 +56,7 @@ def globs_for(paths: tuple[str, ...], seen: set[str], asked: tuple[str, ...]) ->
     names = tuple(glob.escape(path) for path in paths)
     if len(names) <= _LISTED:
         return names
-    if asked != EVERY_FILE and set(filter(Matcher(asked), seen)) == set(paths):
+    if asked != EVERY_FILE and set(filter(GlobMatcher(asked), seen)) == set(paths):
         return asked
     folder = _folder(paths)
     return (folder,) if _means_only(folder, paths, seen) else names
@@ -70,7 +70,7 @@ def _folder(paths: tuple[str, ...]) -> str:
 
 def _means_only(pattern: str, paths: tuple[str, ...], seen: set[str]) -> bool:
     """Whether *pattern* means none but *paths*. Of a folder too large to look through: no."""
-    meant, matches = set(paths), Matcher((pattern,))
+    meant, matches = set(paths), GlobMatcher((pattern,))
     limit = 2 * len(paths) + _LOOKED_AT
     there = list(itertools.islice(_files_below(os.path.commonpath(paths)), limit))
     if len(there) == limit:

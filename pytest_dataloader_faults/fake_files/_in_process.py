@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_dataloader_faults._engine.plan import Plan, Tallies
+from pytest_dataloader_faults._engine.plan import Plan, WorkerFaults
 from pytest_dataloader_faults._engine.python.pyfakefs import patcher
 from pytest_dataloader_faults._engine.python.pyfakefs.faults import install
 from pytest_dataloader_faults._engine.python.pyfakefs.in_worker import skip_none
-from pytest_dataloader_faults._engine.python.schedule import Schedule
+from pytest_dataloader_faults._engine.python.schedule import PlanPolicy
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import Fault, HungRead, has_files
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-__all__ = ("Rehearsals", "Rehearsed")
+__all__ = ("InProcessResult", "Rehearsals")
 
 
 @dataclass(frozen=True)
-class Rehearsed:
+class InProcessResult:
     """What came of one pass over a dataset.
 
     Attributes:
@@ -57,7 +57,7 @@ class Rehearsals:
             raise InvalidArgumentError(message)
         with contextlib.ExitStack() as scope:
             skip_none(current, scope)
-            scope.callback(install(self._decide, _NoTime(), current, scarce=False))
+            scope.callback(install(self._decide, NoWaitClock(), current, scarce=False))
             self._scope = scope.pop_all()
         return self
 
@@ -65,12 +65,14 @@ class Rehearsals:
         """Take them out again."""
         self._scope.close()
 
-    def run(self, make_dataset: Callable[[], Any], *faults: Fault, seed: int = 0) -> Rehearsed:
+    def run(
+        self, make_dataset: Callable[[], Any], *faults: Fault, seed: int = 0
+    ) -> InProcessResult:
         """Read each sample of a map-style dataset once, or an iterable one to its end."""
         _require_file_faults(faults)
-        tallies = Tallies(Plan(faults, seed=seed), 0)
+        tallies = WorkerFaults(Plan(faults, seed=seed), 0)
         dataset = make_dataset()
-        self._decide.schedule = Schedule(tallies, 0)
+        self._decide.schedule = PlanPolicy(tallies, 0)
         samples: list[Any] = []
         error = None
         try:
@@ -79,7 +81,7 @@ class Rehearsals:
             error = raised
         finally:
             self._decide.schedule = _idle()
-        return Rehearsed(tuple(samples), error, sum(each.fired for each in tallies.all))
+        return InProcessResult(tuple(samples), error, sum(each.fired for each in tallies.all))
 
 
 def _samples(dataset: Any) -> Any:
@@ -95,8 +97,8 @@ def _require_file_faults(faults: tuple[Fault, ...]) -> None:
             raise InvalidArgumentError(message)
 
 
-def _idle() -> Schedule:
-    schedule = Schedule(Tallies(Plan(()), 0), 0)
+def _idle() -> PlanPolicy:
+    schedule = PlanPolicy(WorkerFaults(Plan(()), 0), 0)
     schedule.armed = False
     return schedule
 
@@ -111,7 +113,7 @@ class _Current:
         return getattr(self.schedule, name)
 
 
-class _NoTime:
+class NoWaitClock:
     """Waits not at all."""
 
     def sleep(self, seconds: float) -> None:

@@ -35,13 +35,13 @@ _NESTED = ("dataset", "datasets")
 _kept: list[Any] = []
 
 
-class DatasetKind(int):
+class FakeFilesCarrier(int):
     """The kind of a dataset, by torch's number, that brings the fake files with it."""
 
     _loader: Any
 
     @classmethod
-    def of(cls, loader: Any) -> DatasetKind:
+    def of(cls, loader: Any) -> FakeFilesCarrier:
         """That of *loader*'s."""
         kind = cls(loader._dataset_kind)
         kind._loader = loader
@@ -169,7 +169,7 @@ def _bringing(original: Callable[..., Any]) -> Callable[..., Any]:
 def _laden(loader: Any) -> Iterator[None]:
 
     kind, then = loader._dataset_kind, loader.worker_init_fn
-    loader._dataset_kind = bringing = DatasetKind.of(loader)
+    loader._dataset_kind = bringing = FakeFilesCarrier.of(loader)
     loader.worker_init_fn = SettleWorker(then)
     try:
         yield

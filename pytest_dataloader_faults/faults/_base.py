@@ -94,7 +94,7 @@ _ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-class _AsCode:
+class ReprPretty:
     """Has Hypothesis and IPython print a fault by its repr; of a class they are to know nothing."""
 
     def __get__(self, fault: object | None, _kind: type) -> Callable[[Any, bool], None] | None:
@@ -110,7 +110,7 @@ class Fault:
     errnos: ClassVar[frozenset[int] | None] = None
     """Those that the call can give, where the fault has a choice."""
 
-    _repr_pretty_ = _AsCode()
+    _repr_pretty_ = ReprPretty()
 
     # A fault that leaves one of these out has it at this value.
     path: Globs = "*"

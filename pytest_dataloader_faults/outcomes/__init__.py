@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_dataloader_faults.outcomes._lifecycle import Life, Moment
+from pytest_dataloader_faults.outcomes._lifecycle import LifecycleOutcome, StepOutcome
 from pytest_dataloader_faults.outcomes._outcome import Outcome
 from pytest_dataloader_faults.outcomes._records import (
     Delivery,
@@ -27,13 +27,13 @@ __all__ = (
     "Firing",
     "Footprint",
     "Judgement",
-    "Life",
-    "Moment",
+    "LifecycleOutcome",
     "Outcome",
     "Pass",
     "Raised",
     "Reference",
     "Resources",
+    "StepOutcome",
     "SweepResult",
     "SweepStep",
     "Verdict",

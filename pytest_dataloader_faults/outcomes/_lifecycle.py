@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Moment:
+class StepOutcome:
     """The end of one step: what was found there.
 
     Attributes:
@@ -37,7 +37,7 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Life:
+class LifecycleOutcome:
     """What was found in one life.
 
     Attributes:
@@ -48,5 +48,5 @@ class Life:
     """
 
     steps: tuple[Step, ...]
-    moments: tuple[Moment, ...]
+    moments: tuple[StepOutcome, ...]
     outcome: Outcome

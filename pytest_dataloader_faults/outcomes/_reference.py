@@ -79,7 +79,7 @@ class Reference:
 
 
 @dataclass(frozen=True)
-class Telling:
+class Comparison:
     """What counts as the same sample. It is inherited by fork, not pickled.
 
     Attributes:
@@ -103,16 +103,16 @@ class Telling:
         return what if self.seeded is None else f"{what}, seeded from {self.seeded}"
 
 
-EXACT = Telling()
-SHAPES = Telling(shapes=True)
+EXACT = Comparison()
+SHAPES = Comparison(shapes=True)
 """What random samples are compared by when their randomness is looked at."""
 
 
-def ways_of(contract: Contract, seed: int) -> tuple[Telling, ...]:
+def ways_of(contract: Contract, seed: int) -> tuple[Comparison, ...]:
     """Those that *contract* allows, the most exact one first; *seed*: of random samples."""
     if contract.deterministic:
-        return (Telling(compare=contract.compare),)
-    return Telling(seeded=seed, compare=contract.compare), SHAPES
+        return (Comparison(compare=contract.compare),)
+    return Comparison(seeded=seed, compare=contract.compare), SHAPES
 
 
 def unstable(index: Any, contract: Contract) -> str:

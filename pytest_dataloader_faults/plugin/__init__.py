@@ -19,7 +19,7 @@ from pytest_dataloader_faults.plugin._options import Settings
 if TYPE_CHECKING:
     from pytest_dataloader_faults.injection import ArmedFaults, FaultInjector
     from pytest_dataloader_faults.plugin._fault_check import FaultCheck
-    from pytest_dataloader_faults.plugin._injector import TestInjector
+    from pytest_dataloader_faults.plugin._injector import PytestFaultInjector
 
 
 pytest_plugins = ("pytest_dataloader_faults.plugin._pyfakefs",)
@@ -161,7 +161,7 @@ def fault_check(request: pytest.FixtureRequest) -> FaultCheck:
 
 
 @pytest.fixture
-def dataloader_faults(request: pytest.FixtureRequest) -> Iterator[TestInjector]:
+def dataloader_faults(request: pytest.FixtureRequest) -> Iterator[PytestFaultInjector]:
     """Inject faults into DataLoader workers: ``.inject(*faults)``, ``.run(make_dataset, *faults)``.
 
     ``inject`` arms faults for the rest of the test, around your own loop over a loader; the test
@@ -169,9 +169,9 @@ def dataloader_faults(request: pytest.FixtureRequest) -> Iterator[TestInjector]:
     disposable process and returns the ``Outcome``; its faults have to fire, too.
     ``explore(make_dataset)`` searches for a schedule of faults that convicts a dataset.
     """
-    from pytest_dataloader_faults.plugin._injector import TestInjector
+    from pytest_dataloader_faults.plugin._injector import PytestFaultInjector
 
-    with TestInjector(_settings(request), request.node) as injector:
+    with PytestFaultInjector(_settings(request), request.node) as injector:
         request.node.stash[_injector] = injector
         yield injector
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_dataloader_faults._engine import choose
-from pytest_dataloader_faults.battery._baseline_cache import Memory
+from pytest_dataloader_faults.battery._baseline_cache import BaselineCache
 from pytest_dataloader_faults.battery._check_dataset import select_checks
 from pytest_dataloader_faults.battery._sweep import sweep
 from pytest_dataloader_faults.battery._targets import Files
@@ -35,7 +35,7 @@ _NO_CHECK = (
     "this test is marked only='sweep', so it has no check to ask: call fault_check.sweep(...), or"
     " name checks in only"
 )
-_memory = pytest.StashKey[Memory]()
+_memory = pytest.StashKey[BaselineCache]()
 
 
 def items_for(settings: Settings) -> list[str]:
@@ -77,7 +77,7 @@ class FaultCheck:
         expected = (self._settings.expected_failures or {}).get(self.name)
         how = f"pytest {shlex.quote(_from_here(self._node))} {self._options()}"
         with reported_once(self._node):
-            result = self._node.config.stash.setdefault(_memory, Memory()).ask(
+            result = self._node.config.stash.setdefault(_memory, BaselineCache()).ask(
                 self.name,
                 make_dataset,
                 home=self._home(),

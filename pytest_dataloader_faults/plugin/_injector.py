@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults.search._lifecycle import LifeExploration
 
 
-class TestInjector(FaultInjector):
+class PytestFaultInjector(FaultInjector):
     """Faults for one test, with the settings that hold for it."""
 
     __test__ = False
@@ -36,13 +36,13 @@ class TestInjector(FaultInjector):
         options = {"engine": self._options["engine"], **options}
         return explore(make_dataset, tell=self._tell, **options)
 
-    def explore_life(self, make_dataset: Callable[[], Any], **options: Any) -> LifeExploration:
-        """``living.explore_life`` with the test's engine; its statistics are shown, too."""
-        from pytest_dataloader_faults.search._lifecycle import explore_life
+    def explore_lifecycle(self, make_dataset: Callable[[], Any], **options: Any) -> LifeExploration:
+        """``living.explore_lifecycle`` with the test's engine; its statistics are shown, too."""
+        from pytest_dataloader_faults.search._lifecycle import explore_lifecycle
 
         __tracebackhide__ = True
         options = {"engine": self._options["engine"], **options}
-        return explore_life(make_dataset, tell=self._tell, **options)
+        return explore_lifecycle(make_dataset, tell=self._tell, **options)
 
     def _tell(self, statistics: str) -> None:
         self._told.append(f"{self._node.nodeid}:\n\n{statistics}")

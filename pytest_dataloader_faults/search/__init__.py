@@ -9,7 +9,11 @@ from pytest_dataloader_faults.search._explore import (
     explore,
     replay,
 )
-from pytest_dataloader_faults.search._lifecycle import LifeExploration, explore_life, replay_life
+from pytest_dataloader_faults.search._lifecycle import (
+    LifeExploration,
+    explore_lifecycle,
+    replay_life,
+)
 
 __all__ = (
     "DataFiles",
@@ -18,7 +22,7 @@ __all__ = (
     "Survey",
     "assert_survives_or_fails_cleanly",
     "explore",
-    "explore_life",
+    "explore_lifecycle",
     "replay",
     "replay_life",
     "survey",

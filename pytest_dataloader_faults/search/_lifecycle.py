@@ -1,8 +1,8 @@
 """Search the lives that a loader can have for one that convicts its dataset, and shrink it.
 
 A life is a list of steps: a loader is made, gone through, broken off, its workers killed, faults
-armed and disarmed, the dataset pickled. ``explore_life`` draws them, ``replay_life`` runs one. The
-steps are in ``lives``.
+armed and disarmed, the dataset pickled. ``explore_lifecycle`` draws them, ``replay_life`` runs one.
+The steps are in ``lifecycle``.
 """
 
 from __future__ import annotations
@@ -29,25 +29,35 @@ from pytest_dataloader_faults.faults import (
 )
 from pytest_dataloader_faults.lifecycle import (
     Arm,
-    Break,
-    Delete,
+    BreakEpoch,
+    DeleteLoader,
     Disarm,
     Iterate,
-    Kill,
+    KillWorker,
     NewLoader,
-    Pickle,
-    Restart,
+    PickleDataset,
+    StartEpoch,
     Step,
 )
 from pytest_dataloader_faults.outcomes import Contract, Verdict
 from pytest_dataloader_faults.search._assertion import is_violation, not_exercised
 from pytest_dataloader_faults.search._explore import Exploration, settle
 
-__all__ = ("LifeExploration", "explore_life", "replay_life")
+__all__ = ("LifeExploration", "explore_lifecycle", "replay_life")
 
 DEFAULT_KINDS = (OpenError, ReadError, ShortRead, TruncatedFile, SlowRead, ClosedDescriptor)
 FAULTS = tuple(kind for kind in KINDS.values() if has_files(kind()))
-STEPS = (NewLoader, Iterate, Break, Restart, Kill, Arm, Disarm, Pickle, Delete)
+STEPS = (
+    NewLoader,
+    Iterate,
+    BreakEpoch,
+    StartEpoch,
+    KillWorker,
+    Arm,
+    Disarm,
+    PickleDataset,
+    DeleteLoader,
+)
 _OF_STEPS = ("num_workers", "batch_size", "persistent_workers")
 _MOST_STEPS = 12
 
@@ -71,7 +81,7 @@ class LifeExploration(Exploration):
         return "\n".join(filter(None, [super().describe(), self.left_out]))
 
 
-def explore_life(
+def explore_lifecycle(
     make_dataset: Callable[[], Any],
     *,
     files: Files | None = None,
@@ -166,13 +176,13 @@ def _left_out(
     left_out: dict[type[Step], str] = {}
     if Arm in chosen and not (found.files.opens or found.files.reads):
         left_out[Arm] = "Arm() was left out: the workers of this dataset open and read no data file"
-    if Pickle not in chosen:
+    if PickleDataset not in chosen:
         return left_out
     # A dataset need not be picklable where workers are forked.
-    raised = observe_life(make_dataset, (Pickle(),), seed=0, **how).outcome.exception
+    raised = observe_life(make_dataset, (PickleDataset(),), seed=0, **how).outcome.exception
     if raised is not None:
         why = f"a new dataset cannot be pickled ({raised.type}: {raised.message})"
-        left_out[Pickle] = f"Pickle() was left out: {why}"
+        left_out[PickleDataset] = f"PickleDataset() was left out: {why}"
     return left_out
 
 
@@ -209,7 +219,7 @@ def replay_life(
     return judgement.verdict
 
 
-_NEED_A_LOADER = (Iterate, Break, Restart, Kill)
+_NEED_A_LOADER = (Iterate, BreakEpoch, StartEpoch, KillWorker)
 
 
 def _require_order(steps: tuple[Any, ...]) -> None:
@@ -225,8 +235,8 @@ def _require_order(steps: tuple[Any, ...]) -> None:
         if isinstance(step, _NEED_A_LOADER) and workers is None:
             message = f"step {number} is {step!r}, but there is no loader: put NewLoader() before"
             raise InvalidArgumentError(message)
-        if isinstance(step, Kill) and step.worker >= (workers or 0):
+        if isinstance(step, KillWorker) and step.worker >= (workers or 0):
             message = f"step {number} is {step!r}, but the loader has num_workers={workers}, from 0"
             raise InvalidArgumentError(message)
-        if isinstance(step, (NewLoader, Delete)):
+        if isinstance(step, (NewLoader, DeleteLoader)):
             workers = getattr(step, "num_workers", None)

@@ -8,7 +8,7 @@ from typing import Any
 from pytest_dataloader_faults._trial import observe_life
 from pytest_dataloader_faults.battery._survey import Survey
 from pytest_dataloader_faults.exceptions import CheckFailedError
-from pytest_dataloader_faults.lifecycle import Arm, Iterate, Restart, Step
+from pytest_dataloader_faults.lifecycle import Arm, Iterate, StartEpoch, Step
 from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Verdict
 from pytest_dataloader_faults.outcomes._judge._lifecycle import judge_life
 from pytest_dataloader_faults.outcomes._judge._report import explain
@@ -131,4 +131,4 @@ def _simpler(steps: Steps) -> Iterator[Steps]:
         yield tuple(sensible((*steps[:place], *steps[place + 1 :])))
     for place in reversed(range(1, len(steps))):
         if isinstance(steps[place], Iterate):
-            yield (*steps[:place], Restart(), *steps[place + 1 :])
+            yield (*steps[:place], StartEpoch(), *steps[place + 1 :])

@@ -12,14 +12,14 @@ from pytest_dataloader_faults.battery._survey import Survey
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.lifecycle import (
     Arm,
-    Break,
-    Delete,
+    BreakEpoch,
+    DeleteLoader,
     Disarm,
     Iterate,
-    Kill,
+    KillWorker,
     NewLoader,
-    Pickle,
-    Restart,
+    PickleDataset,
+    StartEpoch,
     Step,
 )
 
@@ -36,13 +36,13 @@ _EPOCHS: tuple[Steps, ...] = (
     (Iterate(1), Disarm(), Iterate()),
 )
 _EVENTS: tuple[Steps, ...] = (
-    (Restart(),),
-    (Break(),),
+    (StartEpoch(),),
+    (BreakEpoch(),),
     (Disarm(),),
-    (Kill(),),
-    (Pickle(),),
-    (Pickle(), Iterate()),
-    (Delete(),),
+    (KillWorker(),),
+    (PickleDataset(),),
+    (PickleDataset(), Iterate()),
+    (DeleteLoader(),),
     (NewLoader(persistent_workers=True),),
 )
 _ORDINARY = (_EPOCHS, _EVENTS)
@@ -83,7 +83,7 @@ def _loaders() -> st.SearchStrategy[NewLoader]:
 
 def sensible(steps: Iterable[Step]) -> Iterator[Step]:
     """*steps* without those that do nothing where they stand, as a loader that is replaced."""
-    there = _There()
+    there = LoaderState()
     loader: Step | None = None
     for step in steps:
         if not there.means(step):
@@ -98,7 +98,7 @@ def sensible(steps: Iterable[Step]) -> Iterator[Step]:
         yield loader
 
 
-class _There:
+class LoaderState:
     """What is there to be used by the next step."""
 
     def __init__(self) -> None:
@@ -106,13 +106,13 @@ class _There:
 
     def means(self, step: Step) -> bool:
         """Whether *step* would do anything."""
-        if isinstance(step, Break):
+        if isinstance(step, BreakEpoch):
             return self._epoch
-        if isinstance(step, Kill):
+        if isinstance(step, KillWorker):
             return self._workers
         if isinstance(step, Disarm):
             return self._armed
-        return self._loader or not isinstance(step, (Iterate, Restart, Delete))
+        return self._loader or not isinstance(step, (Iterate, StartEpoch, DeleteLoader))
 
     def follow(self, step: Step) -> None:
         """*step* was done."""
@@ -120,14 +120,14 @@ class _There:
             self._armed = isinstance(step, Arm)
         elif isinstance(step, NewLoader):
             self._loader, self._stays = True, step.persistent_workers
-        elif isinstance(step, Delete):
+        elif isinstance(step, DeleteLoader):
             self._loader = False
-        if isinstance(step, (NewLoader, Delete, Pickle)):
+        if isinstance(step, (NewLoader, DeleteLoader, PickleDataset)):
             self._workers = self._epoch = False
-        elif isinstance(step, (Iterate, Restart)):
+        elif isinstance(step, (Iterate, StartEpoch)):
             self._epoch = step != Iterate()
             self._workers = self._epoch or self._stays
-        elif isinstance(step, Break):
+        elif isinstance(step, BreakEpoch):
             self._epoch, self._workers = False, self._stays
-        elif isinstance(step, Kill):
+        elif isinstance(step, KillWorker):
             self._workers = False

@@ -54,7 +54,7 @@ _NTH = 4
 
 
 @dataclass(frozen=True)
-class Victim:
+class Target:
     """A file, or all of them, and how often a worker comes to it: in an epoch, and in its life."""
 
     path: Path
@@ -62,7 +62,7 @@ class Victim:
     in_life: int
 
 
-def nth_of(victim: Victim) -> st.SearchStrategy[int]:
+def nth_of(victim: Target) -> st.SearchStrategy[int]:
     """Which of its operations: as often the first one of an epoch as any other.
 
     Of a worker that lives for two, rather the second epoch's: what the first left is met there. In
@@ -88,19 +88,19 @@ def data_files(files: Files) -> DataFiles:
     return DataFiles(opens=counts, reads=counts, every=globs[0] if len(globs) == 1 else globs)
 
 
-def opened(files: Files, most: int | None = None) -> st.SearchStrategy[Victim]:
+def opened(files: Files, most: int | None = None) -> st.SearchStrategy[Target]:
     """One of the files that are opened, or all; the first one first."""
     known = data_files(files)
     return _victims(known, known.opens, most, "open")
 
 
-def read(files: Files, most: int | None = None) -> st.SearchStrategy[Victim]:
+def read(files: Files, most: int | None = None) -> st.SearchStrategy[Target]:
     """One of the files that are read, or all; the first one first."""
     known = data_files(files)
     return _victims(known, known.reads, most, "read")
 
 
-def held(files: Files, most: int | None = None) -> st.SearchStrategy[Victim]:
+def held(files: Files, most: int | None = None) -> st.SearchStrategy[Target]:
     """One of the files whose descriptors workers read by, opened there or inherited, or all."""
     known = data_files(files)
     counts = {path: max(1, known.opens.get(path, 0)) for path in known.reads}
@@ -109,7 +109,7 @@ def held(files: Files, most: int | None = None) -> st.SearchStrategy[Victim]:
 
 def _victims(
     known: DataFiles, counts: Mapping[str, int], most: int | None, verb: str
-) -> st.SearchStrategy[Victim]:
+) -> st.SearchStrategy[Target]:
     if most is not None:
         require_count(max_nth=most)
     if not counts:
@@ -125,5 +125,5 @@ def _victims(
     return st.sampled_from([*once, *each, *each])
 
 
-def _victim(path: Path, in_epoch: int, epochs: int, most: int | None) -> Victim:
-    return Victim(path, in_epoch, most or in_epoch * epochs)
+def _victim(path: Path, in_epoch: int, epochs: int, most: int | None) -> Target:
+    return Target(path, in_epoch, most or in_epoch * epochs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_dataloader_faults import check_dataset
-from pytest_dataloader_faults._engine.globs import Matcher
+from pytest_dataloader_faults._engine.globs import GlobMatcher
 from pytest_dataloader_faults.battery._targets import globs_for
 from support.datasets import Records
 
@@ -17,7 +17,7 @@ def _files(records):
 
 
 def _meant(globs, files):
-    return tuple(filter(Matcher(globs), files))
+    return tuple(filter(GlobMatcher(globs), files))
 
 
 def test_a_few_files_are_listed(files):

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from pytest_dataloader_faults._engine.globs import Matcher, is_excluded
+from pytest_dataloader_faults._engine.globs import GlobMatcher, is_excluded
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ from pytest_dataloader_faults._engine.globs import Matcher, is_excluded
 )
 def test_globs(globs, path, expected):
     """As in fnmatch, against the whole absolute path, in its case."""
-    assert expected is Matcher(globs)(path)
+    assert expected is GlobMatcher(globs)(path)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_globs(globs, path, expected):
 def test_system_and_code_are_left_alone(path):
     """No dataset means them by "*"."""
     assert is_excluded(path)
-    assert not Matcher(("*",))(path)
+    assert not GlobMatcher(("*",))(path)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_system_and_code_are_left_alone(path):
 def test_data_is_not_left_alone(path):
     """Names that only look like a system's are data."""
     assert not is_excluded(path)
-    assert Matcher(("*",))(path)
+    assert GlobMatcher(("*",))(path)
 
 
 @pytest.mark.parametrize(
@@ -95,11 +95,11 @@ def test_data_is_not_left_alone(path):
 )
 def test_a_glob_may_ask_for_them_literally(glob, path, expected):
     """By naming the folder, or the very file, before its first wild card."""
-    assert expected is Matcher((glob,))(path)
+    assert expected is GlobMatcher((glob,))(path)
 
 
 def test_each_glob_asks_for_itself_only():
     """Naming one system folder does not open it to another glob's prefix."""
-    matches = Matcher(("/etc/*", "*.dat"))
+    matches = GlobMatcher(("/etc/*", "*.dat"))
     asked = {path: matches(path) for path in ("/etc/a", "/usr/share/a.dat", "/data/a.dat")}
     assert {"/etc/a": True, "/usr/share/a.dat": False, "/data/a.dat": True} == asked

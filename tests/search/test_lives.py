@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from torch.utils.data import DataLoader
 
-from pytest_dataloader_faults import Contract, Verdict, explore_life
+from pytest_dataloader_faults import Contract, Verdict, explore_lifecycle
 from pytest_dataloader_faults._trial import observe_life
 from pytest_dataloader_faults.battery._survey import survey
 from pytest_dataloader_faults.exceptions import (
@@ -31,14 +31,14 @@ from pytest_dataloader_faults.faults import (
 )
 from pytest_dataloader_faults.lifecycle import (
     Arm,
-    Break,
-    Delete,
+    BreakEpoch,
+    DeleteLoader,
     Disarm,
     Iterate,
-    Kill,
+    KillWorker,
     NewLoader,
-    Pickle,
-    Restart,
+    PickleDataset,
+    StartEpoch,
 )
 from pytest_dataloader_faults.search._lifecycle import DEFAULT_KINDS, STEPS, replay_life
 from pytest_dataloader_faults.search._lifecycle_strategy import programs
@@ -91,8 +91,8 @@ def test_no_step_of_a_shortest_life_can_be_left_out(records, kind):
 
 
 NEAR = {
-    GivesOnce: {"steps": [NewLoader, Iterate, Restart], "max_steps": 5},
-    LosesItsFile: {"steps": [Iterate, Pickle], "max_steps": 3},
+    GivesOnce: {"steps": [NewLoader, Iterate, StartEpoch], "max_steps": 5},
+    LosesItsFile: {"steps": [Iterate, PickleDataset], "max_steps": 3},
     KeepsHalves: {
         "steps": [Iterate, Arm, Disarm],
         "kinds": [TruncatedFile],
@@ -108,7 +108,7 @@ NEAR = {
 )
 def test_a_bug_is_found_and_shrunk_to_its_steps(records, kind):
     """The shrunk program is the shortest there is."""
-    found = explore_life(lambda: kind(records), seed=1, **NEAR[kind], **HOW)
+    found = explore_lifecycle(lambda: kind(records), seed=1, **NEAR[kind], **HOW)
     assert (found.verdict, found.steps) == (kind.verdict, kind.steps)
     assert found.describe().startswith(f"{found.examples} lives tried, ")
 
@@ -118,7 +118,7 @@ def test_a_bug_is_found_and_shrunk_to_its_steps(records, kind):
 @pytest.mark.parametrize("kind", [each for each in SPECIMENS if each.__name__ != "LeavesALock"])
 def test_every_bug_is_found_among_all_lives(records, kind):
     """Prints how many lives it took, of any steps and faults."""
-    found = explore_life(lambda: kind(records), seed=1, max_examples=400, **HOW)
+    found = explore_lifecycle(lambda: kind(records), seed=1, max_examples=400, **HOW)
     sys.stdout.write(
         f"| `{kind.__name__}` | {found.examples} | {found.trials} | `{found.steps}` |\n"
     )
@@ -129,8 +129,10 @@ def test_every_bug_is_found_among_all_lives(records, kind):
 @pytest.mark.parametrize("kind", [Records, pytest.param(RecordStream, marks=pytest.mark.slow)])
 def test_the_healthy_are_acquitted(records, kind):
     """No life convicts them, and faults fire in some."""
-    near = {"steps": [Iterate, Arm, Restart], "kinds": [OpenError], "files": "*/00.rec"}
-    found = explore_life(lambda: kind(records), max_examples=12, max_steps=5, seed=1, **near, **HOW)
+    near = {"steps": [Iterate, Arm, StartEpoch], "kinds": [OpenError], "files": "*/00.rec"}
+    found = explore_lifecycle(
+        lambda: kind(records), max_examples=12, max_steps=5, seed=1, **near, **HOW
+    )
     assert (found.verdict, found.failure, found.steps) == (Verdict.FAILED_CLEANLY, None, None)
     assert found.trials == sum(found.verdicts.values())
     assert sum(found.fired.values()) > 0
@@ -142,7 +144,7 @@ def test_the_healthy_are_acquitted(records, kind):
 def test_the_healthy_are_acquitted_of_many_lives(records, kind):
     """Those whose cause was removed are healthy, too."""
     healed = {} if kind in (Records, RecordStream) else {"healed": True}
-    found = explore_life(lambda: kind(records, **healed), max_examples=300, seed=3, **HOW)
+    found = explore_lifecycle(lambda: kind(records, **healed), max_examples=300, seed=3, **HOW)
     assert found.failure is None
 
 
@@ -167,15 +169,15 @@ EVENTFUL = (
     Iterate(),
     Disarm(),
     Arm(OpenError("*.rec", errno=2, nth=3)),
-    Restart(),
+    StartEpoch(),
     Iterate(2),
     Disarm(),
-    Kill(1),
+    KillWorker(1),
     Iterate(),
-    Pickle(),
+    PickleDataset(),
     Iterate(1),
-    Break(),
-    Delete(),
+    BreakEpoch(),
+    DeleteLoader(),
     NewLoader(batch_size=1),
     Iterate(),
 )
@@ -264,7 +266,9 @@ def test_what_never_fires_is_no_pass(records):
     with pytest.raises(FaultNotFiredError, match=r"OpenError\(path='\*/99.rec'\) never fired"):
         replay_life(lambda: Records(records), STAYS, Arm(OpenError("*/99.rec")), Iterate())
     with pytest.raises(FaultNotFiredError, match=r"in none of \d+ lives: not_exercised"):
-        explore_life(lambda: Records(records), steps=[Arm], max_examples=5, seed=5, database=None)
+        explore_lifecycle(
+            lambda: Records(records), steps=[Arm], max_examples=5, seed=5, database=None
+        )
 
 
 def test_what_torch_loses_is_not_held_against_a_dataset(records):
@@ -300,17 +304,23 @@ class Unpicklable(Records):
 def test_a_dataset_need_not_be_picklable(records):
     """Then that step is left out, and the statistics say so."""
     told = []
-    found = explore_life(
+    found = explore_lifecycle(
         lambda: Unpicklable(records),
-        **{"steps": [Iterate, Pickle], "max_examples": 2, "seed": 1, "tell": told.append, **HOW},
+        **{
+            "steps": [Iterate, PickleDataset],
+            "max_examples": 2,
+            "seed": 1,
+            "tell": told.append,
+            **HOW,
+        },
     )
     assert found.failure is None
-    assert "Pickle() was left out: a new dataset cannot be pickled" in told[0]
+    assert "PickleDataset() was left out: a new dataset cannot be pickled" in told[0]
 
 
 def test_a_dataset_without_files_has_lives_too(records):
     """Its workers can be killed, but no file of it can fail."""
-    found = explore_life(
+    found = explore_lifecycle(
         lambda: [*range(8)], **{"max_examples": 12, "seed": 1, "on_fail": None, **HOW}
     )
     assert found.left_out == (
@@ -319,14 +329,14 @@ def test_a_dataset_without_files_has_lives_too(records):
     assert found.verdict in {Verdict.SURVIVED, Verdict.FAILED_CLEANLY}, found.failure
 
 
-@pytest.mark.parametrize("steps", [[NewLoader], [NewLoader, Pickle]], ids=str)
+@pytest.mark.parametrize("steps", [[NewLoader], [NewLoader, PickleDataset]], ids=str)
 def test_a_life_without_an_epoch_is_no_pass(records, steps):
     """Nothing was asked for, so nothing was shown."""
     with pytest.raises(FaultNotFiredError, match="no epoch was begun"):
-        explore_life(lambda: Records(records), **{"steps": steps, "max_examples": 2, **HOW})
+        explore_lifecycle(lambda: Records(records), **{"steps": steps, "max_examples": 2, **HOW})
 
 
-@pytest.mark.parametrize("step", [*EVENTFUL, Kill(), NewLoader()])
+@pytest.mark.parametrize("step", [*EVENTFUL, KillWorker(), NewLoader()])
 def test_steps_are_values(step):
     """A repr is the code that makes an equal one; what is equal hashes and pickles alike."""
     assert eval(repr(step)) == step  # noqa: S307  # our own
@@ -341,24 +351,36 @@ def test_steps_are_values(step):
         (lambda: NewLoader(batch_size=True), "batch_size=True must be 1 or more"),
         (lambda: NewLoader(persistent_workers=1), "persistent_workers=1 must be True or False"),
         (lambda: Iterate(0), "batches=0 must be 1 or more, or None"),
-        (lambda: Kill(-1), "worker=-1 must be a worker id"),
+        (lambda: KillWorker(-1), "worker=-1 must be a worker id"),
         (lambda: Arm(WorkerKilled()), r"fault=WorkerKilled\(\) must be a fault of files"),
         (lambda: Arm("x"), "fault='x' must be a fault of files"),
         (lambda: replay_life(list, Iterate()), r"step 1 is Iterate\(\), but there is no loader"),
-        (lambda: replay_life(list, STAYS, Delete(), Break()), r"step 3 is Break\(\), but there"),
+        (
+            lambda: replay_life(list, STAYS, DeleteLoader(), BreakEpoch()),
+            r"step 3 is BreakEpoch\(\), but there",
+        ),
         (lambda: replay_life(list, STAYS, OpenError()), r"step 2 is OpenError\(\), which is no"),
         (lambda: replay_life(list), "steps=.* must have one step or more"),
-        (lambda: explore_life(list, max_steps=1), "max_steps=1 must be an int, 2 or more"),
-        (lambda: explore_life(list, max_examples=0), "max_examples=0 must be an int, 1 or more"),
-        (lambda: explore_life(list, steps=[int]), "steps=.* must be a list of one or more of New"),
-        (lambda: explore_life(list, kinds=[WorkerKilled]), "kinds=.* must be a list of one or"),
-        (lambda: explore_life(list, loader={"num_workers": 2}), "must not have 'num_workers'"),
-        (lambda: explore_life(list, loader={"batch_size": 8}), "must not have 'batch_size'"),
-        (lambda: explore_life(list, on_fail="no"), "on_fail='no' must be one of"),
-        (lambda: explore_life(list, tell=3), "tell=3 must be a function of a str"),
+        (lambda: explore_lifecycle(list, max_steps=1), "max_steps=1 must be an int, 2 or more"),
         (
-            lambda: replay_life(list, STAYS, Kill(1)),
-            r"step 2 is Kill\(1\), but the loader has num_w",
+            lambda: explore_lifecycle(list, max_examples=0),
+            "max_examples=0 must be an int, 1 or more",
+        ),
+        (
+            lambda: explore_lifecycle(list, steps=[int]),
+            "steps=.* must be a list of one or more of New",
+        ),
+        (
+            lambda: explore_lifecycle(list, kinds=[WorkerKilled]),
+            "kinds=.* must be a list of one or",
+        ),
+        (lambda: explore_lifecycle(list, loader={"num_workers": 2}), "must not have 'num_workers'"),
+        (lambda: explore_lifecycle(list, loader={"batch_size": 8}), "must not have 'batch_size'"),
+        (lambda: explore_lifecycle(list, on_fail="no"), "on_fail='no' must be one of"),
+        (lambda: explore_lifecycle(list, tell=3), "tell=3 must be a function of a str"),
+        (
+            lambda: replay_life(list, STAYS, KillWorker(1)),
+            r"step 2 is KillWorker\(1\), but the loader has num_w",
         ),
     ],
 )
@@ -381,7 +403,7 @@ from support.datasets import Records, write_records
 
 def test_x(dataloader_faults, tmp_path):
     records = write_records(tmp_path / "records")
-    dataloader_faults.explore_life(
+    dataloader_faults.explore_lifecycle(
         lambda: Records(records), steps=[Iterate], max_examples=2, seed=1, database=None
     )
 """

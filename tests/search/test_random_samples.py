@@ -10,7 +10,7 @@ from pytest_dataloader_faults.battery._survey import survey
 from pytest_dataloader_faults.exceptions import CheckFailedError, InvalidArgumentError
 from pytest_dataloader_faults.lifecycle import Arm, Iterate, NewLoader
 from pytest_dataloader_faults.search._explore import assert_survives_or_fails_cleanly, replay
-from pytest_dataloader_faults.search._lifecycle import explore_life, replay_life
+from pytest_dataloader_faults.search._lifecycle import explore_lifecycle, replay_life
 from support.corpus.state import Noisy
 from support.datasets import Records
 from support.planted import ALONE
@@ -32,7 +32,7 @@ GUILTY = [(NoisyZeros, RANDOM), (JitteredZeros, CLOSE)]
 
 
 @pytest.mark.parametrize(("kind", "contract"), HEALTHY)
-@pytest.mark.parametrize("search", [explore, explore_life])
+@pytest.mark.parametrize("search", [explore, explore_lifecycle])
 def test_noise_is_no_crime(records, search, kind, contract):
     """Whichever seed shuffles the samples, and in every loader of a life."""
     found = search(lambda: kind(records), contract=contract, **SHORT)

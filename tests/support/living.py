@@ -18,13 +18,13 @@ from torch.utils.data import IterableDataset, get_worker_info
 from pytest_dataloader_faults.faults import TruncatedFile
 from pytest_dataloader_faults.lifecycle import (
     Arm,
-    Break,
+    BreakEpoch,
     Disarm,
     Iterate,
-    Kill,
+    KillWorker,
     NewLoader,
-    Pickle,
-    Restart,
+    PickleDataset,
+    StartEpoch,
 )
 from pytest_dataloader_faults.outcomes import Verdict
 from support.datasets import SIZE, Records
@@ -68,7 +68,7 @@ class GivesOnce(Specimen):
 class LosesItsFile(Specimen):
     """Opens its file at the start, and has none any more once it was pickled."""
 
-    steps = (NewLoader(), Pickle(), Iterate())
+    steps = (NewLoader(), PickleDataset(), Iterate())
     verdict = Verdict.FAILED_CLEANLY
     text = "AttributeError came, and no fault had happened to these workers"
 
@@ -92,7 +92,7 @@ class LosesItsFile(Specimen):
 class KeepsFilesOpen(IterableDataset[Any]):
     """A stream that closes its file at its end, and never comes to that where one breaks off."""
 
-    steps = (STAYS, Restart(), Restart(), Restart())
+    steps = (STAYS, StartEpoch(), StartEpoch(), StartEpoch())
     verdict = Verdict.LEAKED
     text = "00.rec is open 3 times in worker 0, each time once more"
 
@@ -193,7 +193,7 @@ def shared_by(folder: Path) -> Path:
 class LeavesALock(Specimen):
     """Locks its folder for one worker; a worker that is killed leaves the lock."""
 
-    steps = (NewLoader(), Restart(), Kill(), Break(), Iterate())
+    steps = (NewLoader(), StartEpoch(), KillWorker(), BreakEpoch(), Iterate())
     verdict = Verdict.POISONED
     text = "although the fault was gone, FileExistsError came"
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_dataloader_faults._engine.plan import Plan, Tallies
-from pytest_dataloader_faults._engine.python.schedule import Schedule
+from pytest_dataloader_faults._engine.plan import Plan, WorkerFaults
+from pytest_dataloader_faults._engine.python.schedule import PlanPolicy
 
 
-def schedule(*faults: Any, watch: bool = False, **options: Any) -> Schedule:
+def schedule(*faults: Any, watch: bool = False, **options: Any) -> PlanPolicy:
     """What worker 0 decides."""
-    return Schedule(Tallies(Plan(faults, watch), 0), 0, **options)
+    return PlanPolicy(WorkerFaults(Plan(faults, watch), 0), 0, **options)
 
 
-def counted(decide: Schedule) -> dict[str, Any]:
+def counted(decide: PlanPolicy) -> dict[str, Any]:
     """Its counters, and those of its faults."""
     faults = [each.to_dict() for each in decide._tallies.all]
     return {

@@ -27,7 +27,7 @@ from pytest_dataloader_faults._engine.kernel.linux import (
     SYNC_WAKE_UP,
     Ioctl,
 )
-from pytest_dataloader_faults._engine.kernel.remote_process import Call
+from pytest_dataloader_faults._engine.kernel.remote_process import Syscall
 
 
 class Listener:
@@ -39,7 +39,7 @@ class Listener:
         with contextlib.suppress(OSError):  # Linux before 6.6: slower, not different.
             fcntl.ioctl(fd, Ioctl.SET_FLAGS, SYNC_WAKE_UP)
 
-    def receive(self) -> Call | None:
+    def receive(self) -> Syscall | None:
         """The next call, or None if its caller has died."""
         buffer = bytearray(NOTIF.size)
         try:
@@ -49,9 +49,9 @@ class Listener:
                 return None
             raise
         number, pid, _flags, nr, _arch, _pointer, *arguments = NOTIF.unpack(buffer)
-        return Call(number, pid, self._names[nr], tuple(arguments))
+        return Syscall(number, pid, self._names[nr], tuple(arguments))
 
-    def is_waiting(self, call: Call) -> bool:
+    def is_waiting(self, call: Syscall) -> bool:
         """Whether the caller is still there, waiting for an answer."""
         try:
             fcntl.ioctl(self.fd, Ioctl.ID_VALID, call.id.to_bytes(8, sys.byteorder))
@@ -59,19 +59,19 @@ class Listener:
             return False
         return True
 
-    def go_on(self, call: Call) -> None:
+    def go_on(self, call: Syscall) -> None:
         """Let the kernel do what was asked."""
         self._send(RESPONSE.pack(call.id, 0, 0, CONTINUE))
 
-    def fail(self, call: Call, number: int) -> None:
+    def fail(self, call: Syscall, number: int) -> None:
         """Answer with an errno; the call is not made."""
         self._send(RESPONSE.pack(call.id, 0, -number, 0))
 
-    def result(self, call: Call, value: int) -> None:
+    def result(self, call: Syscall, value: int) -> None:
         """Answer with a result; the call is not made."""
         self._send(RESPONSE.pack(call.id, value, 0, 0))
 
-    def give(self, call: Call, source: int, number: int | None, *, close_on_exec: bool) -> int:
+    def give(self, call: Syscall, source: int, number: int | None, *, close_on_exec: bool) -> int:
         """Put *source* at descriptor *number* of the caller and answer with it.
 
         None: at the lowest that is free there; returned is which one that was. EMFILE is raised if
@@ -81,11 +81,11 @@ class Listener:
             return self._add(call, source, 0, ADDFD_SEND, close_on_exec)
         return self._add(call, source, number, ADDFD_SETFD | ADDFD_SEND, close_on_exec)
 
-    def replace(self, call: Call, source: int, number: int) -> None:
+    def replace(self, call: Syscall, source: int, number: int) -> None:
         """Put *source* at descriptor *number* of the caller; the call still waits."""
         self._add(call, source, number, ADDFD_SETFD, close_on_exec=True)
 
-    def _add(self, call: Call, source: int, number: int, flags: int, close_on_exec: bool) -> int:
+    def _add(self, call: Syscall, source: int, number: int, flags: int, close_on_exec: bool) -> int:
         mode = os.O_CLOEXEC if close_on_exec else 0
         request = ADDFD.pack(call.id, flags, source, number, mode)
         return self._ioctl(Ioctl.ADDFD, request)

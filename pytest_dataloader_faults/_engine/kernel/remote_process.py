@@ -16,7 +16,7 @@ _DESCRIPTOR = re.compile(r"(?:/proc/(?:self|thread-self|\d+)|/dev)/fd/(\d+)")
 _WITHOUT_FOLDER = ("open", "stat", "lstat")
 
 
-class Call(NamedTuple):
+class Syscall(NamedTuple):
     """One system call that was handed over."""
 
     id: int
@@ -25,11 +25,11 @@ class Call(NamedTuple):
     arguments: tuple[int, ...]
 
 
-class SenselessCallError(Exception):
+class BadSyscallError(Exception):
     """A pointer to nothing, or a folder that is not open: the kernel's to refuse."""
 
 
-class Place(NamedTuple):
+class ResolvedPath(NamedTuple):
     """The file that a call means: the absolute path that globs are about, and one to open it by.
 
     They differ where only the kernel can tell: ``..`` behind a symbolic link, a slash behind a
@@ -40,7 +40,7 @@ class Place(NamedTuple):
     raw: str
 
 
-class Opening(NamedTuple):
+class OpenRequest(NamedTuple):
     """What an open(2), openat(2) or openat2(2) asks for: a file, and O_* flags."""
 
     path: str
@@ -57,46 +57,46 @@ class Opening(NamedTuple):
         return not self.flags & without and self.flags & os.O_ACCMODE != os.O_WRONLY
 
 
-def opening(call: Call) -> Opening:
+def opening(call: Syscall) -> OpenRequest:
     """Read what *call* asks for out of the caller's memory."""
     first = 0 if call.name in _WITHOUT_FOLDER else 1
     path = os.fsdecode(_string(call.pid, call.arguments[first]))
     flags = call.arguments[first + 1]
     if call.name == "openat2":
         flags = int.from_bytes(read_memory(call.pid, flags, 8), "little")
-    return Opening(*_place(call, path), flags & 0xFFFFFFFF)
+    return OpenRequest(*_place(call, path), flags & 0xFFFFFFFF)
 
 
-def looked_at(call: Call) -> Place:
+def looked_at(call: Syscall) -> ResolvedPath:
     """What a stat(2), lstat(2), newfstatat(2) or statx(2) is about."""
     first = 0 if call.name in _WITHOUT_FOLDER else 1
     return _place(call, os.fsdecode(_string(call.pid, call.arguments[first])))
 
 
-def _place(call: Call, path: str) -> Place:
+def _place(call: Syscall, path: str) -> ResolvedPath:
     raw = path if path.startswith("/") else os.path.join(_folder(call), path)
     if number := _DESCRIPTOR.fullmatch(raw):
-        return Place(_link(call, int(number[1])), f"/proc/{call.pid}/fd/{number[1]}")
+        return ResolvedPath(_link(call, int(number[1])), f"/proc/{call.pid}/fd/{number[1]}")
     folder, name = os.path.split(os.path.abspath(raw))
     if ".." in raw.split("/"):
         folder, name = os.path.split(raw.rstrip("/"))
         folder, name = os.path.split(os.path.realpath(raw)) if name == ".." else (folder, name)
         folder = os.path.realpath(folder)
-    return Place(os.path.join(folder, name), raw)
+    return ResolvedPath(os.path.join(folder, name), raw)
 
 
-def _folder(call: Call) -> str:
+def _folder(call: Syscall) -> str:
     """What a relative path of *call* is relative to."""
     fd = signed(call.arguments[0])
     here = call.name in _WITHOUT_FOLDER or fd == AT_FDCWD
     return os.readlink(f"/proc/{call.pid}/cwd") if here else _link(call, fd)
 
 
-def _link(call: Call, fd: int) -> str:
+def _link(call: Syscall, fd: int) -> str:
     try:
         return link_of(call.pid, fd)
     except FileNotFoundError as error:
-        raise SenselessCallError from error
+        raise BadSyscallError from error
 
 
 def link_of(pid: int, fd: int) -> str:
@@ -119,7 +119,7 @@ def _string(pid: int, address: int) -> bytes:
         except OSError as error:
             if error.errno != errno.EFAULT:
                 raise
-            raise SenselessCallError from error
+            raise BadSyscallError from error
         head, zero, _ = text.partition(b"\0")
         if zero:
             return head
@@ -171,7 +171,7 @@ def room_below(used: set[int], headroom: int) -> int:
     return number
 
 
-class Followed(NamedTuple):
+class TrackedFile(NamedTuple):
     """A file that a worker has open and whose reads are seen.
 
     *source* is our own duplicate, or with *apart* an opening of our own; *inherited*: the worker

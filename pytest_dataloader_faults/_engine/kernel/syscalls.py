@@ -25,7 +25,7 @@ from pytest_dataloader_faults._engine.kernel.linux import (
     read_memory,
     write_memory,
 )
-from pytest_dataloader_faults._engine.kernel.remote_process import Call, Followed
+from pytest_dataloader_faults._engine.kernel.remote_process import Syscall, TrackedFile
 
 _IOVEC = struct.Struct("=QQ")
 _PAGE = 4096
@@ -46,7 +46,7 @@ class Span(NamedTuple):
         return self.start + self.length
 
 
-def span(call: Call, source: int | None) -> Span:
+def span(call: Syscall, source: int | None) -> Span:
     """What *call* is about; *source* is our descriptor of the file. Unknown: nothing."""
     if call.name == "mmap":
         return Span(call.arguments[5], call.arguments[1])
@@ -59,13 +59,13 @@ def span(call: Call, source: int | None) -> Span:
     return Span(start, max(0, min(wanted, os.fstat(source).st_size - start)))
 
 
-def source_for(call: Call, followed: Followed) -> int | None:
+def source_for(call: Syscall, followed: TrackedFile) -> int | None:
     """Our descriptor that reads what *call* would; None if there is none."""
     is_elsewhere = followed.apart and call.name in _PLAIN and _offset(call) is None
     return None if is_elsewhere else followed.source
 
 
-def give_short(call: Call, source: int, length: int) -> int:
+def give_short(call: Syscall, source: int, length: int) -> int:
     """Put at most *length* bytes where *call* wants them; how many they are."""
     start = _offset(call)
     data = os.read(source, length) if start is None else os.pread(source, length, start)
@@ -77,12 +77,12 @@ def give_short(call: Call, source: int, length: int) -> int:
     return len(data)
 
 
-def can_be_short(call: Call) -> bool:
+def can_be_short(call: Syscall) -> bool:
     """Whether *call* puts bytes into buffers of the caller."""
     return call.name in _PLAIN
 
 
-def _offset(call: Call) -> int | None:
+def _offset(call: Syscall) -> int | None:
     """Where in the file *call* reads; None: at the descriptor's offset."""
     index = _AT_OFFSET.get(call.name)
     if index is None or call.arguments[index] == (1 << 64) - 1:  # preadv2(2): -1 means the same.
@@ -90,7 +90,7 @@ def _offset(call: Call) -> int | None:
     return call.arguments[index]
 
 
-def _buffers(call: Call) -> list[tuple[int, int]]:
+def _buffers(call: Syscall) -> list[tuple[int, int]]:
     """The address and the length of each buffer."""
     if call.name not in _VECTORED:
         return [(call.arguments[1], call.arguments[2])]
@@ -113,7 +113,7 @@ _STAT_SIZE_AT, _STATX_LENGTH, _STATX_SIZE_AT = 48, 256, 40
 _RESULT_ARGUMENT = {"stat": 1, "lstat": 1, "newfstatat": 2, "statx": 4}
 
 
-def is_about_link(call: Call, path: str) -> bool:
+def is_about_link(call: Syscall, path: str) -> bool:
     """Whether *call* asks about a symbolic link and not about the file behind it."""
     places = {"newfstatat": 3, "statx": 2}
     flags = call.arguments[places[call.name]] if call.name in places else 0
@@ -121,7 +121,7 @@ def is_about_link(call: Call, path: str) -> bool:
     return bool(not_behind) and os.path.islink(path)
 
 
-def tell_size(call: Call, path: str, size: int) -> None:
+def tell_size(call: Syscall, path: str, size: int) -> None:
     """Fill in the struct that *call* asks for, with what is true of *path* but for its *size*."""
     if call.name == "statx":
         flags, mask = call.arguments[2], call.arguments[3]

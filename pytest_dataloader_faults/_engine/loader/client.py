@@ -11,12 +11,18 @@ import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import pytest_dataloader_faults as package
 from pytest_dataloader_faults._engine.plan import Plan
 from pytest_dataloader_faults._engine.processes import is_stopped
-from pytest_dataloader_faults._engine.protocol import Channel, Posting, Supervision, new_door
+from pytest_dataloader_faults._engine.protocol import (
+    Channel,
+    SupervisorHandle,
+    WorkerConfig,
+    new_door,
+)
 from pytest_dataloader_faults.exceptions import InjectionError
 
-_ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
+_ROOT = os.path.realpath(os.path.join(os.path.dirname(package.__file__), ".."))
 _START = (
     "import sys; sys.path.insert(0, {root!r});"
     "from pytest_dataloader_faults._engine.supervisor.main import main; main()"
@@ -33,7 +39,7 @@ class EndedWorkers(NamedTuple):
     in_time: Sequence[int] = ()
 
 
-class Link:
+class SupervisorClient:
     """A running supervisor, for as long as its scope lasts."""
 
     def __init__(
@@ -41,7 +47,7 @@ class Link:
         plan: Plan,
         engine: str,
         stacks: str | None = None,
-        supervision: Supervision | None = None,
+        supervision: SupervisorHandle | None = None,
     ) -> None:
         self._lock = threading.Lock()
         self._closed = False
@@ -53,7 +59,7 @@ class Link:
         self._channel = Channel(supervision.control)
         supervision.control.settimeout(_PATIENCE)
         self._ask({"plan": plan.to_dict(), "driver": os.getpid()}, "ready")
-        self.posting = Posting(supervision.address, self.pid, plan, engine, stacks)
+        self.posting = WorkerConfig(supervision.address, self.pid, plan, engine, stacks)
 
     def tell(self, message: dict[str, Any]) -> None:
         """Send *message*; nothing comes back. After the scope it goes nowhere.
@@ -146,7 +152,7 @@ class Link:
         return InjectionError(message)
 
 
-def _start() -> tuple[subprocess.Popen[bytes], Supervision]:
+def _start() -> tuple[subprocess.Popen[bytes], SupervisorHandle]:
     """Isolated and without site-packages: it imports nothing of the user's."""
     command = [sys.executable, "-I", "-S", "-c", _START.format(root=_ROOT)]
     ours, theirs = socket.socketpair()
@@ -156,7 +162,7 @@ def _start() -> tuple[subprocess.Popen[bytes], Supervision]:
         process = subprocess.Popen(
             [*command, *map(str, inherited)], pass_fds=inherited, stdin=subprocess.DEVNULL
         )
-    return process, Supervision(process.pid, ours, address)
+    return process, SupervisorHandle(process.pid, ours, address)
 
 
 def _let_end(process: subprocess.Popen[bytes]) -> None:

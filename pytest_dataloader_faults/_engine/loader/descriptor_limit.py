@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from pytest_dataloader_faults._engine.kernel.remote_process import descriptors, room_below
-from pytest_dataloader_faults._engine.plan import Plan, Tally, tallies
+from pytest_dataloader_faults._engine.plan import FaultCounter, Plan, tallies
 from pytest_dataloader_faults.faults import DescriptorExhaustion
 
 
-class Exhaustion:
+class LoaderDescriptorLimit:
     """The limit that the schedule puts on this process, if it does."""
 
     def __init__(self, plan: Plan) -> None:
@@ -70,5 +70,5 @@ def _is_room() -> bool:
     return True
 
 
-def _is_here(tally: Tally[Any]) -> bool:
+def _is_here(tally: FaultCounter[Any]) -> bool:
     return isinstance(tally.fault, DescriptorExhaustion) and tally.fault.where == "loader"

@@ -27,28 +27,33 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from pytest_dataloader_faults._engine.loader.client import EndedWorkers, Link
-from pytest_dataloader_faults._engine.loader.descriptor_limit import Exhaustion
+from pytest_dataloader_faults._engine.loader.client import EndedWorkers, SupervisorClient
+from pytest_dataloader_faults._engine.loader.descriptor_limit import LoaderDescriptorLimit
 from pytest_dataloader_faults._engine.loader.lost_lock import name_a_lost_lock
-from pytest_dataloader_faults._engine.loader.pin_memory import PinThread
+from pytest_dataloader_faults._engine.loader.pin_memory import PinMemoryFaults
 from pytest_dataloader_faults._engine.plan import Plan
 from pytest_dataloader_faults._engine.worker.arm import ArmWorker, arm, way_of
-from pytest_dataloader_faults._engine.worker.session import Armed
+from pytest_dataloader_faults._engine.worker.session import WorkerSession
 from pytest_dataloader_faults.exceptions import InjectionError, InvalidArgumentError
 
 _Make = Callable[[DataLoader[Any]], Any]
 _BETWEEN_LOOKS = 0.2
 
 
-class Watch:
+class LoaderMonitor:
     """What the iterators of one scope share."""
 
     def __init__(
-        self, link: Link, plan: Plan, on_error: Callable[[BaseException], None], *, here: bool
+        self,
+        link: SupervisorClient,
+        plan: Plan,
+        on_error: Callable[[BaseException], None],
+        *,
+        here: bool,
     ) -> None:
         self.link = link
-        self.exhaustion = Exhaustion(plan)
-        self._pin_thread = PinThread(plan, self.exhaustion.note)
+        self.exhaustion = LoaderDescriptorLimit(plan)
+        self._pin_thread = PinMemoryFaults(plan, self.exhaustion.note)
         self.on_error = on_error
         self.here = here
         """Whether this very process may be armed, which is for good: only a trial's may."""
@@ -56,7 +61,7 @@ class Watch:
         self.failed: list[Any] = []
         self._latest: Any = None
         self._armed_process: int | None = None
-        self._armed: Armed | None = None
+        self._armed: WorkerSession | None = None
         self._making = False
         way_of(link.posting.engine)
 
@@ -131,14 +136,14 @@ class Watch:
             self._armed = arm(self.link.posting, 0, self.iterators)
 
 
-def _watched(iterator: Any, watch: Watch, number: int) -> Any:
+def _watched(iterator: Any, watch: LoaderMonitor, number: int) -> Any:
     """*iterator*, of a class that tells *watch* what it does."""
     iterator._watch, iterator._number = watch, number
     iterator._epoch, iterator._sent, iterator._ordinals = 1, Counter(), {}
     if not hasattr(iterator, "_task_info"):
-        iterator.__class__ = _derived(_Watched, iterator.__class__)
+        iterator.__class__ = _derived(MonitoredIterator, iterator.__class__)
         return iterator
-    iterator.__class__ = _derived(_WatchedWorkers, iterator.__class__)
+    iterator.__class__ = _derived(MonitoredWorkersIterator, iterator.__class__)
     for index in sorted(iterator._task_info):  # Asked for while it was made.
         iterator._note_sent(index)
     return iterator
@@ -149,10 +154,10 @@ def _derived(mixin: Any, base: Any) -> Any:
     return type(f"Watched{base.__name__}", (mixin, base), {})
 
 
-class _Watched:
+class MonitoredIterator:
     """Mixed into torch's iterators."""
 
-    _watch: Watch
+    _watch: LoaderMonitor
 
     def __next__(self) -> Any:
         try:
@@ -167,7 +172,7 @@ class _Watched:
             raise
 
 
-class _WatchedWorkers(_Watched):
+class MonitoredWorkersIterator(MonitoredIterator):
     """Mixed into those that have workers."""
 
     _number: int
@@ -219,7 +224,7 @@ class _WatchedWorkers(_Watched):
 
 
 @contextlib.contextmanager
-def _arming(loader: DataLoader[Any], link: Link, number: int) -> Iterator[None]:
+def _arming(loader: DataLoader[Any], link: SupervisorClient, number: int) -> Iterator[None]:
     """While workers start, have them arm themselves before the user's own ``worker_init_fn``."""
     own = loader.worker_init_fn
     loader.worker_init_fn = ArmWorker(link.posting, number, own)
@@ -230,7 +235,7 @@ def _arming(loader: DataLoader[Any], link: Link, number: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def watched(watch: Watch) -> Iterator[None]:
+def watched(watch: LoaderMonitor) -> Iterator[None]:
     """Every iterator that a DataLoader makes in this scope is *watch*'s."""
     if hasattr(DataLoader._get_iterator, "__wrapped__"):
         message = (
@@ -246,7 +251,7 @@ def watched(watch: Watch) -> Iterator[None]:
         yield
 
 
-def _watching(watch: Watch, original: _Make) -> _Make:
+def _watching(watch: LoaderMonitor, original: _Make) -> _Make:
     @functools.wraps(original)
     def get_iterator(loader: DataLoader[Any]) -> Any:
         return watch.iterator(loader, original)

@@ -20,13 +20,13 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data._utils import pin_memory
 from torch.utils.data._utils.worker import _IterableDatasetStopIteration
 
-from pytest_dataloader_faults._engine.plan import Plan, Tally, tallies
+from pytest_dataloader_faults._engine.plan import FaultCounter, Plan, tallies
 from pytest_dataloader_faults.faults import PinMemoryThreadDeath
 
 _NOT_PINNED = (ExceptionWrapper, _IterableDatasetStopIteration, type(None))
 
 
-class PinThread:
+class PinMemoryFaults:
     """What the schedule does to the pin-memory threads that start in this process."""
 
     def __init__(self, plan: Plan, on_error: Callable[[Exception], None]) -> None:
@@ -40,7 +40,7 @@ class PinThread:
         original: Any = pin_memory._pin_memory_loop
 
         def loop(taken_from: Any, *rest: Any) -> None:
-            original(_Batches(taken_from, self._tallies, self._on_error), *rest)
+            original(FaultyQueue(taken_from, self._tallies, self._on_error), *rest)
 
         replaced: Any = loop
         pin_memory._pin_memory_loop = replaced
@@ -54,13 +54,13 @@ class PinThread:
         return {tally.index: tally.to_dict() for tally in self._tallies}
 
 
-class _Batches:
+class FaultyQueue:
     """The workers' queue, as one pin-memory thread sees it."""
 
     def __init__(
         self,
         batches: Any,
-        its_tallies: list[Tally[PinMemoryThreadDeath]],
+        its_tallies: list[FaultCounter[PinMemoryThreadDeath]],
         on_error: Callable[[Exception], None],
     ) -> None:
         self._batches = batches

@@ -13,11 +13,11 @@ import stat
 from typing import Any, NamedTuple, Protocol
 
 from pytest_dataloader_faults._engine.policy import (
-    Acts,
+    Actions,
     Closed,
-    Decide,
     Delay,
     Fail,
+    FaultPolicy,
     Hang,
     Reading,
     Short,
@@ -34,7 +34,7 @@ _NOT_FOR_READING = sum(
 )
 
 
-class Waits(Protocol):
+class Clock(Protocol):
     """How time passes."""
 
     def sleep(self, seconds: float) -> None:
@@ -44,21 +44,21 @@ class Waits(Protocol):
         """Come back when the faults are disarmed."""
 
 
-class Followed(NamedTuple):
+class TrackedFile(NamedTuple):
     """What a number was when it was opened."""
 
     path: str
     identity: tuple[int, int]
 
 
-class Files:
+class DescriptorTable:
     """Carries out what *decide* says. *system* has the functions of ``os`` that were there."""
 
-    def __init__(self, decide: Decide, system: Any, waits: Waits) -> None:
+    def __init__(self, decide: FaultPolicy, system: Any, waits: Clock) -> None:
         self.decide = decide
         self.system = system
         self._waits = waits
-        self._followed: dict[int, Followed] = {}
+        self._followed: dict[int, TrackedFile] = {}
         self._handed_out: dict[int, str] = {}
         self._never_open = itertools.count(_LARGEST_NUMBER, -1)
 
@@ -97,7 +97,7 @@ class Files:
 
     def follow(self, fd: int, path: str) -> int:
         """Remember that *fd* is *path*, and give it back."""
-        self._followed[fd] = Followed(path, self._identity(fd))
+        self._followed[fd] = TrackedFile(path, self._identity(fd))
         return fd
 
     def forget(self, fd: int) -> None:
@@ -113,7 +113,7 @@ class Files:
             self.hand_out(other, to)
         return other
 
-    def seen(self, fd: int) -> Followed | None:
+    def seen(self, fd: int) -> TrackedFile | None:
         """What *fd* is, if it is followed. It is used by a function that is replaced."""
         what = self._handed_out.pop(fd, None)
         if what is not None:
@@ -143,7 +143,7 @@ class Files:
         left = max(0, min(length, self.system.fstat(fd).st_size - start))
         return self._after(self.decide.read(Reading(followed.path, call, start, left)), length)
 
-    def _after(self, acts: Acts, length: int) -> int:
+    def _after(self, acts: Actions, length: int) -> int:
         for act in acts:
             if isinstance(act, Delay):
                 self._waits.sleep(act.seconds)
@@ -214,7 +214,7 @@ class Files:
         kind = stat.S_IFMT(found.st_mode)
         return kind, found.st_size if kind == stat.S_IFREG else None
 
-    def _identified(self, fd: int) -> Followed | None:
+    def _identified(self, fd: int) -> TrackedFile | None:
         followed = self._followed.get(fd)
         if followed is None:
             return None

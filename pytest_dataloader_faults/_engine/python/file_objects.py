@@ -18,11 +18,11 @@ import types
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from pytest_dataloader_faults._engine.python.descriptors import Files
+from pytest_dataloader_faults._engine.python.descriptors import DescriptorTable
 from pytest_dataloader_faults._engine.python.os_functions import caller
 
 
-class StandsFor(abc.ABCMeta):
+class ReplacesClass(abc.ABCMeta):
     """A class that is taken for the one it replaces, whose instances may be older."""
 
     def __instancecheck__(cls, instance: object) -> bool:
@@ -37,10 +37,10 @@ def _replaced_by(kind: type) -> Any:
     return vars(kind).get("replaces", ())
 
 
-class FaultedFileIO(io.FileIO, metaclass=StandsFor):
+class FaultedFileIO(io.FileIO, metaclass=ReplacesClass):
     """A FileIO that asks before it opens and before it reads."""
 
-    files: ClassVar[Files]
+    files: ClassVar[DescriptorTable]
 
     def __init__(
         self,
@@ -100,14 +100,14 @@ def read_all(file: io.RawIOBase, size: int) -> bytes:
     return bytes(result)
 
 
-def _open_by(files: Files) -> Callable[[str, int], int]:
+def _open_by(files: DescriptorTable) -> Callable[[str, int], int]:
     return lambda path, flags: files.open(path, flags, 0o666)
 
 
-class FaultedMapping(mmap.mmap, metaclass=StandsFor):
+class FaultedMapping(mmap.mmap, metaclass=ReplacesClass):
     """An mmap that asks before it maps."""
 
-    files: ClassVar[Files]
+    files: ClassVar[DescriptorTable]
 
     def __new__(cls, fileno: int, length: int, *arguments: Any, **named: Any) -> Any:
         offset = named.get("offset", arguments[_OFFSET] if len(arguments) > _OFFSET else 0)
@@ -115,13 +115,15 @@ class FaultedMapping(mmap.mmap, metaclass=StandsFor):
         return super().__new__(cls, fileno, length, *arguments, **named)
 
 
-def bound(kind: type, files: Files, original: type) -> Any:
+def bound(kind: type, files: DescriptorTable, original: type) -> Any:
     """*kind*, which asks *files*, in the place of *original*."""
     body = {"files": files, "replaces": original, "__module__": original.__module__}
     return type(kind)(original.__name__, (kind,), body)
 
 
-def open_for(files: Files, file_type: type, original: Callable[..., Any]) -> Callable[..., Any]:
+def open_for(
+    files: DescriptorTable, file_type: type, original: Callable[..., Any]
+) -> Callable[..., Any]:
     """An open() that gives what *original* does, around a *file_type* where faults may be met."""
     twin = inspect.unwrap(_pyio.open)
     named = ("BufferedReader", "BufferedWriter", "BufferedRandom", "TextIOWrapper")

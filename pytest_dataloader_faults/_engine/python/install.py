@@ -29,8 +29,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pytest_dataloader_faults._engine.open_files import held_files, mapped_files
-from pytest_dataloader_faults._engine.policy import Closed, Decide, Stranger, Substitute
-from pytest_dataloader_faults._engine.python.descriptors import Files, Waits
+from pytest_dataloader_faults._engine.policy import Closed, FaultPolicy, Stranger, Substitute
+from pytest_dataloader_faults._engine.python.descriptors import Clock, DescriptorTable
 from pytest_dataloader_faults._engine.python.file_objects import (
     FaultedFileIO,
     FaultedMapping,
@@ -38,11 +38,16 @@ from pytest_dataloader_faults._engine.python.file_objects import (
     is_judged,
     open_for,
 )
-from pytest_dataloader_faults._engine.python.os_functions import HARMLESS, REPLACED, STARTERS, Calls
+from pytest_dataloader_faults._engine.python.os_functions import (
+    HARMLESS,
+    REPLACED,
+    STARTERS,
+    OsFunctions,
+)
 from pytest_dataloader_faults._engine.python.stand_in import altered_copy, stranger
 
 
-class RealTime:
+class SystemClock:
     """Waits in earnest."""
 
     def sleep(self, seconds: float) -> None:
@@ -54,41 +59,41 @@ class RealTime:
         threading.Event().wait()
 
 
-def install(decide: Decide, waits: Waits) -> tuple[Files, Exchange]:
+def install(decide: FaultPolicy, waits: Clock) -> tuple[DescriptorTable, Replacements]:
     """Have *decide* asked from now on. What was open before is beyond its reach, and told so."""
     system = types.SimpleNamespace(**{name: getattr(os, name) for name in dir(os)})
-    files = Files(decide, system, waits)
+    files = DescriptorTable(decide, system, waits)
     take_over(files)
     pairs = [*_functions(files), *_functions_elsewhere(files), *_objects(files)]
     exchange(pairs)
     return files, pairs
 
 
-def _functions(files: Files) -> Iterator[tuple[Any, Any]]:
-    calls = Calls(files)
+def _functions(files: DescriptorTable) -> Iterator[tuple[Any, Any]]:
+    calls = OsFunctions(files)
     for name in REPLACED:
         if original := getattr(files.system, name, None):
-            yield original, Instead(original, getattr(calls, name))
+            yield original, Replacement(original, getattr(calls, name))
     for name in HARMLESS:
         if original := getattr(files.system, name, None):
-            yield original, Instead(original, calls.harmless(original))
+            yield original, Replacement(original, calls.harmless(original))
     for name in STARTERS:
         if original := getattr(files.system, name, None):
-            yield original, Instead(original, calls.starter(original))
+            yield original, Replacement(original, calls.starter(original))
 
 
-def _functions_elsewhere(files: Files) -> Iterator[tuple[Any, Any]]:
+def _functions_elsewhere(files: DescriptorTable) -> Iterator[tuple[Any, Any]]:
     """Of modules that not every system has, or not every dataset uses."""
-    calls = Calls(files)
+    calls = OsFunctions(files)
     if original := _loaded("_posixsubprocess", "fork_exec"):
-        yield original, Instead(original, calls.starter(original))
+        yield original, Replacement(original, calls.starter(original))
     if original := _loaded("fcntl", "fcntl"):
-        yield original, Instead(original, calls.control(sys.modules["fcntl"]))
+        yield original, Replacement(original, calls.control(sys.modules["fcntl"]))
     for name in ("flock", "lockf", "ioctl"):
         if original := _loaded("fcntl", name):
-            yield original, Instead(original, calls.harmless(original))
+            yield original, Replacement(original, calls.harmless(original))
     if original := _loaded("numpy.lib.format", "isfileobj"):
-        yield original, Instead(original, _reads_in_c(original))
+        yield original, Replacement(original, _reads_in_c(original))
 
 
 def _loaded(module: str, name: str) -> Any:
@@ -103,24 +108,24 @@ def _reads_in_c(original: Any) -> Callable[[object], bool]:
     return lambda file: not is_judged(file) and original(file)
 
 
-def _objects(files: Files) -> Iterator[tuple[Any, Any]]:
+def _objects(files: DescriptorTable) -> Iterator[tuple[Any, Any]]:
     file_type = bound(FaultedFileIO, files, io.FileIO)
     yield io.FileIO, file_type
     yield mmap.mmap, bound(FaultedMapping, files, mmap.mmap)
-    yield builtins.open, Instead(builtins.open, open_for(files, file_type, builtins.open))
+    yield builtins.open, Replacement(builtins.open, open_for(files, file_type, builtins.open))
 
 
 @contextlib.contextmanager
-def patched(decide: Decide, waits: Waits | None = None) -> Iterator[Files]:
+def patched(decide: FaultPolicy, waits: Clock | None = None) -> Iterator[DescriptorTable]:
     """While it lasts, file access by Python code is as *decide* says."""
-    files, pairs = install(decide, waits or RealTime())
+    files, pairs = install(decide, waits or SystemClock())
     try:
         yield files
     finally:
         exchange([(new, old) for old, new in pairs])
 
 
-class Instead:
+class Replacement:
     """A function in the place of *original*: no method where a class has it, and equal to it.
 
     Equal, because sets such as ``os.supports_dir_fd`` are asked for members.
@@ -148,11 +153,11 @@ class Instead:
         return f"<{self._original!r}, replaced by pytest-dataloader-faults>"
 
 
-Exchange = list[tuple[Any, Any]]
+Replacements = list[tuple[Any, Any]]
 """Pairs of an object and the one that comes in its place."""
 
 
-def exchange(pairs: Exchange) -> None:
+def exchange(pairs: Replacements) -> None:
     """Put the second of each pair wherever a module has the first."""
     instead = {id(old): (old, new) for old, new in pairs}
     for owner in list(_owners()):
@@ -170,7 +175,7 @@ def _owners() -> Iterator[Any]:
         yield accessor
 
 
-def take_over(files: Files) -> None:
+def take_over(files: DescriptorTable) -> None:
     """Close, exchange and follow what is open already, where the system can list it."""
     decide = files.decide
     for fd, path in _held(files):
@@ -184,7 +189,7 @@ def take_over(files: Files) -> None:
             decide.unreached("inherited mapping")
 
 
-def _exchange(files: Files, fd: int, path: str) -> bool:
+def _exchange(files: DescriptorTable, fd: int, path: str) -> bool:
     """Whether *fd* is open after that."""
     system = files.system
     for act in files.decide.inherited(path, system.fstat(fd).st_size):
@@ -200,7 +205,7 @@ def _exchange(files: Files, fd: int, path: str) -> bool:
     return True
 
 
-def _replace(files: Files, fd: int, other: int) -> None:
+def _replace(files: DescriptorTable, fd: int, other: int) -> None:
     """Make *fd* the file of *other*, at the same place in it."""
     system = files.system
     system.lseek(other, system.lseek(fd, 0, os.SEEK_CUR), os.SEEK_SET)
@@ -208,7 +213,7 @@ def _replace(files: Files, fd: int, other: int) -> None:
     system.close(other)
 
 
-def _held(files: Files) -> list[tuple[int, str]]:
+def _held(files: DescriptorTable) -> list[tuple[int, str]]:
     try:
         return list(held_files(lambda path: not files.decide.leaves_alone(path)))
     except OSError:  # There is no /proc.

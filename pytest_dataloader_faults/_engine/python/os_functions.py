@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-from pytest_dataloader_faults._engine.python.descriptors import Files
+from pytest_dataloader_faults._engine.python.descriptors import DescriptorTable
 
 REPLACED = (
     *("open", "close", "dup", "dup2", "stat", "lstat", "read", "readinto", "pread", "readv"),
     *("preadv", "sendfile", "copy_file_range", "splice"),
 )
-"""Functions of ``os`` that ``Calls`` has a method for."""
+"""Functions of ``os`` that ``OsFunctions`` has a method for."""
 HARMLESS = (
     *("fstat", "lseek", "isatty", "posix_fadvise", "fsync", "ftruncate"),
     *("get_inheritable", "set_inheritable", "get_blocking", "set_blocking"),
@@ -33,10 +33,10 @@ def caller(depth: int) -> str:
     return f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_name}"
 
 
-class Calls:
+class OsFunctions:
     """The replacements, by the names that they have in ``os``."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: DescriptorTable) -> None:
         self._files = files
         self._system = files.system
 

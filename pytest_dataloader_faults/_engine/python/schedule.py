@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 from pytest_dataloader_faults._engine.globs import is_excluded
-from pytest_dataloader_faults._engine.plan import Tallies, Tally, altered
+from pytest_dataloader_faults._engine.plan import FaultCounter, WorkerFaults, altered
 from pytest_dataloader_faults._engine.policy import (
-    Act,
+    Action,
     Closed,
     Delay,
     Fail,
@@ -50,7 +50,7 @@ def _ignore(_what: Any) -> None:
     pass
 
 
-class Schedule:
+class PlanPolicy:
     """Decides for one worker. *on_fired* is told of each firing before it takes effect.
 
     *on_refused* is told why a fault that is due cannot happen. Once it is not *armed* any more,
@@ -59,7 +59,7 @@ class Schedule:
 
     def __init__(
         self,
-        tallies: Tallies,
+        tallies: WorkerFaults,
         worker: int,
         on_fired: Callable[[dict[str, Any]], None] = _ignore,
         on_refused: Callable[[str], None] = _ignore,
@@ -93,7 +93,7 @@ class Schedule:
         """Whether a fault of files is about *path*."""
         return any(has_files(each.fault) for each in self._tallies.about(Fault, path))
 
-    def opened(self, path: str, size: int | None, *, reads: bool) -> list[Act]:
+    def opened(self, path: str, size: int | None, *, reads: bool) -> list[Action]:
         """OpenError comes first; the content of a file that is not there has no faults."""
         with self.lock:
             if size is not None:
@@ -104,12 +104,12 @@ class Schedule:
                 return []
             return self._exchanged(path, size, OPEN, OPEN)
 
-    def inherited(self, path: str, size: int) -> list[Act]:
+    def inherited(self, path: str, size: int) -> list[Action]:
         """Its content is as of a file that is opened."""
         with self.lock:
             return self._exchanged(path, size, *EXCHANGED)
 
-    def looked_at(self, path: str, size: int) -> list[Act]:
+    def looked_at(self, path: str, size: int) -> list[Action]:
         """A shorter file has a smaller size. The kernel engine looks where a fault makes one so."""
         with self.lock:
             return self._altered(path, size, STAT, sizes=True) if self._sizes else []
@@ -121,7 +121,7 @@ class Schedule:
                 tally.reached += 1
                 self._fire(tally, OPEN, path)
 
-    def read(self, reading: Reading) -> list[Act]:
+    def read(self, reading: Reading) -> list[Action]:
         """Count it; fail it, or make it short, if it is its turn, and late besides."""
         with self.lock:
             if not (self.armed and self.judges_reads(reading.path)):
@@ -134,7 +134,7 @@ class Schedule:
             acts = self._failing(reading, end) or self._short(reading)
             return [*self._late(reading), *acts]
 
-    def _failing(self, reading: Reading, end: int) -> list[Act]:
+    def _failing(self, reading: Reading, end: int) -> list[Action]:
         """A mapping that would fail is not fired: it cannot be made to happen."""
         for tally in self._tallies.about(ReadError, reading.path):
             fault = tally.fault
@@ -146,7 +146,7 @@ class Schedule:
                 return [Fail(fault.errno)]
         return []
 
-    def _short(self, reading: Reading) -> list[Act]:
+    def _short(self, reading: Reading) -> list[Action]:
         for tally in self._tallies.about(ShortRead, reading.path):
             if reading.call not in _INTO_BUFFERS or reading.length <= tally.fault.max_bytes:
                 continue
@@ -155,10 +155,10 @@ class Schedule:
                 return [Short(tally.fault.max_bytes)]
         return []
 
-    def _late(self, reading: Reading) -> list[Act]:
+    def _late(self, reading: Reading) -> list[Action]:
         if self._due(HungRead, reading.path, reading.call) is not None:
             return [Hang()]
-        acts: list[Act] = []
+        acts: list[Action] = []
         for tally in self._tallies.about(SlowRead, reading.path):
             if tally.reach():
                 self._fire(tally, reading.call, reading.path)
@@ -170,14 +170,14 @@ class Schedule:
         with self.lock:
             self._unreached[what] += count
 
-    def _exchanged(self, path: str, size: int, close: str, cut: str) -> list[Act]:
+    def _exchanged(self, path: str, size: int, close: str, cut: str) -> list[Action]:
         for tally in self._tallies.about(ClosedDescriptor, path):
             if tally.fault.sample is None and tally.reach():
                 self._fire(tally, close, path)
                 return [Stranger() if tally.fault.reuse else Closed()]
         return self._altered(path, size, cut)
 
-    def _altered(self, path: str, size: int, call: str, *, sizes: bool = False) -> list[Act]:
+    def _altered(self, path: str, size: int, call: str, *, sizes: bool = False) -> list[Action]:
         """The copy that is due; with *sizes*, only where its size is another."""
         found = altered(self._tallies, path, size)
         if found is None or (sizes and found.alteration.kept is None):
@@ -190,7 +190,7 @@ class Schedule:
         self._files[path][which] += count
         self._changed.add(path)
 
-    def _due(self, kind: type[Fault], path: str, call: str) -> Tally[Any] | None:
+    def _due(self, kind: type[Fault], path: str, call: str) -> FaultCounter[Any] | None:
         """The first fault of that kind whose turn it is; it has fired by that."""
         for tally in self._tallies.about(kind, path):
             if tally.reach():
@@ -198,7 +198,7 @@ class Schedule:
                 return tally
         return None
 
-    def _fire(self, tally: Tally[Any], call: str, path: str) -> None:
+    def _fire(self, tally: FaultCounter[Any], call: str, path: str) -> None:
         what = {"worker": self._worker, "pid": os.getpid(), "call": call, "path": path}
         tally.fire(**what, fetch=self.fetch)
         self._on_fired({"fault": tally.index, **what, "fetch": self.fetch})

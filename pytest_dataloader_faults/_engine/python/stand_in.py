@@ -6,7 +6,7 @@ import os
 from tempfile import gettempdir
 from typing import Any
 
-from pytest_dataloader_faults._engine.file_copies import NOTICE, Alteration, flipped
+from pytest_dataloader_faults._engine.file_copies import NOTICE, FileEdit, flipped
 
 _CHUNK = 1 << 22
 _ACCESS = os.O_RDONLY | os.O_WRONLY | os.O_RDWR
@@ -14,7 +14,7 @@ _CLOSE_ON_EXEC = getattr(os, "O_CLOEXEC", 0)
 
 
 def altered_copy(
-    system: Any, path: str, alteration: Alteration, flags: int, *, source: str | None = None
+    system: Any, path: str, alteration: FileEdit, flags: int, *, source: str | None = None
 ) -> int:
     """A descriptor of a nameless file that is *path*, as *alteration* says.
 

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_dataloader_faults._engine.file_copies import Substitutes, stranger
+from pytest_dataloader_faults._engine.file_copies import FileCopies, stranger
 from pytest_dataloader_faults._engine.kernel.remote_process import descriptors, link_of
-from pytest_dataloader_faults._engine.plan import Tally
+from pytest_dataloader_faults._engine.plan import FaultCounter
 from pytest_dataloader_faults._engine.supervisor.worker_state import READS_OF, WorkerState
 from pytest_dataloader_faults.faults import ClosedDescriptor, ReadError
 
@@ -23,7 +23,7 @@ _IN_ONE_MESSAGE = 60
 
 
 @dataclass
-class Orders:
+class DescriptorOrders:
     """What a worker has to do to its own descriptors and mappings before its first fetch."""
 
     close: list[int] = field(default_factory=list)
@@ -56,28 +56,28 @@ class Orders:
 
 
 def orders(
-    worker: WorkerState, hello: dict[str, Any], sources: list[int], substitutes: Substitutes
-) -> Iterator[Orders]:
+    worker: WorkerState, hello: dict[str, Any], sources: list[int], substitutes: FileCopies
+) -> Iterator[DescriptorOrders]:
     """Decide about each descriptor and mapping that *worker* brought along, part by part."""
-    result = Orders()
+    result = DescriptorOrders()
     for place, (fd, path) in enumerate(hello["held"]):
         _about_held(worker, fd, path, result, substitutes)
         source = sources[place] if place < len(sources) else None
         worker.follow(fd, path, source, inherited=True)
         if result.is_full:
             yield result
-            result = Orders()
+            result = DescriptorOrders()
     for place, path in enumerate(hello["mapped"]):
         worker.opened[path][READS_OF] += 1
         _about_mapped(worker, place, path, result, substitutes)
         if result.is_full:
             yield result
-            result = Orders()
+            result = DescriptorOrders()
     yield result
 
 
 def _about_held(
-    worker: WorkerState, fd: int, path: str, result: Orders, substitutes: Substitutes
+    worker: WorkerState, fd: int, path: str, result: DescriptorOrders, substitutes: FileCopies
 ) -> None:
     for tally in worker.tallies.about(ClosedDescriptor, path):
         if tally.fault.sample is None and tally.reach():
@@ -90,7 +90,11 @@ def _about_held(
 
 
 def _close(
-    worker: WorkerState, tally: Tally[ClosedDescriptor], fd: int, path: str, result: Orders
+    worker: WorkerState,
+    tally: FaultCounter[ClosedDescriptor],
+    fd: int,
+    path: str,
+    result: DescriptorOrders,
 ) -> None:
     worker.fire_here(tally, "close", path)
     if tally.fault.reuse:
@@ -101,7 +105,7 @@ def _close(
 
 
 def _about_mapped(
-    worker: WorkerState, place: int, path: str, result: Orders, substitutes: Substitutes
+    worker: WorkerState, place: int, path: str, result: DescriptorOrders, substitutes: FileCopies
 ) -> None:
     if (altered := worker.altered(path)) is not None:
         worker.fire_altered(altered, "mmap", path)
@@ -115,9 +119,9 @@ def _about_mapped(
             return
 
 
-def close_at(worker: WorkerState, sample: int) -> Iterator[Orders]:
+def close_at(worker: WorkerState, sample: int) -> Iterator[DescriptorOrders]:
     """What of its open files *worker* is to close, now that it begins *sample*, part by part."""
-    result = Orders()
+    result = DescriptorOrders()
     tallies = [each for each in worker.tallies.of(ClosedDescriptor) if each.fault.sample == sample]
     for fd in sorted(descriptors(worker.pid)) if tallies else ():
         followed = worker.followed_by(worker.pid, fd)
@@ -128,5 +132,5 @@ def close_at(worker: WorkerState, sample: int) -> Iterator[Orders]:
             _close(worker, tally, fd, path, result)
             if result.is_full:
                 yield result
-                result = Orders()
+                result = DescriptorOrders()
     yield result

@@ -20,7 +20,7 @@ from typing import NoReturn
 
 from pytest_dataloader_faults._engine.plan import Plan
 from pytest_dataloader_faults._engine.processes import fork
-from pytest_dataloader_faults._engine.protocol import Channel, Supervision, new_door
+from pytest_dataloader_faults._engine.protocol import Channel, SupervisorHandle, new_door
 from pytest_dataloader_faults._engine.supervisor.server import Supervisor
 
 
@@ -51,7 +51,7 @@ NAME = "dlf-supervisor"
 """What ps(1) shows; its command line is its parent's."""
 
 
-def stand_by(black_box: int) -> Supervision:
+def stand_by(black_box: int) -> SupervisorHandle:
     """Fork a supervisor, which writes its report to *black_box* when it is ended."""
     ours, theirs = socket.socketpair()
     door, address = new_door()
@@ -60,7 +60,7 @@ def stand_by(black_box: int) -> Supervision:
         if not pid:
             ours.close()
             _be_supervisor(theirs, door, black_box)
-    return Supervision(pid, ours, address)
+    return SupervisorHandle(pid, ours, address)
 
 
 def _be_supervisor(control: socket.socket, door: socket.socket, black_box: int) -> NoReturn:

@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pytest_dataloader_faults._engine.kernel.remote_process import descriptors, room_below
-from pytest_dataloader_faults._engine.plan import Tally
-from pytest_dataloader_faults._engine.supervisor.inherited_files import Orders, close_at
-from pytest_dataloader_faults._engine.supervisor.timers import Delays, Gates
+from pytest_dataloader_faults._engine.plan import FaultCounter
+from pytest_dataloader_faults._engine.supervisor.inherited_files import DescriptorOrders, close_at
+from pytest_dataloader_faults._engine.supervisor.timers import DeathScheduler, Timers
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults.faults import (
     DescriptorExhaustion,
@@ -28,14 +28,14 @@ from pytest_dataloader_faults.faults import (
 from pytest_dataloader_faults.faults._workers import InOneWorker
 
 
-class Onset:
+class FetchStart:
     """One beginning. The worker waits until it is told to go on."""
 
-    def __init__(self, worker: WorkerState, sample: int | None, gates: Gates) -> None:
+    def __init__(self, worker: WorkerState, sample: int | None, gates: DeathScheduler) -> None:
         self._worker = worker
         self._sample = sample
         self._gates = gates
-        self._orders = [Orders()]
+        self._orders = [DescriptorOrders()]
 
     def meet(self) -> None:
         """Let happen what is due now, and let the worker go on once it has happened."""
@@ -58,7 +58,7 @@ class Onset:
             self._send({**part.message, **message, "more": more}, part.descriptors)
             part.sent()
 
-    def _due(self) -> list[Tally[InOneWorker]]:
+    def _due(self) -> list[FaultCounter[InOneWorker]]:
         every = self._worker.tallies.of(InOneWorker)
         tallies = [each for each in every if each.fault.reading is None]
         if self._sample is not None:
@@ -94,7 +94,9 @@ def _exhaust(worker: WorkerState) -> None:
             resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (worker.limit, hard))
 
 
-def _strike(worker: WorkerState, tally: Tally[InOneWorker], gates: Gates) -> dict[str, Any]:
+def _strike(
+    worker: WorkerState, tally: FaultCounter[InOneWorker], gates: DeathScheduler
+) -> dict[str, Any]:
     """Let *tally*'s fault happen; what the worker itself has to do for it."""
     fault = tally.fault
     tally.reached += 1
@@ -120,7 +122,7 @@ _PATIENCE = 1.0
 the interpreter lock over its reads; batches that the worker has made before then never come."""
 
 
-def end(worker: WorkerState, number: int, gates: Gates) -> None:
+def end(worker: WorkerState, number: int, gates: DeathScheduler) -> None:
     """Kill *worker* by signal *number*, or stop it until its loader is at its end."""
     _signal(worker, number)
     if number == signal.SIGSTOP:
@@ -128,7 +130,7 @@ def end(worker: WorkerState, number: int, gates: Gates) -> None:
         gates.stick(worker.loader, lambda: _signal(worker, signal.SIGCONT))
 
 
-def due_in_read(worker: WorkerState, path: str) -> Tally[WorkerKilled] | None:
+def due_in_read(worker: WorkerState, path: str) -> FaultCounter[WorkerKilled] | None:
     """The death that is to come inside a read of *path*, if there is one."""
     for tally in worker.tallies.about(WorkerKilled, path):
         if tally.fault.reading is not None and not tally.fired:
@@ -140,10 +142,10 @@ def due_in_read(worker: WorkerState, path: str) -> Tally[WorkerKilled] | None:
 
 def die_in_read(
     worker: WorkerState,
-    tally: Tally[WorkerKilled],
+    tally: FaultCounter[WorkerKilled],
     path: str,
-    gates: Gates,
-    delays: Delays,
+    gates: DeathScheduler,
+    delays: Timers,
     answer: Action,
 ) -> None:
     """Let *worker* die once its batch is awaited; the read that it is in gets its *answer* then."""

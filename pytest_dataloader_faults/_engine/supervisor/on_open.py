@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 
-from pytest_dataloader_faults._engine.file_copies import Substitutes, reopen, stranger
+from pytest_dataloader_faults._engine.file_copies import FileCopies, reopen, stranger
 from pytest_dataloader_faults._engine.globs import is_excluded, is_package_data
 from pytest_dataloader_faults._engine.kernel.bpf import (
     ALLOCATORS,
@@ -20,9 +20,9 @@ from pytest_dataloader_faults._engine.kernel.bpf import (
 )
 from pytest_dataloader_faults._engine.kernel.linux import F_DUPFD
 from pytest_dataloader_faults._engine.kernel.remote_process import (
-    Call,
-    Opening,
-    Place,
+    OpenRequest,
+    ResolvedPath,
+    Syscall,
     descriptors,
     link_of,
     looked_at,
@@ -31,7 +31,7 @@ from pytest_dataloader_faults._engine.kernel.remote_process import (
 )
 from pytest_dataloader_faults._engine.kernel.syscalls import is_about_link, tell_size
 from pytest_dataloader_faults._engine.supervisor.descriptor_budget import is_shortage
-from pytest_dataloader_faults._engine.supervisor.on_read import Means, on_read
+from pytest_dataloader_faults._engine.supervisor.on_read import SupervisorServices, on_read
 from pytest_dataloader_faults._engine.supervisor.worker_state import OPENS_OF, WorkerState
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
@@ -44,7 +44,7 @@ _RESULT_IS_CHOSEN = ("dup2", "dup3")
 _SHARED_MEMORY = "/dev/shm/"
 
 
-def answer(worker: WorkerState, call: Call, means: Means) -> None:
+def answer(worker: WorkerState, call: Syscall, means: SupervisorServices) -> None:
     """Answer *call* of *worker* as its faults demand."""
     if worker.limit is not None:
         _note_exhaustion(worker, call)
@@ -65,7 +65,7 @@ def answer(worker: WorkerState, call: Call, means: Means) -> None:
         worker.listener.go_on(call)
 
 
-def _note_exhaustion(worker: WorkerState, call: Call) -> None:
+def _note_exhaustion(worker: WorkerState, call: Syscall) -> None:
     """The kernel will refuse a call for want of a descriptor; we only write that down."""
     if call.name not in (*OPENS, *ALLOCATORS, *DUPLICATES) or call.name in _RESULT_IS_CHOSEN:
         return
@@ -77,7 +77,9 @@ def _note_exhaustion(worker: WorkerState, call: Call) -> None:
             worker.fire(tally, call, path)
 
 
-def _on_open(worker: WorkerState, call: Call, wanted: Opening, substitutes: Substitutes) -> None:
+def _on_open(
+    worker: WorkerState, call: Syscall, wanted: OpenRequest, substitutes: FileCopies
+) -> None:
     path = wanted.path
     kind = _kind(wanted.raw)
     worker.created.note(path, wanted.flags, is_there=kind is not None)
@@ -96,7 +98,7 @@ def _on_open(worker: WorkerState, call: Call, wanted: Opening, substitutes: Subs
         _follow_or_go_on(worker, call, wanted)
 
 
-def _open_fails(worker: WorkerState, call: Call, wanted: Opening) -> bool:
+def _open_fails(worker: WorkerState, call: Syscall, wanted: OpenRequest) -> bool:
     for tally in worker.tallies.about(OpenError, wanted.path):
         if tally.reach():
             worker.fire(tally, call, wanted.path)
@@ -105,12 +107,14 @@ def _open_fails(worker: WorkerState, call: Call, wanted: Opening) -> bool:
     return False
 
 
-def _is_other(worker: WorkerState, call: Call, wanted: Opening, substitutes: Substitutes) -> bool:
+def _is_other(
+    worker: WorkerState, call: Syscall, wanted: OpenRequest, substitutes: FileCopies
+) -> bool:
     """Answer with something that is not the file, if that is what the faults demand."""
     return _is_closed(worker, call, wanted) or _is_altered(worker, call, wanted, substitutes)
 
 
-def _is_closed(worker: WorkerState, call: Call, wanted: Opening) -> bool:
+def _is_closed(worker: WorkerState, call: Syscall, wanted: OpenRequest) -> bool:
     """A number that is not open is what a descriptor looks like that was closed behind one."""
     for tally in worker.tallies.about(ClosedDescriptor, wanted.path):
         if tally.fault.sample is None and tally.reach():
@@ -123,7 +127,9 @@ def _is_closed(worker: WorkerState, call: Call, wanted: Opening) -> bool:
     return False
 
 
-def _is_altered(worker: WorkerState, call: Call, wanted: Opening, substitutes: Substitutes) -> bool:
+def _is_altered(
+    worker: WorkerState, call: Syscall, wanted: OpenRequest, substitutes: FileCopies
+) -> bool:
     altered = worker.altered(wanted.path)
     if altered is None:
         return False
@@ -133,7 +139,7 @@ def _is_altered(worker: WorkerState, call: Call, wanted: Opening, substitutes: S
     return True
 
 
-def _on_stat(worker: WorkerState, call: Call, place: Place) -> None:
+def _on_stat(worker: WorkerState, call: Syscall, place: ResolvedPath) -> None:
     path = place.path
     about_file = _kind(place.raw) == stat.S_IFREG and not is_about_link(call, path)
     altered = worker.altered(path) if about_file else None
@@ -145,7 +151,7 @@ def _on_stat(worker: WorkerState, call: Call, place: Place) -> None:
     worker.listener.result(call, 0)
 
 
-def _follow_or_go_on(worker: WorkerState, call: Call, wanted: Opening) -> None:
+def _follow_or_go_on(worker: WorkerState, call: Syscall, wanted: OpenRequest) -> None:
     """Open the file for the caller, at a number that the filter hands over on read."""
     if not worker.tallies.follows(wanted.path):
         worker.listener.go_on(call)
@@ -161,11 +167,11 @@ def _follow_or_go_on(worker: WorkerState, call: Call, wanted: Opening) -> None:
         _give(worker, call, wanted, source)
 
 
-def _give(worker: WorkerState, call: Call, wanted: Opening, source: int) -> None:
+def _give(worker: WorkerState, call: Syscall, wanted: OpenRequest, source: int) -> None:
     _hand_out(worker, call, wanted.path, source, on_exec=bool(wanted.flags & os.O_CLOEXEC))
 
 
-def _hand_out(worker: WorkerState, call: Call, path: str, source: int, *, on_exec: bool) -> None:
+def _hand_out(worker: WorkerState, call: Syscall, path: str, source: int, *, on_exec: bool) -> None:
     """Answer *call* with a descriptor of *source*, and follow it."""
     try:
         number = _place(worker, call, source, on_exec)
@@ -178,7 +184,7 @@ def _hand_out(worker: WorkerState, call: Call, path: str, source: int, *, on_exe
         worker.follow(number, path, source)
 
 
-def _place(worker: WorkerState, call: Call, source: int, on_exec: bool) -> int:
+def _place(worker: WorkerState, call: Syscall, source: int, on_exec: bool) -> int:
     """Answer *call* with a descriptor of *source*; its number."""
     busy: set[int] = set()
     while not worker.low:
@@ -194,7 +200,7 @@ def _place(worker: WorkerState, call: Call, source: int, on_exec: bool) -> int:
     return worker.listener.give(call, source, None, close_on_exec=on_exec)
 
 
-def _on_duplicate(worker: WorkerState, call: Call) -> None:
+def _on_duplicate(worker: WorkerState, call: Syscall) -> None:
     """A duplicate of a followed descriptor must be one, and so must have a high number."""
     followed = worker.followed_by(call.pid, signed(call.arguments[0]))
     if followed is None or followed.source is None or followed.apart:
@@ -207,7 +213,7 @@ def _on_duplicate(worker: WorkerState, call: Call) -> None:
         _hand_out(worker, call, followed.path, os.dup(followed.source), on_exec=not plain)
 
 
-def _on_room(worker: WorkerState, call: Call) -> None:
+def _on_room(worker: WorkerState, call: Syscall) -> None:
     """Reserving room in a file of /dev/shm fails as it does when that is full."""
     path = link_of(call.pid, signed(call.arguments[0]))
     for tally in worker.tallies.of(SharedMemoryExhaustion):
@@ -219,7 +225,7 @@ def _on_room(worker: WorkerState, call: Call) -> None:
     worker.listener.go_on(call)
 
 
-def _on_lock(worker: WorkerState, call: Call) -> None:
+def _on_lock(worker: WorkerState, call: Syscall) -> None:
     """flock(2) is the open file description's: ours would keep it when the worker has closed."""
     worker.let_be(call.pid, signed(call.arguments[0]))
     worker.listener.go_on(call)

@@ -7,9 +7,9 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pytest_dataloader_faults._engine.file_copies import Alteration, Substitutes
+from pytest_dataloader_faults._engine.file_copies import FileCopies, FileEdit
 from pytest_dataloader_faults._engine.kernel.bpf import READS
-from pytest_dataloader_faults._engine.kernel.remote_process import Call, Followed, signed
+from pytest_dataloader_faults._engine.kernel.remote_process import Syscall, TrackedFile, signed
 from pytest_dataloader_faults._engine.kernel.syscalls import (
     Span,
     can_be_short,
@@ -19,8 +19,8 @@ from pytest_dataloader_faults._engine.kernel.syscalls import (
 )
 from pytest_dataloader_faults._engine.supervisor.on_fetch import die_in_read, due_in_read
 from pytest_dataloader_faults._engine.supervisor.shared_offsets import CALLS as MEETING
-from pytest_dataloader_faults._engine.supervisor.shared_offsets import Rendezvous
-from pytest_dataloader_faults._engine.supervisor.timers import Delays, Gates
+from pytest_dataloader_faults._engine.supervisor.shared_offsets import SharedOffsetBarrier
+from pytest_dataloader_faults._engine.supervisor.timers import DeathScheduler, Timers
 from pytest_dataloader_faults._engine.supervisor.worker_state import (
     BYTES_OF,
     READS_OF,
@@ -32,17 +32,17 @@ Action = Callable[[], None]
 
 
 @dataclass(frozen=True)
-class Means:
+class SupervisorServices:
     """What answers are made of. *meet*: bring reads at a shared offset together."""
 
-    substitutes: Substitutes
-    delays: Delays
-    gates: Gates
-    rendezvous: Rendezvous
+    substitutes: FileCopies
+    delays: Timers
+    gates: DeathScheduler
+    rendezvous: SharedOffsetBarrier
     meet: bool
 
 
-def on_read(worker: WorkerState, call: Call, means: Means) -> None:
+def on_read(worker: WorkerState, call: Syscall, means: SupervisorServices) -> None:
     """Answer a read, or a mapping, of what may be a followed file."""
     followed = worker.followed_by(call.pid, signed(call.arguments[READS[call.name]]))
     if followed is None:
@@ -71,7 +71,7 @@ def on_read(worker: WorkerState, call: Call, means: Means) -> None:
         act()
 
 
-def _unless_gone(worker: WorkerState, call: Call, act: Action) -> Action:
+def _unless_gone(worker: WorkerState, call: Syscall, act: Action) -> Action:
     """*act*, for later: by then the caller may have died, and the listener be closed with it."""
 
     def act_if_awaited() -> None:
@@ -83,7 +83,11 @@ def _unless_gone(worker: WorkerState, call: Call, act: Action) -> Action:
 
 
 def _failing(
-    worker: WorkerState, call: Call, followed: Followed, wanted: Span, means: Means
+    worker: WorkerState,
+    call: Syscall,
+    followed: TrackedFile,
+    wanted: Span,
+    means: SupervisorServices,
 ) -> Action | None:
     for tally in worker.tallies.about(ReadError, followed.path):
         fault = tally.fault
@@ -99,21 +103,23 @@ def _failing(
 
 
 def _fail_mapping(
-    worker: WorkerState, call: Call, path: str, kept: int, substitutes: Substitutes
+    worker: WorkerState, call: Syscall, path: str, kept: int, substitutes: FileCopies
 ) -> None:
     """A page fault is no system call: let mmap(2) map a file that has no such page to give.
 
     The death that follows cannot wait at a gate, as others do: Python's mmap keeps the interpreter
     lock, and without it the worker cannot hand over the batches that it has made.
     """
-    unreadable = substitutes.altered(path, Alteration(kept)) if kept else substitutes.empty
+    unreadable = substitutes.altered(path, FileEdit(kept)) if kept else substitutes.empty
     number = signed(call.arguments[READS["mmap"]])
     worker.listener.replace(call, unreadable, number)
     worker.stands_in(number, unreadable)
     worker.listener.go_on(call)
 
 
-def _short(worker: WorkerState, call: Call, followed: Followed, wanted: Span) -> Action | None:
+def _short(
+    worker: WorkerState, call: Syscall, followed: TrackedFile, wanted: Span
+) -> Action | None:
     for tally in worker.tallies.about(ShortRead, followed.path):
         length = tally.fault.max_bytes
         ours = source_for(call, followed)
@@ -126,14 +132,16 @@ def _short(worker: WorkerState, call: Call, followed: Followed, wanted: Span) ->
     return None
 
 
-def _answer_short(worker: WorkerState, call: Call, source: int, length: int) -> None:
+def _answer_short(worker: WorkerState, call: Syscall, source: int, length: int) -> None:
     try:
         worker.listener.result(call, give_short(call, source, length))
     finally:
         os.close(source)
 
 
-def _plain(worker: WorkerState, call: Call, followed: Followed, means: Means) -> Action:
+def _plain(
+    worker: WorkerState, call: Syscall, followed: TrackedFile, means: SupervisorServices
+) -> Action:
     def go_on() -> None:
         worker.listener.go_on(call)
 
@@ -143,7 +151,7 @@ def _plain(worker: WorkerState, call: Call, followed: Followed, means: Means) ->
     return go_on
 
 
-def _hangs(worker: WorkerState, call: Call, followed: Followed) -> bool:
+def _hangs(worker: WorkerState, call: Syscall, followed: TrackedFile) -> bool:
     for tally in worker.tallies.about(HungRead, followed.path):
         if tally.reach():
             worker.fire(tally, call, followed.path)
@@ -151,7 +159,7 @@ def _hangs(worker: WorkerState, call: Call, followed: Followed) -> bool:
     return False
 
 
-def _delay(worker: WorkerState, call: Call, followed: Followed) -> float:
+def _delay(worker: WorkerState, call: Syscall, followed: TrackedFile) -> float:
     """Seconds by which the answer is to be late."""
     total = 0.0
     for tally in worker.tallies.about(SlowRead, followed.path):

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from pytest_dataloader_faults._engine.supervisor.timers import Gates
+from pytest_dataloader_faults._engine.supervisor.timers import DeathScheduler
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults.faults import HungRead
 
 
-def note(worker: WorkerState, message: dict[str, Any], gates: Gates) -> None:
+def note(worker: WorkerState, message: dict[str, Any], gates: DeathScheduler) -> None:
     """Take over what *worker* says in *message*. Once it is disarmed, nothing has happened."""
     if "counts" in message and worker.armed:
         _note_counts(worker, message["counts"])
@@ -32,7 +32,7 @@ def _note_counts(worker: WorkerState, counts: dict[str, Any]) -> None:
         tally.reached = reached or tally.reached
 
 
-def _note_firing(worker: WorkerState, firing: dict[str, Any], gates: Gates) -> None:
+def _note_firing(worker: WorkerState, firing: dict[str, Any], gates: DeathScheduler) -> None:
     tally = worker.tallies.all[firing.pop("fault")]
     tally.fire(**firing, **worker.moment)
     if isinstance(tally.fault, HungRead):

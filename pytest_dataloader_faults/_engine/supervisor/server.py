@@ -22,10 +22,10 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from pytest_dataloader_faults._engine.file_copies import Substitutes
+from pytest_dataloader_faults._engine.file_copies import FileCopies
 from pytest_dataloader_faults._engine.kernel.linux import MACHINE, SYSCALLS
 from pytest_dataloader_faults._engine.kernel.listener import Listener
-from pytest_dataloader_faults._engine.kernel.remote_process import Call, SenselessCallError
+from pytest_dataloader_faults._engine.kernel.remote_process import BadSyscallError, Syscall
 from pytest_dataloader_faults._engine.plan import Plan
 from pytest_dataloader_faults._engine.protocol import Channel
 from pytest_dataloader_faults._engine.supervisor import inherited_files, python_worker
@@ -35,11 +35,11 @@ from pytest_dataloader_faults._engine.supervisor.descriptor_budget import (
 )
 from pytest_dataloader_faults._engine.supervisor.events import Events
 from pytest_dataloader_faults._engine.supervisor.handshake import Handshake, WorkerAcceptor
-from pytest_dataloader_faults._engine.supervisor.on_fetch import Onset
+from pytest_dataloader_faults._engine.supervisor.on_fetch import FetchStart
 from pytest_dataloader_faults._engine.supervisor.on_open import answer
-from pytest_dataloader_faults._engine.supervisor.on_read import Means
-from pytest_dataloader_faults._engine.supervisor.shared_offsets import Rendezvous, reports
-from pytest_dataloader_faults._engine.supervisor.timers import Delays, Gates
+from pytest_dataloader_faults._engine.supervisor.on_read import SupervisorServices
+from pytest_dataloader_faults._engine.supervisor.shared_offsets import SharedOffsetBarrier, reports
+from pytest_dataloader_faults._engine.supervisor.timers import DeathScheduler, Timers
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState, have_done
 
 _NAMES = {number: name for name, number in SYSCALLS.get(MACHINE, {}).items()}
@@ -55,8 +55,10 @@ class Supervisor:
         self._errors = RunErrors()
         self.armed = True
         self.black_box: int | None = None
-        delays = Delays()
-        self.means = Means(Substitutes(), delays, Gates(), Rendezvous(delays), plan.watch)
+        delays = Timers()
+        self.means = SupervisorServices(
+            FileCopies(), delays, DeathScheduler(), SharedOffsetBarrier(delays), plan.watch
+        )
         self._budget = DescriptorBudget(self._collect, self.means.substitutes.shrink)
         self._draining: dict[str, Any] | None = None
         self._parent = os.pidfd_open(driver)
@@ -218,7 +220,7 @@ class Supervisor:
                 self._order(channel, worker, hello)
         except Exception as error:  # noqa: BLE001  # whatever it is, it must be told
             self._failed(worker, None, error)
-        channel.send({**inherited_files.Orders().message, "more": False})
+        channel.send({**inherited_files.DescriptorOrders().message, "more": False})
 
     def _order(self, channel: Channel, worker: WorkerState, hello: Handshake) -> None:
         """What *worker* is to do with what it holds already."""
@@ -248,7 +250,7 @@ class Supervisor:
                 worker.ended = worker.ended or message["ended"]
 
     def _begin(self, worker: WorkerState, sample: int | None) -> None:
-        onset = Onset(worker, sample, self.means.gates)
+        onset = FetchStart(worker, sample, self.means.gates)
         if not worker.armed:
             onset.let_go()
             return
@@ -280,11 +282,11 @@ class Supervisor:
         except Exception as error:  # noqa: BLE001  # whatever it is, it must be told
             self._failed(worker, call, error)
 
-    def _failed(self, worker: WorkerState, call: Call | None, error: Exception) -> None:
+    def _failed(self, worker: WorkerState, call: Syscall | None, error: Exception) -> None:
         """An injection that failed is an error of the run; the caller is not left waiting."""
         if worker.is_gone(call, error):
             return
-        if not isinstance(error, SenselessCallError):
+        if not isinstance(error, BadSyscallError):
             self._errors.add(f"worker {worker.id}, {call.name if call else 'fetch'}", error)
         if call is not None:
             with contextlib.suppress(OSError):  # It was answered before the error came.

@@ -29,7 +29,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from pytest_dataloader_faults._engine.supervisor.timers import Delays
+from pytest_dataloader_faults._engine.supervisor.timers import Timers
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 
 
@@ -79,10 +79,10 @@ class _Waiting(NamedTuple):
     end: int
 
 
-class Rendezvous:
+class SharedOffsetBarrier:
     """Who waits at which file."""
 
-    def __init__(self, delays: Delays) -> None:
+    def __init__(self, delays: Timers) -> None:
         self._delays = delays
         self._waiting: dict[str, _Waiting] = {}
         self._met: Counter[str] = Counter()

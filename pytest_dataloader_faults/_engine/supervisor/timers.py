@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable
 
 
-class Delays:
+class Timers:
     """Actions that wait for their time. Asked by the loop how long it may sleep."""
 
     def __init__(self) -> None:
@@ -48,11 +48,11 @@ class Delays:
 
 
 Action = Callable[[], None]
-Place = tuple[int, int]
+BatchPosition = tuple[int, int]
 """An epoch, and one of a worker's batches in it; both from 1."""
 
 
-class Gates:
+class DeathScheduler:
     """Deaths that wait until the loader waits for the very batch that will not come.
 
     Without that, the number of batches delivered before a death would depend on timing, and torch's
@@ -62,12 +62,12 @@ class Gates:
     """
 
     def __init__(self) -> None:
-        self._held: list[tuple[int, int, Place, Action]] = []
-        self._waited: dict[tuple[int, int], Place] = {}
+        self._held: list[tuple[int, int, BatchPosition, Action]] = []
+        self._waited: dict[tuple[int, int], BatchPosition] = {}
         self._open: set[int] = set()
         self._stuck: defaultdict[int, list[Action]] = defaultdict(list)
 
-    def hold(self, loader: int, worker: int, place: Place, action: Action) -> None:
+    def hold(self, loader: int, worker: int, place: BatchPosition, action: Action) -> None:
         """Do *action* once *loader* waits for the batch of *worker* at that *place*."""
         self._held.append((loader, worker, place, action))
         self._let_go()
@@ -76,7 +76,7 @@ class Gates:
         """Something of *loader*'s workers hangs; *let_go* ends that."""
         self._stuck[loader].append(let_go)
 
-    def waiting(self, loader: int, worker: int, place: Place) -> None:
+    def waiting(self, loader: int, worker: int, place: BatchPosition) -> None:
         """*loader* waits for the batch of *worker* at that *place*."""
         self._waited[loader, worker] = place
         self._let_go()

@@ -32,12 +32,18 @@ from typing import Any
 
 from pytest_dataloader_faults._engine.kernel.listener import Listener
 from pytest_dataloader_faults._engine.kernel.remote_process import (
-    Call,
-    Followed,
+    Syscall,
+    TrackedFile,
     descriptors,
     family,
 )
-from pytest_dataloader_faults._engine.plan import Altered, Plan, Tallies, Tally, altered
+from pytest_dataloader_faults._engine.plan import (
+    AlteredFile,
+    FaultCounter,
+    Plan,
+    WorkerFaults,
+    altered,
+)
 from pytest_dataloader_faults._engine.protocol import Channel
 
 _COLLECT_ABOVE = 256
@@ -60,9 +66,9 @@ class WorkerState:
         """What reads that hang wait for where the python engine is, which has no listener."""
         self.refused: list[str] = []
         """Why faults that were due there could not happen."""
-        self.tallies = Tallies(plan, self.id)
+        self.tallies = WorkerFaults(plan, self.id)
         self.low = plan.needs.low
-        self.followed: dict[int, Followed] = {}
+        self.followed: dict[int, TrackedFile] = {}
         self.opened: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
         self.begun = 0
         """Fetches, over all epochs."""
@@ -74,7 +80,7 @@ class WorkerState:
         self.alive = self.armed = True
         self.ended = self.stuck = False
         self.limit: int | None = None
-        self.created = Created()
+        self.created = CreatedFiles()
         self.remains: list[str] = []
         """Files of shared memory that nobody will remove once their making has failed."""
         self.unreached: Counter[str] = Counter()
@@ -110,24 +116,26 @@ class WorkerState:
             return True
         return self.place[0] == epoch and (self.ended or self.done >= count)
 
-    def fire(self, tally: Tally[Any], call: Call, path: str) -> None:
+    def fire(self, tally: FaultCounter[Any], call: Syscall, path: str) -> None:
         """Write down that *tally*'s fault happened to *call*."""
         self._note(tally, call.pid, call.name, path)
 
-    def fire_here(self, tally: Tally[Any], call: str, path: str | None = None) -> None:
+    def fire_here(self, tally: FaultCounter[Any], call: str, path: str | None = None) -> None:
         """Write down that *tally*'s fault happened to the worker itself."""
         self._note(tally, self.pid, call, path)
 
-    def fire_altered(self, altered: Altered, call: str, path: str, pid: int | None = None) -> None:
+    def fire_altered(
+        self, altered: AlteredFile, call: str, path: str, pid: int | None = None
+    ) -> None:
         """Write down that *path* was exchanged for one that differs."""
         for tally in altered.tallies:
             self._note(tally, self.pid if pid is None else pid, call, path)
 
-    def _note(self, tally: Tally[Any], pid: int, call: str, path: str | None) -> None:
+    def _note(self, tally: FaultCounter[Any], pid: int, call: str, path: str | None) -> None:
         where = {"worker": self.id, "pid": pid, "call": call, "path": path}
         tally.fire(**where, fetch=self.begun, **self.moment)
 
-    def altered(self, path: str) -> Altered | None:
+    def altered(self, path: str) -> AlteredFile | None:
         """The faults that change what is in *path*; they have been reached by that."""
         return altered(self.tallies, path, os.stat(path).st_size)
 
@@ -160,9 +168,9 @@ class WorkerState:
     ) -> None:
         """Remember that *number* is *path*; *source* is ours from now on."""
         self._forget(number)
-        self.followed[number] = Followed(path, source, inherited)
+        self.followed[number] = TrackedFile(path, source, inherited)
 
-    def followed_by(self, pid: int, number: int) -> Followed | None:
+    def followed_by(self, pid: int, number: int) -> TrackedFile | None:
         """The followed file that *number* is in process *pid*, if it is one."""
         followed = self.followed.get(number)
         return followed if followed is not None and followed.is_at(pid, number) else None
@@ -175,7 +183,7 @@ class WorkerState:
             stand_in = (there.st_dev, there.st_ino)
             self.followed[number] = followed._replace(stand_in=stand_in)
 
-    def is_gone(self, call: Call | None, error: Exception) -> bool:
+    def is_gone(self, call: Syscall | None, error: Exception) -> bool:
         """The process died while it was looked at: then there is nothing to inject into."""
         if call is None:
             return isinstance(error, (ProcessLookupError, ConnectionError))
@@ -237,7 +245,7 @@ def have_done(workers: Iterable[WorkerState], asked: dict[str, Any]) -> bool:
 _MOST = 1000
 
 
-class Created:
+class CreatedFiles:
     """What one worker, and whatever it started, has made."""
 
     def __init__(self) -> None:

@@ -15,16 +15,16 @@ import os
 import threading
 from collections.abc import Callable
 
-from pytest_dataloader_faults._engine.protocol import Posting
+from pytest_dataloader_faults._engine.protocol import WorkerConfig
 from pytest_dataloader_faults._engine.worker.fetch_hooks import announce_fetches, idle_after_error
-from pytest_dataloader_faults._engine.worker.session import Armed
+from pytest_dataloader_faults._engine.worker.session import WorkerSession
 from pytest_dataloader_faults.exceptions import DataLoaderFaultsError, InjectionError
 
 _FEEDER_SECONDS = 1.0
 """Past this it waits for the loader to read, which is no C++ of torch's, so it may be unwound."""
 
 
-def way_of(engine: str) -> Callable[[Posting, int, int], Armed]:
+def way_of(engine: str) -> Callable[[WorkerConfig, int, int], WorkerSession]:
     """How *engine* arms. Asked before the fork, too: a worker should not have to import it."""
     if engine == "python":
         from pytest_dataloader_faults._engine.worker.python_session import arm as arm_by
@@ -33,7 +33,7 @@ def way_of(engine: str) -> Callable[[Posting, int, int], Armed]:
     return arm_by
 
 
-def arm(posting: Posting, worker: int, loader: int) -> Armed:
+def arm(posting: WorkerConfig, worker: int, loader: int) -> WorkerSession:
     """Have the faults of *posting* befall this process from now on."""
     armed = way_of(posting.engine)(posting, worker, loader)
     plan = posting.plan
@@ -44,7 +44,9 @@ def arm(posting: Posting, worker: int, loader: int) -> Armed:
 class ArmWorker:
     """A ``worker_init_fn`` that arms its worker and then runs the user's own."""
 
-    def __init__(self, posting: Posting, loader: int, then: Callable[[int], object] | None) -> None:
+    def __init__(
+        self, posting: WorkerConfig, loader: int, then: Callable[[int], object] | None
+    ) -> None:
         self._posting = posting
         self._loader = loader
         self._then = then

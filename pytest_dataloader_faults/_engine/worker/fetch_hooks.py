@@ -17,14 +17,14 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 
-class SampleHearer(Protocol):
+class SampleListener(Protocol):
     """Who is told of samples."""
 
     def begin_sample(self, sample: int, *, alone: bool) -> None:
         """A sample begins; unless *alone*, it is made together with others."""
 
 
-class Hearer(SampleHearer, Protocol):
+class FetchListener(SampleListener, Protocol):
     """Who is told of all."""
 
     def restart(self) -> None:
@@ -41,7 +41,7 @@ class Hearer(SampleHearer, Protocol):
 
 
 @contextlib.contextmanager
-def idle_after_error(hearer: Hearer) -> Iterator[None]:
+def idle_after_error(hearer: FetchListener) -> Iterator[None]:
     """For what a worker does before its first fetch: torch hands over an error, and waits."""
     try:
         yield
@@ -50,7 +50,7 @@ def idle_after_error(hearer: Hearer) -> Iterator[None]:
         raise
 
 
-def announce_fetches(hearer: Hearer, *, samples: bool, seed: int | None = None) -> None:
+def announce_fetches(hearer: FetchListener, *, samples: bool, seed: int | None = None) -> None:
     """Let *hearer* hear of each fetch of this process, and with *samples* of each sample.
 
     With a *seed*, random numbers begin anew at each sample of a map-style dataset.
@@ -63,7 +63,7 @@ def announce_fetches(hearer: Hearer, *, samples: bool, seed: int | None = None) 
     to_items = functools.partial(_announce_items, hearer=hearer)
     to_stream = functools.partial(_announce_stream, hearer=hearer)
     if seed is not None:
-        seeding = _Seeding(hearer, seed, tell=samples)
+        seeding = SeedingListener(hearer, seed, tell=samples)
         to_items = functools.partial(_announce_items, hearer=seeding)
     for fetcher, announce, wanted in (
         (of_map, to_items, samples or seed is not None),
@@ -74,7 +74,7 @@ def announce_fetches(hearer: Hearer, *, samples: bool, seed: int | None = None) 
         )
 
 
-def _announced(fetch: Callable[..., Any], hearer: Hearer) -> Callable[..., Any]:
+def _announced(fetch: Callable[..., Any], hearer: FetchListener) -> Callable[..., Any]:
     @functools.wraps(fetch)
     def announced(self: Any, index: Any) -> Any:
         hearer.begin()
@@ -91,7 +91,7 @@ def _announced(fetch: Callable[..., Any], hearer: Hearer) -> Callable[..., Any]:
 
 
 def _made(
-    make: Callable[..., None], hearer: Hearer, announce: Callable[[Any], None] | None
+    make: Callable[..., None], hearer: FetchListener, announce: Callable[[Any], None] | None
 ) -> Callable[..., None]:
     @functools.wraps(make)
     def made(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -104,21 +104,21 @@ def _made(
     return made
 
 
-def _announce_items(fetcher: Any, hearer: SampleHearer) -> None:
-    fetcher.dataset = _Items(fetcher.dataset, hearer)
+def _announce_items(fetcher: Any, hearer: SampleListener) -> None:
+    fetcher.dataset = ObservedDataset(fetcher.dataset, hearer)
 
 
-def _announce_stream(fetcher: Any, hearer: Hearer) -> None:
-    fetcher.dataset_iter = _Stream(fetcher.dataset_iter, hearer)
+def _announce_stream(fetcher: Any, hearer: FetchListener) -> None:
+    fetcher.dataset_iter = ObservedStream(fetcher.dataset_iter, hearer)
 
 
-class _Stream(Iterator[Any]):
+class ObservedStream(Iterator[Any]):
     """An iterator that tells of each sample asked for, by its place.
 
     It goes on where *samples* does: a generator in its stead would end at the first error.
     """
 
-    def __init__(self, samples: Iterator[Any], hearer: Hearer) -> None:
+    def __init__(self, samples: Iterator[Any], hearer: FetchListener) -> None:
         self._samples = samples
         self._hearer = hearer
         self._places = itertools.count()
@@ -128,10 +128,10 @@ class _Stream(Iterator[Any]):
         return next(self._samples)
 
 
-class _Items:
+class ObservedDataset:
     """A dataset that tells of each index asked for. Only torch's fetcher ever sees it."""
 
-    def __init__(self, dataset: Any, hearer: SampleHearer) -> None:
+    def __init__(self, dataset: Any, hearer: SampleListener) -> None:
         self._dataset = dataset
         self._hearer = hearer
         if getattr(dataset, "__getitems__", None):
@@ -164,12 +164,12 @@ class SeedSamples:
 
     def __call__(self, worker: int) -> None:
         """Run in the worker, before it makes its first sample."""
-        announce_fetches(Nobody(), samples=False, seed=self._seed)
+        announce_fetches(NullListener(), samples=False, seed=self._seed)
         if self._then is not None:
             self._then(worker)
 
 
-class Nobody:
+class NullListener:
     """Hears of everything and does nothing about it."""
 
     def restart(self) -> None:
@@ -188,10 +188,10 @@ class Nobody:
         pass
 
 
-class _Seeding:
+class SeedingListener:
     """Seeds this process by each sample, and passes on what it hears."""
 
-    def __init__(self, hearer: SampleHearer, seed: int, *, tell: bool) -> None:
+    def __init__(self, hearer: SampleListener, seed: int, *, tell: bool) -> None:
         self._hearer = hearer
         self._seed = seed
         self._tell = tell

@@ -14,7 +14,7 @@ import os
 import resource
 from typing import Any
 
-from pytest_dataloader_faults._engine.globs import Matcher
+from pytest_dataloader_faults._engine.globs import GlobMatcher
 from pytest_dataloader_faults._engine.kernel import bpf
 from pytest_dataloader_faults._engine.kernel.linux import (
     ARCHITECTURES,
@@ -24,16 +24,16 @@ from pytest_dataloader_faults._engine.kernel.linux import (
     map_over,
 )
 from pytest_dataloader_faults._engine.open_files import held_files, mapped_files
-from pytest_dataloader_faults._engine.protocol import Channel, Posting
-from pytest_dataloader_faults._engine.worker.session import Armed, carry_out
+from pytest_dataloader_faults._engine.protocol import Channel, WorkerConfig
+from pytest_dataloader_faults._engine.worker.session import WorkerSession, carry_out
 
 _MAX_LISTED = 60
 _MAX_SPAN = 8192
 
 
-def arm(posting: Posting, worker: int, loader: int) -> Armed:
+def arm(posting: WorkerConfig, worker: int, loader: int) -> WorkerSession:
     """Filter this process. What it already holds is dealt with as the supervisor orders."""
-    matches = Matcher(globs) if (globs := posting.plan.globs) else lambda _path: False
+    matches = GlobMatcher(globs) if (globs := posting.plan.globs) else lambda _path: False
     held = list(held_files(matches))
     mapped = [each for each in mapped_files() if matches(each.path)]
     base, limit = _high_numbers()
@@ -56,10 +56,10 @@ def arm(posting: Posting, worker: int, loader: int) -> Armed:
             map_over(each.start, each.length, each.protection, descriptors[place], each.offset)
         carry_out(orders, descriptors)
         more = orders["more"]
-    return Armed(channel)
+    return WorkerSession(channel)
 
 
-def _hand_over(channel: Channel, posting: Posting, hello: dict[str, Any]) -> None:
+def _hand_over(channel: Channel, posting: WorkerConfig, hello: dict[str, Any]) -> None:
     listed = [fd for fd, _path in hello["held"]]
     base, needs = hello["base"], posting.plan.needs
     if needs.low:

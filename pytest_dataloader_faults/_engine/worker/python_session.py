@@ -12,26 +12,26 @@ import socket
 import time
 from typing import Any
 
-from pytest_dataloader_faults._engine.plan import Tallies
-from pytest_dataloader_faults._engine.protocol import Channel, Message, Posting
+from pytest_dataloader_faults._engine.plan import WorkerFaults
+from pytest_dataloader_faults._engine.protocol import Channel, Message, WorkerConfig
 from pytest_dataloader_faults._engine.python.install import install
 from pytest_dataloader_faults._engine.python.pyfakefs import patcher
 from pytest_dataloader_faults._engine.python.pyfakefs.faults import install as install_fake
 from pytest_dataloader_faults._engine.python.pyfakefs.in_worker import settle
-from pytest_dataloader_faults._engine.python.schedule import Schedule
-from pytest_dataloader_faults._engine.worker.session import Armed
+from pytest_dataloader_faults._engine.python.schedule import PlanPolicy
+from pytest_dataloader_faults._engine.worker.session import WorkerSession
 
 
-class ArmedInPython(Armed):
+class PythonWorkerSession(WorkerSession):
     """This process, whose file access asks a schedule. What hangs waits for *brake* to end."""
 
     def __init__(
-        self, channel: Channel, brake: socket.socket, tallies: Tallies, worker: int
+        self, channel: Channel, brake: socket.socket, tallies: WorkerFaults, worker: int
     ) -> None:
         super().__init__(channel)
         self._brake = brake
         self._process = os.getpid()
-        self.schedule = Schedule(tallies, worker, self._fired, self._refused)
+        self.schedule = PlanPolicy(tallies, worker, self._fired, self._refused)
 
     def begin(self) -> None:
         """Firings tell in which fetch they were."""
@@ -70,14 +70,14 @@ class ArmedInPython(Armed):
         super()._obey(orders, descriptors)
 
 
-def arm(posting: Posting, worker: int, loader: int) -> Armed:
+def arm(posting: WorkerConfig, worker: int, loader: int) -> WorkerSession:
     """Replace Python's file access in this process, for good."""
     channel = posting.connect()
     brake, other_end = socket.socketpair()
     with other_end:
         hello = {"worker": worker, "loader": loader, "pid": os.getpid(), "engine": "python"}
         channel.send(hello, [other_end.fileno()])
-    armed = ArmedInPython(channel, brake, Tallies(posting.plan, worker), worker)
+    armed = PythonWorkerSession(channel, brake, WorkerFaults(posting.plan, worker), worker)
     armed.schedule.switch(channel.receive()[0])
     lock = armed.schedule.lock  # A child forked while another thread holds it would wait for ever.
     os.register_at_fork(

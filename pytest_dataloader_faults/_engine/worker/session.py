@@ -18,7 +18,7 @@ from typing import Any
 from pytest_dataloader_faults._engine.protocol import Channel, Message
 
 
-class Armed:
+class WorkerSession:
     """This process, under faults."""
 
     def __init__(self, channel: Channel) -> None:

@@ -20,7 +20,7 @@ _UNNAMED_SEMAPHORE = re.compile(r"/dev/shm/(sem\.\w{6})")
 _OF_TORCH = re.compile(r"torch_(\d+)_")
 
 
-class Segments:
+class SharedMemoryCleaner:
     """Those that were not there when this began, and are nobody's any more."""
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ from torch.utils.data._utils import signal_handling
 _BETWEEN_LOOKS = 0.01
 
 
-class DeathWatch:
+class SigchldGuard:
     """What tells the loader that a worker has died, for as long as this process lives."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class DeathWatch:
 class _Batches:
     """A loader's queue of batches, as far as its iterator uses it."""
 
-    def __init__(self, batches: Any, watch: DeathWatch) -> None:
+    def __init__(self, batches: Any, watch: SigchldGuard) -> None:
         self._batches = batches
         self._waiting = contextlib.nullcontext
         if not isinstance(batches, queue.Queue):

@@ -23,10 +23,10 @@ import psutil
 
 from pytest_dataloader_faults._engine.kernel.linux import Prctl, prctl
 from pytest_dataloader_faults._engine.processes import STACKS_SIGNAL, is_stopped, ready
-from pytest_dataloader_faults._engine.protocol import Supervision
+from pytest_dataloader_faults._engine.protocol import SupervisorHandle
 from pytest_dataloader_faults._trial.clock import LOADERS, OVERDUE, time_is_up
 from pytest_dataloader_faults._trial.journal import Journal
-from pytest_dataloader_faults._trial.process.shared_memory import Segments
+from pytest_dataloader_faults._trial.process.shared_memory import SharedMemoryCleaner
 from pytest_dataloader_faults._trial.process.supervisor_watch import SupervisorWatch
 from pytest_dataloader_faults._trial.resources import has_children, is_infrastructure
 from pytest_dataloader_faults.outcomes._text import printable
@@ -50,8 +50,8 @@ class _Watched(NamedTuple):
 
 
 def hold(
-    root: Callable[[Supervision | None], None],
-    supervise: Callable[[], Supervision] | None,
+    root: Callable[[SupervisorHandle | None], None],
+    supervise: Callable[[], SupervisorHandle] | None,
     deadline: float,
     journal: Journal,
     stacks: Journal,
@@ -69,7 +69,7 @@ def hold(
     supervision = supervise() if supervise else None  # With no signal handlers of ours yet.
     guard = SupervisorWatch(supervision.pid, journal) if supervision else None
     asked_to_end = _pipe_of_signals()
-    segments = Segments()
+    segments = SharedMemoryCleaner()
     began = time.monotonic()
     child = _start(root, supervision)
     watched = _Watched(os.pidfd_open(child), parent, asked_to_end, guard)
@@ -108,7 +108,9 @@ def _hurt(ended: str, died: str | None, guard: SupervisorWatch | None) -> str | 
     return guard.report() if guard and (died or ended == "deadline") else None
 
 
-def _start(root: Callable[[Supervision | None], None], supervision: Supervision | None) -> int:
+def _start(
+    root: Callable[[SupervisorHandle | None], None], supervision: SupervisorHandle | None
+) -> int:
     """Have a child do the trial; its pid."""
     child = os.fork()
     if not child:
@@ -240,7 +242,7 @@ def _pids_of(journal: Journal) -> Iterator[int]:
         yield from event.get("pids", ())
 
 
-def _end_everybody(segments: Segments) -> None:
+def _end_everybody(segments: SharedMemoryCleaner) -> None:
     """Kill and reap every descendant."""
     spare_until = time.monotonic() + _TRACKER_PATIENCE
     give_up = time.monotonic() + _UNKILLABLE

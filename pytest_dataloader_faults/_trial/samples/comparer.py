@@ -15,14 +15,14 @@ from typing import Any
 from pytest_dataloader_faults._trial.samples.fingerprint import Leaf, digest_of, leaves, split
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes._records import Leaves
-from pytest_dataloader_faults.outcomes._reference import Telling
+from pytest_dataloader_faults.outcomes._reference import Comparison
 
 _MOST_SAMPLES, _MOST_LEAVES = 256, 16
 """What is told of the parts of samples: it is for people, and an outcome is to stay small."""
 
 
 @dataclass(frozen=True)
-class Row:
+class SampleFingerprint:
     """One sample of a batch: its fingerprint, and what it is made of, where that is still told."""
 
     digest: str
@@ -30,10 +30,10 @@ class Row:
 
 
 @dataclass
-class Teller:
+class SampleComparer:
     """Gives samples their fingerprints, all of one trial or reference."""
 
-    telling: Telling = field(default_factory=Telling)
+    telling: Comparison = field(default_factory=Comparison)
     _told: int = 0
 
     def __post_init__(self) -> None:
@@ -51,17 +51,19 @@ class Teller:
         """Of *value*, which is to be the sample *index*; None if that is not known."""
         return self._like(value, self._plain(list(leaves(value))), index)
 
-    def row(self, value: Any, index: Any = None) -> Row:
+    def row(self, value: Any, index: Any = None) -> SampleFingerprint:
         """Of *value*, with its parts, unless many have been told already."""
         parts = list(leaves(value))
         self._told += 1
         told = parts[:_MOST_LEAVES] if self._told <= _MOST_SAMPLES else ()
-        return Row(
+        return SampleFingerprint(
             self._like(value, self._plain(parts), index),
             tuple((each.path, each.form, each.digest) for each in told),
         )
 
-    def rows(self, batch: Any, count: int, indices: Iterable[Any] = ()) -> tuple[Row, ...] | None:
+    def rows(
+        self, batch: Any, count: int, indices: Iterable[Any] = ()
+    ) -> tuple[SampleFingerprint, ...] | None:
         """Of each sample of *batch*, or None if it cannot be split into *count*."""
         parts = split(batch, count)
         if parts is None:

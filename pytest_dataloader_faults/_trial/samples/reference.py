@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_sample
 from pytest_dataloader_faults._trial.loaders import blamed, kind_of, sampled, seed_everything
-from pytest_dataloader_faults._trial.samples.comparer import Row, Teller
+from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, SampleFingerprint
 from pytest_dataloader_faults._trial.samples.fingerprint import digest, rows_of, split
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes import Reference
-from pytest_dataloader_faults.outcomes._reference import Telling
+from pytest_dataloader_faults.outcomes._reference import Comparison
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -40,13 +40,13 @@ def sample_of(dataset: Any, index: Any) -> Any:
 
 
 def take_reference(
-    loader: DataLoader[Any], seed: int, asked: Sequence[tuple[Any, ...]] | None, telling: Telling
+    loader: DataLoader[Any], seed: int, asked: Sequence[tuple[Any, ...]] | None, telling: Comparison
 ) -> Reference:
     """What the dataset gives here, one sample at a time, each digested before the next is made.
 
     So a dataset that hands out the same buffer each time cannot hide in its own reference.
     """
-    reader = _Reader(loader, Teller(telling), seed)
+    reader = _Reader(loader, SampleComparer(telling), seed)
     name = type(loader.dataset).__name__
     if kind_of(loader) == "iterable":
         with blamed(f"iterating {name}"):
@@ -59,7 +59,7 @@ class _Reading(NamedTuple):
     """A sample as it was read once; *exact* is its digest whatever else is compared."""
 
     place: Any
-    row: Row
+    row: SampleFingerprint
     exact: str
     kept: str | None
 
@@ -69,7 +69,7 @@ class _Reader:
     """Reads samples of *loader*'s dataset, and tells what they are."""
 
     loader: DataLoader[Any]
-    teller: Teller
+    teller: SampleComparer
     seed: int
 
     def get(self, index: Any) -> Any:
@@ -130,7 +130,7 @@ def _reference_in_order(reader: _Reader) -> Reference:
 
 
 def _compared(
-    kind: str, first: list[_Reading], second: list[_Reading], telling: Telling
+    kind: str, first: list[_Reading], second: list[_Reading], telling: Comparison
 ) -> Reference:
     """What two readings of the same samples tell."""
     pairs = list(zip(first, second, strict=False))

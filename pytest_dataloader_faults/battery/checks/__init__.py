@@ -9,8 +9,8 @@ import difflib
 from collections.abc import Iterable
 
 from pytest_dataloader_faults.battery.checks._base import Check as Check
+from pytest_dataloader_faults.battery.checks._base import NotApplicable as NotApplicable
 from pytest_dataloader_faults.battery.checks._base import Recon as Recon
-from pytest_dataloader_faults.battery.checks._base import Unsuitable as Unsuitable
 from pytest_dataloader_faults.battery.checks._base import path_of as path_of
 from pytest_dataloader_faults.battery.checks._epochs import EPOCHS
 from pytest_dataloader_faults.battery.checks._files import FILES, HANGS

@@ -17,7 +17,7 @@ Globs: TypeAlias = Callable[[tuple[str, ...], set[str]], tuple[str, ...]]
 
 
 @dataclass(frozen=True)
-class Unsuitable:
+class NotApplicable:
     """Why a check does not apply to a dataset."""
 
     reason: str
@@ -55,12 +55,12 @@ class Recon:
         """Whether files may be opened and read, in C, with nobody noticing."""
         return self.control.engine == "python"
 
-    def nothing(self, verb: str) -> Unsuitable:
+    def nothing(self, verb: str) -> NotApplicable:
         """Why a check has no victim: its workers *verb* none."""
         if self.is_blind:
             seen = f"the python engine saw its workers {verb} no data file; code in C may do so"
-            return Unsuitable(f"{seen} unseen. engine='kernel' sees that, too")
-        return Unsuitable(f"its workers {verb} no data file")
+            return NotApplicable(f"{seen} unseen. engine='kernel' sees that, too")
+        return NotApplicable(f"its workers {verb} no data file")
 
     @classmethod
     def of(cls, control: Outcome, matches: Callable[[str], bool], globs_for: Globs) -> Recon:
@@ -104,7 +104,7 @@ def _readers(
     )
 
 
-Plan: TypeAlias = tuple[Fault, ...] | Unsuitable
+Plan: TypeAlias = tuple[Fault, ...] | NotApplicable
 Rule: TypeAlias = Callable[[Outcome, Reference], tuple[Verdict, str] | None]
 
 

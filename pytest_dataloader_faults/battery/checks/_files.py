@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from pytest_dataloader_faults.battery.checks._base import (
     Check,
+    NotApplicable,
     Plan,
     Recon,
-    Unsuitable,
     on_content,
     on_content_of_one,
     on_one_opened,
@@ -42,7 +42,9 @@ def _read_in_the_middle(times: int | None) -> Callable[[Recon], Plan]:
         if recon.is_blind and not recon.read:
             return recon.nothing("read")
         if recon.reads < _HALVES:
-            return Unsuitable(f"the busiest worker makes {recon.reads} reads, fewer than {_HALVES}")
+            return NotApplicable(
+                f"the busiest worker makes {recon.reads} reads, fewer than {_HALVES}"
+            )
         # Of an even number of items this is the last read of one, not the first of the next: it is
         # for content, and not for a header.
         nth = max(_HALVES, recon.reads // _HALVES)

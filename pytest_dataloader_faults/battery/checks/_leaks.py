@@ -8,9 +8,9 @@ from __future__ import annotations
 from pytest_dataloader_faults.battery.checks._base import (
     MOST_EPOCHS,
     Check,
+    NotApplicable,
     Plan,
     Recon,
-    Unsuitable,
     no_fault,
 )
 from pytest_dataloader_faults.outcomes import Outcome, Reference, Verdict
@@ -50,7 +50,9 @@ def _left_files(outcome: Outcome, _: Reference) -> tuple[Verdict, str] | None:
 
 def _is_unseen(recon: Recon) -> Plan:
     if recon.is_blind:
-        return Unsuitable("the python engine does not see which files are made; the kernel's does")
+        return NotApplicable(
+            "the python engine does not see which files are made; the kernel's does"
+        )
     return ()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_dataloader_faults._engine.globs import is_excluded
-from pytest_dataloader_faults.battery.checks._base import Check, Plan, Recon, Unsuitable, path_of
+from pytest_dataloader_faults.battery.checks._base import Check, NotApplicable, Plan, Recon, path_of
 from pytest_dataloader_faults.faults import (
     DescriptorExhaustion,
     SharedMemoryExhaustion,
@@ -17,7 +17,7 @@ _SCARCITY = (DescriptorExhaustion, SharedMemoryExhaustion)
 
 def _killed_in_the_middle(recon: Recon) -> Plan:
     if recon.fetches < _HALVES:
-        return Unsuitable(f"worker 0 makes {recon.fetches} batches, fewer than {_HALVES}")
+        return NotApplicable(f"worker 0 makes {recon.fetches} batches, fewer than {_HALVES}")
     return (WorkerKilled(at=recon.fetches // _HALVES + 1),)
 
 
@@ -31,7 +31,7 @@ def _killed_while_it_reads(recon: Recon) -> Plan:
 
 def _killed_at_the_end(recon: Recon) -> Plan:
     if recon.fetches < _HALVES:
-        return Unsuitable(f"worker 0 makes {recon.fetches} batches, and the first is the last")
+        return NotApplicable(f"worker 0 makes {recon.fetches} batches, and the first is the last")
     return (WorkerKilled(at=recon.fetches),)
 
 

@@ -23,7 +23,7 @@ from pytest_dataloader_faults.outcomes._judge._deaths import (
 )
 from pytest_dataloader_faults.outcomes._judge._leaks import grown, leaked
 from pytest_dataloader_faults.outcomes._judge._samples import corrupted, skipped, wrong_in
-from pytest_dataloader_faults.outcomes._judge._tolerance import Allowed, may_be_damaged
+from pytest_dataloader_faults.outcomes._judge._tolerance import Tolerance, may_be_damaged
 from pytest_dataloader_faults.outcomes._reference import Reference
 from pytest_dataloader_faults.outcomes._verdicts import Contract, Judgement, Verdict
 
@@ -155,5 +155,5 @@ def _poisoned(
         kind, message = recovery.exception.type, messages(recovery.exception.message)
         return Verdict.POISONED, f"{after} raised {kind}: {message[-200:]}"
     # Who need not notice damage may have kept a copy of it.
-    wrong = wrong_in(recovery, reference, Allowed(content=may_be_damaged(outcome, contract)))
+    wrong = wrong_in(recovery, reference, Tolerance(content=may_be_damaged(outcome, contract)))
     return (Verdict.POISONED, f"{after} was not right: {wrong}") if wrong else None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pytest_dataloader_faults.outcomes._error_text import messages, tells_any
 from pytest_dataloader_faults.outcomes._judge import judge
 from pytest_dataloader_faults.outcomes._judge._deaths import last_words
-from pytest_dataloader_faults.outcomes._lifecycle import Life, Moment
+from pytest_dataloader_faults.outcomes._lifecycle import LifecycleOutcome, StepOutcome
 from pytest_dataloader_faults.outcomes._reference import Reference
 from pytest_dataloader_faults.outcomes._verdicts import Contract, Judgement, Verdict
 
@@ -31,7 +31,9 @@ _LOADER = "the loader's process"
 Finding = tuple[Verdict, str]
 
 
-def judge_life(life: Life, reference: Reference, contract: Contract) -> tuple[Judgement, Outcome]:
+def judge_life(
+    life: LifecycleOutcome, reference: Reference, contract: Contract
+) -> tuple[Judgement, Outcome]:
     """The verdict on *life*, and what had happened up to where it was come to."""
     for number, moment in enumerate(life.moments, start=1):
         found = _wrong(life.moments[:number], reference, contract, life.outcome.stderr)
@@ -45,7 +47,7 @@ def judge_life(life: Life, reference: Reference, contract: Contract) -> tuple[Ju
     return _of_a_whole_life(life.outcome), life.outcome
 
 
-def _said(life: Life, number: int, sentence: str) -> str:
+def _said(life: LifecycleOutcome, number: int, sentence: str) -> str:
     return f"in step {number}, {life.steps[number - 1]!r}: {sentence}"
 
 
@@ -61,7 +63,7 @@ def _of_a_whole_life(outcome: Outcome) -> Judgement:
 
 
 def _wrong(
-    so_far: Sequence[Moment], reference: Reference, contract: Contract, printed: str
+    so_far: Sequence[StepOutcome], reference: Reference, contract: Contract, printed: str
 ) -> Finding | None:
     """What is wrong at the last of these moments; *printed* by whom, in the whole life."""
     judgement = judge(so_far[-1].outcome, reference, contract)
@@ -75,7 +77,7 @@ def _wrong(
     )
 
 
-def _corrupted(so_far: Sequence[Moment], judgement: Judgement) -> Finding | None:
+def _corrupted(so_far: Sequence[StepOutcome], judgement: Judgement) -> Finding | None:
     if judgement.verdict is not Verdict.CORRUPTED:
         return None
     outcome = so_far[-1].outcome
@@ -102,7 +104,7 @@ def _is_lost_by_torch(outcome: Outcome, printed: str) -> bool:
     return told and bool(last_words(replace(outcome, stderr=printed)))
 
 
-def _groundless(so_far: Sequence[Moment]) -> Finding | None:
+def _groundless(so_far: Sequence[StepOutcome]) -> Finding | None:
     """An error in workers that no fault has happened to."""
     now = so_far[-1]
     raised = now.outcome.exception
@@ -116,14 +118,14 @@ def _groundless(so_far: Sequence[Moment]) -> Finding | None:
     return Verdict.FAILED_CLEANLY, sentence
 
 
-def _broken_promise(so_far: Sequence[Moment], contract: Contract) -> Finding | None:
+def _broken_promise(so_far: Sequence[StepOutcome], contract: Contract) -> Finding | None:
     raised = so_far[-1].outcome.exception
     if raised is None or not contract.survives:
         return None
     return Verdict.FAILED_CLEANLY, f"{raised.type} came, but the contract promises that it survives"
 
 
-def _left(now: Moment) -> Finding | None:
+def _left(now: StepOutcome) -> Finding | None:
     """What workers have left that are gone."""
     if now.processes:
         command = next(iter(now.processes.values()))
@@ -133,7 +135,7 @@ def _left(now: Moment) -> Finding | None:
     return None
 
 
-def _piled_up(so_far: Sequence[Moment]) -> Finding | None:
+def _piled_up(so_far: Sequence[StepOutcome]) -> Finding | None:
     """A file that a process has open once more, epoch after epoch."""
     for process, files in so_far[-1].opened.items():
         for path, count in files.items():
@@ -144,7 +146,7 @@ def _piled_up(so_far: Sequence[Moment]) -> Finding | None:
     return None
 
 
-def _counts(so_far: Sequence[Moment], process: str, path: str) -> Iterator[int]:
+def _counts(so_far: Sequence[StepOutcome], process: str, path: str) -> Iterator[int]:
     """How often *process* had *path* open: after each step, or after each epoch of a worker."""
     now = so_far[-1]
     if process == _LOADER:

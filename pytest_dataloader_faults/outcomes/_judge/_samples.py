@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Any
 
 from pytest_dataloader_faults.outcomes._facts import TrialFacts
-from pytest_dataloader_faults.outcomes._judge._tolerance import NOTHING, Allowed, allowed
+from pytest_dataloader_faults.outcomes._judge._tolerance import NOTHING, Tolerance, allowed
 from pytest_dataloader_faults.outcomes._records import Delivery, Leaves, Pass
 from pytest_dataloader_faults.outcomes._reference import Reference
 from pytest_dataloader_faults.outcomes._verdicts import Contract, Verdict
@@ -28,7 +28,7 @@ def corrupted(
     return None
 
 
-def wrong_in(one: Pass, reference: Reference, may: Allowed = NOTHING) -> str | None:
+def wrong_in(one: Pass, reference: Reference, may: Tolerance = NOTHING) -> str | None:
     """What is not as it should be in the batches of *one*, or None."""
     if reference.kind == "iterable":
         return _wrong_in_stream(one, reference, may)
@@ -52,7 +52,7 @@ def _digests(delivery: Delivery) -> tuple[str, ...]:
     return (delivery.digest,) if delivery.rows is None else delivery.rows
 
 
-def _wrong_batch(one: Pass, reference: Reference, may: Allowed) -> str | None:
+def _wrong_batch(one: Pass, reference: Reference, may: Tolerance) -> str | None:
     samples, batches = dict(reference.samples), dict(reference.batches)
     for place, delivery in enumerate(one.delivered):
         indices = delivery.indices or ()
@@ -79,7 +79,7 @@ def _missing(one: Pass) -> str | None:
     return f"{len(missing)} samples never came ({_first(missing)})" if missing else None
 
 
-def _wrong_in_stream(one: Pass, reference: Reference, may: Allowed) -> str | None:
+def _wrong_in_stream(one: Pass, reference: Reference, may: Tolerance) -> str | None:
     known = Counter(digest for _, digest in reference.samples)
     came = Counter(digest for each in one.delivered for digest in _digests(each))
     extra, missing = came - known, known - came
@@ -104,7 +104,7 @@ _LONG = 24
 """Digests have this length; what is shorter is the value itself."""
 
 
-def wrong_rows(place: int, delivery: Delivery, reference: Reference, may: Allowed) -> str | None:
+def wrong_rows(place: int, delivery: Delivery, reference: Reference, may: Tolerance) -> str | None:
     """What is wrong with batch *place*, which came apart into samples; or None."""
     indices, rows = delivery.indices or (), delivery.rows or ()
     samples = dict(reference.samples)
@@ -119,7 +119,7 @@ def wrong_rows(place: int, delivery: Delivery, reference: Reference, may: Allowe
 
 
 def _wrong_of_few(
-    place: int, delivery: Delivery, samples: dict[Any, str], may: Allowed
+    place: int, delivery: Delivery, samples: dict[Any, str], may: Tolerance
 ) -> str | None:
     """Of a batch that has fewer samples than were asked for, in whatever order."""
     indices = list(delivery.indices or ())

@@ -21,13 +21,13 @@ _STAY = (ClosedDescriptor, CorruptedFile, TruncatedFile)
 _ANY_NUMBER = 1 << 62
 
 
-class _Everything(Container[Any]):
+class AllIndices(Container[Any]):
     def __contains__(self, _index: object) -> bool:
         return True
 
 
 @dataclass(frozen=True)
-class Allowed:
+class Tolerance:
     """What may be missing or different in a pass.
 
     Attributes:
@@ -42,22 +42,22 @@ class Allowed:
     content: bool = False
 
 
-NOTHING = Allowed()
+NOTHING = Tolerance()
 
 
-def allowed(outcome: TrialFacts, contract: Contract, number: int) -> Allowed:
+def allowed(outcome: TrialFacts, contract: Contract, number: int) -> Tolerance:
     """What *contract* allows in epoch *number* of *outcome*."""
     fired = [each for each in outcome.faults if each.fired]
     content = may_be_damaged(outcome, contract)
     if not contract.may_skip:
-        return Allowed(content=content)
+        return Tolerance(content=content)
     if any(isinstance(each.fault, _STAY) for each in fired):
-        return Allowed(_Everything(), _ANY_NUMBER, content)
+        return Tolerance(AllIndices(), _ANY_NUMBER, content)
     hits = [one for each in fired for one in _hits(each, number)]
     unlisted = sum(each.fired - len(each.firings) for each in fired)
     is_known = not unlisted and all(one.sample is not None for one in hits)
-    missing = {one.sample for one in hits} if is_known else _Everything()
-    return Allowed(missing if hits or unlisted else (), len(hits) + unlisted, content)
+    missing = {one.sample for one in hits} if is_known else AllIndices()
+    return Tolerance(missing if hits or unlisted else (), len(hits) + unlisted, content)
 
 
 def may_be_damaged(outcome: TrialFacts, contract: Contract) -> bool:

@@ -10,7 +10,7 @@ import socket
 import pytest
 
 from pytest_dataloader_faults._engine.plan import Plan
-from pytest_dataloader_faults._engine.protocol import Channel, Posting
+from pytest_dataloader_faults._engine.protocol import Channel, WorkerConfig
 from pytest_dataloader_faults._engine.worker.kernel_session import _hand_over
 from pytest_dataloader_faults.faults import ReadError
 from support.children import in_a_process
@@ -23,7 +23,7 @@ def test_a_supervisor_that_is_gone_when_the_listener_is_sent():
 
     def body():
         signal.alarm(PATIENCE)  # A process that waits for itself is ended by nothing else.
-        posting = Posting("", os.getpid(), Plan((ReadError("*"),)), "kernel")
+        posting = WorkerConfig("", os.getpid(), Plan((ReadError("*"),)), "kernel")
         ours, theirs = socket.socketpair()
         theirs.close()
         with pytest.raises(BrokenPipeError):

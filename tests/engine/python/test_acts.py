@@ -11,11 +11,11 @@ import threading
 
 import pytest
 
-from pytest_dataloader_faults._engine.file_copies import Alteration
-from pytest_dataloader_faults._engine.plan import Plan, Tallies
+from pytest_dataloader_faults._engine.file_copies import FileEdit
+from pytest_dataloader_faults._engine.plan import Plan, WorkerFaults
 from pytest_dataloader_faults._engine.policy import Delay, Fail, Hang, Short
 from pytest_dataloader_faults._engine.python.install import patched
-from pytest_dataloader_faults._engine.python.schedule import Schedule
+from pytest_dataloader_faults._engine.python.schedule import PlanPolicy
 from pytest_dataloader_faults._engine.python.stand_in import altered_copy
 from pytest_dataloader_faults.faults import OpenError, ReadError
 from support.python_readers import READERS, descriptor, opened
@@ -33,11 +33,11 @@ def _path(tmp_path):
     return path
 
 
-class Script(Schedule):
+class Script(PlanPolicy):
     """Answers reads with acts from a list, one after the other, and then with none."""
 
     def __init__(self, *acts):
-        super().__init__(Tallies(Plan((NEVER,)), 0), 0)
+        super().__init__(WorkerFaults(Plan((NEVER,)), 0), 0)
         self.acts = list(acts)
         self.readings = []
 
@@ -47,7 +47,7 @@ class Script(Schedule):
         return self.acts.pop(0) if self.acts else []
 
 
-class Waits:
+class Clock:
     """Time that does not pass."""
 
     def __init__(self):
@@ -84,7 +84,7 @@ def test_a_short_read_gives_less(path, how):
 
 def test_what_takes_time_comes_first(path):
     """A late error is both."""
-    waits = Waits()
+    waits = Clock()
     with patched(Script([Delay(0.5), Hang(), Fail(errno.EIO)]), waits):
         with pytest.raises(OSError, match="Input/output error"):
             path.read_bytes()
@@ -232,7 +232,7 @@ def test_a_system_without_nameless_files_gets_one_that_is_unlinked(path):
         system = vars(files.system).copy()
     system.pop("memfd_create", None)
     names = set(os.listdir(path.parent))
-    fd = altered_copy(type(files.system)(**system), str(path), Alteration(50), os.O_RDONLY)
+    fd = altered_copy(type(files.system)(**system), str(path), FileEdit(50), os.O_RDONLY)
     assert BYTES[:50] == os.read(fd, 100)
     assert 0 == os.fstat(fd).st_nlink
     assert names == set(os.listdir(path.parent))

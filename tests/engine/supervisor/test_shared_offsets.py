@@ -8,10 +8,10 @@ import pytest
 
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults._engine.supervisor.shared_offsets import (
-    Rendezvous,
+    SharedOffsetBarrier,
     are_one_description,
 )
-from pytest_dataloader_faults._engine.supervisor.timers import Delays
+from pytest_dataloader_faults._engine.supervisor.timers import Timers
 from support.corpus.archives import Unbuffered
 from support.corpus.handles import MappedInInit, PositionalAtFirstUse, UnbufferedInInit
 
@@ -56,7 +56,7 @@ def test_duplicates_are_one_description_and_two_opens_are_not(tmp_path):
 def test_workers_at_two_files_take_turns_until_they_meet():
     """Whoever waits is relieved by the next one to come to another file."""
     came: list[str] = []
-    meeting = Rendezvous(Delays())
+    meeting = SharedOffsetBarrier(Timers())
     for worker, path in (("A", "x"), ("B", "y"), ("A", "z"), ("B", "z")):
         meeting.arrive(path, lambda text=f"{worker} read {path}": came.append(text))
 

@@ -19,22 +19,22 @@ import types
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from pytest_dataloader_faults._engine.policy import Decide, Fail
-from pytest_dataloader_faults._engine.python.descriptors import Files, Waits
+from pytest_dataloader_faults._engine.policy import Fail, FaultPolicy
+from pytest_dataloader_faults._engine.python.descriptors import Clock, DescriptorTable
 from pytest_dataloader_faults._engine.python.file_objects import read_all
-from pytest_dataloader_faults._engine.python.install import Exchange, Instead, exchange
-from pytest_dataloader_faults._engine.python.os_functions import Calls
-from pytest_dataloader_faults._engine.python.pyfakefs.os_functions import FakeSystem
+from pytest_dataloader_faults._engine.python.install import Replacement, Replacements, exchange
+from pytest_dataloader_faults._engine.python.os_functions import OsFunctions
+from pytest_dataloader_faults._engine.python.pyfakefs.os_functions import FakeOs
 
 _REPLACED = ("open", "close", "dup", "dup2", "read", "pread")
 _HARMLESS = ("fstat", "lseek")
-"""Functions of ``os``, by what ``Calls`` makes of them."""
+"""Functions of ``os``, by what ``OsFunctions`` makes of them."""
 
 
-class FakeFiles(Files):
-    """``Files`` of a fake file system."""
+class FakeDescriptorTable(DescriptorTable):
+    """``DescriptorTable`` of a fake file system."""
 
-    def __init__(self, decide: Decide, system: FakeSystem, waits: Waits, files: Any) -> None:
+    def __init__(self, decide: FaultPolicy, system: FakeOs, waits: Clock, files: Any) -> None:
         super().__init__(decide, system, waits)
         self._fake = files
 
@@ -71,7 +71,7 @@ class FakeFiles(Files):
 class FaultedFakeIO(io.RawIOBase):
     """A fake file that is open for reading, and asks before it opens and before it reads."""
 
-    files: ClassVar[FakeFiles]
+    files: ClassVar[FakeDescriptorTable]
     _blksize = io.DEFAULT_BUFFER_SIZE  # What open() asks a FileIO for, from Python 3.13 on.
 
     def __init__(
@@ -152,17 +152,17 @@ class FaultedFakeIO(io.RawIOBase):
             raise ValueError("I/O operation on closed file")
 
 
-def install(decide: Decide, waits: Waits, patcher: Any, *, scarce: bool) -> Callable[[], None]:
+def install(decide: FaultPolicy, waits: Clock, patcher: Any, *, scarce: bool) -> Callable[[], None]:
     """Have *decide* asked from now on about fake files; undone by what it returns."""
     from pyfakefs.fake_open import fake_open
 
     fake_os = patcher.fake_modules["os"]
-    system = FakeSystem(patcher.fs, fake_os, fake_open, scarce=scarce)
-    files = FakeFiles(decide, system, waits, patcher.fs)
+    system = FakeOs(patcher.fs, fake_os, fake_open, scarce=scarce)
+    files = FakeDescriptorTable(decide, system, waits, patcher.fs)
     _take_over(files, patcher.fs)
-    pairs: Exchange = [(fake_open, Instead(fake_open, _opens(files, fake_open)))]
+    pairs: Replacements = [(fake_open, Replacement(fake_open, _opens(files, fake_open)))]
     if original := getattr(sys.modules.get("numpy.lib.format"), "isfileobj", None):
-        pairs.append((original, Instead(original, _reads_in_c(original))))
+        pairs.append((original, Replacement(original, _reads_in_c(original))))
     exchange(pairs)
     with contextlib.ExitStack() as undo:
         undo.callback(exchange, [(new, old) for old, new in pairs])
@@ -171,7 +171,7 @@ def install(decide: Decide, waits: Waits, patcher: Any, *, scarce: bool) -> Call
         return undo.pop_all().close
 
 
-def _take_over(files: FakeFiles, fake: Any) -> None:
+def _take_over(files: FakeDescriptorTable, fake: Any) -> None:
     """Refuse what cannot be done to files that are open already; reads of them go unseen."""
     for holders in fake.open_files:
         found = holders[0].get_object() if holders else None
@@ -191,7 +191,7 @@ _HELD = (
 )
 
 
-def _opens(files: FakeFiles, fake_open: Callable[..., Any]) -> Callable[..., Any]:
+def _opens(files: FakeDescriptorTable, fake_open: Callable[..., Any]) -> Callable[..., Any]:
     """A fake_open() that asks *files*."""
     body = {"files": files}
     kind = types.new_class("FileIO", (FaultedFakeIO,), exec_body=lambda space: space.update(body))
@@ -222,7 +222,7 @@ class _OsOf:
 
     fspath = staticmethod(os.fspath)
 
-    def __init__(self, system: FakeSystem) -> None:
+    def __init__(self, system: FakeOs) -> None:
         self.fstat = system.fstat
 
 
@@ -231,9 +231,9 @@ def _reads_in_c(original: Callable[[object], bool]) -> Callable[[object], bool]:
     return lambda file: not isinstance(getattr(file, "raw", file), FaultedFakeIO) and original(file)
 
 
-def _replace_in_os(fake_os: Any, files: FakeFiles, undo: contextlib.ExitStack) -> None:
+def _replace_in_os(fake_os: Any, files: FakeDescriptorTable, undo: contextlib.ExitStack) -> None:
     """In the fake ``os``, and wherever a module has a name of its own for one of its functions."""
-    calls = Calls(files)
+    calls = OsFunctions(files)
     new = {name: getattr(calls, name) for name in _REPLACED}
     new |= {name: calls.harmless(getattr(files.system, name)) for name in _HARMLESS}
     for module in list(sys.modules.values()):
@@ -248,7 +248,9 @@ def _replace_in_os(fake_os: Any, files: FakeFiles, undo: contextlib.ExitStack) -
     own.update(new)
 
 
-def _replace_sizes(fake: Any, path: Any, files: FakeFiles, undo: contextlib.ExitStack) -> None:
+def _replace_sizes(
+    fake: Any, path: Any, files: FakeDescriptorTable, undo: contextlib.ExitStack
+) -> None:
     """Whoever asks for the size of a file asks one of these two."""
     true_stat, true_size = fake.stat, path.getsize
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_dataloader_faults._engine.python.pyfakefs import patcher
 from pytest_dataloader_faults._engine.python.pyfakefs.notes import explain_unseen
-from pytest_dataloader_faults._engine.python.pyfakefs.os_functions import FakeSystem
+from pytest_dataloader_faults._engine.python.pyfakefs.os_functions import FakeOs
 
 _FIRST_NUMBER = 4096
 """Of the fake descriptors. Real ones are lower, so that neither is ever taken for the other."""
@@ -44,7 +44,7 @@ def complete(current: Any) -> None:
     """
     files, fake_os = current.fs, current.fake_modules["os"]
     files.open_files.extend([None] * (_FIRST_NUMBER - len(files.open_files)))
-    fake_os.pread = FakeSystem(files, fake_os, None, scarce=False).pread
+    fake_os.pread = FakeOs(files, fake_os, None, scarce=False).pread
 
 
 class SettleWorker:

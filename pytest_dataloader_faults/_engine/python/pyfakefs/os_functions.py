@@ -16,8 +16,8 @@ from typing import Any
 _SCRATCH = "/.pytest-dataloader-faults"
 
 
-class FakeSystem:
-    """What ``system`` is to ``Files``. *fake_os* and *open_fake* are pyfakefs' own.
+class FakeOs:
+    """What ``system`` is to ``DescriptorTable``. *fake_os* and *open_fake* are pyfakefs' own.
 
     *scarce*: the limit of open files may be lowered, and holds for fake ones, too.
     """
@@ -27,7 +27,7 @@ class FakeSystem:
         self._os = fake_os
         self._stat = files.stat
         self._open_fake = open_fake
-        self._limit = Limit(files) if scarce else None
+        self._limit = FakeDescriptorLimit(files) if scarce else None
 
     def __getattr__(self, name: str) -> Any:
         """All others are pyfakefs' own, whatever has come in their place since."""
@@ -93,7 +93,7 @@ class FakeSystem:
             self.lseek(fd, before, os.SEEK_SET)
 
 
-class Limit:
+class FakeDescriptorLimit:
     """The limit of open files. Each fake file that is opened after it changed needs a number."""
 
     def __init__(self, files: Any) -> None:
