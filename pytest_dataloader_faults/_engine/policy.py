@@ -106,5 +106,5 @@ class FaultPolicy(Protocol):
     def means(self, path: str) -> bool:
         """Whether any fault is about *path*."""
 
-    def unreached(self, what: str, count: int = 1) -> None:
+    def unobserved(self, what: str, count: int = 1) -> None:
         """Told of *count* more ways in which a file may be read unseen; -1 takes one back."""

@@ -130,7 +130,7 @@ def observe_life(
     asked = _asked((*armed, *killed), loader, 1, deadline, seed, engine)
     job = replace(_job_for(asked, make_dataset, loader), faults=(), steps=steps, telling=telling)
     events, stderr, stacks = _run(job, deadline)
-    asked = replace(asked, compared=telling.compared)
+    asked = replace(asked, comparison=telling.description)
     return life_from(asked, steps, [*events, {"stderr": stderr, "stacks": stacks}])
 
 
@@ -199,7 +199,7 @@ def _outcome(asked: Outcome, job: Job) -> Outcome:
     from pytest_dataloader_faults._trial.journal import outcome_from
 
     events, stderr, stacks = _run(job, asked.deadline)
-    asked = replace(asked, compared=job.telling.compared)
+    asked = replace(asked, comparison=job.telling.description)
     return outcome_from(asked, [*events, {"stderr": stderr, "stacks": stacks}])
 
 

@@ -167,7 +167,7 @@ class _Life:
         return {name: _data_files(pid) for name, pid in pids.items()}
 
     def _left(self) -> list[str]:
-        left = (path for worker in self._injection.workers for path in worker.left)
+        left = (path for worker in self._injection.workers for path in worker.leftover_files)
         ours = (path for path in left if path.startswith(_SHARED_MEMORY))
         return [path for path in ours if not os.path.basename(path).startswith(_OF_OTHERS)]
 

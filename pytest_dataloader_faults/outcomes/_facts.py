@@ -32,7 +32,7 @@ class TrialFacts:
         schedule: The faults that were asked for, in order.
         loader: The options of the DataLoader; ``{"code": ...}`` for what is no plain data.
         epochs, seed, deadline, engine: As asked for; *deadline* in seconds.
-        compared: What of samples is compared: "bytes", "shapes" or "compare", and how seeded.
+        comparison: What of samples is compared: "bytes", "shapes" or "compare", and how seeded.
         kind: ``"map"`` or ``"iterable"``.
         passes: One per epoch, under the faults; the last one is where an exception ended it.
         recovery: A fresh pass over the same dataset object without faults; None if not come to.
@@ -55,7 +55,7 @@ class TrialFacts:
     seed: int
     deadline: float
     engine: str
-    compared: str = "bytes"
+    comparison: str = "bytes"
     kind: str = "map"
     passes: tuple[Pass, ...] = ()
     recovery: Pass | None = None
@@ -91,11 +91,11 @@ class TrialFacts:
         return sum(each.fired for each in self.faults)
 
     @property
-    def unreached(self) -> dict[str, int]:
+    def unobserved(self) -> dict[str, int]:
         """What workers did that hid reads of files from the engine, and how often."""
         total: Counter[str] = Counter()
         for each in self.workers:
-            total.update(each.unreached)
+            total.update(each.unobserved)
         return dict(total)
 
     def reproduce(self) -> str:

@@ -33,13 +33,13 @@ def facts_from(
 
 def beyond_reach(workers: Iterable[WorkerFacts]) -> str:
     """What the engine has not seen of the files that matter, and how often; empty if nothing."""
-    unreached = sum((Counter(each.unreached) for each in workers), Counter[str]())
-    return ", ".join(f"{what} ({count})" for what, count in sorted(unreached.items()))
+    counts = sum((Counter(each.unobserved) for each in workers), Counter[str]())
+    return ", ".join(f"{what} ({count})" for what, count in sorted(counts.items()))
 
 
 def shared_files(workers: Iterable[WorkerFacts]) -> dict[str, int]:
     """The files that workers have read through one offset, and how many workers."""
-    return dict(Counter(path for each in workers for path in each.shared))
+    return dict(Counter(path for each in workers for path in each.shared_offset_files))
 
 
 def _facts_of(fault: Fault, parts: list[dict[str, Any]], errors: list[str]) -> FaultFacts:

@@ -67,26 +67,40 @@ class FaultFacts:
 
 @dataclass(frozen=True)
 class WorkerFacts:
-    """One worker process: its batches, opens, reads and bytes per file, and what hid reads.
+    """What one worker process did.
 
-    *shared*: the files that it and another worker have read through one and the same offset.
-    *left*: temporary files and shared memory that it made, and that were still there at the end.
+    Attributes:
+        worker: Its id.
+        pid: Its process id.
+        fetches: How many batches it began.
+        files: How often it opened and read each data file, and how many bytes it read.
+        unobserved: How often it did something whose reads the engine cannot see, by name.
+        shared_offset_files: Files that it and another worker read through the same file offset.
+        leftover_files: Temporary files and shared memory that it made and did not remove.
+
     """
 
     worker: int
     pid: int
     fetches: int
     files: dict[str, tuple[int, int, int]]
-    unreached: dict[str, int] = field(default_factory=dict)
-    shared: tuple[str, ...] = ()
-    left: tuple[str, ...] = ()
+    unobserved: dict[str, int] = field(default_factory=dict)
+    shared_offset_files: tuple[str, ...] = ()
+    leftover_files: tuple[str, ...] = ()
 
     @classmethod
     def from_report(cls, data: dict[str, Any]) -> WorkerFacts:
         """From plain data; what else is in it is left out."""
         files = {path: tuple(counts) for path, counts in data["files"].items()}
-        lists = {name: tuple(data.get(name, ())) for name in ("shared", "left")}
-        return cls(data["worker"], data["pid"], data["fetches"], files, data["unreached"], **lists)
+        return cls(
+            data["worker"],
+            data["pid"],
+            data["fetches"],
+            files,
+            data["unobserved"],
+            tuple(data.get("shared_offset_files", ())),
+            tuple(data.get("leftover_files", ())),
+        )
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ class Reference:
         varied: How many samples had other bytes when they were read a second time.
         again: How many samples a stream gave when it was iterated once more, where that is fewer.
         kept: The samples themselves, pickled and in base64, where the author compares them.
-        compared: What of samples is compared, as in an outcome.
+        comparison: What of samples is compared, as in an outcome.
 
     """
 
@@ -41,7 +41,7 @@ class Reference:
     varied: int = 0
     again: int | None = None
     kept: tuple[tuple[Any, str], ...] = field(default=(), repr=False)
-    compared: str = "bytes"
+    comparison: str = "bytes"
 
     def lacks(self, outcome: TrialFacts) -> list[tuple[Any, ...]]:
         """The batches of *outcome* that this reference does not know; samplers may draw others."""
@@ -97,7 +97,7 @@ class Comparison:
     kept: tuple[tuple[Any, str], ...] = ()
 
     @property
-    def compared(self) -> str:
+    def description(self) -> str:
         """What is compared, for people, and to tell fingerprints that mean different things."""
         what = "compare" if self.compare else "shapes" if self.shapes else "bytes"
         return what if self.seeded is None else f"{what}, seeded from {self.seeded}"

@@ -62,7 +62,7 @@ class Exploration:
         outcome: Its facts, or None.
         verdict: Its verdict. Without a conviction ``failed_cleanly`` if any trial failed, else
             ``survived``, or ``not_exercised`` if no fault of any trial fired.
-        compared: What of samples was compared, as in an ``Outcome``.
+        comparison: What of samples was compared, as in an ``Outcome``.
 
     """
 
@@ -74,7 +74,7 @@ class Exploration:
     failure: str | None = None
     outcome: Outcome | None = None
     verdict: Verdict = Verdict.SURVIVED
-    compared: str = "bytes"
+    comparison: str = "bytes"
     _tried: ClassVar[str] = "schedules"
 
     def describe(self) -> str:
@@ -88,8 +88,8 @@ class Exploration:
         yield f"{total} {self._tried} tried{found}; {shown} of them showed something"
         for verdict, count in self.verdicts.most_common():
             yield f"  {verdict}: {count}"
-        if self.compared != "bytes":
-            yield f"  samples were compared by {self.compared}"
+        if self.comparison != "bytes":
+            yield f"  samples were compared by {self.comparison}"
         for kind, count in sorted(self.drawn.items()):
             yield f"  {kind}: fired in {self.fired[kind]} of {count}"
 

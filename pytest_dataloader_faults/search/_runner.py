@@ -231,8 +231,13 @@ class Search:
             _, outcome, judgement = self.convicted
             verdict = judgement.verdict
         counts = {"verdicts": self.verdicts, "drawn": self.drawn, "fired": self.fired}
-        compared = self._survey.telling.compared
-        tried = {"trials": self.trials, "examples": self.examples, "compared": compared, **counts}
+        comparison = self._survey.telling.description
+        tried = {
+            "trials": self.trials,
+            "examples": self.examples,
+            "comparison": comparison,
+            **counts,
+        }
         return {**tried, "failure": failure, "outcome": outcome, "verdict": verdict}
 
     def unexercised(self) -> str | None:

@@ -223,7 +223,7 @@ def test_cache_on_the_disk_is_no_leftover(records):
     (result,) = check_dataset(lambda: TornCache(records), only="leftovers", on_fail=None)
 
     assert result.passed, result.explanation
-    assert any(each.left for each in result.outcome.workers)
+    assert any(each.leftover_files for each in result.outcome.workers)
 
 
 def test_leftovers_are_unseen_by_the_python_engine(records):

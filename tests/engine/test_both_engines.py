@@ -266,7 +266,7 @@ def test_what_a_forked_child_meets_is_not_told(folder):
         (result,) = epoch(alone(Tries([path], _in_a_child))).batches
     assert (errno.EIO, 0, 0) == (result.gave, injection.fired, injection.reached)
     (worker,) = injection.workers
-    assert [1] == [count for what, count in worker.unreached.items() if what.startswith("fork in")]
+    assert [1] == [count for what, count in worker.unobserved.items() if what.startswith("fork in")]
 
 
 def _in_a_child(path):

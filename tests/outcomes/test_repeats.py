@@ -12,7 +12,9 @@ from pytest_dataloader_faults.outcomes._judge._repeats import Trial, conclude, n
 from support.facts import ordinary
 
 CONTROL = ordinary(Pass())
-SHARING = replace(CONTROL, workers=(WorkerFacts(0, 1, 1, {}, shared=("/data/a.rec",)),))
+SHARING = replace(
+    CONTROL, workers=(WorkerFacts(0, 1, 1, {}, shared_offset_files=("/data/a.rec",)),)
+)
 VERDICTS = {
     "+": Verdict.SURVIVED,
     "-": Verdict.CORRUPTED,

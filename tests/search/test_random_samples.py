@@ -62,7 +62,7 @@ def test_a_test_of_ones_own_takes_its_trials_from_the_survey(records):
     found = survey(lambda: Jittered(records), contract=CLOSE)
     outcome = found.run_trial(OPEN)
     assert assert_survives_or_fails_cleanly(outcome, found).value == "failed_cleanly"
-    assert outcome.compared == "compare"
+    assert outcome.comparison == "compare"
 
 
 def test_what_was_not_compared_is_not_praised(records):

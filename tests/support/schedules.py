@@ -18,6 +18,6 @@ def counted(decide: PlanPolicy) -> dict[str, Any]:
     faults = [each.to_dict() for each in decide._tallies.all]
     return {
         "files": dict(decide._files),
-        "unreached": dict(+decide._unreached),
+        "unobserved": dict(+decide._unobserved),
         "faults": faults,
     }

@@ -139,7 +139,7 @@ def test_the_supervisors_last_report_fills_the_counters():
         "pid": 7,
         "fetches": 1,
         "files": {"/a.x": [1, 1, 64]},
-        "unreached": {},
+        "unobserved": {},
         "faults": [{"reached": 3, "fired": 1, "firings": [fired]}],
     }
     outcome = outcome_from(ASKED, [{"report": {"workers": [worker], "errors": []}}])

@@ -117,7 +117,7 @@ class DescriptorTable:
         """What *fd* is, if it is followed. It is used by a function that is replaced."""
         what = self._handed_out.pop(fd, None)
         if what is not None:
-            self.decide.unreached(what, -1)
+            self.decide.unobserved(what, -1)
         return self._identified(fd)
 
     def is_judged(self, fd: int) -> bool:
@@ -129,7 +129,7 @@ class DescriptorTable:
         """Somebody has got the number. Until *fd* is seen again, they may read it unseen."""
         if fd not in self._handed_out and self.is_judged(fd):
             self._handed_out[fd] = to
-            self.decide.unreached(to)
+            self.decide.unobserved(to)
 
     def allowed(self, fd: int, call: str, length: int, offset: int | None = None) -> int:
         """How many of *length* bytes a read may ask for; raises what the read is to raise.
@@ -164,7 +164,7 @@ class DescriptorTable:
         try:
             self._after(self.decide.read(Reading(followed.path, "mmap", offset, length)), length)
         except OSError:
-            self.decide.unreached("mmap")
+            self.decide.unobserved("mmap")
             message = (
                 f"a read fault is due for {followed.path}, which is being mapped, and a mapping is"
                 " read without Python. Use engine='kernel', or a fault in its opening or length"
@@ -193,7 +193,7 @@ class DescriptorTable:
         try:
             return os.fsdecode(self.system.readlink(f"/proc/self/fd/{dir_fd}"))
         except OSError:
-            self.decide.unreached("dir_fd")
+            self.decide.unobserved("dir_fd")
             return "/dev/fd"
 
     def with_size(self, found: Any, size: int) -> Any:

@@ -183,10 +183,10 @@ def take_over(files: DescriptorTable) -> None:
             continue
         files.follow(fd, path)
         if decide.judges_reads(path):
-            decide.unreached("inherited descriptor")
+            decide.unobserved("inherited descriptor")
     for path in sorted(_mapped()):
         if decide.means(path) or (not decide.leaves_alone(path) and decide.judges_reads(path)):
-            decide.unreached("inherited mapping")
+            decide.unobserved("inherited mapping")
 
 
 def _exchange(files: DescriptorTable, fd: int, path: str) -> bool:

@@ -72,7 +72,7 @@ class PlanPolicy:
         self.refused = on_refused
         self._files: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
         self._changed: set[str] = set()
-        self._unreached: Counter[str] = Counter()
+        self._unobserved: Counter[str] = Counter()
         self._sizes = any(isinstance(each.fault, TruncatedFile) for each in tallies.all)
         self.lock = threading.RLock()
 
@@ -165,10 +165,10 @@ class PlanPolicy:
                 acts.append(Delay(tally.fault.seconds))
         return acts
 
-    def unreached(self, what: str, count: int = 1) -> None:
+    def unobserved(self, what: str, count: int = 1) -> None:
         """Keep the count."""
         with self.lock:
-            self._unreached[what] += count
+            self._unobserved[what] += count
 
     def _exchanged(self, path: str, size: int, close: str, cut: str) -> list[Action]:
         for tally in self._tallies.about(ClosedDescriptor, path):
@@ -209,6 +209,6 @@ class PlanPolicy:
             changed, self._changed = self._changed, set()
             return {
                 "files": {path: list(self._files[path]) for path in sorted(changed)},
-                "unreached": dict(+self._unreached),
+                "unobserved": dict(+self._unobserved),
                 "reached": [each.reached for each in self._tallies.all],
             }

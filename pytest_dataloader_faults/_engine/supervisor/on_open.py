@@ -61,7 +61,7 @@ def answer(worker: WorkerState, call: Syscall, means: SupervisorServices) -> Non
     elif call.name in LOCKS:
         _on_lock(worker, call)
     else:
-        worker.unreached.update([call.name] if call.name in BLIND else [])
+        worker.unobserved.update([call.name] if call.name in BLIND else [])
         worker.listener.go_on(call)
 
 
@@ -85,7 +85,7 @@ def _on_open(
     worker.created.note(path, wanted.flags, is_there=kind is not None)
     if is_excluded(path) and not worker.tallies.ask_for(path):
         if kind == stat.S_IFREG and worker.tallies.would_mean(path) and is_package_data(path):
-            worker.unreached["open of an excluded file"] += 1
+            worker.unobserved["open of an excluded file"] += 1
         worker.listener.go_on(call)
         return
     if kind == stat.S_IFREG:
@@ -206,7 +206,7 @@ def _on_duplicate(worker: WorkerState, call: Syscall) -> None:
     if followed is None or followed.source is None or followed.apart:
         worker.listener.go_on(call)
     elif call.name in _RESULT_IS_CHOSEN:
-        worker.unreached[call.name] += 1
+        worker.unobserved[call.name] += 1
         worker.listener.go_on(call)
     else:
         plain = call.name == "dup" or call.arguments[1] == F_DUPFD

@@ -26,8 +26,8 @@ def note(worker: WorkerState, message: dict[str, Any], gates: DeathScheduler) ->
 
 def _note_counts(worker: WorkerState, counts: dict[str, Any]) -> None:
     worker.opened.update(counts["files"])
-    worker.unreached.clear()
-    worker.unreached.update(counts["unreached"])
+    worker.unobserved.clear()
+    worker.unobserved.update(counts["unobserved"])
     for tally, reached in zip(worker.tallies.all, counts["reached"], strict=True):
         tally.reached = reached or tally.reached
 

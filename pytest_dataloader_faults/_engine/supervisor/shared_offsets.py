@@ -36,7 +36,7 @@ from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 def reports(workers: list[WorkerState]) -> list[dict[str, Any]]:
     """The facts of each of *workers*, and which offsets it shared."""
     shared = _shared_offsets(workers)
-    return [{**each.to_dict(), "shared": sorted(shared[each.pid])} for each in workers]
+    return [{**each.to_dict(), "shared_offset_files": sorted(shared[each.pid])} for each in workers]
 
 
 def _shared_offsets(workers: list[WorkerState]) -> defaultdict[int, set[str]]:

@@ -83,7 +83,7 @@ class WorkerState:
         self.created = CreatedFiles()
         self.remains: list[str] = []
         """Files of shared memory that nobody will remove once their making has failed."""
-        self.unreached: Counter[str] = Counter()
+        self.unobserved: Counter[str] = Counter()
         self.read_at_offset: dict[str, int] = {}
         """The latest descriptor, brought along, through whose own offset a file was read."""
         self._numbers = range(hello.get("base", 0), hello.get("limit", 0))[::-1]
@@ -227,8 +227,8 @@ class WorkerState:
             "pid": self.pid,
             "fetches": self.begun,
             "files": {path: list(counts) for path, counts in self.opened.items()},
-            "unreached": self.unreached,
-            "left": self.created.left(),
+            "unobserved": self.unobserved,
+            "leftover_files": self.created.left(),
             "faults": [each.to_dict() for each in self.tallies.all],
         }
 

@@ -141,7 +141,7 @@ def _compared(
         leaves=tuple((each.place, each.row.leaves) for each in first if each.row.leaves),
         varied=0 if telling.compare else sum(a.exact != b.exact for a, b in pairs),
         kept=tuple((each.place, each.kept) for each in first if each.kept),
-        compared=telling.compared,
+        comparison=telling.description,
     )
 
 

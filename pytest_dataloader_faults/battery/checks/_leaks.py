@@ -40,7 +40,7 @@ def _too_slow(_: Recon, outcome: Outcome) -> str | None:
 
 def _left_files(outcome: Outcome, _: Reference) -> tuple[Verdict, str] | None:
     """A cache is made in the first epoch; what most workers make anew is none."""
-    left = [each.left for each in outcome.workers if each.left]
+    left = [each.leftover_files for each in outcome.workers if each.leftover_files]
     if len(left) * 2 <= len(outcome.workers):
         return None
     count, every = sum(map(len, left)), len(outcome.workers)

@@ -42,10 +42,10 @@ def judge(outcome: TrialFacts, reference: Reference, contract: Contract) -> Judg
         InvalidArgumentError: It is of samples that were compared otherwise.
 
     """
-    if outcome.compared != reference.compared:
+    if outcome.comparison != reference.comparison:
         message = (
-            f"the outcome's samples were compared by {outcome.compared!r} and the reference's by"
-            f" {reference.compared!r}: run the trial by the survey's own run_trial(...)"
+            f"the outcome's samples were compared by {outcome.comparison!r} and the reference's by"
+            f" {reference.comparison!r}: run the trial by the survey's own run_trial(...)"
         )
         raise InvalidArgumentError(message)
     if lacking := reference.lacks(outcome):
@@ -94,7 +94,7 @@ def _how_it_survived(outcome: TrialFacts, reference: Reference, contract: Contra
             "every sample came; what their bytes on the disk were damaged to is in some, and the"
             " contract does not promise that this is noticed (detects_corruption=True)"
         )
-    if "shapes" in outcome.compared:
+    if "shapes" in outcome.comparison:
         return "every sample came and had the right types and shapes; no more was compared"
     return "every sample came and was right"
 
@@ -120,7 +120,7 @@ def _corrupted(
     outcome: TrialFacts, reference: Reference, contract: Contract
 ) -> tuple[Verdict, str] | None:
     found = corrupted(outcome, reference, contract)
-    if found and outcome.fired and "seeded" in outcome.compared:
+    if found and outcome.fired and "seeded" in outcome.comparison:
         return found[0], found[1] + _SEEDED
     return found
 

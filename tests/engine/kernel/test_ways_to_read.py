@@ -103,7 +103,7 @@ def test_a_chosen_number_is_out_of_reach_and_told(path):
     with inject(ReadError("*.rec"), require_fired=False) as injection:
         (result,) = epoch(alone(Tries([path], _through_dup2))).batches
     assert BYTES == result.gave
-    assert {"dup2": 1} == injection.workers[0].unreached
+    assert {"dup2": 1} == injection.workers[0].unobserved
 
 
 def test_a_ring_is_told_of(path):
@@ -111,7 +111,7 @@ def test_a_ring_is_told_of(path):
     with inject(ReadError("*.rec"), require_fired=False) as injection:
         (result,) = epoch(alone(Tries([path], _with_a_ring))).batches
     assert result.gave == b""
-    assert {"io_uring_setup": 1} == injection.workers[0].unreached
+    assert {"io_uring_setup": 1} == injection.workers[0].unobserved
     assert "hidden from the engine: io_uring_setup" in str(injection.unfired())
 
 
@@ -129,7 +129,7 @@ def test_data_inside_a_package_is_left_alone_and_told(tmp_path):
     with inject(ReadError("*"), require_fired=False) as injection:
         (result,) = epoch(alone(Tries([str(inside)], _plainly))).batches
     assert BYTES == result.gave
-    assert {"open of an excluded file": 1} == injection.workers[0].unreached
+    assert {"open of an excluded file": 1} == injection.workers[0].unobserved
 
 
 def _plainly(path):

@@ -38,7 +38,7 @@ def test_a_mapping_that_should_fail_is_refused(path):
         pytest.raises(InvalidArgumentError, match="kernel"),
     ):
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    assert {"mmap": 1} == counted(decide)["unreached"]
+    assert {"mmap": 1} == counted(decide)["unobserved"]
     assert (1, 0) == tuple(counted(decide)["faults"][0][name] for name in ("reached", "fired"))
 
 
@@ -66,7 +66,7 @@ def test_np_load_reads_where_it_can_be_seen(tmp_path):
     decide = schedule(ReadError("*.npy", nth=2))
     with patched(decide), pytest.raises(OSError, match="Input/output error"):
         np.load(tmp_path / "data.npy")
-    assert {} == counted(decide)["unreached"]
+    assert {} == counted(decide)["unobserved"]
 
 
 def test_a_number_handed_to_c_code_is_told(path):
@@ -75,7 +75,7 @@ def test_a_number_handed_to_c_code_is_told(path):
     with patched(decide):
         assert 200 == np.fromfile(path, np.uint8).size
     name = f"{__name__}.test_a_number_handed_to_c_code_is_told"
-    assert {f"fileno in {name}", f"dup in {name}"} == set(counted(decide)["unreached"])
+    assert {f"fileno in {name}", f"dup in {name}"} == set(counted(decide)["unobserved"])
 
 
 def test_a_number_that_comes_back_is_not_told(path):
@@ -84,7 +84,7 @@ def test_a_number_that_comes_back_is_not_told(path):
     with patched(decide), open(path, "rb") as file:
         assert len(BYTES) == os.fstat(file.fileno()).st_size
         assert BYTES[:5] == os.pread(file.fileno(), 5, 0)
-    assert {} == counted(decide)["unreached"]
+    assert {} == counted(decide)["unobserved"]
 
 
 def test_another_program_is_told(path):
@@ -92,7 +92,7 @@ def test_another_program_is_told(path):
     decide = schedule(ReadError("*.rec"))
     with patched(decide):
         assert BYTES == subprocess.run(["/bin/cat", path], check=True, capture_output=True).stdout
-    assert {"fork_exec in subprocess._execute_child": 1} == counted(decide)["unreached"]
+    assert {"fork_exec in subprocess._execute_child": 1} == counted(decide)["unobserved"]
 
 
 def test_another_process_is_told(path):
@@ -103,7 +103,7 @@ def test_another_process_is_told(path):
         process.start()
         process.join()
     assert errno.EIO == process.exitcode
-    assert {"fork in multiprocessing.popen_fork._launch": 1} == counted(decide)["unreached"]
+    assert {"fork in multiprocessing.popen_fork._launch": 1} == counted(decide)["unobserved"]
 
 
 def _leave_with_errno(path):
@@ -120,7 +120,7 @@ def test_what_was_open_before_is_told_and_its_number_followed(path):
         with pytest.raises(OSError, match="Input/output"):
             os.pread(file.fileno(), 10, 0)
         assert BYTES == file.read()
-    assert {"inherited descriptor": 1} == counted(decide)["unreached"]
+    assert {"inherited descriptor": 1} == counted(decide)["unobserved"]
 
 
 def test_a_mapping_that_was_there_before_is_told(path):
@@ -131,7 +131,7 @@ def test_a_mapping_that_was_there_before_is_told(path):
     with patched(decide), mapping:
         pass
     told = {"inherited mapping": 1, "inherited descriptor": 1}  # mmap keeps a duplicate.
-    assert told == counted(decide)["unreached"]
+    assert told == counted(decide)["unobserved"]
 
 
 @pytest.mark.parametrize("fault", [TruncatedFile("*.rec", keep=50), ClosedDescriptor("*.rec")])
@@ -168,4 +168,4 @@ def test_a_duplicate_is_followed(path, way):
         with pytest.raises(OSError, match="Input/output"):
             os.read(fd, 10)
         os.close(fd)
-    assert {} == counted(decide)["unreached"]
+    assert {} == counted(decide)["unobserved"]

@@ -18,7 +18,7 @@ from support.corpus.handles import MappedInInit, PositionalAtFirstUse, Unbuffere
 
 def _shared(make):
     (result,) = check_dataset(make, only="workers-agree", on_fail=None)
-    shared = {path for worker in result.outcome.workers for path in worker.shared}
+    shared = {path for worker in result.outcome.workers for path in worker.shared_offset_files}
     return result, {os.path.basename(path) for path in shared}
 
 

@@ -181,7 +181,7 @@ def _take_over(files: FakeDescriptorTable, fake: Any) -> None:
         if files.decide.inherited(path, found.st_size):
             files.decide.refused(_HELD.format(path))
         elif files.decide.judges_reads(path):
-            files.decide.unreached("inherited descriptor")
+            files.decide.unobserved("inherited descriptor")
 
 
 _HELD = (
