@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pytest_dataloader_faults import Contract
-from pytest_dataloader_faults.battery._baseline_cache import Memory
+from pytest_dataloader_faults.battery._baseline_cache import BaselineCache
 from support.datasets import SIZE, Records, write_records
 from support.specimens import ZerosOnError
 
@@ -22,7 +22,7 @@ class Asked:
     """A memory, and how many processes each check has cost."""
 
     def __init__(self, log):
-        self.memory = Memory()
+        self.memory = BaselineCache()
         self.log = log
         log.touch()
 
