@@ -1,24 +1,85 @@
-"""Arguments that several functions take: what they may be. Pure."""
+"""What an argument may be, and the error that says so: the value, and what is allowed. Pure.
+
+Functions check their arguments by ``check``, which has one rule per name. Frozen dataclasses
+inherit from ``Checked`` and list a rule per field.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import MISSING, Field, fields
+from typing import Any, ClassVar, NamedTuple
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
-_SEEDS = 2**32
-NOT_REPRODUCED = ("warn", "fail")
+_SHOWN = 40
+"""So many of the allowed values are listed, and the last one."""
 
 
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def is_int(value: object, least: int = 1, most: float = math.inf) -> bool:
+    """Whether *value* is an int, and no bool, from *least* to *most*."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
-def _is_time(value: Any) -> bool:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and math.isfinite(value) and value > 0
+def is_number(value: object) -> bool:
+    """Whether *value* is a finite number, and no bool."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+class Rule(NamedTuple):
+    """What an argument may be: the test, and the text for people."""
+
+    allows: Callable[[Any], bool]
+    allowed: str
+
+    def check(
+        self,
+        name: str,
+        value: Any,
+        owner: str = "",
+        error: type[Exception] = InvalidArgumentError,
+    ) -> None:
+        """Raise *error* if argument *name* of *owner* may not have this *value*."""
+        if not self.allows(value):
+            message = f"{owner and f'{owner}: '}{name}={value!r} must be {self.allowed}"
+            raise error(message)
+
+
+def ints(least: int = 1, most: int | None = None, allowed: str = "") -> Rule:
+    """Ints from *least* to *most*."""
+    text = f"an int, {least} or more" if most is None else f"an int from {least} to {most}"
+    highest = math.inf if most is None else most
+    return Rule(lambda value: is_int(value, least, highest), allowed or text)
+
+
+def at_least(least: int) -> Callable[[object], bool]:
+    """Whether a value is an int of *least* or more."""
+    return lambda value: is_int(value, least)
+
+
+def optional(allows: Callable[[Any], bool], allowed: str) -> Rule:
+    """None, or what *allows* accepts."""
+    return Rule(lambda value: value is None or allows(value), allowed)
+
+
+FLAG = Rule(lambda value: isinstance(value, bool), "True or False")
+COUNT = ints(1)
+SECONDS = Rule(lambda value: is_number(value) and value > 0, "a positive number of seconds")
+
+
+def chosen(
+    known: Collection[Any], error: type[Exception] = InvalidArgumentError, **named: Iterable[Any]
+) -> list[Any]:
+    """The one argument in *named* as a list: at least one of *known*."""
+    ((name, value),) = named.items()
+    names = [getattr(each, "__name__", repr(each)) for each in known]
+    shown = [*names[:_SHOWN], *([f"..., {names[-1]}"] if names[_SHOWN:] else [])]
+    given = list(value) if isinstance(value, Iterable) else []
+    ok = bool(given) and all(each in known for each in given)
+    rule = Rule(lambda _: ok, f"a list of one or more of {', '.join(shown)}")
+    rule.check(name, value, error=error)
+    return given
 
 
 def _has_reasons(value: Any) -> bool:
@@ -27,34 +88,28 @@ def _has_reasons(value: Any) -> bool:
     )
 
 
-_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "make_dataset": (callable, "callable, such as lambda: MyDataset()"),
-    "loader": (
-        lambda value: value is None or isinstance(value, Mapping),
+NOT_REPRODUCED = ("warn", "fail")
+_ON_FAIL = ("raise", "warn", None)
+
+_RULES = {
+    "make_dataset": Rule(callable, "callable, such as lambda: MyDataset()"),
+    "loader": optional(
+        lambda value: isinstance(value, Mapping),
         "a dict of options of DataLoader, such as {'num_workers': 4}, or None",
     ),
-    "max_trials": (lambda value: _is_int(value) and value >= 1, "an int, 1 or more"),
-    "max_examples": (lambda value: _is_int(value) and value >= 1, "an int, 1 or more"),
-    "max_faults": (lambda value: _is_int(value) and value >= 1, "an int, 1 or more"),
-    "max_epochs": (lambda value: _is_int(value) and value >= 1, "an int, 1 or more"),
-    "max_steps": (
-        lambda value: _is_int(value) and value > 1,
-        "an int, 2 or more, of which the first step makes a loader",
-    ),
-    "on_fail": (
-        lambda value: value in ("raise", "warn", None),
-        "one of ('raise', 'warn', None)",
-    ),
-    "not_reproduced": (lambda value: value in NOT_REPRODUCED, f"one of {NOT_REPRODUCED}"),
-    "epochs": (lambda value: _is_int(value) and value >= 1, "an int, 1 or more"),
-    "deadline": (_is_time, "a positive number of seconds"),
-    "seed": (lambda value: _is_int(value) and 0 <= value < _SEEDS, "an int from 0 to 2**32 - 1"),
-    "tell": (
-        lambda value: value is None or callable(value),
-        "a function of a str, such as print, or None",
-    ),
-    "expected_failures": (
-        lambda value: value is None or _has_reasons(value),
+    "max_trials": COUNT,
+    "max_examples": COUNT,
+    "max_faults": COUNT,
+    "max_epochs": COUNT,
+    "max_steps": ints(2, allowed="an int, 2 or more, of which the first step makes a loader"),
+    "on_fail": Rule(lambda value: value in _ON_FAIL, f"one of {_ON_FAIL}"),
+    "not_reproduced": Rule(lambda value: value in NOT_REPRODUCED, f"one of {NOT_REPRODUCED}"),
+    "epochs": COUNT,
+    "deadline": SECONDS,
+    "seed": ints(0, 2**32 - 1, "an int from 0 to 2**32 - 1"),
+    "report": optional(callable, "a function of a str, such as print, or None"),
+    "expected_failures": optional(
+        _has_reasons,
         'a dict that gives each check a reason, such as {"open-error": "issue 7"}',
     ),
 }
@@ -63,7 +118,42 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
 def check(**arguments: Any) -> None:
     """Raise InvalidArgumentError for the first of *arguments* that breaks the rule of its name."""
     for name, value in arguments.items():
-        allows, allowed = _RULES[name]
-        if not allows(value):
-            message = f"{name}={value!r} must be {allowed}"
-            raise InvalidArgumentError(message)
+        _RULES[name].check(name, value)
+
+
+class _PrintsItself:
+    """Has Hypothesis and IPython print an instance by its repr, and leave the class alone."""
+
+    def __get__(self, value: object | None, _kind: type) -> Callable[[Any, bool], None] | None:
+        return None if value is None else lambda printer, _cycle: printer.text(repr(value))
+
+
+class Checked:
+    """Base of frozen dataclasses: each field is checked by its rule, and the repr is code."""
+
+    __slots__ = ()
+    _rules: ClassVar[Mapping[str, Rule]] = {}
+    _repr_pretty_ = _PrintsItself()
+
+    def __post_init__(self) -> None:
+        """Raise InvalidArgumentError for the first field that breaks its rule."""
+        for each in fields(self):  # type: ignore[arg-type]  # Every subclass is a dataclass.
+            rule = self._rules[each.name]
+            rule.check(each.name, getattr(self, each.name), owner=type(self).__name__)
+
+    def _require(self, name: str, ok: bool, allowed: str) -> None:
+        """Refuse the value of field *name*, unless it is *ok* beside the other fields."""
+        rule = Rule(lambda _: ok, allowed)
+        rule.check(name, getattr(self, name), owner=type(self).__name__)
+
+    def __repr__(self) -> str:
+        """Valid code: the arguments that differ from their defaults."""
+        differ = [
+            each
+            for each in sorted(fields(self), key=lambda each: bool(each.kw_only))  # type: ignore[arg-type]
+            if each.default is MISSING or getattr(self, each.name) != each.default
+        ]
+        return f"{type(self).__name__}({', '.join(map(self._argument, differ))})"
+
+    def _argument(self, field: Field[Any]) -> str:
+        return f"{field.name}={getattr(self, field.name)!r}"

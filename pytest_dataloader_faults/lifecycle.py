@@ -6,10 +6,10 @@ module's names and those of ``faults`` in scope.
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, fields
-from typing import Any
+from dataclasses import Field, dataclass
+from typing import Any, ClassVar
 
-from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults._arguments import FLAG, Checked, Rule, at_least, ints, optional
 from pytest_dataloader_faults.faults import Fault, has_files
 
 __all__ = (
@@ -26,50 +26,27 @@ __all__ = (
 )
 
 
-def _is_count(value: object, least: int = 1) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
 def _is_of_files(value: object) -> bool:
     return isinstance(value, Fault) and has_files(value) and value.reading is None
 
 
-_ALLOWED: dict[str, tuple[Any, str]] = {
-    "num_workers": (_is_count, "1 or more: faults happen in worker processes"),
-    "batch_size": (_is_count, "1 or more"),
-    "persistent_workers": (lambda value: isinstance(value, bool), "True or False"),
-    "batches": (
-        lambda value: value is None or _is_count(value),
-        "1 or more, or None for the rest",
-    ),
-    "worker": (lambda value: _is_count(value, 0), "a worker id, 0 or more"),
-    "fault": (
-        _is_of_files,
-        "a fault of files, such as ReadError('*.jpg'); a worker's death is a step: KillWorker()",
-    ),
-}
+class Step(Checked):
+    """Base of all steps."""
 
+    _rules: ClassVar = {
+        "num_workers": ints(1, allowed="1 or more: faults happen in worker processes"),
+        "batch_size": ints(1, allowed="1 or more"),
+        "persistent_workers": FLAG,
+        "batches": optional(at_least(1), "1 or more, or None for the rest"),
+        "worker": ints(0, allowed="a worker id, 0 or more"),
+        "fault": Rule(
+            _is_of_files,
+            "a fault of files, such as ReadError('*.jpg'). To kill a worker, use KillWorker()",
+        ),
+    }
 
-class Step:
-    """Base of all steps: short reprs and checked arguments."""
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be done."""
-        for each in fields(self):  # type: ignore[arg-type]  # Every subclass is a dataclass.
-            value = getattr(self, each.name)
-            allows, allowed = _ALLOWED[each.name]
-            if not allows(value):
-                message = f"{type(self).__name__}: {each.name}={value!r} must be {allowed}"
-                raise InvalidArgumentError(message)
-
-    def __repr__(self) -> str:
-        """Valid code: the arguments that differ from their defaults."""
-        shown = []
-        for each in fields(self):  # type: ignore[arg-type]
-            value = getattr(self, each.name)
-            if each.default is MISSING or value != each.default:
-                shown.append(f"{each.name}={value!r}" if each.kw_only else repr(value))
-        return f"{type(self).__name__}({', '.join(shown)})"
+    def _argument(self, field: Field[Any]) -> str:
+        return super()._argument(field) if field.kw_only else repr(getattr(self, field.name))
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)

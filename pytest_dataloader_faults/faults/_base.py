@@ -1,16 +1,24 @@
-"""What all faults share: short reprs, triggers, and arguments that are checked by their names."""
+"""What all faults share: triggers, and a rule for each argument by its name."""
 
 from __future__ import annotations
 
 import errno as _errno
-import math
 import signal as _signal
-from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import Any, ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias
 
-from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults._arguments import (
+    FLAG,
+    SECONDS,
+    Checked,
+    Rule,
+    at_least,
+    ints,
+    is_int,
+    is_number,
+    optional,
+)
 
 Globs: TypeAlias = str | tuple[str, ...]
 Workers: TypeAlias = tuple[int, ...] | None
@@ -20,15 +28,6 @@ FATAL_SIGNALS = frozenset(  # Not SIGINT: Python makes it an exception, which to
     for name in "KILL SEGV BUS ABRT FPE ILL TERM HUP QUIT TRAP SYS XCPU XFSZ".split()
 )
 SIGNALS = FATAL_SIGNALS | {_signal.SIGSTOP}
-
-
-def is_int(value: object, least: int) -> bool:
-    """Whether *value* is a true int of at least *least*."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _is_globs(value: object) -> bool:
@@ -48,69 +47,51 @@ def _is_keep(value: object) -> bool:
     return is_int(value, 0) or (isinstance(value, float) and 0.0 <= value < 1.0)
 
 
-def _int(least: int) -> Callable[[Any], bool]:
-    return lambda value: is_int(value, least)
-
-
-def _optional_int(least: int) -> Callable[[Any], bool]:
-    return lambda value: value is None or is_int(value, least)
-
-
-_ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "path": (_is_globs, "a glob such as '*.jpg', or a tuple of globs"),
-    "reading": (
-        lambda value: value is None or _is_globs(value),
-        "a glob such as '*.jpg', a tuple of globs, or None",
+_RULES = {
+    "path": Rule(_is_globs, "a glob such as '*.jpg', or a tuple of globs"),
+    "reading": optional(_is_globs, "a glob such as '*.jpg', a tuple of globs, or None"),
+    "errno": Rule(
+        lambda value: is_int(value) and value in _errno.errorcode, "an errno such as errno.EIO"
     ),
-    "errno": (
-        lambda value: is_int(value, 1) and value in _errno.errorcode,
-        "an errno such as errno.EIO",
+    "nth": ints(1, allowed="1 or more (1 is the first)"),
+    "times": optional(at_least(1), "1 or more, or None for good"),
+    "every": ints(1, allowed="1 or more (1 is each, 2 each second one)"),
+    "probability": Rule(lambda value: is_number(value) and 0 < value <= 1, "in (0.0, 1.0]"),
+    "workers": Rule(_is_workers, "a tuple of worker ids, or None for all"),
+    "worker": optional(at_least(0), "a worker id, or None for all"),
+    "at": ints(1, allowed="1 or more (1 is the worker's first fetch)"),
+    "sample": optional(at_least(0), "a sample's index, 0 or more, or None"),
+    "offset": optional(at_least(0), "a place in the file in bytes, 0 or more, or None"),
+    "max_bytes": ints(
+        1, allowed="1 or more bytes (0 would be the end of the file: see TruncatedFile)"
     ),
-    "nth": (_int(1), "1 or more (1 is the first)"),
-    "times": (_optional_int(1), "1 or more, or None for good"),
-    "every": (_int(1), "1 or more (1 is each, 2 each second one)"),
-    "probability": (lambda value: _is_number(value) and 0 < value <= 1, "in (0.0, 1.0]"),
-    "workers": (_is_workers, "a tuple of worker ids, or None for all"),
-    "worker": (_optional_int(0), "a worker id, or None for all"),
-    "at": (_int(1), "1 or more (1 is the worker's first fetch)"),
-    "sample": (_optional_int(0), "a sample's index, 0 or more, or None"),
-    "offset": (_optional_int(0), "a place in the file in bytes, 0 or more, or None"),
-    "max_bytes": (_int(1), "1 or more bytes (0 would be the end of the file: see TruncatedFile)"),
-    "keep": (_is_keep, "a fraction in [0.0, 1.0) or a count of bytes (int, 0 or more)"),
-    "flips": (_int(1), "1 or more bytes"),
-    "seed": (_int(0), "an int, 0 or more"),
-    "reuse": (lambda value: isinstance(value, bool), "True or False"),
-    "sending": (lambda value: isinstance(value, bool), "True or False"),
-    "hold_gil": (lambda value: isinstance(value, bool), "True or False"),
-    "stage": (lambda value: value in ("take", "pin"), "'take' or 'pin'"),
-    "headroom": (_int(0), "0 or more descriptors"),
-    "where": (lambda value: value in ("worker", "loader"), "'worker' or 'loader'"),
-    "seconds": (lambda value: _is_number(value) and value > 0, "a positive number of seconds"),
-    "signal": (
-        lambda value: is_int(value, 1) and value in SIGNALS,
+    "keep": Rule(_is_keep, "a fraction in [0.0, 1.0) or a count of bytes (int, 0 or more)"),
+    "flips": ints(1, allowed="1 or more bytes"),
+    "seed": ints(0),
+    "reuse": FLAG,
+    "sending": FLAG,
+    "hold_gil": FLAG,
+    "stage": Rule(lambda value: value in ("take", "pin"), "'take' or 'pin'"),
+    "headroom": ints(0, allowed="0 or more descriptors"),
+    "where": Rule(lambda value: value in ("worker", "loader"), "'worker' or 'loader'"),
+    "seconds": SECONDS,
+    "signal": Rule(
+        lambda value: is_int(value) and value in SIGNALS,
         "a signal that ends or stops a process, such as signal.SIGKILL",
     ),
-    "code": (lambda value: is_int(value, 0) and value <= 255, "an exit code, 0 to 255"),  # noqa: PLR2004
+    "code": ints(0, 255, "an exit code, 0 to 255"),
 }
 
 
-class ReprPretty:
-    """Has Hypothesis and IPython print a fault by its repr; of a class they are to know nothing."""
-
-    def __get__(self, fault: object | None, _kind: type) -> Callable[[Any, bool], None] | None:
-        return None if fault is None else lambda printer, _cycle: printer.text(repr(fault))
-
-
-class Fault:
-    """Base of all faults: short reprs and checked arguments."""
+class Fault(Checked):
+    """Base of all faults."""
 
     __slots__ = ()
+    _rules: ClassVar = _RULES
     content: ClassVar[bool] = False
     """The fault gives bad data rather than an errno, a delay or a death."""
     errnos: ClassVar[frozenset[int] | None] = None
     """Those that the call can give, where the fault has a choice."""
-
-    _repr_pretty_ = ReprPretty()
 
     # A fault that leaves one of these out has it at this value.
     path: Globs = "*"
@@ -125,11 +106,10 @@ class Fault:
 
     def __post_init__(self) -> None:
         """Refuse what no kernel could do; keep plain ints, so that the repr is valid code."""
+        super().__post_init__()
         for field in fields(self):  # type: ignore[arg-type]  # Every subclass is a dataclass.
-            ok, allowed = _ALLOWED[field.name]
-            self._require(field.name, ok(getattr(self, field.name)), allowed)
-            if isinstance(getattr(self, field.name), IntEnum):
-                object.__setattr__(self, field.name, int(getattr(self, field.name)))
+            if isinstance(value := getattr(self, field.name), IntEnum):
+                object.__setattr__(self, field.name, int(value))
         if self.errnos is not None:
             names = " ".join(sorted(_errno.errorcode[number] for number in self.errnos))
             self._require("errno", self.errno in self.errnos, f"one that the call gives: {names}")
@@ -137,20 +117,6 @@ class Fault:
 
     def _check_together(self) -> None:
         """Refuse arguments that cannot come together."""
-
-    def _require(self, name: str, ok: bool, allowed: str) -> None:
-        if not ok:
-            message = f"{type(self).__name__}: {name}={getattr(self, name)!r} must be {allowed}"
-            raise InvalidArgumentError(message)
-
-    def __repr__(self) -> str:
-        """Valid code: the arguments that differ from their defaults."""
-        shown = [
-            f"{field.name}={value!r}"
-            for field in sorted(fields(self), key=lambda field: bool(field.kw_only))  # type: ignore[arg-type]
-            if (value := getattr(self, field.name)) != field.default or field.default is MISSING
-        ]
-        return f"{type(self).__name__}({', '.join(shown)})"
 
     @property
     def globs(self) -> tuple[str, ...]:

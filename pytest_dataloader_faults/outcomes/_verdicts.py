@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
+from pytest_dataloader_faults._arguments import FLAG, Checked, optional
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes._text import code_of
 
@@ -40,7 +41,7 @@ class Verdict(str, Enum):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Contract:
+class Contract(Checked):
     """What a dataset's author promises, where it is not the ordinary: survive or fail cleanly.
 
     Attributes:
@@ -63,17 +64,14 @@ class Contract:
     deterministic: bool = True
     compare: Callable[[Any, Any], Any] | None = None
 
-    def __post_init__(self) -> None:
-        """Refuse values of the wrong kind."""
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if each.name == "compare":
-                is_allowed, allowed = value is None or callable(value), "a function or None"
-            else:
-                is_allowed, allowed = isinstance(value, bool), "True or False"
-            if not is_allowed:
-                message = f"Contract: {each.name}={value!r} must be {allowed}"
-                raise InvalidArgumentError(message)
+    _rules: ClassVar = {
+        "survives": FLAG,
+        "names_file": FLAG,
+        "may_skip": FLAG,
+        "detects_corruption": FLAG,
+        "deterministic": FLAG,
+        "compare": optional(callable, "a function or None"),
+    }
 
     @classmethod
     def given(cls, contract: Contract | None) -> Contract:

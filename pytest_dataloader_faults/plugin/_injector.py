@@ -34,7 +34,7 @@ class PytestFaultInjector(FaultInjector):
 
         __tracebackhide__ = True
         options = {"engine": self._options["engine"], **options}
-        return explore(make_dataset, tell=self._tell, **options)
+        return explore(make_dataset, report=self._tell, **options)
 
     def explore_lifecycle(self, make_dataset: Callable[[], Any], **options: Any) -> LifeExploration:
         """``living.explore_lifecycle`` with the test's engine; its statistics are shown, too."""
@@ -42,7 +42,7 @@ class PytestFaultInjector(FaultInjector):
 
         __tracebackhide__ = True
         options = {"engine": self._options["engine"], **options}
-        return explore_lifecycle(make_dataset, tell=self._tell, **options)
+        return explore_lifecycle(make_dataset, report=self._tell, **options)
 
     def _tell(self, statistics: str) -> None:
         self._told.append(f"{self._node.nodeid}:\n\n{statistics}")

@@ -108,7 +108,7 @@ def explore(
     seed: int | None = None,
     engine: str = "auto",
     on_fail: str | None = "raise",
-    tell: Callable[[str], object] | None = None,
+    report: Callable[[str], object] | None = None,
     **settings: Any,
 ) -> Exploration:
     """Search for a schedule of faults under which the dataset neither survives nor fails cleanly.
@@ -129,7 +129,7 @@ def explore(
             ``derandomize`` say.
         engine: ``"auto"``, ``"kernel"`` or ``"python"``.
         on_fail: ``"raise"``, ``"warn"`` or None.
-        tell: Called with the statistics, before anything is raised.
+        report: Called with the statistics, before anything is raised.
         **settings: What else ``hypothesis.settings`` takes, as ``derandomize`` or ``database``.
 
     Raises:
@@ -142,8 +142,8 @@ def explore(
 
     __tracebackhide__ = True
     require_loader(loader)
-    _arguments.check(max_examples=max_examples, max_faults=max_faults, on_fail=on_fail, tell=tell)
-    _arguments.check(max_epochs=max_epochs, deadline=deadline, seed=seed or 0)
+    _arguments.check(max_examples=max_examples, max_faults=max_faults, on_fail=on_fail)
+    _arguments.check(max_epochs=max_epochs, deadline=deadline, seed=seed or 0, report=report)
     settings_of(settings)  # Hypothesis refuses what it does not know, before anything is tried.
     fixed = loader if isinstance(loader, Mapping) else None
     chosen = _by_default(fixed) if kinds is None else _listed(kinds)
@@ -157,8 +157,8 @@ def explore(
     if not failure:
         failure = search.run(drawn, seed, max_examples=max_examples - search.trials, **settings)
     result = Exploration(**search.summary(failure))
-    if tell is not None:
-        tell(result.describe())
+    if report is not None:
+        report(result.describe())
     settle(result, search.unexercised(), on_fail)
     return result
 

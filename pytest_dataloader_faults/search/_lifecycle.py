@@ -95,7 +95,7 @@ def explore_lifecycle(
     seed: int | None = None,
     engine: str = "auto",
     on_fail: str | None = "raise",
-    tell: Callable[[str], object] | None = None,
+    report: Callable[[str], object] | None = None,
     **settings: Any,
 ) -> LifeExploration:
     """Search for steps in the life of a loader after which something is not as it has to be.
@@ -116,7 +116,7 @@ def explore_lifecycle(
         seed: Of the search. By default Hypothesis chooses.
         engine: ``"auto"``, ``"kernel"`` or ``"python"``.
         on_fail: ``"raise"``, ``"warn"`` or None.
-        tell: Called with the statistics, before anything is raised.
+        report: Called with the statistics, before anything is raised.
         **settings: What else ``hypothesis.settings`` takes, as ``derandomize`` or ``database``.
 
     Raises:
@@ -128,7 +128,7 @@ def explore_lifecycle(
     from pytest_dataloader_faults.search._lifecycle_runner import LifeSearch
     from pytest_dataloader_faults.search._lifecycle_strategy import programs
 
-    _arguments.check(max_examples=max_examples, max_steps=max_steps, on_fail=on_fail, tell=tell)
+    _arguments.check(max_examples=max_examples, max_steps=max_steps, on_fail=on_fail, report=report)
     __tracebackhide__ = True
     _arguments.check(seed=seed or 0, deadline=deadline)
     _check_loader(loader)
@@ -143,8 +143,8 @@ def explore_lifecycle(
     shrunk = search.convicted[0] if failure and search.convicted else None
     reasons = "\n".join(left_out.values()) or None
     result = LifeExploration(**search.summary(failure), steps=shrunk, left_out=reasons)
-    if tell is not None:
-        tell(result.describe())
+    if report is not None:
+        report(result.describe())
     settle(result, search.unexercised(), on_fail)
     return result
 

@@ -22,11 +22,12 @@ from typing import Any, TypeAlias
 from hypothesis import strategies as st
 from hypothesis.errors import InvalidArgument
 
+from pytest_dataloader_faults._arguments import COUNT
 from pytest_dataloader_faults.battery._survey import DataFiles, Survey
 from pytest_dataloader_faults.battery._targets import Files as Globs
 from pytest_dataloader_faults.battery._targets import globs_of
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.strategies._arguments import require_count
+from pytest_dataloader_faults.strategies._arguments import require
 
 
 def variants(**domains: tuple[Hashable, ...]) -> st.SearchStrategy[dict[str, Any]]:
@@ -111,7 +112,7 @@ def _victims(
     known: DataFiles, counts: Mapping[str, int], most: int | None, verb: str
 ) -> st.SearchStrategy[Target]:
     if most is not None:
-        require_count(max_nth=most)
+        require(COUNT, max_nth=most)
     if not counts:
         message = f"files={known!r} must have a file that workers {verb}; this dataset has none"
         raise InvalidArgument(message)

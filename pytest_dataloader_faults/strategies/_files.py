@@ -9,9 +9,10 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from pytest_dataloader_faults import faults
+from pytest_dataloader_faults._arguments import COUNT, FLAG, SECONDS, ints
 from pytest_dataloader_faults.battery._survey import DataFiles
 from pytest_dataloader_faults.faults._files import OPEN_ERRNOS, READ_ERRNOS
-from pytest_dataloader_faults.strategies._arguments import require, require_count, require_some
+from pytest_dataloader_faults.strategies._arguments import require, require_some
 from pytest_dataloader_faults.strategies._choices import Files, held, nth_of, opened, read, variants
 
 _FEW = (1, 2, 3)
@@ -32,7 +33,7 @@ PASSING: tuple[faults.OpenError | faults.ReadError, ...] = (
 
 def _each_or_all(most: int) -> tuple[tuple[int, ...] | None, ...]:
     """All workers, mostly, or one."""
-    require_count(max_workers=most)
+    require(COUNT, max_workers=most)
     return (*[None] * 2 * most, *((worker,) for worker in range(most))) if most > 1 else (None,)
 
 
@@ -98,7 +99,7 @@ def short_reads(
     max_workers: int = 2,
 ) -> faults.ShortRead:
     """``ShortRead``: up to three reads give fewer bytes. More of them would only be slow."""
-    require_count(max_bytes=max_bytes)
+    require(COUNT, max_bytes=max_bytes)
     victim = draw(read(files, max_nth))
     nth = draw(nth_of(victim))
     sizes, workers = tuple(range(1, max_bytes + 1)), _each_or_all(max_workers)
@@ -111,7 +112,7 @@ def truncated_files(
     draw: st.DrawFn, *, files: Files = None, max_bytes: int = 64, max_workers: int = 2
 ) -> faults.TruncatedFile:
     """``TruncatedFile``: a file ends early, after half of it or after up to *max_bytes*."""
-    require_count(0, max_bytes=max_bytes)
+    require(ints(0), max_bytes=max_bytes)
     victim = draw(read(files))
     kept = (*_FRACTIONS, *range(max_bytes + 1))
     how = draw(variants(keep=kept, workers=_each_or_all(max_workers)))
@@ -123,7 +124,7 @@ def corrupted_files(
     draw: st.DrawFn, *, files: Files = None, max_flips: int = 8, max_workers: int = 2
 ) -> faults.CorruptedFile:
     """``CorruptedFile``: bytes differ. For datasets that promise to notice, by a checksum, say."""
-    require_count(max_flips=max_flips)
+    require(COUNT, max_flips=max_flips)
     victim = draw(read(files))
     flips, workers = tuple(range(1, max_flips + 1)), _each_or_all(max_workers)
     return faults.CorruptedFile(
@@ -144,7 +145,7 @@ def closed_descriptors(
 
     With *reuse* its number may belong to another file by then, which few datasets can notice.
     """
-    require(isinstance(reuse, bool), "True or False", reuse=reuse)
+    require(FLAG, reuse=reuse)
     victim = draw(held(files, max_nth))
     nth = draw(nth_of(victim))
     ways, workers = (False, True) if reuse else (False,), _each_or_all(max_workers)
@@ -162,8 +163,7 @@ def slow_reads(
     max_workers: int = 2,
 ) -> faults.SlowRead:
     """``SlowRead``: up to three reads come *seconds* late."""
-    ok = isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and seconds > 0
-    require(ok, "a positive number of seconds", seconds=seconds)
+    require(SECONDS, seconds=seconds)
     victim = draw(read(files, max_nth))
     nth = draw(nth_of(victim))
     how = draw(variants(times=_FEW, workers=_each_or_all(max_workers)))

@@ -9,12 +9,14 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from pytest_dataloader_faults._arguments import COUNT, FLAG, Rule, ints, is_number
 from pytest_dataloader_faults.battery._survey import DataFiles, Survey
-from pytest_dataloader_faults.strategies._arguments import require, require_count, require_some
+from pytest_dataloader_faults.strategies._arguments import require, require_some
 from pytest_dataloader_faults.strategies._choices import data_files
 
 _BATCH = 8
 _PREFETCH = 4
+_TIMEOUT = Rule(lambda value: is_number(value) and value >= 0, "0 or more seconds")
 _LONG_LIVED = ("persistent_workers",) * 2
 """Rather so than not: a worker that lives on has more to remember."""
 
@@ -47,13 +49,12 @@ def loader_options(
         timeout: Seconds after which the loader gives a worker up, in every example.
 
     """
-    require_count(0, min_workers=min_workers)
-    require_count(max(1, min_workers), max_workers=max_workers)
-    require_count(max_batch_size=max_batch_size)
+    require(ints(0), min_workers=min_workers)
+    require(ints(max(1, min_workers)), max_workers=max_workers)
+    require(COUNT, max_batch_size=max_batch_size)
     methods = require_some(("fork", "spawn", "forkserver"), start_methods=start_methods)
-    _require_flags(shuffle=shuffle, in_order=in_order)
-    ok = isinstance(timeout, (int, float)) and not isinstance(timeout, bool) and timeout >= 0
-    require(ok, "0 or more seconds", timeout=timeout)
+    require(FLAG, shuffle=shuffle, in_order=in_order)
+    require(_TIMEOUT, timeout=timeout)
     workers = draw(st.sampled_from(range(min_workers, max_workers + 1)))
     options: dict[str, Any] = {"num_workers": workers}
     options["batch_size"] = draw(_batch_sizes(max_batch_size))
@@ -63,11 +64,6 @@ def loader_options(
         options |= draw(_of_workers(methods, may_be_unordered=not in_order))
         options |= {"timeout": timeout} if timeout else {}
     return options
-
-
-def _require_flags(**named: Any) -> None:
-    for name, value in named.items():
-        require(isinstance(value, bool), "True or False", **{name: value})
 
 
 def _batch_sizes(most: int) -> st.SearchStrategy[int]:
@@ -123,7 +119,7 @@ def dataset_access(
 
     """
     count = data_files(files).samples if samples is None else samples
-    require_count(samples=count)
+    require(COUNT, samples=count)
     most = count if max_size is None else max_size
-    require_count(max_size=most)
+    require(COUNT, max_size=most)
     return draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=most))

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from hypothesis.errors import InvalidArgument
 
 from pytest_dataloader_faults import faults as vocabulary
+from pytest_dataloader_faults._arguments import COUNT, ints
 from pytest_dataloader_faults.battery._survey import DataFiles
 from pytest_dataloader_faults.faults import KINDS, Fault
 from pytest_dataloader_faults.strategies import _files, _workers
-from pytest_dataloader_faults.strategies._arguments import require_count, require_some
+from pytest_dataloader_faults.strategies._arguments import require, require_some
 from pytest_dataloader_faults.strategies._choices import Files, data_files
 
 Kinds = Iterable[type[Fault]]
@@ -100,8 +101,8 @@ def fault_schedules(
         max_workers: The most workers that the loader may have.
 
     """
-    require_count(0, min_faults=min_faults)
-    require_count(max(1, min_faults), max_faults=max_faults)
+    require(ints(0), min_faults=min_faults)
+    require(ints(max(1, min_faults)), max_faults=max_faults)
     known = data_files(files)
     if every := {**known.opens, **known.reads}:
         named = [*every]
@@ -127,7 +128,7 @@ def _sizes(files: DataFiles, least: int, most: int) -> list[tuple[int, int]]:
 
 def _any_of(files: Files, kinds: Kinds, max_workers: int) -> st.SearchStrategy[Fault]:
     chosen: list[type[Fault]] = require_some(list(KINDS.values()), kinds=kinds)
-    require_count(max_workers=max_workers)
+    require(COUNT, max_workers=max_workers)
     known = data_files(files)
     possible = [kind for kind in chosen if _can_be_met(kind, known)]
     if not possible:

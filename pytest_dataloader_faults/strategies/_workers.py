@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from hypothesis import strategies as st
 
 from pytest_dataloader_faults import faults
+from pytest_dataloader_faults._arguments import COUNT, FLAG, ints
 from pytest_dataloader_faults.faults._base import SIGNALS
-from pytest_dataloader_faults.strategies._arguments import require, require_count, require_some
+from pytest_dataloader_faults.strategies._arguments import require, require_some
 from pytest_dataloader_faults.strategies._choices import Files, data_files, variants
 
 _DEADLY = tuple(int(getattr(signal, f"SIG{name}")) for name in "KILL SEGV BUS TERM ABRT".split())
@@ -18,7 +19,7 @@ _DEADLY = tuple(int(getattr(signal, f"SIG{name}")) for name in "KILL SEGV BUS TE
 def _fetches(files: Files, most: int | None) -> st.SearchStrategy[int]:
     """The worker's first batch, or a later one, rather the second: the first left something."""
     if most is not None:
-        require_count(max_at=most)
+        require(COUNT, max_at=most)
     known = data_files(files)
     last = most or max(1, known.batches * known.epochs)
     return st.sampled_from([*range(1, last + 1), min(2, last)])
@@ -26,7 +27,7 @@ def _fetches(files: Files, most: int | None) -> st.SearchStrategy[int]:
 
 def _one_or_each(most: int) -> tuple[int | None, ...]:
     """Worker 0, another one, or each of them."""
-    require_count(max_workers=most)
+    require(COUNT, max_workers=most)
     return (*range(most), None) if most > 1 else (0,)
 
 
@@ -75,7 +76,7 @@ def hung_workers(
 
     With *hold_gil* it may keep the interpreter lock meanwhile.
     """
-    require(isinstance(hold_gil, bool), "True or False", hold_gil=hold_gil)
+    require(FLAG, hold_gil=hold_gil)
     at = draw(_fetches(files, max_at))
     ways = (False, True) if hold_gil else (False,)
     how = draw(variants(hold_gil=ways, worker=_one_or_each(max_workers)))
@@ -91,8 +92,8 @@ def descriptor_exhaustions(
     With a few left, a dataset may read its samples, and torch lacks one to pass the batch: it then
     waits for ever, whatever the dataset does.
     """
-    require_count(0, max_headroom=max_headroom)
-    require_count(max_workers=max_workers)
+    require(ints(0), max_headroom=max_headroom)
+    require(COUNT, max_workers=max_workers)
     one = tuple((worker,) for worker in range(max_workers)) if max_workers > 1 else ()
     how = draw(variants(headroom=tuple(range(max_headroom + 1)), workers=(None, *one)))
     return faults.DescriptorExhaustion(**how)
@@ -120,6 +121,6 @@ def shared_memory_exhaustions(
     draw: st.DrawFn, *, max_nth: int = 4
 ) -> faults.SharedMemoryExhaustion:
     """``SharedMemoryExhaustion``: no room for the tensors of a batch."""
-    require_count(max_nth=max_nth)
+    require(COUNT, max_nth=max_nth)
     nth = draw(st.integers(1, max_nth))
     return faults.SharedMemoryExhaustion(nth=nth, times=draw(st.sampled_from([None, 1, 2, 3])))

@@ -231,7 +231,7 @@ def test_a_ready_loader_keeps_its_options(records):
         ({"kinds": []}, r"kinds=\[\] must be one or more fault classes"),
         ({"kinds": [faults.OpenError()]}, r"kinds=\[OpenError\(\)\] must be one or more fault cl"),
         ({"loader": 3}, "loader=3 must be a dict of DataLoader options"),
-        ({"tell": 3}, "tell=3 must be a function of a str"),
+        ({"report": 3}, "report=3 must be a function of a str"),
         ({"max_exampels": 3}, "max_exampels.*goes to hypothesis.settings"),
         ({"files": "*.none"}, "matches nothing that the workers read"),
     ],

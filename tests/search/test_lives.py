@@ -310,7 +310,7 @@ def test_a_dataset_need_not_be_picklable(records):
             "steps": [Iterate, PickleDataset],
             "max_examples": 2,
             "seed": 1,
-            "tell": told.append,
+            "report": told.append,
             **HOW,
         },
     )
@@ -377,7 +377,7 @@ def test_steps_are_values(step):
         (lambda: explore_lifecycle(list, loader={"num_workers": 2}), "must not have 'num_workers'"),
         (lambda: explore_lifecycle(list, loader={"batch_size": 8}), "must not have 'batch_size'"),
         (lambda: explore_lifecycle(list, on_fail="no"), "on_fail='no' must be one of"),
-        (lambda: explore_lifecycle(list, tell=3), "tell=3 must be a function of a str"),
+        (lambda: explore_lifecycle(list, report=3), "report=3 must be a function of a str"),
         (
             lambda: replay_life(list, STAYS, KillWorker(1)),
             r"step 2 is KillWorker\(1\), but the loader has num_w",
