@@ -11,7 +11,9 @@ comment on the line before a block says what the block is:
     <!-- fragment: REASON -->   it is not run, for that reason
 
 A Python block without a comment is run as a script. A test file that no COMMAND names is run with
-pytest at the end, and any other Python file that no COMMAND names as a script.
+pytest at the end, and any other Python file that no COMMAND names as a script. Nothing shows what
+these print. So one process runs all scripts of a page, and another one all its tests: each process
+would import torch anew.
 """
 
 from __future__ import annotations
@@ -30,6 +32,11 @@ ROOT = Path(__file__).resolve().parent.parent
 _MARK = re.compile(r"<!-- (file|output|fragment): (.*) -->")
 _HEADER = re.compile(r"(platform|rootdir|configfile|plugins|cachedir)[ :]")
 _NOT_INHERITED = ("PYTEST_", "PYTHONSAFEPATH", "PYTHONWARNINGS", "CI", "BUILD_NUMBER", "TOX_")
+_RUN_SCRIPTS = """
+import runpy, sys
+for name in sys.argv[1:]:
+    runpy.run_path(name, run_name="__main__")
+"""
 _SAME = (
     (r"in worker \d+ \(pid \d+\), fetch \d+: (\S+ )?\S*", r"in worker N, fetch N: \1"),
     (r"DataLoader worker process \d+", "DataLoader worker process N"),
@@ -95,24 +102,35 @@ def run_page(page: Path, folder: Path, python: str = sys.executable) -> list[Ran
     every = list(blocks((ROOT / page).read_text(encoding="utf-8")))
     ran = [each for block in every if (each := _run_block(block, folder, python))]
     named = " ".join(each.command for each in ran)
-    for name in dict.fromkeys(block.argument for block in every if block.kind == "file"):
-        if name.endswith(".py") and name not in named and name != "conftest.py":
-            tool = "pytest" if name.startswith("test_") else "python"
-            ran.append(_run(f"{tool} {name}", folder, python))
+    files = dict.fromkeys(_file_of(block) for block in every)
+    rest = [name for name in files if name.endswith(".py") and name not in named]
+    for tool in ("python", "pytest"):
+        names = [name for name in rest if _tool_for(name) == tool]
+        ran += [_run(shlex.join([tool, *names]), folder, python)] if names else []
     return ran
 
 
+def _tool_for(name: str) -> str:
+    if name == "conftest.py":
+        return ""
+    return "pytest" if name.startswith("test_") else "python"
+
+
+def _file_of(block: Block) -> str:
+    """The name of the file that *block* is written to; "" if there is none."""
+    if block.kind == "file":
+        return block.argument
+    return f"line_{block.start + 2}.py" if block.language == "python" and not block.kind else ""
+
+
 def _run_block(block: Block, folder: Path, python: str) -> Ran | None:
+    """Run the command of *block*, or write its file."""
     if block.kind == "output":
         return _run(block.argument, folder, python, block)
-    if block.kind == "file":
-        path = folder / block.argument
+    if name := _file_of(block):
+        path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(block.text, encoding="utf-8")
-    elif block.kind != "fragment" and block.language == "python":
-        name = f"line_{block.start + 2}.py"
-        (folder / name).write_text(block.text, encoding="utf-8")
-        return _run(f"python {name}", folder, python)
     return None
 
 
@@ -128,6 +146,7 @@ def _run(command: str, folder: Path, python: str, block: Block | None = None) ->
     if tool == "pytest":
         environment |= {"PYTHONSAFEPATH": "1", "PYTEST_ADDOPTS": "-p no:cacheprovider"}
     start = [python, "-m", "pytest"] if tool == "pytest" else [python]
+    start += ["-c", _RUN_SCRIPTS] if tool == "python" and block is None else []
     done = subprocess.run(
         [*start, *arguments],
         cwd=folder,

@@ -49,8 +49,12 @@ TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
 REFERENCE = "\n".join(text for page, text in TEXTS.items() if "reference" in page.parts)
 _SLOW = [
     Path("README.md"),
+    Path("docs/how-to/inject-into-my-own-loop.md"),
+    Path("docs/how-to/replay-a-failure.md"),
     Path("docs/how-to/run-only-some-checks.md"),
+    Path("docs/how-to/search-with-hypothesis.md"),
     Path("docs/how-to/sweep.md"),
+    Path("docs/how-to/use-pyfakefs.md"),
     Path("docs/tutorial/first_battery.md"),
     Path("docs/tutorial/first_search.md"),
 ]
@@ -74,6 +78,19 @@ def test_examples_run_and_print_what_the_page_shows(page, tmp_path):
             assert generate.same(ran.block.text) == generate.same(generate.body(ran)), (
                 f"`python docs/generate.py {page}` refreshes the output of {ran.command!r}"
             )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_what_examples_import_is_there(page):
+    """Every name that an example imports from the package exists. No example runs for this."""
+    package_name = package.__name__
+    for block in generate.blocks(TEXTS[page]):
+        runs = block.language == "python" and block.kind != "fragment"
+        nodes = ast.walk(ast.parse(block.text)) if runs else ()
+        for node in nodes:
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith(package_name):
+                scope: dict[str, object] = {}
+                exec(ast.unparse(node), scope)  # noqa: S102  # an import of our own page
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)

@@ -27,7 +27,9 @@ from pytest_dataloader_faults.outcomes import FaultFacts
 from support.epochs import Epoch, alone, epoch
 from support.file_formats import CONTENT, MAPPING, READERS, Formats, TolerantFormats, write_formats
 
-METHODS = ("fork", "forkserver", "spawn")
+SLOW_METHODS = ("forkserver", "spawn")
+"""Their workers import torch and every library anew, which takes seconds for each worker."""
+METHODS = ("fork", *(pytest.param(each, marks=pytest.mark.slow) for each in SLOW_METHODS))
 EXHAUSTED = DescriptorExhaustion()
 FAULTS = {
     "OpenError": OpenError("*/OpenError/*", errno=errno.ESTALE),
@@ -148,7 +150,10 @@ def test_the_error_reaches_the_loop(tmp_path, fault, reader):
 
 @pytest.mark.parametrize(
     ("method", "reader"),
-    [*(("fork", reader) for reader in MAPPING), *((m, "safetensors_file") for m in METHODS[1:])],
+    [
+        *(("fork", reader) for reader in MAPPING),
+        *(pytest.param(each, "safetensors_file", marks=pytest.mark.slow) for each in SLOW_METHODS),
+    ],
 )
 def test_a_mapped_file_raises_sigbus(tmp_path, method, reader):
     """A page that the disk cannot deliver is a signal, not an errno."""
