@@ -7,13 +7,27 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import Any
 
 from pytest_dataloader_faults import _arguments, exceptions
 from pytest_dataloader_faults._engine.processes import fork
 from pytest_dataloader_faults._engine.scope import engine_for, require_faults
 from pytest_dataloader_faults._trial.clock import OUR_SECONDS
+from pytest_dataloader_faults._trial.job import (
+    ONE_EPOCH,
+    Job,
+    LifecycleJob,
+    ReferenceJob,
+    TrialJob,
+    TrialOptions,
+)
+from pytest_dataloader_faults._trial.journal import (
+    Journal,
+    life_from,
+    outcome_from,
+    reference_from,
+)
 from pytest_dataloader_faults._trial.process.environment import (
     reported_as_shortage,
     require_temporary_room,
@@ -24,17 +38,15 @@ from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.faults import Fault, WorkerKilled
 from pytest_dataloader_faults.lifecycle import Arm, KillWorker, Step
 from pytest_dataloader_faults.outcomes import LifecycleOutcome, Outcome, Reference
+from pytest_dataloader_faults.outcomes._facts import TrialRequest
 from pytest_dataloader_faults.outcomes._reference import EXACT, Comparison
 from pytest_dataloader_faults.outcomes._text import plain
 
-if TYPE_CHECKING:
-    from pytest_dataloader_faults._trial.job import Job
-
-
+_NO_CHANGES: Mapping[str, Any] = MappingProxyType({})
 _STDERR_SHOWN = 4000
 _STDERR_READ = 1 << 20
 _NOISE = re.compile(
-    r'  File "[^"\n]*/_trial/_child\.py", line \d+ in trial\n(  .*\n)*|\n*Extension modules: .*'
+    r'  File "[^"\n]*/_trial/child\.py", line \d+ in trial\n(  .*\n)*|\n*Extension modules: .*'
 )
 
 
@@ -69,48 +81,58 @@ def run_trial(
         InjectionError: The harness failed; nothing was shown.
 
     """
-    how: dict[str, Any] = {"loader": loader, "epochs": epochs, "deadline": deadline, "seed": seed}
-    return run_told(make_dataset, *faults, telling=EXACT, engine=engine, **how)
+    return run_compared_trial(
+        make_dataset,
+        *faults,
+        loader=loader,
+        options=TrialOptions(epochs=epochs),
+        deadline=deadline,
+        seed=seed,
+        engine=engine,
+    )
 
 
-def observe(
-    make_dataset: Callable[[], Any],
-    *,
-    loader: Mapping[str, Any] | None,
-    changes: Mapping[str, Any],
-    deadline: float,
-    seed: int,
-    engine: str,
-    faults: tuple[Fault, ...] = (),
-    epochs: int = 1,
-    **how: Any,
-) -> Outcome:
-    """``run_trial`` as the battery needs it: *changes* overrule even a ready loader's options.
-
-    *how*: what else ``Job`` has, as ``touch=True``.
-    """
-    asked = _asked(faults, {**(loader or {}), **changes}, epochs, deadline, seed, engine)
-    job = _job_for(asked, make_dataset, loader)
-    return _outcome(asked, replace(job, changes=changes, needs_workers=True, **how))
-
-
-def run_told(
+def run_compared_trial(
     make_dataset: Callable[[], Any],
     *faults: Fault,
-    telling: Comparison,
     loader: Mapping[str, Any] | None,
-    epochs: int,
     deadline: float,
     seed: int,
     engine: str,
+    options: TrialOptions = ONE_EPOCH,
+    comparison: Comparison = EXACT,
+    changes: Mapping[str, Any] = _NO_CHANGES,
+    needs_workers: bool = False,
 ) -> Outcome:
-    """``run_trial``, with samples told apart as *telling* says."""
+    """``run_trial`` as checks and searches need it.
+
+    Args:
+        make_dataset, *faults, loader, deadline, seed, engine: See ``run_trial``.
+        options: What the trial does beyond one epoch under the faults.
+        comparison: How samples are compared.
+        changes: Options that overrule *loader*, and those of a ready ``DataLoader``.
+        needs_workers: Whether a loader with ``num_workers=0`` is refused.
+
+    """
     _arguments.check(make_dataset=make_dataset, loader=loader)
-    asked = _asked(faults, loader, epochs, deadline, seed, engine)
-    return _outcome(asked, replace(_job_for(asked, make_dataset, loader), telling=telling))
+    given = {**(loader or {}), **changes}
+    request = _request(faults, given, options.epochs, deadline, seed, engine, comparison)
+    job = TrialJob(
+        make_dataset=make_dataset,
+        loader=loader,
+        seed=seed,
+        deadline=deadline,
+        engine=request.engine,
+        comparison=comparison,
+        faults=request.schedule,
+        changes=changes,
+        needs_workers=needs_workers,
+        options=options,
+    )
+    return outcome_from(request, _run(job))
 
 
-def observe_life(
+def run_lifecycle(
     make_dataset: Callable[[], Any],
     steps: tuple[Step, ...],
     *,
@@ -118,20 +140,24 @@ def observe_life(
     deadline: float,
     seed: int,
     engine: str,
-    telling: Comparison = EXACT,
+    comparison: Comparison = EXACT,
 ) -> LifecycleOutcome:
-    """Live through *steps* in a disposable process; *loader*: options of every loader in it."""
-    from pytest_dataloader_faults._trial.journal import life_from
-
+    """Do *steps* in a disposable process; *loader*: options of every loader in it."""
     armed = tuple(step.fault for step in steps if isinstance(step, Arm))
     killed = tuple(
         WorkerKilled(worker=step.worker) for step in steps if isinstance(step, KillWorker)
     )
-    asked = _asked((*armed, *killed), loader, 1, deadline, seed, engine)
-    job = replace(_job_for(asked, make_dataset, loader), faults=(), steps=steps, telling=telling)
-    events, stderr, stacks = _run(job, deadline)
-    asked = replace(asked, comparison=telling.description)
-    return life_from(asked, steps, [*events, {"stderr": stderr, "stacks": stacks}])
+    request = _request((*armed, *killed), loader, 1, deadline, seed, engine, comparison)
+    job = LifecycleJob(
+        make_dataset=make_dataset,
+        loader=loader,
+        seed=seed,
+        deadline=deadline,
+        engine=request.engine,
+        comparison=comparison,
+        steps=steps,
+    )
+    return life_from(request, steps, _run(job))
 
 
 def take_reference(
@@ -140,76 +166,58 @@ def take_reference(
     loader: Mapping[str, Any] | None = None,
     deadline: float = 30.0,
     seed: int = 0,
-    asked: Sequence[tuple[Any, ...]] | None = None,
-    **how: Any,
+    batches: Sequence[tuple[Any, ...]] | None = None,
+    comparison: Comparison = EXACT,
 ) -> Reference:
     """What the dataset gives sample by sample, with no fault and no worker.
 
-    *asked*: the batches of indices to take; by default what the loader's sampler draws. *how*: what
-    else ``Job`` has, as ``telling=...``.
+    *batches*: the indices of the batches to take; by default what the loader's sampler draws.
     """
-    from pytest_dataloader_faults._trial.job import Job
-    from pytest_dataloader_faults._trial.journal import reference_from
-
-    job = Job(make_dataset, options=loader, seed=seed, reference=True, asked=asked, **how)
-    events, printed, stacks = _run(job, deadline)
+    job = ReferenceJob(
+        make_dataset=make_dataset,
+        loader=loader,
+        seed=seed,
+        deadline=deadline,
+        comparison=comparison,
+        batches=batches,
+    )
+    events = _run(job)
     if any(event.get("died") for event in events):  # Once may be by a signal from outside.
-        events, printed, stacks = _run(job, deadline)
+        events = _run(job)
     if any(event.get("timed_out") for event in events):
         message = (
             f"no reference within {deadline:g} s, with no fault and no worker. Give a stream an end"
-            f" (itertools.islice), try fewer samples, or raise deadline. It was here:\n{stacks}"
+            f" (itertools.islice), try fewer samples, or raise deadline. It was here:\n"
+            f"{events[-1]['stacks']}"
         )
         raise exceptions.UnusableDatasetError(message)
-    return reference_from(events, printed)
+    return reference_from(events, events[-1]["stderr"])
 
 
-def _asked(
+def _request(
     faults: tuple[Fault, ...],
     loader: Mapping[str, Any] | None,
     epochs: int,
     deadline: float,
     seed: int,
     engine: str,
-) -> Outcome:
-    """The request, checked, as an outcome that has no facts yet."""
+    comparison: Comparison,
+) -> TrialRequest:
+    """What is asked of a trial, checked."""
     require_faults(faults)
     _arguments.check(epochs=epochs, deadline=deadline, seed=seed)
     chosen = engine_for(engine, faults)
-    return Outcome(tuple(faults), plain(loader or {}), epochs, seed, deadline, chosen)
-
-
-def _job_for(
-    asked: Outcome, make_dataset: Callable[[], Any], loader: Mapping[str, Any] | None
-) -> Job:
-    from pytest_dataloader_faults._trial.job import Job
-
-    return Job(
-        make_dataset,
-        asked.schedule,
-        asked.engine,
-        loader,
-        epochs=asked.epochs,
-        seed=asked.seed,
-        deadline=asked.deadline,
+    return TrialRequest(
+        faults, plain(loader or {}), epochs, seed, deadline, chosen, comparison.description
     )
 
 
-def _outcome(asked: Outcome, job: Job) -> Outcome:
-    from pytest_dataloader_faults._trial.journal import outcome_from
-
-    events, stderr, stacks = _run(job, asked.deadline)
-    asked = replace(asked, comparison=job.telling.description)
-    return outcome_from(asked, [*events, {"stderr": stderr, "stacks": stacks}])
-
-
 @reported_as_shortage()
-def _run(job: Job, deadline: float) -> tuple[list[dict[str, Any]], str, str]:
-    """Do *job* below a warden; its events, and what its processes printed, stacks apart."""
+def _run(job: Job) -> list[dict[str, Any]]:
+    """Do *job* below a warden; its events, the last of which has what its processes printed."""
     import torch.utils.data  # noqa: F401  # once here, not again in every trial
 
     from pytest_dataloader_faults._trial import child
-    from pytest_dataloader_faults._trial.journal import Journal
 
     folder = tempfile.mkdtemp(prefix="dlf-")  # Short: socket paths end at 107 bytes.
     child.preload(job.engine)
@@ -221,16 +229,17 @@ def _run(job: Job, deadline: float) -> tuple[list[dict[str, Any]], str, str]:
         sys.stderr.flush()
         warden = fork()
         if not warden:
-            child.main(job, deadline, facts, printed, stacks, folder)
+            child.main(job, facts, printed, stacks, folder)
         # The recovery has a deadline of its own, and our own work in the trial some seconds.
-        status = wait_for(warden, 2 * deadline + OUR_SECONDS, facts)
+        status = wait_for(warden, 2 * job.deadline + OUR_SECONDS, facts)
         events, stderr = facts.events(), printed.text(_STDERR_READ)
         require_environment(job, events, stderr)
         _raise_what_was_refused(events, stderr)
         if not any("timed_out" in event for event in events):
             raise InjectionError(how_it_vanished(warden, status, _shown(stderr)))
-        most = _STDERR_SHOWN * max(1, len(job.steps))
-        return events, _end_of(stderr, most), stacks.text()
+        steps = len(job.steps) if isinstance(job, LifecycleJob) else 1
+        shown = _end_of(stderr, _STDERR_SHOWN * max(1, steps))
+        return [*events, {"stderr": shown, "stacks": stacks.text()}]
     finally:
         shutil.rmtree(folder, ignore_errors=True)  # The warden has done so, if it was let.
         for journal in journals:

@@ -30,6 +30,7 @@ from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor  # no
 from pytest_dataloader_faults._engine.processes import STACKS_SIGNAL
 from pytest_dataloader_faults._engine.supervisor.main import stand_by
 from pytest_dataloader_faults._engine.worker.arm import way_of
+from pytest_dataloader_faults._trial.job import ReferenceJob
 from pytest_dataloader_faults._trial.process.warden import hold
 from pytest_dataloader_faults._trial.run import run
 
@@ -48,9 +49,7 @@ def preload(engine: str) -> None:
         import_module("numpy.random")  # Which numpy itself puts off.
 
 
-def main(
-    job: Job, deadline: float, facts: Journal, printed: Journal, stacks: Journal, folder: str
-) -> NoReturn:
+def main(job: Job, facts: Journal, printed: Journal, stacks: Journal, folder: str) -> NoReturn:
     """Be the warden; in a child of it, be the trial."""
     # Whoever calls may be handling an exception, which would be the context of all errors here.
     ctypes.pythonapi.PyErr_SetExcInfo(None, None, None)
@@ -58,8 +57,8 @@ def main(
     def warden() -> None:
         _use_streams(printed.fd)
         gc.freeze()  # What pytest made is not ours to collect, and takes 50 ms to look through.
-        supervise = None if job.reference else partial(stand_by, facts.fd)
-        hold(root, supervise, deadline, facts, stacks, folder)
+        supervise = None if isinstance(job, ReferenceJob) else partial(stand_by, facts.fd)
+        hold(root, supervise, job.deadline, facts, stacks, folder)
 
     def root(supervision: SupervisorHandle | None) -> None:
         _and_exit(lambda: trial(supervision), facts)

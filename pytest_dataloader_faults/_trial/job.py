@@ -1,43 +1,89 @@
-"""What a disposable process is to do. It is inherited by fork, not pickled."""
+"""What a disposable process does: one of three jobs. A job is inherited by fork, not pickled."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.lifecycle import Step
-from pytest_dataloader_faults.outcomes._reference import Comparison
+from pytest_dataloader_faults.lifecycle import Arm, Step
+from pytest_dataloader_faults.outcomes._reference import EXACT, Comparison
 
 
-@dataclass(frozen=True)
-class Job:
-    """A trial, the taking of a reference, or the life of a loader."""
+@dataclass(frozen=True, kw_only=True)
+class TrialOptions:
+    """What a check can ask of its trial.
 
-    make_dataset: Callable[[], Any]
-    faults: tuple[Fault, ...] = ()
-    engine: str = "kernel"
-    options: Mapping[str, Any] | None = None
-    changes: Mapping[str, Any] | None = None
+    Attributes:
+        epochs: Passes under the faults.
+        watch_files: Whether opens and reads are counted although no fault needs it.
+        touch: Whether the loader's process reads one sample before it starts the workers.
+        same_order: Whether each epoch has the same seed, and so the same order.
+        footprints: Whether each process is measured after each epoch.
+        patience: Seconds that a pass under faults waits for a batch, once its workers are done or
+            hung; None to wait as torch does.
+        descriptors: How many descriptors may be opened besides those that are open; None for the
+            limit as it is.
+        accelerator: Whether the loader's process uses the accelerator first, and copies each batch
+            to it.
+        keep_workers: Whether the same workers make the next epoch after an error.
+
+    """
+
     epochs: int = 1
-    seed: int = 0
     watch_files: bool = False
     touch: bool = False
     same_order: bool = False
     footprints: bool = False
-    deadline: float = 30.0
     patience: float | None = None
-    """Seconds that a pass under faults waits for a batch, once its workers are done or stuck."""
     descriptors: int | None = None
-    """How many may be opened besides those that are open."""
     accelerator: bool = False
-    """Whether this process uses it first, and copies each batch to it."""
-    needs_workers: bool = False
-    reference: bool = False
-    asked: Sequence[tuple[Any, ...]] | None = None
-    telling: Comparison = field(default_factory=Comparison)
     keep_workers: bool = False
-    """After an error, the next epoch is the same workers'."""
-    steps: tuple[Step, ...] = ()
-    """In place of epochs: the life of a loader, with faults of its own."""
+
+
+ONE_EPOCH = TrialOptions()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    """What all jobs have; *loader*: options of the DataLoader."""
+
+    make_dataset: Callable[[], Any]
+    loader: Mapping[str, Any] | None = None
+    seed: int = 0
+    deadline: float = 30.0
+    engine: str = "kernel"
+    comparison: Comparison = EXACT
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialJob(_Job):
+    """Epochs under faults, and a recovery; *changes* overrule even a ready loader's options."""
+
+    faults: tuple[Fault, ...] = ()
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    needs_workers: bool = False
+    options: TrialOptions = ONE_EPOCH
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceJob(_Job):
+    """Samples one by one; *batches*: their indices, by default as the loader's sampler draws."""
+
+    batches: Sequence[tuple[Any, ...]] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LifecycleJob(_Job):
+    """The steps that a loader goes through, with faults of their own."""
+
+    steps: tuple[Step, ...]
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        """Those that the steps arm."""
+        return tuple(step.fault for step in self.steps if isinstance(step, Arm))
+
+
+Job: TypeAlias = TrialJob | ReferenceJob | LifecycleJob

@@ -9,13 +9,13 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from dataclasses import replace
 from typing import Any
 
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.lifecycle import Step
 from pytest_dataloader_faults.outcomes import LifecycleOutcome, Outcome, Reference, StepOutcome
 from pytest_dataloader_faults.outcomes._error_text import how_told
+from pytest_dataloader_faults.outcomes._facts import TrialRequest
 from pytest_dataloader_faults.outcomes._fault_facts import facts_from
 
 
@@ -54,9 +54,9 @@ def _whole(line: str) -> list[dict[str, Any]]:
         return []
 
 
-def outcome_from(asked: Outcome, events: list[dict[str, Any]]) -> Outcome:
-    """*asked*, an outcome without facts, filled with what *events* tell."""
-    data = asked.to_dict()
+def outcome_from(request: TrialRequest, events: list[dict[str, Any]]) -> Outcome:
+    """The outcome of *request*, with the facts that *events* tell."""
+    data = Outcome(**vars(request)).to_dict()
     has_told = any("faults" in event for event in events)
     for event in events:
         if "batch" in event:
@@ -64,7 +64,7 @@ def outcome_from(asked: Outcome, events: list[dict[str, Any]]) -> Outcome:
         elif "pass" in event:
             _open_pass(data, event).update(event["pass"])
         elif "report" in event:
-            data.update({} if has_told else _facts(asked, event["report"]))
+            data.update({} if has_told else _facts(request, event["report"]))
         elif "resources" in event:
             data["resources"] = [*data["resources"], event["resources"]]
         elif "footprints" in event:
@@ -75,14 +75,14 @@ def outcome_from(asked: Outcome, events: list[dict[str, Any]]) -> Outcome:
 
 
 def life_from(
-    asked: Outcome, steps: tuple[Step, ...], events: list[dict[str, Any]]
+    request: TrialRequest, steps: tuple[Step, ...], events: list[dict[str, Any]]
 ) -> LifecycleOutcome:
-    """What *events* tell of a life of *steps*; *asked* as of ``outcome_from``."""
+    """What *events* tell of a life of *steps*."""
     ends = [place for place, event in enumerate(events, start=1) if "moment" in event]
-    moments = [_moment(outcome_from(asked, events[:end]), events[end - 1]) for end in ends]
+    moments = [_moment(outcome_from(request, events[:end]), events[end - 1]) for end in ends]
     if any("report" in event for event in events):  # It is later than what the steps told.
         events = [event for event in events if "faults" not in event]
-    return LifecycleOutcome(steps, tuple(moments), outcome_from(asked, events))
+    return LifecycleOutcome(steps, tuple(moments), outcome_from(request, events))
 
 
 def _moment(outcome: Outcome, event: dict[str, Any]) -> StepOutcome:
@@ -90,10 +90,10 @@ def _moment(outcome: Outcome, event: dict[str, Any]) -> StepOutcome:
     return StepOutcome(outcome, **{**found, "left": tuple(found["left"])})
 
 
-def _facts(asked: Outcome, report: dict[str, Any]) -> dict[str, Any]:
+def _facts(request: TrialRequest, report: dict[str, Any]) -> dict[str, Any]:
     """What the supervisor reports by itself; where the trial has told, it is later and less."""
-    faults, workers = facts_from(report, asked.schedule, ())
-    done = replace(asked, faults=faults, workers=workers).to_dict()
+    faults, workers = facts_from(report, request.schedule, ())
+    done = Outcome(**vars(request), faults=faults, workers=workers).to_dict()
     return {"faults": done["faults"], "workers": done["workers"]}
 
 

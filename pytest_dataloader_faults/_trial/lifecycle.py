@@ -40,7 +40,7 @@ from pytest_dataloader_faults.outcomes._error_text import tells_any
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults._engine.protocol import SupervisorHandle
-    from pytest_dataloader_faults._trial.job import Job
+    from pytest_dataloader_faults._trial.job import LifecycleJob
 
 
 _NO_DATA = ("/dev/", "/proc/", "/memfd:")
@@ -49,24 +49,26 @@ _OF_OTHERS = ("torch_", "sem.")
 """torch's segments and semaphores, which a worker that is killed may leave."""
 
 
-def live(job: Job, journal: Journal, stacks: str, supervision: SupervisorHandle | None) -> None:
+def live(
+    job: LifecycleJob, journal: Journal, stacks: str, supervision: SupervisorHandle | None
+) -> None:
     """Do the steps of *job*."""
     dataset = dataset_of(job.make_dataset)
     journal.write(kind=kind_of_dataset(dataset))
     armed = arm(
-        *(step.fault for step in job.steps if isinstance(step, Arm)),
+        *job.faults,
         engine=job.engine,
         seed=job.seed,
         here=True,
         stacks=stacks,
         supervision=supervision,
         samples=True,
-        seeded=job.telling.seeded,
+        seeded=job.comparison.seeded,
     )
     with armed as (injection, watch), recorded() as drawn:
         journal.write(supervisor=watch.link.pid)
         drive = LoaderDriver(
-            dataset, journal, SampleComparer(job.telling), job.seed, drawn, watch.drain
+            dataset, journal, SampleComparer(job.comparison), job.seed, drawn, watch.drain
         )
         _Life(job, journal, drive, injection, watch.link.switch).run()
     journal.write(phase="done")
@@ -75,7 +77,7 @@ def live(job: Job, journal: Journal, stacks: str, supervision: SupervisorHandle 
 class _Life:
     def __init__(
         self,
-        job: Job,
+        job: LifecycleJob,
         journal: Journal,
         drive: LoaderDriver,
         injection: Injection,
@@ -103,7 +105,7 @@ class _Life:
 
     def _do(self, step: Step) -> None:
         if isinstance(step, NewLoader):
-            self._drive.make(options_of(step, self._job.options or {}))
+            self._drive.make(options_of(step, self._job.loader or {}))
         elif isinstance(step, Iterate):
             self._drive.take(step.batches)
         elif isinstance(step, Arm):

@@ -28,7 +28,7 @@ from pytest_dataloader_faults._trial.batches import (
     raised_by,
     recorded,
 )
-from pytest_dataloader_faults._trial.job import Job
+from pytest_dataloader_faults._trial.job import Job, LifecycleJob, ReferenceJob, TrialJob
 from pytest_dataloader_faults._trial.journal import Journal
 from pytest_dataloader_faults._trial.lifecycle import live
 from pytest_dataloader_faults._trial.loaders import (
@@ -66,18 +66,18 @@ if TYPE_CHECKING:
 def run(job: Job, journal: Journal, stacks: str, supervision: SupervisorHandle | None) -> None:
     """Do *job* and write down what happens."""
     room = Room.now()
-    limit_descriptors(job.descriptors)
+    limit_descriptors(job.options.descriptors if isinstance(job, TrialJob) else None)
     torch.set_num_threads(1)  # A forked copy of OpenMP's thread pool has no threads.
     seed_everything(job.seed)
     try:
-        if job.steps:
+        if isinstance(job, LifecycleJob):
             live(job, journal, stacks, supervision)
             return
-        loader = build(job.make_dataset, job.options, job.changes or {})
-        if job.reference:
-            journal.write(
-                reference=asdict(take_reference(loader, job.seed, job.asked, job.telling))
-            )
+        changes = job.changes if isinstance(job, TrialJob) else {}
+        loader = build(job.make_dataset, job.loader, changes)
+        if isinstance(job, ReferenceJob):
+            reference = take_reference(loader, job.seed, job.batches, job.comparison)
+            journal.write(reference=asdict(reference))
         else:
             room.require_for(loader.num_workers)
             _Trial(job, journal, loader, supervision).run(stacks)
@@ -88,7 +88,7 @@ def run(job: Job, journal: Journal, stacks: str, supervision: SupervisorHandle |
 class _Trial:
     def __init__(
         self,
-        job: Job,
+        job: TrialJob,
         journal: Journal,
         loader: DataLoader[Any],
         supervision: SupervisorHandle | None,
@@ -98,29 +98,29 @@ class _Trial:
         self.loader = loader
         self.supervision = supervision
         self.death_watch = SigchldGuard()
-        self.teller = SampleComparer(job.telling)
-        self.footprints = FootprintSampler(job.deadline) if job.footprints else None
-        if job.footprints:
+        self.teller = SampleComparer(job.comparison)
+        self.footprints = FootprintSampler(job.deadline) if job.options.footprints else None
+        if job.options.footprints:
             loader.worker_init_fn = GcEachEpoch(loader.worker_init_fn)
 
     def run(self, stacks: str) -> None:
         self._refuse_what_cannot_be()
         self.journal.write(kind=kind_of(self.loader))
-        if self.job.accelerator:
+        if self.job.options.accelerator:
             accelerator.use()
-        if self.job.touch:
+        if self.job.options.touch:
             self._touch()
         self._probe("before")
         armed = arm(
             *self.job.faults,
             engine=self.job.engine,
             seed=self.job.seed,
-            watch_files=self.job.watch_files,
+            watch_files=self.job.options.watch_files,
             here=True,
             stacks=stacks,
             supervision=self.supervision,
             samples=bool(self.job.faults),
-            seeded=self.job.telling.seeded,
+            seeded=self.job.comparison.seeded,
         )
         preload_forkserver(self.loader)
         with armed as (injection, watch):
@@ -132,7 +132,7 @@ class _Trial:
         self._write_facts(injection)
         if self.job.faults:
             self._phase("recovery")
-            if (start := self.job.telling.seeded) is not None:
+            if (start := self.job.comparison.seeded) is not None:
                 self.loader.worker_init_fn = SeedSamples(start, self.loader.worker_init_fn)
             self._pass(None)
             self._end_persistent_workers()
@@ -141,9 +141,9 @@ class _Trial:
 
     def _epochs(self, settle: Callable[[], EndedWorkers]) -> None:
         """The passes under the faults."""
-        for epoch in range(1, self.job.epochs + 1):
+        for epoch in range(1, self.job.options.epochs + 1):
             self._phase(f"epoch {epoch}")
-            if not self._pass(epoch, settle) and not self.job.keep_workers:
+            if not self._pass(epoch, settle) and not self.job.options.keep_workers:
                 break
             if self._has_seen_enough(epoch, settle):
                 break
@@ -199,7 +199,7 @@ class _Trial:
         *settle* waits for the workers to finish what they were asked for, so that what they met
         does not depend on how quickly the loader ends them.
         """
-        seed_everything(self.job.seed + (0 if self.job.same_order else epoch or 0))
+        seed_everything(self.job.seed + (0 if self.job.options.same_order else epoch or 0))
         self.teller.begin()
         iterator = raised = None
         died: list[dict[str, Any]] = []
@@ -221,7 +221,7 @@ class _Trial:
             "deaths": died,
         }
         lives_on = self.loader.persistent_workers and (
-            not raised or (self.job.keep_workers and are_alive(iterator))
+            not raised or (self.job.options.keep_workers and are_alive(iterator))
         )
         if not lives_on:
             end_workers(iterator)
@@ -240,9 +240,9 @@ class _Trial:
         return self.footprints.are_enough(epoch)
 
     def _begin(self, epoch: int | None, settle: Callable[[], EndedWorkers]) -> Any:
-        if epoch is None or self.job.patience is None:
+        if epoch is None or self.job.options.patience is None:
             return iter(self.loader)
-        iterator = impatient(self.loader, self.job.patience)
+        iterator = impatient(self.loader, self.job.options.patience)
         settle()
         return iterator
 
@@ -250,7 +250,7 @@ class _Trial:
         is_map = kind_of(self.loader) == "map"
         place_of = places(iterator)
         for number, batch in enumerate(iterator):
-            if self.job.accelerator:
+            if self.job.options.accelerator:
                 batch = accelerator.copied(batch)  # noqa: PLW2901  # as a training loop does
             indices = plain_indices(drawn[place_of(number)]) if is_map else None
             came = delivery(batch, indices, self.loader, self.teller)

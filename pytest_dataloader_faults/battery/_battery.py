@@ -10,8 +10,9 @@ from typing import Any
 from pytest_dataloader_faults import _arguments
 from pytest_dataloader_faults._engine import choose
 from pytest_dataloader_faults._engine.globs import GlobMatcher
-from pytest_dataloader_faults._trial import observe, take_reference
+from pytest_dataloader_faults._trial import run_compared_trial, take_reference
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
+from pytest_dataloader_faults._trial.job import ONE_EPOCH, TrialOptions
 from pytest_dataloader_faults.battery._results import not_applicable, result_of
 from pytest_dataloader_faults.battery._targets import (
     EVERY_FILE,
@@ -49,6 +50,7 @@ from pytest_dataloader_faults.outcomes._reference import (
 )
 from pytest_dataloader_faults.outcomes._text import code, plain
 
+_WATCHED = TrialOptions(watch_files=True)
 _FEWEST_SECONDS = 5.0
 _TIMES_CONTROL = 10.0
 """How much longer than the epoch without faults a trial may take that has hung before."""
@@ -156,7 +158,7 @@ class Battery:
         trials: list[Trial] = []
         while needs_another(trials, should_fail=False):
             deadline = self._deadline_after(trials)
-            outcome = self._observe(self._changes, faults=faults, deadline=deadline)
+            outcome = self._run_trial(self._changes, *faults, deadline=deadline)
             trials.append(Trial(outcome, self._judge(outcome, self._contract)))
             if trials[0].judgement.verdict is Verdict.NOT_EXERCISED:
                 break  # The end of a sweep's row, and no failure.
@@ -179,7 +181,7 @@ class Battery:
         changes = {} if is_control else {**self._changes, **check.changes}
         deadline = self._deadline_after(before)
         try:
-            return self._observe(changes, faults=plan, deadline=deadline, **check.trial)
+            return self._run_trial(changes, *plan, deadline=deadline, options=check.options)
         except InvalidArgumentError as error:
             if self._engine != "python":
                 raise
@@ -208,12 +210,12 @@ class Battery:
     def _look_in_this_way(self) -> Recon:
         """One epoch with workers and no fault, beside the reference."""
         _require_rows(self._reference, self._contract)
-        control = self._control = self._observe({}, watch_files=True)
+        control = self._control = self._run_trial({}, options=_WATCHED)
         if not self._judge(control, Contract()).passed:
             # It is wrong with several workers and no fault at all. That has a check of its own;
             # the others ask what faults do to it, with one worker that shares nothing.
             self._changes = {"num_workers": 1}
-            control = self._observe(self._changes, watch_files=True)
+            control = self._run_trial(self._changes, options=_WATCHED)
             self._broken = self._what_breaks_it(control)
         matches = lasting(control, GlobMatcher(self._files))
         recon = Recon.of(control, matches, partial(globs_for, asked=self._files))
@@ -244,19 +246,28 @@ class Battery:
             loader=self._loader,
             deadline=self._deadline,
             seed=self._seed,
-            asked=asked,
-            telling=self._telling,
+            batches=asked,
+            comparison=self._telling,
         )
 
-    def _observe(self, changes: Mapping[str, Any], **options: Any) -> Outcome:
-        return observe(
+    def _run_trial(
+        self,
+        changes: Mapping[str, Any],
+        *faults: Fault,
+        deadline: float | None = None,
+        options: TrialOptions = ONE_EPOCH,
+    ) -> Outcome:
+        return run_compared_trial(
             self._make_dataset,
+            *faults,
             loader=self._loader,
             changes=changes,
             seed=self._seed,
             engine=self._engine,
-            telling=replace(self._telling, kept=self._reference.kept),
-            **{"deadline": self._deadline, **options},
+            comparison=replace(self._telling, kept=self._reference.kept),
+            deadline=deadline or self._deadline,
+            options=options,
+            needs_workers=True,
         )
 
     def reproduce(self, call: str, *given: str) -> str:

@@ -17,7 +17,8 @@ from typing import Any
 from pytest_dataloader_faults import _arguments
 from pytest_dataloader_faults._engine import choose
 from pytest_dataloader_faults._engine.globs import GlobMatcher, is_excluded
-from pytest_dataloader_faults._trial import observe, run_told, take_reference
+from pytest_dataloader_faults._trial import run_compared_trial, take_reference
+from pytest_dataloader_faults._trial.job import TrialOptions
 from pytest_dataloader_faults.battery._targets import EVERY_FILE, globs_of, nothing_matches
 from pytest_dataloader_faults.battery._targets import Files as Globs
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
@@ -110,20 +111,27 @@ class Survey:
 
     def _look(self, engine: str) -> None:
         """The reference and the epoch without a fault, as exact as shows nothing wrong."""
-        watched: dict[str, Any] = {"changes": _ALONE, "watch_files": True, "engine": engine}
         for way in ways_of(self.contract, self._how["seed"]):
             self._way = way
             self._reference = self._take_reference()
             if self._reference.unstable is not None:
                 continue
-            self.control = observe(self.make_dataset, telling=self.telling, **watched, **self._how)
+            self.control = run_compared_trial(
+                self.make_dataset,
+                comparison=self.comparison,
+                changes=_ALONE,
+                options=TrialOptions(watch_files=True),
+                needs_workers=True,
+                engine=engine,
+                **self._how,
+            )
             if self.judge(self.control).passed:
                 break
         if self._reference.unstable is not None:
             raise UnusableDatasetError(unstable(self._reference.unstable, self.contract))
 
     def _take_reference(self, **asked: Any) -> Reference:
-        return take_reference(self.make_dataset, telling=self._way, **self._how, **asked)
+        return take_reference(self.make_dataset, comparison=self._way, **self._how, **asked)
 
     def __repr__(self) -> str:
         """What matters in a failing example."""
@@ -135,7 +143,7 @@ class Survey:
         return self._reference.kind == "iterable"
 
     @property
-    def telling(self) -> Comparison:
+    def comparison(self) -> Comparison:
         """How samples are told apart."""
         return replace(self._way, kept=self._reference.kept)
 
@@ -153,12 +161,12 @@ class Survey:
         The arguments are those of ``run_trial``, which compares what is in samples, byte by byte.
         *loader*: options beside those of the survey, or in their place.
         """
-        return run_told(
+        return run_compared_trial(
             self.make_dataset,
             *faults,
-            telling=self.telling,
+            comparison=self.comparison,
             loader={**(self._how["loader"] or {}), **(loader or {})},
-            epochs=epochs,
+            options=TrialOptions(epochs=epochs),
             deadline=deadline,
             seed=seed,
             engine=engine,
@@ -173,7 +181,7 @@ class Survey:
     def reference_for(self, outcome: Outcome) -> Reference:
         """The reference; samples of *outcome* that it does not know yet are taken now."""
         if lacking := self._reference.lacks(outcome):
-            self._reference = self._reference.with_more(self._take_reference(asked=lacking))
+            self._reference = self._reference.with_more(self._take_reference(batches=lacking))
         return self._reference
 
 

@@ -25,7 +25,20 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class TrialFacts:
+class TrialRequest:
+    """What was asked of one trial; ``TrialFacts`` says what each attribute is."""
+
+    schedule: tuple[Fault, ...]
+    loader: dict[str, Any]
+    epochs: int
+    seed: int
+    deadline: float
+    engine: str
+    comparison: str = "bytes"
+
+
+@dataclass(frozen=True)
+class TrialFacts(TrialRequest):
     """All that one trial found.
 
     Attributes:
@@ -49,13 +62,6 @@ class TrialFacts:
 
     """
 
-    schedule: tuple[Fault, ...]
-    loader: dict[str, Any]
-    epochs: int
-    seed: int
-    deadline: float
-    engine: str
-    comparison: str = "bytes"
     kind: str = "map"
     passes: tuple[Pass, ...] = ()
     recovery: Pass | None = None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pytest_dataloader_faults import _arguments
-from pytest_dataloader_faults._trial import observe_life
+from pytest_dataloader_faults._trial import run_lifecycle
 from pytest_dataloader_faults.battery._survey import Survey, survey
 from pytest_dataloader_faults.battery._targets import Files
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
@@ -179,7 +179,7 @@ def _left_out(
     if PickleDataset not in chosen:
         return left_out
     # A dataset need not be picklable where workers are forked.
-    raised = observe_life(make_dataset, (PickleDataset(),), seed=0, **how).outcome.exception
+    raised = run_lifecycle(make_dataset, (PickleDataset(),), seed=0, **how).outcome.exception
     if raised is not None:
         why = f"a new dataset cannot be pickled ({raised.type}: {raised.message})"
         left_out[PickleDataset] = f"PickleDataset() was left out: {why}"

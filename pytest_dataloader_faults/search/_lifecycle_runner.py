@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from pytest_dataloader_faults._trial import observe_life
+from pytest_dataloader_faults._trial import run_lifecycle
 from pytest_dataloader_faults.battery._survey import Survey
 from pytest_dataloader_faults.exceptions import CheckFailedError
 from pytest_dataloader_faults.lifecycle import Arm, Iterate, StartEpoch, Step
@@ -32,7 +32,7 @@ def lived(
     make_dataset: Callable[[], Any], steps: Steps, found: Survey, **how: Any
 ) -> tuple[Outcome, Judgement]:
     """Live through *steps*: the verdict, and what had happened up to where it was come to."""
-    life = observe_life(make_dataset, steps, telling=found.telling, **how)
+    life = run_lifecycle(make_dataset, steps, comparison=found.comparison, **how)
     reference = found.reference_for(life.outcome)
     judgement, outcome = judge_life(life, reference, found.contract)
     return outcome, judgement

@@ -231,7 +231,7 @@ class Search:
             _, outcome, judgement = self.convicted
             verdict = judgement.verdict
         counts = {"verdicts": self.verdicts, "drawn": self.drawn, "fired": self.fired}
-        comparison = self._survey.telling.description
+        comparison = self._survey.comparison.description
         tried = {
             "trials": self.trials,
             "examples": self.examples,

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import Contract, Verdict, explore_lifecycle
-from pytest_dataloader_faults._trial import observe_life
+from pytest_dataloader_faults._trial import run_lifecycle
 from pytest_dataloader_faults.battery._survey import survey
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
@@ -185,7 +185,7 @@ EVENTFUL = (
 
 def test_a_life_gives_the_same_again(records):
     """The same steps meet the same faults, give the same samples and leave the same."""
-    lives = [observe_life(lambda: Records(records), EVENTFUL, **ALIVE) for _ in range(3)]
+    lives = [run_lifecycle(lambda: Records(records), EVENTFUL, **ALIVE) for _ in range(3)]
     assert all(len(life.moments) == len(EVENTFUL) for life in lives)
     assert _facts(lives[0]) == _facts(lives[1])
     read, opened, killed = lives[0].outcome.faults
@@ -202,7 +202,7 @@ def test_any_life_gives_the_same_again(records):
     @settings(max_examples=150, database=None, derandomize=True, deadline=None)
     @given(programs(found, DEFAULT_KINDS, STEPS, 12))
     def example(steps):
-        one, two = (_facts(observe_life(lambda: Records(records), steps, **ALIVE)) for _ in "ab")
+        one, two = (_facts(run_lifecycle(lambda: Records(records), steps, **ALIVE)) for _ in "ab")
         alike[one == two] += 1
         assert one == two, steps
 
@@ -220,7 +220,7 @@ def test_a_fault_begins_and_ends_in_workers_that_run(records):
         Disarm(),
         Iterate(),
     )
-    life = observe_life(lambda: Records(records), steps, **ALIVE)
+    life = run_lifecycle(lambda: Records(records), steps, **ALIVE)
     fired = [[each.fired for each in moment.outcome.faults] for moment in life.moments]
     assert fired == [[0], [0], [0], [1], [1], [1]]
     ends = [one.exception and one.exception.type for one in life.outcome.passes]
@@ -231,7 +231,7 @@ def test_a_fault_begins_and_ends_in_workers_that_run(records):
 def test_the_python_engine_switches_faults_too(records):
     """It decides in the worker, which is told as it begins a batch."""
     steps = (STAYS, Iterate(), Arm(OpenError("*/00.rec")), Iterate(), Disarm(), Iterate())
-    life = observe_life(lambda: Records(records), steps, **{**ALIVE, "engine": "python"})
+    life = run_lifecycle(lambda: Records(records), steps, **{**ALIVE, "engine": "python"})
     fired = [[each.fired for each in moment.outcome.faults] for moment in life.moments]
     assert fired == [[0], [0], [0], [1], [1], [1]]
 

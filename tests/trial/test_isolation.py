@@ -10,7 +10,8 @@ import pytest
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import Outcome, run_trial
-from pytest_dataloader_faults._trial import observe
+from pytest_dataloader_faults._trial import run_compared_trial
+from pytest_dataloader_faults._trial.job import TrialOptions
 from pytest_dataloader_faults.exceptions import InjectionError, UnusableDatasetError
 from pytest_dataloader_faults.faults import ReadError
 from support import troublemakers
@@ -33,13 +34,12 @@ OFFSPRING = [
 
 
 def _try(records, trouble, where, deadline=30.0) -> Outcome:
-    return observe(
+    return run_compared_trial(
         lambda: Trouble(records, trouble, where),
         loader={"num_workers": 1, "batch_size": 4},
-        changes={},
         deadline=deadline,
         seed=0,
-        touch=True,
+        options=TrialOptions(touch=True),
         engine="auto",
     )
 

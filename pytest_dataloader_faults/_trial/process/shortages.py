@@ -14,9 +14,9 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from pytest_dataloader_faults._trial.job import ReferenceJob, TrialJob
 from pytest_dataloader_faults._trial.process.environment import behind
 from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
-from pytest_dataloader_faults.lifecycle import Arm
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults._trial.job import Job
@@ -56,9 +56,10 @@ def _errors(events: list[dict[str, Any]]) -> Iterator[str]:
 
 def _asked_for(job: Job) -> set[int]:
     """The errnos that this trial was to meet."""
-    faults = [*job.faults, *(step.fault for step in job.steps if isinstance(step, Arm))]
-    limited = set() if job.descriptors is None else {errno.EMFILE}
-    return limited | {each.errno for each in faults}
+    if isinstance(job, ReferenceJob):
+        return set()
+    is_limited = isinstance(job, TrialJob) and job.options.descriptors is not None
+    return {each.errno for each in job.faults} | ({errno.EMFILE} if is_limited else set())
 
 
 def _line_about(number: int, text: str) -> str | None:

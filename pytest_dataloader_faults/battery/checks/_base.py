@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from pytest_dataloader_faults._trial.job import ONE_EPOCH, TrialOptions
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Outcome, Reference, Verdict
 
@@ -114,7 +115,7 @@ class Check:
 
     Attributes:
         changes: Loader options that it needs.
-        trial: What its trial does beyond an epoch, as arguments of ``observe``.
+        options: What its trial does beyond one epoch under the faults.
         rule: A crime that only this check looks for: what it is and the sentence, or None. Asked
             where the judge has found nothing wrong.
         advice: What to know and to do when it fails, beyond the evidence.
@@ -129,7 +130,7 @@ class Check:
     promise: str
     plan: Callable[[Recon], Plan]
     changes: dict[str, Any] = field(default_factory=dict)
-    trial: Mapping[str, Any] = field(default_factory=dict)
+    options: TrialOptions = ONE_EPOCH
     rule: Rule = lambda _outcome, _reference: None
     advice: str = ""
     unseeded: bool = False

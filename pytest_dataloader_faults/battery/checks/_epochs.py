@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pytest_dataloader_faults._trial.job import TrialOptions
 from pytest_dataloader_faults.battery.checks._base import Check, Plan, Recon, no_fault, path_of
 from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.outcomes import Outcome, Pass, Reference, Verdict
@@ -65,7 +66,7 @@ EPOCHS = (
         "two-epochs",
         "the second epoch is as good as the first, and not the same where samples are random",
         no_fault,
-        trial={"epochs": 2},
+        options=TrialOptions(epochs=2),
         rule=_is_different,
         advice=(
             "Each epoch starts workers from the dataset as it is in the main process: what an"
@@ -80,7 +81,7 @@ EPOCHS = (
         "workers that live on give a whole second epoch",
         no_fault,
         {"persistent_workers": True},
-        {"epochs": 2},
+        TrialOptions(epochs=2),
         advice="With persistent_workers=True each worker keeps its copy of the dataset, used",
     ),
     Check(
@@ -88,7 +89,7 @@ EPOCHS = (
         "an error is forgotten by workers that live on",
         _first_read_once,
         {"persistent_workers": True},
-        {"epochs": 2, "keep_workers": True},
+        TrialOptions(epochs=2, keep_workers=True),
         rule=_is_remembered,
     ),
 )

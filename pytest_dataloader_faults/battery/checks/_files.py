@@ -9,6 +9,7 @@ import errno
 import glob
 from collections.abc import Callable
 
+from pytest_dataloader_faults._trial.job import TrialOptions
 from pytest_dataloader_faults.battery.checks._base import (
     Check,
     NotApplicable,
@@ -128,6 +129,6 @@ HANGS = (
         "hung-read",
         "storage that does not answer is an error in time",
         _hung,
-        trial={"patience": _PATIENCE},
+        options=TrialOptions(patience=_PATIENCE),
     ),
 )

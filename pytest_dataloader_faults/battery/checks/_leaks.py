@@ -5,6 +5,7 @@ What pinning makes of a batch. Needs an accelerator. Pure.
 
 from __future__ import annotations
 
+from pytest_dataloader_faults._trial.job import TrialOptions
 from pytest_dataloader_faults.battery.checks._base import (
     MOST_EPOCHS,
     Check,
@@ -62,7 +63,7 @@ GROWTH = (
         "descriptors, threads and memory do not grow with each epoch",
         no_fault,
         {"persistent_workers": True},
-        trial={"epochs": MOST_EPOCHS, "footprints": True, "same_order": True},
+        options=TrialOptions(epochs=MOST_EPOCHS, footprints=True, same_order=True),
         moot=_too_slow,
     ),
     Check(
@@ -70,7 +71,7 @@ GROWTH = (
         "workers that end leave no temporary file and no shared memory",
         _is_unseen,
         {"persistent_workers": False},
-        trial={"epochs": _EPOCHS_OF_NEW_WORKERS, "same_order": True},
+        options=TrialOptions(epochs=_EPOCHS_OF_NEW_WORKERS, same_order=True),
         rule=_left_files,
         advice=_LEFTOVERS,
     ),
@@ -88,12 +89,9 @@ PINNING = (
         "pinned batches hold the same samples on the device, and no epoch keeps its memory",
         no_fault,
         {"pin_memory": True},
-        trial={
-            "accelerator": True,
-            "epochs": MOST_EPOCHS,
-            "footprints": True,
-            "same_order": True,
-        },
+        options=TrialOptions(
+            accelerator=True, epochs=MOST_EPOCHS, footprints=True, same_order=True
+        ),
         advice=_PINNED,
         gpu=True,
     ),

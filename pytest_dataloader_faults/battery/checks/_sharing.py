@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pytest_dataloader_faults._trial.job import TrialOptions
 from pytest_dataloader_faults.battery.checks._base import Check, no_fault
 
 _USED_BEFORE = (
@@ -26,13 +27,13 @@ SHARING = (
         "workers-agree",
         "N workers give what the main process gives",
         no_fault,
-        trial={"watch_files": True},
+        options=TrialOptions(watch_files=True),
     ),
     Check(
         "used-before",
         "the same, after the main process has read a sample",
         no_fault,
-        trial={"touch": True, "watch_files": True},
+        options=TrialOptions(touch=True, watch_files=True),
         advice=_USED_BEFORE,
     ),
     Check(
@@ -40,7 +41,7 @@ SHARING = (
         "the dataset reaches a spawned worker",
         no_fault,
         {"multiprocessing_context": "spawn", "num_workers": 1},
-        trial={"descriptors": _DESCRIPTORS},
+        options=TrialOptions(descriptors=_DESCRIPTORS),
         advice=_PICKLES,
     ),
 )
