@@ -15,7 +15,6 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults._engine.file_copies import FileEdit
-from pytest_dataloader_faults._engine.globs import GlobMatcher, is_excluded
 from pytest_dataloader_faults.faults import (
     CorruptedFile,
     DescriptorExhaustion,
@@ -28,6 +27,7 @@ from pytest_dataloader_faults.faults import (
     TruncatedFile,
     has_files,
 )
+from pytest_dataloader_faults.faults._globs import GlobMatcher, is_excluded
 from pytest_dataloader_faults.faults._workers import InOneWorker
 
 MAX_FIRINGS = 200

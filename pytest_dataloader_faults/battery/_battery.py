@@ -9,7 +9,6 @@ from typing import Any
 
 from pytest_dataloader_faults import _arguments
 from pytest_dataloader_faults._engine import choose
-from pytest_dataloader_faults._engine.globs import GlobMatcher
 from pytest_dataloader_faults._trial import run_compared_trial, take_reference
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults._trial.job import ONE_EPOCH, TrialOptions
@@ -26,6 +25,7 @@ from pytest_dataloader_faults.battery._targets import (
 from pytest_dataloader_faults.battery.checks import CHECKS, Check, NotApplicable, Recon, path_of
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
 from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.faults._globs import GlobMatcher
 from pytest_dataloader_faults.outcomes import (
     CheckResult,
     Contract,

@@ -16,13 +16,13 @@ from typing import Any
 
 from pytest_dataloader_faults import _arguments
 from pytest_dataloader_faults._engine import choose
-from pytest_dataloader_faults._engine.globs import GlobMatcher, is_excluded
 from pytest_dataloader_faults._trial import run_compared_trial, take_reference
 from pytest_dataloader_faults._trial.job import TrialOptions
 from pytest_dataloader_faults.battery._targets import EVERY_FILE, globs_of, nothing_matches
 from pytest_dataloader_faults.battery._targets import Files as Globs
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
 from pytest_dataloader_faults.faults import Fault, OpenError, ReadError
+from pytest_dataloader_faults.faults._globs import GlobMatcher, is_excluded
 from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Reference, WorkerFacts
 from pytest_dataloader_faults.outcomes._judge import judge
 from pytest_dataloader_faults.outcomes._reference import Comparison, unstable, ways_of

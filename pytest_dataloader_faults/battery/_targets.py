@@ -16,8 +16,8 @@ import tarfile
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
-from pytest_dataloader_faults._engine.globs import GlobMatcher
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.faults._globs import GlobMatcher
 from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.outcomes._text import printable
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pytest_dataloader_faults.battery._survey import Survey, require_same_way
-from pytest_dataloader_faults.battery.checks._workers import waits_for_a_lost_batch
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
     FaultNotFiredError,
@@ -15,6 +14,7 @@ from pytest_dataloader_faults.exceptions import (
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Reference, Verdict
 from pytest_dataloader_faults.outcomes._fault_facts import unfired
+from pytest_dataloader_faults.outcomes._judge._deaths import torch_dropped_a_batch
 from pytest_dataloader_faults.outcomes._judge._report import explain
 from pytest_dataloader_faults.outcomes._text import code, plain
 
@@ -43,8 +43,11 @@ def judged(
     if not isinstance(known, (Survey, Reference)):
         message = f"reference={known!r} must be a survey(make_dataset) or a Reference"
         raise InvalidArgumentError(message)
-    if waits_for_a_lost_batch(outcome):
-        sentence = "torch lost a batch for want of what it needs to share it, and waits for ever"
+    if torch_dropped_a_batch(outcome):
+        sentence = (
+            "torch ran out of descriptors or shared memory while sharing a batch, dropped it, and"
+            " waits forever"
+        )
         return Judgement(Verdict.NOT_EXERCISED, sentence, passed=False)
     if isinstance(known, Survey):
         return known.judge(outcome, contract)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pytest_dataloader_faults import check_dataset
-from pytest_dataloader_faults._engine.globs import GlobMatcher
 from pytest_dataloader_faults.battery._targets import globs_for
+from pytest_dataloader_faults.faults._globs import GlobMatcher
 from support.datasets import Records
 
 

@@ -12,7 +12,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from pytest_dataloader_faults._engine.globs import is_excluded
 from pytest_dataloader_faults._engine.plan import FaultCounter, WorkerFaults, altered
 from pytest_dataloader_faults._engine.policy import (
     Action,
@@ -37,6 +36,7 @@ from pytest_dataloader_faults.faults import (
     TruncatedFile,
     has_files,
 )
+from pytest_dataloader_faults.faults._globs import is_excluded
 
 OPEN, STAT, MAP = "openat", "newfstatat", "mmap"
 EXCHANGED = "close", "dup2"

@@ -7,7 +7,6 @@ import os
 import stat
 
 from pytest_dataloader_faults._engine.file_copies import FileCopies, reopen, stranger
-from pytest_dataloader_faults._engine.globs import is_excluded, is_package_data
 from pytest_dataloader_faults._engine.kernel.bpf import (
     ALLOCATORS,
     BLIND,
@@ -39,6 +38,7 @@ from pytest_dataloader_faults.faults import (
     OpenError,
     SharedMemoryExhaustion,
 )
+from pytest_dataloader_faults.faults._globs import is_excluded, is_package_data
 
 _RESULT_IS_CHOSEN = ("dup2", "dup3")
 _SHARED_MEMORY = "/dev/shm/"

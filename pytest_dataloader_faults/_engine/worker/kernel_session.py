@@ -14,7 +14,6 @@ import os
 import resource
 from typing import Any
 
-from pytest_dataloader_faults._engine.globs import GlobMatcher
 from pytest_dataloader_faults._engine.kernel import bpf
 from pytest_dataloader_faults._engine.kernel.linux import (
     ARCHITECTURES,
@@ -26,6 +25,7 @@ from pytest_dataloader_faults._engine.kernel.linux import (
 from pytest_dataloader_faults._engine.open_files import held_files, mapped_files
 from pytest_dataloader_faults._engine.protocol import Channel, WorkerConfig
 from pytest_dataloader_faults._engine.worker.session import WorkerSession, carry_out
+from pytest_dataloader_faults.faults._globs import GlobMatcher
 
 _MAX_LISTED = 60
 _MAX_SPAN = 8192

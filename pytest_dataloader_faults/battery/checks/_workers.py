@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from pytest_dataloader_faults._engine.globs import is_excluded
 from pytest_dataloader_faults.battery.checks._base import Check, NotApplicable, Plan, Recon, path_of
-from pytest_dataloader_faults.faults import (
-    DescriptorExhaustion,
-    SharedMemoryExhaustion,
-    WorkerKilled,
-)
+from pytest_dataloader_faults.faults import DescriptorExhaustion, WorkerKilled
 from pytest_dataloader_faults.outcomes import Outcome
+from pytest_dataloader_faults.outcomes._judge._deaths import torch_dropped_a_batch
 
 _HALVES = 2
-_SCARCITY = (DescriptorExhaustion, SharedMemoryExhaustion)
 
 
 def _killed_in_the_middle(recon: Recon) -> Plan:
@@ -39,27 +34,13 @@ def _needs_no_descriptor(recon: Recon, outcome: Outcome) -> str | None:
     opens = [counts[0] for worker in recon.control.workers for counts in worker.files.values()]
     if not outcome.fired and not any(opens):
         return recon.nothing("open").reason if recon.is_blind else "its workers need no descriptor"
-    if waits_for_a_lost_batch(outcome):
+    if torch_dropped_a_batch(outcome):
         return (
             "its workers need no descriptor for the samples, but torch needs one to share a batch;"
             " where that fails, torch's queue thread prints the error and drops the batch, and the"
             " loader waits for ever, whatever the dataset does"
         )
     return None
-
-
-def waits_for_a_lost_batch(outcome: Outcome) -> bool:
-    """Whether torch hangs by itself: only what it needs to share a batch was taken from it."""
-    stuck = outcome.timed_out and outcome.phase != "recovery"
-    fired = [each for each in outcome.faults if each.fired]
-    scarce = all(isinstance(each.fault, _SCARCITY) for each in fired)
-    return bool(stuck and fired and scarce) and not _met_data(outcome)
-
-
-def _met_data(outcome: Outcome) -> bool:
-    """Whether a fault befell a file that the dataset itself may have opened."""
-    paths = [one.path for each in outcome.faults for one in each.firings]
-    return any(path and not is_excluded(path) for path in paths)
 
 
 WORKERS = (

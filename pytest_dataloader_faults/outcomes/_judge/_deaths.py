@@ -28,10 +28,17 @@ from __future__ import annotations
 import re
 import signal
 
-from pytest_dataloader_faults.faults import Fault, SharedMemoryExhaustion, TruncatedFile
+from pytest_dataloader_faults.faults import (
+    DescriptorExhaustion,
+    Fault,
+    SharedMemoryExhaustion,
+    TruncatedFile,
+)
+from pytest_dataloader_faults.faults._globs import is_excluded
 from pytest_dataloader_faults.outcomes._facts import TrialFacts
 from pytest_dataloader_faults.outcomes._records import WorkerDeath
 
+_SCARCITY = (DescriptorExhaustion, SharedMemoryExhaustion)
 _ENDS = ("signal ", "exit ")
 """How the call of a firing begins that ended its worker."""
 _CUT_OFF = (
@@ -90,6 +97,20 @@ def dropped(outcome: TrialFacts) -> str:
             " queue thread printed that and dropped the batch"
         )
     return ""
+
+
+def torch_dropped_a_batch(outcome: TrialFacts) -> bool:
+    """Whether torch hangs by itself: every fault took only what torch needs to share a batch."""
+    hung = outcome.timed_out and outcome.phase != "recovery"
+    fired = [each for each in outcome.faults if each.fired]
+    scarce = all(isinstance(each.fault, _SCARCITY) for each in fired)
+    return bool(hung and fired and scarce) and not _hit_data(outcome)
+
+
+def _hit_data(outcome: TrialFacts) -> bool:
+    """Whether a fault hit a file that the dataset itself may have opened."""
+    paths = [one.path for each in outcome.faults for one in each.firings]
+    return any(path and not is_excluded(path) for path in paths)
 
 
 def last_words(outcome: TrialFacts) -> str:
