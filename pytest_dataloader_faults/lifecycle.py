@@ -10,7 +10,8 @@ from dataclasses import Field, dataclass
 from typing import Any, ClassVar
 
 from pytest_dataloader_faults._arguments import FLAG, Checked, Rule, at_least, ints, optional
-from pytest_dataloader_faults.faults import Fault, has_files
+from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.faults._base import FileFault
 
 __all__ = (
     "Arm",
@@ -27,7 +28,7 @@ __all__ = (
 
 
 def _is_of_files(value: object) -> bool:
-    return isinstance(value, Fault) and has_files(value) and value.reading is None
+    return isinstance(value, FileFault)
 
 
 class Step(Checked):

@@ -140,10 +140,22 @@ def test_faults_survive_json(fault):
 
 @given(any_fault())
 def test_globs_are_a_tuple(fault):
-    """However *path* was given, its globs are a tuple; faults without one mean every file."""
-    path = fault.path if fault.reading is None else fault.reading
+    """However *path* or *reading* was given; a fault without one has no globs."""
+    path = getattr(fault, "path", None) or getattr(fault, "reading", None) or ()
 
     assert fault.globs == ((path,) if isinstance(path, str) else path)
+    assert faults.has_files(fault) == bool(path)
+
+
+@given(any_fault())
+def test_a_fault_has_only_its_own_fields(fault):
+    """It does not pretend to have the arguments of other faults."""
+    names = {each.name for kind in KINDS for each in dataclasses.fields(kind)} - {"errno"}
+
+    assert {each for each in names if hasattr(fault, each)} == set(faults.to_dict(fault)) - {
+        "kind",
+        "errno",
+    }
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults._engine.file_copies import FileEdit
 from pytest_dataloader_faults.faults import (
+    ClosedDescriptor,
     CorruptedFile,
     DescriptorExhaustion,
     Fault,
@@ -25,8 +26,10 @@ from pytest_dataloader_faults.faults import (
     ShortRead,
     SlowRead,
     TruncatedFile,
+    WorkerKilled,
     has_files,
 )
+from pytest_dataloader_faults.faults._base import InWorkers
 from pytest_dataloader_faults.faults._globs import GlobMatcher, is_excluded
 from pytest_dataloader_faults.faults._workers import InOneWorker
 
@@ -89,7 +92,7 @@ class Plan:
         """Every glob whose files matter, for finding those that are open already."""
         if self.watch:
             return ("*",)
-        return tuple(glob for each in self.faults if has_files(each) for glob in each.globs)
+        return tuple(glob for each in self.faults for glob in each.globs)
 
     @property
     def needs(self) -> FilterRequirements:
@@ -100,7 +103,7 @@ class Plan:
             stats=self._has(TruncatedFile),
             room=self._has(SharedMemoryExhaustion),
             low=exhausted and any(has_files(each) for each in self.faults),
-            samples=self.samples or any(each.sample is not None for each in self.faults),
+            samples=self.samples or any(map(_is_at_sample, self.faults)),
         )
 
     def _has(self, kind: type[Fault]) -> bool:
@@ -122,16 +125,17 @@ class FaultCounter(Generic[AnyFault]):
     def __post_init__(self) -> None:
         """Compile the globs once."""
         self.matches = GlobMatcher(self.fault.globs)
+        self.trigger = self.fault.trigger
 
     def reach(self) -> bool:
         """Count one occurrence and say whether it is one that fires."""
-        fault = self.fault
+        trigger = self.trigger
         self.reached += 1
-        since = self.reached - fault.nth
-        is_over = fault.times is not None and self.chosen >= fault.times
-        if since < 0 or since % fault.every or is_over:
+        since = self.reached - trigger.nth
+        is_over = trigger.times is not None and self.chosen >= trigger.times
+        if since < 0 or since % trigger.every or is_over:
             return False
-        if fault.probability < 1 and self.stream.random() >= fault.probability:
+        if trigger.probability < 1 and self.stream.random() >= trigger.probability:
             return False
         self.chosen += 1
         return True
@@ -184,14 +188,14 @@ class WorkerFaults:
 
     def would_mean(self, path: str) -> bool:
         """Whether only being excluded saves *path* from a fault."""
-        return any(tally.matches.means(path) for tally in self._concerned if has_files(tally.fault))
+        return any(tally.matches.means(path) for tally in self._concerned)
 
     def follows(self, path: str) -> bool:
         """Whether reads of *path* have to be seen."""
         if self._watch and not is_excluded(path):
             return True
         meant = (tally.fault for tally in self._concerned if tally.matches(path))
-        return any(isinstance(each, READ_FAULTS) or each.reading is not None for each in meant)
+        return any(isinstance(each, (*READ_FAULTS, WorkerKilled)) for each in meant)
 
 
 def _concerns(fault: Fault, worker: int) -> bool:
@@ -199,7 +203,11 @@ def _concerns(fault: Fault, worker: int) -> bool:
         return fault.sample is not None or fault.worker in (None, worker)
     if isinstance(fault, DescriptorExhaustion) and fault.where == "loader":
         return False
-    return fault.workers is None or worker in fault.workers
+    return not isinstance(fault, InWorkers) or fault.workers is None or worker in fault.workers
+
+
+def _is_at_sample(fault: Fault) -> bool:
+    return isinstance(fault, (ClosedDescriptor, InOneWorker)) and fault.sample is not None
 
 
 class AlteredFile(NamedTuple):

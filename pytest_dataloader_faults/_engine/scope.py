@@ -18,6 +18,7 @@ from pytest_dataloader_faults.faults import (
     DescriptorExhaustion,
     Fault,
     SharedMemoryExhaustion,
+    WorkerKilled,
     has_files,
 )
 from pytest_dataloader_faults.outcomes import FaultFacts, WorkerFacts
@@ -175,6 +176,6 @@ def engine_for(engine: str, faults: tuple[Fault, ...]) -> str:
 def _beyond_python(fault: Fault) -> str | None:
     if isinstance(fault, SharedMemoryExhaustion):
         return "torch reserves shared memory in C++"
-    if fault.reading is not None:
+    if isinstance(fault, WorkerKilled) and fault.reading is not None:
         return "a read that has begun is the kernel's"
     return None

@@ -24,6 +24,7 @@ from pytest_dataloader_faults.exceptions import (
     UnusableDatasetError,
 )
 from pytest_dataloader_faults.faults import Fault, OpenError, ReadError
+from pytest_dataloader_faults.faults._base import FileFault, Triggered
 from pytest_dataloader_faults.outcomes import Contract, SweepResult, SweepStep, Verdict
 from pytest_dataloader_faults.outcomes._judge._report import explain
 
@@ -155,8 +156,7 @@ def aimed(fault: Any, opened: Any, read: Any) -> Any:
 
 
 def _require_template(template: Any) -> None:
-    names = set(getattr(template, "__dataclass_fields__", ()))
-    if isinstance(template, Fault) and {"path", "nth", "times"} <= names:
+    if isinstance(template, FileFault) and isinstance(template, Triggered):
         if (template.nth, template.times, template.probability) == (1, None, 1):
             return
         problem = "must leave nth and times to the sweep, and probability as it is"

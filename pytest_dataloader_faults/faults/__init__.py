@@ -104,7 +104,7 @@ NEED_A_WORKER = (
 
 def has_files(fault: Fault) -> bool:
     """Whether *fault* is about files: it has a *path*, or happens in a *reading*."""
-    return fault.reading is not None or any(field.name == "path" for field in fields(fault))  # type: ignore[arg-type]
+    return bool(fault.globs)
 
 
 def to_dict(fault: Fault) -> dict[str, Any]:

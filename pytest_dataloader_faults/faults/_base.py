@@ -6,7 +6,7 @@ import errno as _errno
 import signal as _signal
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 from pytest_dataloader_faults._arguments import (
     FLAG,
@@ -28,6 +28,11 @@ FATAL_SIGNALS = frozenset(  # Not SIGINT: Python makes it an exception, which to
     for name in "KILL SEGV BUS ABRT FPE ILL TERM HUP QUIT TRAP SYS XCPU XFSZ".split()
 )
 SIGNALS = FATAL_SIGNALS | {_signal.SIGSTOP}
+
+
+def as_tuple(globs: Globs) -> tuple[str, ...]:
+    """*globs* as a tuple, also where they are one."""
+    return (globs,) if isinstance(globs, str) else globs
 
 
 def _is_globs(value: object) -> bool:
@@ -83,6 +88,15 @@ _RULES = {
 }
 
 
+class Trigger(NamedTuple):
+    """Which of many operations a fault happens to; as it stands here, to each of them."""
+
+    nth: int = 1
+    times: int | None = None
+    every: int = 1
+    probability: float = 1.0
+
+
 class Fault(Checked):
     """Base of all faults."""
 
@@ -93,16 +107,18 @@ class Fault(Checked):
     errnos: ClassVar[frozenset[int] | None] = None
     """Those that the call can give, where the fault has a choice."""
 
-    # A fault that leaves one of these out has it at this value.
-    path: Globs = "*"
     errno: int = 0
-    nth: int = 1
-    times: int | None = None
-    every: int = 1
-    probability: float = 1.0
-    workers: Workers = None
-    sample: int | None = None
-    reading: Globs | None = None
+    """What a system call fails with under the fault; 0 where it does not fail."""
+
+    @property
+    def globs(self) -> tuple[str, ...]:
+        """The globs of the files that the fault is about; empty for a fault of something else."""
+        return ()
+
+    @property
+    def trigger(self) -> Trigger:
+        """Which of the operations that the fault is about it happens to."""
+        return Trigger()
 
     def __post_init__(self) -> None:
         """Refuse what no kernel could do; keep plain ints, so that the repr is valid code."""
@@ -118,22 +134,42 @@ class Fault(Checked):
     def _check_together(self) -> None:
         """Refuse arguments that cannot come together."""
 
+
+class FileFault(Fault):
+    """A fault of files, which have a *path*."""
+
+    __slots__ = ()
+    path: Globs
+
     @property
     def globs(self) -> tuple[str, ...]:
         """*path* as a tuple."""
-        return (self.path,) if isinstance(self.path, str) else self.path
+        return as_tuple(self.path)
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class InWorkers(Fault):
-    """A fault that befalls several workers, each on its own."""
+    """A fault that happens in several workers, in each on its own."""
 
     workers: Workers = None
 
 
+class Counted(Fault):
+    """Declares what each kind of ``Triggered`` fault has as fields."""
+
+    __slots__ = ()
+    nth: int
+    times: int | None
+
+
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
-class Triggered(InWorkers):
-    """A fault that befalls some of many operations."""
+class Triggered(InWorkers, Counted):
+    """A fault that happens to some of many operations. Each kind adds *nth* and *times*."""
 
     every: int = 1
     probability: float = 1.0
+
+    @property
+    def trigger(self) -> Trigger:
+        """See the arguments of the same names."""
+        return Trigger(self.nth, self.times, self.every, self.probability)

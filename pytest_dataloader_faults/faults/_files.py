@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.faults._base import Globs, InWorkers, Triggered
+from pytest_dataloader_faults.faults._base import FileFault, Globs, InWorkers, Trigger, Triggered
 
 
 def _numbers(names: str) -> frozenset[int]:
@@ -32,7 +32,7 @@ READ_ERRNOS = _numbers(
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class OpenError(Triggered):
+class OpenError(Triggered, FileFault):
     """open(2), openat(2) and openat2(2) of a matching file fail with *errno*."""
 
     errnos: ClassVar = OPEN_ERRNOS
@@ -51,7 +51,7 @@ def permission_denied(path: Globs = "*", **triggers: Any) -> OpenError:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ReadError(Triggered):
+class ReadError(Triggered, FileFault):
     """read(2), pread(2), readv(2), preadv(2) fail with *errno*; a mapping raises SIGBUS on access.
 
     Mapping a file counts as one read of it. *offset*: only reads that touch bytes at or after that
@@ -67,7 +67,7 @@ class ReadError(Triggered):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ShortRead(Triggered):
+class ShortRead(Triggered, FileFault):
     """read(2), pread(2), readv(2), preadv(2) give the right bytes, but at most *max_bytes*.
 
     Reads that would not give more are not counted. A mapping cannot be short.
@@ -81,7 +81,7 @@ class ShortRead(Triggered):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class TruncatedFile(InWorkers):
+class TruncatedFile(InWorkers, FileFault):
     """A matching file is shorter, for read, fstat, lseek and mmap alike.
 
     *keep* is what is left: a fraction below 1 (float) or a count of bytes (int). The file itself is
@@ -99,7 +99,7 @@ class TruncatedFile(InWorkers):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class CorruptedFile(InWorkers):
+class CorruptedFile(InWorkers, FileFault):
     """*flips* bytes of a matching file differ; which ones, and how, *seed* and its name decide.
 
     The file itself is never touched: the worker gets a substitute, as with ``TruncatedFile``. An
@@ -113,7 +113,7 @@ class CorruptedFile(InWorkers):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ClosedDescriptor(Triggered):
+class ClosedDescriptor(Triggered, FileFault):
     """The descriptor that the dataset holds is closed under it.
 
     Those the worker inherited are closed before its first fetch; those it opens itself are closed
@@ -137,7 +137,7 @@ class ClosedDescriptor(Triggered):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class SlowRead(Triggered):
+class SlowRead(Triggered, FileFault):
     """read(2), pread(2), readv(2), preadv(2), mmap(2) are answered *seconds* late."""
 
     path: Globs = "*"
@@ -147,7 +147,7 @@ class SlowRead(Triggered):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class HungRead(InWorkers):
+class HungRead(InWorkers, FileFault):
     """The *nth* read of a matching file, and each after it, never returns, as on a dead NFS server.
 
     The reading thread wakes for nothing but SIGKILL. At the end of the scope it goes on.
@@ -155,3 +155,8 @@ class HungRead(InWorkers):
 
     path: Globs = "*"
     nth: int = 1
+
+    @property
+    def trigger(self) -> Trigger:
+        """The *nth* read and each after it."""
+        return Trigger(self.nth)

@@ -18,6 +18,7 @@ _SYSTEM = (
     *("/usr/local/bin/", "/usr/local/lib/"),
 )
 _CODE = (".py", ".pyc", ".pyi", ".so", ".pth", ".egg-link")
+_NOTHING = r"(?!)"
 _WILD = re.compile(r"[*?\[]")
 
 
@@ -47,7 +48,7 @@ class GlobMatcher:
     """The files that some globs mean."""
 
     def __init__(self, globs: tuple[str, ...]) -> None:
-        self._match = re.compile("|".join(map(fnmatch.translate, globs))).match
+        self._match = re.compile("|".join(map(fnmatch.translate, globs)) or _NOTHING).match
         asked = (_WILD.split(glob, maxsplit=1)[0] for glob in globs)
         self._asked = tuple(prefix for prefix in asked if prefix and is_excluded(prefix))
 

@@ -6,7 +6,7 @@ import errno as _errno
 import signal as _signal
 from dataclasses import dataclass
 
-from pytest_dataloader_faults.faults._base import Fault, Globs, InWorkers, Triggered
+from pytest_dataloader_faults.faults._base import Fault, Globs, InWorkers, Triggered, as_tuple
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -62,8 +62,9 @@ class InOneWorker(Fault):
     """
 
     __slots__ = ()
-    at: int = 1
-    worker: int | None = 0
+    at: int
+    worker: int | None
+    sample: int | None
 
     def _check_together(self) -> None:
         alone = (self.at, self.worker) == (1, 0)
@@ -98,8 +99,7 @@ class WorkerKilled(InOneWorker):
     @property
     def globs(self) -> tuple[str, ...]:
         """*reading* as a tuple."""
-        files = self.path if self.reading is None else self.reading
-        return (files,) if isinstance(files, str) else files
+        return () if self.reading is None else as_tuple(self.reading)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -24,6 +24,7 @@ from pytest_dataloader_faults.faults import (
     WorkerExited,
     WorkerHung,
     WorkerKilled,
+    has_files,
 )
 from pytest_dataloader_faults.faults._workers import InOneWorker
 
@@ -60,7 +61,7 @@ class FetchStart:
 
     def _due(self) -> list[FaultCounter[InOneWorker]]:
         every = self._worker.tallies.of(InOneWorker)
-        tallies = [each for each in every if each.fault.reading is None]
+        tallies = [each for each in every if not has_files(each.fault)]
         if self._sample is not None:
             return [each for each in tallies if each.fault.sample == self._sample]
         now = (None, self._worker.begun)
