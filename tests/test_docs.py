@@ -48,7 +48,7 @@ PAGES = generate.pages()
 TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
 REFERENCE = "\n".join(text for page, text in TEXTS.items() if "reference" in page.parts)
 _SLOW = [
-    Path("README.md"),
+    Path("docs/how-to/choose-a-level.md"),
     Path("docs/how-to/inject-into-my-own-loop.md"),
     Path("docs/how-to/replay-a-failure.md"),
     Path("docs/how-to/run-only-some-checks.md"),
@@ -242,8 +242,17 @@ def test_no_page_names_an_option_that_is_not_there():
     assert set(re.findall(r"--dataloader-faults-[a-z-]*[a-z]", text)) == options
 
 
-def test_readme_lists_the_faults_and_the_verdicts():
-    """The two tables of the README are complete, and in the code's order."""
+def test_tables_of_faults_and_verdicts_are_complete():
+    """The README lists the verdicts and the reference the faults, in the order of the code."""
+    verdicts = [each.value for each in package.Verdict]
+    faults = TEXTS[Path("docs/reference/faults.md")].partition("## Triggers")[0]
+    assert re.findall(r"^\| `(\w+)` \|", TEXTS[Path("README.md")], re.MULTILINE) == verdicts
+    assert re.findall(r"^\| `(\w+)` \|", faults, re.MULTILINE) == [*vocabulary.KINDS]
+
+
+def test_readme_is_short_and_has_the_command_of_the_tests():
+    """The README shows the command that runs the tests, as .ci/run does."""
     readme = TEXTS[Path("README.md")]
-    rows = re.findall(r"^\| `(\w+)` \|", readme, re.MULTILINE)
-    assert rows == [*vocabulary.KINDS, *(each.value for each in package.Verdict)]
+    assert len(readme.splitlines()) <= 150
+    assert ".venv/bin/tox -e tests\n" in readme
+    assert ".venv/bin/tox -e tests" in (ROOT / ".ci/run").read_text(encoding="utf-8")
