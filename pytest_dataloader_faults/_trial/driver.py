@@ -1,195 +1,295 @@
-"""One loader after another over a dataset: epochs begun, gone on with, broken off [in a trial].
+"""Drive a DataLoader: begin epochs, take batches, note how its workers end [in a trial].
 
-After each call of torch's it is waited until the workers have made what they were asked for: so
-what they met does not depend on how quickly the next step comes.
+A trial takes whole epochs. A lifecycle takes them step by step: there the driver waits after each
+batch until the workers have made what they were asked for. So what the workers met does not depend
+on how soon the next step comes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-import pickle
-from collections.abc import Callable, Mapping
+import time
+import traceback
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
 from pytest_dataloader_faults._engine.loader.client import EndedWorkers
-from pytest_dataloader_faults._trial.batches import (
-    are_alive,
-    deaths,
-    delivery,
-    end_workers,
-    places,
-    raised_by,
-)
 from pytest_dataloader_faults._trial.journal import Journal
-from pytest_dataloader_faults._trial.loaders import (
-    USERS_ERRORS,
-    kind_of,
-    loader_for,
-    seed_everything,
-)
-from pytest_dataloader_faults._trial.process.sigchld import SigchldGuard, kill
-from pytest_dataloader_faults._trial.resources import GcEachEpoch
-from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
+from pytest_dataloader_faults._trial.loaders import USERS_ERRORS, kind_of, seed_everything
+from pytest_dataloader_faults._trial.process.sigchld import SigchldGuard
+from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, SampleFingerprint
+from pytest_dataloader_faults._trial.samples.fingerprint import digest_of_rows
 from pytest_dataloader_faults._trial.samples.reference import plain_indices
-from pytest_dataloader_faults.outcomes import Raised
+from pytest_dataloader_faults.exceptions import InjectionError
+from pytest_dataloader_faults.outcomes import Delivery, Raised, WorkerDeath
+from pytest_dataloader_faults.outcomes._text import shortened
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
 
+_EXIT_PATIENCE = 5.0
+"""Seconds between the last descriptor that a process closes and its end: it may dump core."""
+
+
 class LoaderDriver:
-    """A dataset, the loader over it, and the epoch that is going on, if there are any."""
+    """A loader and its current epoch, if there is one.
+
+    *drawn* is the list that ``record_sampler`` fills. With *stepwise* an epoch is taken in parts.
+    With *keep_workers* persistent workers that are all alive survive an error. *use_batch* does
+    with a batch what a training loop does, and returns the result.
+    """
 
     def __init__(
         self,
-        dataset: Any,
         journal: Journal,
-        teller: SampleComparer,
-        seed: int,
+        comparer: SampleComparer,
         drawn: list[Any],
-        settle: Callable[[], EndedWorkers],
+        *,
+        stepwise: bool = False,
+        keep_workers: bool = False,
+        use_batch: Callable[[Any], Any] | None = None,
     ) -> None:
-        self._dataset = dataset
         self._journal = journal
-        self._teller = teller
-        self._seed = seed
+        self._comparer = comparer
         self._drawn = drawn
-        self._settle = settle
-        self._death_watch = SigchldGuard()
-        self._options: Mapping[str, Any] = {}
-        self._loader: DataLoader[Any] | None = None
+        self._stepwise = stepwise
+        self._keep_workers = keep_workers
+        self._use_batch = use_batch
+        self._sigchld = SigchldGuard()
+        self._epoch: int | None = None
+        self._received = 0
+        self._batch_number: Callable[[int], int] = int
         self._iterator: Any = None
-        self._place_of: Callable[[int], int] = lambda number: number
-        self._epoch = self._came = 0
-        self._killed: set[int] = set()
-        self.loaders = 0
-        """How many iterators have had workers of their own."""
+        self.loader: Any = None
+        """The ``DataLoader``; None while there is none."""
+        self.wait_until_idle: Callable[[], EndedWorkers] = EndedWorkers
+        """Waits until the workers have made what they were asked for."""
         self.pids: tuple[int, ...] = ()
-        """Those of the workers that are there, dead ones too until their iterator has ended."""
+        """Those of the workers, of dead ones too until their iterator has ended."""
+        self.iterators = 0
+        """How many iterators have had workers of their own."""
 
-    def make(self, options: Mapping[str, Any]) -> None:
-        """Have a loader with *options*."""
-        self.delete()
-        self._options = options
-        self._loader = loader_for(self._dataset, options)
-        self._loader.worker_init_fn = GcEachEpoch(self._loader.worker_init_fn)
+    @property
+    def in_epoch(self) -> bool:
+        """Whether an epoch has begun and not ended."""
+        return self._iterator is not None
 
-    def take(self, batches: int | None) -> None:
-        """Take so many batches, or all that are left, up to the first error."""
+    def start_epoch(self, epoch: int | None, seed: int, patience: float | None = None) -> bool:
+        """Begin *epoch*, None for the recovery; whether the loader raised no error."""
+        self._epoch, self._received = epoch, 0
+        self._drawn.clear()
+        self._comparer.begin()
+        self._write_progress()
+        seed_everything(seed)
         try:
-            if self._iterator is None:
-                self._begin()
-            for _ in itertools.count() if batches is None else range(batches):
-                self._write(next(self._iterator))
-                self._settle()
-            self._tell()
-        except StopIteration:
-            self._end(None)
+            self._start_iterator(patience)
+            if self._stepwise or patience is not None:
+                self.wait_until_idle()
         except USERS_ERRORS as error:  # The error is the finding.
-            self._end(raised_by(error))
+            self._end_epoch(error)
+            return False
+        self._write_progress()
+        return True
 
-    def restart(self) -> None:
-        """Begin an epoch."""
+    def take(self, batches: int | None = None) -> bool:
+        """Take *batches*, or all that are left; whether the loader raised no error."""
         try:
-            self._begin()
-        except USERS_ERRORS as error:
-            self._end(raised_by(error))
+            for _ in itertools.count() if batches is None else range(batches):
+                self._write_batch(next(self._iterator))
+                if self._stepwise:
+                    self.wait_until_idle()
+        except StopIteration:
+            self._end_epoch(None)
+            return True
+        except USERS_ERRORS as error:  # The error is the finding.
+            self._end_epoch(error)
+            return False
+        self._write_progress()
+        return True
 
-    def break_off(self) -> None:
-        """Let the epoch go that is going on, and its workers unless they are to stay."""
-        assert self._loader is not None
-        if self._iterator is not None and not self._loader.persistent_workers:
-            self._end_workers()
+    def write_error(self, epoch: int, error: BaseException) -> None:
+        """Write down *epoch* as one that *error* ended before a loader could."""
+        self._epoch = epoch
+        self._write_epoch(exception=asdict(raised_by(error)))
+
+    def break_epoch(self) -> None:
+        """Leave the epoch, and end its workers unless they are persistent."""
+        if self.in_epoch and not self.loader.persistent_workers:
+            self.end_workers()
         self._iterator = None
 
-    def kill(self, worker: int) -> int | None:
-        """Kill a worker; its pid, or None if there is none that lives."""
-        pid = self.pids[worker] if worker < len(self.pids) else None
-        if pid is None or pid in self._killed:
-            return None
-        self._killed.add(pid)
-        kill(pid)
-        return pid
+    def end_workers(self) -> None:
+        """End the workers, and the epoch with them."""
+        for iterator in (self._iterator, self.loader._iterator):
+            end_workers(iterator)
+        self._iterator = self.loader._iterator = None
+        self.pids = ()
 
-    def copy(self) -> None:
-        """Go on with a pickled copy of the dataset."""
-        try:
-            copy = pickle.loads(pickle.dumps(self._dataset))  # noqa: S301  # the user's own
-        except USERS_ERRORS as error:
-            self._epoch += 1
-            self._tell(exception=asdict(raised_by(error)))
-            return
-        had_one = self._loader is not None
-        self.delete()
-        self._dataset = copy
-        if had_one:
-            self.make(self._options)
-
-    def delete(self) -> None:
-        """Delete the loader."""
-        if self._loader is not None:
-            self._end_workers()
-        self._loader = None
-
-    def _begin(self) -> None:
-        assert self._loader is not None
-        self._epoch += 1
-        self._came = 0
-        self._drawn.clear()
-        self._teller.begin()
-        self._tell()
-        seed_everything(self._seed + self._epoch)
+    def _start_iterator(self, patience: float | None) -> None:
         before = self._iterator
-        self._iterator = iter(self._loader)
+        self._iterator = iter_with_timeout(self.loader, patience)
         if before is not None and before is not self._iterator:
             end_workers(before)
-        self._death_watch.look_while_waiting(self._iterator)
-        self._place_of = places(self._iterator)
-        self._note_workers()
-        self._settle()
-        self._tell()
-
-    def _note_workers(self) -> None:
-        pids = tuple(each.pid for each in self._iterator._workers)
+        self._sigchld.look_while_waiting(self._iterator)
+        self._batch_number = batch_numbers(self._iterator)
+        pids = tuple(each.pid for each in getattr(self._iterator, "_workers", ()))
         if pids != self.pids:
             self.pids = pids
-            self.loaders += 1
+            self.iterators += 1
             self._journal.write(pids=pids)
 
-    def _write(self, batch: Any) -> None:
-        assert self._loader is not None
-        is_map = kind_of(self._loader) == "map"
-        drawn = self._drawn[self._place_of(self._came)] if is_map else None
-        self._came += 1
-        indices = plain_indices(drawn) if is_map else None
-        came = delivery(batch, indices, self._loader, self._teller)
-        self._journal.write(epoch=self._epoch, batch=asdict(came))
+    def _write_batch(self, batch: Any) -> None:
+        if self._use_batch is not None:
+            batch = self._use_batch(batch)
+        indices = None
+        if kind_of(self.loader) == "map":
+            indices = plain_indices(self._drawn[self._batch_number(self._received)])
+        self._received += 1
+        received = delivery(batch, indices, self.loader, self._comparer)
+        self._journal.write(epoch=self._epoch, batch=asdict(received))
 
-    def _tell(self, **what: Any) -> None:
-        """Write down the epoch as it is."""
+    def _write_progress(self) -> None:
+        if self._stepwise:
+            self._write_epoch()
+
+    def _write_epoch(self, **result: Any) -> None:
+        """Write down what was drawn in this epoch, and its *result* once it has one."""
         drawn = [plain_indices(each) for each in self._drawn]
-        told = {"drawn": drawn, "exception": None, "complete": False, **what}
-        self._journal.write(epoch=self._epoch, **{"pass": told})
+        event = {"drawn": drawn, "exception": None, "complete": False, **result}
+        self._journal.write(epoch=self._epoch, **{"pass": event})
 
-    def _end(self, raised: Raised | None) -> None:
-        """The epoch is over. Workers that are to stay do so if all are alive."""
-        assert self._loader is not None
-        iterator = self._loader._iterator
-        current = self._iterator if iterator is None else iterator
-        died = deaths(current, self._settle()) if raised else []
-        self._tell(
-            exception=raised and asdict(raised),
-            complete=raised is None,
-            deaths=[asdict(each) for each in died],
-        )
-        if iterator is None or (raised is not None and not are_alive(iterator)):
-            self._end_workers()
+    def _end_epoch(self, error: BaseException | None) -> None:
+        """End the epoch. Persistent workers stay if there was no *error*, or if all are alive."""
+        persistent = self.loader._iterator
+        iterator = self._iterator if persistent is None else persistent
+        found = {} if error is None else self._describe(error, iterator)
+        may_stay = error is None or (self._keep_workers and _are_alive(iterator))
+        if persistent is None or not may_stay:
+            self.end_workers()
         self._iterator = None
+        self._write_epoch(complete=error is None, **found)
 
-    def _end_workers(self) -> None:
-        assert self._loader is not None
-        for iterator in (self._iterator, self._loader._iterator):
-            end_workers(iterator)
-        self._iterator = self._loader._iterator = None
-        self.pids = ()
+    def _describe(self, error: BaseException, iterator: Any) -> dict[str, Any]:
+        """*error* and the workers that have died by now. This takes the trial's time."""
+        self._journal.write(rested=time.monotonic())
+        raised = raised_by(error)
+        died = deaths(iterator, self.wait_until_idle())
+        self._journal.write(began=time.monotonic())
+        return {"exception": asdict(raised), "deaths": [asdict(each) for each in died]}
+
+
+def deaths(iterator: Any, ended: EndedWorkers) -> list[WorkerDeath]:
+    """How those workers of *iterator* died that were not at the end of their stream.
+
+    The supervisor notices an end when the kernel closes the worker's descriptors, which is before
+    the loader's process can wait for it. The supervisor does not know a worker that died unarmed.
+    """
+    found = []
+    for number, worker in enumerate(getattr(iterator, "_workers", ())):
+        is_early = number in ended.early
+        if is_early:
+            worker.join(_EXIT_PATIENCE)
+        if number not in ended.in_time and (worker.exitcode or (is_early and worker.exitcode == 0)):
+            found.append(WorkerDeath(number, worker.pid, worker.exitcode))
+    return found
+
+
+def end_workers(iterator: Any) -> None:
+    """End the workers of *iterator* now; the garbage collector may take 5 s for each."""
+    if hasattr(iterator, "_shutdown_workers"):
+        iterator._shutdown_workers()
+
+
+def _are_alive(iterator: Any) -> bool:
+    workers = getattr(iterator, "_workers", ())
+    return bool(workers) and all(each.is_alive() for each in workers)
+
+
+def iter_with_timeout(loader: DataLoader[Any], seconds: float | None) -> Any:
+    """``iter(loader)``, whose iterator waits at most *seconds* for a batch; None: as it would."""
+    if seconds is None:
+        return iter(loader)
+    own = loader.timeout
+    loader.timeout = min(own or seconds, seconds)
+    try:
+        return iter(loader)
+    finally:
+        loader.timeout = own
+
+
+@contextlib.contextmanager
+def record_sampler() -> Iterator[list[Any]]:
+    """Every index list that an iterator draws from its sampler in this scope."""
+    drawn: list[Any] = []
+    original = _BaseDataLoaderIter._next_index
+
+    def recording(self: Any) -> Any:
+        drawn.append(original(self))  # type: ignore[no-untyped-call]
+        return drawn[-1]
+
+    _BaseDataLoaderIter._next_index = recording  # type: ignore[method-assign]
+    try:
+        yield drawn
+    finally:
+        _BaseDataLoaderIter._next_index = original  # type: ignore[method-assign]
+
+
+def batch_numbers(iterator: Any) -> Callable[[int], int]:
+    """A function from the place of a batch among those received to its place among those drawn.
+
+    With ``in_order=False`` batches come as they are ready; torch knows the number of each.
+    """
+    if getattr(iterator, "_in_order", True):
+        return int
+    last: list[int] = []
+    original = iterator._get_data
+
+    def noting() -> Any:
+        number, data = original()
+        last[:] = [number]
+        return number, data
+
+    iterator._get_data = noting
+    return lambda _received: last[0]
+
+
+def delivery(
+    batch: Any, indices: tuple[Any, ...] | None, loader: DataLoader[Any], comparer: SampleComparer
+) -> Delivery:
+    """*batch* as fingerprints: of its samples, or of the whole where it cannot be split."""
+    rows = _rows(batch, indices, loader, comparer)
+    if rows is None:
+        return Delivery(indices, None, comparer.digest(batch, indices))
+    return Delivery(
+        indices,
+        tuple(row.digest for row in rows),
+        digest_of_rows(row.exact for row in rows),
+        tuple(row.leaves for row in rows if row.leaves),
+    )
+
+
+def _rows(
+    batch: Any, indices: tuple[Any, ...] | None, loader: DataLoader[Any], comparer: SampleComparer
+) -> tuple[SampleFingerprint, ...] | None:
+    """The samples in *batch*, which may be fewer than were asked for."""
+    if not loader._auto_collation:
+        return (comparer.row(batch, *(indices or ())[:1]),)
+    if batch is None or (isinstance(batch, (list, tuple, dict)) and not batch):
+        return ()
+    if indices and (rows := comparer.rows(batch, len(indices), indices)):
+        return rows
+    most = (loader.batch_size or 1) if indices is None else len(indices) - 1
+    return next((rows for size in range(most, 0, -1) if (rows := comparer.rows(batch, size))), None)
+
+
+def raised_by(error: BaseException) -> Raised:
+    """*error* as a finding about the dataset; an error of the harness is raised again."""
+    if isinstance(error, InjectionError):
+        raise error
+    text = "".join(traceback.format_exception(error))
+    return Raised(type(error).__name__, shortened(str(error)), shortened(text))

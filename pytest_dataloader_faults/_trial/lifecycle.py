@@ -1,6 +1,6 @@
-"""The life of a loader, step by step [runs in the disposable process that drives the loader].
+"""A lifecycle of loaders, step by step [runs in the disposable process that drives the loader].
 
-After each step what is there is written to the journal. Nothing here judges.
+The state after each step is written to the journal. Nothing here judges.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import contextlib
 import gc
 import itertools
 import os
+import pickle
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -17,10 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults._engine.scope import Injection, arm
 from pytest_dataloader_faults._trial import resources
-from pytest_dataloader_faults._trial.batches import recorded
-from pytest_dataloader_faults._trial.driver import LoaderDriver
+from pytest_dataloader_faults._trial.driver import LoaderDriver, record_sampler
 from pytest_dataloader_faults._trial.journal import Journal
-from pytest_dataloader_faults._trial.loaders import dataset_of, kind_of_dataset
+from pytest_dataloader_faults._trial.loaders import (
+    USERS_ERRORS,
+    dataset_of,
+    kind_of_dataset,
+    loader_for,
+)
+from pytest_dataloader_faults._trial.process.sigchld import kill
+from pytest_dataloader_faults._trial.resources import GcEachEpoch
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
 from pytest_dataloader_faults.faults import WorkerKilled, to_dict
 from pytest_dataloader_faults.lifecycle import (
@@ -45,11 +52,11 @@ if TYPE_CHECKING:
 
 _NO_DATA = ("/dev/", "/proc/", "/memfd:")
 _SHARED_MEMORY = "/dev/shm/"
-_OF_OTHERS = ("torch_", "sem.")
-"""torch's segments and semaphores, which a worker that is killed may leave."""
+_OF_TORCH = ("torch_", "sem.")
+"""Segments and semaphores of torch, which a killed worker may leave."""
 
 
-def live(
+def run_lifecycle(
     job: LifecycleJob, journal: Journal, stacks: str, supervision: SupervisorHandle | None
 ) -> None:
     """Do the steps of *job*."""
@@ -65,32 +72,36 @@ def live(
         samples=True,
         seeded=job.comparison.seeded,
     )
-    with armed as (injection, watch), recorded() as drawn:
+    with armed as (injection, watch), record_sampler() as drawn:
         journal.write(supervisor=watch.link.pid)
-        drive = LoaderDriver(
-            dataset, journal, SampleComparer(job.comparison), job.seed, drawn, watch.drain
-        )
-        _Life(job, journal, drive, injection, watch.link.switch).run()
+        comparer = SampleComparer(job.comparison)
+        driver = LoaderDriver(journal, comparer, drawn, stepwise=True, keep_workers=True)
+        driver.wait_until_idle = watch.drain
+        _Lifecycle(job, journal, driver, dataset, injection, watch.link.switch).run()
     journal.write(phase="done")
 
 
-class _Life:
+class _Lifecycle:
     def __init__(
         self,
         job: LifecycleJob,
         journal: Journal,
-        drive: LoaderDriver,
+        driver: LoaderDriver,
+        dataset: Any,
         injection: Injection,
         switch: Callable[[Sequence[int]], None],
     ) -> None:
         self._job = job
         self._journal = journal
-        self._drive = drive
+        self._driver = driver
+        self._dataset = dataset
         self._injection = injection
         self._switch = switch
+        self._options: Mapping[str, Any] = {}
+        self._epochs = itertools.count(1)
         self._began = time.monotonic()
         self._armed: list[int] = []
-        self._places = itertools.count()
+        self._positions = itertools.count()
         self._kills: list[FaultFacts] = []
 
     def run(self) -> None:
@@ -98,84 +109,121 @@ class _Life:
         for number, step in enumerate(self._job.steps, start=1):
             self._journal.write(phase=f"step {number}", began=time.monotonic())
             self._do(step)
-            self._look()
+            self._write_outcome()
         self._journal.write(began=time.monotonic())
-        self._drive.delete()
+        self._delete_loader()
         self._journal.write(rested=time.monotonic())
 
-    def _do(self, step: Step) -> None:
-        if isinstance(step, NewLoader):
-            self._drive.make(options_of(step, self._job.loader or {}))
-        elif isinstance(step, Iterate):
-            self._drive.take(step.batches)
-        elif isinstance(step, Arm):
-            self._arm([*self._armed, next(self._places)])
-        elif isinstance(step, Disarm):
-            self._arm([])
-        elif isinstance(step, KillWorker):
-            self._kill(step.worker)
-        else:
-            acts = {
-                BreakEpoch: "break_off",
-                StartEpoch: "restart",
-                PickleDataset: "copy",
-                DeleteLoader: "delete",
-            }
-            getattr(self._drive, acts[type(step)])()
+    def _do(self, step: Step) -> None:  # noqa: C901  # one line for each kind of step
+        match step:
+            case NewLoader():
+                self._make_loader(options_of(step, self._job.loader or {}))
+            case Iterate():
+                if self._driver.in_epoch or self._start_epoch():
+                    self._driver.take(step.batches)
+            case StartEpoch():
+                self._start_epoch()
+            case BreakEpoch():
+                self._driver.break_epoch()
+            case PickleDataset():
+                self._pickle_dataset()
+            case DeleteLoader():
+                self._delete_loader()
+            case Arm():
+                self._arm([*self._armed, next(self._positions)])
+            case Disarm():
+                self._arm([])
+            case KillWorker():
+                self._kill(step.worker)
 
-    def _arm(self, places: list[int]) -> None:
-        self._armed = places
-        self._switch(places)
+    def _make_loader(self, options: Mapping[str, Any]) -> None:
+        self._delete_loader()
+        self._options = options
+        loader = loader_for(self._dataset, options)
+        loader.worker_init_fn = GcEachEpoch(loader.worker_init_fn)
+        self._driver.loader = loader
+
+    def _delete_loader(self) -> None:
+        if self._driver.loader is not None:
+            self._driver.end_workers()
+        self._driver.loader = None
+
+    def _start_epoch(self) -> bool:
+        epoch = next(self._epochs)
+        return self._driver.start_epoch(epoch, self._job.seed + epoch)
+
+    def _pickle_dataset(self) -> None:
+        """Go on with a pickled copy of the dataset, and with a new loader if there was one."""
+        try:
+            copy = pickle.loads(pickle.dumps(self._dataset))  # noqa: S301  # the user's own
+        except USERS_ERRORS as error:
+            self._driver.write_error(next(self._epochs), error)
+            return
+        has_loader = self._driver.loader is not None
+        self._delete_loader()
+        self._dataset = copy
+        if has_loader:
+            self._make_loader(self._options)
+
+    def _arm(self, positions: list[int]) -> None:
+        """Let the faults happen that are armed at these positions, and no other."""
+        self._armed = positions
+        self._switch(positions)
 
     def _kill(self, worker: int) -> None:
-        pid = self._drive.kill(worker)
+        pids = self._driver.pids
+        pid = pids[worker] if worker < len(pids) else None
         fault = WorkerKilled(worker=worker)
-        place = len(self._injection.faults) + len(self._kills)
-        call = f"signal {fault.signal}"
-        fired = (Firing(place, worker, pid, call, None, 0),) if pid else ()
-        self._kills.append(FaultFacts(fault, 1, len(fired), 0, fired))
+        position = len(self._injection.faults) + len(self._kills)
+        firings: tuple[Firing, ...] = ()
+        if pid is not None and all(
+            each.pid != pid for facts in self._kills for each in facts.firings
+        ):
+            kill(pid)
+            firings = (Firing(position, worker, pid, f"signal {fault.signal}", None, 0),)
+        self._kills.append(FaultFacts(fault, 1, len(firings), 0, firings))
 
-    def _look(self) -> None:
-        """Write down what is there now."""
+    def _write_outcome(self) -> None:
+        """Write down the state after a step."""
         gc.collect()
         self._journal.write(rested=time.monotonic())
         self._write_facts()
-        running = bool(self._drive.pids)
+        running = bool(self._driver.pids)
         moment = {
             "armed": len(self._armed),
-            "loaders": self._drive.loaders,
+            "loaders": self._driver.iterators,
             "running": running,
-            "opened": self._opened(),
+            "opened": self._open_files(),
             "processes": {} if running else resources.processes(),
-            "left": [] if running else self._left(),
+            "left": [] if running else self._leftover_files(),
         }
         duration = round(time.monotonic() - self._began, 3)
         self._journal.write(moment=moment, phase="done", duration=duration)
 
     def _write_facts(self) -> None:
-        told = (*self._injection.faults, *map(self._surfaced, self._kills))
-        faults = [{**asdict(_of_any_epoch(each)), "fault": to_dict(each.fault)} for each in told]
+        facts = (*self._injection.faults, *map(self._surfaced, self._kills))
+        faults = [{**asdict(_of_any_epoch(each)), "fault": to_dict(each.fault)} for each in facts]
         workers = [asdict(each) for each in self._injection.workers]
         self._journal.write(faults=faults, workers=workers)
 
     def _surfaced(self, kill: FaultFacts) -> FaultFacts:
         met = [(kill.fault, None, each.call) for each in kill.firings]
-        told = any(tells_any(text, met) for text in self._injection.errors)
-        return replace(kill, surfaced=int(told))
+        surfaced = any(tells_any(text, met) for text in self._injection.errors)
+        return replace(kill, surfaced=int(surfaced))
 
-    def _opened(self) -> dict[str, dict[str, int]]:
+    def _open_files(self) -> dict[str, dict[str, int]]:
         pids: dict[str, int | str] = {"the loader's process": "self"}
-        pids |= {f"worker {place}": pid for place, pid in enumerate(self._drive.pids)}
+        pids |= {f"worker {number}": pid for number, pid in enumerate(self._driver.pids)}
         return {name: _data_files(pid) for name, pid in pids.items()}
 
-    def _left(self) -> list[str]:
+    def _leftover_files(self) -> list[str]:
         left = (path for worker in self._injection.workers for path in worker.leftover_files)
-        ours = (path for path in left if path.startswith(_SHARED_MEMORY))
-        return [path for path in ours if not os.path.basename(path).startswith(_OF_OTHERS)]
+        shared = (path for path in left if path.startswith(_SHARED_MEMORY))
+        return [path for path in shared if not os.path.basename(path).startswith(_OF_TORCH)]
 
 
 def _of_any_epoch(facts: FaultFacts) -> FaultFacts:
-    """The engine counts the epochs of an iterator, and a life those of several."""
+    """*facts* without epochs: the engine counts those of one iterator, a lifecycle has several."""
     return replace(facts, firings=tuple(replace(each, epoch=None) for each in facts.firings))
 
 
@@ -188,7 +236,7 @@ def options_of(step: NewLoader, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _data_files(pid: int | str) -> dict[str, int]:
-    """How often *pid* has each file of data open; nothing of one that is dead."""
+    """How often *pid* has each data file open; nothing if it is dead."""
     with contextlib.suppress(OSError):
         paths = resources.descriptors(pid).values()
         return Counter(path for path in paths if path[0] == "/" and not path.startswith(_NO_DATA))

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch.utils.data import default_collate
 
-from pytest_dataloader_faults._trial.samples.fingerprint import digest, leaves, rows_of, split
+from pytest_dataloader_faults._trial.samples.fingerprint import digest, leaves, split
 from pytest_dataloader_faults.outcomes._judge._samples import difference
 
 DTYPES = [
@@ -166,9 +166,10 @@ SHAPES = ["tensor", "pair", "dict", "string", "strings", "number", "array", "poi
 def test_a_collated_batch_comes_apart_again(shape, count):
     """A row has the digest of its sample in a batch of one, however many are in the batch."""
     samples = [_sample(number, shape) for number in range(count)]
-    alone = [rows_of(default_collate([each]), 1) for each in samples]
-    assert rows_of(default_collate(samples), count) == tuple(row for (row,) in alone)
-    assert len(set(alone)) == count
+    alone = [row for each in samples for row in split(default_collate([each]), 1)]
+    together = split(default_collate(samples), count)
+    assert list(map(digest, together)) == list(map(digest, alone))
+    assert len(set(map(digest, alone))) == count
 
 
 @pytest.mark.parametrize(
@@ -188,7 +189,7 @@ def test_a_collated_batch_comes_apart_again(shape, count):
 )
 def test_what_is_no_batch_of_so_many_is_not_split(batch):
     """What does not hold four samples along its first axis throughout is left whole."""
-    assert (split(batch, 4), rows_of(batch, 4)) == (None, None)
+    assert split(batch, 4) is None
 
 
 def _at(value):

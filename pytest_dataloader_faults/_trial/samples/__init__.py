@@ -1,1 +1,1 @@
-"""What counts as the same sample: fingerprints, comparisons, the reference."""
+"""Which samples are the same: the fingerprint of a value, the comparer, the reference."""

@@ -1,7 +1,7 @@
-"""How samples are told apart: by their bytes, their shapes, or as their author says [in the trial].
+"""Is this the sample we know? By its bytes, its shapes, or the author's function [in the trial].
 
-Where the author compares, the reference's samples are kept, and one that equals them gets their
-fingerprint: so whoever judges sees fingerprints only, and needs no sample.
+Where the author gives a function, the samples of the reference are kept, and a sample that equals
+one of them gets its fingerprint. So the judge compares fingerprints only, and needs no sample.
 """
 
 from __future__ import annotations
@@ -18,88 +18,94 @@ from pytest_dataloader_faults.outcomes._records import Leaves
 from pytest_dataloader_faults.outcomes._reference import Comparison
 
 _MOST_SAMPLES, _MOST_LEAVES = 256, 16
-"""What is told of the parts of samples: it is for people, and an outcome is to stay small."""
+"""How many parts of samples are reported. People read them, and an outcome has to stay small."""
 
 
 @dataclass(frozen=True)
 class SampleFingerprint:
-    """One sample of a batch: its fingerprint, and what it is made of, where that is still told."""
+    """One sample of a batch.
+
+    *digest* follows the comparison, *exact* is always of the bytes. *leaves* are the parts of the
+    sample, of the first samples of a pass.
+    """
 
     digest: str
+    exact: str
     leaves: Leaves = ()
 
 
 @dataclass
 class SampleComparer:
-    """Gives samples their fingerprints, all of one trial or reference."""
+    """Makes the fingerprints of all samples of one trial or reference."""
 
-    telling: Comparison = field(default_factory=Comparison)
-    _told: int = 0
+    comparison: Comparison = field(default_factory=Comparison)
+    _reported: int = 0
 
     def __post_init__(self) -> None:
-        """Unpack the samples that are known."""
+        """Unpack the known samples."""
         self._known: dict[Any, tuple[str, Any]] = {}
-        for index, pickled in self.telling.kept:
+        for index, pickled in self.comparison.kept:
             sample = pickle.loads(base64.b64decode(pickled))  # noqa: S301  # our own
-            self._known[index] = (self._plain(list(leaves(sample))), sample)
+            self._known[index] = (self._fingerprint(list(leaves(sample))), sample)
 
     def begin(self) -> None:
-        """A pass begins: its first samples are told in full."""
-        self._told = 0
+        """Begin a pass: the parts of its first samples are reported."""
+        self._reported = 0
 
     def digest(self, value: Any, index: Any = None) -> str:
-        """Of *value*, which is to be the sample *index*; None if that is not known."""
-        return self._like(value, self._plain(list(leaves(value))), index)
+        """The fingerprint of *value*, which should be the sample *index*; None if not known."""
+        return self._known_or(self._fingerprint(list(leaves(value))), value, index)
 
     def row(self, value: Any, index: Any = None) -> SampleFingerprint:
-        """Of *value*, with its parts, unless many have been told already."""
+        """Likewise, with the parts of *value* unless many have been reported already."""
         parts = list(leaves(value))
-        self._told += 1
-        told = parts[:_MOST_LEAVES] if self._told <= _MOST_SAMPLES else ()
+        self._reported += 1
+        reported = parts[:_MOST_LEAVES] if self._reported <= _MOST_SAMPLES else ()
         return SampleFingerprint(
-            self._like(value, self._plain(parts), index),
-            tuple((each.path, each.form, each.digest) for each in told),
+            self._known_or(self._fingerprint(parts), value, index),
+            digest_of(parts),
+            tuple((each.path, each.form, each.digest) for each in reported),
         )
 
     def rows(
         self, batch: Any, count: int, indices: Iterable[Any] = ()
     ) -> tuple[SampleFingerprint, ...] | None:
-        """Of each sample of *batch*, or None if it cannot be split into *count*."""
-        parts = split(batch, count)
-        if parts is None:
+        """The fingerprint of each sample of *batch*; None if it is not of *count* samples."""
+        samples = split(batch, count)
+        if samples is None:
             return None
         known = [*indices, *(None for _ in range(count))]
-        return tuple(self.row(*each) for each in zip(parts, known, strict=False))
+        return tuple(self.row(*each) for each in zip(samples, known, strict=False))
 
     def keep(self, value: Any, index: Any) -> str | None:
-        """*value*, packed for later, where the author compares; from now on it is known here."""
-        if self.telling.compare is None or index in self._known:
+        """Know *value* from now on where the author compares; returns it packed for later."""
+        if self.comparison.compare is None or index in self._known:
             return None
-        name = self._plain(list(leaves(value)))
         packed = pickle.dumps(value)
-        self._known[index] = (name, pickle.loads(packed))  # noqa: S301  # our own
-        _require_equality(self.telling.compare, value)
+        copy = pickle.loads(packed)  # noqa: S301  # our own
+        self._known[index] = (self._fingerprint(list(leaves(value))), copy)
+        _require_equality(self.comparison.compare, value)
         return base64.b64encode(packed).decode()
 
-    def _plain(self, parts: list[Leaf]) -> str:
-        if self.telling.shapes:
+    def _fingerprint(self, parts: list[Leaf]) -> str:
+        if self.comparison.shapes:
             parts = [each._replace(digest="") for each in parts]
         return digest_of(parts)
 
-    def _like(self, value: Any, name: str, index: Any) -> str:
-        """The fingerprint of the known sample that *value* equals, or else *name*."""
-        if self.telling.compare is None:
-            return name
+    def _known_or(self, digest: str, value: Any, index: Any) -> str:
+        """The fingerprint of the known sample that *value* equals, or else *digest*."""
+        if self.comparison.compare is None:
+            return digest
         near = [self._known[index]] if index in self._known else list(self._known.values())
-        if any(name == known for known, _ in near):
-            return name
-        return next((known for known, sample in near if self._equal(sample, value)), name)
+        if any(digest == known for known, _ in near):
+            return digest
+        return next((known for known, sample in near if self._equal(sample, value)), digest)
 
     def _equal(self, sample: Any, value: Any) -> bool:
-        """What cannot be compared is not the same: a batch may be anything once a fault came."""
-        assert self.telling.compare is not None
+        """What cannot be compared is not equal: under a fault a batch may hold anything."""
+        assert self.comparison.compare is not None
         try:
-            return bool(self.telling.compare(sample, value))
+            return bool(self.comparison.compare(sample, value))
         except Exception:  # noqa: BLE001  # it was tried on the reference, where it must work
             return False
 

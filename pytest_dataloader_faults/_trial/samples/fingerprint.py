@@ -1,16 +1,13 @@
-"""What a sample is made of: each part with its path, its form and its fingerprint. Pure.
+"""The fingerprint of a value: its parts, each with its path, its form and its digest. Pure.
 
 Two parts are the same when a training loop could not tell them apart: types, dtypes, shapes and
-bytes are equal. NaN is equal to itself; 0.0 and -0.0 differ.
+bytes are equal. NaN is equal to itself; 0.0 and -0.0 differ. A digest is 24 hexadecimal digits of
+BLAKE2b, or the value itself where that is shorter.
 
 Some facts about bytes that are no content. The padding between the fields of a structured array,
 what a masked array holds where it is masked, and what pickle remembers of objects that are there
 twice (an object that came through a queue has copies where it had one) differ between equal values.
 So such values are taken apart rather than dumped.
-
-Fingerprints of samples, and batches taken apart again. Pure [runs in the trial process].
-
-What counts as the same is said in ``_leaves``.
 """
 
 from __future__ import annotations
@@ -58,12 +55,12 @@ def leaves(value: Any, path: str = "", above: tuple[int, ...] = ()) -> Iterator[
 
 
 def hash_of(data: bytes) -> str:
-    """A short hexadecimal fingerprint."""
+    """24 hexadecimal digits of BLAKE2b."""
     return hashlib.blake2b(data, digest_size=_SIZE).hexdigest()
 
 
 def _short(text: str) -> str:
-    """*text* itself where that is shorter than a fingerprint: then a report can show it."""
+    """*text* itself where that is shorter than a digest: then a report can show it."""
     return text if len(text) <= 2 * _SIZE else hash_of(text.encode("utf-8", "surrogatepass"))
 
 
@@ -175,43 +172,45 @@ def _reduced(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def digest(value: Any) -> str:
-    """A short hexadecimal fingerprint of *value*; TypeError if it has none."""
+    """The fingerprint of *value* in 24 hexadecimal digits; TypeError if it has none."""
     return digest_of(leaves(value))
 
 
 def digest_of(parts: Iterable[Leaf]) -> str:
-    """The fingerprint of what has these parts."""
+    """The fingerprint of a value that has these parts."""
     return hash_of("\n".join(map(repr, map(tuple, parts))).encode("utf-8", "surrogatepass"))
 
 
+def digest_of_rows(rows: Iterable[str]) -> str:
+    """The fingerprint of a batch whose samples have these fingerprints."""
+    return hash_of("\n".join(rows).encode())
+
+
 def split(batch: Any, count: int) -> list[Any] | None:
-    """*batch* as *count* batches of one sample each, or None if it cannot be told how.
+    """*batch* as *count* batches of one sample each; None if it cannot be split so.
 
     Understands what ``default_collate`` makes: tensors and arrays stacked along the first axis,
     in dicts, lists and tuples, and lists of strings.
     """
     if isinstance(batch, torch.Tensor) or type(batch).__module__ == "numpy":
-        stacked = batch.ndim > 0 and len(batch) == count
-        return [batch[i : i + 1] for i in range(count)] if stacked else None
+        return _slices(batch, count) if batch.ndim else None
     if isinstance(batch, Mapping):
-        columns = _split_all(batch.values(), count)
+        columns = _split_columns(batch.values(), count)
         return columns and [dict(zip(batch, row, strict=True)) for row in columns]
     if not isinstance(batch, (list, tuple)) or not batch:
         return None
     if all(isinstance(item, (str, bytes)) for item in batch):
-        return [[item] for item in batch] if len(batch) == count else None
-    rows = _split_all(batch, count)
-    return rows and [list(row) for row in rows]
+        return _slices(list(batch), count)
+    return _split_columns(batch, count)
 
 
-def _split_all(values: Any, count: int) -> list[Any] | None:
-    columns = [split(value, count) for value in values]
-    if not columns or any(column is None for column in columns):
+def _slices(samples: Any, count: int) -> list[Any] | None:
+    return [samples[i : i + 1] for i in range(count)] if len(samples) == count else None
+
+
+def _split_columns(columns: Iterable[Any], count: int) -> list[Any] | None:
+    """For each sample its part of each of *columns*; None if one of them cannot be split."""
+    parts = [split(column, count) for column in columns]
+    if not parts or None in parts:
         return None
-    return list(zip(*(column for column in columns if column is not None), strict=True))
-
-
-def rows_of(batch: Any, count: int) -> tuple[str, ...] | None:
-    """A digest per sample of *batch*, or None if it cannot be split into *count* samples."""
-    parts = split(batch, count)
-    return None if parts is None else tuple(map(digest, parts))
+    return [list(row) for row in zip(*parts, strict=True)]

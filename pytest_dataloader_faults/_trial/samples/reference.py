@@ -1,4 +1,4 @@
-"""What a dataset gives when nothing is wrong [runs in the disposable process]."""
+"""The reference: what a dataset gives when nothing is wrong [in the disposable process]."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_sample
 from pytest_dataloader_faults._trial.loaders import blamed, kind_of, sampled, seed_everything
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, SampleFingerprint
-from pytest_dataloader_faults._trial.samples.fingerprint import digest, rows_of, split
+from pytest_dataloader_faults._trial.samples.fingerprint import split
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes import Reference
 from pytest_dataloader_faults.outcomes._reference import Comparison
@@ -34,19 +34,23 @@ def plain_indices(index: Any) -> tuple[Any, ...]:
 
 
 def sample_of(dataset: Any, index: Any) -> Any:
-    """One sample, with no fault about: an error is the dataset's own."""
+    """One sample, with no fault armed: an error is the dataset's own."""
     with blamed(f"{type(dataset).__name__}[{index!r}]"):
         return dataset[index]
 
 
 def take_reference(
-    loader: DataLoader[Any], seed: int, asked: Sequence[tuple[Any, ...]] | None, telling: Comparison
+    loader: DataLoader[Any],
+    seed: int,
+    asked: Sequence[tuple[Any, ...]] | None,
+    comparison: Comparison,
 ) -> Reference:
-    """What the dataset gives here, one sample at a time, each digested before the next is made.
+    """What the dataset gives here, one sample at a time.
 
-    So a dataset that hands out the same buffer each time cannot hide in its own reference.
+    Each sample gets its fingerprint before the next is made. So a dataset that returns the same
+    buffer each time cannot hide that in its own reference.
     """
-    reader = _Reader(loader, SampleComparer(telling), seed)
+    reader = _Reader(loader, SampleComparer(comparison), seed)
     name = type(loader.dataset).__name__
     if kind_of(loader) == "iterable":
         with blamed(f"iterating {name}"):
@@ -56,38 +60,37 @@ def take_reference(
 
 
 class _Reading(NamedTuple):
-    """A sample as it was read once; *exact* is its digest whatever else is compared."""
+    """A sample as it was read once; *pickled* where the author compares."""
 
-    place: Any
+    index: Any
     row: SampleFingerprint
-    exact: str
-    kept: str | None
+    pickled: str | None
 
 
 @dataclass(frozen=True)
 class _Reader:
-    """Reads samples of *loader*'s dataset, and tells what they are."""
+    """Reads samples of *loader*'s dataset, and makes their fingerprints."""
 
     loader: DataLoader[Any]
-    teller: SampleComparer
+    comparer: SampleComparer
     seed: int
 
     def get(self, index: Any) -> Any:
         """The sample itself."""
-        start = self.teller.telling.seeded
+        start = self.comparer.comparison.seeded
         if start is not None and hasattr(index, "__index__"):
             seed_sample(start, operator.index(index))
         return sample_of(self.loader.dataset, index)
 
     def read(self, index: Any) -> _Reading:
-        """The sample, told."""
-        return self.told(plain_indices(index)[0], self.get(index))
+        """The fingerprint of the sample *index*."""
+        return self.fingerprinted(plain_indices(index)[0], self.get(index))
 
-    def told(self, place: Any, sample: Any) -> _Reading:
-        """*sample*, as it would be in a batch of its own."""
+    def fingerprinted(self, index: Any, sample: Any) -> _Reading:
+        """That of *sample*, as it would be in a batch of its own."""
         alone = _alone(self.loader, sample)
-        kept = self.teller.keep(alone, place)
-        return _Reading(place, self.teller.row(alone, place), digest(alone), kept)
+        pickled = self.comparer.keep(alone, index)
+        return _Reading(index, self.comparer.row(alone, index), pickled)
 
     def collated(self, indices: Sequence[Any]) -> Any:
         """A batch of copies: a reused buffer would otherwise be the same sample many times."""
@@ -99,73 +102,75 @@ def _reference_by_index(reader: _Reader, asked: Sequence[tuple[Any, ...]] | None
     drawn = sampled(reader.loader) if asked is None else asked
     indices = list(dict.fromkeys(index for batch in drawn for index in batch))
     first, second = (list(map(reader.read, indices)) for _ in range(2))
-    found = _compared("map", first, second, reader.teller.telling)
+    found = _compared("map", first, second, reader.comparer.comparison)
     if reader.loader._auto_collation and not _splits(reader, list(drawn[0]), found):
         return replace(found, samples=(), leaves=(), **_of_batches(reader, drawn))
     return found
 
 
 def _of_batches(reader: _Reader, drawn: Sequence[Sequence[Any]]) -> dict[str, Any]:
-    """The batches as wholes, since they do not come apart again."""
-    digests, kept = [], []
+    """The batches as wholes, since they cannot be split into samples."""
+    digests, pickled = [], []
     for batch in drawn:
         indices, value = plain_indices(list(batch)), reader.collated(batch)
-        packed = reader.teller.keep(value, indices)
-        kept += [(indices, packed)] if packed else []
-        digests.append((indices, reader.teller.digest(value, indices)))
-    return {"batches": tuple(digests), "kept": tuple(kept)}
+        packed = reader.comparer.keep(value, indices)
+        pickled += [(indices, packed)] if packed else []
+        digests.append((indices, reader.comparer.digest(value, indices)))
+    return {"batches": tuple(digests), "kept": tuple(pickled)}
 
 
 def _reference_in_order(reader: _Reader) -> Reference:
     stream: Any = reader.loader.dataset
-    first = list(itertools.starmap(reader.told, enumerate(_with_rows(reader.loader, stream))))
+    first = list(
+        itertools.starmap(reader.fingerprinted, enumerate(_with_rows(reader.loader, stream)))
+    )
     if not first:
         message = f"{type(stream).__name__} is empty: no sample that a fault could hit"
         raise UnusableDatasetError(message)
-    second = list(itertools.starmap(reader.told, enumerate(stream)))
-    found = _compared("iterable", first, second, reader.teller.telling)
+    second = list(itertools.starmap(reader.fingerprinted, enumerate(stream)))
+    found = _compared("iterable", first, second, reader.comparer.comparison)
     if len(second) < len(first):
         return replace(found, unstable=None, again=len(second))
     return found if len(second) == len(first) else replace(found, unstable=len(first))
 
 
 def _compared(
-    kind: str, first: list[_Reading], second: list[_Reading], telling: Comparison
+    kind: str, first: list[_Reading], second: list[_Reading], comparison: Comparison
 ) -> Reference:
-    """What two readings of the same samples tell."""
+    """The reference from two readings of the same samples."""
     pairs = list(zip(first, second, strict=False))
     return Reference(
         kind,
-        tuple((each.place, each.row.digest) for each in first),
-        unstable=next((a.place for a, b in pairs if a.row.digest != b.row.digest), None),
-        leaves=tuple((each.place, each.row.leaves) for each in first if each.row.leaves),
-        varied=0 if telling.compare else sum(a.exact != b.exact for a, b in pairs),
-        kept=tuple((each.place, each.kept) for each in first if each.kept),
-        comparison=telling.description,
+        tuple((each.index, each.row.digest) for each in first),
+        unstable=next((a.index for a, b in pairs if a.row.digest != b.row.digest), None),
+        leaves=tuple((each.index, each.row.leaves) for each in first if each.row.leaves),
+        varied=0 if comparison.compare else sum(a.row.exact != b.row.exact for a, b in pairs),
+        kept=tuple((each.index, each.pickled) for each in first if each.pickled),
+        comparison=comparison.description,
     )
 
 
 def _with_rows(loader: DataLoader[Any], stream: Any) -> Iterator[Any]:
-    """The samples of *stream*, the first of which has shown that a batch comes apart again."""
-    for place, sample in enumerate(stream):
-        if not place and loader._auto_collation:
+    """The samples of *stream*, once the first has shown that batches can be split."""
+    for number, sample in enumerate(stream):
+        if not number and loader._auto_collation:
             _require_rows(loader, sample)
         yield sample
 
 
 def _require_rows(loader: DataLoader[Any], sample: Any) -> None:
     """Batches of an iterable differ with the workers; only their samples can be compared."""
-    if rows_of(_batch(loader, [sample]), 1) is None:
+    if split(_batch(loader, [sample]), 1) is None:
         message = (
             f"the batches of {type(loader.dataset).__name__} cannot be taken apart into samples,"
-            " and an iterable dataset has no indices to tell what should be in them: nothing can"
+            " and an iterable dataset has no indices that say what a batch should hold: nothing can"
             " be compared. Try it with batch_size=None, or with a collate_fn that stacks samples"
         )
         raise UnusableDatasetError(message)
 
 
 def _alone(loader: DataLoader[Any], sample: Any) -> Any:
-    """*sample* as it is as a row of a batch; as a whole batch, if batches have no rows."""
+    """*sample* as a row of a batch; as a whole batch, if batches cannot be split."""
     if not loader._auto_collation:
         return _batch(loader, sample)
     batch = _batch(loader, [sample])
@@ -174,10 +179,10 @@ def _alone(loader: DataLoader[Any], sample: Any) -> Any:
 
 
 def _splits(reader: _Reader, indices: list[Any], found: Reference) -> bool:
-    """Whether a row of a batch is what its sample is on its own."""
-    alone, places = dict(found.samples), plain_indices(indices)
-    rows = reader.teller.rows(reader.collated(indices), len(indices), places)
-    return rows is not None and [row.digest for row in rows] == [alone[each] for each in places]
+    """Whether a row of a batch is equal to its sample on its own."""
+    alone, names = dict(found.samples), plain_indices(indices)
+    rows = reader.comparer.rows(reader.collated(indices), len(indices), names)
+    return rows is not None and [row.digest for row in rows] == [alone[each] for each in names]
 
 
 def _batch(loader: DataLoader[Any], samples: Any) -> Any:

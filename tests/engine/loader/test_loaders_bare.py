@@ -14,7 +14,8 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 from pytest_dataloader_faults import inject, run_trial
-from pytest_dataloader_faults._trial.samples.fingerprint import digest
+from pytest_dataloader_faults._trial.driver import delivery
+from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     DescriptorExhaustion,
@@ -274,7 +275,9 @@ def _filters():
 def test_no_workers_in_a_trial(records, kind, options):
     """There the loader's own process is armed, and gives what it gives bare."""
     options = {"num_workers": 0, "batch_size": 4, **options}
-    bare = [digest(batch) for batch in DataLoader(kind(records), **options)]
+    loader = DataLoader(kind(records), **options)
+    indices = None if kind is RecordStream else (0, 1, 2, 3)
+    bare = [delivery(batch, indices, loader, SampleComparer()).digest for batch in loader]
     outcome = run_trial(
         lambda: kind(records), ReadError("*.rec", nth=NEVER), loader=options, epochs=2
     )
