@@ -68,9 +68,9 @@ def test_each_draws_its_fault_for_the_files_there_are(name):
     @given(_strategy(name))
     def example(fault):
         assert type(fault) is type(SIMPLEST[name])
-        assert fault.path in {ONE, TWO, "*.rec", "*"}
-        assert 1 <= fault.nth <= 6
-        assert fault.workers in {None, (0,), (1,)}
+        assert set(fault.globs) <= {ONE, TWO, "*.rec", "*"}
+        assert 1 <= fault.trigger.nth <= 6
+        assert getattr(fault, "workers", None) in {None, (0,), (1,)}
         assert eval(repr(fault), vars(faults)) == fault  # noqa: S307  # our own repr
 
     example()

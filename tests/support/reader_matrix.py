@@ -216,7 +216,7 @@ def cell(finding: Finding | str, right: Finding | str, facts: FaultFacts) -> Cel
     """The facts of one cell."""
     calls = tuple(sorted({each.call for each in facts.firings}))
     counted = {
-        "nth": facts.fault.nth,
+        "nth": facts.fault.trigger.nth,
         "calls": calls,
         "reached": facts.reached,
         "fired": facts.fired,
