@@ -16,9 +16,15 @@ from hypothesis.errors import Flaky
 from pytest_dataloader_faults import strategies
 from pytest_dataloader_faults.battery._survey import DataFiles, Survey
 from pytest_dataloader_faults.exceptions import CheckFailedError, InvalidArgumentError
-from pytest_dataloader_faults.faults import Fault, OpenError, ReadError
+from pytest_dataloader_faults.faults import (
+    Fault,
+    OpenError,
+    ReadError,
+    WorkerExited,
+    WorkerHung,
+    WorkerKilled,
+)
 from pytest_dataloader_faults.faults._base import InWorkers
-from pytest_dataloader_faults.faults._workers import InOneWorker
 from pytest_dataloader_faults.outcomes import Judgement, Outcome, Verdict
 from pytest_dataloader_faults.search._assertion import (
     is_violation,
@@ -77,7 +83,7 @@ def _met(fault: Any, workers: int) -> Any:
     if isinstance(fault, InWorkers) and fault.workers:
         (worker,) = fault.workers
         return replace(fault, workers=None if alone else (worker % workers,))
-    if isinstance(fault, InOneWorker):
+    if isinstance(fault, (WorkerExited, WorkerHung, WorkerKilled)):
         every = fault.worker is None and not alone
         return replace(fault, worker=None if every else (fault.worker or 0) % max(1, workers))
     return fault
