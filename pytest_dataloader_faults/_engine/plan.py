@@ -151,6 +151,15 @@ class FaultCounter(Generic[AnyFault]):
             self.firings.append({"fault": self.index, **what})
 
 
+@dataclass
+class FileCounter:
+    """How often a worker opened and read one file, and how many bytes it asked for."""
+
+    opens: int = 0
+    reads: int = 0
+    bytes: int = 0
+
+
 def tallies(plan: Plan, worker: int | None) -> list[FaultCounter[Any]]:
     """Fresh counters for *worker*, or for the loader's own process (None)."""
     return [
@@ -189,6 +198,10 @@ class WorkerFaults:
     def would_mean(self, path: str) -> bool:
         """Whether only being excluded saves *path* from a fault."""
         return any(tally.matches.means(path) for tally in self._concerned)
+
+    def has_file_faults(self, path: str) -> bool:
+        """Whether a fault of files is about *path*."""
+        return any(has_files(each.fault) for each in self.about(Fault, path))
 
     def follows(self, path: str) -> bool:
         """Whether reads of *path* have to be seen."""

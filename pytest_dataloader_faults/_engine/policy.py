@@ -1,40 +1,69 @@
-"""What may become of one file operation, and who decides it. Pure.
+"""Which fault is due for a file operation, and what the operation does then. Pure.
 
-The replaced functions carry out actions and count nothing; a ``FaultPolicy`` counts and touches no
-file.
+Each engine asks one ``FaultPolicy`` per worker. The policy counts operations and answers with
+actions; it touches no file. The kernel engine carries the actions out in the supervisor, by answers
+to system calls. The python engine carries them out in the worker, by functions that replace
+Python's own. So one schedule of faults happens at the same place under either engine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeAlias
+import sys
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any, NamedTuple, TypeAlias
 
 from pytest_dataloader_faults._engine.file_copies import FileEdit
+from pytest_dataloader_faults._engine.plan import (
+    AnyFault,
+    FaultCounter,
+    FileCounter,
+    WorkerFaults,
+    altered,
+)
+from pytest_dataloader_faults.faults import (
+    ClosedDescriptor,
+    DescriptorExhaustion,
+    HungRead,
+    OpenError,
+    ReadError,
+    SharedMemoryExhaustion,
+    ShortRead,
+    SlowRead,
+    TruncatedFile,
+    WorkerKilled,
+)
+from pytest_dataloader_faults.faults._globs import is_excluded
+
+OPEN, STAT, MAP = "openat", "newfstatat", "mmap"
+"""System calls by which the python engine names the operations that it sees."""
+READS_INTO_BUFFERS = ("read", "pread64", "readv", "preadv", "preadv2")
+"""Reads that can be short. Of other reads neither the offset nor the length is known."""
+_SHARED_MEMORY = "/dev/shm/"
 
 
 @dataclass(frozen=True)
 class Fail:
-    """The operation raises OSError with *errno*."""
+    """The operation raises OSError. Of a mapping, pages from *offset* on cannot be read."""
 
     errno: int
+    offset: int = 0
 
 
 @dataclass(frozen=True)
 class Closed:
-    """The descriptor that is handed out is not open."""
+    """The descriptor is not open; with *reuse*, it belongs to another file of the same length."""
 
-
-@dataclass(frozen=True)
-class Stranger:
-    """The descriptor that is handed out is another file's, of the same length."""
+    reuse: bool
 
 
 @dataclass(frozen=True)
 class Substitute:
-    """The file is a copy that differs by *alteration*."""
+    """The file is a copy that differs by *edit*."""
 
-    alteration: FileEdit
+    edit: FileEdit
 
 
 @dataclass(frozen=True)
@@ -53,58 +82,218 @@ class Delay:
 
 @dataclass(frozen=True)
 class Hang:
-    """The operation does not come back while the faults are armed."""
+    """The operation does not return while faults are armed."""
 
 
-Action: TypeAlias = Fail | Closed | Stranger | Substitute | Short | Delay | Hang
+@dataclass(frozen=True)
+class Die:
+    """The worker dies within its read of *path*. The fault of *counter* fires when it does."""
+
+    counter: FaultCounter[WorkerKilled]
+    path: str
+
+
+Action: TypeAlias = Fail | Closed | Substitute | Short | Delay | Hang | Die
 Actions: TypeAlias = Sequence[Action]
-"""Carried out in their order: what takes time first, then at most one of the others."""
+"""To be carried out in order: first what takes time, then at most one of the others."""
 
 
-class Reading(NamedTuple):
-    """One read: where it begins, and how many bytes it would give without a fault.
+class Operation(NamedTuple):
+    """An operation on *path*, absolute. *pid* is None for the worker process itself."""
 
-    A mapping is one, whose call is ``mmap``.
+    call: str
+    path: str
+    pid: int | None = None
+
+
+class FaultPolicy:
+    """Decides for one worker process, and counts what it decided about.
+
+    *on_fired* gets each firing before it takes effect. *refuse* gets the reason why a fault that is
+    due cannot happen. *timestamp* gives what a firing says of its time besides the fetch.
+    *fails_mappings*: the engine can make pages of a mapping unreadable. A policy that is not
+    *armed* lets every operation pass, uncounted. Several threads may ask it.
     """
 
-    path: str
-    call: str
-    offset: int
-    length: int
-
-
-class FaultPolicy(Protocol):
-    """Who says what becomes of each operation in this process. Paths are absolute."""
+    def __init__(
+        self,
+        faults: WorkerFaults,
+        worker: int,
+        pid: int,
+        on_fired: Callable[[dict[str, Any]], None] = lambda _firing: None,
+        refuse: Callable[[str], None] = lambda _reason: None,
+        timestamp: Callable[[], dict[str, Any]] = dict,
+        *,
+        fails_mappings: bool = False,
+    ) -> None:
+        self.faults = faults
+        self.fetch = 0
+        self.armed = True
+        self.refuse = refuse
+        self.files: defaultdict[str, FileCounter] = defaultdict(FileCounter)
+        self.unobserved: Counter[str] = Counter()
+        self.lock = threading.RLock()
+        self._worker = worker
+        self._pid = pid
+        self._on_fired = on_fired
+        self._timestamp = timestamp
+        self._fails_mappings = fails_mappings
+        self._changed: set[str] = set()
+        self._alters_sizes = any(isinstance(each.fault, TruncatedFile) for each in faults.all)
 
     def leaves_alone(self, path: str) -> bool:
-        """Whether *path* is none of its business: a system, package or code file."""
+        """Whether *path* is a system, package or code file, whose folder no glob names."""
+        return not self.armed or (is_excluded(path) and not self.faults.ask_for(path))
 
-    def judges_reads(self, path: str) -> bool:
-        """Whether reads of *path* that go unseen are to be told."""
-
-    def opened(self, path: str, size: int | None, *, reads: bool) -> Actions:
+    def opened(self, operation: Operation, size: int | None, *, reads: bool) -> Actions:
         """For the opening of a file of *size* bytes, None if there is none; *reads*: for reading.
 
-        Fail, or, where *reads*, Closed, Stranger or Substitute.
+        Fail, or, where *reads*, Closed or Substitute.
         """
+        with self.lock:
+            if size is not None:
+                self._counter_of(operation.path).opens += 1
+            if fault := self._due(OpenError, operation):
+                return [Fail(fault.errno)]
+            if size is None or not reads:
+                return []
+            return self._closed(operation) or self._altered(operation, size)
 
     def inherited(self, path: str, size: int) -> Actions:
-        """For a file that was open before: Closed, Stranger or Substitute."""
+        """For a descriptor that was open before: Closed or Substitute."""
+        with self.lock:
+            closed = self._closed(Operation("close", path))
+            return closed or self._altered(Operation("dup2", path), size)
 
-    def looked_at(self, path: str, size: int) -> Actions:
-        """For a stat(2) by path of a file of *size* bytes: Substitute, or nothing."""
+    def inherited_mapping(self, path: str, size: int) -> Actions:
+        """For a mapping that was there before: Substitute or Fail."""
+        operation = Operation(MAP, path)
+        with self.lock:
+            self._counter_of(path).reads += 1
+            return self._altered(operation, size) or self._failing(operation, sys.maxsize)
 
-    def read(self, reading: Reading) -> Actions:
-        """For one read: Delay or Hang, then Fail or Short. What is mapped cannot be Short."""
+    def looked_at(self, operation: Operation, size: int) -> Actions:
+        """For a stat(2) by path of a file of *size* bytes: Substitute, where the size differs."""
+        with self.lock:
+            return self._altered(operation, size, sizes=True) if self._alters_sizes else []
 
-    def exhausted(self, path: str) -> None:
-        """Told that *path* was not opened for want of a descriptor."""
+    def read(self, operation: Operation, offset: int, length: int) -> Actions:
+        """For a read or a mapping of *length* bytes: Die, Hang or Delay, then Fail or Short.
 
-    def refused(self, why: str) -> None:
-        """Told that a fault is due which cannot be made to happen."""
+        Where a call's offset and length are not known, both are 0.
+        """
+        with self.lock:
+            if not self.armed:
+                return []
+            counts = self._counter_of(operation.path)
+            counts.reads += 1
+            counts.bytes += length
+            outcome = self._failing(operation, offset + length) or self._short(operation, length)
+            return [*(self._death(operation) or self._late(operation)), *outcome]
 
-    def means(self, path: str) -> bool:
-        """Whether any fault is about *path*."""
+    def allocated(self, operation: Operation, *, is_full: bool) -> None:
+        """Note a call that needs a descriptor. The real limit makes it fail if *is_full*."""
+        with self.lock:
+            for counter in self.faults.of(DescriptorExhaustion) if self.armed else ():
+                counter.reached += 1
+                if is_full:
+                    self.fire(counter, *operation)
 
-    def unobserved(self, what: str, count: int = 1) -> None:
-        """Told of *count* more ways in which a file may be read unseen; -1 takes one back."""
+    def reserved(self, operation: Operation) -> Actions:
+        """For fallocate(2): Fail, where the file is of shared memory."""
+        for counter in self.faults.of(SharedMemoryExhaustion):
+            if operation.path.startswith(_SHARED_MEMORY) and counter.reach():
+                self.fire(counter, *operation)
+                return [Fail(counter.fault.errno)]
+        return []
+
+    def fire(
+        self, counter: FaultCounter[Any], call: str, path: str | None = None, pid: int | None = None
+    ) -> None:
+        """Write down that the fault of *counter* happens now."""
+        where = {"worker": self._worker, "pid": self._pid if pid is None else pid}
+        what = {**where, "call": call, "path": path, "fetch": self.fetch, **self._timestamp()}
+        counter.fire(**what)
+        self._on_fired({"fault": counter.index, **what})
+
+    def count_unobserved(self, what: str, count: int = 1) -> None:
+        """Count *count* more ways in which a file may be read unseen; -1 takes one back."""
+        with self.lock:
+            self.unobserved[what] += count
+
+    def changes(self) -> dict[str, Any]:
+        """The counters as they are now; of files, those that changed since the last call."""
+        with self.lock:
+            changed, self._changed = self._changed, set()
+            return {
+                "files": {path: astuple(self.files[path]) for path in sorted(changed)},
+                "unobserved": dict(+self.unobserved),
+                "reached": [each.reached for each in self.faults.all],
+            }
+
+    def _counter_of(self, path: str) -> FileCounter:
+        self._changed.add(path)
+        return self.files[path]
+
+    def _due(
+        self,
+        kind: type[AnyFault],
+        operation: Operation,
+        concerns: Callable[[AnyFault], bool] = lambda _fault: True,
+        *,
+        fires: bool = True,
+    ) -> AnyFault | None:
+        """The first fault of that kind whose turn it is; it fires by that."""
+        for counter in self.faults.about(kind, operation.path):
+            if concerns(counter.fault) and counter.reach():
+                if fires:
+                    self.fire(counter, *operation)
+                return counter.fault
+        return None
+
+    def _closed(self, operation: Operation) -> Actions:
+        fault = self._due(ClosedDescriptor, operation, lambda each: each.sample is None)
+        return [Closed(fault.reuse)] if fault else []
+
+    def _altered(self, operation: Operation, size: int, *, sizes: bool = False) -> Actions:
+        """The copy that is due; with *sizes*, only where its size is another."""
+        found = altered(self.faults, operation.path, size)
+        if found is None or (sizes and found.alteration.kept is None):
+            return []
+        for counter in found.tallies:
+            self.fire(counter, *operation)
+        return [Substitute(found.alteration)]
+
+    def _failing(self, operation: Operation, end: int) -> Actions:
+        """A mapping that the engine cannot make fail does not fire."""
+        fault = self._due(
+            ReadError,
+            operation,
+            lambda each: each.offset is None or end > each.offset,
+            fires=operation.call != MAP or self._fails_mappings,
+        )
+        return [Fail(fault.errno, fault.offset or 0)] if fault else []
+
+    def _short(self, operation: Operation, length: int) -> Actions:
+        if operation.call not in READS_INTO_BUFFERS:
+            return []
+        fault = self._due(ShortRead, operation, lambda each: each.max_bytes < length)
+        return [Short(fault.max_bytes)] if fault else []
+
+    def _death(self, operation: Operation) -> Actions:
+        for counter in self.faults.about(WorkerKilled, operation.path):
+            if counter.fault.reading is not None and not counter.fired:
+                counter.reached += 1
+                if self.fetch >= counter.fault.at:
+                    return [Die(counter, operation.path)]
+        return []
+
+    def _late(self, operation: Operation) -> Actions:
+        if self._due(HungRead, operation):
+            return [Hang()]
+        actions = []
+        for counter in self.faults.about(SlowRead, operation.path):
+            if counter.reach():
+                self.fire(counter, *operation)
+                actions.append(Delay(counter.fault.seconds))
+        return actions

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pytest_dataloader_faults._engine.plan import Plan, WorkerFaults
+from pytest_dataloader_faults._engine.policy import FaultPolicy
 from pytest_dataloader_faults._engine.python.pyfakefs import patcher
 from pytest_dataloader_faults._engine.python.pyfakefs.faults import install
 from pytest_dataloader_faults._engine.python.pyfakefs.in_worker import skip_none
-from pytest_dataloader_faults._engine.python.schedule import PlanPolicy
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import Fault, HungRead, has_files
 
@@ -57,7 +58,9 @@ class Rehearsals:
             raise InvalidArgumentError(message)
         with contextlib.ExitStack() as scope:
             skip_none(current, scope)
-            scope.callback(install(self._decide, NoWaitClock(), current, scarce=False))
+            scope.callback(
+                install(cast("FaultPolicy", self._decide), NoWaitClock(), current, scarce=False)
+            )
             self._scope = scope.pop_all()
         return self
 
@@ -72,7 +75,7 @@ class Rehearsals:
         _require_file_faults(faults)
         tallies = WorkerFaults(Plan(faults, seed=seed), 0)
         dataset = make_dataset()
-        self._decide.schedule = PlanPolicy(tallies, 0)
+        self._decide.schedule = FaultPolicy(tallies, 0, os.getpid())
         samples: list[Any] = []
         error = None
         try:
@@ -97,8 +100,8 @@ def _require_file_faults(faults: tuple[Fault, ...]) -> None:
             raise InvalidArgumentError(message)
 
 
-def _idle() -> PlanPolicy:
-    schedule = PlanPolicy(WorkerFaults(Plan(()), 0), 0)
+def _idle() -> FaultPolicy:
+    schedule = FaultPolicy(WorkerFaults(Plan(()), 0), 0, os.getpid())
     schedule.armed = False
     return schedule
 

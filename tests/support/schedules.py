@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import astuple
 from typing import Any
 
 from pytest_dataloader_faults._engine.plan import Plan, WorkerFaults
-from pytest_dataloader_faults._engine.python.schedule import PlanPolicy
+from pytest_dataloader_faults._engine.policy import FaultPolicy
 
 
-def schedule(*faults: Any, watch: bool = False, **options: Any) -> PlanPolicy:
+def schedule(*faults: Any, watch: bool = False, **options: Any) -> FaultPolicy:
     """What worker 0 decides."""
-    return PlanPolicy(WorkerFaults(Plan(faults, watch), 0), 0, **options)
+    return FaultPolicy(WorkerFaults(Plan(faults, watch), 0), 0, os.getpid(), **options)
 
 
-def counted(decide: PlanPolicy) -> dict[str, Any]:
+def counted(decide: FaultPolicy) -> dict[str, Any]:
     """Its counters, and those of its faults."""
-    faults = [each.to_dict() for each in decide._tallies.all]
+    faults = [each.to_dict() for each in decide.faults.all]
     return {
-        "files": dict(decide._files),
-        "unobserved": dict(+decide._unobserved),
+        "files": {path: list(astuple(each)) for path, each in decide.files.items()},
+        "unobserved": dict(+decide.unobserved),
         "faults": faults,
     }

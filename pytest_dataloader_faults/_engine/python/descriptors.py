@@ -13,15 +13,18 @@ import stat
 from typing import Any, NamedTuple, Protocol
 
 from pytest_dataloader_faults._engine.policy import (
+    MAP,
+    OPEN,
+    READS_INTO_BUFFERS,
+    STAT,
     Actions,
     Closed,
     Delay,
     Fail,
     FaultPolicy,
     Hang,
-    Reading,
+    Operation,
     Short,
-    Stranger,
     Substitute,
 )
 from pytest_dataloader_faults._engine.python.stand_in import altered_copy, stranger
@@ -74,15 +77,15 @@ class DescriptorTable:
         kind, size = self._kind_and_size(where)
         if kind not in (None, stat.S_IFREG) or self.decide.leaves_alone(where):
             return int(self.system.open(path, flags, mode, dir_fd=dir_fd))
-        for act in self.decide.opened(where, size, reads=_reads(flags)):
-            if isinstance(act, Fail):
-                raise OSError(act.errno, os.strerror(act.errno), os.fspath(path))
-            if isinstance(act, Closed):
-                return next(self._never_open)
-            if isinstance(act, Substitute):
-                copy = altered_copy(self.system, where, act.alteration, flags)
+        for action in self.decide.opened(Operation(OPEN, where), size, reads=_reads(flags)):
+            if isinstance(action, Fail):
+                raise OSError(action.errno, os.strerror(action.errno), os.fspath(path))
+            if isinstance(action, Substitute):
+                copy = altered_copy(self.system, where, action.edit, flags)
                 return self.follow(copy, where)
-            if isinstance(act, Stranger):
+            if isinstance(action, Closed):
+                if not action.reuse:
+                    return next(self._never_open)
                 return self.follow(stranger(self.system, where, flags), where)
         fd = self._truly_open(where, path, flags, mode, dir_fd)
         return self.follow(fd, where) if size is not None and _reads(flags) else fd
@@ -92,7 +95,7 @@ class DescriptorTable:
             return int(self.system.open(path, flags, mode, dir_fd=dir_fd))
         except OSError as error:
             if error.errno == errno.EMFILE:
-                self.decide.exhausted(where)
+                self.decide.allocated(Operation(OPEN, where), is_full=True)
             raise
 
     def follow(self, fd: int, path: str) -> int:
@@ -117,19 +120,19 @@ class DescriptorTable:
         """What *fd* is, if it is followed. It is used by a function that is replaced."""
         what = self._handed_out.pop(fd, None)
         if what is not None:
-            self.decide.unobserved(what, -1)
+            self.decide.count_unobserved(what, -1)
         return self._identified(fd)
 
     def is_judged(self, fd: int) -> bool:
         """Whether a read of *fd* that goes unseen matters."""
         followed = self._identified(fd)
-        return followed is not None and self.decide.judges_reads(followed.path)
+        return followed is not None and self.decide.faults.follows(followed.path)
 
     def hand_out(self, fd: int, to: str) -> None:
         """Somebody has got the number. Until *fd* is seen again, they may read it unseen."""
         if fd not in self._handed_out and self.is_judged(fd):
             self._handed_out[fd] = to
-            self.decide.unobserved(to)
+            self.decide.count_unobserved(to)
 
     def allowed(self, fd: int, call: str, length: int, offset: int | None = None) -> int:
         """How many of *length* bytes a read may ask for; raises what the read is to raise.
@@ -137,11 +140,13 @@ class DescriptorTable:
         Without *offset* it begins where *fd* stands.
         """
         followed = self.seen(fd)
-        if followed is None:
+        if followed is None or not self.decide.faults.follows(followed.path):
             return length
-        start = self.system.lseek(fd, 0, os.SEEK_CUR) if offset is None else offset
-        left = max(0, min(length, self.system.fstat(fd).st_size - start))
-        return self._after(self.decide.read(Reading(followed.path, call, start, left)), length)
+        start, left = 0, 0
+        if call in READS_INTO_BUFFERS:
+            start = self.system.lseek(fd, 0, os.SEEK_CUR) if offset is None else offset
+            left = max(0, min(length, self.system.fstat(fd).st_size - start))
+        return self._after(self.decide.read(Operation(call, followed.path), start, left), length)
 
     def _after(self, acts: Actions, length: int) -> int:
         for act in acts:
@@ -158,18 +163,18 @@ class DescriptorTable:
     def about_to_map(self, fd: int, length: int, offset: int) -> None:
         """Refuse a mapping whose pages would have to fail: that takes the kernel."""
         followed = self.seen(fd)
-        if followed is None:
+        if followed is None or not self.decide.faults.follows(followed.path):
             return
         length = length or self.system.fstat(fd).st_size - offset
         try:
-            self._after(self.decide.read(Reading(followed.path, "mmap", offset, length)), length)
+            self._after(self.decide.read(Operation(MAP, followed.path), offset, length), length)
         except OSError:
-            self.decide.unobserved("mmap")
+            self.decide.count_unobserved("mmap")
             message = (
                 f"a read fault is due for {followed.path}, which is being mapped, and a mapping is"
                 " read without Python. Use engine='kernel', or a fault in its opening or length"
             )
-            self.decide.refused(message)
+            self.decide.refuse(message)
             raise InvalidArgumentError(message) from None
 
     def looked_at(self, path: Any, found: Any, dir_fd: int | None) -> Any:
@@ -177,9 +182,9 @@ class DescriptorTable:
         where = self.absolute(path, dir_fd)
         if not stat.S_ISREG(found.st_mode) or self.decide.leaves_alone(where):
             return found
-        for act in self.decide.looked_at(where, found.st_size):
-            if isinstance(act, Substitute) and act.alteration.kept is not None:
-                return self.with_size(found, act.alteration.kept)
+        for action in self.decide.looked_at(Operation(STAT, where), found.st_size):
+            if isinstance(action, Substitute) and action.edit.kept is not None:
+                return self.with_size(found, action.edit.kept)
         return found
 
     def absolute(self, path: Any, dir_fd: int | None = None) -> str:
@@ -193,7 +198,7 @@ class DescriptorTable:
         try:
             return os.fsdecode(self.system.readlink(f"/proc/self/fd/{dir_fd}"))
         except OSError:
-            self.decide.unobserved("dir_fd")
+            self.decide.count_unobserved("dir_fd")
             return "/dev/fd"
 
     def with_size(self, found: Any, size: int) -> Any:

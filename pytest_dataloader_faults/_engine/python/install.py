@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pytest_dataloader_faults._engine.open_files import held_files, mapped_files
-from pytest_dataloader_faults._engine.policy import Closed, FaultPolicy, Stranger, Substitute
+from pytest_dataloader_faults._engine.policy import Closed, FaultPolicy, Substitute
 from pytest_dataloader_faults._engine.python.descriptors import Clock, DescriptorTable
 from pytest_dataloader_faults._engine.python.file_objects import (
     FaultedFileIO,
@@ -182,26 +182,27 @@ def take_over(files: DescriptorTable) -> None:
         if not _exchange(files, fd, path):
             continue
         files.follow(fd, path)
-        if decide.judges_reads(path):
-            decide.unobserved("inherited descriptor")
+        if decide.faults.follows(path):
+            decide.count_unobserved("inherited descriptor")
     for path in sorted(_mapped()):
-        if decide.means(path) or (not decide.leaves_alone(path) and decide.judges_reads(path)):
-            decide.unobserved("inherited mapping")
+        is_read = decide.faults.follows(path) and not decide.leaves_alone(path)
+        if is_read or decide.faults.has_file_faults(path):
+            decide.count_unobserved("inherited mapping")
 
 
 def _exchange(files: DescriptorTable, fd: int, path: str) -> bool:
     """Whether *fd* is open after that."""
     system = files.system
-    for act in files.decide.inherited(path, system.fstat(fd).st_size):
-        if isinstance(act, Closed):
-            system.close(fd)
-            return False
-        name = f"/proc/self/fd/{fd}"
-        if isinstance(act, Stranger):
-            _replace(files, fd, stranger(system, name, os.O_RDONLY))
-        if isinstance(act, Substitute):
-            other = altered_copy(system, path, act.alteration, os.O_RDONLY, source=name)
+    name = f"/proc/self/fd/{fd}"
+    for action in files.decide.inherited(path, system.fstat(fd).st_size):
+        if isinstance(action, Substitute):
+            other = altered_copy(system, path, action.edit, os.O_RDONLY, source=name)
             _replace(files, fd, other)
+        if isinstance(action, Closed):
+            if not action.reuse:
+                system.close(fd)
+                return False
+            _replace(files, fd, stranger(system, name, os.O_RDONLY))
     return True
 
 

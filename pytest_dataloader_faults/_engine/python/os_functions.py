@@ -125,7 +125,7 @@ class OsFunctions:
         """As *original*, which starts a program or process."""
 
         def call(*arguments: Any, **named: Any) -> Any:
-            self._files.decide.unobserved(f"{original.__name__} in {caller(2)}")
+            self._files.decide.count_unobserved(f"{original.__name__} in {caller(2)}")
             return original(*arguments, **named)
 
         return call

@@ -15,9 +15,9 @@ from typing import Any
 
 from pytest_dataloader_faults._engine.file_copies import FileCopies, stranger
 from pytest_dataloader_faults._engine.kernel.remote_process import descriptors, link_of
-from pytest_dataloader_faults._engine.plan import FaultCounter
-from pytest_dataloader_faults._engine.supervisor.worker_state import READS_OF, WorkerState
-from pytest_dataloader_faults.faults import ClosedDescriptor, ReadError
+from pytest_dataloader_faults._engine.policy import Closed, Substitute
+from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
+from pytest_dataloader_faults.faults import ClosedDescriptor
 
 _IN_ONE_MESSAGE = 60
 
@@ -68,7 +68,6 @@ def orders(
             yield result
             result = DescriptorOrders()
     for place, path in enumerate(hello["mapped"]):
-        worker.opened[path][READS_OF] += 1
         _about_mapped(worker, place, path, result, substitutes)
         if result.is_full:
             yield result
@@ -79,25 +78,16 @@ def orders(
 def _about_held(
     worker: WorkerState, fd: int, path: str, result: DescriptorOrders, substitutes: FileCopies
 ) -> None:
-    for tally in worker.tallies.about(ClosedDescriptor, path):
-        if tally.fault.sample is None and tally.reach():
-            _close(worker, tally, fd, path, result)
-            return
-    if (altered := worker.altered(path)) is not None:
-        worker.fire_altered(altered, "dup2", path)
-        copy = substitutes.altered(path, altered.alteration)
-        result.replace.append((fd, result.attach(copy)))
+    for action in worker.policy.inherited(path, os.stat(path).st_size):
+        if isinstance(action, Substitute):
+            copy = substitutes.altered(path, action.edit)
+            result.replace.append((fd, result.attach(copy)))
+        elif isinstance(action, Closed):
+            _close(fd, path, result, reuse=action.reuse)
 
 
-def _close(
-    worker: WorkerState,
-    tally: FaultCounter[ClosedDescriptor],
-    fd: int,
-    path: str,
-    result: DescriptorOrders,
-) -> None:
-    worker.fire_here(tally, "close", path)
-    if tally.fault.reuse:
+def _close(fd: int, path: str, result: DescriptorOrders, *, reuse: bool) -> None:
+    if reuse:
         result.made.append(stranger(path))
         result.replace.append((fd, result.attach(result.made[-1])))
     else:
@@ -107,16 +97,11 @@ def _close(
 def _about_mapped(
     worker: WorkerState, place: int, path: str, result: DescriptorOrders, substitutes: FileCopies
 ) -> None:
-    if (altered := worker.altered(path)) is not None:
-        worker.fire_altered(altered, "mmap", path)
-        copy = substitutes.altered(path, altered.alteration)
+    for action in worker.policy.inherited_mapping(path, os.stat(path).st_size):
+        copy = substitutes.empty
+        if isinstance(action, Substitute):
+            copy = substitutes.altered(path, action.edit)
         result.remap.append((place, result.attach(copy)))
-        return
-    for tally in worker.tallies.about(ReadError, path):
-        if tally.reach():
-            worker.fire_here(tally, "mmap", path)
-            result.remap.append((place, result.attach(substitutes.empty)))
-            return
 
 
 def close_at(worker: WorkerState, sample: int) -> Iterator[DescriptorOrders]:
@@ -129,7 +114,8 @@ def close_at(worker: WorkerState, sample: int) -> Iterator[DescriptorOrders]:
         tally = next((each for each in tallies if each.matches(path)), None)
         if tally is not None and os.path.isfile(path):
             tally.reached += 1
-            _close(worker, tally, fd, path, result)
+            worker.policy.fire(tally, "close", path)
+            _close(fd, path, result, reuse=tally.fault.reuse)
             if result.is_full:
                 yield result
                 result = DescriptorOrders()

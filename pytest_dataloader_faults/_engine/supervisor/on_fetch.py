@@ -102,14 +102,14 @@ def _strike(
     fault = tally.fault
     tally.reached += 1
     if isinstance(fault, WorkerExited):
-        worker.fire_here(tally, f"exit {fault.code}")
+        worker.policy.fire(tally, f"exit {fault.code}")
         return {"exit": fault.code}
     if isinstance(fault, WorkerHung):
-        worker.fire_here(tally, "hang")
+        worker.policy.fire(tally, "hang")
         worker.stuck = True
         return {"hold": fault.hold_gil}
     assert isinstance(fault, WorkerKilled)
-    worker.fire_here(tally, f"signal {fault.signal}")
+    worker.policy.fire(tally, f"signal {fault.signal}")
     if fault.sending:
         return {"sending": fault.signal}
     end(worker, fault.signal, gates)
@@ -131,16 +131,6 @@ def end(worker: WorkerState, number: int, gates: DeathScheduler) -> None:
         gates.stick(worker.loader, lambda: _signal(worker, signal.SIGCONT))
 
 
-def due_in_read(worker: WorkerState, path: str) -> FaultCounter[WorkerKilled] | None:
-    """The death that is to come inside a read of *path*, if there is one."""
-    for tally in worker.tallies.about(WorkerKilled, path):
-        if tally.fault.reading is not None and not tally.fired:
-            tally.reached += 1
-            if worker.begun >= tally.fault.at:
-                return tally
-    return None
-
-
 def die_in_read(
     worker: WorkerState,
     tally: FaultCounter[WorkerKilled],
@@ -153,7 +143,7 @@ def die_in_read(
 
     def strike() -> None:
         if worker.armed and worker.alive and not tally.fired:
-            worker.fire_here(tally, f"signal {tally.fault.signal}", path)
+            worker.policy.fire(tally, f"signal {tally.fault.signal}", path)
             end(worker, tally.fault.signal, gates)
         answer()
 

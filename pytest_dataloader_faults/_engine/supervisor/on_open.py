@@ -29,19 +29,13 @@ from pytest_dataloader_faults._engine.kernel.remote_process import (
     signed,
 )
 from pytest_dataloader_faults._engine.kernel.syscalls import is_about_link, tell_size
+from pytest_dataloader_faults._engine.policy import Closed, Fail, Operation, Substitute
 from pytest_dataloader_faults._engine.supervisor.descriptor_budget import is_shortage
 from pytest_dataloader_faults._engine.supervisor.on_read import SupervisorServices, on_read
-from pytest_dataloader_faults._engine.supervisor.worker_state import OPENS_OF, WorkerState
-from pytest_dataloader_faults.faults import (
-    ClosedDescriptor,
-    DescriptorExhaustion,
-    OpenError,
-    SharedMemoryExhaustion,
-)
-from pytest_dataloader_faults.faults._globs import is_excluded, is_package_data
+from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
+from pytest_dataloader_faults.faults._globs import is_package_data
 
 _RESULT_IS_CHOSEN = ("dup2", "dup3")
-_SHARED_MEMORY = "/dev/shm/"
 
 
 def answer(worker: WorkerState, call: Syscall, means: SupervisorServices) -> None:
@@ -70,85 +64,58 @@ def _note_exhaustion(worker: WorkerState, call: Syscall) -> None:
     if call.name not in (*OPENS, *ALLOCATORS, *DUPLICATES) or call.name in _RESULT_IS_CHOSEN:
         return
     used = descriptors(call.pid)
-    for tally in worker.tallies.of(DescriptorExhaustion):
-        tally.reached += 1
-        if all(number in used for number in range(worker.limit or 0)):
-            path = opening(call).path if call.name in OPENS else ""
-            worker.fire(tally, call, path)
+    is_full = all(number in used for number in range(worker.limit or 0))
+    path = opening(call).path if is_full and call.name in OPENS else ""
+    worker.policy.allocated(Operation(call.name, path, call.pid), is_full=is_full)
 
 
-def _on_open(
-    worker: WorkerState, call: Syscall, wanted: OpenRequest, substitutes: FileCopies
-) -> None:
+def _on_open(worker: WorkerState, call: Syscall, wanted: OpenRequest, copies: FileCopies) -> None:
     path = wanted.path
-    kind = _kind(wanted.raw)
+    kind, size = _kind_and_size(wanted.raw)
     worker.created.note(path, wanted.flags, is_there=kind is not None)
-    if is_excluded(path) and not worker.tallies.ask_for(path):
-        if kind == stat.S_IFREG and worker.tallies.would_mean(path) and is_package_data(path):
+    if worker.policy.leaves_alone(path):
+        if size is not None and worker.tallies.would_mean(path) and is_package_data(path):
             worker.unobserved["open of an excluded file"] += 1
         worker.listener.go_on(call)
-        return
-    if kind == stat.S_IFREG:
-        worker.opened[path][OPENS_OF] += 1
-    if kind in (None, stat.S_IFREG) and _open_fails(worker, call, wanted):
-        return
-    if kind != stat.S_IFREG or not wanted.reads:
+    elif kind in (None, stat.S_IFREG):
+        _open_file(worker, call, wanted, size, copies)
+    else:
         worker.listener.go_on(call)
-    elif not _is_other(worker, call, wanted, substitutes):
+
+
+def _open_file(
+    worker: WorkerState, call: Syscall, wanted: OpenRequest, size: int | None, copies: FileCopies
+) -> None:
+    """Open a regular file, or one that is not there."""
+    path = wanted.path
+    operation = Operation(call.name, path, call.pid)
+    for action in worker.policy.opened(operation, size, reads=wanted.reads):
+        if isinstance(action, Fail):
+            worker.listener.fail(call, action.errno)
+        elif isinstance(action, Substitute):
+            copy = copies.altered(path, action.edit)
+            _give(worker, call, wanted, reopen(copy, wanted.flags))
+        elif isinstance(action, Closed) and action.reuse:
+            _give(worker, call, wanted, stranger(path))
+        else:  # A number that is not open is what a descriptor looks like that was closed.
+            worker.listener.result(call, worker.new_number(call.pid))
+        return
+    if size is not None and wanted.reads:
         _follow_or_go_on(worker, call, wanted)
-
-
-def _open_fails(worker: WorkerState, call: Syscall, wanted: OpenRequest) -> bool:
-    for tally in worker.tallies.about(OpenError, wanted.path):
-        if tally.reach():
-            worker.fire(tally, call, wanted.path)
-            worker.listener.fail(call, tally.fault.errno)
-            return True
-    return False
-
-
-def _is_other(
-    worker: WorkerState, call: Syscall, wanted: OpenRequest, substitutes: FileCopies
-) -> bool:
-    """Answer with something that is not the file, if that is what the faults demand."""
-    return _is_closed(worker, call, wanted) or _is_altered(worker, call, wanted, substitutes)
-
-
-def _is_closed(worker: WorkerState, call: Syscall, wanted: OpenRequest) -> bool:
-    """A number that is not open is what a descriptor looks like that was closed behind one."""
-    for tally in worker.tallies.about(ClosedDescriptor, wanted.path):
-        if tally.fault.sample is None and tally.reach():
-            worker.fire(tally, call, wanted.path)
-            if tally.fault.reuse:
-                _give(worker, call, wanted, stranger(wanted.path))
-            else:
-                worker.listener.result(call, worker.new_number(call.pid))
-            return True
-    return False
-
-
-def _is_altered(
-    worker: WorkerState, call: Syscall, wanted: OpenRequest, substitutes: FileCopies
-) -> bool:
-    altered = worker.altered(wanted.path)
-    if altered is None:
-        return False
-    worker.fire_altered(altered, call.name, wanted.path, call.pid)
-    copy = substitutes.altered(wanted.path, altered.alteration)
-    _give(worker, call, wanted, reopen(copy, wanted.flags))
-    return True
+    else:
+        worker.listener.go_on(call)
 
 
 def _on_stat(worker: WorkerState, call: Syscall, place: ResolvedPath) -> None:
     path = place.path
-    about_file = _kind(place.raw) == stat.S_IFREG and not is_about_link(call, path)
-    altered = worker.altered(path) if about_file else None
-    if altered is None or altered.alteration.kept is None:
-        worker.listener.go_on(call)
-        return
-    worker.fire_altered(altered, call.name, path, call.pid)
-    tell_size(call, path, altered.alteration.kept)
-    worker.listener.result(call, 0)
+    _, size = _kind_and_size(place.raw)
+    if size is not None and not is_about_link(call, path):
+        for action in worker.policy.looked_at(Operation(call.name, path, call.pid), size):
+            if isinstance(action, Substitute) and action.edit.kept is not None:
+                tell_size(call, path, action.edit.kept)
+                worker.listener.result(call, 0)
+                return
+    worker.listener.go_on(call)
 
 
 def _follow_or_go_on(worker: WorkerState, call: Syscall, wanted: OpenRequest) -> None:
@@ -216,11 +183,10 @@ def _on_duplicate(worker: WorkerState, call: Syscall) -> None:
 def _on_room(worker: WorkerState, call: Syscall) -> None:
     """Reserving room in a file of /dev/shm fails as it does when that is full."""
     path = link_of(call.pid, signed(call.arguments[0]))
-    for tally in worker.tallies.of(SharedMemoryExhaustion):
-        if path.startswith(_SHARED_MEMORY) and tally.reach():
-            worker.fire(tally, call, path)
+    for action in worker.policy.reserved(Operation(call.name, path, call.pid)):
+        if isinstance(action, Fail):
             worker.remains.append(path)
-            worker.listener.fail(call, tally.fault.errno)
+            worker.listener.fail(call, action.errno)
             return
     worker.listener.go_on(call)
 
@@ -231,9 +197,11 @@ def _on_lock(worker: WorkerState, call: Syscall) -> None:
     worker.listener.go_on(call)
 
 
-def _kind(path: str) -> int | None:
-    """S_IFREG, S_IFDIR, ... or None where there is nothing to be seen."""
+def _kind_and_size(path: str) -> tuple[int | None, int | None]:
+    """S_IFREG, S_IFDIR, ... or None where there is nothing, and the size of a regular file."""
     try:
-        return stat.S_IFMT(os.stat(path).st_mode)
+        found = os.stat(path)
     except OSError:
-        return None
+        return None, None
+    kind = stat.S_IFMT(found.st_mode)
+    return kind, found.st_size if kind == stat.S_IFREG else None

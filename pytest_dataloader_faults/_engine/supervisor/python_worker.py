@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from pytest_dataloader_faults._engine.plan import FileCounter
 from pytest_dataloader_faults._engine.supervisor.timers import DeathScheduler
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults.faults import HungRead
@@ -25,7 +26,8 @@ def note(worker: WorkerState, message: dict[str, Any], gates: DeathScheduler) ->
 
 
 def _note_counts(worker: WorkerState, counts: dict[str, Any]) -> None:
-    worker.opened.update(counts["files"])
+    for path, numbers in counts["files"].items():
+        worker.policy.files[path] = FileCounter(*numbers)
     worker.unobserved.clear()
     worker.unobserved.update(counts["unobserved"])
     for tally, reached in zip(worker.tallies.all, counts["reached"], strict=True):

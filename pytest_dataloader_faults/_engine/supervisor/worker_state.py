@@ -25,9 +25,10 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
+from dataclasses import astuple
 from typing import Any
 
 from pytest_dataloader_faults._engine.kernel.listener import Listener
@@ -37,18 +38,11 @@ from pytest_dataloader_faults._engine.kernel.remote_process import (
     descriptors,
     family,
 )
-from pytest_dataloader_faults._engine.plan import (
-    AlteredFile,
-    FaultCounter,
-    Plan,
-    WorkerFaults,
-    altered,
-)
+from pytest_dataloader_faults._engine.plan import Plan, WorkerFaults
+from pytest_dataloader_faults._engine.policy import FaultPolicy
 from pytest_dataloader_faults._engine.protocol import Channel
 
 _COLLECT_ABOVE = 256
-OPENS_OF, READS_OF, BYTES_OF = range(3)
-"""Places in the counts that are kept per file."""
 
 
 class WorkerState:
@@ -67,11 +61,15 @@ class WorkerState:
         self.refused: list[str] = []
         """Why faults that were due there could not happen."""
         self.tallies = WorkerFaults(plan, self.id)
+        self.policy = FaultPolicy(
+            self.tallies,
+            self.id,
+            self.pid,
+            timestamp=lambda: self.moment,
+            fails_mappings=True,
+        )
         self.low = plan.needs.low
         self.followed: dict[int, TrackedFile] = {}
-        self.opened: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
-        self.begun = 0
-        """Fetches, over all epochs."""
         self.place = (0, 0)
         """The epoch, and which of its fetches has begun."""
         self.sample: int | None = None
@@ -96,11 +94,16 @@ class WorkerState:
         assert self._listener is not None
         return self._listener
 
+    @property
+    def begun(self) -> int:
+        """Fetches, over all epochs."""
+        return self.policy.fetch
+
     def begin(self, epoch: int, nth: int) -> None:
         """The *nth* fetch of *epoch* begins."""
         if epoch != self.place[0]:
             self.done, self.ended = 0, False
-        self.begun += 1
+        self.policy.fetch += 1
         self.place = (epoch, nth)
         self.sample = None
 
@@ -115,29 +118,6 @@ class WorkerState:
         if not self.alive or self.stuck or not count:
             return True
         return self.place[0] == epoch and (self.ended or self.done >= count)
-
-    def fire(self, tally: FaultCounter[Any], call: Syscall, path: str) -> None:
-        """Write down that *tally*'s fault happened to *call*."""
-        self._note(tally, call.pid, call.name, path)
-
-    def fire_here(self, tally: FaultCounter[Any], call: str, path: str | None = None) -> None:
-        """Write down that *tally*'s fault happened to the worker itself."""
-        self._note(tally, self.pid, call, path)
-
-    def fire_altered(
-        self, altered: AlteredFile, call: str, path: str, pid: int | None = None
-    ) -> None:
-        """Write down that *path* was exchanged for one that differs."""
-        for tally in altered.tallies:
-            self._note(tally, self.pid if pid is None else pid, call, path)
-
-    def _note(self, tally: FaultCounter[Any], pid: int, call: str, path: str | None) -> None:
-        where = {"worker": self.id, "pid": pid, "call": call, "path": path}
-        tally.fire(**where, fetch=self.begun, **self.moment)
-
-    def altered(self, path: str) -> AlteredFile | None:
-        """The faults that change what is in *path*; they have been reached by that."""
-        return altered(self.tallies, path, os.stat(path).st_size)
 
     def new_number(self, pid: int, busy: AbstractSet[int] = frozenset()) -> int:
         """A high descriptor number that no process of this worker uses, and none of *busy*."""
@@ -226,7 +206,7 @@ class WorkerState:
             "worker": self.id,
             "pid": self.pid,
             "fetches": self.begun,
-            "files": {path: list(counts) for path, counts in self.opened.items()},
+            "files": {path: astuple(counts) for path, counts in self.policy.files.items()},
             "unobserved": self.unobserved,
             "leftover_files": self.created.left(),
             "faults": [each.to_dict() for each in self.tallies.all],

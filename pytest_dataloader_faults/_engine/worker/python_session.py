@@ -13,12 +13,12 @@ import time
 from typing import Any
 
 from pytest_dataloader_faults._engine.plan import WorkerFaults
+from pytest_dataloader_faults._engine.policy import FaultPolicy
 from pytest_dataloader_faults._engine.protocol import Channel, Message, WorkerConfig
 from pytest_dataloader_faults._engine.python.install import install
 from pytest_dataloader_faults._engine.python.pyfakefs import patcher
 from pytest_dataloader_faults._engine.python.pyfakefs.faults import install as install_fake
 from pytest_dataloader_faults._engine.python.pyfakefs.in_worker import settle
-from pytest_dataloader_faults._engine.python.schedule import PlanPolicy
 from pytest_dataloader_faults._engine.worker.session import WorkerSession
 
 
@@ -31,7 +31,9 @@ class PythonWorkerSession(WorkerSession):
         super().__init__(channel)
         self._brake = brake
         self._process = os.getpid()
-        self.schedule = PlanPolicy(tallies, worker, self._fired, self._refused)
+        self.schedule = FaultPolicy(
+            tallies, worker, self._process, on_fired=self._fired, refuse=self._refused
+        )
 
     def begin(self) -> None:
         """Firings tell in which fetch they were."""
@@ -63,10 +65,15 @@ class PythonWorkerSession(WorkerSession):
         """A process forked from this one shares the connection, and has no say."""
         with self.schedule.lock:
             if os.getpid() == self._process:
-                self._channel.send({**message, "counts": self.schedule.news()})
+                self._channel.send({**message, "counts": self.schedule.changes()})
+
+    def switch(self, orders: dict[str, Any]) -> None:
+        """Have those faults happen, from now on, that the supervisor says."""
+        self.schedule.armed = orders["armed"]
+        self.schedule.faults.active = orders["active"]
 
     def _obey(self, orders: dict[str, Any], descriptors: list[int]) -> None:
-        self.schedule.switch(orders)
+        self.switch(orders)
         super()._obey(orders, descriptors)
 
 
@@ -78,7 +85,7 @@ def arm(posting: WorkerConfig, worker: int, loader: int) -> WorkerSession:
         hello = {"worker": worker, "loader": loader, "pid": os.getpid(), "engine": "python"}
         channel.send(hello, [other_end.fileno()])
     armed = PythonWorkerSession(channel, brake, WorkerFaults(posting.plan, worker), worker)
-    armed.schedule.switch(channel.receive()[0])
+    armed.switch(channel.receive()[0])
     lock = armed.schedule.lock  # A child forked while another thread holds it would wait for ever.
     os.register_at_fork(
         before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release

@@ -13,9 +13,8 @@ import pytest
 
 from pytest_dataloader_faults._engine.file_copies import FileEdit
 from pytest_dataloader_faults._engine.plan import Plan, WorkerFaults
-from pytest_dataloader_faults._engine.policy import Delay, Fail, Hang, Short
+from pytest_dataloader_faults._engine.policy import Delay, Fail, FaultPolicy, Hang, Short
 from pytest_dataloader_faults._engine.python.install import patched
-from pytest_dataloader_faults._engine.python.schedule import PlanPolicy
 from pytest_dataloader_faults._engine.python.stand_in import altered_copy
 from pytest_dataloader_faults.faults import OpenError, ReadError
 from support.python_readers import READERS, descriptor, opened
@@ -33,17 +32,17 @@ def _path(tmp_path):
     return path
 
 
-class Script(PlanPolicy):
+class Script(FaultPolicy):
     """Answers reads with acts from a list, one after the other, and then with none."""
 
     def __init__(self, *acts):
-        super().__init__(WorkerFaults(Plan((NEVER,)), 0), 0)
+        super().__init__(WorkerFaults(Plan((NEVER,)), 0), 0, os.getpid())
         self.acts = list(acts)
         self.readings = []
 
-    def read(self, reading):
+    def read(self, operation, offset, length):
         """The next."""
-        self.readings.append(reading[1:])
+        self.readings.append((operation.call, offset, length))
         return self.acts.pop(0) if self.acts else []
 
 

@@ -19,7 +19,7 @@ import types
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from pytest_dataloader_faults._engine.policy import Fail, FaultPolicy
+from pytest_dataloader_faults._engine.policy import OPEN, Fail, FaultPolicy, Operation
 from pytest_dataloader_faults._engine.python.descriptors import Clock, DescriptorTable
 from pytest_dataloader_faults._engine.python.file_objects import read_all
 from pytest_dataloader_faults._engine.python.install import Replacement, Replacements, exchange
@@ -51,14 +51,14 @@ class FakeDescriptorTable(DescriptorTable):
         """Raise what the opening of *path* for writing alone is to raise."""
         where = self.absolute(path)
         _, size = self._kind_and_size(where)
-        for act in self.decide.opened(where, size, reads=False):
+        for act in self.decide.opened(Operation(OPEN, where), size, reads=False):
             if isinstance(act, Fail):
                 raise OSError(act.errno, os.strerror(act.errno), os.fspath(path))
         try:
             self.system.take_number(path)
         except OSError as error:
             if error.errno == errno.EMFILE:
-                self.decide.exhausted(where)
+                self.decide.allocated(Operation(OPEN, where), is_full=True)
             raise
 
     def with_size(self, found: Any, size: int) -> Any:
@@ -179,9 +179,9 @@ def _take_over(files: FakeDescriptorTable, fake: Any) -> None:
         if found is None or not isinstance(path, str) or files.decide.leaves_alone(path):
             continue
         if files.decide.inherited(path, found.st_size):
-            files.decide.refused(_HELD.format(path))
-        elif files.decide.judges_reads(path):
-            files.decide.unobserved("inherited descriptor")
+            files.decide.refuse(_HELD.format(path))
+        elif files.decide.faults.follows(path):
+            files.decide.count_unobserved("inherited descriptor")
 
 
 _HELD = (
