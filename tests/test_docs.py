@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 import re
 import sys
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import pytest
@@ -28,7 +28,7 @@ from pytest_dataloader_faults._engine import unavailable
 from pytest_dataloader_faults.battery import check_dataset
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.fake_files import _in_process
-from pytest_dataloader_faults.outcomes import LifecycleOutcome, StepOutcome, SweepResult, SweepStep
+from pytest_dataloader_faults.outcomes import Judgement, SweepResult
 from pytest_dataloader_faults.plugin import _options
 from pytest_dataloader_faults.plugin import _pyfakefs as _fixtures_of_files
 
@@ -144,9 +144,6 @@ def _public_attributes(kind):
     return [name for name in vars(kind) if not name.startswith("_")]
 
 
-_LIVES = (LifecycleOutcome, StepOutcome)
-
-
 def _names():
     """What users can type, by kind."""
     kinds = vocabulary.KINDS
@@ -168,24 +165,15 @@ def _names():
         "name in fake_files._in_process": _in_process.__all__,
         "attribute of Injection": _public_attributes(injection.Injection),
         "attribute of ArmedFaults": _public_attributes(injection.ArmedFaults),
-        "field of an outcome": [field.name for field in fields(package.Outcome)],
-        "field of a result": [field.name for field in fields(package.CheckResult)],
-        "field of a contract": [field.name for field in fields(package.Contract)],
         "argument of check_dataset": inspect.signature(check_dataset).parameters,
         "argument of run_trial": inspect.signature(package.run_trial).parameters,
         "argument of sweep": inspect.signature(package.sweep).parameters,
-        "field of a sweep": [
-            field.name for kind in (SweepStep, SweepResult) for field in fields(kind)
-        ],
         "attribute of a sweep": _public_attributes(SweepResult),
         "argument of explore": inspect.signature(package.explore).parameters,
         "strategy": strategies.__all__,
         "name in search": search.__all__,
         "argument of explore_lifecycle": inspect.signature(package.explore_lifecycle).parameters,
         "name in lifecycle": lifecycle.__all__,
-        "field of a life": [
-            field.name for kind in (LifecycleOutcome, StepOutcome) for field in fields(kind)
-        ],
         "argument of inject": inspect.signature(package.inject).parameters,
     }
 
@@ -204,6 +192,31 @@ def test_the_reference_names_all_there_is(kind):
 
 def _without_blocks(text):
     return re.sub(r"^```.+?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def _with_fields():
+    """The public classes whose attributes have a table in the page about the Python API."""
+    public = {getattr(module, name) for module in (outcomes, search) for name in module.__all__}
+    kinds = [kind for kind in public if isinstance(kind, type) and is_dataclass(kind)]
+    return sorted((kind for kind in kinds if kind is not Judgement), key=lambda kind: kind.__name__)
+
+
+def _rows_under(heading):
+    """The names in the first column of the table under *heading*."""
+    page = TEXTS[Path("docs/reference/python-api.md")]
+    section = re.search(rf"^##+ {heading}\n(.*?)^##", page, re.MULTILINE | re.DOTALL)
+    firsts = re.findall(r"^\| (`[^|]+`) \|", section[1] if section else "", re.MULTILINE)
+    return {name for first in firsts for name in re.findall(r"`(\w+)", first)}
+
+
+@pytest.mark.parametrize("kind", _with_fields(), ids=lambda kind: kind.__name__)
+def test_the_reference_has_a_row_for_each_field(kind):
+    """The table under a class's heading has every field, and nothing that the class lacks."""
+    names = {field.name for field in fields(kind)}
+    rows = _rows_under(kind.__name__)
+    assert rows
+    assert names - rows.union(*(_rows_under(base.__name__) for base in kind.__bases__)) == set()
+    assert {name for name in rows - names if not hasattr(kind, name)} == set()
 
 
 def test_the_reference_gives_each_check_its_promise():
