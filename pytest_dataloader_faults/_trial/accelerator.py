@@ -102,7 +102,7 @@ def copied(batch: Any, device: torch.device | None = None) -> Any:
     return batch
 
 
-def held() -> dict[str, int]:
+def bytes_in_use() -> dict[str, int]:
     """Bytes in use that this process has pinned, and those on the accelerator."""
     import torch
 

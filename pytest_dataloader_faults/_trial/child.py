@@ -31,7 +31,7 @@ from pytest_dataloader_faults._engine.processes import STACKS_SIGNAL
 from pytest_dataloader_faults._engine.supervisor.main import stand_by
 from pytest_dataloader_faults._engine.worker.arm import way_of
 from pytest_dataloader_faults._trial.job import ReferenceJob
-from pytest_dataloader_faults._trial.process.warden import hold
+from pytest_dataloader_faults._trial.process.warden import run_under_deadline
 from pytest_dataloader_faults._trial.run import run
 
 if TYPE_CHECKING:
@@ -57,11 +57,11 @@ def main(job: Job, facts: Journal, printed: Journal, stacks: Journal, folder: st
     def warden() -> None:
         _use_streams(printed.fd)
         gc.freeze()  # What pytest made is not ours to collect, and takes 50 ms to look through.
-        supervise = None if isinstance(job, ReferenceJob) else partial(stand_by, facts.fd)
-        hold(root, supervise, job.deadline, facts, stacks, folder)
+        start_supervisor = None if isinstance(job, ReferenceJob) else partial(stand_by, facts.fd)
+        run_under_deadline(root, start_supervisor, job.deadline, facts, stacks, folder)
 
     def root(supervision: SupervisorHandle | None) -> None:
-        _and_exit(lambda: trial(supervision), facts)
+        _run_then_exit(lambda: trial(supervision), facts)
 
     def trial(supervision: SupervisorHandle | None) -> None:
         prctl(Prctl.SET_CHILD_SUBREAPER, 1)  # Orphans of the workers are seen as leftovers.
@@ -74,7 +74,7 @@ def main(job: Job, facts: Journal, printed: Journal, stacks: Journal, folder: st
         faulthandler.register(STACKS_SIGNAL, file=stacks.fd, all_threads=True)
         run(job, facts, f"/proc/{os.getpid()}/fd/{stacks.fd}", supervision)
 
-    _and_exit(warden, facts)
+    _run_then_exit(warden, facts)
 
 
 def _reset_warnings() -> None:
@@ -84,7 +84,7 @@ def _reset_warnings() -> None:
         warnings.simplefilter("ignore", category)
 
 
-def _and_exit(action: Callable[[], None], facts: Journal) -> NoReturn:
+def _run_then_exit(action: Callable[[], None], facts: Journal) -> NoReturn:
     """End the process with *action*, whatever happens in it; tell if our own code failed."""
     status = 70
     try:

@@ -26,7 +26,7 @@ DEFAULTS = {"num_workers": 2, "batch_size": 4}
 
 
 @contextlib.contextmanager
-def blamed(what: str, advice: str = "") -> Iterator[None]:
+def errors_of_dataset(what: str, advice: str = "") -> Iterator[None]:
     """Where code of the user's runs with no fault armed: an error is its own."""
     try:
         yield
@@ -42,11 +42,11 @@ def _unseen(error: BaseException) -> str:
     return f". {note}" if note else ""
 
 
-def build(
+def make_loader(
     make_dataset: Callable[[], Any], options: Mapping[str, Any] | None, changes: Mapping[str, Any]
 ) -> DataLoader[Any]:
     """The loader to try. *changes* overrule whatever it has, a ready loader's own too."""
-    made = _call(make_dataset)
+    made = _call_factory(make_dataset)
     if isinstance(made, DataLoader):
         if options:
             message = (
@@ -65,7 +65,7 @@ def build(
     return loader
 
 
-def _call(make_dataset: Callable[[], Any]) -> Any:
+def _call_factory(make_dataset: Callable[[], Any]) -> Any:
     try:
         made = make_dataset()
     except USERS_ERRORS as error:
@@ -84,7 +84,7 @@ def _call(make_dataset: Callable[[], Any]) -> Any:
 
 def dataset_of(make_dataset: Callable[[], Any]) -> Any:
     """The dataset, for loaders that are made over it one after the other."""
-    made = _call(make_dataset)
+    made = _call_factory(make_dataset)
     if isinstance(made, DataLoader):
         message = (
             "make_dataset() returned a ready DataLoader, but a life makes its loaders itself."
@@ -110,7 +110,7 @@ def loader_for(dataset: Any, options: Mapping[str, Any]) -> DataLoader[Any]:
 
 def _length(dataset: Any) -> int | None:
     """The length, or None if there is none: TypeError is how Python and torch say so."""
-    with blamed(f"len({type(dataset).__name__})"):
+    with errors_of_dataset(f"len({type(dataset).__name__})"):
         try:
             return len(dataset)
         except (TypeError, NotImplementedError):
@@ -122,7 +122,7 @@ def _require_samples(loader: DataLoader[Any]) -> None:
     if _length(loader.dataset) is None and not hasattr(loader.dataset, "__len__"):
         message = f"{name} has no length, which a map-style dataset needs: define __len__"
         raise UnusableDatasetError(message)
-    with blamed(f"len(DataLoader({name}))"):
+    with errors_of_dataset(f"len(DataLoader({name}))"):
         try:
             batches = len(loader)
         except (TypeError, NotImplementedError):  # It is the sampler that has no length.
@@ -148,7 +148,7 @@ def kind_of_dataset(dataset: Any) -> str:
 def sampled(loader: DataLoader[Any]) -> list[list[Any]]:
     """The lists of indices that one epoch asks for; of length 1 without automatic batching."""
     batched = loader._auto_collation
-    with blamed("the sampler"):
+    with errors_of_dataset("the sampler"):
         return [list(index) if batched else [index] for index in loader._index_sampler]
 
 

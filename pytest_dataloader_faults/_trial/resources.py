@@ -104,14 +104,14 @@ _LARGE = 1 << 17
 _COUNTED = ("Anonymous:", "Pss_Shmem:", "Private_Hugetlb:", "Swap:")
 
 
-def keep_heap_small() -> None:
+def map_large_blocks() -> None:
     """Have large blocks mapped each on its own, from now on."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):  # glibc has it, musl has not.
         libc.mallopt(_M_MMAP_THRESHOLD, _LARGE)
 
 
-def tidy() -> None:
+def collect_and_trim() -> None:
     """Give back what nobody uses: cycles of Python's, and free pages in the heap of malloc(3)."""
     gc.collect()
     libc = ctypes.CDLL(None)
@@ -127,7 +127,7 @@ class GcEachEpoch:
 
     def __call__(self, worker: int) -> None:
         """Run in the worker."""
-        keep_heap_small()
+        map_large_blocks()
         announce_fetches(GcListener(), samples=False)
         if self._then is not None:
             self._then(worker)
@@ -135,14 +135,14 @@ class GcEachEpoch:
 
 class GcListener(NullListener):
     def restart(self) -> None:
-        tidy()
+        collect_and_trim()
 
 
 class FootprintSampler:
     """Looks at all processes of a loader after each epoch, until it has seen enough."""
 
     def __init__(self, deadline: float) -> None:
-        keep_heap_small()
+        map_large_blocks()
         self._began = time.monotonic()
         self._most_seconds = deadline / 2
         self._first: dict[int, Counter[str]] = {}
@@ -155,11 +155,11 @@ class FootprintSampler:
 
     def look(self, epoch: int, loader: DataLoader[Any]) -> list[dict[str, Any]]:
         """What each process has after *epoch*, as plain data."""
-        tidy()
+        collect_and_trim()
         workers = getattr(loader._iterator, "_workers", ())
         pids = {"loader": os.getpid()} | {f"worker {i}": each.pid for i, each in enumerate(workers)}
         found = [{"epoch": epoch, "process": name, **self._of(pid)} for name, pid in pids.items()]
-        found[0].update(accelerator.held())
+        found[0].update(accelerator.bytes_in_use())
         return found
 
     def _of(self, pid: int) -> dict[str, Any]:
@@ -169,7 +169,7 @@ class FootprintSampler:
             "memory": _memory(pid),
             "descriptors": names.total(),
             "threads": len(os.listdir(f"/proc/{pid}/task")),
-            "opened": max(more, key=more.__getitem__, default=""),
+            "newly_open": max(more, key=more.__getitem__, default=""),
         }
 
 

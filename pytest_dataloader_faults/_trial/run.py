@@ -23,10 +23,10 @@ from pytest_dataloader_faults._trial.job import Job, LifecycleJob, ReferenceJob,
 from pytest_dataloader_faults._trial.journal import Journal
 from pytest_dataloader_faults._trial.lifecycle import run_lifecycle
 from pytest_dataloader_faults._trial.loaders import (
-    blamed,
-    build,
+    errors_of_dataset,
     kind_of,
     limit_descriptors,
+    make_loader,
     preload_forkserver,
     sampled,
     seed_everything,
@@ -62,7 +62,7 @@ def run(job: Job, journal: Journal, stacks: str, supervision: SupervisorHandle |
             run_lifecycle(job, journal, stacks, supervision)
             return
         changes = job.changes if isinstance(job, TrialJob) else {}
-        loader = build(job.make_dataset, job.loader, changes)
+        loader = make_loader(job.make_dataset, job.loader, changes)
         if isinstance(job, ReferenceJob):
             reference = take_reference(loader, job.seed, job.batches, job.comparison)
             journal.write(reference=asdict(reference))
@@ -190,7 +190,7 @@ class _Trial:
         if kind_of(self.loader) == "map":
             sample_of(self.loader.dataset, sampled(self.loader)[0][0])
         else:
-            with blamed(f"iterating {type(self.loader.dataset).__name__}"):
+            with errors_of_dataset(f"iterating {type(self.loader.dataset).__name__}"):
                 next(iter(self.loader.dataset), None)
 
     def _has_enough_footprints(self, epoch: int, driver: LoaderDriver) -> bool:
@@ -203,11 +203,11 @@ class _Trial:
         self.journal.write(began=time.monotonic())
         return self.footprints.are_enough(epoch)
 
-    def _write_resources(self, when: str) -> None:
+    def _write_resources(self, phase: str) -> None:
         gc.collect()  # Ends what the loader and the dataset left.
         self.journal.write(rested=time.monotonic())
         found = {"descriptors": resources.descriptors(), "processes": resources.processes()}
-        self.journal.write(resources={"when": when, **found})
+        self.journal.write(resources={"phase": phase, **found})
 
     def _write_facts(self, injection: Injection) -> None:
         faults = [{**asdict(each), "fault": to_dict(each.fault)} for each in injection.faults]

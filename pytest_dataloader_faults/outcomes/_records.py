@@ -107,12 +107,15 @@ class WorkerFacts:
 class Delivery:
     """One batch as the loop over the loader got it.
 
+    Digests are 24 hexadecimal digits of BLAKE2b. Equal digests mean equal content.
+
     Attributes:
-        indices: What the sampler asked for; None where there is no telling (iterable datasets).
+        indices: What the sampler asked for; None where that is not known (iterable datasets).
         rows: A digest per sample, or None where the batch cannot be split into samples. Fewer than
             *indices* where samples are missing.
-        digest: Of the whole batch.
-        leaves: What each row is made of, of the first samples of a trial.
+        digest: Of the whole batch. Where the batch has rows, it is made of their exact digests.
+        leaves: The parts of each row, of the first samples of a pass: path, type and shape, and a
+            digest, or the value itself where that is shorter.
 
     """
 
@@ -201,7 +204,7 @@ class Footprint:
         process: ``"loader"``, or ``"worker 0"``, ...
         memory: Bytes that are no file's.
         descriptors, threads: How many.
-        opened: What it has open more often than after the first epoch; "" if nothing.
+        newly_open: What it has open more often than after the first epoch; "" if nothing.
         pinned: Bytes of pinned memory in use, in the loader's process, as torch tells.
         device: Likewise, on the accelerator.
 
@@ -212,7 +215,7 @@ class Footprint:
     memory: int
     descriptors: int
     threads: int
-    opened: str = ""
+    newly_open: str = ""
     pinned: int = 0
     device: int = 0
 
@@ -222,13 +225,13 @@ class Resources:
     """What the loader's process had open, and its descendants, at one moment.
 
     Attributes:
-        when: ``"before"`` the first epoch, ``"after"`` the last one, or ``"recovery"``.
+        phase: ``"before"`` the first epoch, ``"after"`` the last one, or ``"recovery"``.
         descriptors: What /proc/self/fd says, by number.
         processes: Descendants that are not the harness's or multiprocessing's own, by pid.
 
     """
 
-    when: str
+    phase: str
     descriptors: dict[str, str]
     processes: dict[str, str]
 

@@ -52,10 +52,10 @@ MAP = [
     pytest.param({"passes": (SHORT,)}, "corrupted", id="missing"),
     pytest.param({"passes": (DONE, SHORT)}, "corrupted", id="missing in epoch 2"),
     pytest.param({"resources": (moment("before"), HELPER)}, "leaked", id="process"),
-    pytest.param({"resources": (replace(HELPER, when="before"), HELPER)}, "survived", id="before"),
+    pytest.param({"resources": (replace(HELPER, phase="before"), HELPER)}, "survived", id="before"),
     pytest.param({"resources": (moment("after"), OPEN)}, "leaked", id="descriptor"),
     pytest.param(
-        {"resources": (replace(OPEN, when="after"), OPEN)}, "survived", id="open from the start"
+        {"resources": (replace(OPEN, phase="after"), OPEN)}, "survived", id="open from the start"
     ),
     pytest.param(
         {"resources": (moment("after"), moment("recovery", descriptors={"3": "pipe:[1]"}))},

@@ -73,15 +73,15 @@ def test_what_is_held_is_told(records):
 
     def body():
         accelerator.use()
-        before = accelerator.held()
+        before = accelerator.bytes_in_use()
         kept = torch.ones(1 << 20).pin_memory()
         there = accelerator.copied(kept)
         torch.accelerator.synchronize()
-        held = accelerator.held()
+        held = accelerator.bytes_in_use()
         assert held["pinned"] >= before["pinned"] + kept.nbytes
         assert held["device"] >= before["device"] + there.nbytes
         del kept, there
-        assert accelerator.held() == before
+        assert accelerator.bytes_in_use() == before
 
     assert in_a_process(body) == ""
 

@@ -87,9 +87,9 @@ def test_tensors_are_copied_wherever_a_batch_has_them():
     assert {each.device.type for each in tensors} == {"meta"}
 
 
-def test_nothing_is_held_before_an_accelerator_is_used():
+def test_nothing_is_in_use_before_an_accelerator_is_used():
     """Asking does not start one: nobody could fork workers that use it any more."""
-    assert accelerator.held() == {"pinned": 0, "device": 0}
+    assert accelerator.bytes_in_use() == {"pinned": 0, "device": 0}
 
 
 def test_without_an_accelerator_it_does_not_apply(records, monkeypatch):

@@ -62,12 +62,12 @@ def unfired(fault: Fault) -> tuple[FaultFacts, ...]:
 
 
 def moment(
-    when: str,
+    phase: str,
     descriptors: dict[str, str] | None = None,
     processes: dict[str, str] | None = None,
 ) -> Resources:
     """What was open and what ran."""
-    return Resources(when, descriptors or {}, processes or {})
+    return Resources(phase, descriptors or {}, processes or {})
 
 
 def ordinary(one: Pass, faults: tuple[FaultFacts, ...] = ()) -> Outcome:

@@ -120,7 +120,7 @@ def test_passes_and_recovery_are_kept_apart():
         {"epoch": 2, "pass": {**PASS, "complete": False}},
         {"epoch": None, "batch": BATCH},
         {"epoch": None, "pass": PASS},
-        {"resources": {"when": "after", "descriptors": {}, "processes": {}}},
+        {"resources": {"phase": "after", "descriptors": {}, "processes": {}}},
     ]
     outcome = outcome_from(ASKED, events)
     assert [(each.complete, len(each.delivered)) for each in outcome.passes] == [
@@ -129,7 +129,7 @@ def test_passes_and_recovery_are_kept_apart():
     ]
     assert outcome.recovery is not None
     assert (outcome.recovery.complete, len(outcome.recovery.delivered)) == (True, 1)
-    assert [each.when for each in outcome.resources] == ["after"]
+    assert [each.phase for each in outcome.resources] == ["after"]
 
 
 def test_the_supervisors_last_report_fills_the_counters():

@@ -181,7 +181,7 @@ def test_every_start_method_is_armed(records, context):
     assert (outcome.fired, _indices(outcome)) == (1, BATCHES[:1])
     assert outcome.recovery is not None
     assert outcome.recovery.complete
-    assert {each.when: each.processes for each in outcome.resources} == {
+    assert {each.phase: each.processes for each in outcome.resources} == {
         "before": {},
         "after": {},
         "recovery": {},

@@ -49,9 +49,9 @@ class _Watched(NamedTuple):
     guard: SupervisorWatch | None
 
 
-def hold(
+def run_under_deadline(
     root: Callable[[SupervisorHandle | None], None],
-    supervise: Callable[[], SupervisorHandle] | None,
+    start_supervisor: Callable[[], SupervisorHandle] | None,
     deadline: float,
     journal: Journal,
     stacks: Journal,
@@ -66,14 +66,15 @@ def hold(
     os.setsid()
     parent = os.pidfd_open(os.getppid())
     prctl(Prctl.SET_CHILD_SUBREAPER, 1)
-    supervision = supervise() if supervise else None  # With no signal handlers of ours yet.
+    # Before this process has signal handlers of its own, which the supervisor would inherit.
+    supervision = start_supervisor() if start_supervisor else None
     guard = SupervisorWatch(supervision.pid, journal) if supervision else None
     asked_to_end = _pipe_of_signals()
     segments = SharedMemoryCleaner()
     began = time.monotonic()
     child = _start(root, supervision)
     watched = _Watched(os.pidfd_open(child), parent, asked_to_end, guard)
-    ended = _wait(watched, deadline, journal)
+    ended = _wait_until_over(watched, deadline, journal)
     stopped = ended == "deadline" and is_stopped(child)
     if ended == "deadline":
         _gather_stacks(stacks, {supervision.pid} if supervision else set())
@@ -143,7 +144,7 @@ def _forget_signals() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _wait(watched: _Watched, deadline: float, journal: Journal) -> str:
+def _wait_until_over(watched: _Watched, deadline: float, journal: Journal) -> str:
     """Why the wait is over: ``"ended"``, ``"deadline"`` or another word.
 
     ``"abandoned"``: pytest is gone, or the trial's own work takes too long. ``"supervisor ended"``:
@@ -151,7 +152,7 @@ def _wait(watched: _Watched, deadline: float, journal: Journal) -> str:
     """
     began = time.monotonic()
     until = began + deadline
-    while (ended := _wait_for(watched, until - time.monotonic())) == "deadline":
+    while (ended := _wait(watched, until - time.monotonic())) == "deadline":
         whose, until = time_is_up(journal.events(), began, deadline)
         if until > time.monotonic():
             continue
@@ -162,7 +163,7 @@ def _wait(watched: _Watched, deadline: float, journal: Journal) -> str:
     return ended
 
 
-def _wait_for(watched: _Watched, deadline: float) -> str:
+def _wait(watched: _Watched, deadline: float) -> str:
     until = time.monotonic() + deadline
     while found := ready(_descriptors_of(watched), until - time.monotonic()):
         if watched.child in found:
@@ -204,10 +205,10 @@ def _gather_stacks(stacks: Journal, ours: set[int]) -> None:
     for process in psutil.Process().children(recursive=True):
         if process.pid not in ours:
             _describe(process, stacks)
-    _settle(stacks)
+    _wait_until_quiet(stacks)
 
 
-def _settle(stacks: Journal) -> None:
+def _wait_until_quiet(stacks: Journal) -> None:
     """Wait until nothing more is written to *stacks*."""
     deadline = time.monotonic() + _STACKS_PATIENCE
     size = -1

@@ -10,7 +10,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_sample
-from pytest_dataloader_faults._trial.loaders import blamed, kind_of, sampled, seed_everything
+from pytest_dataloader_faults._trial.loaders import (
+    errors_of_dataset,
+    kind_of,
+    sampled,
+    seed_everything,
+)
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, SampleFingerprint
 from pytest_dataloader_faults._trial.samples.fingerprint import split
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
@@ -35,7 +40,7 @@ def plain_indices(index: Any) -> tuple[Any, ...]:
 
 def sample_of(dataset: Any, index: Any) -> Any:
     """One sample, with no fault armed: an error is the dataset's own."""
-    with blamed(f"{type(dataset).__name__}[{index!r}]"):
+    with errors_of_dataset(f"{type(dataset).__name__}[{index!r}]"):
         return dataset[index]
 
 
@@ -53,9 +58,9 @@ def take_reference(
     reader = _Reader(loader, SampleComparer(comparison), seed)
     name = type(loader.dataset).__name__
     if kind_of(loader) == "iterable":
-        with blamed(f"iterating {name}"):
+        with errors_of_dataset(f"iterating {name}"):
             return _reference_in_order(reader)
-    with blamed(f"comparing samples of {name}"):
+    with errors_of_dataset(f"comparing samples of {name}"):
         return _reference_by_index(reader, asked)
 
 
@@ -188,5 +193,5 @@ def _splits(reader: _Reader, indices: list[Any], found: Reference) -> bool:
 def _batch(loader: DataLoader[Any], samples: Any) -> Any:
     """What the loader makes of *samples*."""
     name = type(loader.dataset).__name__
-    with blamed(f"collating samples of {name}", _COLLATING):
+    with errors_of_dataset(f"collating samples of {name}", _COLLATING):
         return loader.collate_fn(samples)

@@ -53,7 +53,7 @@ def _sentence(what: str, rate: float, last: Footprint) -> str:
     if what in _KINDS:
         more = f"{rate / _KIB:.0f} KiB more {_KINDS[what]}"
         return f"each epoch takes {more} in {process}, and keeps it"
-    example = f" ({last.opened})" if what == "descriptors" else ""
+    example = f" ({last.newly_open})" if what == "descriptors" else ""
     return f"each epoch leaves {rate:.0f} more {what} in {process}{example}"
 
 
@@ -73,7 +73,7 @@ _HARMLESS = ("/dev/", "/proc/", "/memfd:", "anon_inode:", "socket:", "pipe:")
 
 
 def leaked(outcome: TrialFacts) -> tuple[Verdict, str] | None:
-    moments = {each.when: each for each in outcome.resources}
+    moments = {each.phase: each for each in outcome.resources}
     for when in ("after", "recovery"):
         if left := _new_processes(moments.get("before"), moments.get(when)):
             command = next(iter(left.values()))
