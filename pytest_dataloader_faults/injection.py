@@ -11,7 +11,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults import _arguments
-from pytest_dataloader_faults._engine.scope import Injection, arm, engine_for, require_faults
+from pytest_dataloader_faults._engine.scope import (
+    FaultTotals,
+    Injection,
+    arm,
+    engine_for,
+    require_faults,
+)
 from pytest_dataloader_faults.exceptions import (
     FaultNotFiredError,
     InvalidArgumentError,
@@ -55,7 +61,7 @@ def inject(
         raise FaultNotFiredError(unfired)
 
 
-class ArmedFaults:
+class ArmedFaults(FaultTotals):
     """The faults that one call armed, and what has become of them so far."""
 
     def __init__(self, injector: FaultInjector, places: range) -> None:
@@ -67,21 +73,6 @@ class ArmedFaults:
         """Each fault with its counters and firings."""
         every = self._injector.facts()
         return tuple(every[place] for place in self._places)
-
-    @property
-    def fired(self) -> int:
-        """How often they happened, over all workers."""
-        return sum(each.fired for each in self.faults)
-
-    @property
-    def reached(self) -> int:
-        """How often an operation was met that they are about, whether or not they fired."""
-        return sum(each.reached for each in self.faults)
-
-    @property
-    def surfaced(self) -> int:
-        """How many of them an exception of the loader has told of."""
-        return sum(each.surfaced for each in self.faults)
 
 
 class FaultInjector:

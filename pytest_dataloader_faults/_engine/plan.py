@@ -9,7 +9,7 @@ Which faults change what is in a file. Pure.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
@@ -73,7 +73,7 @@ class Plan:
     seed: int = 0
     samples: bool = False
     seeded: int | None = None
-    active: tuple[int, ...] | None = None
+    active: Sequence[int] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data for JSON."""
@@ -82,7 +82,7 @@ class Plan:
         return {"faults": faults, **rest, "samples": self.samples, "seeded": self.seeded}
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Plan:
+    def from_dict(cls, data: Mapping[str, Any]) -> Plan:
         """The plan that ``to_dict`` made *data* from."""
         faults = tuple(vocabulary.from_dict(each) for each in data["faults"])
         return cls(**{**data, "faults": faults})

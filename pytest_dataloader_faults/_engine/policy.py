@@ -23,6 +23,7 @@ from pytest_dataloader_faults._engine.plan import (
     WorkerFaults,
     altered,
 )
+from pytest_dataloader_faults._engine.protocol import Counts, FaultFired
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     DescriptorExhaustion,
@@ -120,7 +121,7 @@ class FaultPolicy:
         faults: WorkerFaults,
         worker: int,
         pid: int,
-        on_fired: Callable[[dict[str, Any]], None] = lambda _firing: None,
+        on_fired: Callable[[FaultFired], None] = lambda _firing: None,
         refuse: Callable[[str], None] = lambda _reason: None,
         timestamp: Callable[[], dict[str, Any]] = dict,
         *,
@@ -211,25 +212,30 @@ class FaultPolicy:
         self, counter: FaultCounter[Any], call: str, path: str | None = None, pid: int | None = None
     ) -> None:
         """Write down that the fault of *counter* happens now."""
-        where = {"worker": self._worker, "pid": self._pid if pid is None else pid}
-        what = {**where, "call": call, "path": path, "fetch": self.fetch, **self._timestamp()}
-        counter.fire(**what)
-        self._on_fired({"fault": counter.index, **what})
+        firing = FaultFired(counter.index, pid or self._pid, call, path, self.fetch)
+        self.record(firing)
+        self._on_fired(firing)
+
+    def record(self, firing: FaultFired) -> None:
+        """Write down *firing*, which is counted under its fault."""
+        counter = self.faults.all[firing.fault]
+        what = {"call": firing.call, "path": firing.path, "fetch": firing.fetch}
+        counter.fire(worker=self._worker, pid=firing.pid, **what, **self._timestamp())
 
     def count_unobserved(self, what: str, count: int = 1) -> None:
         """Count *count* more ways in which a file may be read unseen; -1 takes one back."""
         with self.lock:
             self.unobserved[what] += count
 
-    def changes(self) -> dict[str, Any]:
+    def changes(self) -> Counts:
         """The counters as they are now; of files, those that changed since the last call."""
         with self.lock:
             changed, self._changed = self._changed, set()
-            return {
-                "files": {path: astuple(self.files[path]) for path in sorted(changed)},
-                "unobserved": dict(+self.unobserved),
-                "reached": [each.reached for each in self.faults.all],
-            }
+            return Counts(
+                files={path: astuple(self.files[path]) for path in sorted(changed)},
+                unobserved=dict(+self.unobserved),
+                reached=[each.reached for each in self.faults.all],
+            )
 
     def _counter_of(self, path: str) -> FileCounter:
         self._changed.add(path)

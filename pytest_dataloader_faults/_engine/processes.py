@@ -1,9 +1,9 @@
-"""How a supervisor is, as seen from outside: running, stopped, or ended, and by what.
+"""Processes: start one, see how another one is, and list what this one has open.
 
 Some facts about looking at a process. waitid(2) with WNOWAIT tells a parent how its child ended and
-leaves it to be waited for; nobody else can know. A child of a process that ignores SIGCHLD is gone
-without a trace. One that is stopped has the state T in /proc/PID/stat (t under a debugger): its
-sockets stay open and take messages, so whoever asks it sees nothing but that no answer comes.
+leaves it to be waited for; no other process can know. A child of a process that ignores SIGCHLD is
+gone without a trace. One that is stopped has the state T in /proc/PID/stat (t under a debugger):
+its sockets stay open and take messages, and no answer comes.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ from __future__ import annotations
 import os
 import select
 import signal
+import stat
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether it stands still until somebody sends SIGCONT."""
+    """Whether it is stopped until it gets SIGCONT."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             state = file.read().rpartition(")")[2].split()[0]
@@ -41,11 +43,11 @@ def how_it_ended(pid: int) -> str | None:
 
 
 STACKS_SIGNAL = getattr(signal, "SIGRTMAX", 64) - 3
-"""Asks a process of a trial for the stacks of its threads; far from what anybody uses."""
+"""Asks a process of a trial for the stacks of its threads; a number that programs do not use."""
 
 
 MORE_PROCESSES = (
-    "End what nobody uses, or raise the limit: ulimit -u, docker run --pids-limit, or pids.max of"
+    "End what is not needed, or raise the limit: ulimit -u, docker run --pids-limit, or pids.max of"
     " the control group"
 )
 
@@ -75,3 +77,56 @@ def ready(descriptors: Iterable[int], seconds: float) -> list[int]:
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)
     return [descriptor for descriptor, _ in poll.poll(1000 * max(0.0, seconds))]
+
+
+_STANDARD_STREAMS = (0, 1, 2)
+
+
+@dataclass(frozen=True)
+class MemoryMapping:
+    """One line of /proc/self/maps that is a file's."""
+
+    start: int
+    length: int
+    protection: int
+    offset: int
+    path: str
+
+
+def inherited_fds(matches: Callable[[str], bool]) -> Iterator[tuple[int, str]]:
+    """Descriptors of matching files that are open already."""
+    for name in sorted(os.listdir("/proc/self/fd"), key=int):
+        try:
+            path = os.readlink(f"/proc/self/fd/{name}")
+        except FileNotFoundError:  # The one that listed the folder.
+            continue
+        if int(name) in _STANDARD_STREAMS:
+            continue  # Where a test's output goes is no dataset's.
+        if _is_there(path) and matches(path) and _is_regular(int(name)):
+            yield int(name), path
+
+
+def _is_there(path: str) -> bool:
+    """Whether *path*, as /proc gives it, is that of a file that has its name still."""
+    return path.startswith("/") and not path.endswith(" (deleted)")
+
+
+def _is_regular(fd: int) -> bool:
+    return stat.S_ISREG(os.fstat(fd).st_mode)
+
+
+def inherited_mappings() -> Iterator[MemoryMapping]:
+    """Each stretch of memory that is a file's, where the file has its name still."""
+    with open("/proc/self/maps", "rb") as lines:  # Only \n ends a line; \r may be in a name.
+        for line in map(os.fsdecode, lines):
+            span, rights, offset, _device, _inode, *rest = line.rstrip("\n").split(maxsplit=5)
+            if rest and _is_there(rest[0]):
+                start, end = (int(number, 16) for number in span.split("-"))
+                bits = (bit for bit, right in zip((1, 2, 4), rights, strict=False) if right != "-")
+                path = _with_newlines(rest[0])
+                yield MemoryMapping(start, end - start, sum(bits), int(offset, 16), path)
+
+
+def _with_newlines(path: str) -> str:
+    r"""*path* as it is: the kernel writes \012 for a newline here, but a backslash as it is."""
+    return path if os.path.lexists(path) else path.replace(r"\012", "\n")

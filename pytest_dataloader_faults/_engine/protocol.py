@@ -1,152 +1,276 @@
-"""Messages over a Unix stream socket: JSON behind a length, with descriptors attached.
+"""What the loader's process, its workers and the supervisor say to each other.
 
-Used by three processes: the loader's, its workers and the supervisor. Only recvmsg(2) and
-sendmsg(2) are called, neither of which the filter hands over.
+The process that iterates the DataLoader has one connection to the supervisor. Each worker has one
+of its own, by which it arms itself and then reports what it does.
 
-The supervisor must never wait for the rest of a message: the thread that sends it may be waiting
-for the interpreter lock, and the thread that holds that lock for an open(2) which the supervisor
-has yet to answer. So it takes what has come, with ``ready``, and looks again when there is more.
+===================  =====================================================  ==============
+From the loader      When                                                   Answer
+===================  =====================================================  ==============
+``Configure``        first of all                                           ``Ready``
+``AwaitingBatch``    the loop is about to wait for a worker's batch
+``ReleaseLoader``    an iterator is about to end its workers
+``WaitUntilIdle``    nothing more will be asked of the workers this epoch   ``Idle``
+``SetActive``        other faults of the schedule may happen from now on    ``ActiveSet``
+``GetReport``        the counters are wanted, or the scope ends             ``Report``
+===================  =====================================================  ==============
 
-What a worker has to know to arm itself, before it is any engine's.
+===================  =====================================================  ==============
+From a worker        When                                                   Answer
+===================  =====================================================  ==============
+``Hello``            it is armed; a listener, or the end of a hang socket,
+                     and descriptors of inherited files come along          ``Proceed``
+``FetchStarted``     a batch begins                                         ``Proceed``
+``SampleStarted``    a sample begins, if the schedule needs to know         ``Proceed``
+``FetchFinished``    the batch was made, failed, or there are no more
+``WorkerIdle``       the worker failed before its first batch
+``Counts``           before each message of the python engine
+``FaultFired``       the python engine has let a fault happen
+``FaultRefused``     a fault is due that the python engine cannot cause
+===================  =====================================================  ==============
 
-How a supervisor is reached: by the process that drives the loader, and by workers.
+Before ``Proceed`` the supervisor may send ``ExitNow``, ``DieWhileSending`` or ``Block``: the worker
+does that itself. With ``more``, another ``Proceed`` follows: one message carries only so many
+descriptors.
 """
 
 from __future__ import annotations
 
-import array
-import errno
 import json
-import os
-import secrets
-import socket
-import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias, get_args
 
-from pytest_dataloader_faults._engine.plan import Plan
+from pytest_dataloader_faults.exceptions import InjectionError
 
-_HEADER = struct.Struct("=II")
-"""How long the text is, and how many descriptors go with it."""
-_CHUNK = 1 << 16
-_MAX_DESCRIPTORS = 64
-_SPACE = socket.CMSG_SPACE(_MAX_DESCRIPTORS * array.array("i").itemsize)
-Message = dict[str, Any]
-
-
-class Channel:
-    """One end of a connection. Reading from a closed one raises EOFError."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-        self._bytes = bytearray()
-        self._descriptors: list[int] = []
-
-    def fileno(self) -> int:
-        """For polling."""
-        return self.connection.fileno()
-
-    def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
-        """Send *message*; the other side gets duplicates of *descriptors*."""
-        body = json.dumps(message).encode()
-        data = memoryview(_HEADER.pack(len(body), len(descriptors)) + body)
-        attached = (
-            [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
-            if descriptors
-            else []
-        )
-        while data:
-            data = data[self.connection.sendmsg([data], attached) :]
-            attached = []
-
-    def receive(self) -> tuple[Message, list[int]]:
-        """Wait for the next message, and the descriptors that came with it."""
-        while (message := self._next()) is None:
-            self._take()
-        return message
-
-    def ready(self) -> list[tuple[Message, list[int]]]:
-        """The messages that are there, after one look at the connection."""
-        self._take()
-        return list(iter(self._next, None))
-
-    def _take(self) -> None:
-        data, control, flags, _ = self.connection.recvmsg(_CHUNK, _SPACE, socket.MSG_CMSG_CLOEXEC)
-        if not data:
-            raise EOFError
-        self._bytes += data
-        came = [each for _, _, numbers in control for each in array.array("i", numbers)]
-        self._descriptors += came
-        if flags & socket.MSG_CTRUNC:
-            _refuse_the_rest(len(came))
-
-    def _next(self) -> tuple[Message, list[int]] | None:
-        """The first whole message, and its descriptors."""
-        if len(self._bytes) < _HEADER.size:
-            return None
-        length, count = _HEADER.unpack_from(self._bytes)
-        end = _HEADER.size + length
-        if len(self._bytes) < end:
-            return None
-        body, self._bytes = self._bytes[_HEADER.size : end], self._bytes[end:]
-        message = json.loads(body)
-        descriptors, self._descriptors = self._descriptors[:count], self._descriptors[count:]
-        return message, descriptors
-
-    @property
-    def incomplete(self) -> tuple[int, int]:
-        """How many bytes, and how many descriptors, have come of a message that is not whole."""
-        return len(self._bytes), len(self._descriptors)
-
-    def close(self) -> None:
-        """Hang up."""
-        while self._descriptors:
-            os.close(self._descriptors.pop())
-        self.connection.close()
-
-
-def _refuse_the_rest(came: int) -> None:
-    """The kernel has dropped descriptors: there were too many, or there is no number for them."""
-    if came >= _MAX_DESCRIPTORS:
-        message = f"more than {_MAX_DESCRIPTORS} descriptors came at once"
-        raise ValueError(message)
-    raise OSError(errno.EMFILE, "descriptors that came with a message were lost")
+ActiveFaults: TypeAlias = Sequence[int] | None
+"""Which faults of the schedule can happen, by index; None for all of them."""
 
 
 @dataclass(frozen=True)
-class WorkerConfig:
-    """Where the supervisor is, and what is asked for. Picklable, for spawn and forkserver."""
+class Configure:
+    """Serve *plan* (``Plan.to_dict``); end when the process *driver* dies."""
 
-    address: str
-    supervisor: int
-    plan: Plan
-    engine: str
-    stacks: str | None = None
-
-    def connect(self) -> Channel:
-        """A connection to the supervisor."""
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        connection.connect(f"\0{self.address}")
-        return Channel(connection)
-
-
-_QUEUE = 128
+    plan: Mapping[str, Any]
+    driver: int
 
 
 @dataclass(frozen=True)
-class SupervisorHandle:
-    """A supervisor that waits for its plan: its process, the way to it, and its door's name."""
+class Ready:
+    """Workers can connect."""
 
+
+@dataclass(frozen=True)
+class AwaitingBatch:
+    """The loop waits for the *nth* batch of *worker* in *epoch*; all but *worker* count from 1."""
+
+    loader: int
+    worker: int
+    epoch: int
+    nth: int
+
+
+@dataclass(frozen=True)
+class ReleaseLoader:
+    """No fault may happen in the workers of *loader* from now on, nor keep them waiting."""
+
+    loader: int
+
+
+@dataclass(frozen=True)
+class WaitUntilIdle:
+    """Answer once each worker has made the batches that it was *sent*, as (worker, count)."""
+
+    loader: int
+    epoch: int
+    sent: Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Idle:
+    """The workers that have ended: *early*, or after their stream had no more samples."""
+
+    early: Sequence[int] = ()
+    in_time: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
+class SetActive:
+    """Only *faults* may happen from now on, by index."""
+
+    faults: Sequence[int]
+
+
+@dataclass(frozen=True)
+class ActiveSet:
+    """They are active."""
+
+
+@dataclass(frozen=True)
+class GetReport:
+    """Report; with *finish*, no fault may happen from now on."""
+
+    finish: bool
+
+
+@dataclass(frozen=True)
+class Report:
+    """What each worker did and met, what failed in the harness, and what could not be caused."""
+
+    workers: Sequence[Mapping[str, Any]]
+    errors: Sequence[str]
+    refused: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Hello:
+    """A worker arms itself: its id, the number of its loader's iterator, its process.
+
+    *inherited*: the descriptors that it has of files that matter, with their paths. *mapped*: the
+    paths of such files in its memory. *high_fds*: the numbers that tracked files may get.
+    """
+
+    worker: int
+    loader: int
     pid: int
-    control: socket.socket
-    address: str
+    engine: str
+    inherited: Sequence[tuple[int, str]] = ()
+    mapped: Sequence[str] = ()
+    high_fds: tuple[int, int] = (0, 0)
 
 
-def new_door() -> tuple[socket.socket, str]:
-    """A socket that workers will knock at, and its name among the abstract ones."""
-    address = f"pytest-dataloader-faults-{os.getpid()}-{secrets.token_hex(8)}"
-    door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    door.bind(f"\0{address}")
-    door.listen(_QUEUE)
-    return door, address
+@dataclass(frozen=True)
+class FetchStarted:
+    """The *nth* batch of *epoch* begins."""
+
+    epoch: int
+    nth: int
+
+
+@dataclass(frozen=True)
+class SampleStarted:
+    """The sample at index *sample* begins; unless *alone*, others are made along with it."""
+
+    sample: int
+    alone: bool
+
+
+@dataclass(frozen=True)
+class FetchFinished:
+    """The *nth* batch is over; *ended*: the dataset has no more."""
+
+    nth: int
+    ended: bool
+
+
+@dataclass(frozen=True)
+class WorkerIdle:
+    """No batch will ever begin."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Counters of the python engine; *files* are those that changed, *reached* is by fault."""
+
+    files: Mapping[str, Sequence[int]]
+    unobserved: Mapping[str, int]
+    reached: Sequence[int]
+
+
+@dataclass(frozen=True)
+class FaultFired:
+    """The *fault* with this index happened to *call*."""
+
+    fault: int
+    pid: int
+    call: str
+    path: str | None
+    fetch: int
+
+
+@dataclass(frozen=True)
+class FaultRefused:
+    """Why a fault that is due cannot happen."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Proceed:
+    """Do this to your own descriptors and mappings, then go on.
+
+    The second number of each pair is an index among the descriptors that come along. The first one
+    is a descriptor to *replace*, or an index in ``Hello.mapped`` to *remap*. *armed* and *active*
+    say whether faults can still happen, and which.
+    """
+
+    armed: bool
+    active: ActiveFaults
+    close: Sequence[int] = ()
+    replace: Sequence[tuple[int, int]] = ()
+    remap: Sequence[tuple[int, int]] = ()
+    more: bool = False
+
+
+@dataclass(frozen=True)
+class ExitNow:
+    """Exit with this status."""
+
+    code: int
+
+
+@dataclass(frozen=True)
+class DieWhileSending:
+    """Die by this signal halfway through the next batch that is sent to the loader."""
+
+    signal: int
+
+
+@dataclass(frozen=True)
+class Block:
+    """Wait for ``Proceed``, which comes when the loader gives up; *hold_gil*: in every thread."""
+
+    hold_gil: bool
+
+
+FromLoader: TypeAlias = (
+    Configure | AwaitingBatch | ReleaseLoader | WaitUntilIdle | SetActive | GetReport
+)
+ToLoader: TypeAlias = Ready | Idle | ActiveSet | Report
+FromWorker: TypeAlias = (
+    Hello
+    | FetchStarted
+    | SampleStarted
+    | FetchFinished
+    | WorkerIdle
+    | Counts
+    | FaultFired
+    | FaultRefused
+)
+Task: TypeAlias = ExitNow | DieWhileSending | Block
+Message: TypeAlias = FromLoader | ToLoader | FromWorker | Proceed | Task
+KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}
+
+
+class UnknownMessageError(InjectionError):
+    """What came is no message, or none that its receiver knows."""
+
+
+def encode(message: Message) -> bytes:
+    """*message* as JSON that names its type."""
+    return json.dumps({"type": type(message).__name__, **vars(message)}).encode()
+
+
+def decode(text: bytes) -> Message:
+    """The message that ``encode`` made *text* from, with tuples for sequences."""
+    try:
+        data = _with_tuples(json.loads(text))
+        message: Message = KINDS[data.pop("type")](**data)
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise UnknownMessageError(f"{text[:200]!r} is no message: {error!r}") from error
+    return message
+
+
+def _with_tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_tuples(each) for key, each in value.items()}
+    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value

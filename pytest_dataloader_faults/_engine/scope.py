@@ -1,11 +1,10 @@
-"""Faults that are armed: one scope, from the first loader to the last report."""
+"""One scope of armed faults, from the start of its supervisor to the last report."""
 
 from __future__ import annotations
 
 import contextlib
-import traceback
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pytest_dataloader_faults._engine import choose
 from pytest_dataloader_faults._engine.python.pyfakefs import fake_files
@@ -23,7 +22,13 @@ from pytest_dataloader_faults.faults import (
 )
 from pytest_dataloader_faults.outcomes import FaultFacts, WorkerFacts
 from pytest_dataloader_faults.outcomes._fault_facts import facts_from, unfired
-from pytest_dataloader_faults.outcomes._text import shortened
+
+if TYPE_CHECKING:
+    from pytest_dataloader_faults._engine.channel import SupervisorHandle
+    from pytest_dataloader_faults._engine.loader.client import SupervisorClient
+    from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor
+    from pytest_dataloader_faults._engine.plan import Plan
+    from pytest_dataloader_faults._engine.protocol import Report
 
 
 def refuse_for_fake_files(engine: str, faults: tuple[Fault, ...]) -> None:
@@ -31,7 +36,7 @@ def refuse_for_fake_files(engine: str, faults: tuple[Fault, ...]) -> None:
     for fault in faults:
         if engine == "kernel" and (has_files(fault) or isinstance(fault, DescriptorExhaustion)):
             message = (
-                f"{fault!r}: the kernel never hears of a file of pyfakefs. Use engine='python', or"
+                f"{fault!r}: the kernel does not see files of pyfakefs. Use engine='python', or"
                 " real files, as in pytest's tmp_path"
             )
             raise InvalidArgumentError(message)
@@ -43,20 +48,44 @@ def refuse_for_fake_files(engine: str, faults: tuple[Fault, ...]) -> None:
             raise InvalidArgumentError(message)
 
 
-class Injection:
+class FaultTotals:
+    """Sums over ``faults``."""
+
+    @property
+    def faults(self) -> tuple[FaultFacts, ...]:
+        """Each fault with its counters and firings."""
+        raise NotImplementedError
+
+    @property
+    def fired(self) -> int:
+        """How often the faults happened, over all workers."""
+        return sum(each.fired for each in self.faults)
+
+    @property
+    def reached(self) -> int:
+        """How many operations matched the faults, whether or not they fired."""
+        return sum(each.reached for each in self.faults)
+
+    @property
+    def surfaced(self) -> int:
+        """How many of the faults an exception of the loader names."""
+        return sum(each.surfaced for each in self.faults)
+
+
+class Injection(FaultTotals):
     """Faults that are armed, and what has become of them so far.
 
-    The counters live in the process that answers the workers; while the scope is open they are
-    asked for at each access.
+    The supervisor has the counters. While the scope is open, each access asks it for them.
     """
 
-    def __init__(self, faults: tuple[Fault, ...], engine: str) -> None:
-        self._faults = tuple(FaultFacts(fault) for fault in faults)
+    def __init__(
+        self, plan: Plan, engine: str, client: SupervisorClient, monitor: LoaderMonitor
+    ) -> None:
+        self._faults = tuple(map(FaultFacts, plan.faults))
         self._workers: tuple[WorkerFacts, ...] = ()
         self._engine = engine
-        self.errors: list[str] = []
-        self._link: Any = None
-        self._watch: Any = None
+        self._client: SupervisorClient | None = client
+        self._monitor = monitor
 
     @property
     def faults(self) -> tuple[FaultFacts, ...]:
@@ -71,37 +100,41 @@ class Injection:
         return self._workers
 
     @property
-    def fired(self) -> int:
-        """How often the faults happened, over all workers."""
-        return sum(each.fired for each in self.faults)
-
-    @property
-    def reached(self) -> int:
-        """How often an operation was met that the faults are about, whether or not they fired."""
-        return sum(each.reached for each in self.faults)
-
-    @property
-    def surfaced(self) -> int:
-        """How many of the faults an exception of the loader has told of."""
-        return sum(each.surfaced for each in self.faults)
+    def errors(self) -> list[str]:
+        """The exceptions that the loops over the loaders got, as printed."""
+        return self._monitor.errors
 
     def refresh(self) -> None:
         """Ask for the counters, while the scope is open."""
-        if self._link is not None:
-            self._take(self._link.report())
+        if self._client is not None:
+            self._take(self._client.report())
 
-    def _take(self, report: dict[str, Any]) -> None:
+    def _take(self, report: Report) -> None:
         """Fill in what the supervisor reports."""
-        report["loader"] = self._watch.told()
         armed = (each.fault for each in self._faults)
-        self._faults, self._workers = facts_from(report, armed, self.errors)
-
-    def _note(self, error: BaseException) -> None:
-        self.errors.append(shortened("".join(traceback.format_exception(error))))
+        loader = self._monitor.reports()
+        self._faults, self._workers = facts_from(report.workers, loader, armed, self.errors)
 
     def unfired(self) -> str | None:
         """What was reached in place of the first fault that did not happen, if there is one."""
         return unfired(self.faults, self.workers, self._engine)
+
+    def finish(self) -> None:
+        """Disarm, and take the last report. Raises if the harness failed."""
+        client, self._client = self._client, None
+        assert client is not None
+        self._monitor.end_failed()
+        self._monitor.disarm()
+        try:
+            report = client.report(finish=True)
+        finally:
+            client.close()
+            self._monitor.forget()
+        self._take(report)
+        if report.refused:
+            raise InvalidArgumentError(report.refused[0])
+        if report.errors:
+            raise InjectionError("an injection failed:\n" + "\n".join(report.errors))
 
 
 @contextlib.contextmanager
@@ -110,44 +143,30 @@ def arm(
     engine: str,
     seed: int = 0,
     watch_files: bool = False,
-    here: bool = False,
+    may_arm_own_process: bool = False,
     stacks: str | None = None,
-    supervision: Any = None,
+    supervisor: SupervisorHandle | None = None,
     samples: bool = False,
     seeded: int | None = None,
-) -> Iterator[tuple[Injection, Any]]:
-    """``inject`` without its requirements, for trials; also yields the iterators' watch.
+) -> Iterator[tuple[Injection, LoaderMonitor]]:
+    """``inject`` without its requirements, for trials; also yields the iterators' monitor.
 
-    *here*: this process may be armed itself. *stacks*: a file for stacks of threads that are stuck.
-    *supervision*: a supervisor that is there already. *samples* and *seeded*: see ``Plan``.
+    *stacks*: a file for the stacks of threads that hang. *supervisor*: one that is running
+    already. *watch_files*, *samples* and *seeded*: see ``Plan``.
     """
     from pytest_dataloader_faults._engine.loader.client import SupervisorClient
-    from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor, watched
+    from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor, monitored
     from pytest_dataloader_faults._engine.plan import Plan
 
-    injection = Injection(faults, engine)
     plan = Plan(faults, watch_files, seed, samples, seeded)
-    link = SupervisorClient(plan, engine, stacks, supervision)
-    injection._link = link
-    watch = LoaderMonitor(link, plan, injection._note, here=here)
-    injection._watch = watch
+    client = SupervisorClient(plan, engine, stacks, supervisor)
+    monitor = LoaderMonitor(client, plan, may_arm_own_process=may_arm_own_process)
+    injection = Injection(plan, engine, client, monitor)
     try:
-        with watched(watch):
-            yield injection, watch
+        with monitored(monitor):
+            yield injection, monitor
     finally:
-        injection._link = None
-        watch.end_failed()
-        watch.disarm()
-        try:
-            report = link.report(finish=True)
-        finally:
-            link.close()
-            watch.forget()
-        injection._take(report)
-        if report["refused"]:
-            raise InvalidArgumentError(report["refused"][0])
-        if report["errors"]:
-            raise InjectionError("an injection failed:\n" + "\n".join(report["errors"]))
+        injection.finish()
 
 
 def require_faults(faults: tuple[Fault, ...]) -> None:

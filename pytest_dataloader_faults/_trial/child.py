@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from pytest_dataloader_faults._engine.kernel.linux import Prctl, prctl
 from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor  # noqa: F401  # For preload().
 from pytest_dataloader_faults._engine.processes import STACKS_SIGNAL
-from pytest_dataloader_faults._engine.supervisor.main import stand_by
-from pytest_dataloader_faults._engine.worker.arm import way_of
+from pytest_dataloader_faults._engine.supervisor.main import fork_supervisor
+from pytest_dataloader_faults._engine.worker.arm import arm_function
 from pytest_dataloader_faults._trial.job import ReferenceJob
 from pytest_dataloader_faults._trial.process.warden import run_under_deadline
 from pytest_dataloader_faults._trial.run import run
@@ -37,14 +37,14 @@ from pytest_dataloader_faults._trial.run import run
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_dataloader_faults._engine.protocol import SupervisorHandle
+    from pytest_dataloader_faults._engine.channel import SupervisorHandle
     from pytest_dataloader_faults._trial.job import Job
     from pytest_dataloader_faults._trial.journal import Journal
 
 
 def preload(engine: str) -> None:
     """Import, once and in pytest's process, what each trial and each of its workers would."""
-    way_of(engine)
+    arm_function(engine)
     if "numpy" in sys.modules:
         import_module("numpy.random")  # Which numpy itself puts off.
 
@@ -57,7 +57,9 @@ def main(job: Job, facts: Journal, printed: Journal, stacks: Journal, folder: st
     def warden() -> None:
         _use_streams(printed.fd)
         gc.freeze()  # What pytest made is not ours to collect, and takes 50 ms to look through.
-        start_supervisor = None if isinstance(job, ReferenceJob) else partial(stand_by, facts.fd)
+        start_supervisor = (
+            None if isinstance(job, ReferenceJob) else partial(fork_supervisor, facts.fd)
+        )
         run_under_deadline(root, start_supervisor, job.deadline, facts, stacks, folder)
 
     def root(supervision: SupervisorHandle | None) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from pytest_dataloader_faults._engine.loader.client import EndedWorkers
+from pytest_dataloader_faults._engine.protocol import Idle
 from pytest_dataloader_faults._trial.journal import Journal
 from pytest_dataloader_faults._trial.loaders import USERS_ERRORS, kind_of, seed_everything
 from pytest_dataloader_faults._trial.process.sigchld import SigchldGuard
@@ -67,7 +67,7 @@ class LoaderDriver:
         self._iterator: Any = None
         self.loader: Any = None
         """The ``DataLoader``; None while there is none."""
-        self.wait_until_idle: Callable[[], EndedWorkers] = EndedWorkers
+        self.wait_until_idle: Callable[[], Idle] = Idle
         """Waits until the workers have made what they were asked for."""
         self.pids: tuple[int, ...] = ()
         """Those of the workers, of dead ones too until their iterator has ended."""
@@ -183,7 +183,7 @@ class LoaderDriver:
         return {"exception": asdict(raised), "deaths": [asdict(each) for each in died]}
 
 
-def deaths(iterator: Any, ended: EndedWorkers) -> list[WorkerDeath]:
+def deaths(iterator: Any, ended: Idle) -> list[WorkerDeath]:
     """How those workers of *iterator* died that were not at the end of their stream.
 
     The supervisor notices an end when the kernel closes the worker's descriptors, which is before

@@ -92,7 +92,7 @@ def _moment(outcome: Outcome, event: dict[str, Any]) -> StepOutcome:
 
 def _facts(request: TrialRequest, report: dict[str, Any]) -> dict[str, Any]:
     """What the supervisor reports by itself; where the trial has told, it is later and less."""
-    faults, workers = facts_from(report, request.schedule, ())
+    faults, workers = facts_from(report["workers"], {}, request.schedule, ())
     done = Outcome(**vars(request), faults=faults, workers=workers).to_dict()
     return {"faults": done["faults"], "workers": done["workers"]}
 

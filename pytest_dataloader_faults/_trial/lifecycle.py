@@ -46,7 +46,7 @@ from pytest_dataloader_faults.outcomes import FaultFacts, Firing
 from pytest_dataloader_faults.outcomes._error_text import tells_any
 
 if TYPE_CHECKING:
-    from pytest_dataloader_faults._engine.protocol import SupervisorHandle
+    from pytest_dataloader_faults._engine.channel import SupervisorHandle
     from pytest_dataloader_faults._trial.job import LifecycleJob
 
 
@@ -66,18 +66,18 @@ def run_lifecycle(
         *job.faults,
         engine=job.engine,
         seed=job.seed,
-        here=True,
+        may_arm_own_process=True,
         stacks=stacks,
-        supervision=supervision,
+        supervisor=supervision,
         samples=True,
         seeded=job.comparison.seeded,
     )
     with armed as (injection, watch), record_sampler() as drawn:
-        journal.write(supervisor=watch.link.pid)
+        journal.write(supervisor=watch.client.pid)
         comparer = SampleComparer(job.comparison)
         driver = LoaderDriver(journal, comparer, drawn, stepwise=True, keep_workers=True)
-        driver.wait_until_idle = watch.drain
-        _Lifecycle(job, journal, driver, dataset, injection, watch.link.switch).run()
+        driver.wait_until_idle = watch.wait_until_idle
+        _Lifecycle(job, journal, driver, dataset, injection, watch.client.set_active).run()
     journal.write(phase="done")
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pytest_dataloader_faults._engine.loader.client import EndedWorkers
 from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor
+from pytest_dataloader_faults._engine.protocol import Idle
 from pytest_dataloader_faults._engine.scope import Injection, arm
 from pytest_dataloader_faults._engine.worker.fetch_hooks import SeedSamples
 from pytest_dataloader_faults._trial import accelerator, resources
@@ -48,7 +48,7 @@ from pytest_dataloader_faults.faults import NEED_A_WORKER, PinMemoryThreadDeath,
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
-    from pytest_dataloader_faults._engine.protocol import SupervisorHandle
+    from pytest_dataloader_faults._engine.channel import SupervisorHandle
 
 
 def run(job: Job, journal: Journal, stacks: str, supervision: SupervisorHandle | None) -> None:
@@ -102,9 +102,9 @@ class _Trial:
             engine=self.job.engine,
             seed=self.job.seed,
             watch_files=self.job.options.watch_files,
-            here=True,
+            may_arm_own_process=True,
             stacks=stacks,
-            supervision=self.supervision,
+            supervisor=self.supervision,
             samples=bool(self.job.faults),
             seeded=self.job.comparison.seeded,
         )
@@ -131,8 +131,8 @@ class _Trial:
 
     def _run_epochs(self, driver: LoaderDriver, watch: LoaderMonitor) -> None:
         """The epochs under the faults."""
-        self.journal.write(supervisor=watch.link.pid)
-        driver.wait_until_idle = watch.drain
+        self.journal.write(supervisor=watch.client.pid)
+        driver.wait_until_idle = watch.wait_until_idle
         for epoch in range(1, self.job.options.epochs + 1):
             self._phase(f"epoch {epoch}")
             seed = self.job.seed + (0 if self.job.options.same_order else epoch)
@@ -149,7 +149,7 @@ class _Trial:
     def _recover(self, driver: LoaderDriver) -> None:
         """One more epoch, when the faults are over."""
         self._phase("recovery")
-        driver.wait_until_idle = EndedWorkers
+        driver.wait_until_idle = Idle
         if (start := self.job.comparison.seeded) is not None:
             self.loader.worker_init_fn = SeedSamples(start, self.loader.worker_init_fn)
         if driver.start_epoch(None, self.job.seed):

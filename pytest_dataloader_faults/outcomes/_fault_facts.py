@@ -6,7 +6,7 @@ What to say of a fault that was armed and never happened. Pure.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pytest_dataloader_faults.faults import Fault, has_files
@@ -16,16 +16,20 @@ from pytest_dataloader_faults.outcomes._text import printable
 
 
 def facts_from(
-    report: dict[str, Any], faults: Iterable[Fault], errors: Iterable[str]
+    workers: Iterable[Mapping[str, Any]],
+    loader: Mapping[int, Any],
+    faults: Iterable[Fault],
+    errors: Iterable[str],
 ) -> tuple[tuple[FaultFacts, ...], tuple[WorkerFacts, ...]]:
     """The counters of each of *faults* over all workers, and the workers.
 
-    *errors* are the texts of exceptions of the loader: a fault that one of them tells of surfaced.
+    *loader*: those of the loader's own process, by fault. *errors* are the texts of exceptions of
+    the loader: a fault that one of them explains has surfaced.
     """
-    workers = sorted(report["workers"], key=lambda worker: (worker["worker"], worker["pid"]))
-    told = [dict(enumerate(worker["faults"])) for worker in workers] + [report.get("loader", {})]
+    workers = sorted(workers, key=lambda worker: (worker["worker"], worker["pid"]))
+    counters = [*(dict(enumerate(worker["faults"])) for worker in workers), loader]
     facts = tuple(
-        _facts_of(fault, [each[index] for each in told if index in each], list(errors))
+        _facts_of(fault, [each[index] for each in counters if index in each], list(errors))
         for index, fault in enumerate(faults)
     )
     return facts, tuple(WorkerFacts.from_report(each) for each in workers)

@@ -6,6 +6,7 @@ How many epochs it takes to tell what grows with each. Pure.
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -89,7 +90,7 @@ class WorkerFacts:
     leftover_files: tuple[str, ...] = ()
 
     @classmethod
-    def from_report(cls, data: dict[str, Any]) -> WorkerFacts:
+    def from_report(cls, data: Mapping[str, Any]) -> WorkerFacts:
         """From plain data; what else is in it is left out."""
         files = {path: tuple(counts) for path, counts in data["files"].items()}
         return cls(

@@ -11,7 +11,7 @@ import torch
 
 from pytest_dataloader_faults import Contract, check_dataset, inject, run_trial
 from pytest_dataloader_faults._engine.file_copies import flipped
-from pytest_dataloader_faults._engine.open_files import mapped_files
+from pytest_dataloader_faults._engine.processes import inherited_mappings
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
 from pytest_dataloader_faults.faults import CorruptedFile, OpenError, ReadError
@@ -142,7 +142,7 @@ def test_mappings_of_them_are_seen(hostile):
     for path in hostile.iterdir():
         with open(path, "rb") as file:
             held.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    mapped = {each.path for each in mapped_files()}
+    mapped = {each.path for each in inherited_mappings()}
     assert {str(path) for path in hostile.iterdir()} <= mapped
     assert len(held) == len(NAMES)
 

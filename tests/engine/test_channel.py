@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import threading
 
 import psutil
 import pytest
 
-from pytest_dataloader_faults._engine.protocol import Channel
+from pytest_dataloader_faults._engine.channel import Channel
+from pytest_dataloader_faults._engine.protocol import (
+    ExitNow,
+    FaultRefused,
+    Hello,
+    Ready,
+    UnknownMessageError,
+)
 
 
 @pytest.fixture(name="ends")
@@ -21,37 +29,34 @@ def _ends():
     right.close()
 
 
-@pytest.mark.parametrize(
-    "message",
-    [{}, {"a": [1, None, "ü"], "b": {"c": 1.5}}, {"path": "/data/\udcff"}, {"long": "x" * 300_000}],
-)
-def test_a_message_arrives_as_it_was(ends, message):
+@pytest.mark.parametrize("reason", ["", "ü", "/data/\udcff", "x" * 300_000])
+def test_a_message_arrives_as_it_was(ends, reason):
     """Whatever its size: a long one is longer than the socket's buffer."""
     left, right = ends
-    sender = threading.Thread(target=left.send, args=(message,))
+    sender = threading.Thread(target=left.send, args=(FaultRefused(reason),))
     sender.start()
     received = right.receive()
     sender.join()
-    assert (message, []) == received
+    assert (FaultRefused(reason), []) == received
 
 
 def test_messages_keep_their_order_and_borders(ends):
     """Several that came at once are told apart."""
     left, right = ends
     for number in range(5):
-        left.send({"number": number})
-    assert [({"number": number}, []) for number in range(5)] == right.ready()
-    left.send({"number": 5})
-    assert ({"number": 5}, []) == right.receive()
+        left.send(ExitNow(number))
+    assert [(ExitNow(number), []) for number in range(5)] == right.ready()
+    left.send(ExitNow(5))
+    assert (ExitNow(5), []) == right.receive()
 
 
 def test_descriptors_stay_with_their_message(ends):
     """Also where the kernel hands over a plain message and the next one in one piece."""
     left, right = ends
     with open(os.devnull, "rb") as file:
-        left.send({"plain": True})
-        left.send({"files": 1}, [file.fileno()])
-        left.send({"plain": True})
+        left.send(Ready())
+        left.send(Hello(0, 1, 2, "kernel"), [file.fileno()])
+        left.send(Ready())
     counts = [len(descriptors) for _, descriptors in (right.receive() for _ in range(3))]
     assert [0, 1, 0] == counts
 
@@ -63,8 +68,8 @@ def test_descriptors_travel_along(ends, tmp_path):
     for path in paths:
         path.write_text(path.name)
     files = [os.open(path, os.O_RDONLY) for path in paths]
-    left.send({"files": 2}, files)
-    left.send({"plain": True})
+    left.send(Ready(), files)
+    left.send(Ready())
     (_, received), (_, none) = right.receive(), right.receive()
     assert [] == none
     assert [str(path) for path in paths] == [os.readlink(f"/proc/self/fd/{n}") for n in received]
@@ -75,10 +80,10 @@ def test_descriptors_travel_along(ends, tmp_path):
 
 
 def test_sixty_one_descriptors_travel_along(ends):
-    """The listener, and as many held files as a filter program lists."""
+    """The listener, and as many inherited files as a filter program lists."""
     left, right = ends
     with open(os.devnull, encoding="utf-8") as file:
-        left.send({}, [file.fileno()] * 61)
+        left.send(Ready(), [file.fileno()] * 61)
     _, received = right.receive()
     assert 61 == len(set(received))
     for each in received:
@@ -89,7 +94,7 @@ def test_sixty_one_descriptors_travel_along(ends):
 def test_half_a_message_is_waited_for_without_blocking(ends, split):
     """One look takes what is there; the message comes with the look that completes it."""
     left, right = ends
-    message = {"text": "a message of some length"}
+    message = FaultRefused("a message of some length")
     left.send(message)
     head, tail = right.connection.recv(split), right.connection.recv(1 << 16)
     left.connection.sendall(head)
@@ -100,13 +105,27 @@ def test_half_a_message_is_waited_for_without_blocking(ends, split):
     assert [(message, [])] == right.ready()
 
 
+def test_an_unknown_message_leaves_no_descriptor_open(ends):
+    """Its descriptors are closed with the channel."""
+    left, right = ends
+    before = psutil.Process().num_fds()
+    with open(os.devnull, "rb") as file:
+        data = struct.pack("=II", 2, 1) + b"{}"
+        socket.send_fds(left.connection, [data], [file.fileno()])
+    with pytest.raises(UnknownMessageError):
+        right.receive()
+    assert psutil.Process().num_fds() == before + 1
+    right.close()
+    assert psutil.Process().num_fds() == before - 1
+
+
 @pytest.mark.parametrize("read", [Channel.receive, Channel.ready])
 def test_a_closed_connection_is_an_end(ends, read):
     """After the messages that were sent before."""
     left, right = ends
-    left.send({"last": True})
+    left.send(Ready())
     left.close()
-    assert {"last": True} == right.receive()[0]
+    assert (Ready(), []) == right.receive()
     with pytest.raises(EOFError):
         read(right)
 

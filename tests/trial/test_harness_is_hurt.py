@@ -118,7 +118,7 @@ def test_a_stopped_supervisor_is_an_error_of_inject(records, monkeypatch):
 def _stop_after_an_epoch(records, stopped):
     with inject(ReadError("*/00.rec", nth=99), require_fired=False) as injection:
         list(DataLoader(Records(records), num_workers=1))
-        stopped.append(psutil.Process(injection._link.pid))
+        stopped.append(psutil.Process(injection._client.pid))
         stopped[0].suspend()
 
 

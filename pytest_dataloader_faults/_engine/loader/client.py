@@ -8,17 +8,29 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import pytest_dataloader_faults as package
-from pytest_dataloader_faults._engine.plan import Plan
-from pytest_dataloader_faults._engine.processes import is_stopped
-from pytest_dataloader_faults._engine.protocol import (
+from pytest_dataloader_faults._engine.channel import (
     Channel,
     SupervisorHandle,
     WorkerConfig,
-    new_door,
+    listening_socket,
+)
+from pytest_dataloader_faults._engine.plan import Plan
+from pytest_dataloader_faults._engine.processes import is_stopped
+from pytest_dataloader_faults._engine.protocol import (
+    ActiveSet,
+    Configure,
+    FromLoader,
+    GetReport,
+    Idle,
+    Ready,
+    Report,
+    SetActive,
+    ToLoader,
+    WaitUntilIdle,
 )
 from pytest_dataloader_faults.exceptions import InjectionError
 
@@ -29,107 +41,98 @@ _START = (
 )
 _PATIENCE = 10.0
 _outliving: list[subprocess.Popen[bytes]] = []
-"""Supervisors whose workers were still there when their scope ended; they end with them."""
-
-
-class EndedWorkers(NamedTuple):
-    """Ids of workers that have ended: *early*, or once their stream had no more samples."""
-
-    early: Sequence[int] = ()
-    in_time: Sequence[int] = ()
+"""Supervisors whose workers outlived their scope; each ends with the last of its workers."""
+_Answer = TypeVar("_Answer", bound=ToLoader)
 
 
 class SupervisorClient:
-    """A running supervisor, for as long as its scope lasts."""
+    """The connection to a running supervisor, for as long as its scope lasts."""
 
     def __init__(
         self,
         plan: Plan,
         engine: str,
         stacks: str | None = None,
-        supervision: SupervisorHandle | None = None,
+        supervisor: SupervisorHandle | None = None,
     ) -> None:
         self._lock = threading.Lock()
         self._closed = False
-        self._untold: list[dict[str, Any]] = []
-        process, supervision = (None, supervision) if supervision else _start()
+        self._unsent: list[FromLoader] = []
+        process, handle = (None, supervisor) if supervisor else _start()
         self._process: subprocess.Popen[bytes] | None = process
-        self.pid = supervision.pid
+        self.pid = handle.pid
         """The supervisor's process id."""
-        self._channel = Channel(supervision.control)
-        supervision.control.settimeout(_PATIENCE)
-        self._ask({"plan": plan.to_dict(), "driver": os.getpid()}, "ready")
-        self.posting = WorkerConfig(supervision.address, self.pid, plan, engine, stacks)
+        self._channel = Channel(handle.control)
+        handle.control.settimeout(_PATIENCE)
+        self._ask(Configure(plan.to_dict(), os.getpid()), Ready)
+        self.config = WorkerConfig(handle.address, self.pid, plan, engine, stacks)
 
-    def tell(self, message: dict[str, Any]) -> None:
-        """Send *message*; nothing comes back. After the scope it goes nowhere.
+    def send(self, message: FromLoader) -> None:
+        """Send *message*, which has no answer. After the scope it is dropped.
 
-        The garbage collector may end an iterator, which tells so, in the midst of another message
-        of this very thread: then it is that message's sender who sends this one, too.
+        The garbage collector may end an iterator, which sends ``ReleaseLoader``, while this very
+        thread sends another message. The sender of that message then sends this one, too.
         """
-        self._untold.append(message)
+        self._unsent.append(message)
         if self._lock.acquire(blocking=False):
             try:
-                self._send_untold()
+                self._send_pending()
             finally:
                 self._lock.release()
 
-    def _send_untold(self) -> None:
-        with contextlib.suppress(ConnectionError):  # report() finds out and tells.
-            while self._untold:
-                message = self._untold.pop(0)
+    def _send_pending(self) -> None:
+        with contextlib.suppress(ConnectionError):  # report() meets it again, and raises.
+            while self._unsent:
+                message = self._unsent.pop(0)
                 if not self._closed:
                     self._send(message)
 
-    def drain(self, loader: int, epoch: int, sent: dict[int, int]) -> EndedWorkers:
-        """Wait until every live worker has made the batches it was asked for, or is stuck.
+    def wait_until_idle(self, loader: int, epoch: int, sent: Mapping[int, int]) -> Idle:
+        """Wait until every live worker has made the batches it was sent, or hangs."""
+        try:
+            return self._exchange(WaitUntilIdle(loader, epoch, tuple(sent.items())), Idle)
+        except TimeoutError:
+            return Idle()
 
-        Returns those that have ended.
-        """
-        message = {"drain": loader, "epoch": epoch, "sent": sent}
-        with contextlib.suppress(TimeoutError):
-            answer = self._exchange(message, "drained")
-            return EndedWorkers(answer["drained"], answer["ended"])
-        return EndedWorkers()
+    def set_active(self, faults: Sequence[int]) -> None:
+        """Let only *faults* happen from now on, by their index in the schedule."""
+        self._ask(SetActive(faults), ActiveSet)
 
-    def switch(self, active: Sequence[int]) -> None:
-        """Let the faults in these places of the schedule happen from now on, and no other."""
-        self._ask({"active": list(active)}, "switched")
-
-    def report(self, *, finish: bool = False) -> dict[str, Any]:
+    def report(self, *, finish: bool = False) -> Report:
         """What has happened so far; *finish*: and inject nothing from now on."""
-        return self._ask({"report": True, "finish": finish}, "workers")
+        return self._ask(GetReport(finish), Report)
 
     def close(self) -> None:
-        """Hang up. The supervisor ends with the last process it has to answer."""
+        """Hang up. The supervisor ends with the last process whose calls it answers."""
         with self._lock:
             self._closed = True
             self._channel.close()
         if self._process is not None:
             _let_end(self._process)
 
-    def _ask(self, message: dict[str, Any], key: str) -> dict[str, Any]:
-        """The answer to *message*, which has to come."""
+    def _ask(self, message: FromLoader, kind: type[_Answer]) -> _Answer:
+        """The answer to *message*, which has to come in time."""
         try:
-            return self._exchange(message, key)
+            return self._exchange(message, kind)
         except TimeoutError as error:
             raise self._silent() from error
 
-    def _exchange(self, message: dict[str, Any], key: str) -> dict[str, Any]:
-        """The answer to *message*, known by its *key*: a late one to drain() may come before it."""
+    def _exchange(self, message: FromLoader, kind: type[_Answer]) -> _Answer:
+        """The answer to *message*. A late answer to an earlier one may come before it."""
         with self._lock:
-            self._send_untold()
+            self._send_pending()
             try:
                 self._send(message)
-                while key not in (answer := self._channel.receive()[0]):
-                    pass
+                answer = self._channel.receive()[0]
+                while not isinstance(answer, kind):
+                    answer = self._channel.receive()[0]
             except (EOFError, ConnectionError) as error:
                 raise self._broken() from error
-            self._send_untold()
+            self._send_pending()
             return answer
 
-    def _send(self, message: dict[str, Any]) -> None:
-        """Half of a message may be gone when there is no room for the rest: that is the end."""
+    def _send(self, message: FromLoader) -> None:
+        """Send *message*. A timeout may leave half of it sent, so it ends the scope."""
         try:
             self._channel.send(message)
         except TimeoutError as error:
@@ -153,12 +156,12 @@ class SupervisorClient:
 
 
 def _start() -> tuple[subprocess.Popen[bytes], SupervisorHandle]:
-    """Isolated and without site-packages: it imports nothing of the user's."""
+    """Start a process, isolated and without site-packages, which imports no code of the user."""
     command = [sys.executable, "-I", "-S", "-c", _START.format(root=_ROOT)]
     ours, theirs = socket.socketpair()
-    door, address = new_door()
-    with door, theirs:
-        inherited = [theirs.fileno(), door.fileno()]
+    listening, address = listening_socket()
+    with listening, theirs:
+        inherited = [theirs.fileno(), listening.fileno()]
         process = subprocess.Popen(
             [*command, *map(str, inherited)], pass_fds=inherited, stdin=subprocess.DEVNULL
         )
@@ -166,7 +169,7 @@ def _start() -> tuple[subprocess.Popen[bytes], SupervisorHandle]:
 
 
 def _let_end(process: subprocess.Popen[bytes]) -> None:
-    if is_stopped(process.pid):  # It would answer nobody, and never end.
+    if is_stopped(process.pid):  # It would never end.
         process.kill()
     _outliving[:] = [each for each in _outliving if each.poll() is None]
     try:

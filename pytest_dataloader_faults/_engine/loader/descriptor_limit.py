@@ -2,7 +2,7 @@
 
 Some facts about that process. It is not filtered, and must not be, so which call is refused is not
 seen. But a batch comes over a socket, with a descriptor for each shared tensor; one that finds no
-number free is dropped by the kernel (MSG_CTRUNC, recvmsg(2)), and torch asks for a temporary file
+number free is dropped by the kernel (MSG_CTRUNC, recvmsg(2)), and torch makes a temporary file
 to find out whether that was why. So the limit holds only while a batch is awaited, and an error
 that says so, or that comes while every number below the limit is taken, is the fault's.
 """
@@ -21,44 +21,44 @@ from pytest_dataloader_faults.faults import DescriptorExhaustion
 
 
 class LoaderDescriptorLimit:
-    """The limit that the schedule puts on this process, if it does."""
+    """The limit that the schedule puts on this process, if any."""
 
     def __init__(self, plan: Plan) -> None:
-        self._tallies = [tally for tally in tallies(plan, None) if _is_here(tally)]
+        self._counters = [each for each in tallies(plan, None) if _is_of_loader(each)]
         self._limit: int | None = None
 
     @contextlib.contextmanager
-    def holds(self) -> Iterator[None]:
+    def lowered(self) -> Iterator[None]:
         """Lower the limit for as long as this scope lasts."""
-        if not self._tallies:
+        if not self._counters:
             yield
             return
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if self._limit is None:
-            headroom = min(tally.fault.headroom for tally in self._tallies)
+            headroom = min(each.fault.headroom for each in self._counters)
             self._limit = room_below(descriptors(os.getpid()), headroom)
         try:  # torch's handler of SIGCHLD may raise at any place from here on.
             resource.setrlimit(resource.RLIMIT_NOFILE, (min(self._limit, soft), hard))
             yield
         except Exception as error:
-            self.note(error)
+            self.record_error(error)
             raise
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
-    def note(self, error: Exception) -> None:
-        """Count *error*, raised as a batch was awaited, if it is from the limit."""
-        is_ours = self._tallies and (_is_told_by(error) or not _is_room())
-        for tally in self._tallies if is_ours else ():
-            tally.reached += 1
-            tally.fire(worker=None, pid=os.getpid(), call="recvmsg", path=None, fetch=0)
+    def record_error(self, error: Exception) -> None:
+        """Count *error*, raised while a batch was awaited, if the limit caused it."""
+        is_ours = self._counters and (_names_the_limit(error) or not _is_room())
+        for counter in self._counters if is_ours else ():
+            counter.reached += 1
+            counter.fire(worker=None, pid=os.getpid(), call="recvmsg", path=None, fetch=0)
 
-    def told(self) -> dict[int, Any]:
-        """What became of each of these faults, by its place in the schedule."""
-        return {tally.index: tally.to_dict() for tally in self._tallies}
+    def reports(self) -> dict[int, Any]:
+        """The counters of each of these faults, by its index in the schedule."""
+        return {each.index: each.to_dict() for each in self._counters}
 
 
-def _is_told_by(error: Exception) -> bool:
+def _names_the_limit(error: Exception) -> bool:
     return "Too many open files" in str(error) or "ancdata" in str(error)
 
 
@@ -70,5 +70,5 @@ def _is_room() -> bool:
     return True
 
 
-def _is_here(tally: FaultCounter[Any]) -> bool:
-    return isinstance(tally.fault, DescriptorExhaustion) and tally.fault.where == "loader"
+def _is_of_loader(counter: FaultCounter[Any]) -> bool:
+    return isinstance(counter.fault, DescriptorExhaustion) and counter.fault.where == "loader"

@@ -1,13 +1,13 @@
-"""Loaders' iterators that arm their workers and say how far they are [runs where the loader does].
+"""Iterators that arm their workers and report which batch they await [runs where the loader does].
 
 torch/utils/data/dataloader.py: ``DataLoader._get_iterator`` makes the iterator; ``_get_data``
 waits for the batch ``_rcvd_idx``; ``_try_put_index`` asks a worker for the batch ``_send_idx`` and
-notes that worker in ``_task_info``. Subclasses, such as torchdata's StatefulDataLoader, make
+records that worker in ``_task_info``. Subclasses, such as torchdata's StatefulDataLoader, make
 iterators of classes of their own, which derive from torch's; so an iterator is made as it always
 is, and then becomes one of a class derived from its own.
 
 Some facts about torch's 5 s (``MP_STATUS_CHECK_INTERVAL``). A loader that waits for a batch looks
-every 5 s for workers that are dead. One that dies by a signal is told of at once, by SIGCHLD; one
+every 5 s for workers that are dead. SIGCHLD reports one that dies by a signal at once; one
 that leaves with status 0 is missed for 5 s. A trial looks more often: batches are delivered in
 order, so those after the lost one would never come, and the answer is the same, only sooner. In the
 same 5 s a worker that was told to end must do so, or gets SIGTERM: a healthy one may be in the
@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from multiprocessing.util import get_temp_dir
@@ -27,14 +28,16 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from pytest_dataloader_faults._engine.loader.client import EndedWorkers, SupervisorClient
+from pytest_dataloader_faults._engine.loader.client import SupervisorClient
 from pytest_dataloader_faults._engine.loader.descriptor_limit import LoaderDescriptorLimit
-from pytest_dataloader_faults._engine.loader.lost_lock import name_a_lost_lock
+from pytest_dataloader_faults._engine.loader.lost_lock import report_lost_lock
 from pytest_dataloader_faults._engine.loader.pin_memory import PinMemoryFaults
 from pytest_dataloader_faults._engine.plan import Plan
-from pytest_dataloader_faults._engine.worker.arm import ArmWorker, arm, way_of
+from pytest_dataloader_faults._engine.protocol import AwaitingBatch, Idle, ReleaseLoader
+from pytest_dataloader_faults._engine.worker.arm import ArmWorker, arm, arm_function
 from pytest_dataloader_faults._engine.worker.session import WorkerSession
 from pytest_dataloader_faults.exceptions import InjectionError, InvalidArgumentError
+from pytest_dataloader_faults.outcomes._text import shortened
 
 _Make = Callable[[DataLoader[Any]], Any]
 _BETWEEN_LOOKS = 0.2
@@ -43,63 +46,57 @@ _BETWEEN_LOOKS = 0.2
 class LoaderMonitor:
     """What the iterators of one scope share."""
 
-    def __init__(
-        self,
-        link: SupervisorClient,
-        plan: Plan,
-        on_error: Callable[[BaseException], None],
-        *,
-        here: bool,
-    ) -> None:
-        self.link = link
-        self.exhaustion = LoaderDescriptorLimit(plan)
-        self._pin_thread = PinMemoryFaults(plan, self.exhaustion.note)
-        self.on_error = on_error
-        self.here = here
-        """Whether this very process may be armed, which is for good: only a trial's may."""
+    def __init__(self, client: SupervisorClient, plan: Plan, *, may_arm_own_process: bool) -> None:
+        self.client = client
+        self.descriptor_limit = LoaderDescriptorLimit(plan)
+        self._pin_memory = PinMemoryFaults(plan, self.descriptor_limit.record_error)
+        self.errors: list[str] = []
+        self.may_arm_own_process = may_arm_own_process
+        """Arming is for good, so only the process of a trial may be armed."""
         self.iterators = 0
-        self.failed: list[Any] = []
+        self.failed_iterators: list[Any] = []
         self._latest: Any = None
         self._armed_process: int | None = None
-        self._armed: WorkerSession | None = None
+        self._session: WorkerSession | None = None
         self._making = False
-        way_of(link.posting.engine)
+        arm_function(client.config.engine)
 
     def iterator(self, loader: DataLoader[Any], make: _Make) -> Any:
         """What ``iter(loader)`` gives in this scope, where *make* makes it elsewhere."""
-        if self._making:  # A subclass has asked its base class.
+        if self._making:  # A subclass called its base class.
             return make(loader)
         self.iterators += 1
         get_temp_dir()  # This process's, which it removes; a worker that is killed leaves its own.
         if not loader.num_workers:
             self._arm_this_process()
-            return _watched(make(loader), self, self.iterators)
+            return _monitored(make(loader), self, self.iterators)
         self._making = True
         try:
-            with _arming(loader, self.link, self.iterators), self._pin_thread.holds():
-                self._latest = _watched(make(loader), self, self.iterators)
+            with _arming(loader, self.client, self.iterators), self._pin_memory.installed():
+                self._latest = _monitored(make(loader), self, self.iterators)
         finally:
             self._making = False
         return self._latest
 
-    def told(self) -> dict[int, Any]:
-        """What became of the faults that befall this process, by their place in the schedule."""
-        return {**self.exhaustion.told(), **self._pin_thread.told()}
+    def reports(self) -> dict[int, Any]:
+        """The counters of the faults of this process, by their index in the schedule."""
+        return {**self.descriptor_limit.reports(), **self._pin_memory.reports()}
 
-    def drain(self) -> EndedWorkers:
-        """Wait until the workers have done all that the latest iterator asked of them.
-
-        Returns those that have ended.
-        """
+    def wait_until_idle(self) -> Idle:
+        """Wait until the workers have done all that the latest iterator asked of them."""
         latest = self._latest
         if latest is None:
-            return EndedWorkers()
+            return Idle()
         alive = {  # One that died before it was armed is not known to the supervisor.
             worker: count
             for worker, count in latest._sent.items()
             if latest._workers[worker].is_alive()
         }
-        return self.link.drain(latest._number, latest._epoch, alive)
+        return self.client.wait_until_idle(latest._number, latest._epoch, alive)
+
+    def record_error(self, error: BaseException) -> None:
+        """Keep what a loop over a loader got, as printed."""
+        self.errors.append(shortened("".join(traceback.format_exception(error))))
 
     def end_failed(self) -> None:
         """End the workers of iterators that raised, so that they do not outlive the scope.
@@ -108,23 +105,23 @@ class LoaderMonitor:
         ``reraise``). Left to the garbage collector, the queues are finalized first, the workers are
         not told to end, and each costs 5 s.
         """
-        while self.failed:
-            self.failed.pop()._shutdown_workers()
+        while self.failed_iterators:
+            self.failed_iterators.pop()._shutdown_workers()
 
     def forget(self) -> None:
-        """Let go of an iterator that was left before its end, so that its workers end now.
+        """Drop an iterator that was left before its end, so that its workers end now.
 
-        It holds this object, and the garbage collector would find both in a cycle: see above.
+        The iterator refers to this object; the garbage collector would find both in a cycle.
         """
         self._latest = None
 
     def disarm(self) -> None:
-        """The scope is at its end."""
-        if self._armed is not None:
-            self._armed.disarm()
+        """The scope ends."""
+        if self._session is not None:
+            self._session.disarm()
 
     def _arm_this_process(self) -> None:
-        if not self.here:
+        if not self.may_arm_own_process:
             message = (
                 "inject() reaches worker processes, but this DataLoader has num_workers=0 and would"
                 " read in this process, which is never filtered. Use num_workers=1 or more, or"
@@ -133,42 +130,42 @@ class LoaderMonitor:
             raise InjectionError(message)
         if self._armed_process != os.getpid():
             self._armed_process = os.getpid()
-            self._armed = arm(self.link.posting, 0, self.iterators)
+            self._session = arm(self.client.config, 0, self.iterators)
 
 
-def _watched(iterator: Any, watch: LoaderMonitor, number: int) -> Any:
-    """*iterator*, of a class that tells *watch* what it does."""
-    iterator._watch, iterator._number = watch, number
+def _monitored(iterator: Any, monitor: LoaderMonitor, number: int) -> Any:
+    """*iterator*, which becomes one of a class that reports to *monitor*."""
+    iterator._monitor, iterator._number = monitor, number
     iterator._epoch, iterator._sent, iterator._ordinals = 1, Counter(), {}
     if not hasattr(iterator, "_task_info"):
         iterator.__class__ = _derived(MonitoredIterator, iterator.__class__)
         return iterator
     iterator.__class__ = _derived(MonitoredWorkersIterator, iterator.__class__)
-    for index in sorted(iterator._task_info):  # Asked for while it was made.
-        iterator._note_sent(index)
+    for index in sorted(iterator._task_info):  # Those that it asked for as it was made.
+        iterator._count_sent(index)
     return iterator
 
 
 @functools.cache
 def _derived(mixin: Any, base: Any) -> Any:
-    return type(f"Watched{base.__name__}", (mixin, base), {})
+    return type(f"Monitored{base.__name__}", (mixin, base), {})
 
 
 class MonitoredIterator:
     """Mixed into torch's iterators."""
 
-    _watch: LoaderMonitor
+    _monitor: LoaderMonitor
 
     def __next__(self) -> Any:
         try:
-            with self._watch.exhaustion.holds():
+            with self._monitor.descriptor_limit.lowered():
                 return super().__next__()  # type: ignore[misc]  # of torch's iterator
         except StopIteration:
             raise
         except Exception as error:
-            self._watch.on_error(error)
+            self._monitor.record_error(error)
             if hasattr(self, "_shutdown_workers"):
-                self._watch.failed.append(self)  # Kept, or the garbage collector may have it.
+                self._monitor.failed_iterators.append(self)  # Kept from the garbage collector.
             raise
 
 
@@ -185,12 +182,12 @@ class MonitoredWorkersIterator(MonitoredIterator):
     _index_queues: list[Any]
 
     def _reset(self, *args: Any, **kwargs: Any) -> None:
-        self._epoch += 1  # It was made, and reset for that, before it became one of these.
+        self._epoch += 1  # Its first reset came before it was monitored.
         self._sent.clear()
         self._ordinals.clear()
         super()._reset(*args, **kwargs)  # type: ignore[misc]
 
-    def _note_sent(self, index: int) -> None:
+    def _count_sent(self, index: int) -> None:
         worker = self._task_info[index][0]
         self._sent[worker] += 1
         self._ordinals[index] = (worker, self._sent[worker])
@@ -199,35 +196,34 @@ class MonitoredWorkersIterator(MonitoredIterator):
         before = self._send_idx
         super()._try_put_index()  # type: ignore[misc]
         if self._send_idx > before:
-            self._note_sent(before)
+            self._count_sent(before)
 
     def _try_get_data(self, *timeout: float) -> Any:
-        """Once; where torch gives no time of its own, in a trial, for a shorter one."""
-        if self._watch.here and not timeout:
+        """In a trial, look for dead workers more often, where torch gives no time of its own."""
+        if self._monitor.may_arm_own_process and not timeout:
             timeout = (_BETWEEN_LOOKS,)
         return super()._try_get_data(*timeout)  # type: ignore[misc]
 
     def _get_data(self) -> Any:
         if self._rcvd_idx in self._ordinals:
             worker, nth = self._ordinals[self._rcvd_idx]
-            place = {"epoch": self._epoch, "nth": nth}
-            self._watch.link.tell({"loader": self._number, "waiting": worker, **place})
+            self._monitor.client.send(AwaitingBatch(self._number, worker, self._epoch, nth))
         return super()._get_data()  # type: ignore[misc]
 
     def _mark_worker_as_unavailable(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
-        name_a_lost_lock(self._index_queues[worker_id])
+        report_lost_lock(self._index_queues[worker_id])
         super()._mark_worker_as_unavailable(worker_id, *args, **kwargs)  # type: ignore[misc]
 
     def _shutdown_workers(self) -> None:
-        self._watch.link.tell({"release": self._number})
+        self._monitor.client.send(ReleaseLoader(self._number))
         super()._shutdown_workers()  # type: ignore[misc]
 
 
 @contextlib.contextmanager
-def _arming(loader: DataLoader[Any], link: SupervisorClient, number: int) -> Iterator[None]:
+def _arming(loader: DataLoader[Any], client: SupervisorClient, number: int) -> Iterator[None]:
     """While workers start, have them arm themselves before the user's own ``worker_init_fn``."""
     own = loader.worker_init_fn
-    loader.worker_init_fn = ArmWorker(link.posting, number, own)
+    loader.worker_init_fn = ArmWorker(client.config, number, own)
     try:
         yield
     finally:
@@ -235,8 +231,8 @@ def _arming(loader: DataLoader[Any], link: SupervisorClient, number: int) -> Ite
 
 
 @contextlib.contextmanager
-def watched(watch: LoaderMonitor) -> Iterator[None]:
-    """Every iterator that a DataLoader makes in this scope is *watch*'s."""
+def monitored(monitor: LoaderMonitor) -> Iterator[None]:
+    """Have *monitor* make every iterator of a DataLoader in this scope."""
     if hasattr(DataLoader._get_iterator, "__wrapped__"):
         message = (
             "faults are armed already in this process: give all of them to one inject(), or to one"
@@ -247,14 +243,14 @@ def watched(watch: LoaderMonitor) -> Iterator[None]:
         for kind in with_iterators_of_their_own(DataLoader):
             original = kind._get_iterator
             patches.callback(setattr, kind, "_get_iterator", original)
-            kind._get_iterator = _watching(watch, original)
+            kind._get_iterator = _through(monitor, original)
         yield
 
 
-def _watching(watch: LoaderMonitor, original: _Make) -> _Make:
+def _through(monitor: LoaderMonitor, original: _Make) -> _Make:
     @functools.wraps(original)
     def get_iterator(loader: DataLoader[Any]) -> Any:
-        return watch.iterator(loader, original)
+        return monitor.iterator(loader, original)
 
     return get_iterator
 

@@ -1,4 +1,4 @@
-"""A deadlock of torch's own, named while it lasts [runs where the loader does].
+"""A deadlock of torch's own, reported while it lasts [runs where the loader does].
 
 Some facts about a lock that is never released. ``multiprocessing.Queue.put`` acquires the lock
 ``_notempty`` by a ``with`` statement. When a worker dies, torch's handler of SIGCHLD raises in the
@@ -17,7 +17,7 @@ import time
 from typing import Any
 
 _PATIENCE = 5.0
-_NAMED = (
+_MESSAGE = (
     "pytest-dataloader-faults: this loop hangs in torch, not in the dataset. A DataLoader worker"
     " died while torch was putting indices into its queue, torch's SIGCHLD handler raised inside"
     " multiprocessing.Queue.put, and the lock of that queue was never released: the loader now"
@@ -26,12 +26,12 @@ _NAMED = (
 )
 
 
-def name_a_lost_lock(queue: Any) -> None:
-    """Write to standard error if the lock of *queue* is not to be had for seconds."""
+def report_lost_lock(queue: Any) -> None:
+    """Write to standard error if the lock of *queue* stays locked for seconds."""
     until = time.monotonic() + _PATIENCE
     # Not acquired here: torch's handler could raise before it would be released.
     while queue._notempty._lock.locked():
         if time.monotonic() > until:
-            sys.stderr.write(_NAMED)
+            sys.stderr.write(_MESSAGE)
             return
         time.sleep(0.01)

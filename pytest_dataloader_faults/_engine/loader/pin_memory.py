@@ -1,4 +1,4 @@
-"""The death of the pin-memory thread [runs where the loader does].
+"""The pin-memory thread raises, or exits [runs where the loader does].
 
 Some facts about that thread (torch/utils/data/_utils/pin_memory.py, ``_pin_memory_loop``). It takes
 a batch from the workers' queue, pins it, and passes it on. An error while it pins is passed on in
@@ -32,15 +32,15 @@ class PinMemoryFaults:
     def __init__(self, plan: Plan, on_error: Callable[[Exception], None]) -> None:
         every = tallies(plan, None)
         self._on_error = on_error
-        self._tallies = [each for each in every if isinstance(each.fault, PinMemoryThreadDeath)]
+        self._counters = [each for each in every if isinstance(each.fault, PinMemoryThreadDeath)]
 
     @contextlib.contextmanager
-    def holds(self) -> Iterator[None]:
-        """Threads that start in this scope take their batches from where the fault waits."""
+    def installed(self) -> Iterator[None]:
+        """Threads that start in this scope take their batches from a ``FaultyQueue``."""
         original: Any = pin_memory._pin_memory_loop
 
         def loop(taken_from: Any, *rest: Any) -> None:
-            original(FaultyQueue(taken_from, self._tallies, self._on_error), *rest)
+            original(FaultyQueue(taken_from, self._counters, self._on_error), *rest)
 
         replaced: Any = loop
         pin_memory._pin_memory_loop = replaced
@@ -49,9 +49,9 @@ class PinMemoryFaults:
         finally:
             pin_memory._pin_memory_loop = original
 
-    def told(self) -> dict[int, Any]:
-        """What became of each of these faults, by its place in the schedule."""
-        return {tally.index: tally.to_dict() for tally in self._tallies}
+    def reports(self) -> dict[int, Any]:
+        """The counters of each of these faults, by its index in the schedule."""
+        return {each.index: each.to_dict() for each in self._counters}
 
 
 class FaultyQueue:
@@ -60,11 +60,11 @@ class FaultyQueue:
     def __init__(
         self,
         batches: Any,
-        its_tallies: list[FaultCounter[PinMemoryThreadDeath]],
+        counters: list[FaultCounter[PinMemoryThreadDeath]],
         on_error: Callable[[Exception], None],
     ) -> None:
         self._batches = batches
-        self._tallies = its_tallies
+        self._counters = counters
         self._on_error = on_error
         self._taken = 0
 
@@ -73,11 +73,12 @@ class FaultyQueue:
         if isinstance(batch, _NOT_PINNED):
             return number, batch
         self._taken += 1
-        for tally in self._tallies:
-            tally.reached += 1
-            if self._taken == tally.fault.at:
-                tally.fire(worker=None, pid=os.getpid(), call=tally.fault.stage, path=None, fetch=0)
-                if tally.fault.stage == "take":
+        for counter in self._counters:
+            counter.reached += 1
+            fault = counter.fault
+            if self._taken == fault.at:
+                counter.fire(worker=None, pid=os.getpid(), call=fault.stage, path=None, fetch=0)
+                if fault.stage == "take":
                     raise RuntimeError(_TEXT)
                 batch = _Unpinnable()
         return number, batch

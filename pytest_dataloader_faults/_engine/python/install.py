@@ -28,8 +28,8 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pytest_dataloader_faults._engine.open_files import held_files, mapped_files
 from pytest_dataloader_faults._engine.policy import Closed, FaultPolicy, Substitute
+from pytest_dataloader_faults._engine.processes import inherited_fds, inherited_mappings
 from pytest_dataloader_faults._engine.python.descriptors import Clock, DescriptorTable
 from pytest_dataloader_faults._engine.python.file_objects import (
     FaultedFileIO,
@@ -216,13 +216,13 @@ def _replace(files: DescriptorTable, fd: int, other: int) -> None:
 
 def _held(files: DescriptorTable) -> list[tuple[int, str]]:
     try:
-        return list(held_files(lambda path: not files.decide.leaves_alone(path)))
+        return list(inherited_fds(lambda path: not files.decide.leaves_alone(path)))
     except OSError:  # There is no /proc.
         return []
 
 
 def _mapped() -> set[str]:
     try:
-        return {each.path for each in mapped_files()}
+        return {each.path for each in inherited_mappings()}
     except OSError:
         return set()

@@ -1,10 +1,10 @@
-"""Workers that connect to the supervisor, told from any other process [runs in the supervisor].
+"""Accept workers that connect to the supervisor, and no other process [runs in the supervisor].
 
 Some facts about a socket with an abstract name. Such names can be read in /proc/net/unix, so any
-process in this network namespace can connect, and send what it likes. SO_PEERCRED is the kernel's
-word on who called connect(2) (unix(7)). A seccomp listener is known by its link in /proc.
+process in this network namespace can connect, and send anything. By SO_PEERCRED the kernel says
+which process called connect(2) (unix(7)). A seccomp listener is known by its link in /proc.
 Descriptors that come with a message take numbers here at once; those that find none free are
-dropped, of which only MSG_CTRUNC tells (recvmsg(2)).
+dropped, which only MSG_CTRUNC shows (recvmsg(2)).
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import os
 import socket
 import struct
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeGuard
 
-from pytest_dataloader_faults._engine.protocol import Channel
+from pytest_dataloader_faults._engine.channel import Channel
+from pytest_dataloader_faults._engine.protocol import Hello, Message, UnknownMessageError
 from pytest_dataloader_faults._engine.supervisor.descriptor_budget import (
     DescriptorBudget,
     RunErrors,
@@ -23,11 +24,10 @@ from pytest_dataloader_faults._engine.supervisor.descriptor_budget import (
 from pytest_dataloader_faults._engine.supervisor.events import Events
 
 _MAX_DESCRIPTORS = 61
-"""A listener, and the held files that one filter program lists."""
+"""A listener, and the inherited files that one filter program lists."""
 _MAX_BYTES = 1 << 24
-"""Far more than the paths of all that a worker holds."""
+"""Far more than the paths of all files that a worker has open."""
 _PEER = struct.Struct("=iII")
-_REQUIRED = {"worker", "loader", "pid"}
 _LISTENER = "anon_inode:seccomp notify"
 _WHERE = "a worker that starts"
 
@@ -37,16 +37,15 @@ class UnknownPeerError(Exception):
 
 
 class Handshake(NamedTuple):
-    """A worker's first message, and its descriptors: a listener or a brake, and held files."""
+    """A worker's first message, and its descriptors.
 
-    said: dict[str, Any]
+    *first*: the filter's listener, or the end of the python engine's hang socket. *inherited*: the
+    first ones of ``Hello.inherited``.
+    """
+
+    hello: Hello
     first: int
-    held: list[int]
-
-    @property
-    def is_python(self) -> bool:
-        """Whether the python engine is at work there."""
-        return bool(self.said.get("engine") == "python")
+    inherited: list[int]
 
 
 Register = Callable[[Handshake, Channel], None]
@@ -113,24 +112,25 @@ def _read_handshake(channel: Channel, pid: int) -> Handshake | None:
     """The handshake of process *pid*, once all of it has come."""
     try:
         messages = channel.ready()
-    except (EOFError, ConnectionError, ValueError, RecursionError) as error:
+    except (EOFError, ConnectionError, ValueError, UnknownMessageError) as error:
         raise UnknownPeerError from error
     size, count = channel.incomplete
-    is_ours = all(_is_from_worker(*message, pid) for message in messages)
-    if size > _MAX_BYTES or count > _MAX_DESCRIPTORS or len(messages) > 1 or not is_ours:
+    is_too_much = size > _MAX_BYTES or count > _MAX_DESCRIPTORS or len(messages) > 1
+    for message, descriptors in () if is_too_much else messages:
+        if _is_from_worker(message, descriptors, pid):
+            return Handshake(message, descriptors[0], descriptors[1:])
+    if messages or is_too_much:
         _close(descriptor for _, descriptors in messages for descriptor in descriptors)
         raise UnknownPeerError
-    for said, (first, *held) in messages:
-        return Handshake(said, first, held)
     return None
 
 
-def _is_from_worker(said: Any, descriptors: list[int], pid: int) -> bool:
-    is_told = isinstance(said, dict) and said.keys() >= _REQUIRED
-    if not is_told or said["pid"] != pid or not 0 < len(descriptors) <= _MAX_DESCRIPTORS:
+def _is_from_worker(message: Message, descriptors: list[int], pid: int) -> TypeGuard[Hello]:
+    if not isinstance(message, Hello) or message.pid != pid:
         return False
-    link = os.readlink(f"/proc/self/fd/{descriptors[0]}")
-    return said.get("engine") == "python" or link == _LISTENER
+    if not 0 < len(descriptors) <= _MAX_DESCRIPTORS:
+        return False
+    return message.engine == "python" or os.readlink(f"/proc/self/fd/{descriptors[0]}") == _LISTENER
 
 
 def _close(descriptors: Iterable[int]) -> None:

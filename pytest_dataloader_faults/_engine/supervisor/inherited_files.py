@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from pytest_dataloader_faults._engine.file_copies import FileCopies, stranger
 from pytest_dataloader_faults._engine.kernel.remote_process import descriptors, link_of
 from pytest_dataloader_faults._engine.policy import Closed, Substitute
+from pytest_dataloader_faults._engine.protocol import Hello, Proceed
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults.faults import ClosedDescriptor
 
@@ -33,10 +33,10 @@ class DescriptorOrders:
     made: list[int] = field(default_factory=list)
     """Those of *descriptors* that nobody else has."""
 
-    @property
-    def message(self) -> dict[str, Any]:
-        """As plain data; the second of each pair is a place in *descriptors*."""
-        return {"close": self.close, "replace": self.replace, "remap": self.remap}
+    def message(self, worker: WorkerState, *, more: bool) -> Proceed:
+        """What *worker* is told; *more*: another part follows."""
+        proceed = worker.proceed(more=more)
+        return replace(proceed, close=self.close, replace=self.replace, remap=self.remap)
 
     @property
     def is_full(self) -> bool:
@@ -56,18 +56,18 @@ class DescriptorOrders:
 
 
 def orders(
-    worker: WorkerState, hello: dict[str, Any], sources: list[int], substitutes: FileCopies
+    worker: WorkerState, hello: Hello, sources: list[int], substitutes: FileCopies
 ) -> Iterator[DescriptorOrders]:
     """Decide about each descriptor and mapping that *worker* brought along, part by part."""
     result = DescriptorOrders()
-    for place, (fd, path) in enumerate(hello["held"]):
+    for place, (fd, path) in enumerate(hello.inherited):
         _about_held(worker, fd, path, result, substitutes)
         source = sources[place] if place < len(sources) else None
         worker.follow(fd, path, source, inherited=True)
         if result.is_full:
             yield result
             result = DescriptorOrders()
-    for place, path in enumerate(hello["mapped"]):
+    for place, path in enumerate(hello.mapped):
         _about_mapped(worker, place, path, result, substitutes)
         if result.is_full:
             yield result

@@ -12,10 +12,16 @@ import os
 import resource
 import signal
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from pytest_dataloader_faults._engine.kernel.remote_process import descriptors, room_below
 from pytest_dataloader_faults._engine.plan import FaultCounter
+from pytest_dataloader_faults._engine.protocol import (
+    Block,
+    DieWhileSending,
+    ExitNow,
+    Proceed,
+    Task,
+)
 from pytest_dataloader_faults._engine.supervisor.inherited_files import DescriptorOrders, close_at
 from pytest_dataloader_faults._engine.supervisor.timers import DeathScheduler, Timers
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
@@ -45,18 +51,15 @@ class FetchStart:
             self._orders = list(close_at(self._worker, self._sample))
         if self._due():
             worker = self._worker
-            self._gates.hold(worker.loader, worker.id, worker.place, self._strike)
+            self._gates.schedule(worker.loader, worker.id, worker.place, self._strike)
         else:
             self.let_go()
 
     def let_go(self) -> None:
         """Tell the worker to go on."""
-        worker = self._worker
-        message = {"armed": worker.armed, "active": worker.tallies.active}
         while self._orders:
             part = self._orders.pop(0)
-            more = bool(self._orders)
-            self._send({**part.message, **message, "more": more}, part.descriptors)
+            self._send(part.message(self._worker, more=bool(self._orders)), part.descriptors)
             part.sent()
 
     def _due(self) -> list[FaultCounter[InOneWorker]]:
@@ -69,18 +72,18 @@ class FetchStart:
 
     def _strike(self) -> None:
         """The loader waits for the batch that will not come."""
-        holds = False
+        blocks = False
         for tally in self._due() if self._worker.armed and self._worker.alive else ():
             task = _strike(self._worker, tally, self._gates)
-            if task:
+            if task is not None:
                 self._send(task)
-            holds = holds or "hold" in task
-        if holds:
-            self._gates.stick(self._worker.loader, self.let_go)
+            blocks = blocks or isinstance(task, Block)
+        if blocks:
+            self._gates.add_hung(self._worker.loader, self.let_go)
         else:
             self.let_go()
 
-    def _send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+    def _send(self, message: Proceed | Task, descriptors: Sequence[int] = ()) -> None:
         if self._worker.alive:
             with contextlib.suppress(ConnectionError):  # It has died since.
                 self._worker.channel.send(message, descriptors)
@@ -97,23 +100,23 @@ def _exhaust(worker: WorkerState) -> None:
 
 def _strike(
     worker: WorkerState, tally: FaultCounter[InOneWorker], gates: DeathScheduler
-) -> dict[str, Any]:
+) -> Task | None:
     """Let *tally*'s fault happen; what the worker itself has to do for it."""
     fault = tally.fault
     tally.reached += 1
     if isinstance(fault, WorkerExited):
         worker.policy.fire(tally, f"exit {fault.code}")
-        return {"exit": fault.code}
+        return ExitNow(fault.code)
     if isinstance(fault, WorkerHung):
         worker.policy.fire(tally, "hang")
-        worker.stuck = True
-        return {"hold": fault.hold_gil}
+        worker.hung = True
+        return Block(fault.hold_gil)
     assert isinstance(fault, WorkerKilled)
     worker.policy.fire(tally, f"signal {fault.signal}")
     if fault.sending:
-        return {"sending": fault.signal}
+        return DieWhileSending(fault.signal)
     end(worker, fault.signal, gates)
-    return {}
+    return None
 
 
 Action = Callable[[], None]
@@ -127,8 +130,8 @@ def end(worker: WorkerState, number: int, gates: DeathScheduler) -> None:
     """Kill *worker* by signal *number*, or stop it until its loader is at its end."""
     _signal(worker, number)
     if number == signal.SIGSTOP:
-        worker.stuck = True
-        gates.stick(worker.loader, lambda: _signal(worker, signal.SIGCONT))
+        worker.hung = True
+        gates.add_hung(worker.loader, lambda: _signal(worker, signal.SIGCONT))
 
 
 def die_in_read(
@@ -147,7 +150,7 @@ def die_in_read(
             end(worker, tally.fault.signal, gates)
         answer()
 
-    gates.hold(worker.loader, worker.id, worker.place, strike)
+    gates.schedule(worker.loader, worker.id, worker.place, strike)
     delays.after(_PATIENCE, strike)
 
 

@@ -185,7 +185,7 @@ def _on_room(worker: WorkerState, call: Syscall) -> None:
     path = link_of(call.pid, signed(call.arguments[0]))
     for action in worker.policy.reserved(Operation(call.name, path, call.pid)):
         if isinstance(action, Fail):
-            worker.remains.append(path)
+            worker.leftover_shm.append(path)
             worker.listener.fail(call, action.errno)
             return
     worker.listener.go_on(call)

@@ -96,8 +96,8 @@ def _after_what_takes_time(
             die_in_read(worker, action.counter, action.path, means.gates, means.delays, later)
             return
         if isinstance(action, Hang):
-            worker.stuck = True
-            means.gates.stick(worker.loader, later)
+            worker.hung = True
+            means.gates.add_hung(worker.loader, later)
             return
     if seconds := sum(action.seconds for action in actions if isinstance(action, Delay)):
         means.delays.after(seconds, later)

@@ -4,10 +4,10 @@ Some facts about where it can live. A thread in the filtered process would deadl
 are handed over to itself. A thread in the loader's process would wait for the interpreter lock at
 each call. So it is a process, outside every filter. When it dies the kernel answers the workers'
 calls with ENOSYS, which looks like a strange dataset: the loader's process therefore asks it for
-its report, and takes no report for a failure of ours.
+its report, and takes no report for a failure of the harness.
 
-It ends when its scope is closed and no filtered process is left, or when the process dies that
-drives the loader.
+It ends when its scope is closed and no filtered process is left, or when the process that drives
+the loader dies.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ import signal
 import socket
 import sys
 from dataclasses import replace
-from typing import Any
 
+from pytest_dataloader_faults._engine import protocol
+from pytest_dataloader_faults._engine.channel import Channel
 from pytest_dataloader_faults._engine.file_copies import FileCopies
 from pytest_dataloader_faults._engine.kernel.linux import MACHINE, SYSCALLS
 from pytest_dataloader_faults._engine.kernel.listener import Listener
 from pytest_dataloader_faults._engine.kernel.remote_process import BadSyscallError, Syscall
 from pytest_dataloader_faults._engine.plan import Plan
-from pytest_dataloader_faults._engine.protocol import Channel
+from pytest_dataloader_faults._engine.protocol import Message, ToLoader, UnknownMessageError
 from pytest_dataloader_faults._engine.supervisor import inherited_files, python_worker
 from pytest_dataloader_faults._engine.supervisor.descriptor_budget import (
     DescriptorBudget,
@@ -40,44 +41,51 @@ from pytest_dataloader_faults._engine.supervisor.on_open import answer
 from pytest_dataloader_faults._engine.supervisor.on_read import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.shared_offsets import SharedOffsetBarrier, reports
 from pytest_dataloader_faults._engine.supervisor.timers import DeathScheduler, Timers
-from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState, have_done
+from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState, all_idle
 
 _NAMES = {number: name for name, number in SYSCALLS.get(MACHINE, {}).items()}
 
 
 class Supervisor:
-    """All that one scope knows."""
+    """Serves one scope. When it is ended, it writes its report to *report_fd*."""
 
-    def __init__(self, control: Channel, door: socket.socket, plan: Plan, driver: int) -> None:
+    def __init__(
+        self,
+        control: Channel,
+        listening: socket.socket,
+        plan: Plan,
+        driver: int,
+        report_fd: int | None = None,
+    ) -> None:
         self.control: Channel | None = control
         self.plan = plan
         self.workers: list[WorkerState] = []
-        self._errors = RunErrors()
         self.armed = True
-        self.black_box: int | None = None
-        delays = Timers()
-        self.means = SupervisorServices(
-            FileCopies(), delays, DeathScheduler(), SharedOffsetBarrier(delays), plan.watch
+        self._report_fd = report_fd
+        self._errors = RunErrors()
+        timers = Timers()
+        self.services = SupervisorServices(
+            FileCopies(), timers, DeathScheduler(), SharedOffsetBarrier(timers), plan.watch
         )
-        self._budget = DescriptorBudget(self._collect, self.means.substitutes.shrink)
-        self._draining: dict[str, Any] | None = None
-        self._parent = os.pidfd_open(driver)
+        self._budget = DescriptorBudget(self._collect, self.services.substitutes.shrink)
+        self._awaiting_idle: protocol.WaitUntilIdle | None = None
+        self._driver = os.pidfd_open(driver)
         self._events = Events()
         self._events.last = control.fileno()
         self._events.watch(control.fileno(), self._on_control)
         self._acceptor = WorkerAcceptor(
-            door, self._events, self._budget, self._errors, self._register
+            listening, self._events, self._budget, self._errors, self._register_worker
         )
-        self._events.watch(self._parent, self._on_orphaned)
+        self._events.watch(self._driver, self._on_orphaned)
 
     def run(self) -> None:
-        """Answer until nobody is left to be answered."""
+        """Answer until there is no process left to answer."""
         while self.control is not None or any(worker.alive for worker in self.workers):
-            for action, events in self._events.wait(self.means.delays.patience()):
+            for action, events in self._events.wait(self.services.delays.timeout()):
                 self._ensure_descriptors()
                 action(events)
-            self.means.delays.expire()
-            self._answer_drain()
+            self.services.delays.expire()
+            self._answer_if_idle()
 
     def _ensure_descriptors(self) -> None:
         try:
@@ -90,19 +98,19 @@ class Supervisor:
             worker.collect()
 
     def _on_orphaned(self, _events: int) -> None:
-        """Whoever drove the loader is dead. A worker that is stuck would never notice."""
+        """The loader's process is dead. A worker that hangs would never notice."""
         for worker in self.workers:
             if worker.alive:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(worker.pid, signal.SIGKILL)
-        self.last_words()
+        self.end()
 
-    def last_words(self) -> None:
-        """End. A trial that is stuck or dead cannot ask for the report: leave it in the box."""
-        self._clear_away()
-        if self.black_box is not None:
-            report = json.dumps({"report": self.to_dict()}).encode()
-            os.write(self.black_box, b"\n" + report + b"\n")
+    def end(self) -> None:
+        """Write the final report, which a trial that hangs or is dead cannot ask for, and exit."""
+        self._remove_leftover_shm()
+        if self._report_fd is not None:
+            report = json.dumps({"report": vars(self._report())}).encode()
+            os.write(self._report_fd, b"\n" + report + b"\n")
         sys.exit(0)
 
     def _on_control(self, _events: int) -> None:
@@ -113,63 +121,65 @@ class Supervisor:
             self._hang_up()
             return
         for message, _ in messages:
-            self._obey(message)
+            self._handle(message)
 
-    def _obey(self, message: dict[str, Any]) -> None:
-        gates = self.means.gates
-        if "waiting" in message:
-            place = (message["epoch"], message["nth"])
-            gates.waiting(message["loader"], message["waiting"], place)
-        elif "release" in message:
-            self._release(message["release"])
-        elif "drain" in message:
-            gates.open(message["drain"])
-            self._draining = message
-        elif "active" in message:
-            self._switch(tuple(message["active"]))
-        elif "report" in message:
-            if message["finish"]:
-                self._disarm()
-            self._tell(self.to_dict())
+    def _handle(self, message: Message) -> None:
+        deaths = self.services.gates
+        match message:
+            case protocol.AwaitingBatch():
+                position = (message.epoch, message.nth)
+                deaths.set_awaited(message.loader, message.worker, position)
+            case protocol.ReleaseLoader():
+                self._release(message.loader)
+            case protocol.WaitUntilIdle():
+                deaths.release_deaths(message.loader)
+                self._awaiting_idle = message
+            case protocol.SetActive():
+                self._set_active(tuple(message.faults))
+            case protocol.GetReport():
+                if message.finish:
+                    self._disarm()
+                self._reply(self._report())
+            case _:
+                raise UnknownMessageError(f"a loader does not send {message!r}")
 
-    def _switch(self, active: tuple[int, ...]) -> None:
-        """From now on the faults in these places of the schedule can happen, and no other."""
-        self.plan = replace(self.plan, active=active)
+    def _set_active(self, faults: tuple[int, ...]) -> None:
+        """From now on only *faults* can happen, by their index in the schedule."""
+        self.plan = replace(self.plan, active=faults)
         for worker in self.workers:
-            worker.tallies.active = active
-        self._tell({"switched": True})
+            worker.tallies.active = faults
+        self._reply(protocol.ActiveSet())
 
     def _release(self, loader: int) -> None:
-        """*loader* ends its workers: from now on nothing befalls them, or holds them up."""
+        """*loader* ends its workers: from now on no fault happens there, nor keeps them waiting."""
         for worker in (each for each in self.workers if each.loader == loader):
-            worker.armed = False
-            python_worker.release(worker)
-        self.means.gates.release(loader)
+            self._disarm_worker(worker)
+        self.services.gates.release(loader)
 
-    def _tell(self, answer: dict[str, Any]) -> None:
+    def _reply(self, answer: ToLoader) -> None:
         assert self.control is not None
         self.control.send(answer)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The facts, as plain data."""
+    def _report(self) -> protocol.Report:
         refused = [why for worker in self.workers for why in worker.refused]
-        return {"workers": reports(self.workers), "errors": self._errors.texts, "refused": refused}
+        return protocol.Report(reports(self.workers), self._errors.texts, refused)
 
     def _disarm(self) -> None:
         """From now on, let everything pass."""
         self.armed = False
         for worker in self.workers:
-            worker.armed = False
-            python_worker.release(worker)
-        self.means.gates.release_all()
-        self.means.delays.expire(everything=True)
-        self._clear_away()
+            self._disarm_worker(worker)
+        self.services.gates.release_all()
+        self.services.delays.expire(everything=True)
+        self._remove_leftover_shm()
 
-    def _clear_away(self) -> None:
-        """Remove what torch leaves behind of shared memory that it did not get."""
-        for path in (path for worker in self.workers for path in worker.remains):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
+    def _disarm_worker(self, worker: WorkerState) -> None:
+        worker.armed = False
+        python_worker.release(worker)
+
+    def _remove_leftover_shm(self) -> None:
+        for worker in self.workers:
+            worker.remove_leftover_shm()
 
     def _hang_up(self) -> None:
         assert self.control is not None
@@ -179,88 +189,82 @@ class Supervisor:
         self.control = None
         self._acceptor.close()
 
-    def _answer_drain(self) -> None:
-        """Tell the loader once every worker that is alive has done what it was sent."""
-        asked = self._draining
-        if self.control and asked and have_done(self.workers, asked):
-            self._draining = None
-            of_loader = [each for each in self.workers if each.loader == asked["drain"]]
-            dead = [each for each in of_loader if not each.alive]
-            early, late = (
-                [each.id for each in dead if each.ended is late] for late in (False, True)
-            )
-            self._tell({"drained": early, "ended": late})
+    def _answer_if_idle(self) -> None:
+        """Answer the loader once every live worker has made the batches that it was sent."""
+        if self.control and self._awaiting_idle:
+            idle = all_idle(self.workers, self._awaiting_idle)
+            if idle is not None:
+                self._awaiting_idle = None
+                self._reply(idle)
 
-    def _register(self, hello: Handshake, channel: Channel) -> None:
-        with contextlib.suppress(ConnectionError):  # It has died since.
-            if hello.is_python:
-                self._register_python(hello, channel)
-            else:
-                self._register_filtered(hello, channel)
-
-    def _register_python(self, hello: Handshake, channel: Channel) -> None:
-        worker = WorkerState(hello.said, channel, None, self.plan)
-        worker.brake = hello.first
-        self._enter(worker)
-        channel.send({"armed": worker.armed, "active": worker.tallies.active})
-
-    def _enter(self, worker: WorkerState) -> None:
-        worker.armed = self.armed
+    def _register_worker(self, handshake: Handshake, channel: Channel) -> None:
+        first, is_python = handshake.first, handshake.hello.engine == "python"
+        listener = None if is_python else Listener(first, _NAMES)
+        worker = WorkerState(handshake.hello, channel, listener, self.plan)
+        worker.hang_socket = first if is_python else None
         self.workers.append(worker)
-        self._events.watch(worker.channel.fileno(), lambda _events: self._on_messages(worker))
+        self._events.watch(channel.fileno(), lambda _events: self._on_messages(worker))
+        if not self.armed:
+            self._disarm_worker(worker)
+        with contextlib.suppress(ConnectionError):  # It has died since.
+            if not is_python:
+                self._events.watch(first, lambda events: self._on_call(worker, events))
+                self._handle_inherited(worker, handshake)
+            channel.send(worker.proceed())
+
+    def _handle_inherited(self, worker: WorkerState, handshake: Handshake) -> None:
+        """Say what *worker* has to do with the files that it has open already."""
         if not worker.armed:
-            python_worker.release(worker)
-
-    def _register_filtered(self, hello: Handshake, channel: Channel) -> None:
-        worker = WorkerState(hello.said, channel, Listener(hello.first, _NAMES), self.plan)
-        self._enter(worker)
-        self._events.watch(hello.first, lambda events: self._on_call(worker, events))
+            return
+        sources, copies = handshake.inherited, self.services.substitutes
         try:
-            if worker.armed:
-                self._order(channel, worker, hello)
-        except Exception as error:  # noqa: BLE001  # whatever it is, it must be told
-            self._failed(worker, None, error)
-        channel.send({**inherited_files.DescriptorOrders().message, "more": False})
-
-    def _order(self, channel: Channel, worker: WorkerState, hello: Handshake) -> None:
-        """What *worker* is to do with what it holds already."""
-        for part in inherited_files.orders(worker, hello.said, hello.held, self.means.substitutes):
-            channel.send({**part.message, "more": True}, part.descriptors)
-            part.sent()
-            self._ensure_descriptors()
+            for part in inherited_files.orders(worker, handshake.hello, sources, copies):
+                worker.channel.send(part.message(worker, more=True), part.descriptors)
+                part.sent()
+                self._ensure_descriptors()
+        except Exception as error:  # noqa: BLE001  # whatever it is, it must be reported
+            self._on_error(worker, None, error)
 
     def _on_messages(self, worker: WorkerState) -> None:
         try:
-            messages = worker.channel.ready()
+            for message, _ in worker.channel.ready():
+                self._handle_worker(worker, message)
         except (EOFError, ConnectionError):
-            self._lost(worker)
-            return
-        for message, _ in messages:
-            python_worker.note(worker, message, self.means.gates)
-            if "sample" in message:
-                worker.sample = message["sample"] if message["alone"] else None
-                self._begin(worker, message["sample"])
-            elif "begin" in message:
-                worker.begin(message["epoch"], message["begin"])
-                self._begin(worker, None)
-            elif "idle" in message:
-                worker.stuck = True
-            elif "done" in message:
-                worker.done = message["done"]
-                worker.ended = worker.ended or message["ended"]
+            self._on_disconnect(worker)
+        except UnknownMessageError as error:
+            self._errors.add(f"worker {worker.id}", error)
+            self._on_disconnect(worker)
 
-    def _begin(self, worker: WorkerState, sample: int | None) -> None:
-        onset = FetchStart(worker, sample, self.means.gates)
+    def _handle_worker(self, worker: WorkerState, message: Message) -> None:
+        match message:
+            case protocol.SampleStarted():
+                worker.sample = message.sample if message.alone else None
+                self._start(worker, message.sample)
+            case protocol.FetchStarted():
+                worker.begin(message.epoch, message.nth)
+                self._start(worker, None)
+            case protocol.FetchFinished():
+                worker.done = message.nth
+                worker.ended = worker.ended or message.ended
+            case protocol.WorkerIdle():
+                worker.hung = True
+            case protocol.Counts() | protocol.FaultFired() | protocol.FaultRefused():
+                python_worker.apply_report(worker, message, self.services.gates)
+            case _:
+                raise UnknownMessageError(f"a worker does not send {message!r}")
+
+    def _start(self, worker: WorkerState, sample: int | None) -> None:
+        start = FetchStart(worker, sample, self.services.gates)
         if not worker.armed:
-            onset.let_go()
+            start.let_go()
             return
         try:
-            onset.meet()
-        except Exception as error:  # noqa: BLE001  # whatever it is, it must be told
-            self._failed(worker, None, error)
-            onset.let_go()
+            start.meet()
+        except Exception as error:  # noqa: BLE001  # whatever it is, it must be reported
+            self._on_error(worker, None, error)
+            start.let_go()
 
-    def _lost(self, worker: WorkerState) -> None:
+    def _on_disconnect(self, worker: WorkerState) -> None:
         worker.alive = False
         self._events.unwatch(worker.channel.fileno())
         worker.channel.close()
@@ -276,14 +280,14 @@ class Supervisor:
             return
         try:
             if worker.armed:
-                answer(worker, call, self.means)
+                answer(worker, call, self.services)
             else:
                 worker.listener.go_on(call)
-        except Exception as error:  # noqa: BLE001  # whatever it is, it must be told
-            self._failed(worker, call, error)
+        except Exception as error:  # noqa: BLE001  # whatever it is, it must be reported
+            self._on_error(worker, call, error)
 
-    def _failed(self, worker: WorkerState, call: Syscall | None, error: Exception) -> None:
-        """An injection that failed is an error of the run; the caller is not left waiting."""
+    def _on_error(self, worker: WorkerState, call: Syscall | None, error: Exception) -> None:
+        """Report an injection that failed as an error of the run, and let the caller go on."""
         if worker.is_gone(call, error):
             return
         if not isinstance(error, BadSyscallError):

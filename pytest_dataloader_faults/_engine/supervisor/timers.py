@@ -1,7 +1,4 @@
-"""What is to happen later, beside the calls that come in meanwhile [runs in the supervisor].
-
-When deaths happen, and when what hangs goes on [runs in the supervisor].
-"""
+"""What happens later: answers after a delay, and deaths at a batch [runs in the supervisor]."""
 
 from __future__ import annotations
 
@@ -10,17 +7,22 @@ import itertools
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from typing import NamedTuple
+
+Action = Callable[[], None]
+BatchPosition = tuple[int, int]
+"""An epoch, and one of a worker's batches in it; both from 1."""
 
 
 class Timers:
-    """Actions that wait for their time. Asked by the loop how long it may sleep."""
+    """Actions that wait for their time. The event loop asks how long it may sleep."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[float, int]] = []
-        self._actions: dict[int, Callable[[], None]] = {}
+        self._actions: dict[int, Action] = {}
         self._number = itertools.count()
 
-    def after(self, seconds: float, action: Callable[[], None]) -> int:
+    def after(self, seconds: float, action: Action) -> int:
         """Do *action* in *seconds*; the number returned is for ``cancel``."""
         number = next(self._number)
         self._actions[number] = action
@@ -31,7 +33,7 @@ class Timers:
         """Forget an action."""
         self._actions.pop(number, None)
 
-    def patience(self) -> float | None:
+    def timeout(self) -> float | None:
         """Seconds until the next action is due; None if there is none."""
         while self._waiting and self._waiting[0][1] not in self._actions:
             heapq.heappop(self._waiting)
@@ -47,9 +49,11 @@ class Timers:
                 action()
 
 
-Action = Callable[[], None]
-BatchPosition = tuple[int, int]
-"""An epoch, and one of a worker's batches in it; both from 1."""
+class _Death(NamedTuple):
+    loader: int
+    worker: int
+    position: BatchPosition
+    action: Action
 
 
 class DeathScheduler:
@@ -62,44 +66,44 @@ class DeathScheduler:
     """
 
     def __init__(self) -> None:
-        self._held: list[tuple[int, int, BatchPosition, Action]] = []
-        self._waited: dict[tuple[int, int], BatchPosition] = {}
-        self._open: set[int] = set()
-        self._stuck: defaultdict[int, list[Action]] = defaultdict(list)
+        self._deaths: list[_Death] = []
+        self._awaited: dict[tuple[int, int], BatchPosition] = {}
+        self._released: set[int] = set()
+        self._hung: defaultdict[int, list[Action]] = defaultdict(list)
 
-    def hold(self, loader: int, worker: int, place: BatchPosition, action: Action) -> None:
-        """Do *action* once *loader* waits for the batch of *worker* at that *place*."""
-        self._held.append((loader, worker, place, action))
-        self._let_go()
+    def schedule(self, loader: int, worker: int, position: BatchPosition, action: Action) -> None:
+        """Do *action* once *loader* waits for the batch of *worker* at that *position*."""
+        self._deaths.append(_Death(loader, worker, position, action))
+        self._run_due()
 
-    def stick(self, loader: int, let_go: Action) -> None:
-        """Something of *loader*'s workers hangs; *let_go* ends that."""
-        self._stuck[loader].append(let_go)
+    def add_hung(self, loader: int, release: Action) -> None:
+        """Something of *loader*'s workers hangs; *release* ends that."""
+        self._hung[loader].append(release)
 
-    def waiting(self, loader: int, worker: int, place: BatchPosition) -> None:
-        """*loader* waits for the batch of *worker* at that *place*."""
-        self._waited[loader, worker] = place
-        self._let_go()
+    def set_awaited(self, loader: int, worker: int, position: BatchPosition) -> None:
+        """*loader* waits for the batch of *worker* at that *position*."""
+        self._awaited[loader, worker] = position
+        self._run_due()
 
-    def open(self, loader: int) -> None:
+    def release_deaths(self, loader: int) -> None:
         """*loader* waits for nothing any more."""
-        self._open.add(loader)
-        self._let_go()
+        self._released.add(loader)
+        self._run_due()
 
     def release(self, loader: int) -> None:
-        """*loader* is at its end: nothing of it may hang any longer."""
-        self.open(loader)
-        for let_go in self._stuck.pop(loader, []):
-            let_go()
+        """*loader* ends: nothing of it may hang any longer."""
+        self.release_deaths(loader)
+        for release in self._hung.pop(loader, []):
+            release()
 
     def release_all(self) -> None:
-        """The scope is at its end."""
-        for loader in {each[0] for each in self._held} | set(self._stuck):
+        """The scope ends."""
+        for loader in {each.loader for each in self._deaths} | set(self._hung):
             self.release(loader)
 
-    def _let_go(self) -> None:
-        for entry in list(self._held):
-            loader, worker, place, action = entry
-            if loader in self._open or self._waited.get((loader, worker), (0, 0)) >= place:
-                self._held.remove(entry)
-                action()
+    def _run_due(self) -> None:
+        for each in list(self._deaths):
+            awaited = self._awaited.get((each.loader, each.worker), (0, 0))
+            if each.loader in self._released or awaited >= each.position:
+                self._deaths.remove(each)
+                each.action()

@@ -23,6 +23,7 @@ there, and that is seen. What was renamed or removed since is not left.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections import Counter
@@ -31,6 +32,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import astuple
 from typing import Any
 
+from pytest_dataloader_faults._engine.channel import Channel
 from pytest_dataloader_faults._engine.kernel.listener import Listener
 from pytest_dataloader_faults._engine.kernel.remote_process import (
     Syscall,
@@ -40,7 +42,7 @@ from pytest_dataloader_faults._engine.kernel.remote_process import (
 )
 from pytest_dataloader_faults._engine.plan import Plan, WorkerFaults
 from pytest_dataloader_faults._engine.policy import FaultPolicy
-from pytest_dataloader_faults._engine.protocol import Channel
+from pytest_dataloader_faults._engine.protocol import Hello, Idle, Proceed, WaitUntilIdle
 
 _COLLECT_ABOVE = 256
 
@@ -49,15 +51,15 @@ class WorkerState:
     """Counters, followed descriptors and place in the epoch of one worker process."""
 
     def __init__(
-        self, hello: dict[str, Any], channel: Channel, listener: Listener | None, plan: Plan
+        self, hello: Hello, channel: Channel, listener: Listener | None, plan: Plan
     ) -> None:
-        self.id: int = hello["worker"]
-        self.loader: int = hello["loader"]
-        self.pid: int = hello["pid"]
+        self.id = hello.worker
+        self.loader = hello.loader
+        self.pid = hello.pid
         self.channel = channel
         self._listener = listener
-        self.brake: int | None = None
-        """What reads that hang wait for where the python engine is, which has no listener."""
+        self.hang_socket: int | None = None
+        """The end of the socket that hanging reads of the python engine wait for."""
         self.refused: list[str] = []
         """Why faults that were due there could not happen."""
         self.tallies = WorkerFaults(plan, self.id)
@@ -76,15 +78,15 @@ class WorkerState:
         """What is being made, where that is known and is a single one."""
         self.done = 0
         self.alive = self.armed = True
-        self.ended = self.stuck = False
+        self.ended = self.hung = False
         self.limit: int | None = None
         self.created = CreatedFiles()
-        self.remains: list[str] = []
-        """Files of shared memory that nobody will remove once their making has failed."""
+        self.leftover_shm: list[str] = []
+        """Files of shared memory that no process removes once their making has failed."""
         self.unobserved: Counter[str] = Counter()
         self.read_at_offset: dict[str, int] = {}
         """The latest descriptor, brought along, through whose own offset a file was read."""
-        self._numbers = range(hello.get("base", 0), hello.get("limit", 0))[::-1]
+        self._numbers = range(*hello.high_fds)[::-1]
         self._next = 0
         self._collect_above = min(_COLLECT_ABOVE, len(self._numbers) // 2)
 
@@ -113,9 +115,13 @@ class WorkerState:
         epoch = self.loader - 1 + max(1, self.place[0])
         return {"epoch": epoch, "sample": self.sample}
 
+    def proceed(self, *, more: bool = False) -> Proceed:
+        """What it is told once it may go on."""
+        return Proceed(self.armed, self.tallies.active, more=more)
+
     def has_done(self, epoch: int, count: int) -> bool:
         """Whether nothing more is to come of the first *count* batches asked of it in *epoch*."""
-        if not self.alive or self.stuck or not count:
+        if not self.alive or self.hung or not count:
             return True
         return self.place[0] == epoch and (self.ended or self.done >= count)
 
@@ -200,6 +206,12 @@ class WorkerState:
         if followed is not None and followed.source is not None:
             os.close(followed.source)
 
+    def remove_leftover_shm(self) -> None:
+        """Remove what torch leaves behind of shared memory that it did not get."""
+        for path in self.leftover_shm:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
     def to_dict(self) -> dict[str, Any]:
         """The facts, as plain data."""
         return {
@@ -213,13 +225,16 @@ class WorkerState:
         }
 
 
-def have_done(workers: Iterable[WorkerState], asked: dict[str, Any]) -> bool:
-    """Whether every one of *workers* that is *asked* for has done what it was sent."""
-    latest = {str(each.id): each for each in workers if each.loader == asked["drain"]}
-    return all(
-        worker in latest and latest[worker].has_done(asked["epoch"], count)
-        for worker, count in asked["sent"].items()
-    )
+def all_idle(workers: Iterable[WorkerState], asked: WaitUntilIdle) -> Idle | None:
+    """The answer to *asked*, once each of *workers* has made the batches that it was sent."""
+    of_loader = [each for each in workers if each.loader == asked.loader]
+    latest = {each.id: each for each in of_loader}
+    for worker, count in asked.sent:
+        if worker not in latest or not latest[worker].has_done(asked.epoch, count):
+            return None
+    dead = [each for each in of_loader if not each.alive]
+    early, in_time = ([each.id for each in dead if each.ended is end] for end in (False, True))
+    return Idle(early, in_time)
 
 
 _MOST = 1000

@@ -15,7 +15,7 @@ import os
 import threading
 from collections.abc import Callable
 
-from pytest_dataloader_faults._engine.protocol import WorkerConfig
+from pytest_dataloader_faults._engine.channel import WorkerConfig
 from pytest_dataloader_faults._engine.worker.fetch_hooks import announce_fetches, idle_after_error
 from pytest_dataloader_faults._engine.worker.session import WorkerSession
 from pytest_dataloader_faults.exceptions import DataLoaderFaultsError, InjectionError
@@ -24,8 +24,8 @@ _FEEDER_SECONDS = 1.0
 """Past this it waits for the loader to read, which is no C++ of torch's, so it may be unwound."""
 
 
-def way_of(engine: str) -> Callable[[WorkerConfig, int, int], WorkerSession]:
-    """How *engine* arms. Asked before the fork, too: a worker should not have to import it."""
+def arm_function(engine: str) -> Callable[[WorkerConfig, int, int], WorkerSession]:
+    """How *engine* arms. Called before the fork, too, so that a worker need not import it."""
     if engine == "python":
         from pytest_dataloader_faults._engine.worker.python_session import arm as arm_by
     else:
@@ -33,37 +33,37 @@ def way_of(engine: str) -> Callable[[WorkerConfig, int, int], WorkerSession]:
     return arm_by
 
 
-def arm(posting: WorkerConfig, worker: int, loader: int) -> WorkerSession:
-    """Have the faults of *posting* befall this process from now on."""
-    armed = way_of(posting.engine)(posting, worker, loader)
-    plan = posting.plan
-    announce_fetches(armed, samples=plan.needs.samples, seed=plan.seeded)
-    return armed
+def arm(config: WorkerConfig, worker: int, loader: int) -> WorkerSession:
+    """Put this process under the faults of *config* from now on."""
+    session = arm_function(config.engine)(config, worker, loader)
+    plan = config.plan
+    announce_fetches(session, samples=plan.needs.samples, seed=plan.seeded)
+    return session
 
 
 class ArmWorker:
     """A ``worker_init_fn`` that arms its worker and then runs the user's own."""
 
     def __init__(
-        self, posting: WorkerConfig, loader: int, then: Callable[[int], object] | None
+        self, config: WorkerConfig, loader: int, then: Callable[[int], object] | None
     ) -> None:
-        self._posting = posting
+        self._config = config
         self._loader = loader
         self._then = then
 
     def __call__(self, worker: int) -> None:
         """Run in the worker, before it makes its first sample."""
-        if self._posting.stacks is not None:
-            _dump_stacks_on_signal(self._posting.stacks)
+        if self._config.stacks is not None:
+            _dump_stacks_on_signal(self._config.stacks)
         atexit.register(_let_feeders_end)
         try:
-            armed = arm(self._posting, worker, self._loader)
+            session = arm(self._config, worker, self._loader)
         except DataLoaderFaultsError:
             raise
         except Exception as error:
             message = f"worker {worker} could not be put under faults: {error!r}"
             raise InjectionError(message) from error
-        with idle_after_error(armed):
+        with idle_after_error(session):
             if self._then is not None:
                 self._then(worker)
 

@@ -5,15 +5,15 @@ installs the filter, an open(2) of any thread here waits until the supervisor ha
 everything that the handover needs is imported and looked up before, and the handover itself opens
 nothing. Descriptors and mappings made earlier are listed first: their low numbers go into the
 program. A listener that stays open here, because the supervisor has died meanwhile, would have this
-process wait for itself; once nobody has it, the kernel answers ENOSYS.
+process wait for itself; once no process has it, the kernel answers ENOSYS.
 """
 
 from __future__ import annotations
 
 import os
 import resource
-from typing import Any
 
+from pytest_dataloader_faults._engine.channel import Channel, WorkerConfig
 from pytest_dataloader_faults._engine.kernel import bpf
 from pytest_dataloader_faults._engine.kernel.linux import (
     ARCHITECTURES,
@@ -22,46 +22,55 @@ from pytest_dataloader_faults._engine.kernel.linux import (
     filter_this_process,
     map_over,
 )
-from pytest_dataloader_faults._engine.open_files import held_files, mapped_files
-from pytest_dataloader_faults._engine.protocol import Channel, WorkerConfig
-from pytest_dataloader_faults._engine.worker.session import WorkerSession, carry_out
+from pytest_dataloader_faults._engine.processes import (
+    MemoryMapping,
+    inherited_fds,
+    inherited_mappings,
+)
+from pytest_dataloader_faults._engine.protocol import Hello, Proceed, UnknownMessageError
+from pytest_dataloader_faults._engine.worker.session import WorkerSession, apply_orders
 from pytest_dataloader_faults.faults._globs import GlobMatcher
 
 _MAX_LISTED = 60
 _MAX_SPAN = 8192
 
 
-def arm(posting: WorkerConfig, worker: int, loader: int) -> WorkerSession:
-    """Filter this process. What it already holds is dealt with as the supervisor orders."""
-    matches = GlobMatcher(globs) if (globs := posting.plan.globs) else lambda _path: False
-    held = list(held_files(matches))
-    mapped = [each for each in mapped_files() if matches(each.path)]
-    base, limit = _high_numbers()
-    hello = {
-        "worker": worker,
-        "loader": loader,
-        "pid": os.getpid(),
-        "held": held,
-        "mapped": [each.path for each in mapped],
-        "base": base,
-        "limit": limit,
-    }
-    channel = posting.connect()
-    _hand_over(channel, posting, hello)
+def arm(config: WorkerConfig, worker: int, loader: int) -> WorkerSession:
+    """Filter this process. The supervisor says what to do with the files that it has open."""
+    matches = GlobMatcher(globs) if (globs := config.plan.globs) else lambda _path: False
+    mapped = [each for each in inherited_mappings() if matches(each.path)]
+    hello = Hello(
+        worker,
+        loader,
+        os.getpid(),
+        "kernel",
+        inherited=tuple(inherited_fds(matches)),
+        mapped=tuple(each.path for each in mapped),
+        high_fds=_high_fds(),
+    )
+    channel = config.connect()
+    _hand_over(channel, config, hello)
     more = True
     while more:
         orders, descriptors = channel.receive()
-        for index, place in orders["remap"]:
-            each = mapped[index]
-            map_over(each.start, each.length, each.protection, descriptors[place], each.offset)
-        carry_out(orders, descriptors)
-        more = orders["more"]
+        if not isinstance(orders, Proceed):
+            raise UnknownMessageError(f"a worker that starts does not know {orders!r}")
+        _remap(mapped, orders, descriptors)
+        apply_orders(orders, descriptors)
+        more = orders.more
     return WorkerSession(channel)
 
 
-def _hand_over(channel: Channel, posting: WorkerConfig, hello: dict[str, Any]) -> None:
-    listed = [fd for fd, _path in hello["held"]]
-    base, needs = hello["base"], posting.plan.needs
+def _remap(mapped: list[MemoryMapping], orders: Proceed, descriptors: list[int]) -> None:
+    for index, source in orders.remap:
+        each = mapped[index]
+        map_over(each.start, each.length, each.protection, descriptors[source], each.offset)
+
+
+def _hand_over(channel: Channel, config: WorkerConfig, hello: Hello) -> None:
+    """Install the filter, and send its listener to the supervisor."""
+    listed = [fd for fd, _path in hello.inherited]
+    base, needs = hello.high_fds[0], config.plan.needs
     if needs.low:
         base, listed = 0, []
     elif len(listed) > _MAX_LISTED:  # A program has at most 4096 instructions.
@@ -75,15 +84,15 @@ def _hand_over(channel: Channel, posting: WorkerConfig, hello: dict[str, Any]) -
         stats=needs.stats,
         room=needs.room,
     )
-    listener = filter_this_process(program, posting.supervisor)
+    listener = filter_this_process(program, config.supervisor)
     try:
-        channel.send(hello, [listener, *(fd for fd, _path in hello["held"][:_MAX_LISTED])])
+        channel.send(hello, [listener, *(fd for fd, _path in hello.inherited[:_MAX_LISTED])])
     finally:
         os.close(listener)
 
 
-def _high_numbers() -> tuple[int, int]:
-    """Where followed descriptors go: above all that the process makes, below its limit."""
+def _high_fds() -> tuple[int, int]:
+    """Where tracked descriptors go: above all that the process makes, below its limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     base = min(soft // 2, _MAX_SPAN)
     return base, min(soft, base + _MAX_SPAN)

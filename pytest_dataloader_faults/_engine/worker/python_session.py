@@ -1,7 +1,7 @@
 """Arm this process without the kernel's help [runs in the DataLoader worker].
 
-The faults are decided here, and told to the supervisor. What befalls the process itself, and when
-the scope ends, comes from there, as with the kernel engine.
+This process decides about its files itself, and reports to the supervisor. The supervisor decides
+about deaths and hangs of the process, and says when the scope ends, as with the kernel engine.
 """
 
 from __future__ import annotations
@@ -10,11 +10,18 @@ import contextlib
 import os
 import socket
 import time
-from typing import Any
 
+from pytest_dataloader_faults._engine.channel import Channel, WorkerConfig
 from pytest_dataloader_faults._engine.plan import WorkerFaults
 from pytest_dataloader_faults._engine.policy import FaultPolicy
-from pytest_dataloader_faults._engine.protocol import Channel, Message, WorkerConfig
+from pytest_dataloader_faults._engine.protocol import (
+    FaultFired,
+    FaultRefused,
+    FromWorker,
+    Hello,
+    Proceed,
+    UnknownMessageError,
+)
 from pytest_dataloader_faults._engine.python.install import install
 from pytest_dataloader_faults._engine.python.pyfakefs import patcher
 from pytest_dataloader_faults._engine.python.pyfakefs.faults import install as install_fake
@@ -23,20 +30,20 @@ from pytest_dataloader_faults._engine.worker.session import WorkerSession
 
 
 class PythonWorkerSession(WorkerSession):
-    """This process, whose file access asks a schedule. What hangs waits for *brake* to end."""
+    """This process, whose file access asks a schedule. A read that hangs reads *hang_socket*."""
 
     def __init__(
-        self, channel: Channel, brake: socket.socket, tallies: WorkerFaults, worker: int
+        self, channel: Channel, hang_socket: socket.socket, faults: WorkerFaults, worker: int
     ) -> None:
         super().__init__(channel)
-        self._brake = brake
+        self._hang_socket = hang_socket
         self._process = os.getpid()
         self.schedule = FaultPolicy(
-            tallies, worker, self._process, on_fired=self._fired, refuse=self._refused
+            faults, worker, self._process, on_fired=self._report, refuse=self._refuse
         )
 
     def begin(self) -> None:
-        """Firings tell in which fetch they were."""
+        """Count the fetches, since each firing has the number of its fetch."""
         self.schedule.fetch += 1
         super().begin()
 
@@ -46,53 +53,66 @@ class PythonWorkerSession(WorkerSession):
 
     def hang(self) -> None:
         """Until the supervisor hangs up, at the end of the scope."""
-        self._brake.recv(1)
+        self._hang_socket.recv(1)
 
     def disarm(self) -> None:
-        """From now on everything passes. What was counted is told."""
+        """Let everything pass from now on, and send the last counters."""
         self.schedule.armed = False
-        self._tell({})
+        self._send_counts()
 
-    def _fired(self, firing: dict[str, Any]) -> None:
-        with contextlib.suppress(ConnectionError):  # Whoever asks for the report finds out.
-            self._tell({"fired": firing})
+    def _report(self, firing: FaultFired) -> None:
+        with contextlib.suppress(ConnectionError):  # The loader's process meets it too, and raises.
+            self._send(firing)
 
-    def _refused(self, why: str) -> None:
+    def _refuse(self, reason: str) -> None:
         with contextlib.suppress(ConnectionError):
-            self._tell({"refused": why})
+            self._send(FaultRefused(reason))
 
-    def _tell(self, message: Message) -> None:
-        """A process forked from this one shares the connection, and has no say."""
+    def _send(self, message: FromWorker) -> None:
         with self.schedule.lock:
+            self._send_counts()
             if os.getpid() == self._process:
-                self._channel.send({**message, "counts": self.schedule.changes()})
+                super()._send(message)
 
-    def switch(self, orders: dict[str, Any]) -> None:
+    def _send_counts(self) -> None:
+        """A process forked from this one shares the connection, and must not write to it."""
+        if os.getpid() == self._process:
+            with self.schedule.lock:
+                super()._send(self.schedule.changes())
+
+    def switch(self, orders: Proceed) -> None:
         """Have those faults happen, from now on, that the supervisor says."""
-        self.schedule.armed = orders["armed"]
-        self.schedule.faults.active = orders["active"]
+        self.schedule.armed = orders.armed
+        self.schedule.faults.active = orders.active
 
-    def _obey(self, orders: dict[str, Any], descriptors: list[int]) -> None:
+    def _proceed(self, orders: Proceed, descriptors: list[int]) -> None:
         self.switch(orders)
-        super()._obey(orders, descriptors)
+        super()._proceed(orders, descriptors)
 
 
-def arm(posting: WorkerConfig, worker: int, loader: int) -> WorkerSession:
+def arm(config: WorkerConfig, worker: int, loader: int) -> WorkerSession:
     """Replace Python's file access in this process, for good."""
-    channel = posting.connect()
-    brake, other_end = socket.socketpair()
-    with other_end:
-        hello = {"worker": worker, "loader": loader, "pid": os.getpid(), "engine": "python"}
-        channel.send(hello, [other_end.fileno()])
-    armed = PythonWorkerSession(channel, brake, WorkerFaults(posting.plan, worker), worker)
-    armed.switch(channel.receive()[0])
-    lock = armed.schedule.lock  # A child forked while another thread holds it would wait for ever.
+    session = _connect(config, worker, loader)
+    lock = session.schedule.lock  # A child forked while a thread holds it would wait for ever.
     os.register_at_fork(
         before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
     )
     if (fake := patcher()) is None:
-        install(armed.schedule, armed)
+        install(session.schedule, session)
     else:
         settle(fake)
-        install_fake(armed.schedule, armed, fake, scarce=posting.plan.needs.descriptors)
-    return armed
+        install_fake(session.schedule, session, fake, scarce=config.plan.needs.descriptors)
+    return session
+
+
+def _connect(config: WorkerConfig, worker: int, loader: int) -> PythonWorkerSession:
+    channel = config.connect()
+    hang_socket, other_end = socket.socketpair()
+    with other_end:
+        channel.send(Hello(worker, loader, os.getpid(), "python"), [other_end.fileno()])
+    session = PythonWorkerSession(channel, hang_socket, WorkerFaults(config.plan, worker), worker)
+    orders = channel.receive()[0]
+    if not isinstance(orders, Proceed):
+        raise UnknownMessageError(f"a worker that starts does not know {orders!r}")
+    session.switch(orders)
+    return session

@@ -1,12 +1,10 @@
-"""A process under faults, in touch with its supervisor [runs in the DataLoader worker].
-
-Die while a batch is on its way to the loader [runs in the DataLoader worker].
+"""A worker under faults: what it reports, and what it does as told [runs in the DataLoader worker].
 
 Some facts about torch's queue of results. All workers of a loader write to one pipe, each from a
 thread that takes a lock that lies in shared memory for as long as it writes
-(multiprocessing/queues.py, ``_feed``). Who dies with it leaves half a message in the pipe, and a
-lock that nobody opens any more: no other worker can pass anything from then on. So the loader has
-to give up at once, which it does, by the signal of its child's death.
+(multiprocessing/queues.py, ``_feed``). A worker that dies with it leaves half a message in the
+pipe, and a lock that stays locked: no other worker can pass anything from then on. So the loader
+has to give up at once, which it does, by the signal of its child's death.
 """
 
 from __future__ import annotations
@@ -15,7 +13,19 @@ import os
 from multiprocessing.connection import Connection
 from typing import Any
 
-from pytest_dataloader_faults._engine.protocol import Channel, Message
+from pytest_dataloader_faults._engine.channel import Channel
+from pytest_dataloader_faults._engine.protocol import (
+    Block,
+    DieWhileSending,
+    ExitNow,
+    FetchFinished,
+    FetchStarted,
+    FromWorker,
+    Proceed,
+    SampleStarted,
+    UnknownMessageError,
+    WorkerIdle,
+)
 
 
 class WorkerSession:
@@ -23,75 +33,81 @@ class WorkerSession:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._epoch = self._begun = 0
+        self._epoch = self._fetch = 0
 
     def restart(self) -> None:
         """Count the fetches of an epoch from 1."""
         self._epoch += 1
-        self._begun = 0
+        self._fetch = 0
 
     def begin(self) -> None:
-        """Tell that a fetch begins, and wait for leave to go on."""
-        self._begun += 1
-        self._ask({"begin": self._begun, "epoch": self._epoch})
+        """A fetch begins: wait until the supervisor lets it proceed."""
+        self._fetch += 1
+        self._send(FetchStarted(self._epoch, self._fetch))
+        self._wait_to_proceed()
 
     def begin_sample(self, sample: int, *, alone: bool) -> None:
-        """Tell that a sample begins, and wait for leave to go on."""
-        self._ask({"sample": sample, "alone": alone})
-
-    def _ask(self, question: dict[str, Any]) -> None:
-        self._tell(question)
-        more = True
-        while more:
-            answer, descriptors = self._channel.receive()
-            if "close" in answer:
-                self._obey(answer, descriptors)
-                more = answer["more"]
-            else:
-                _suffer(answer, self._channel.fileno())
+        """A sample begins: wait until the supervisor lets it proceed."""
+        self._send(SampleStarted(sample, alone))
+        self._wait_to_proceed()
 
     def end(self, *, ended: bool) -> None:
-        """Tell that the fetch is over; *ended*: there are no more."""
-        self._tell({"done": self._begun, "ended": ended})
+        """The fetch is over; *ended*: there are no more."""
+        self._send(FetchFinished(self._fetch, ended))
 
     def idle(self) -> None:
-        """Tell that no fetch will ever begin."""
-        self._tell({"idle": True})
+        """No fetch will ever begin."""
+        self._send(WorkerIdle())
 
     def disarm(self) -> None:
-        """The scope is at its end. Called where this process outlives it."""
+        """The scope ends. Called where this process outlives it."""
 
-    def _tell(self, message: Message) -> None:
+    def _send(self, message: FromWorker) -> None:
         self._channel.send(message)
 
-    def _obey(self, orders: dict[str, Any], descriptors: list[int]) -> None:
-        carry_out(orders, descriptors)
+    def _wait_to_proceed(self) -> None:
+        """Do what the supervisor says, up to its last ``Proceed``."""
+        more = True
+        while more:
+            message, descriptors = self._channel.receive()
+            if isinstance(message, Proceed):
+                self._proceed(message, descriptors)
+                more = message.more
+            else:
+                _run_task(message, self._channel.fileno())
+
+    def _proceed(self, orders: Proceed, descriptors: list[int]) -> None:
+        apply_orders(orders, descriptors)
 
 
-def carry_out(orders: dict[str, Any], descriptors: list[int]) -> None:
-    """Close and exchange what the supervisor says; its descriptors are ours to close."""
-    for fd in orders["close"]:
+def apply_orders(orders: Proceed, descriptors: list[int]) -> None:
+    """Close and replace descriptors of this process as *orders* say; *descriptors* came along."""
+    for fd in orders.close:
         os.close(fd)
-    for fd, place in orders["replace"]:
-        _exchange(fd, descriptors[place])
+    for fd, index in orders.replace:
+        _replace_fd(fd, descriptors[index])
     for fd in descriptors:
         os.close(fd)
 
 
-def _suffer(task: dict[str, Any], channel: int) -> None:
-    """Leave, now or later, or stand still until the supervisor writes again."""
-    if "exit" in task:
-        os._exit(task["exit"])
-    if "sending" in task:
-        die_sending(task["sending"])
-        return
-    if task["hold"]:
-        from pytest_dataloader_faults._engine.kernel.linux import wait_holding_the_lock
+def _run_task(task: object, channel: int) -> None:
+    """Exit, now or later, or wait until the supervisor writes again."""
+    match task:
+        case ExitNow():
+            os._exit(task.code)
+        case DieWhileSending():
+            die_sending(task.signal)
+        case Block(hold_gil=False):
+            pass
+        case Block():
+            from pytest_dataloader_faults._engine.kernel.linux import wait_holding_the_lock
 
-        wait_holding_the_lock(channel)
+            wait_holding_the_lock(channel)
+        case _:
+            raise UnknownMessageError(f"a worker cannot do {task!r}")
 
 
-def _exchange(fd: int, source: int) -> None:
+def _replace_fd(fd: int, source: int) -> None:
     """Make *fd* a descriptor of *source*'s file, at the same offset."""
     offset = os.lseek(fd, 0, os.SEEK_CUR)
     fresh = os.open(f"/proc/self/fd/{source}", os.O_RDONLY | os.O_CLOEXEC)

@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 import psutil
 
+from pytest_dataloader_faults._engine.channel import SupervisorHandle
 from pytest_dataloader_faults._engine.kernel.linux import Prctl, prctl
 from pytest_dataloader_faults._engine.processes import STACKS_SIGNAL, is_stopped, ready
-from pytest_dataloader_faults._engine.protocol import SupervisorHandle
 from pytest_dataloader_faults._trial.clock import LOADERS, OVERDUE, time_is_up
 from pytest_dataloader_faults._trial.journal import Journal
 from pytest_dataloader_faults._trial.process.shared_memory import SharedMemoryCleaner

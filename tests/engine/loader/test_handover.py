@@ -9,8 +9,9 @@ import socket
 
 import pytest
 
+from pytest_dataloader_faults._engine.channel import Channel, WorkerConfig
 from pytest_dataloader_faults._engine.plan import Plan
-from pytest_dataloader_faults._engine.protocol import Channel, WorkerConfig
+from pytest_dataloader_faults._engine.protocol import Hello
 from pytest_dataloader_faults._engine.worker.kernel_session import _hand_over
 from pytest_dataloader_faults.faults import ReadError
 from support.children import in_a_process
@@ -23,11 +24,12 @@ def test_a_supervisor_that_is_gone_when_the_listener_is_sent():
 
     def body():
         signal.alarm(PATIENCE)  # A process that waits for itself is ended by nothing else.
-        posting = WorkerConfig("", os.getpid(), Plan((ReadError("*"),)), "kernel")
+        config = WorkerConfig("", os.getpid(), Plan((ReadError("*"),)), "kernel")
         ours, theirs = socket.socketpair()
         theirs.close()
+        hello = Hello(0, 1, os.getpid(), "kernel", high_fds=(512, 1024))
         with pytest.raises(BrokenPipeError):
-            _hand_over(Channel(ours), posting, {"base": 512, "held": []})
+            _hand_over(Channel(ours), config, hello)
         with pytest.raises(OSError, match="not implemented") as refused:
             os.open(os.devnull, os.O_RDONLY)
         assert errno.ENOSYS == refused.value.errno

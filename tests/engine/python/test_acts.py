@@ -110,7 +110,7 @@ def test_on_fired_hears_of_a_firing_before_it_takes_effect(path):
     with patched(decide), pytest.raises(OSError, match="Input/output"):
         path.read_bytes()
     (firing,) = told
-    assert ("openat", str(path), 0) == (firing["call"], firing["path"], firing["fault"])
+    assert ("openat", str(path), 0) == (firing.call, firing.path, firing.fault)
 
 
 TYPES = {

@@ -21,7 +21,8 @@ def _message(body, descriptors=0):
 
 
 def _worker(**other):
-    return {"worker": 0, "loader": 1, "pid": os.getpid(), "held": [], "mapped": [], **other}
+    hello = {"type": "Hello", "worker": 0, "loader": 1, "pid": os.getpid(), "engine": "kernel"}
+    return {**hello, **other}
 
 
 JUNK = {
@@ -29,7 +30,9 @@ JUNK = {
     "deep": (_message(b"[" * 100_000), 0),
     "no descriptor": (_message(_worker()), 0),
     "a list": (_message([1, 2], 1), 1),
-    "too few words": (_message({"pid": os.getpid()}, 1), 1),
+    "too few words": (_message({"type": "Hello", "pid": os.getpid()}, 1), 1),
+    "another message": (_message({"type": "WorkerIdle"}, 1), 1),
+    "no known message": (_message(_worker(type="Hi"), 1), 1),
     "a listener that is none": (_message(_worker(), 1), 1),
     "the python engine of another process": (_message(_worker(pid=1, engine="python"), 1), 1),
     "many descriptors": (_message(_worker(), 62), 62),
@@ -71,7 +74,7 @@ def _talk(stranger):
 def _connected(injection):
     stranger = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     stranger.settimeout(30)
-    stranger.connect(f"\0{injection._link.posting.address}")
+    stranger.connect(f"\0{injection._client.config.address}")
     injection.refresh()  # It has answered the door by then.
     return stranger
 
@@ -84,4 +87,4 @@ def _end_of(stranger):
 
 
 def _descriptors(injection):
-    return len(os.listdir(f"/proc/{injection._link.pid}/fd"))
+    return len(os.listdir(f"/proc/{injection._client.pid}/fd"))

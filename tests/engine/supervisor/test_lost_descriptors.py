@@ -9,7 +9,7 @@ import pytest
 from torch.utils.data import Dataset, IterableDataset
 
 from pytest_dataloader_faults import inject
-from pytest_dataloader_faults._engine.worker.kernel_session import _high_numbers
+from pytest_dataloader_faults._engine.worker.kernel_session import _high_fds
 from pytest_dataloader_faults.faults import ClosedDescriptor, CorruptedFile
 from support.attempts import attempt, error_of
 from support.epochs import alone, epoch
@@ -199,7 +199,7 @@ def test_numbers_that_the_worker_inherited_are_not_taken(path, tmp_path, fault, 
     """Neither for one that is closed, nor for a file that is followed."""
     other = tmp_path / "other.txt"
     other.write_bytes(b"other")
-    first = _high_numbers()[1] - 1
+    first = _high_fds()[1] - 1
     with open(other, "rb", buffering=0) as file:
         os.dup2(file.fileno(), first)
     try:

@@ -122,7 +122,7 @@ def _after(read, injection):
     """How many descriptors the supervisor has once the workers of an epoch have ended."""
     assert [b"contents"] * 40 == [each.gave for each in read.batches]
     injection.refresh()
-    return len(descriptors(injection._link.pid))
+    return len(descriptors(injection._client.pid))
 
 
 def test_a_dead_process_that_nobody_has_waited_for():
