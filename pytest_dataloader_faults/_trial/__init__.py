@@ -13,7 +13,6 @@ from typing import Any
 from pytest_dataloader_faults import _arguments, exceptions
 from pytest_dataloader_faults._engine.processes import fork
 from pytest_dataloader_faults._engine.scope import engine_for, require_faults
-from pytest_dataloader_faults._trial.clock import OUR_SECONDS
 from pytest_dataloader_faults._trial.job import (
     ONE_EPOCH,
     Job,
@@ -28,6 +27,7 @@ from pytest_dataloader_faults._trial.journal import (
     outcome_from,
     reference_from,
 )
+from pytest_dataloader_faults._trial.process.deadline import HARNESS_SECONDS
 from pytest_dataloader_faults._trial.process.environment import (
     reported_as_shortage,
     require_temporary_room,
@@ -231,7 +231,7 @@ def _run(job: Job) -> list[dict[str, Any]]:
         if not warden:
             child.main(job, facts, printed, stacks, folder)
         # The recovery has a deadline of its own, and our own work in the trial some seconds.
-        status = wait_for(warden, 2 * job.deadline + OUR_SECONDS, facts)
+        status = wait_for(warden, 2 * job.deadline + HARNESS_SECONDS, facts)
         events, stderr = facts.events(), printed.text(_STDERR_READ)
         require_environment(job, events, stderr)
         _raise_what_was_refused(events, stderr)

@@ -31,7 +31,7 @@ from pytest_dataloader_faults._trial.loaders import (
     sampled,
     seed_everything,
 )
-from pytest_dataloader_faults._trial.process.environment import Room
+from pytest_dataloader_faults._trial.process.environment import FreeResources
 from pytest_dataloader_faults._trial.resources import FootprintSampler, GcEachEpoch
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
 from pytest_dataloader_faults._trial.samples.reference import (
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 def run(job: Job, journal: Journal, stacks: str, supervision: SupervisorHandle | None) -> None:
     """Do *job* and write down what happens."""
-    room = Room.now()
+    free = FreeResources.now()
     limit_descriptors(job.options.descriptors if isinstance(job, TrialJob) else None)
     torch.set_num_threads(1)  # A forked copy of OpenMP's thread pool has no threads.
     seed_everything(job.seed)
@@ -67,7 +67,7 @@ def run(job: Job, journal: Journal, stacks: str, supervision: SupervisorHandle |
             reference = take_reference(loader, job.seed, job.batches, job.comparison)
             journal.write(reference=asdict(reference))
         else:
-            room.require_for(loader.num_workers)
+            free.require_for(loader.num_workers)
             _Trial(job, journal, loader, supervision).run(stacks)
     except (InvalidArgumentError, UnusableDatasetError, UnusableEnvironmentError) as error:
         journal.write(refused=type(error).__name__, why=str(error))

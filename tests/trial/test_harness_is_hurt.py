@@ -36,7 +36,7 @@ def _trouble(records, where, number, whom):
 @pytest.mark.parametrize("where", ["worker", "loader"])
 @pytest.mark.parametrize(
     ("number", "told"),
-    [(signal.SIGKILL, "was killed by SIGKILL"), (signal.SIGTERM, "was told to end by SIGTERM")],
+    [(signal.SIGKILL, "was killed by SIGKILL"), (signal.SIGTERM, "was ended by SIGTERM")],
 )
 def test_a_supervisor_that_ends_too_early_ends_the_trial(records, left_behind, where, number, told):
     """The error says what happened to it, at once: nobody waits for the deadline."""
@@ -70,7 +70,7 @@ def test_a_supervisor_that_is_stopped_is_told_at_the_deadline(records, left_behi
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_trial_that_is_asked_to_end_shows_nothing(records, left_behind, number):
     """The signal is named, and the dataset is not called crashed."""
-    with pytest.raises(InjectionError, match=f"the trial was asked to end by {number.name}"):
+    with pytest.raises(InjectionError, match=f"{number.name} was sent to the process that holds"):
         run_trial(
             lambda: _trouble(records, "worker", number, troublemakers.warden), loader=IN_A_WORKER
         )
@@ -79,7 +79,7 @@ def test_a_trial_that_is_asked_to_end_shows_nothing(records, left_behind, number
 
 def test_a_reference_that_is_asked_to_end_shows_nothing(records, left_behind):
     """The dataset is not called unusable."""
-    with pytest.raises(InjectionError, match="the trial was asked to end by SIGTERM"):
+    with pytest.raises(InjectionError, match="SIGTERM was sent to the process that holds"):
         take_reference(
             lambda: _trouble(records, "loader", signal.SIGTERM, troublemakers.warden),
         )

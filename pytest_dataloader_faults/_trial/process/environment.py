@@ -1,15 +1,15 @@
-"""What a loader's workers need of this machine, and whether it has it. No dataset is run here.
+"""What a loader's workers need of this machine, and whether it has that. No dataset is run here.
 
 Some facts about what a loader takes (torch 2.13, fork, measured by taking away until a trial of
 small samples failed). Descriptors, besides those that are open as it starts: 16 with one worker, 20
 with two, 26 with four, 41 with eight. In /dev/shm each lock of its queues is a file of one page,
 and so is each tensor of a batch: 80 KiB with one worker, 96 with two, 112 with four. In the folder
 for temporary files each worker that passes a tensor has a socket, which takes an inode and no
-bytes. Where there is less, torch raises, or drops a batch and waits for ever: either looks as if it
-were the dataset. So what is asked for beforehand is a little less, what was never enough.
+bytes. Where there is less, torch raises, or drops a batch and waits for ever: either looks like a
+flaw of the dataset. So a trial is refused where there is less than was ever enough.
 
-Limits of processes add up: of the user, of each control group, of the machine. Only trying tells.
-One that has ended counts until it is waited for.
+Limits of processes add up: of the user, of each control group, of the machine. Only starting some
+shows how many are left. One that has ended counts until it is waited for.
 """
 
 from __future__ import annotations
@@ -32,56 +32,56 @@ SCARCE = frozenset(
 )
 """What the kernel answers when there is too little of something."""
 _ORDINARY = 256
-"""Descriptors: with fewer left, it is the limit that a dataset meets, and not its own habits."""
+"""Descriptors: with fewer left, the limit is too low for an ordinary dataset."""
 _PROCESSES = 64
 _MEMORY = 64 << 20
 _BYTES, _FILES = 1 << 20, 16
-"""What a file system has left that is not full."""
+"""A file system that has less left is full."""
 _SMALL = 1 << 30, 1 << 10
-"""What one has left that is not even small."""
+"""A file system that has less left is small."""
 _SOCKETS = 8
 _PAGE = resource.getpagesize()
 
 _MORE_DESCRIPTORS = "Raise the limit: ulimit -n 4096"
 _MORE_SHARED = (
-    "Remove what nobody uses, or make it larger: docker run --shm-size=1g, or mount -o"
+    "Remove unused files from it, or make it larger: docker run --shm-size=1g, or mount -o"
     " remount,size=1g /dev/shm"
 )
 _WRITABLE = "Mount it so that it can be written: docker run --shm-size=1g, or mount -o remount,rw"
-_MORE_MEMORY = "End what takes it, or give the machine or its control group more"
+_MORE_MEMORY = "End processes that take much, or give the machine or its control group more"
 
 
-def _told(what: str, found: str, remedy: str) -> str:
-    """The first part, up to the colon, is the same each time."""
+def _message(what: str, found: str, remedy: str) -> str:
+    """The message for a shortage. The part before the colon is the same each time."""
     return f"{what}: {found}. {remedy}. No dataset was judged"
 
 
-class Room(NamedTuple):
-    """What the process that drives a loader has left, before anything of the dataset's ran."""
+class FreeResources(NamedTuple):
+    """What the process that drives a loader has left before any code of the dataset ran."""
 
     limit: int
     opened: int
     shared: os.statvfs_result | None
 
     @classmethod
-    def now(cls) -> Room:
-        """Look."""
+    def now(cls) -> FreeResources:
+        """What is left now."""
         return cls(_limit(), _opened(), _statvfs(SHARED))
 
     def require_for(self, workers: int) -> None:
-        """Refuse where *workers* cannot be: less than this was never enough."""
-        lacking = workers and (self._few_descriptors(workers) or self._little_shared(workers))
-        if lacking:
-            raise UnusableEnvironmentError(lacking)
+        """Refuse where so many *workers* cannot run: less than this was never enough."""
+        message = workers and (self._few_descriptors(workers) or self._little_shared(workers))
+        if message:
+            raise UnusableEnvironmentError(message)
 
     def _few_descriptors(self, workers: int) -> str | None:
         least = 13 + 3 * workers
         if self.limit - self.opened >= least:
             return None
-        return _told(
+        return _message(
             "too few file descriptors",
             f"{self.opened} are open and the limit is {self.limit}; a trial of a DataLoader with"
-            f" num_workers={workers} needs {least} more, and its dataset some of its own",
+            f" num_workers={workers} needs {least} more, and its dataset needs some as well",
             _MORE_DESCRIPTORS,
         )
 
@@ -89,28 +89,28 @@ class Room(NamedTuple):
         least = 10 + 3 * workers
         if self.shared is None or self.shared.f_flag & os.ST_RDONLY or not _may_write(SHARED):
             there = "not there" if self.shared is None else "not writable"
-            found = f"{SHARED} is {there}, and the queues of a DataLoader's workers are in it"
-            return _told("no shared memory", found, _WRITABLE)
+            found = f"{SHARED} is {there}, and the queues of a DataLoader's workers need it"
+            return _message("no shared memory", found, _WRITABLE)
         if _is_full(self.shared, least * _PAGE, least):
             found = (
                 f"{_left_of(SHARED, self.shared)}; a trial of a DataLoader with"
                 f" num_workers={workers} needs {_size(least * _PAGE)} and {least} files, and its"
-                " batches more"
+                " batches need more"
             )
-            return _told("too little shared memory", found, _MORE_SHARED)
+            return _message("too little shared memory", found, _MORE_SHARED)
         return None
 
 
 def require_temporary_room(folder: str) -> None:
-    """Refuse where the sockets of workers have no place in *folder*."""
+    """Refuse where the sockets of workers have no room in *folder*."""
     if _is_full(os.statvfs(folder), 0, _SOCKETS):
-        lacking = _no_temporary_room(folder, f"{_SOCKETS} files are needed")
-        raise UnusableEnvironmentError(lacking)
+        message = _no_temporary_room(folder, f"{_SOCKETS} files are needed")
+        raise UnusableEnvironmentError(message)
 
 
 @contextlib.contextmanager
 def reported_as_shortage() -> Iterator[None]:
-    """What our own start lacks is told as what this machine lacks, whoever took it."""
+    """Report an OSError of the harness's own start as a shortage of this machine."""
     try:
         yield
     except OSError as error:
@@ -118,12 +118,12 @@ def reported_as_shortage() -> Iterator[None]:
             raise
         number = error.errno or 0
         text = f"{os.strerror(number)} ({error.filename or 'as a trial began'})"
-        lacking = behind(number, text) or _told("too little to begin with", text, "Free some")
-        raise UnusableEnvironmentError(lacking) from error
+        message = shortage(number, text) or _message("too little to begin with", text, "Free some")
+        raise UnusableEnvironmentError(message) from error
 
 
-def behind(number: int, text: str) -> str | None:
-    """What is short now, where *text* tells of the errno *number*; None if nothing is."""
+def shortage(number: int, text: str) -> str | None:
+    """What this machine lacks now, where *text* reports the errno *number*; None if nothing."""
     if number in (errno.EMFILE, errno.ENFILE):
         return _few_descriptors_left(text)
     if number in (errno.ENOSPC, errno.EDQUOT):
@@ -135,32 +135,32 @@ def _few_descriptors_left(text: str) -> str | None:
     limit, opened = _limit(), _opened()
     if limit - opened >= _ORDINARY:
         return None
-    found = f"{text!r} came; the limit is {limit}, and pytest itself has {opened} open"
-    return _told("too few file descriptors", found, _MORE_DESCRIPTORS)
+    found = f"{text!r} was reported; the limit is {limit}, and pytest itself has {opened} open"
+    return _message("too few file descriptors", found, _MORE_DESCRIPTORS)
 
 
 def _full_shared(text: str) -> str | None:
-    """Torch's own words are enough where it is small: of the trial nothing is there any more."""
+    """For an error text of torch a small /dev/shm is enough: the trial's files are gone by now."""
     room = _statvfs(SHARED)
-    of_torch = re.search(r"unable to .{,60}(shared memory|</torch_)", text)
-    if room is None or not _is_full(room, *(_SMALL if of_torch else (_BYTES, _FILES))):
+    by_torch = re.search(r"unable to .{,60}(shared memory|</torch_)", text)
+    if room is None or not _is_full(room, *(_SMALL if by_torch else (_BYTES, _FILES))):
         return None
-    found = f"{text!r} came, and {_left_of(SHARED, room)}"
-    return _told("too little shared memory", found, _MORE_SHARED)
+    found = f"{text!r} was reported, and {_left_of(SHARED, room)}"
+    return _message("too little shared memory", found, _MORE_SHARED)
 
 
 def _full_temporary(text: str) -> str | None:
     folder = tempfile.gettempdir()
     room = _statvfs(folder)
     is_full = room and _is_full(room, _BYTES, _FILES)
-    return _no_temporary_room(folder, f"{text!r} came") if is_full else None
+    return _no_temporary_room(folder, f"{text!r} was reported") if is_full else None
 
 
 def _no_temporary_room(folder: str, why: str) -> str:
     folder = tempfile.gettempdir() if folder.startswith(tempfile.gettempdir()) else folder
     found = f"{_left_of(folder, os.statvfs(folder))}; {why}"
     remedy = f"Free some of {folder}, or set TMPDIR to a folder that has room"
-    return _told("no room for temporary files", found, remedy)
+    return _message("no room for temporary files", found, remedy)
 
 
 def _few_processes(text: str) -> str | None:
@@ -168,10 +168,10 @@ def _few_processes(text: str) -> str | None:
     if started == _PROCESSES:
         return None
     found = (
-        f"{text!r} came, and only {started} more processes could be started; a trial takes three,"
-        " and two for each worker, and its dataset some of its own"
+        f"{text!r} was reported, and only {started} more processes could be started; a trial takes"
+        " three, and two for each worker, and its dataset may take more"
     )
-    return _told("too few processes", found, MORE_PROCESSES)
+    return _message("too few processes", found, MORE_PROCESSES)
 
 
 def _processes_that_start() -> int:
@@ -195,7 +195,9 @@ def _little_memory(text: str) -> str | None:
     left = int(found[1]) << 10 if found else _MEMORY
     if left >= _MEMORY:
         return None
-    return _told("too little memory", f"{text!r} came, and {_size(left)} are left", _MORE_MEMORY)
+    return _message(
+        "too little memory", f"{text!r} was reported, and {_size(left)} are left", _MORE_MEMORY
+    )
 
 
 def _limit() -> int:
@@ -204,7 +206,7 @@ def _limit() -> int:
 
 
 def _opened() -> int:
-    return len(os.listdir("/proc/self/fd")) - 1  # Without the one that lists the folder.
+    return len(os.listdir("/proc/self/fd")) - 1  # Not the one that lists the folder.
 
 
 def _statvfs(folder: str) -> os.statvfs_result | None:
@@ -219,7 +221,7 @@ def _may_write(folder: str) -> bool:
 
 
 def _is_full(room: os.statvfs_result, size: int, files: int) -> bool:
-    """Whether so much is not left; a file system without a number of files has no end of them."""
+    """Whether less is left than *size* bytes and *files* files; some have no limit of files."""
     return room.f_bavail * room.f_frsize < size or (room.f_files > 0 and room.f_favail < files)
 
 

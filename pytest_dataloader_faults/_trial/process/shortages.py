@@ -1,7 +1,7 @@
-"""Whether a trial failed for want of something that this machine should have [runs in pytest].
+"""Whether a trial failed because this machine has too little of something [runs in pytest].
 
-Some facts about who may be blamed. "No space left on device" or "Too many open files" can be a
-fault that was armed, a dataset that takes too much, or a machine that has too little. So an error
+Some facts about the cause of such errors. "No space left on device" or "Too many open files" can be
+a fault that was armed, a dataset that takes too much, or a machine that has too little. So an error
 of that kind is the machine's only if no fault asked for it, and if the machine still lacks the
 thing now that all of the trial's processes, files and shared memory are gone.
 """
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults._trial.job import ReferenceJob, TrialJob
-from pytest_dataloader_faults._trial.process.environment import behind
+from pytest_dataloader_faults._trial.process.environment import shortage
 from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
 
 if TYPE_CHECKING:
@@ -28,24 +28,24 @@ _WORDS = {
     errno.EAGAIN: r"can't start new thread|pthread_create failed",
     errno.ENOMEM: r"Cannot allocate memory|DefaultCPUAllocator: can't allocate",
 }
-"""How errors tell of each, besides its number and its text."""
+"""What errors say of each, besides its number and its text."""
 _MOST = 200
 
 
 def require_environment(job: Job, events: list[dict[str, Any]], printed: str) -> None:
-    """Raise where *job* failed, as *events* and what it *printed* tell, and the machine is why."""
+    """Raise if *events* or what *job* *printed* report a failure that this machine caused."""
     errors = list(_errors(events))
     if not errors:
         return
-    asked = _asked_for(job)
-    for number in _WORDS.keys() - asked:
+    expected = _armed_errnos(job)
+    for number in _WORDS.keys() - expected:
         line = _line_about(number, "\n".join([*errors, printed]))
-        if line and (lacking := behind(number, line)):
-            raise UnusableEnvironmentError(lacking)
+        if line and (message := shortage(number, line)):
+            raise UnusableEnvironmentError(message)
 
 
 def _errors(events: list[dict[str, Any]]) -> Iterator[str]:
-    """What went wrong, as far as it has words; a hang and a death have none."""
+    """The texts of what went wrong; that of a hang or a death is empty."""
     for event in events:
         if event.get("timed_out") or event.get("died"):
             yield ""
@@ -54,8 +54,8 @@ def _errors(events: list[dict[str, Any]]) -> Iterator[str]:
             yield event["pass"]["exception"]["text"]
 
 
-def _asked_for(job: Job) -> set[int]:
-    """The errnos that this trial was to meet."""
+def _armed_errnos(job: Job) -> set[int]:
+    """The errnos that the faults of *job* cause."""
     if isinstance(job, ReferenceJob):
         return set()
     is_limited = isinstance(job, TrialJob) and job.options.descriptors is not None
@@ -63,7 +63,7 @@ def _asked_for(job: Job) -> set[int]:
 
 
 def _line_about(number: int, text: str) -> str | None:
-    """The first line of *text* that tells of *number*."""
+    """The first line of *text* that reports *number*."""
     words = rf"{re.escape(os.strerror(number))}|\bErrno {number}\b|{_WORDS[number]}"
     for line in text.splitlines():
         if re.search(words, line):

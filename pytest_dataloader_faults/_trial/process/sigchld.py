@@ -4,8 +4,8 @@ Some facts about torch's handler of SIGCHLD. It raises RuntimeError at whatever 
 thread has come to when a worker has died (torch/utils/data/_utils/signal_handling.py). Where that
 is after ``multiprocessing.Queue.put`` has acquired the lock ``_notempty`` and before the ``with``
 block that would release it, the lock stays acquired, and torch's own ``_shutdown_workers`` waits
-for it for ever. Where it is a ``try`` block of somebody else, the error is swallowed. Where it is
-the code of a trial, the trial fails in place of the loader. A blocked signal would not do: the
+for it for ever. Where it is a ``try`` block of other code, the error is swallowed. Where it is the
+code of a trial, the trial fails in place of the loader. A blocked signal would not do: the
 threads that feed torch's queues have signal masks of their own.
 
 So in a trial a handler of ours takes its place. It does what torch's does, a look at each worker by
@@ -33,26 +33,26 @@ _BETWEEN_LOOKS = 0.01
 
 
 class SigchldGuard:
-    """What tells the loader that a worker has died, for as long as this process lives."""
+    """Reports the death of a worker to the loader while it waits, for the life of this process."""
 
     def __init__(self) -> None:
         self._is_waiting = False
         self._previous: Any = None
-        if signal_handling._SIGCHLD_handler_set:  # In pytest's process, by another loader.
+        if signal_handling._SIGCHLD_handler_set:  # By another loader, in pytest's process.
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal_handling._SIGCHLD_handler_set = False
-        # torch calls it as each iterator is made.
+        # torch calls this function for each new iterator.
         signal_handling._set_SIGCHLD_handler = self._install
 
     def look_while_waiting(self, iterator: Any) -> None:
-        """Have *iterator* raise for a worker that has died, where it waits for a batch."""
+        """Have *iterator* raise, while it waits for a batch, for a worker that has died."""
         batches = getattr(iterator, "_data_queue", None)
-        if batches is not None and not isinstance(batches, _Batches):
-            iterator._data_queue = _Batches(batches, self)
+        if batches is not None and not isinstance(batches, _InterruptibleQueue):
+            iterator._data_queue = _InterruptibleQueue(batches, self)
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """The loader waits: a death interrupts it."""
+        """While the loader waits, a death interrupts it."""
         self._is_waiting = True
         try:
             yield
@@ -67,21 +67,21 @@ class SigchldGuard:
 
     def _on_sigchld(self, number: int, frame: Any) -> None:
         if self._is_waiting:
-            self._is_waiting = False  # It raises once for each wait.
+            self._is_waiting = False  # It raises once in each wait.
             raise_for_deaths()
             self._is_waiting = True
         if callable(self._previous):
             self._previous(number, frame)
 
 
-class _Batches:
-    """A loader's queue of batches, as far as its iterator uses it."""
+class _InterruptibleQueue:
+    """A loader's queue of batches, with the one method that its iterator uses."""
 
-    def __init__(self, batches: Any, watch: SigchldGuard) -> None:
+    def __init__(self, batches: Any, guard: SigchldGuard) -> None:
         self._batches = batches
         self._waiting = contextlib.nullcontext
         if not isinstance(batches, queue.Queue):
-            self._waiting = watch.waiting  # type: ignore[assignment]
+            self._waiting = guard.waiting  # type: ignore[assignment]
 
     def get(self, timeout: float) -> Any:
         """The next batch.
@@ -109,6 +109,6 @@ def raise_for_deaths() -> None:
 
 
 def kill(pid: int) -> None:
-    """Kill the worker *pid*, and leave it to torch to find out."""
+    """Kill the worker *pid*; torch is left to notice it."""
     os.kill(pid, signal.SIGKILL)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)

@@ -1,4 +1,4 @@
-"""Waiting for a warden, which may be killed or stopped like any process [runs in pytest]."""
+"""Wait for a warden, which may be killed or stopped like any process [runs in pytest]."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _GRACE = 30.0
 """Seconds a warden gets beyond its deadline before it counts as broken itself."""
 _BETWEEN_LOOKS, _LOOKS = 1.0, 5
 """Seconds between two looks at the warden; how many times in a row it has to be seen stopped."""
-_NOTHING = (
-    " before the trial was over. So nothing was shown about the dataset. Run it again; if it comes"
-    " again, find out what ends or stops processes on this machine"
+NOTHING_SHOWN = (
+    " before the trial was over. So the trial shows nothing about the dataset. Run it again. If it"
+    " happens again, find out what ends or stops processes on this machine"
 )
 
 
 def wait_for(warden: int, deadline: float, facts: Journal) -> int:
-    """Wait until *warden* has ended, *deadline* seconds and a grace at most; its wait status."""
+    """Wait until *warden* has ended, at most *deadline* seconds and a grace; its wait status."""
     watched = os.pidfd_open(warden)
     try:
         _watch(warden, watched, deadline + _GRACE, facts)
@@ -35,25 +35,27 @@ def wait_for(warden: int, deadline: float, facts: Journal) -> int:
 
 
 def _watch(warden: int, watched: int, deadline: float, facts: Journal) -> None:
-    """Return once *watched*, the pidfd of *warden*, is readable; have it end where it cannot."""
+    """Return once *watched*, the pidfd of *warden*, is readable; end a warden that is stopped."""
     until = time.monotonic() + deadline
     stopped = 0
     while not ready([watched], _BETWEEN_LOOKS):
         stopped = stopped + 1 if is_stopped(warden) else 0
         if stopped == _LOOKS:
-            facts.write(hurt=f"{_holder(warden)} was stopped (SIGSTOP, or a debugger){_NOTHING}")
+            facts.write(
+                hurt=f"{_name_of(warden)} was stopped (SIGSTOP, or a debugger){NOTHING_SHOWN}"
+            )
             os.kill(warden, signal.SIGTERM)  # It ends its tree first.
             os.kill(warden, signal.SIGCONT)
         if time.monotonic() > until:
             os.kill(warden, signal.SIGKILL)
 
 
-def _holder(warden: int) -> str:
+def _name_of(warden: int) -> str:
     return f"the process that holds the trial's deadline (pid {warden})"
 
 
 def how_it_vanished(warden: int, status: int, printed: str) -> str:
-    """What to say of a trial that did not come to its end; *status*: the warden's wait status."""
+    """The message for a trial that did not end itself; *status*: the warden's wait status."""
     code = os.waitstatus_to_exitcode(status)
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit status {code}"
-    return f"{_holder(warden)} {how}{_NOTHING}. The trial printed:\n{printed}"
+    return f"{_name_of(warden)} {how}{NOTHING_SHOWN}. The trial printed:\n{printed}"

@@ -1,11 +1,11 @@
-"""Between pytest and a trial: holds the deadline and leaves nobody behind [a process of its own].
+"""The warden: enforces a trial's deadline and ends all its processes [a process of its own].
 
 Some facts about ending a tree of processes. Killing a session or a group misses those that left it.
 A process whose parent dies goes to the nearest ancestor that is a "child subreaper" (prctl(2)), so
 with this process as one, everything below stays below, whatever it does. Killing one while another
-forks can miss the newcomer: so stop all first, kill, reap, and look again until nobody is there.
+forks can miss the new one: so stop all first, kill, reap, and look again until none is left.
 multiprocessing's resource tracker removes named semaphores when its clients are gone, and torch's
-manager of shared memory its segments: they are left to do so.
+manager of shared memory its segments: both get the time to do so.
 """
 
 from __future__ import annotations
@@ -24,24 +24,25 @@ import psutil
 from pytest_dataloader_faults._engine.channel import SupervisorHandle
 from pytest_dataloader_faults._engine.kernel.linux import Prctl, prctl
 from pytest_dataloader_faults._engine.processes import STACKS_SIGNAL, is_stopped, ready
-from pytest_dataloader_faults._trial.clock import LOADERS, OVERDUE, time_is_up
 from pytest_dataloader_faults._trial.journal import Journal
+from pytest_dataloader_faults._trial.process.deadline import LOADER, OVERDUE, deadline_after
 from pytest_dataloader_faults._trial.process.shared_memory import SharedMemoryCleaner
 from pytest_dataloader_faults._trial.process.supervisor_watch import SupervisorWatch
+from pytest_dataloader_faults._trial.process.waiting import NOTHING_SHOWN
 from pytest_dataloader_faults._trial.resources import has_children, is_infrastructure
 from pytest_dataloader_faults.outcomes._text import printable
 
-_TRACKER_PATIENCE = 10.0
+_CLEANERS_PATIENCE = 10.0
 _STACKS_PATIENCE = 1.0
-_TIDY = ("multiprocessing.resource_tracker", "torch_shm_manager")
-"""They end with their clients, and remove what those have left."""
+_CLEANERS = ("multiprocessing.resource_tracker", "torch_shm_manager")
+"""They end with their clients, and remove what their clients have left."""
 _TO_END = frozenset({signal.SIGTERM, signal.SIGINT})
 _UNKILLABLE = 20.0
-"""Seconds after which a process that survives SIGKILL is in a dead disk's hands, not in ours."""
+"""Seconds until the warden gives up on a process that survives SIGKILL, as one in disk sleep."""
 
 
 class _Watched(NamedTuple):
-    """Whose end, or word, ends the waiting: descriptors, and the supervisor if there is one."""
+    """What the warden waits for: three descriptors, and the supervisor if there is one."""
 
     child: int
     parent: int
@@ -57,11 +58,10 @@ def run_under_deadline(
     stacks: Journal,
     folder: str,
 ) -> None:
-    """Run *root* in a child, with a supervisor if one is needed, and end all that it started.
+    """Run *root* in a child, with a supervisor if it needs one, and end all that it started.
 
-    The loader may take *deadline* seconds, and *deadline* more once the recovery pass begins.
-
-    *folder* is for temporary files, and goes with them.
+    The loader may take *deadline* seconds, and *deadline* more once the recovery begins. The
+    temporary files in *folder* are removed, and *folder* with them.
     """
     os.setsid()
     parent = os.pidfd_open(os.getppid())
@@ -69,20 +69,20 @@ def run_under_deadline(
     # Before this process has signal handlers of its own, which the supervisor would inherit.
     supervision = start_supervisor() if start_supervisor else None
     guard = SupervisorWatch(supervision.pid, journal) if supervision else None
-    asked_to_end = _pipe_of_signals()
+    signals = _pipe_of_signals()
     segments = SharedMemoryCleaner()
     began = time.monotonic()
     child = _start(root, supervision)
-    watched = _Watched(os.pidfd_open(child), parent, asked_to_end, guard)
+    watched = _Watched(os.pidfd_open(child), parent, signals, guard)
     ended = _wait_until_over(watched, deadline, journal)
     stopped = ended == "deadline" and is_stopped(child)
     if ended == "deadline":
         _gather_stacks(stacks, {supervision.pid} if supervision else set())
-        os.kill(child, signal.SIGSTOP)  # What hangs goes on without a supervisor: it is too late.
+        os.kill(child, signal.SIGSTOP)  # Or it would go on once the supervisor has ended.
     died = _how_it_died(child) if ended == "ended" else None
     if hurt := _stopped(child) if stopped else _hurt(ended, died, guard):
         journal.write(hurt=hurt)
-    _end_everybody(segments)
+    _end_all(segments)
     segments.remove({child, *_pids_of(journal)})
     shutil.rmtree(folder, ignore_errors=True)
     journal.write(
@@ -92,17 +92,17 @@ def run_under_deadline(
 
 def _stopped(child: int) -> str:
     return (
-        f"the process that drives the loader (pid {child}) was stopped (SIGSTOP, or a debugger), so"
-        " that nothing was shown about the dataset, unless the dataset stopped it"
+        f"the process that drives the loader (pid {child}) was stopped (SIGSTOP, or a debugger)."
+        " Unless the dataset stopped it, the trial shows nothing about the dataset"
     )
 
 
 def _hurt(ended: str, died: str | None, guard: SupervisorWatch | None) -> str | None:
-    """What befell the harness, so that the trial shows nothing."""
+    """What happened to the harness, so that the trial shows nothing."""
     if ended in signal.Signals.__members__:
         return (
-            f"the trial was asked to end by {ended}, sent to the process that holds its deadline"
-            f" (pid {os.getpid()}), before it was over. So nothing was shown about the dataset"
+            f"{ended} was sent to the process that holds the trial's deadline"
+            f" (pid {os.getpid()}){NOTHING_SHOWN}"
         )
     if guard and ended == "supervisor ended":
         return guard.ended_early()
@@ -115,20 +115,20 @@ def _start(
     """Have a child do the trial; its pid."""
     child = os.fork()
     if not child:
-        os.setsid()  # What is sent to its group, by a worker say, must not reach this process.
+        os.setsid()  # Signals that a worker sends to its group must not reach the warden.
         prctl(Prctl.SET_PDEATHSIG, signal.SIGKILL)
         _forget_signals()
         root(supervision)
     if supervision:
-        supervision.control.close()  # The trial's death has to be the end of the connection.
+        supervision.control.close()  # So that the trial's death ends the connection.
     return child
 
 
 def _pipe_of_signals() -> int:
-    """A descriptor from which to read the numbers of signals that came.
+    """A descriptor from which to read the numbers of the signals that came.
 
-    Not only those that ask for an end: any that pytest's process has a handler for, as it has for
-    SIGCHLD once torch has started workers in it.
+    They include every signal that pytest's process has a handler for. It has one for SIGCHLD once
+    torch has started workers in it.
     """
     read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(write)
@@ -138,25 +138,25 @@ def _pipe_of_signals() -> int:
 
 
 def _forget_signals() -> None:
-    """The trial has signals of its own; they must not look like ours."""
+    """Take the warden's handlers away: the trial has signals of its own."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _wait_until_over(watched: _Watched, deadline: float, journal: Journal) -> str:
-    """Why the wait is over: ``"ended"``, ``"deadline"`` or another word.
+    """Why the wait is over: ``"ended"``, ``"deadline"``, or one of these.
 
     ``"abandoned"``: pytest is gone, or the trial's own work takes too long. ``"supervisor ended"``:
-    it ended too early. Else it is the name of the signal that asked for an end.
+    the supervisor ended too early. A signal's name: that signal asked the trial to end.
     """
     began = time.monotonic()
     until = began + deadline
     while (ended := _wait(watched, until - time.monotonic())) == "deadline":
-        whose, until = time_is_up(journal.events(), began, deadline)
+        whose, until = deadline_after(journal.events(), began, deadline)
         if until > time.monotonic():
             continue
-        if whose == LOADERS:
+        if whose == LOADER:
             return "deadline"
         journal.write(broken=OVERDUE)
         return "abandoned"
@@ -170,28 +170,28 @@ def _wait(watched: _Watched, deadline: float) -> str:
             return "ended"
         if watched.parent in found:
             return "abandoned"
-        if watched.signals in found and (asked := _asked_to_end(watched.signals)):
-            return asked
+        if watched.signals in found and (name := _signal_to_end(watched.signals)):
+            return name
         if watched.guard and watched.guard.fd in found and watched.guard.ended_early():
             return "supervisor ended"
     return "deadline"
 
 
 def _descriptors_of(watched: _Watched) -> list[int]:
-    """The supervisor's first: if it ended because its trial did, both are seen to have ended."""
+    """The supervisor's first: if it ended because the trial did, both must be seen as ended."""
     guarded = watched.guard.fd if watched.guard else None
     own = [watched.child, watched.parent, watched.signals]
     return own if guarded is None else [guarded, *own]
 
 
-def _asked_to_end(signals: int) -> str | None:
-    """The name of the signal that asks for it, if one came."""
-    asked = _TO_END.intersection(os.read(signals, 1 << 10))
-    return signal.Signals(min(asked)).name if asked else None
+def _signal_to_end(signals: int) -> str | None:
+    """The name of the signal that asked the trial to end, if one came."""
+    received = _TO_END.intersection(os.read(signals, 1 << 10))
+    return signal.Signals(min(received)).name if received else None
 
 
 def _how_it_died(child: int) -> str | None:
-    """None for an end as it should be."""
+    """By which signal or exit status *child* ended; None if it ended as it should."""
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
@@ -201,7 +201,7 @@ def _how_it_died(child: int) -> str | None:
 
 
 def _gather_stacks(stacks: Journal, ours: set[int]) -> None:
-    """Have every process but *ours* write its stacks if it can, and wait for that."""
+    """Have every process but *ours* write its stacks if it can, and wait until it has."""
     for process in psutil.Process().children(recursive=True):
         if process.pid not in ours:
             _describe(process, stacks)
@@ -209,7 +209,7 @@ def _gather_stacks(stacks: Journal, ours: set[int]) -> None:
 
 
 def _wait_until_quiet(stacks: Journal) -> None:
-    """Wait until nothing more is written to *stacks*."""
+    """Wait until *stacks* no longer grows."""
     deadline = time.monotonic() + _STACKS_PATIENCE
     size = -1
     while size != (size := os.fstat(stacks.fd).st_size) and time.monotonic() < deadline:
@@ -224,10 +224,10 @@ def _describe(process: psutil.Process, stacks: Journal) -> None:
         if caught >> (STACKS_SIGNAL - 1) & 1:
             os.write(stacks.fd, f"\nProcess {process.pid} ({process.status()}):\n".encode())
             process.send_signal(STACKS_SIGNAL)
-            time.sleep(0.05)  # One after the other, so that the stacks do not run into each other.
+            time.sleep(0.05)  # So that the stacks of two processes do not mix.
         elif not is_infrastructure(command):
             where = _read(f"/proc/{process.pid}/wchan")
-            shown = printable(command)[:120]  # File names in it may be of any bytes.
+            shown = printable(command)[:120]  # File names in it may have any bytes.
             line = f"\nProcess {process.pid} ({process.status()}, in {where}): {shown}\n"
             os.write(stacks.fd, line.encode())
 
@@ -238,19 +238,19 @@ def _read(path: str) -> str:
 
 
 def _pids_of(journal: Journal) -> Iterator[int]:
-    """The workers that the trial has told of."""
+    """The workers that the trial has written down."""
     for event in journal.events():
         yield from event.get("pids", ())
 
 
-def _end_everybody(segments: SharedMemoryCleaner) -> None:
+def _end_all(segments: SharedMemoryCleaner) -> None:
     """Kill and reap every descendant."""
-    spare_until = time.monotonic() + _TRACKER_PATIENCE
+    cleaners_until = time.monotonic() + _CLEANERS_PATIENCE
     give_up = time.monotonic() + _UNKILLABLE
     while has_children() and time.monotonic() < give_up:
         children = psutil.Process().children(recursive=True)
-        spare = time.monotonic() < spare_until
-        doomed = [each for each in children if not (spare and _tidies_up(each))]
+        may_clean = time.monotonic() < cleaners_until
+        doomed = [each for each in children if not (may_clean and _is_cleaner(each))]
         _send(signal.SIGSTOP, doomed)
         for process in doomed:
             segments.look_at(process.pid)
@@ -264,12 +264,12 @@ def _send(number: signal.Signals, processes: list[psutil.Process]) -> None:
             process.send_signal(number)
 
 
-def _tidies_up(process: psutil.Process) -> bool:
+def _is_cleaner(process: psutil.Process) -> bool:
     try:
         command = " ".join(process.cmdline())
     except psutil.Error:
         return False
-    return any(name in command for name in _TIDY)
+    return any(name in command for name in _CLEANERS)
 
 
 def _reap() -> None:

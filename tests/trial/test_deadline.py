@@ -1,4 +1,4 @@
-"""The deadline is the loader's: what a trial does besides makes nobody hung."""
+"""The deadline is the loader's: the trial's own work never makes a loader hung."""
 
 from __future__ import annotations
 
@@ -9,8 +9,14 @@ import pytest
 import torch
 
 from pytest_dataloader_faults import run_trial
-from pytest_dataloader_faults._trial import clock, take_reference
-from pytest_dataloader_faults._trial.clock import LOADERS, OUR_SECONDS, OURS, time_is_up
+from pytest_dataloader_faults._trial import take_reference
+from pytest_dataloader_faults._trial.process import deadline
+from pytest_dataloader_faults._trial.process.deadline import (
+    HARNESS,
+    HARNESS_SECONDS,
+    LOADER,
+    deadline_after,
+)
 from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.faults import ReadError, TruncatedFile
 from support.datasets import SIZE, Records
@@ -31,20 +37,24 @@ def _rested(at):
 @pytest.mark.parametrize(
     ("events", "whose", "until"),
     [
-        ([], LOADERS, 110),
-        ([{"kind": "map"}, {"epoch": 1, "pass": {}}], LOADERS, 110),
-        ([_began(101), _began(103, "epoch 2")], LOADERS, 110),
-        ([_rested(104)], OURS, 104 + OUR_SECONDS),
-        ([_rested(104), _began(120)], LOADERS, 126),
-        ([_rested(104), _began(120), _rested(121)], OURS, 121 + OUR_SECONDS - 16),
-        ([_began(105, "recovery")], LOADERS, 115),
-        ([_rested(104), _began(150, "recovery")], LOADERS, 160),
-        ([_rested(104), _began(150, "recovery"), _rested(152)], OURS, 152 + OUR_SECONDS - 46),
+        ([], LOADER, 110),
+        ([{"kind": "map"}, {"epoch": 1, "pass": {}}], LOADER, 110),
+        ([_began(101), _began(103, "epoch 2")], LOADER, 110),
+        ([_rested(104)], HARNESS, 104 + HARNESS_SECONDS),
+        ([_rested(104), _began(120)], LOADER, 126),
+        ([_rested(104), _began(120), _rested(121)], HARNESS, 121 + HARNESS_SECONDS - 16),
+        ([_began(105, "recovery")], LOADER, 115),
+        ([_rested(104), _began(150, "recovery")], LOADER, 160),
+        (
+            [_rested(104), _began(150, "recovery"), _rested(152)],
+            HARNESS,
+            152 + HARNESS_SECONDS - 46,
+        ),
     ],
 )
 def test_each_has_its_own_time(events, whose, until):
     """What the one takes is not taken from the other, and the recovery begins with all of it."""
-    assert time_is_up(events, began=100, deadline=10) == (whose, until)
+    assert deadline_after(events, began=100, deadline=10) == (whose, until)
 
 
 class _TriesAnother(Records):
@@ -110,6 +120,6 @@ def test_the_clock_stops_when_the_loader_raises(records):
 
 def test_our_own_work_has_an_end(records, monkeypatch):
     """Where that takes too long, it is the harness that failed, and not the dataset that hung."""
-    monkeypatch.setattr(clock, "OUR_SECONDS", 1.0)
+    monkeypatch.setattr(deadline, "HARNESS_SECONDS", 1.0)
     with pytest.raises(InjectionError, match="says nothing about the dataset"):
         _raises_while_the_other_works(records)
