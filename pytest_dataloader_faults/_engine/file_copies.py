@@ -1,4 +1,7 @@
-"""Stand-ins for files, so that the user's own are never touched [runs in the supervisor].
+"""Altered copies of files, so that the user's own are never touched.
+
+The supervisor makes them for the kernel engine, the worker itself for the python engine. *system*
+has the functions of ``os``: the real ones, or those of a fake file system.
 
 Some facts about memfd_create(2): the file it makes is anonymous, lives in memory, and goes with its
 last descriptor or mapping. Opening it again through /proc/self/fd gives a description of its own,
@@ -13,42 +16,45 @@ from __future__ import annotations
 import errno
 import os
 import random
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from tempfile import gettempdir
+from typing import Any
 
 _CHUNK = 1 << 22
 _IN_MEMORY = 1 << 26
-NOTICE = b"This descriptor belongs to another file now. " * 1456
-"""What is in a file that took over a number: 64 KiB of text."""
+_ACCESS = os.O_RDONLY | os.O_WRONLY | os.O_RDWR
+_CLOSE_ON_EXEC = getattr(os, "O_CLOEXEC", 0)
+_NOTICE = b"This descriptor belongs to another file now. " * 1456
+"""The beginning of an unrelated file: 64 KiB of text."""
 
 
 @dataclass(frozen=True)
 class FileEdit:
-    """How a substitute differs from its original. Each of *flips*: how many bytes, and a seed."""
+    """How a copy differs from its original. Each of *flips*: how many bytes, and a seed."""
 
     kept: int | None = None
     flips: tuple[tuple[int, int], ...] = ()
 
 
 class FileCopies:
-    """Altered copies of files, kept while there is room; and the file of no bytes at all."""
+    """Altered copies of real files, kept while there is room; and the empty file."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[object, ...], int] = {}
-        """In the order in which they were last asked for."""
+        """The copy that was asked for last is the last one."""
         self.empty = os.memfd_create("pytest-dataloader-faults-unreadable")
 
-    def altered(self, path: str, alteration: FileEdit) -> int:
-        """A descriptor of a file that is *path*, as *alteration* says."""
+    def altered(self, path: str, edit: FileEdit) -> int:
+        """A descriptor of the copy of *path* that differs by *edit*."""
         now = os.stat(path)
-        key = (path, alteration, now.st_dev, now.st_ino, now.st_mtime_ns, now.st_ctime_ns)
+        key = (path, edit, now.st_dev, now.st_ino, now.st_mtime_ns, now.st_ctime_ns)
         made = self._made.pop(key, None)
-        self._made[key] = _altered_copy(path, alteration) if made is None else made
+        self._made[key] = altered_copy(os, path, edit, os.O_RDWR) if made is None else made
         return self._made[key]
 
     def shrink(self) -> None:
-        """Close the half that has not been asked for the longest; a copy can be made again."""
+        """Close the older half. A copy can be made again."""
         for key in tuple(self._made)[: (len(self._made) + 1) // 2]:
             os.close(self._made.pop(key))
 
@@ -58,31 +64,41 @@ def reopen(fd: int, flags: int) -> int:
     return os.open(f"/proc/self/fd/{fd}", flags & os.O_ACCMODE | os.O_CLOEXEC)
 
 
-def stranger(path: str) -> int:
-    """A descriptor of a file that is as long as *path* and has nothing to do with it."""
-    size = os.stat(path).st_size
-    fd = _blank(path, min(size, len(NOTICE)))
-    os.write(fd, NOTICE[:size])
-    os.ftruncate(fd, size)
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd
+def altered_copy(
+    system: Any, path: str, edit: FileEdit, flags: int, *, source: str | None = None
+) -> int:
+    """A descriptor of a nameless copy of *path* that differs by *edit*.
+
+    *flags* say whether it can be read or written. *source*: another name, by which *path* can be
+    opened.
+    """
+    original = system.open(source or path, os.O_RDONLY)
+    try:
+        size = system.fstat(original).st_size
+        kept = size if edit.kept is None else min(size, edit.kept)
+        extents = list(_data_extents(system, original, kept))
+
+        def fill(copy: int) -> None:
+            system.ftruncate(copy, kept)
+            for start, end in extents:
+                _copy(system, original, copy, start, end)
+            for flips, seed in edit.flips:
+                _flip(system, copy, kept, flipped(os.path.basename(path), size, flips, seed))
+
+        return _nameless_file(system, path, flags, sum(end - start for start, end in extents), fill)
+    finally:
+        system.close(original)
 
 
-def _altered_copy(path: str, alteration: FileEdit) -> int:
-    with open(path, "rb", buffering=0) as source:
-        size = os.fstat(source.fileno()).st_size
-        kept = size if alteration.kept is None else min(size, alteration.kept)
-        spans = list(_data(source.fileno(), kept))
-        copy = _blank(path, sum(end - start for start, end in spans))
-        os.ftruncate(copy, kept)
-        for start, end in spans:
-            _copy(source.fileno(), copy, start, end)
-        for flips, seed in alteration.flips:
-            for place, mask in flipped(os.path.basename(path), size, flips, seed).items():
-                if place < kept:
-                    byte = os.pread(copy, 1, place)[0]
-                    os.pwrite(copy, bytes([byte ^ mask]), place)
-    return copy
+def unrelated_file(system: Any, path: str, flags: int) -> int:
+    """A descriptor of a nameless file as long as *path*, which has nothing to do with it."""
+    size = system.stat(path).st_size
+
+    def fill(to: int) -> None:
+        system.write(to, _NOTICE[:size])
+        system.ftruncate(to, size)
+
+    return _nameless_file(system, path, flags, len(_NOTICE), fill)
 
 
 def flipped(name: str, size: int, flips: int, seed: int) -> dict[int, int]:
@@ -93,31 +109,61 @@ def flipped(name: str, size: int, flips: int, seed: int) -> dict[int, int]:
     return {place: stream.randrange(1, 256) for place in places}
 
 
-def _data(fd: int, length: int) -> Iterator[tuple[int, int]]:
+def _flip(system: Any, copy: int, kept: int, masks: dict[int, int]) -> None:
+    for place, mask in masks.items():
+        if place < kept:
+            byte = system.pread(copy, 1, place)[0]
+            system.pwrite(copy, bytes([byte ^ mask]), place)
+
+
+def _data_extents(system: Any, fd: int, length: int) -> Iterator[tuple[int, int]]:
     """Where in its first *length* bytes a file has data: start and end of each stretch."""
+    if not hasattr(system, "memfd_create"):  # Neither Linux nor its sparse files.
+        yield 0, length
+        return
     end = 0
     while end < length:
         try:
-            start = os.lseek(fd, end, os.SEEK_DATA)
+            start = system.lseek(fd, end, os.SEEK_DATA)
         except OSError as error:
             if error.errno != errno.ENXIO:  # There is no data behind *end*.
                 raise
             return
-        end = min(length, os.lseek(fd, start, os.SEEK_HOLE))
+        end = min(length, system.lseek(fd, start, os.SEEK_HOLE))
         if start < length:
             yield start, end
 
 
-def _copy(source: int, copy: int, start: int, end: int) -> None:
-    os.lseek(copy, start, os.SEEK_SET)
-    while start < end and (sent := os.sendfile(copy, source, start, min(end - start, _CHUNK))):
-        start += sent
+def _copy(system: Any, original: int, copy: int, start: int, end: int) -> None:
+    while start < end:
+        chunk = system.pread(original, min(end - start, _CHUNK), start)
+        if not chunk:
+            return
+        start += system.pwrite(copy, chunk, start)
 
 
-def _blank(path: str, room: int) -> int:
-    """A nameless file, in memory if *room* bytes fit there."""
-    if room <= _IN_MEMORY:
-        name = os.fsencode(os.path.basename(path))[:200]  # The kernel takes 249 bytes.
-        return os.memfd_create(os.fsdecode(name))
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
+def _nameless_file(
+    system: Any, path: str, flags: int, length: int, fill: Callable[[int], None]
+) -> int:
+    """A nameless file that *fill* has filled, in memory if *length* bytes of data fit there."""
+    in_memory = length <= _IN_MEMORY and hasattr(system, "memfd_create")
+    written, name = _memory_file(system, path) if in_memory else _temporary_file(system)
+    try:
+        fill(written)
+        return int(system.open(name, flags & _ACCESS | _CLOSE_ON_EXEC))
+    finally:
+        system.close(written)
+        if not in_memory:
+            system.unlink(name)
+
+
+def _memory_file(system: Any, path: str) -> tuple[int, str]:
+    name = os.fsencode(os.path.basename(path))[:200]  # The kernel takes 249 bytes.
+    fd = system.memfd_create(os.fsdecode(name))
+    return fd, f"/proc/self/fd/{fd}"
+
+
+def _temporary_file(system: Any) -> tuple[int, str]:
+    folder = system.scratch() if hasattr(system, "scratch") else gettempdir()
+    name = os.path.join(folder, f"pytest-dataloader-faults-{os.urandom(8).hex()}")
+    return system.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), name

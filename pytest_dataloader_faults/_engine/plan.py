@@ -227,7 +227,7 @@ class AlteredFile(NamedTuple):
     """A file whose content is to be another: whose doing it is, and how it differs."""
 
     tallies: list[FaultCounter[Any]]
-    alteration: FileEdit
+    edit: FileEdit
 
 
 def altered(tallies: WorkerFaults, path: str, size: int) -> AlteredFile | None:

@@ -264,11 +264,11 @@ class FaultPolicy:
     def _altered(self, operation: Operation, size: int, *, sizes: bool = False) -> Actions:
         """The copy that is due; with *sizes*, only where its size is another."""
         found = altered(self.faults, operation.path, size)
-        if found is None or (sizes and found.alteration.kept is None):
+        if found is None or (sizes and found.edit.kept is None):
             return []
         for counter in found.tallies:
             self.fire(counter, *operation)
-        return [Substitute(found.alteration)]
+        return [Substitute(found.edit)]
 
     def _failing(self, operation: Operation, end: int) -> Actions:
         """A mapping that the engine cannot make fail does not fire."""

@@ -12,6 +12,7 @@ import os
 import stat
 from typing import Any, NamedTuple, Protocol
 
+from pytest_dataloader_faults._engine.file_copies import altered_copy, unrelated_file
 from pytest_dataloader_faults._engine.policy import (
     MAP,
     OPEN,
@@ -27,7 +28,6 @@ from pytest_dataloader_faults._engine.policy import (
     Short,
     Substitute,
 )
-from pytest_dataloader_faults._engine.python.stand_in import altered_copy, stranger
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
 _LARGEST_NUMBER = 2**31 - 1
@@ -86,7 +86,7 @@ class DescriptorTable:
             if isinstance(action, Closed):
                 if not action.reuse:
                     return next(self._never_open)
-                return self.follow(stranger(self.system, where, flags), where)
+                return self.follow(unrelated_file(self.system, where, flags), where)
         fd = self._truly_open(where, path, flags, mode, dir_fd)
         return self.follow(fd, where) if size is not None and _reads(flags) else fd
 

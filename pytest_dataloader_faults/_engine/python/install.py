@@ -28,6 +28,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from pytest_dataloader_faults._engine.file_copies import altered_copy, unrelated_file
 from pytest_dataloader_faults._engine.policy import Closed, FaultPolicy, Substitute
 from pytest_dataloader_faults._engine.processes import inherited_fds, inherited_mappings
 from pytest_dataloader_faults._engine.python.descriptors import Clock, DescriptorTable
@@ -44,7 +45,6 @@ from pytest_dataloader_faults._engine.python.os_functions import (
     STARTERS,
     OsFunctions,
 )
-from pytest_dataloader_faults._engine.python.stand_in import altered_copy, stranger
 
 
 class SystemClock:
@@ -202,7 +202,7 @@ def _exchange(files: DescriptorTable, fd: int, path: str) -> bool:
             if not action.reuse:
                 system.close(fd)
                 return False
-            _replace(files, fd, stranger(system, name, os.O_RDONLY))
+            _replace(files, fd, unrelated_file(system, name, os.O_RDONLY))
     return True
 
 

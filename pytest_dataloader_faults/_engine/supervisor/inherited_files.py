@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from pytest_dataloader_faults._engine.file_copies import FileCopies, stranger
+from pytest_dataloader_faults._engine.file_copies import FileCopies, unrelated_file
 from pytest_dataloader_faults._engine.kernel.remote_process import descriptors, link_of
 from pytest_dataloader_faults._engine.policy import Closed, Substitute
 from pytest_dataloader_faults._engine.protocol import Hello, Proceed
@@ -56,19 +56,19 @@ class DescriptorOrders:
 
 
 def orders(
-    worker: WorkerState, hello: Hello, sources: list[int], substitutes: FileCopies
+    worker: WorkerState, hello: Hello, sources: list[int], copies: FileCopies
 ) -> Iterator[DescriptorOrders]:
     """Decide about each descriptor and mapping that *worker* brought along, part by part."""
     result = DescriptorOrders()
     for place, (fd, path) in enumerate(hello.inherited):
-        _about_held(worker, fd, path, result, substitutes)
+        _about_held(worker, fd, path, result, copies)
         source = sources[place] if place < len(sources) else None
         worker.follow(fd, path, source, inherited=True)
         if result.is_full:
             yield result
             result = DescriptorOrders()
     for place, path in enumerate(hello.mapped):
-        _about_mapped(worker, place, path, result, substitutes)
+        _about_mapped(worker, place, path, result, copies)
         if result.is_full:
             yield result
             result = DescriptorOrders()
@@ -76,11 +76,11 @@ def orders(
 
 
 def _about_held(
-    worker: WorkerState, fd: int, path: str, result: DescriptorOrders, substitutes: FileCopies
+    worker: WorkerState, fd: int, path: str, result: DescriptorOrders, copies: FileCopies
 ) -> None:
     for action in worker.policy.inherited(path, os.stat(path).st_size):
         if isinstance(action, Substitute):
-            copy = substitutes.altered(path, action.edit)
+            copy = copies.altered(path, action.edit)
             result.replace.append((fd, result.attach(copy)))
         elif isinstance(action, Closed):
             _close(fd, path, result, reuse=action.reuse)
@@ -88,19 +88,19 @@ def _about_held(
 
 def _close(fd: int, path: str, result: DescriptorOrders, *, reuse: bool) -> None:
     if reuse:
-        result.made.append(stranger(path))
+        result.made.append(unrelated_file(os, path, os.O_RDONLY))
         result.replace.append((fd, result.attach(result.made[-1])))
     else:
         result.close.append(fd)
 
 
 def _about_mapped(
-    worker: WorkerState, place: int, path: str, result: DescriptorOrders, substitutes: FileCopies
+    worker: WorkerState, place: int, path: str, result: DescriptorOrders, copies: FileCopies
 ) -> None:
     for action in worker.policy.inherited_mapping(path, os.stat(path).st_size):
-        copy = substitutes.empty
+        copy = copies.empty
         if isinstance(action, Substitute):
-            copy = substitutes.altered(path, action.edit)
+            copy = copies.altered(path, action.edit)
         result.remap.append((place, result.attach(copy)))
 
 

@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 
-from pytest_dataloader_faults._engine.file_copies import FileCopies, reopen, stranger
+from pytest_dataloader_faults._engine.file_copies import FileCopies, reopen, unrelated_file
 from pytest_dataloader_faults._engine.kernel.bpf import (
     ALLOCATORS,
     BLIND,
@@ -43,7 +43,7 @@ def answer(worker: WorkerState, call: Syscall, means: SupervisorServices) -> Non
     if worker.limit is not None:
         _note_exhaustion(worker, call)
     if call.name in OPENS:
-        _on_open(worker, call, opening(call), means.substitutes)
+        _on_open(worker, call, opening(call), means.copies)
     elif call.name in READS:
         on_read(worker, call, means)
     elif call.name in DUPLICATES:
@@ -96,7 +96,7 @@ def _open_file(
             copy = copies.altered(path, action.edit)
             _give(worker, call, wanted, reopen(copy, wanted.flags))
         elif isinstance(action, Closed) and action.reuse:
-            _give(worker, call, wanted, stranger(path))
+            _give(worker, call, wanted, unrelated_file(os, path, wanted.flags))
         else:  # A number that is not open is what a descriptor looks like that was closed.
             worker.listener.result(call, worker.new_number(call.pid))
         return

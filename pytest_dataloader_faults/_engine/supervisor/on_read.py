@@ -38,7 +38,7 @@ Answer = Callable[[], None]
 class SupervisorServices:
     """What answers are made of. *meet*: bring reads at a shared offset together."""
 
-    substitutes: FileCopies
+    copies: FileCopies
     delays: Timers
     gates: DeathScheduler
     rendezvous: SharedOffsetBarrier
@@ -72,7 +72,7 @@ def _answer(
     for action in actions:
         if isinstance(action, Fail) and call.name == MAP:
             kept = action.offset
-            return lambda: _fail_mapping(worker, call, followed.path, kept, means.substitutes)
+            return lambda: _fail_mapping(worker, call, followed.path, kept, means.copies)
         if isinstance(action, Fail):
             number = action.errno
             return lambda: worker.listener.fail(call, number)
@@ -117,14 +117,14 @@ def _unless_gone(worker: WorkerState, call: Syscall, act: Answer) -> Answer:
 
 
 def _fail_mapping(
-    worker: WorkerState, call: Syscall, path: str, kept: int, substitutes: FileCopies
+    worker: WorkerState, call: Syscall, path: str, kept: int, copies: FileCopies
 ) -> None:
     """A page fault is no system call: let mmap(2) map a file that has no such page to give.
 
     The death that follows cannot wait at a gate, as others do: Python's mmap keeps the interpreter
     lock, and without it the worker cannot hand over the batches that it has made.
     """
-    unreadable = substitutes.altered(path, FileEdit(kept)) if kept else substitutes.empty
+    unreadable = copies.altered(path, FileEdit(kept)) if kept else copies.empty
     number = signed(call.arguments[READS["mmap"]])
     worker.listener.replace(call, unreadable, number)
     worker.stands_in(number, unreadable)

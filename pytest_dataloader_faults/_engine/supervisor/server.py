@@ -67,7 +67,7 @@ class Supervisor:
         self.services = SupervisorServices(
             FileCopies(), timers, DeathScheduler(), SharedOffsetBarrier(timers), plan.watch
         )
-        self._budget = DescriptorBudget(self._collect, self.services.substitutes.shrink)
+        self._budget = DescriptorBudget(self._collect, self.services.copies.shrink)
         self._awaiting_idle: protocol.WaitUntilIdle | None = None
         self._driver = os.pidfd_open(driver)
         self._events = Events()
@@ -216,7 +216,7 @@ class Supervisor:
         """Say what *worker* has to do with the files that it has open already."""
         if not worker.armed:
             return
-        sources, copies = handshake.inherited, self.services.substitutes
+        sources, copies = handshake.inherited, self.services.copies
         try:
             for part in inherited_files.orders(worker, handshake.hello, sources, copies):
                 worker.channel.send(part.message(worker, more=True), part.descriptors)
