@@ -44,7 +44,7 @@ _SAME = (
     (r"\d+(\.\d+)? ?s\b", "N s"),
     (r"\b\d{2,}\.(bin|py)\b", r"N.\1"),
     (r"line \d+", "line N"),
-    (r"sample \d+ in batch \d+ holds.*? of sample \d+", "sample N holds sample N"),
+    (r"sample \d+ \(batch \d+\).*? of sample \d+", "sample N has sample N"),
     (r"sample \d+ in \.\.\.", "sample N"),
     (r"Linux [\w.+-]+", "Linux N"),
     (r"[=_]{3,}", "=="),

@@ -1,4 +1,4 @@
-"""Every error and warning that this package raises on purpose, and what to do about it."""
+"""Every error and warning that this package raises on purpose."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ class EngineUnavailableError(DataLoaderFaultsError):
 
 
 class InjectionError(DataLoaderFaultsError):
-    """The harness itself failed, so nothing was shown about the dataset. Please report it."""
+    """This package failed, so nothing is shown about the dataset. Please report it."""
 
 
 class UnusableDatasetError(DataLoaderFaultsError):
-    """The dataset cannot be tried: its factory raised, it is empty, or it is not deterministic."""
+    """The dataset cannot be checked: its factory raised, it is empty or not deterministic."""
 
 
 class UnusableEnvironmentError(DataLoaderFaultsError):
-    """This machine has too little of what any loader needs. The text says of what, and the cure."""
+    """This machine has too little of what every loader needs. The text says what to do about it."""
 
 
 class FaultNotFiredError(DataLoaderFaultsError, AssertionError):
-    """A fault was armed and never happened. The text says what the workers reached instead."""
+    """A fault was armed and never happened. The text says what the workers did instead."""
 
 
 class CheckFailedError(DataLoaderFaultsError, AssertionError):
-    """A check convicted the dataset. The text is the verdict, the evidence, the way to repeat."""
+    """The dataset fails a check. The text gives the verdict, the evidence and how to repeat it."""
 
 
 class NotReproducedWarning(UserWarning):

@@ -14,7 +14,7 @@ from typing import Any
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.lifecycle import Step
 from pytest_dataloader_faults.outcomes import LifecycleOutcome, Outcome, Reference, StepOutcome
-from pytest_dataloader_faults.outcomes._error_text import how_told
+from pytest_dataloader_faults.outcomes._error_text import with_likely_sender
 from pytest_dataloader_faults.outcomes._facts import TrialRequest
 from pytest_dataloader_faults.outcomes._fault_facts import facts_from
 
@@ -118,7 +118,7 @@ def reference_from(events: list[dict[str, Any]], printed: str) -> Reference:
             return Reference.from_dict(event["reference"])
     how = next((event["died"] for event in events if event.get("died")), "nobody knows how")
     message = (
-        f"the process that read the dataset died ({how_told(how)}), with no fault armed and no"
-        f" worker. It printed:\n{printed.strip() or 'nothing'}"
+        f"the process that read the dataset died ({with_likely_sender(how)}), with no fault armed"
+        f" and no worker. It printed:\n{printed.strip() or 'nothing'}"
     )
     raise UnusableDatasetError(message)

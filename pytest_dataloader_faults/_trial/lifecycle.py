@@ -43,7 +43,8 @@ from pytest_dataloader_faults.lifecycle import (
     Step,
 )
 from pytest_dataloader_faults.outcomes import FaultFacts, Firing
-from pytest_dataloader_faults.outcomes._error_text import tells_any
+from pytest_dataloader_faults.outcomes._error_text import explains_fault
+from pytest_dataloader_faults.outcomes._fault_facts import occurrences
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults._engine.channel import SupervisorHandle
@@ -207,8 +208,8 @@ class _Lifecycle:
         self._journal.write(faults=faults, workers=workers)
 
     def _surfaced(self, kill: FaultFacts) -> FaultFacts:
-        met = [(kill.fault, None, each.call) for each in kill.firings]
-        surfaced = any(tells_any(text, met) for text in self._injection.errors)
+        happened = occurrences([kill])
+        surfaced = any(explains_fault(text, happened) for text in self._injection.errors)
         return replace(kill, surfaced=int(surfaced))
 
     def _open_files(self) -> dict[str, dict[str, int]]:

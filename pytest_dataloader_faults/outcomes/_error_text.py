@@ -1,4 +1,4 @@
-"""Does the text of an error tell what went wrong? Pure.
+"""Does the text of an exception say which fault caused it? Pure.
 
 Some facts about errors that cross from a worker to the loader. torch rebuilds the exception from
 its text, so *errno* and *filename* are lost and only the text can be judged (torch/_utils.py,
@@ -14,7 +14,7 @@ import os
 import re
 import signal
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import NamedTuple
 
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
@@ -26,21 +26,27 @@ from pytest_dataloader_faults.faults import (
     WorkerHung,
     WorkerKilled,
 )
-from pytest_dataloader_faults.outcomes._text import shortened
 
-Met: TypeAlias = tuple[Fault, str | None, str]
-"""A fault, the file that it befell, and the call that it befell it in."""
+
+class Occurrence(NamedTuple):
+    """A fault that happened, the file it happened to, and in which call."""
+
+    fault: Fault
+    path: str | None
+    call: str
+
 
 _ESCAPED = "\\nOriginal Traceback (most recent call last):\\n"
-"""The text of a KeyError is shown as a literal; torch undoes that for itself alone."""
+"""Python shows the text of a KeyError as a literal. torch undoes that for KeyError alone."""
 _DELAYS = (SlowRead, HungRead, WorkerHung, WorkerKilled)
-"""What a loader's ``timeout`` may end; a worker may be stopped by its signal rather than killed."""
+"""A loader's ``timeout`` may end these. The signal of ``WorkerKilled`` may be SIGSTOP."""
+_DEATHS = (WorkerKilled, WorkerExited)
 _PIN_THREAD = re.compile(r"pin[- ]memory thread", re.IGNORECASE)
 _TIMED_OUT = re.compile(r"timed?[- ]?out", re.IGNORECASE)
 
 _SKIPPED = (
     *("Traceback (most recent", "Original Traceback", "The above exception", "During hand"),
-    "_queue.Empty",  # torch's own error is raised from it where a worker has exited.
+    "_queue.Empty",  # torch raises its own error from it where a worker has exited.
 )
 _DEATH = re.compile(
     r"is killed by signal|exited unexpectedly|exit code|Connection(Reset|Refused|Aborted)Error"
@@ -59,9 +65,8 @@ _BAD_CONTENT = re.compile(
 )
 
 
-def messages(text: str) -> str:
+def exception_lines(text: str) -> str:
     """The lines of *text* that belong to exceptions rather than to the frames of a traceback."""
-    text = shortened(text)
     if _ESCAPED in text:
         text = text.replace("\\n", "\n").rstrip("'\"\n")
     # Only \n ends a line of a traceback; what else ends lines may be in a file's name.
@@ -69,42 +74,48 @@ def messages(text: str) -> str:
     return "\n".join(line for line in lines if not line.startswith(_SKIPPED))
 
 
-def tells_any(text: str, met: Iterable[Met]) -> bool:
-    """Whether *text* tells of one of the faults that were *met*.
+def explains_fault(text: str, occurrences: Iterable[Occurrence]) -> bool:
+    """Whether *text* names the file or the kind of error of one of the *occurrences*.
 
-    A text may be long, and a fault met hundreds of times: the one is taken apart once, and asked
-    once about each file, and once about each kind of call.
+    A text may be long, and a fault may have happened hundreds of times. So the text is taken apart
+    once, and searched once for each file and once for each kind of call.
     """
-    said = messages(text)
-    different = dict.fromkeys(met)
-    paths = dict.fromkeys(path for _, path, _ in different)
-    calls = dict.fromkeys((fault, call) for fault, _, call in different)
-    return any(names(said, path) for path in paths) or any(
-        _tells_kind(said, fault, call) for fault, call in calls
+    lines = exception_lines(text)
+    different = dict.fromkeys(occurrences)
+    paths = dict.fromkeys(each.path for each in different)
+    calls = dict.fromkeys((each.fault, each.call) for each in different)
+    return any(mentions_path(lines, path) for path in paths) or any(
+        _explains_kind(lines, fault, call) for fault, call in calls
     )
 
 
-def _tells_kind(said: str, fault: Fault, call: str) -> bool:
-    """Whether what was *said* tells of what *fault* does in *call*."""
-    if isinstance(fault, (WorkerKilled, WorkerExited)) and _DEATH.search(said):
-        return True
-    if isinstance(fault, _DELAYS) and _TIMED_OUT.search(said):
-        return True
-    in_thread = isinstance(fault, PinMemoryThreadDeath) or call == "recvmsg"
-    if in_thread and _PIN_THREAD.search(said):  # It prints what ended it, and torch tells no more.
-        return True
-    bad_content = fault.content or (isinstance(fault, ClosedDescriptor) and fault.reuse)
-    if bad_content and _BAD_CONTENT.search(said):
-        return True
-    return _tells_errno(said, fault.errno) or _tells_signal(said, call)
+def _explains_kind(lines: str, fault: Fault, call: str) -> bool:
+    """Whether *lines* have the words for what *fault* does in *call*."""
+    return (
+        any(words.search(lines) for words in _words_for(fault, call))
+        or _mentions_errno(lines, fault.errno)
+        or (call == "mmap" and _mentions_sigbus(lines))
+    )
 
 
-def is_told_by_torch(fault: Fault) -> bool:
-    """Whether the error that comes of *fault* is torch's own, which names no file."""
-    return isinstance(fault, (*_DELAYS, WorkerExited))
+def _words_for(fault: Fault, call: str) -> Iterable[re.Pattern[str]]:
+    if isinstance(fault, _DEATHS):
+        yield _DEATH
+    if isinstance(fault, _DELAYS):
+        yield _TIMED_OUT
+    # The pin-memory thread prints the error that ended it, and torch only says that it has ended.
+    if isinstance(fault, PinMemoryThreadDeath) or call == "recvmsg":
+        yield _PIN_THREAD
+    if fault.content or (isinstance(fault, ClosedDescriptor) and fault.reuse):
+        yield _BAD_CONTENT
 
 
-def names(text: str, path: str | None) -> bool:
+def ends_in_torch_error(fault: Fault) -> bool:
+    """Whether *fault* reaches the loop as an error of torch's own, which names no file."""
+    return isinstance(fault, (*_DELAYS, *_DEATHS))
+
+
+def mentions_path(text: str, path: str | None) -> bool:
     """Whether *text* names *path*, or its last part, as it is or as Python shows it."""
     if not path:
         return False
@@ -112,34 +123,32 @@ def names(text: str, path: str | None) -> bool:
     return any(each in text for each in (path, name, repr(name)[1:-1]))
 
 
-def _tells_errno(said: str, number: int) -> bool:
+def _mentions_errno(lines: str, number: int) -> bool:
     if not number:
         return False
     message = os.strerror(number).lower()
     short = message.replace("input/output", "i/o")  # As SQLite and others call it.
     return (
-        message in said.lower()
-        or short in said.lower()
-        or bool(re.search(rf"errno\s*[=:]?\s*{number}\b", said, re.IGNORECASE))
+        message in lines.lower()
+        or short in lines.lower()
+        or bool(re.search(rf"errno\s*[=:]?\s*{number}\b", lines, re.IGNORECASE))
     )
 
 
-def _tells_signal(said: str, call: str) -> bool:
+def _mentions_sigbus(lines: str) -> bool:
     """A mapping that cannot be read ends the worker by SIGBUS.
 
-    What torch makes of a death is not the dataset's doing, so its own words for one are enough.
+    The dataset has no influence on torch's error about a death, so torch's words are enough.
     """
-    if call != "mmap":
-        return False
-    return signal.SIGBUS.name in said or "Bus error" in said or _DEATH.search(said) is not None
+    return signal.SIGBUS.name in lines or "Bus error" in lines or _DEATH.search(lines) is not None
 
 
-_KILLED = (
-    ", which the dataset sent itself, or somebody outside: the kernel does when the machine, or its"
-    " control group, is out of memory (see dmesg)"
+_SIGKILL = (
+    ", sent by the dataset itself or by another process. The kernel's OOM killer sends it when the"
+    " machine or its control group is out of memory: see dmesg"
 )
 
 
-def how_told(died: str) -> str:
-    """*died*, as of ``TrialFacts.died``, with who may have done it where there is no telling."""
-    return died + _KILLED if "SIGKILL" in died else died
+def with_likely_sender(died: str) -> str:
+    """*died*, as of ``TrialFacts.died``; of a SIGKILL also who may have sent it."""
+    return died + _SIGKILL if "SIGKILL" in died else died

@@ -1,4 +1,4 @@
-"""What one trial found: facts only, plain data, JSON both ways. Pure."""
+"""What one trial found: facts only, plain data, to and from JSON. Pure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TrialRequest:
 
 @dataclass(frozen=True)
 class TrialFacts(TrialRequest):
-    """All that one trial found.
+    """What one trial found.
 
     Attributes:
         schedule: The faults that were asked for, in order.
@@ -48,16 +48,17 @@ class TrialFacts(TrialRequest):
         comparison: What of samples is compared: "bytes", "shapes" or "compare", and how seeded.
         kind: ``"map"`` or ``"iterable"``.
         passes: One per epoch, under the faults; the last one is where an exception ended it.
-        recovery: A fresh pass over the same dataset object without faults; None if not come to.
-        faults: What became of each fault.
+        recovery: A fresh pass over the same dataset object without faults; None if the trial did
+            not get so far.
+        faults: How often each fault happened.
         workers: The worker processes.
         resources: Before the first epoch, after the last, and after the recovery.
-        footprints: What each process of the loader had after each epoch, where that was asked.
+        footprints: What each process of the loader had after each epoch, if that was measured.
         duration: Seconds from the start of the process to its end.
         timed_out: Whether the deadline ended it.
         phase: How far it got: ``"start"``, ``"epoch 1"``, ..., ``"recovery"``, ``"done"``.
         died: How the loader's process ended, if not by itself (``"signal 7 (SIGBUS)"``).
-        stacks: The stacks of what was stuck at the deadline.
+        stacks: The stacks of the processes that were running at the deadline.
         stderr: The end of what the loader's process and its workers printed.
 
     """
@@ -78,7 +79,7 @@ class TrialFacts(TrialRequest):
 
     @property
     def delivered(self) -> tuple[Delivery, ...]:
-        """Every batch that came under the faults, over all epochs."""
+        """Every batch that was delivered under the faults, over all epochs."""
         return tuple(each for one in self.passes for each in one.delivered)
 
     @property
@@ -98,7 +99,7 @@ class TrialFacts(TrialRequest):
 
     @property
     def unobserved(self) -> dict[str, int]:
-        """What workers did that hid reads of files from the engine, and how often."""
+        """How often workers did something whose reads the engine cannot see, by name."""
         total: Counter[str] = Counter()
         for each in self.workers:
             total.update(each.unobserved)

@@ -1,18 +1,19 @@
-"""From a supervisor's report to what became of each fault. Pure.
-
-What to say of a fault that was armed and never happened. Pure.
-"""
+"""How often each fault happened, and why one did not, from a supervisor's report. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pytest_dataloader_faults.faults import Fault, has_files
-from pytest_dataloader_faults.outcomes._error_text import tells_any
+from pytest_dataloader_faults.outcomes._error_text import Occurrence, explains_fault
 from pytest_dataloader_faults.outcomes._records import FaultFacts, Firing, WorkerFacts
 from pytest_dataloader_faults.outcomes._text import printable
+
+_MAX_FILES = 10
+_PYTHON = "The python engine sees only what Python code opens and reads"
 
 
 def facts_from(
@@ -35,56 +36,71 @@ def facts_from(
     return facts, tuple(WorkerFacts.from_report(each) for each in workers)
 
 
-def beyond_reach(workers: Iterable[WorkerFacts]) -> str:
-    """What the engine has not seen of the files that matter, and how often; empty if nothing."""
+def occurrences(faults: Iterable[FaultFacts]) -> list[Occurrence]:
+    """Each time that one of *faults* happened."""
+    return [Occurrence(each.fault, one.path, one.call) for each in faults for one in each.firings]
+
+
+def unobserved_operations(workers: Iterable[WorkerFacts]) -> str:
+    """What hid reads of files from the engine, and how often; empty if nothing did."""
     counts = sum((Counter(each.unobserved) for each in workers), Counter[str]())
     return ", ".join(f"{what} ({count})" for what, count in sorted(counts.items()))
 
 
-def shared_files(workers: Iterable[WorkerFacts]) -> dict[str, int]:
+def shared_offset_files(workers: Iterable[WorkerFacts]) -> dict[str, int]:
     """The files that workers have read through one offset, and how many workers."""
     return dict(Counter(path for each in workers for path in each.shared_offset_files))
 
 
 def _facts_of(fault: Fault, parts: list[dict[str, Any]], errors: list[str]) -> FaultFacts:
     firings = tuple(Firing(**each) for part in parts for each in part["firings"])
-    met = [(fault, each.path, each.call) for each in firings]
-    surfaced = any(tells_any(text, met) for text in errors)
     reached, fired = (sum(part[name] for part in parts) for name in ("reached", "fired"))
-    return FaultFacts(fault, reached, fired, int(surfaced), firings)
-
-
-_PYTHON = "The python engine sees only what Python code opens and reads"
+    facts = FaultFacts(fault, reached, fired, firings=firings)
+    surfaced = any(explains_fault(text, occurrences([facts])) for text in errors)
+    return replace(facts, surfaced=int(surfaced))
 
 
 def unfired(
     faults: Sequence[FaultFacts], workers: Sequence[WorkerFacts], engine: str
 ) -> str | None:
-    """What was reached in place of the first of *faults* that did not happen, if there is one."""
+    """Why the first of *faults* that did not happen did not; None if all of them happened."""
     for each in faults:
         if not each.fired:
-            text = _instead(each, workers)
-            is_blind = engine == "python" and workers and has_files(each.fault)
-            return f"{text}. {_PYTHON}" if is_blind else text
+            return f"{each.fault!r} never fired: {'. '.join(_reasons(each, workers, engine))}"
     return None
 
 
-def _instead(fault: FaultFacts, workers: Sequence[WorkerFacts]) -> str:
-    """What was reached in place of a fault that never fired."""
-    text = f"{fault.fault!r} never fired"
+def _reasons(fault: FaultFacts, workers: Sequence[WorkerFacts], engine: str) -> Iterator[str]:
     if not workers:
-        return (
-            f"{text}: no DataLoader worker was started inside the scope. Iterate the loader inside"
-            " it; with persistent_workers=True, make its first iterator there"
+        yield (
+            "no DataLoader worker was started inside the scope. Iterate the loader inside it; with"
+            " persistent_workers=True, make its first iterator there"
         )
+        return
     if fault.reached:
-        met = f"what it is about was met {fault.reached} times in {len(workers)} worker(s)"
-        return f"{text}: {met}, too few for its triggers. Lower nth (or headroom)"
+        yield (
+            f"{fault.reached} operations matched it in {len(workers)} worker(s), but none satisfied"
+            " its triggers (nth, every, probability). Lower nth (or headroom)"
+        )
+    else:
+        yield "no operation matched it"
+        yield from _what_was_done(workers)
+    if engine == "python" and has_files(fault.fault):
+        yield _PYTHON
+    if not fault.reached:
+        yield _files_opened(workers)
+
+
+def _what_was_done(workers: Sequence[WorkerFacts]) -> Iterator[str]:
+    fetches = (f"worker {each.worker}: {each.fetches}" for each in workers)
+    yield f"Batches fetched: {', '.join(fetches)}"
+    if hidden := unobserved_operations(workers):
+        yield f"Hidden from the engine: {hidden}"
+
+
+def _files_opened(workers: Sequence[WorkerFacts]) -> str:
     files = sorted({path for worker in workers for path in worker.files})
-    fetches = ", ".join(f"worker {each.worker} made {each.fetches} fetches" for each in workers)
-    rest = [f"... and {len(files) - 10} more"] if files[10:] else []
-    shown = "\n  ".join([*map(printable, files[:10]), *rest])
-    opened = f"the workers opened\n  {shown}" if files else "the workers opened no data file"
-    hidden = beyond_reach(workers)
-    more = f"; hidden from the engine: {hidden}" if hidden else ""
-    return f"{text}: nothing it is about was met. {fetches}; {opened}{more}"
+    more = len(files) - _MAX_FILES
+    rest = [f"... and {more} more"] if more > 0 else []
+    shown = "\n  ".join([*map(printable, files[:_MAX_FILES]), *rest])
+    return f"Files opened:\n  {shown}" if files else "The workers opened no data file"

@@ -1,7 +1,4 @@
-"""What an outcome is made of: who met which fault, what came, what was open. Plain data.
-
-How many epochs it takes to tell what grows with each. Pure.
-"""
+"""What an outcome is made of: faults that happened, batches, workers, resources. Plain data."""
 
 from __future__ import annotations
 
@@ -24,10 +21,20 @@ def leaves_from(data: Any) -> Leaves:
 
 @dataclass(frozen=True)
 class Firing:
-    """One occurrence of a fault. *fetch* counts the worker's batches, from 1; 0 is before them.
+    """One occurrence of a fault.
 
-    *worker* is None for what befell the loader's own process. *epoch* counts from 1 over the trial.
-    *sample* is the index that was being made; None if that is not known, or if there were several.
+    Attributes:
+        fault: The place of the fault in the schedule, from 0.
+        worker: The worker's id; None where it happened in the loader's own process.
+        pid: The id of the process.
+        call: The system call or function (``"read"``, ``"openat"``, ``"mmap"``, ``"dup2"``). In the
+            pin-memory thread ``"take"`` or ``"pin"``; for a death ``"signal 9"`` or ``"exit 3"``.
+        path: The file; None if there is none.
+        fetch: The batch of that worker, from 1; 0 is before its first one.
+        epoch: The epoch of the trial, from 1; None if it is not known.
+        sample: The index of the sample that was being made; None if that is not known, or if
+            several were.
+
     """
 
     fault: int
@@ -42,13 +49,14 @@ class Firing:
 
 @dataclass(frozen=True)
 class FaultFacts:
-    """A fault and what became of it: three counters that are never mixed up.
+    """A fault and how often it happened.
 
     Attributes:
-        reached: Operations that the fault is about, whether or not it was their turn.
-        fired: Those it happened to.
-        surfaced: 1 if an exception of the loader tells of it.
-        firings: The first ones in full, up to 200 per worker.
+        fault: The fault.
+        reached: How many operations matched the fault, whether or not its triggers chose them.
+        fired: To how many of them it happened.
+        surfaced: 1 if an exception of the loader names it.
+        firings: The first 200 occurrences of each worker.
 
     """
 
@@ -139,7 +147,12 @@ class Delivery:
 
 @dataclass(frozen=True)
 class Raised:
-    """An exception that reached the loop: its type, its message, and the printed chain.
+    """An exception that reached the loop.
+
+    Attributes:
+        type: The name of its class.
+        message: ``str`` of it.
+        text: The traceback with its chain of causes, as Python prints it.
 
     Of a very long text the middle is left out.
     """
@@ -151,7 +164,7 @@ class Raised:
 
 @dataclass(frozen=True)
 class WorkerDeath:
-    """A worker that ended before the loader told it to, and not with status 0.
+    """A worker that ended before the loader asked for it, and not with status 0.
 
     *exitcode* is that of ``multiprocessing.Process``: an exit status, or minus a signal's number.
     """
@@ -168,13 +181,13 @@ class WorkerDeath:
 
 @dataclass(frozen=True)
 class Pass:
-    """One pass over a loader: what was asked for, what came, and how it ended.
+    """One pass over a loader: the batches asked for and delivered, and how it ended.
 
     Attributes:
         drawn: The indices of each batch that was asked for.
-        delivered: The batches that came.
-        exception: What the loop over the loader got, if the pass ended so.
-        deaths: The workers that had died by then.
+        delivered: The batches that the loop got.
+        exception: The exception that ended the pass, if one did.
+        deaths: The workers that had died when the pass ended.
         complete: Whether the pass came to its end.
 
     """
@@ -202,12 +215,13 @@ class Footprint:
     """What one process of a loader had after an epoch.
 
     Attributes:
+        epoch: The epoch, from 1.
         process: ``"loader"``, or ``"worker 0"``, ...
-        memory: Bytes that are no file's.
+        memory: Bytes of anonymous memory.
         descriptors, threads: How many.
         newly_open: What it has open more often than after the first epoch; "" if nothing.
-        pinned: Bytes of pinned memory in use, in the loader's process, as torch tells.
-        device: Likewise, on the accelerator.
+        pinned: Bytes of pinned memory in use, in the loader's process, as torch counts them.
+        device: Bytes in use on the accelerator, likewise.
 
     """
 
@@ -227,8 +241,9 @@ class Resources:
 
     Attributes:
         phase: ``"before"`` the first epoch, ``"after"`` the last one, or ``"recovery"``.
-        descriptors: What /proc/self/fd says, by number.
-        processes: Descendants that are not the harness's or multiprocessing's own, by pid.
+        descriptors: The target of each link in /proc/self/fd, by the descriptor's number as text.
+        processes: The command line of each descendant that belongs neither to the harness nor to
+            multiprocessing, by its pid as text.
 
     """
 
@@ -238,4 +253,4 @@ class Resources:
 
 
 FEWEST_EPOCHS = 8
-"""Below so many, nothing is said."""
+"""With fewer epochs, growth cannot be told from settling in."""

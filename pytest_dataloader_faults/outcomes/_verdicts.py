@@ -1,11 +1,11 @@
-"""What can be said of a dataset, and what its author promises of it."""
+"""What a trial can show of a dataset, and what its author promises of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from pytest_dataloader_faults._arguments import FLAG, Checked, optional
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
@@ -16,24 +16,25 @@ class Verdict(str, Enum):
     """What a trial shows about a dataset."""
 
     SURVIVED = "survived"
-    """The fault fired, and every sample came, and was right."""
+    """The fault fired, and every sample was delivered and matches the reference."""
     FAILED_CLEANLY = "failed_cleanly"
-    """A clear error came in time, nothing wrong came before it, nothing was left behind, and the
-    same dataset object works again once the fault is gone."""
+    """An exception that names its cause was raised before the deadline. No wrong sample came before
+    it, nothing leaked, and the same dataset object works again once the fault is gone."""
     HUNG = "hung"
-    """Neither an error nor an end before the deadline."""
+    """Neither an exception nor the end of the epoch before the deadline."""
     CORRUPTED = "corrupted"
-    """A wrong, missing or repeated sample, and no error."""
+    """A wrong, missing or repeated sample, and no exception before it."""
     LEAKED = "leaked"
-    """Descriptors or processes were left behind."""
+    """Descriptors, processes, threads, memory, temporary files or shared memory were left behind,
+    or more of them with each epoch."""
     FAILED_UNCLEARLY = "failed_unclearly"
-    """An error came that hides its cause."""
+    """An exception was raised that does not name its cause."""
     POISONED = "poisoned"
     """Still broken after the fault is gone."""
     CRASHED = "crashed"
-    """The process that drives the loader died."""
+    """The process that iterates the loader died."""
     NOT_EXERCISED = "not_exercised"
-    """The fault never fired, so nothing was shown. Never a pass."""
+    """The fault never fired, so the trial shows nothing. Never a pass."""
 
     def __str__(self) -> str:
         """The value."""
@@ -42,18 +43,18 @@ class Verdict(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Contract(Checked):
-    """What a dataset's author promises, where it is not the ordinary: survive or fail cleanly.
+    """What a dataset's author promises beyond the default: to survive or to fail cleanly.
 
     Attributes:
-        survives: It must not fail at all.
-        names_file: Each error must name the file concerned.
-        may_skip: Samples that a fault hit may be missing, without an error. Those, and no others.
-        detects_corruption: Damaged bytes must give an error, and never a sample. Without that
-            promise, content that is damaged on the disk is not blamed on the dataset.
-        deterministic: False where samples are random. Then random numbers are seeded by the sample,
-            or, where that makes no two alike, only types and shapes are compared.
+        survives: No fault makes the dataset fail.
+        names_file: Each exception names the file concerned.
+        may_skip: Samples that a fault hit may be missing, without an exception. No others may.
+        detects_corruption: Damaged bytes always give an exception, and never a sample. Without this
+            promise, a sample made of damaged bytes on the disk is no violation.
+        deterministic: False where samples are random. Then random numbers are seeded by the sample.
+            Where that makes no two readings alike, only types and shapes are compared.
         compare: ``compare(a, b) -> bool`` says whether two samples are the same, in place of their
-            bytes. It gets them as they are in a batch of one.
+            bytes. It gets the samples as they are in a batch of one.
 
     """
 
@@ -75,16 +76,20 @@ class Contract(Checked):
 
     @classmethod
     def given(cls, contract: Contract | None) -> Contract:
-        """*contract*, or the ordinary one for None."""
+        """*contract*, or the default for None."""
         if contract is not None and not isinstance(contract, cls):
-            message = f"contract={contract!r} must be a Contract(...), or None for the ordinary one"
+            message = f"contract={contract!r} must be a Contract(...), or None for the default"
             raise InvalidArgumentError(message)
         return contract or cls()
 
     def __repr__(self) -> str:
-        """What differs from the ordinary, as code."""
+        """What differs from the default, as code."""
         values = {each.name: (getattr(self, each.name), each.default) for each in fields(self)}
         return code_of("Contract", {name: one for name, (one, two) in values.items() if one != two})
+
+
+Finding: TypeAlias = tuple[Verdict, str]
+"""A verdict and the sentence that says why."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import check_dataset
-from pytest_dataloader_faults.outcomes._judge._leaks import growth
+from pytest_dataloader_faults.outcomes._judge._leaks import steady_growth
 from support.datasets import Records, RecordStream
 from support.specimens import IndexLeftOpen, TornCache
 
@@ -215,7 +215,7 @@ def test_too_few_epochs_show_nothing(records):
 )
 def test_growth_is_steady(values, rate):
     """A bound, a jump and a peak are none."""
-    assert growth(list(values)) == pytest.approx(rate, abs=0.5)
+    assert steady_growth(list(values)) == pytest.approx(rate, abs=0.5)
 
 
 def test_cache_on_the_disk_is_no_leftover(records):

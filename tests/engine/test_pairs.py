@@ -122,4 +122,4 @@ def test_pair(records, pair):
     if pair[0] < FIRST_END:
         assert second
     elif not second:
-        assert "nothing it is about was met" in injection.unfired()
+        assert "no operation matched it" in injection.unfired()

@@ -41,7 +41,7 @@ def test_deviation(capsys, tmp_path):
     assert campaign.main(asked) == 1
     told = capsys.readouterr().out
     assert told.startswith(
-        "DEVIATION OpensPerItem workers-agree: got ok, wanted HUNG: survived: every sample came"
+        "DEVIATION OpensPerItem workers-agree: got ok, wanted HUNG: survived: every sample"
     )
     assert ", 1 deviations, 0 errors, " in told
 

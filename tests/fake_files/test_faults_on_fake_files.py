@@ -154,7 +154,7 @@ def test_reads_of_an_open_file_go_unseen_and_that_is_told(fake_dataset_fs):
     """Where the fault never fires."""
     write_fake_records(fake_dataset_fs)
     dataset = HoldsOpen()
-    told = r"hidden from the engine: .*inherited descriptor"
+    told = r"Hidden from the engine: .*inherited descriptor"
     with pytest.raises(FaultNotFiredError, match=told), inject(ReadError("*/03.rec")):
         list(DataLoader(dataset, num_workers=1))
 

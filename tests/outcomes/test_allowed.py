@@ -71,7 +71,7 @@ def test_loss_is_counted():
     outcome = replace(ordinary(WITHOUT_1, _fired(EIO, 1, epoch=None)), passes=(WITHOUT_1,) * 2)
 
     sentence = outcome.judge(map_reference(), SKIPS).sentence
-    assert "2 samples that faults hit are missing; every other one came" in sentence
+    assert "2 samples that faults hit are missing; every other one matches" in sentence
 
 
 def test_missing_sample_is_named():
@@ -135,11 +135,11 @@ A, B = "a" * 24, "b" * 24
     ("expected", "came", "text"),
     [
         ((), (("", "int", "1"),), ""),
-        ((("", "int", "1"),), (("", "int", "2"),), ": it is 2 instead of 1"),
-        ((("[0]", "T (4, 4)", A),), (("[0]", "T (3, 4)", B),), ": [0] is T (3, 4) instead of"),
-        ((("['x']", "T (4,)", A),), (("['x']", "T (4,)", B),), ": ['x'] (T (4,)) differs"),
-        ((("", "list", ""),), (("", "list", ""), ("[0]", "int", "1")), ": [0] should not be"),
-        ((("", "list", ""), ("[0]", "int", "1")), (("", "list", ""),), ": [0] is not there"),
+        ((("", "int", "1"),), (("", "int", "2"),), "it is 2 instead of 1"),
+        ((("[0]", "T (4, 4)", A),), (("[0]", "T (3, 4)", B),), "[0] is T (3, 4) instead of"),
+        ((("['x']", "T (4,)", A),), (("['x']", "T (4,)", B),), "['x'] (T (4,)) differs"),
+        ((("", "list", ""),), (("", "list", ""), ("[0]", "int", "1")), "it has [0], which is not"),
+        ((("", "list", ""), ("[0]", "int", "1")), (("", "list", ""),), "[0] is missing"),
     ],
 )
 def test_part_that_differs_is_named(expected, came, text):

@@ -17,7 +17,7 @@ from pytest_dataloader_faults.faults import (
     TruncatedFile,
     WorkerKilled,
 )
-from pytest_dataloader_faults.outcomes._error_text import messages, names
+from pytest_dataloader_faults.outcomes._error_text import exception_lines, mentions_path
 from support.clarity import tells
 from support.readers import READERS, SHARED, truncated
 from support.specimens import UnbuildableError
@@ -154,7 +154,7 @@ def test_exception_that_cannot_be_rebuilt_is_not_clear(fault):
     """A TypeError of the exception's own constructor says nothing about the file."""
     text = _through_torch(_unbuildable)
 
-    assert messages(text).startswith("TypeError: UnbuildableError")
+    assert exception_lines(text).startswith("TypeError: UnbuildableError")
     assert not tells(text, fault, PATH, "read")
 
 
@@ -167,7 +167,7 @@ def test_decoding_error_tells_of_truncated_content(name, keep, printed, tmp_path
 
     text = printed(lambda: read(path)).replace(str(path), "").replace(path.name, "")
 
-    assert tells(text, TruncatedFile(), PATH, "open"), messages(text)
+    assert tells(text, TruncatedFile(), PATH, "open"), exception_lines(text)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_bus_error_tells_of_a_mapping_only(fault, call, expected):
 
 def test_messages_are_the_lines_of_exceptions():
     """Frames, and the sentences between chained tracebacks, are left out."""
-    assert messages(_text(_with_cause)).splitlines() == [
+    assert exception_lines(_text(_with_cause)).splitlines() == [
         "OSError: [Errno 5] Input/output error",
         "RuntimeError: bad sample",
     ]
@@ -253,7 +253,7 @@ def test_messages_of_a_text_that_was_escaped():
     trace = 'Original Traceback (most recent call last):\n  File "x.py"\n    truncated()\n'
     caught = f"Caught K in worker 0.\n{trace}K: no record"
     text = f"K: {caught!r}\n"
-    assert messages(text) == "K: 'Caught K in worker 0.\nK: no record"
+    assert exception_lines(text) == "K: 'Caught K in worker 0.\nK: no record"
 
 
 @pytest.mark.parametrize(
@@ -268,4 +268,4 @@ def test_messages_of_a_text_that_was_escaped():
 )
 def test_names(text, path, expected):
     """A text names a path by the whole or by its last part."""
-    assert expected == names(text, path)
+    assert expected == mentions_path(text, path)

@@ -61,9 +61,17 @@ def test_the_verdict_is_the_deaths(fault, call, exitcode, verdict, shadow):
 @pytest.mark.parametrize(
     ("fault", "exitcode", "expected"),
     [
-        (TRUNCATED, BUS, "worker 1 was killed by SIGBUS: it touched a page beyond the end"),
+        (
+            TRUNCATED,
+            BUS,
+            "worker 1 was killed by SIGBUS: it accessed a memory-mapped file beyond the end",
+        ),
         (EIO, -signal.SIGKILL, "worker 1 was killed by SIGKILL, which no fault sent"),
-        (EIO, 3, "worker 1 exited with status 3, and the loader's error hides that its cause is"),
+        (
+            EIO,
+            3,
+            "worker 1 exited with status 3, and the loader's exception does not say that its",
+        ),
     ],
 )
 def test_the_sentence_says_who_died_and_how(fault, exitcode, expected):

@@ -30,7 +30,7 @@ def test_text_begins_with_the_verdict_and_ends_with_how_to_repeat_it():
     """The first line is the sentence, the last one the way to see it again."""
     lines = _explained(ordinary(FAILED, fired(EIO))).splitlines()
 
-    assert lines[0].startswith("failed_cleanly: OSError came in time")
+    assert lines[0].startswith("failed_cleanly: OSError was raised before the deadline")
     assert f"  reproduce: {HOW}" == lines[-1]
 
 
@@ -52,7 +52,7 @@ def test_text_names_fault_worker_fetch_and_path():
 
     assert "fault: ReadError(path='*.rec') (reached 3, fired 2, surfaced 1)" in text
     assert "in worker 1 (pid 4711), fetch 2: read /data/a.rec" in text
-    assert "delivered: 0 batches of 2 asked for, then an error; 0.25 s" in text
+    assert "delivered 0 of 2 batches, then an exception (0.25 s)" in text
     assert "OSError: [Errno 5] Input/output error: '/data/a.rec'" in text
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from pytest_dataloader_faults.outcomes import Footprint, Pass
-from pytest_dataloader_faults.outcomes._judge._leaks import grown
+from pytest_dataloader_faults.outcomes._judge._leaks import judge_growth
 from support.facts import ordinary
 
 _KIB = 1024
@@ -42,7 +42,7 @@ def _times(epoch, each_epoch):
 )
 def test_what_grows_is_told_by_its_name(each_epoch, says):
     """The most particular first: pinned memory may be counted as memory, too."""
-    verdict, sentence = grown(_outcome(**each_epoch))
+    verdict, sentence = judge_growth(_outcome(**each_epoch))
 
     assert (verdict, says in sentence) == ("leaked", True), sentence
 
@@ -50,4 +50,4 @@ def test_what_grows_is_told_by_its_name(each_epoch, says):
 @pytest.mark.parametrize("each_epoch", [{"pinned": 1000}, {"device": 1000}, {"memory": 60 * _KIB}])
 def test_less_than_that_is_not_told(each_epoch):
     """Below it a healthy process may lie."""
-    assert grown(_outcome(**each_epoch)) is None
+    assert judge_growth(_outcome(**each_epoch)) is None

@@ -115,8 +115,8 @@ def test_sentence_names_the_sample_that_came_instead():
         for each in (SWAPPED, STRANGE)
     )
 
-    assert "sample 0 in batch 0 holds the content of sample 1" in swapped.sentence
-    assert "sample 1 in batch 0 has wrong content" in strange.sentence
+    assert "sample 0 (batch 0) is wrong: it has the content of sample 1" in swapped.sentence
+    assert "sample 1 (batch 0) is wrong" in strange.sentence
 
 
 STREAM = [
@@ -220,7 +220,7 @@ def test_without_faults_only_surviving_passes():
 
     assert (survived.verdict, survived.passed) == (Verdict.SURVIVED, True)
     assert failed.passed is False
-    assert "although there was no fault" in failed.sentence
+    assert "without any fault" in failed.sentence
 
 
 def test_error_that_tells_of_one_of_two_faults_is_clear():

@@ -33,7 +33,7 @@ OTHER = """Traceback (most recent call last):
 ZeroDivisionError: division by zero
 """
 GENERATOR = "TypeError: cannot pickle 'generator' object"
-DROPPED = "what a worker had to send could not be pickled ({}), so torch's queue thread"
+DROPPED = "a worker could not pickle what it had to send ({}), so torch's queue thread"
 DIED = raised("RuntimeError", "DataLoader worker (pid(s) 7) exited unexpectedly")
 
 
@@ -48,7 +48,7 @@ HUNG = replace(ordinary(Pass()), timed_out=True, phase="epoch 1")
 def test_a_hang_is_put_down_to_the_batch_that_was_dropped(text):
     """The last line of the feeder thread's own traceback is why."""
     sentence = _sentence(HUNG, text.format(GENERATOR))
-    assert sentence.startswith("neither an error nor an end within 30 s: ")
+    assert sentence.startswith("no exception and no end of the epoch within 30 s: ")
     assert DROPPED.format(GENERATOR) in sentence
 
 
@@ -61,7 +61,7 @@ def test_of_several_the_last_one_counts():
 @pytest.mark.parametrize("text", ["", "TypeError: cannot pickle\n", OTHER])
 def test_what_else_is_printed_is_no_cause(text):
     """Only a traceback that begins in multiprocessing's feeder tells of a dropped batch."""
-    assert _sentence(HUNG, text) == "neither an error nor an end within 30 s"
+    assert _sentence(HUNG, text) == "no exception and no end of the epoch within 30 s"
 
 
 def test_a_timeout_that_ends_such_a_wait_hides_the_cause():
@@ -78,7 +78,7 @@ def test_a_timeout_that_ends_such_a_wait_hides_the_cause():
 def test_last_words_of_a_worker_that_died():
     """A spawned one, say, that cannot unpickle the dataset."""
     sentence = _sentence(ordinary(Pass(exception=DIED)), f"{OTHER}ImportError: no module x\n")
-    assert "came although there was no fault: DataLoader worker (pid(s) 7)" in sentence
+    assert "was raised without any fault: DataLoader worker (pid(s) 7)" in sentence
     assert sentence.endswith("; a worker printed: ImportError: no module x")
 
 
@@ -92,4 +92,4 @@ def test_no_last_words(error):
 def test_an_error_without_a_message():
     """Is told as such."""
     error = Raised("AssertionError", "", "AssertionError\n")
-    assert _sentence(ordinary(Pass(exception=error)), "").endswith("no fault: no message")
+    assert _sentence(ordinary(Pass(exception=error)), "").endswith("any fault: no message")

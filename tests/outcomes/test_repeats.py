@@ -100,5 +100,5 @@ def test_a_race_of_the_datasets_own_explains_one_of_three(where):
 
     assert found.reproduced
     assert found.notes[0] == (
-        "1 of 3 trials failed: workers read /data/a.rec through one offset, which is a race"
+        "1 of 3 trials failed: workers share the file offset of /data/a.rec, which is a race"
     )

@@ -123,13 +123,11 @@ def test_a_conviction_has_a_sentence_evidence_and_a_way_to_repeat(suite):
     said = _explanation(suite.run(ZEROS, "-k", "open-error"))
     lines = [line for line in said.splitlines() if line.strip("= ")]
     assert lines[0].strip("_ ") == "test_x[open-error]"
-    assert re.match(
-        r"corrupted: sample \d+ in batch 0 has wrong content: .*, and no error", lines[1]
-    )
+    assert re.match(r"corrupted: sample \d+ \(batch 0\) is wrong: .*, and no exception", lines[1])
     assert lines[2] == "  confirmed 2 of 2."
     assert re.match(r"  fault: OpenError\(path=.*\) \(reached \d+, fired \d+, surf", lines[3])
     assert re.match(r"    in worker [01] \(pid \d+\), fetch 1: openat /.*\d\d\.rec", lines[4])
-    assert re.match(r"  delivered: 4 batches of 4 asked for, then the epoch ended; .* s", lines[-2])
+    assert re.match(r"  delivered 4 of 4 batches, epoch complete \(.* s\)", lines[-2])
     assert lines[-1] == "  reproduce: pytest 'test_inner.py::test_x[open-error]'"
     assert "Traceback" not in said
     assert "_fault_check.py" not in said

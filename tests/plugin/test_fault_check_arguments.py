@@ -90,8 +90,8 @@ def test_raises(fault_check):
 """
 
 MESSAGES = {
-    "test_survives": "failed_cleanly: * came in time*",
-    "test_names_file": "failed_unclearly: OSError does not name the file, as promised*",
+    "test_survives": "failed_cleanly: * was raised before the deadline*",
+    "test_names_file": "failed_unclearly: OSError does not name the file, as the contract*",
     "test_files": "*files=('*.jpg',) matches nothing that the workers read. They read: *00.rec*",
     "test_both": (
         "*loader={'batch_size': 2} was given, or drawn by a search, but make_dataset() returned a"

@@ -59,7 +59,7 @@ def test_a_marked_test_is_one_item(suite):
             "   N  OpenError EIO, once",
             "   2  failed_cleanly",
             "2 trials: 2 failed_cleanly; stopped; go on with start_at=OpenError(nth=3, times=1)",
-            "corrupted: sample * has wrong content: *, and no error*",
+            "corrupted: sample * is wrong: *, and no exception*",
             "  reproduce: sweep(make_dataset, faults=[[]OpenError()], start_at=OpenError(times=1)*",
             "this test is marked only='sweep', so it has no check to ask*",
         ]

@@ -82,7 +82,7 @@ def test_started_before(records, request):
     loader._iterator._shutdown_workers()
 """
 
-OPENED = "never fired: nothing it is about was met. worker ? made 2 fetches, worker ? made 2 *"
+OPENED = "never fired: no operation matched it. Batches fetched: worker ?: 2, worker ?: 2*"
 NO_WORKER = "never fired: no DataLoader worker was started inside the scope. Iterate the loader*"
 MESSAGES = {
     "test_eio_reads": f"ReadError(path='*.nothing') {OPENED}",
@@ -92,7 +92,7 @@ MESSAGES = {
     "test_emfile": "DescriptorExhaustion(workers=(5,)) never fired: *",
     "test_too_few": "ReadError(path='*.rec', nth=1000) never fired: * was met * times in 2 worker*",
     "test_no_loop": f"ReadError(path='*.rec') {NO_WORKER}",
-    "test_no_files": "ReadError(path='*.rec') never fired: * the workers opened no data file",
+    "test_no_files": "ReadError(path='*.rec') never fired: * The workers opened no data file",
     "test_one_of_two": "TruncatedFile(path='*.nothing') never fired: *",
     "test_run": f"ReadError(path='*.nothing') {OPENED}",
     "test_started_before": f"ReadError(path='*.rec') {NO_WORKER}",

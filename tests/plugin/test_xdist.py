@@ -61,7 +61,7 @@ def test_outcomes_are_the_same_over_two_processes(suite):
     assert _outcomes(spread) == _outcomes(alone)
     for result in (alone, spread):
         result.assert_outcomes(passed=5, failed=2)
-        result.stdout.fnmatch_lines(["corrupted: sample * has wrong content*"])
+        result.stdout.fnmatch_lines(["corrupted: sample * is wrong*"])
         result.stdout.fnmatch_lines(["ReadError(path='*.nothing') never fired: *"])
 
 

@@ -70,7 +70,10 @@ def test_what_was_not_compared_is_not_praised(records):
     found = survey(lambda: OwnNoise(records), contract=RANDOM)
     slow = faults.SlowRead("*/00.rec", seconds=0.01)
     sentence = found.judge(found.run_trial(slow)).sentence
-    assert sentence == "every sample came and had the right types and shapes; no more was compared"
+    assert (
+        sentence
+        == "every sample was delivered with the right types and shapes; no more was compared"
+    )
     told = explore(lambda: OwnNoise(records), contract=RANDOM, **NARROW, **SHORT).describe()
     assert "  samples were compared by shapes\n" in told
 

@@ -150,7 +150,7 @@ def test_an_example_can_be_given(records):
     schedule = (OpenError("*/03.rec", times=1),)
     tried, error = _searched(records, example(schedule=schedule), database=None)
     assert set(tried) == {schedule}
-    assert str(error).startswith("corrupted: sample 3 in batch 0 has wrong content")
+    assert str(error).startswith("corrupted: sample 3 (batch 0) is wrong")
 
 
 def test_a_blob_reproduces_the_failure(records):
@@ -242,7 +242,7 @@ def test_an_example_can_be_given_in_a_file(inner):
     result = inner(_source(1, "", given))
     result.assert_outcomes(failed=1)
     assert set(_tried(result)) == {"TRIED (OpenError(path='*/03.rec', times=1),)"}
-    result.stdout.fnmatch_lines(["*corrupted: sample 3 in batch 0 has wrong content*"])
+    result.stdout.fnmatch_lines(["*corrupted: sample 3 (batch 0) is wrong*"])
 
 
 @pytest.mark.slow

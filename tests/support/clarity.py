@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.outcomes._error_text import tells_any
+from pytest_dataloader_faults.outcomes._error_text import Occurrence, explains_fault
 
 
 def tells(text: str, fault: Fault, path: str | None, call: str) -> bool:
     """Whether *text* tells of *fault*, which befell *path* in *call*."""
-    return tells_any(text, [(fault, path, call)])
+    return explains_fault(text, [Occurrence(fault, path, call)])

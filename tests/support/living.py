@@ -50,7 +50,7 @@ class GivesOnce(Specimen):
     """Forgets in a worker what it gave away: a second epoch of the same worker gets zeros."""
 
     steps = (STAYS, Iterate(), Iterate())
-    text = "sample 0 in batch 0 has wrong content"
+    text = "sample 0 (batch 0) is wrong"
 
     def __init__(self, folder: Path, *, healed: bool = False) -> None:
         super().__init__(folder, healed=healed)
@@ -70,7 +70,7 @@ class LosesItsFile(Specimen):
 
     steps = (NewLoader(), PickleDataset(), Iterate())
     verdict = Verdict.FAILED_CLEANLY
-    text = "AttributeError came, and no fault had happened to these workers"
+    text = "AttributeError was raised, but no fault happened in these workers"
 
     def __init__(self, folder: Path, *, healed: bool = False) -> None:
         super().__init__(folder, healed=healed)
@@ -123,7 +123,7 @@ class KeepsHalves(Specimen):
 
     steps = (STAYS, Arm(TruncatedFile("*/00.rec")), Iterate(), Disarm(), Iterate())
     verdict = Verdict.POISONED
-    text = "although the fault was gone, sample 0 in batch 0 has wrong content"
+    text = "after the fault was gone, sample 0 (batch 0) is wrong"
 
     def __init__(self, folder: Path, *, healed: bool = False) -> None:
         super().__init__(folder, healed=healed)
@@ -195,7 +195,7 @@ class LeavesALock(Specimen):
 
     steps = (NewLoader(), StartEpoch(), KillWorker(), BreakEpoch(), Iterate())
     verdict = Verdict.POISONED
-    text = "although the fault was gone, FileExistsError came"
+    text = "after the fault was gone, FileExistsError was raised"
 
     def __init__(self, folder: Path, *, healed: bool = False) -> None:
         super().__init__(folder, healed=healed)

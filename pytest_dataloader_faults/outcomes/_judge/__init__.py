@@ -1,36 +1,31 @@
 """The judge: facts in, verdict out. Pure.
 
-The rules are asked in order of gravity and the first that objects decides. A fault that did not
-fire excuses nothing that was seen to go wrong; but without a fault that fired, nothing good was
-shown.
+The rules stand in order of gravity, and the first one that is violated decides. A fault that did
+not fire excuses nothing that went wrong. But without a fault that fired, the trial shows nothing
+good.
 """
 
 from __future__ import annotations
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.outcomes._error_text import (
-    how_told,
-    is_told_by_torch,
-    messages,
-    names,
-    tells_any,
-)
+from pytest_dataloader_faults.outcomes._error_text import exception_lines, with_likely_sender
 from pytest_dataloader_faults.outcomes._facts import TrialFacts
-from pytest_dataloader_faults.outcomes._judge._deaths import (
-    dropped,
-    last_words,
-    unclear_death,
+from pytest_dataloader_faults.outcomes._judge._clarity import unclear
+from pytest_dataloader_faults.outcomes._judge._deaths import dropped_batch_cause, last_error_printed
+from pytest_dataloader_faults.outcomes._judge._leaks import judge_growth, leaked
+from pytest_dataloader_faults.outcomes._judge._samples import (
+    count_skipped,
+    find_corruption,
+    first_mismatch,
 )
-from pytest_dataloader_faults.outcomes._judge._leaks import grown, leaked
-from pytest_dataloader_faults.outcomes._judge._samples import corrupted, skipped, wrong_in
 from pytest_dataloader_faults.outcomes._judge._tolerance import Tolerance, may_be_damaged
 from pytest_dataloader_faults.outcomes._reference import Reference
-from pytest_dataloader_faults.outcomes._verdicts import Contract, Judgement, Verdict
+from pytest_dataloader_faults.outcomes._verdicts import Contract, Finding, Judgement, Verdict
 
 _MOST = 200
 _SEEDED = (
-    ". Random numbers are seeded by the sample here: one that draws more of them in a second"
-    " attempt differs by that, which the contract's compare= can allow"
+    ". Random numbers are seeded once per sample here, so a retry that draws more of them gives"
+    " another sample. Contract(compare=...) can allow that"
 )
 
 
@@ -39,121 +34,118 @@ def judge(outcome: TrialFacts, reference: Reference, contract: Contract) -> Judg
 
     Raises:
         ValueError: The reference does not know a batch that was delivered.
-        InvalidArgumentError: It is of samples that were compared otherwise.
+        InvalidArgumentError: The reference's samples were compared in another way.
 
     """
-    if outcome.comparison != reference.comparison:
+    _require_same_comparison(outcome, reference)
+    if unknown := reference.lacks(outcome):
         message = (
-            f"the outcome's samples were compared by {outcome.comparison!r} and the reference's by"
-            f" {reference.comparison!r}: run the trial by the survey's own run_trial(...)"
+            f"the reference does not know batch {list(unknown[0])}. Take a reference of the batches"
+            " that the trial delivered"
         )
-        raise InvalidArgumentError(message)
-    if lacking := reference.lacks(outcome):
-        message = f"the reference does not know batch {list(lacking[0])}: take it of these indices"
         raise ValueError(message)
-    verdict, sentence = _verdict(outcome, reference, contract)
+    violation = _violation(outcome, reference, contract)
+    verdict, sentence = violation or _without_violation(outcome, reference, contract)
     may_fail = outcome.schedule and not contract.survives
     if verdict is Verdict.FAILED_CLEANLY and contract.survives:
-        sentence += "; but the contract promises that it survives"
+        sentence += "; but the contract promises survives=True"
     accepted = (Verdict.SURVIVED, Verdict.FAILED_CLEANLY) if may_fail else (Verdict.SURVIVED,)
     return Judgement(verdict, sentence, verdict in accepted)
 
 
-def _verdict(outcome: TrialFacts, reference: Reference, contract: Contract) -> tuple[Verdict, str]:
-    found = (
+def _require_same_comparison(outcome: TrialFacts, reference: Reference) -> None:
+    if outcome.comparison != reference.comparison:
+        message = (
+            f"the trial compared samples by {outcome.comparison!r}, the reference by"
+            f" {reference.comparison!r}. Run the trial by the survey's own run_trial(...)"
+        )
+        raise InvalidArgumentError(message)
+
+
+def _violation(outcome: TrialFacts, reference: Reference, contract: Contract) -> Finding | None:
+    """The gravest rule that *outcome* violates, if there is one."""
+    return (
         _hung(outcome)
         or _crashed(outcome)
         or _corrupted(outcome, reference, contract)
-        or _unclear(outcome, contract)
+        or unclear(outcome, contract)
         or leaked(outcome)
-        or grown(outcome)
+        or judge_growth(outcome)
         or _poisoned(outcome, reference, contract)
     )
-    if found:
-        return found
+
+
+def _without_violation(outcome: TrialFacts, reference: Reference, contract: Contract) -> Finding:
     if outcome.schedule and not outcome.fired:
-        return Verdict.NOT_EXERCISED, "no fault fired, so nothing was shown"
+        return Verdict.NOT_EXERCISED, "no fault fired, so the trial shows nothing"
     if outcome.exception is None:
         return Verdict.SURVIVED, _how_it_survived(outcome, reference, contract)
-    kind = outcome.exception.type
+    return Verdict.FAILED_CLEANLY, _how_it_failed(outcome, outcome.exception.type)
+
+
+def _how_it_failed(outcome: TrialFacts, error: str) -> str:
     if not outcome.schedule:
-        told = messages(outcome.exception.message).splitlines()[-1:] or ["no message"]
-        sentence = f"{kind} came although there was no fault: {told[0][:_MOST]}"
-        return Verdict.FAILED_CLEANLY, sentence + (dropped(outcome) or last_words(outcome))
+        sentence = f"{error} was raised without any fault: {_last_line(outcome)}"
+        return sentence + (dropped_batch_cause(outcome) or last_error_printed(outcome))
     if outcome.deaths:
         died = " and ".join(map(str, outcome.deaths))
-        return Verdict.FAILED_CLEANLY, f"{died}; an error came in time and left nothing behind"
-    return Verdict.FAILED_CLEANLY, f"{kind} came in time, told its cause, and left nothing behind"
+        return f"{died}; an exception was raised before the deadline, and nothing leaked"
+    return f"{error} was raised before the deadline, names its cause, and leaked nothing"
+
+
+def _last_line(outcome: TrialFacts) -> str:
+    """The last line of the exception's message."""
+    message = outcome.exception.message if outcome.exception else ""
+    return (exception_lines(message).splitlines() or ["no message"])[-1][:_MOST]
 
 
 def _how_it_survived(outcome: TrialFacts, reference: Reference, contract: Contract) -> str:
-    if contract.may_skip and (count := skipped(outcome, reference)):
-        return f"{count} samples that faults hit are missing; every other one came and was right"
-    if any(wrong_in(one, reference) for one in outcome.passes):
+    if contract.may_skip and (count := count_skipped(outcome, reference)):
+        return f"{count} samples that faults hit are missing; every other one matches the reference"
+    if any(first_mismatch(one, reference) for one in outcome.passes):
         return (
-            "every sample came; what their bytes on the disk were damaged to is in some, and the"
-            " contract does not promise that this is noticed (detects_corruption=True)"
+            "every sample was delivered; some hold the damaged bytes of their file, and the"
+            " contract does not promise that the dataset notices (detects_corruption=True)"
         )
     if "shapes" in outcome.comparison:
-        return "every sample came and had the right types and shapes; no more was compared"
-    return "every sample came and was right"
+        return "every sample was delivered with the right types and shapes; no more was compared"
+    return "every sample was delivered and matches the reference"
 
 
-def _hung(outcome: TrialFacts) -> tuple[Verdict, str] | None:
+def _hung(outcome: TrialFacts) -> Finding | None:
     if not outcome.timed_out:
         return None
     if outcome.phase == "recovery":
-        after = "although the fault was gone, a fresh pass over the same dataset object hung"
-        return Verdict.POISONED, f"{after} for {outcome.deadline:g} s"
-    waited = f"neither an error nor an end within {outcome.deadline:g} s"
-    return Verdict.HUNG, waited + dropped(outcome)
+        return Verdict.POISONED, f"{_AFTER} hung for {outcome.deadline:g} s"
+    waited = f"no exception and no end of the epoch within {outcome.deadline:g} s"
+    return Verdict.HUNG, waited + dropped_batch_cause(outcome)
 
 
-def _crashed(outcome: TrialFacts) -> tuple[Verdict, str] | None:
+def _crashed(outcome: TrialFacts) -> Finding | None:
     if outcome.died is None and outcome.phase == "done":
         return None
-    how = how_told(outcome.died or f"it ended in phase {outcome.phase!r}, without a word")
-    return Verdict.CRASHED, f"the process that drives the loader died: {how}"
+    how = outcome.died or f"it exited during phase {outcome.phase!r} without reporting"
+    return Verdict.CRASHED, f"the process that iterates the loader died: {with_likely_sender(how)}"
 
 
-def _corrupted(
-    outcome: TrialFacts, reference: Reference, contract: Contract
-) -> tuple[Verdict, str] | None:
-    found = corrupted(outcome, reference, contract)
+def _corrupted(outcome: TrialFacts, reference: Reference, contract: Contract) -> Finding | None:
+    found = find_corruption(outcome, reference, contract)
     if found and outcome.fired and "seeded" in outcome.comparison:
         return found[0], found[1] + _SEEDED
     return found
 
 
-def _unclear(outcome: TrialFacts, contract: Contract) -> tuple[Verdict, str] | None:
-    raised = outcome.exception
-    if raised is None or not outcome.fired or may_be_damaged(outcome, contract):
-        return None
-    if death := unclear_death(outcome):
-        return Verdict.FAILED_UNCLEARLY, death + last_words(outcome)
-    fired = [(each.fault, one) for each in outcome.faults for one in each.firings]
-    met = ((fault, one.path, one.call) for fault, one in fired)
-    if not (outcome.deaths or tells_any(raised.text, met)):
-        kinds = ", ".join(sorted({type(fault).__name__ for fault, _ in fired}))
-        hidden = f"{raised.type} hides that its cause is {kinds}"
-        return Verdict.FAILED_UNCLEARLY, hidden + (dropped(outcome) or last_words(outcome))
-    paths = [one.path for fault, one in fired if one.path and not is_told_by_torch(fault)]
-    said = messages(raised.text)
-    if contract.names_file and paths and not any(names(said, path) for path in paths):
-        return Verdict.FAILED_UNCLEARLY, f"{raised.type} does not name the file, as promised"
-    return None
+_AFTER = "after the fault was gone, a fresh pass over the same dataset object"
 
 
-def _poisoned(
-    outcome: TrialFacts, reference: Reference, contract: Contract
-) -> tuple[Verdict, str] | None:
+def _poisoned(outcome: TrialFacts, reference: Reference, contract: Contract) -> Finding | None:
     recovery = outcome.recovery
     if recovery is None:
         return None
-    after = "although the fault was gone, a fresh pass over the same dataset object"
     if recovery.exception is not None:
-        kind, message = recovery.exception.type, messages(recovery.exception.message)
-        return Verdict.POISONED, f"{after} raised {kind}: {message[-200:]}"
-    # Who need not notice damage may have kept a copy of it.
-    wrong = wrong_in(recovery, reference, Tolerance(content=may_be_damaged(outcome, contract)))
-    return (Verdict.POISONED, f"{after} was not right: {wrong}") if wrong else None
+        kind, message = recovery.exception.type, exception_lines(recovery.exception.message)
+        return Verdict.POISONED, f"{_AFTER} raised {kind}: {message[-_MOST:]}"
+    # A dataset that need not notice damage may have kept a copy of the damaged bytes.
+    tolerance = Tolerance(content=may_be_damaged(outcome, contract))
+    wrong = first_mismatch(recovery, reference, tolerance)
+    return (Verdict.POISONED, f"{_AFTER} gave wrong samples: {wrong}") if wrong else None

@@ -1,19 +1,15 @@
-"""Workers that died although no fault was to end them. Pure.
+"""Workers that died although no fault was to end them, and batches that a worker dropped. Pure.
 
 Some facts about the error that a death becomes. A dead worker breaks whatever the loader does with
 it first. So the same death reaches the loop as RuntimeError, or as ConnectionResetError, EOFError
 or FileNotFoundError from the socket through which a tensor was to come. Which of them is a matter
-of microseconds, so none of them is asked: the verdict follows from the death.
+of microseconds, so the judge ignores the error: the verdict follows from the death.
 
 Some facts about SIGBUS. A process gets it where it touches a page of a mapping that cannot be
 delivered (mmap(2)): a read of the disk failed, or the file ends before that page. For the first
 there is no other way to report an error, so SIGBUS is all that a dataset can do. The second could
 have been seen: fstat(2) told the size when the file was mapped. torch blames shared memory for
 each SIGBUS, which misleads its reader.
-
-What can be said of the death of a process, of which only the signal is known. Pure.
-
-Causes that were printed by a worker and told to nobody. Pure.
 
 Some facts about errors that no exception carries to the loader. What a worker has to send is
 pickled in a thread that feeds its queue (multiprocessing/queues.py, ``_feed``). An error there, of
@@ -42,16 +38,24 @@ _SCARCITY = (DescriptorExhaustion, SharedMemoryExhaustion)
 _ENDS = ("signal ", "exit ")
 """How the call of a firing begins that ended its worker."""
 _CUT_OFF = (
-    ": it touched a page beyond the end of a truncated file that it had mapped, and torch's error"
-    " blames shared memory. Compare the size of the file with what it should be before mapping it"
+    ": it accessed a memory-mapped file beyond the end to which the file was truncated, and torch's"
+    " message wrongly blames shared memory. Check the size of a file before mapping it"
 )
-_NOT_OURS = ", which no fault sent: it came from outside, or from the kernel's OOM killer"
+_MOST = 200
+_DROPPED = re.compile(
+    r'^Traceback \(most recent call last\):\n  File ".*multiprocessing.queues\.py", line \d+, in'
+    r" _feed\n(?:[ \t].*\n|\n)*(\S.*)",
+    re.MULTILINE,
+)
+_ERROR = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception): .*", re.MULTILINE)
+_DIED = re.compile(r"exited unexpectedly|is killed by signal")
+_NOT_BY_FAULT = ", which no fault sent: another process did, or the kernel's OOM killer (see dmesg)"
 
 
 def unclear_death(outcome: TrialFacts) -> str:
-    """The first death that hides its cause, as a sentence; empty if there is none."""
-    hidden = (each for each in outcome.deaths if not _is_clear(outcome, each))
-    return next((f"{each}{_cause(outcome, each)}" for each in hidden), "")
+    """The first death that does not show its cause, as a sentence; empty if there is none."""
+    unclear = (each for each in outcome.deaths if not _is_clear(outcome, each))
+    return next((f"{each}{_cause(outcome, each)}" for each in unclear), "")
 
 
 def _is_clear(outcome: TrialFacts, death: WorkerDeath) -> bool:
@@ -66,9 +70,9 @@ def _cause(outcome: TrialFacts, death: WorkerDeath) -> str:
     if _is_sigbus(death) and _has_fired(outcome, TruncatedFile):
         return _CUT_OFF
     if death.exitcode == -signal.SIGKILL:
-        return _NOT_OURS
+        return _NOT_BY_FAULT
     kinds = ", ".join(sorted({type(each.fault).__name__ for each in outcome.faults if each.fired}))
-    return f", and the loader's error hides that its cause is {kinds}"
+    return f", and the loader's exception does not say that its cause is {kinds}"
 
 
 def _is_sigbus(death: WorkerDeath) -> bool:
@@ -79,22 +83,12 @@ def _has_fired(outcome: TrialFacts, kind: type[Fault]) -> bool:
     return any(isinstance(each.fault, kind) for each in outcome.faults if each.fired)
 
 
-_MOST = 200
-_DROPPED = re.compile(
-    r'^Traceback \(most recent call last\):\n  File ".*multiprocessing.queues\.py", line \d+, in'
-    r" _feed\n(?:[ \t].*\n|\n)*(\S.*)",
-    re.MULTILINE,
-)
-_ERROR = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception): .*", re.MULTILINE)
-_DIED = re.compile(r"exited unexpectedly|is killed by signal")
-
-
-def dropped(outcome: TrialFacts) -> str:
+def dropped_batch_cause(outcome: TrialFacts) -> str:
     """Why a batch was dropped, as the rest of a sentence; empty if none was."""
     if found := _DROPPED.findall(outcome.stderr):
         return (
-            f": what a worker had to send could not be pickled ({found[-1][:_MOST]}), so torch's"
-            " queue thread printed that and dropped the batch"
+            f": a worker could not pickle what it had to send ({found[-1][:_MOST]}), so torch's"
+            " queue thread printed that error and dropped the batch"
         )
     return ""
 
@@ -113,8 +107,8 @@ def _hit_data(outcome: TrialFacts) -> bool:
     return any(path and not is_excluded(path) for path in paths)
 
 
-def last_words(outcome: TrialFacts) -> str:
-    """What a worker printed that died, as the rest of a sentence; empty if it told nothing."""
+def last_error_printed(outcome: TrialFacts) -> str:
+    """The last error that a dead worker printed, as the rest of a sentence; empty if none."""
     raised = outcome.exception
     printed = _ERROR.findall(outcome.stderr)
     if raised is None or not printed or not (outcome.deaths or _DIED.search(raised.text)):

@@ -1,4 +1,4 @@
-"""What several trials of one check say together. Pure.
+"""The judgement on several trials of one check. Pure.
 
 Some facts about a trial that fails once. A fault happens at the same operation in each trial, but
 two workers are two processes: which of them is first may differ. So a race of the dataset's own may
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_dataloader_faults.outcomes._fault_facts import shared_files
+from pytest_dataloader_faults.outcomes._fault_facts import shared_offset_files
 from pytest_dataloader_faults.outcomes._verdicts import Judgement
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _MOST = 3
 
 @dataclass(frozen=True)
 class Trial:
-    """What one trial of a check found, and what that shows."""
+    """The facts of one trial of a check, and the judgement on them."""
 
     outcome: Outcome
     judgement: Judgement
@@ -33,12 +33,12 @@ class Trial:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """What a check's trials show together.
+    """The judgement on all trials of a check.
 
     Attributes:
-        trial: The one that decides: the first that failed, if one did.
-        reproduced: False if only one of three failed, and no race of the dataset's explains that.
-        notes: Sentences about the trials beside the one that decides.
+        trial: The trial that decides: the first that failed, if one did.
+        reproduced: False if only one of three failed, and no race of the dataset explains that.
+        notes: Sentences about the other trials.
 
     """
 
@@ -48,17 +48,17 @@ class Conclusion:
 
 
 def needs_another(trials: Sequence[Trial], *, should_fail: bool) -> bool:
-    """Whether one more trial is needed: the first is not as it should be, and nothing is sure."""
+    """Whether one more trial is needed: the first is not as expected, and nothing is sure."""
     if not trials:
         return True
-    as_it_should = [each.judgement.passed != should_fail for each in trials]
-    if as_it_should[0] or len(trials) == _MOST:
+    as_expected = [each.judgement.passed != should_fail for each in trials]
+    if as_expected[0] or len(trials) == _MOST:
         return False
-    return len(trials) == 1 or as_it_should[1]
+    return len(trials) == 1 or as_expected[1]
 
 
 def conclude(trials: Sequence[Trial], control: Outcome) -> Conclusion:
-    """What *trials* show; *control*: an epoch without faults, as to what its workers share."""
+    """The judgement on *trials*. *control* is an epoch without faults."""
     failed = [each for each in trials if not each.judgement.passed]
     if len(trials) == 1 or not failed:
         return Conclusion(trials[0])
@@ -66,13 +66,13 @@ def conclude(trials: Sequence[Trial], control: Outcome) -> Conclusion:
         return Conclusion(failed[0])  # It was expected to fail, and does.
     if len(failed) == len(trials):
         return Conclusion(failed[0], notes=(_confirmed(failed),))
-    others = [f"trial {number}: {_told(each)}" for number, each in enumerate(trials, start=1)]
+    others = [f"trial {number}: {_in_words(each)}" for number, each in enumerate(trials, start=1)]
     count = f"{len(failed)} of {len(trials)} trials failed"
     if len(failed) > 1:
         return Conclusion(failed[0], notes=(count, *others))
-    shared = {**shared_files(control.workers), **shared_files(failed[0].outcome.workers)}
+    shared = shared_offset_files((*control.workers, *failed[0].outcome.workers))
     if shared:
-        why = f"{count}: workers read {next(iter(shared))} through one offset, which is a race"
+        why = f"{count}: workers share the file offset of {next(iter(shared))}, which is a race"
         return Conclusion(failed[0], notes=(why, *others))
     return Conclusion(failed[0], reproduced=False, notes=(f"not reproduced: {count}", *others))
 
@@ -81,8 +81,8 @@ def _confirmed(failed: Sequence[Trial]) -> str:
     text = f"confirmed {len(failed)} of {len(failed)}"
     if len({each.judgement.verdict for each in failed}) == 1:
         return text
-    return f"{text}, the second as {_told(failed[1])}"
+    return f"{text}, the second as {_in_words(failed[1])}"
 
 
-def _told(trial: Trial) -> str:
+def _in_words(trial: Trial) -> str:
     return f"{trial.judgement.verdict}: {trial.judgement.sentence}"

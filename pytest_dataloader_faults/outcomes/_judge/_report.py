@@ -7,9 +7,12 @@ import re
 import signal
 from collections.abc import Iterable, Iterator
 
-from pytest_dataloader_faults.outcomes._error_text import messages
+from pytest_dataloader_faults.outcomes._error_text import exception_lines
 from pytest_dataloader_faults.outcomes._facts import TrialFacts
-from pytest_dataloader_faults.outcomes._fault_facts import beyond_reach, shared_files
+from pytest_dataloader_faults.outcomes._fault_facts import (
+    shared_offset_files,
+    unobserved_operations,
+)
 from pytest_dataloader_faults.outcomes._records import FaultFacts, Firing
 from pytest_dataloader_faults.outcomes._text import printable
 from pytest_dataloader_faults.outcomes._verdicts import Judgement, Verdict
@@ -18,14 +21,16 @@ _MAX_LINES = 12
 _MAX_FIRINGS = 3
 _MAX_PROCESSES = 5
 _MAX_FILES = 3
+_SEE_STDERR = (Verdict.HUNG, Verdict.CRASHED, Verdict.FAILED_UNCLEARLY)
+"""torch prints errors in a queue's feeder thread or before the fetch loop, and drops them."""
 
 
 def explain(
     outcome: TrialFacts, judgement: Judgement, reproduce: str, notes: Iterable[str] = ()
 ) -> str:
-    """All that a person needs to see *judgement* for themselves.
+    """The verdict, the evidence for it, and the line that repeats the trial.
 
-    *notes*: sentences that come before the evidence.
+    *notes* are sentences that come before the evidence.
     """
     sentence = "\n  ".join(map(printable, judgement.sentence.split("\n")))
     parts = [f"{judgement.verdict}: {sentence}."]
@@ -40,24 +45,20 @@ def _evidence(outcome: TrialFacts, judgement: Judgement) -> Iterator[str]:
         yield from _about_fault(each)
     if outcome.engine == "python":
         yield "engine: python, which sees only what Python code opens and reads"
-    if hidden := beyond_reach(outcome.workers):
+    if hidden := unobserved_operations(outcome.workers):
         yield f"hidden from the engine: {hidden}"
-    for path, workers in itertools.islice(shared_files(outcome.workers).items(), _MAX_FILES):
-        yield f"{path}: opened before the fork, {workers} workers read it through one offset"
+    shared = shared_offset_files(outcome.workers)
+    for path, workers in itertools.islice(shared.items(), _MAX_FILES):
+        yield f"{path}: opened before the fork, so {workers} workers share its file offset"
     yield _about_delivery(outcome)
     yield from (f"death: {each} (pid {each.pid})" for each in outcome.deaths)
     if outcome.exception is not None:
         yield from _about_exception(outcome.exception.text)
     if outcome.stacks and judgement.verdict in (Verdict.HUNG, Verdict.POISONED):
         yield from _about_stacks(outcome.stacks)
-    if _is_told_on_stderr(judgement) and outcome.stderr.strip():
+    if judgement.verdict in _SEE_STDERR and outcome.stderr.strip():
         yield "printed by the workers:"
         yield from _bounded(outcome.stderr.strip().splitlines())
-
-
-def _is_told_on_stderr(judgement: Judgement) -> bool:
-    """Errors in a queue's feeder thread, or before the fetch loop, are printed and dropped."""
-    return judgement.verdict in (Verdict.HUNG, Verdict.CRASHED, Verdict.FAILED_UNCLEARLY)
 
 
 def _about_fault(each: FaultFacts) -> Iterator[str]:
@@ -82,24 +83,29 @@ def _call(call: str) -> str:
     if word == "signal":
         done = "stopped" if int(number) == signal.SIGSTOP else "killed"
         return f"{done} by {signal.Signals(int(number)).name}"
-    return f"left by _exit({number})" if word == "exit" else call
+    return f"exited by _exit({number})" if word == "exit" else call
 
 
 def _about_delivery(outcome: TrialFacts) -> str:
-    came = f"delivered: {len(outcome.delivered)} batches"
+    came, seconds = len(outcome.delivered), f"({outcome.duration:g} s)"
     if outcome.timed_out or outcome.died:
-        return f"{came}, then nothing more (in phase {outcome.phase!r}); {outcome.duration:g} s"
+        return f"delivered {came} batches, then nothing more in phase {outcome.phase!r} {seconds}"
     asked = sum(len(one.drawn) for one in outcome.passes)
-    ended = (
-        "then the epoch ended" if outcome.passes[-1:] and outcome.passes[-1].complete else "so far"
-    )
-    end = ended if outcome.exception is None else "then an error"
-    return f"{came} of {asked} asked for, {end}; {outcome.duration:g} s"
+    return f"delivered {came} of {asked} batches, {_how_it_ended(outcome)} {seconds}"
+
+
+def _how_it_ended(outcome: TrialFacts) -> str:
+    if outcome.exception is not None:
+        return "then an exception"
+    if outcome.passes and outcome.passes[-1].complete:
+        count = len(outcome.passes)
+        return "epoch complete" if count == 1 else f"{count} epochs complete"
+    return "epoch not complete"
 
 
 def _about_exception(text: str) -> Iterator[str]:
     yield "error:"
-    yield from _bounded(messages(text).split("\n"))
+    yield from _bounded(exception_lines(text).split("\n"))
 
 
 def _about_stacks(stacks: str) -> Iterator[str]:
@@ -114,7 +120,7 @@ def _about_stacks(stacks: str) -> Iterator[str]:
 
 
 def _innermost(lines: list[str]) -> list[str]:
-    """The main thread's frames, from where it is stuck up to where torch's or our code begins."""
+    """The main thread's frames: from the call that hangs up to where torch's or our code begins."""
     starts = [place for place, line in enumerate(lines) if line.startswith("Current thread")]
     frames = lines[starts[0] + 1 :] if starts else lines
     outer = ("_worker_loop", "/_trial/", "/pytest_dataloader_faults/_engine/")
@@ -123,7 +129,7 @@ def _innermost(lines: list[str]) -> list[str]:
 
 
 def _bounded(lines: list[str]) -> Iterator[str]:
-    """Their beginning and their end: of a chain of errors, the last one is the one that came."""
+    """The first and the last of *lines*. Of a chain of errors, the loop got the last one."""
     if len(lines) <= _MAX_LINES:
         shown = lines
     else:

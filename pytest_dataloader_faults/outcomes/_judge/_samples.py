@@ -1,41 +1,43 @@
-"""What came, beside what should have come. Pure.
-
-The samples of one batch, beside those that were asked for: which is wrong, and where. Pure.
-"""
+"""Which samples of an epoch are not as in the reference: wrong, missing or repeated. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from pytest_dataloader_faults.outcomes._facts import TrialFacts
-from pytest_dataloader_faults.outcomes._judge._tolerance import NOTHING, Tolerance, allowed
+from pytest_dataloader_faults.outcomes._judge._tolerance import NOTHING, Tolerance, tolerance
 from pytest_dataloader_faults.outcomes._records import Delivery, Leaves, Pass
 from pytest_dataloader_faults.outcomes._reference import Reference
-from pytest_dataloader_faults.outcomes._verdicts import Contract, Verdict
+from pytest_dataloader_faults.outcomes._verdicts import Contract, Finding, Verdict
 
 _SHOWN = 5
+_LONG = 24
+"""Digests have this length. What is shorter is the value itself."""
 
 
-def corrupted(
+def find_corruption(
     outcome: TrialFacts, reference: Reference, contract: Contract
-) -> tuple[Verdict, str] | None:
+) -> Finding | None:
+    """The first sample under the faults that is not as it has to be."""
     for number, one in enumerate(outcome.passes, start=1):
-        wrong = wrong_in(one, reference, allowed(outcome, contract, number))
+        wrong = first_mismatch(one, reference, tolerance(outcome, contract, number))
         if wrong:
             where = f" in epoch {number}" if len(outcome.passes) > 1 else ""
-            return Verdict.CORRUPTED, f"{wrong}{where}, and no error came before it"
+            before = " before it" if one.exception else ""
+            return Verdict.CORRUPTED, f"{wrong}{where}, and no exception was raised{before}"
     return None
 
 
-def wrong_in(one: Pass, reference: Reference, may: Tolerance = NOTHING) -> str | None:
+def first_mismatch(one: Pass, reference: Reference, may: Tolerance = NOTHING) -> str | None:
     """What is not as it should be in the batches of *one*, or None."""
     if reference.kind == "iterable":
-        return _wrong_in_stream(one, reference, may)
+        return next(_stream_mismatches(one, reference, may), None)
     return _wrong_batch(one, reference, may) or _missing(one)
 
 
-def skipped(outcome: TrialFacts, reference: Reference) -> int:
+def count_skipped(outcome: TrialFacts, reference: Reference) -> int:
     """How many samples are missing in the epochs that came to their end."""
     return sum(_skipped_in(one, reference) for one in outcome.passes if one.complete)
 
@@ -57,17 +59,17 @@ def _wrong_batch(one: Pass, reference: Reference, may: Tolerance) -> str | None:
     for place, delivery in enumerate(one.delivered):
         indices = delivery.indices or ()
         if delivery.rows is not None and samples:
-            if wrong := wrong_rows(place, delivery, reference, may):
+            if wrong := _wrong_rows(place, delivery, reference, may):
                 return wrong
         elif samples or (batches[indices] != delivery.digest and not may.content):
-            return _wrong_size(delivery, place, indices)
+            return _wrong_whole(delivery, place, indices)
     return None
 
 
-def _wrong_size(delivery: Delivery, place: int, indices: tuple[object, ...]) -> str:
+def _wrong_whole(delivery: Delivery, place: int, indices: tuple[object, ...]) -> str:
     if delivery.rows is None:
         return f"batch {place} does not hold the samples {list(indices)} that were asked for"
-    return f"batch {place} has wrong content"
+    return f"batch {place} is wrong: it differs from the reference"
 
 
 def _missing(one: Pass) -> str | None:
@@ -76,23 +78,23 @@ def _missing(one: Pass) -> str | None:
     asked = Counter(index for indices in one.drawn for index in indices)
     came = Counter(index for each in one.delivered for index in each.indices or ())
     missing = list((asked - came).elements())
-    return f"{len(missing)} samples never came ({_first(missing)})" if missing else None
+    return f"{len(missing)} samples are missing ({_first(missing)})" if missing else None
 
 
-def _wrong_in_stream(one: Pass, reference: Reference, may: Tolerance) -> str | None:
+def _stream_mismatches(one: Pass, reference: Reference, may: Tolerance) -> Iterator[str]:
+    """The gravest first. The samples of a stream have no index, so they are counted."""
     known = Counter(digest for _, digest in reference.samples)
     came = Counter(digest for each in one.delivered for digest in _digests(each))
     extra, missing = came - known, known - came
     if repeated := sum(count for digest, count in extra.items() if digest in known):
-        return f"{repeated} samples came more often than they should"
-    strange = sum(extra.values())
-    if strange and not may.content:
-        return f"{strange} samples have wrong content"
-    lost = sum(missing.values()) - strange
+        yield f"{repeated} samples were delivered more often than in the reference"
+    unknown = sum(extra.values())
+    if unknown and not may.content:
+        yield f"{unknown} samples are wrong: they match no sample of the reference"
+    lost = sum(missing.values()) - unknown
     if one.complete and lost > may.lost:
-        said = f"{lost} of {sum(known.values())} samples never came"
-        return f"{said}, and faults hit only {may.lost}" if may.lost else said
-    return None
+        sentence = f"{lost} of {sum(known.values())} samples are missing"
+        yield f"{sentence}, but faults hit only {may.lost}" if may.lost else sentence
 
 
 def _first(items: list[object]) -> str:
@@ -100,11 +102,7 @@ def _first(items: list[object]) -> str:
     return f"{shown}, ..." if len(items) > _SHOWN else shown
 
 
-_LONG = 24
-"""Digests have this length; what is shorter is the value itself."""
-
-
-def wrong_rows(place: int, delivery: Delivery, reference: Reference, may: Tolerance) -> str | None:
+def _wrong_rows(place: int, delivery: Delivery, reference: Reference, may: Tolerance) -> str | None:
     """What is wrong with batch *place*, which came apart into samples; or None."""
     indices, rows = delivery.indices or (), delivery.rows or ()
     samples = dict(reference.samples)
@@ -115,7 +113,7 @@ def wrong_rows(place: int, delivery: Delivery, reference: Reference, may: Tolera
     if not wrong or may.content:
         return None
     at = wrong[0]
-    return f"sample {indices[at]!r} in batch {place} {_instead(delivery, at, reference)}"
+    return f"sample {indices[at]!r} (batch {place}) {_instead(delivery, at, reference)}"
 
 
 def _wrong_of_few(
@@ -132,8 +130,8 @@ def _wrong_of_few(
     lost = [index for index in left if index not in may.missing]
     if not lost:
         return None
-    said = f"batch {place} does not hold the samples {indices} that were asked for"
-    return f"{said}: {sorted(lost, key=indices.index)} are missing"
+    sentence = f"batch {place} does not hold the samples {indices} that were asked for"
+    return f"{sentence}: {sorted(lost, key=indices.index)} are missing"
 
 
 def _instead(delivery: Delivery, at: int, reference: Reference) -> str:
@@ -142,30 +140,31 @@ def _instead(delivery: Delivery, at: int, reference: Reference) -> str:
     assert delivery.indices is not None
     owners = {digest: index for index, digest in reference.samples}
     if delivery.rows[at] in owners:
-        return f"holds the content of sample {owners[delivery.rows[at]]!r}"
+        return f"is wrong: it has the content of sample {owners[delivery.rows[at]]!r}"
     expected = dict(reference.leaves).get(delivery.indices[at], ())
     came = delivery.leaves[at] if at < len(delivery.leaves) else ()
-    return f"has wrong content{difference(expected, came)}"
+    return f"is wrong: {difference(expected, came) or 'it differs from the reference'}"
 
 
 def difference(expected: Leaves, came: Leaves) -> str:
-    """What to add to "has wrong content": the first part that differs; empty if none is known."""
+    """The first part of a sample that differs from the reference; empty if none is known."""
     if not expected or not came:
         return ""
     known = {path: (form, digest) for path, form, digest in expected}
     for path, form, digest in came:
         if path not in known:
-            return f": {path} should not be there"
+            return f"it has {path}, which is not in the reference"
         if known[path] != (form, digest):
-            return f": {path or 'it'} {_differs(known[path], (form, digest))}"
+            return _differs(path, known[path], (form, digest))
     there = {path for path, _, _ in came}
     absent = next((path for path in known if path not in there), None)
-    return "" if absent is None else f": {absent} is not there"
+    return "" if absent is None else f"{absent} is missing"
 
 
-def _differs(expected: tuple[str, str], came: tuple[str, str]) -> str:
+def _differs(path: str, expected: tuple[str, str], came: tuple[str, str]) -> str:
     if expected[0] != came[0]:
-        return f"is {came[0]} instead of {expected[0]}"
+        return f"{path or 'it'} is {came[0]} instead of {expected[0]}"
     if max(len(expected[1]), len(came[1])) < _LONG:
-        return f"is {came[1]} instead of {expected[1]}"
-    return f"({came[0]}) differs"
+        return f"{path or 'it'} is {came[1]} instead of {expected[1]}"
+    part = f"{path} ({came[0]})" if path else came[0]
+    return f"{part} differs from the reference"

@@ -1,4 +1,4 @@
-"""What a contract lets a fault do to the samples of a pass. Pure.
+"""What a contract lets a fault do to the samples of an epoch. Pure.
 
 Some facts about whom a fault hits. A read that fails belongs to the sample that was being made. A
 file that is shorter, damaged or closed stays so: the next samples read from it, too, without
@@ -17,18 +17,20 @@ from pytest_dataloader_faults.outcomes._facts import TrialFacts
 from pytest_dataloader_faults.outcomes._records import FaultFacts, Firing
 from pytest_dataloader_faults.outcomes._verdicts import Contract
 
-_STAY = (ClosedDescriptor, CorruptedFile, TruncatedFile)
+_LASTING = (ClosedDescriptor, CorruptedFile, TruncatedFile)
 _ANY_NUMBER = 1 << 62
 
 
 class AllIndices(Container[Any]):
+    """Every index."""
+
     def __contains__(self, _index: object) -> bool:
         return True
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What may be missing or different in a pass.
+    """What may be missing or different in an epoch.
 
     Attributes:
         missing: Indices of samples that may be missing.
@@ -45,19 +47,24 @@ class Tolerance:
 NOTHING = Tolerance()
 
 
-def allowed(outcome: TrialFacts, contract: Contract, number: int) -> Tolerance:
+def tolerance(outcome: TrialFacts, contract: Contract, number: int) -> Tolerance:
     """What *contract* allows in epoch *number* of *outcome*."""
-    fired = [each for each in outcome.faults if each.fired]
     content = may_be_damaged(outcome, contract)
     if not contract.may_skip:
         return Tolerance(content=content)
-    if any(isinstance(each.fault, _STAY) for each in fired):
+    fired = [each for each in outcome.faults if each.fired]
+    if any(isinstance(each.fault, _LASTING) for each in fired):
         return Tolerance(AllIndices(), _ANY_NUMBER, content)
     hits = [one for each in fired for one in _hits(each, number)]
     unlisted = sum(each.fired - len(each.firings) for each in fired)
-    is_known = not unlisted and all(one.sample is not None for one in hits)
-    missing = {one.sample for one in hits} if is_known else AllIndices()
-    return Tolerance(missing if hits or unlisted else (), len(hits) + unlisted, content)
+    return Tolerance(_hit_indices(hits, unlisted), len(hits) + unlisted, content)
+
+
+def _hit_indices(hits: list[Firing], unlisted: int) -> Container[Any]:
+    """The samples that were hit; all samples where that is not known of each hit."""
+    if unlisted or any(each.sample is None for each in hits):
+        return AllIndices()
+    return {each.sample for each in hits}
 
 
 def may_be_damaged(outcome: TrialFacts, contract: Contract) -> bool:

@@ -112,7 +112,7 @@ def test_a_ring_is_told_of(path):
         (result,) = epoch(alone(Tries([path], _with_a_ring))).batches
     assert result.gave == b""
     assert {"io_uring_setup": 1} == injection.workers[0].unobserved
-    assert "hidden from the engine: io_uring_setup" in str(injection.unfired())
+    assert "Hidden from the engine: io_uring_setup" in str(injection.unfired())
 
 
 def _with_a_ring(_path):

@@ -129,7 +129,7 @@ CASES: tuple[Case, ...] = (
         CachedStream,
         "worker-killed-last",
         "poisoned",
-        "of 16 samples never came",
+        "of 16 samples are missing",
         CachedWhole,
         options={"files": "*.rec"},
     ),

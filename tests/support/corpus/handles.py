@@ -125,7 +125,7 @@ class RemoteAtFirstUse(AtFirstUse, Remote):
     """Its event loop runs in a thread, which a forked worker does not have."""
 
 
-WRONG, FAILED = "has wrong content", "although there was no fault"
+WRONG, FAILED = "is wrong: ", "was raised without any fault"
 CASES = (
     Case("A1", BufferedInInit, "workers-agree", "corrupted", WRONG, Buffered),
     Case("A2", UnbufferedInInit, "workers-agree", "corrupted", WRONG, PositionalAtFirstUse),

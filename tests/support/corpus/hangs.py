@@ -113,15 +113,13 @@ class PoolPerProcess(PoolKept):
 
 _LATE = {"loader": {"batch_size": 1}}
 CASES: tuple[Case, ...] = (
-    Case(
-        "K1", TimesOutInSilence, "hung-read", "corrupted", "wrong content", TimesOut, options=_LATE
-    ),
+    Case("K1", TimesOutInSilence, "hung-read", "corrupted", "is wrong", TimesOut, options=_LATE),
     Case(
         "K5",
         IndexInBackground,
         "workers-agree",
         "hung",
-        "neither an error nor an end",
+        "no exception and no end",
         IndexPerProcess,
         deadline=QUICK,
     ),
@@ -130,7 +128,7 @@ CASES: tuple[Case, ...] = (
         PoolKept,
         "used-before",
         "hung",
-        "neither an error nor an end",
+        "no exception and no end",
         PoolPerProcess,
         deadline=QUICK,
     ),

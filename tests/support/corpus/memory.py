@@ -5,7 +5,7 @@ from __future__ import annotations
 from support.corpus.cases import Case
 from support.specimens import ReusedBuffer
 
-CASES = (Case("E8", ReusedBuffer, "workers-agree", "corrupted", "holds the content of sample"),)
+CASES = (Case("E8", ReusedBuffer, "workers-agree", "corrupted", "has the content of sample"),)
 BEHAVIOURS = {
     "E1": (
         "a worker gets a copy of each inherited page whose reference counts it touches, once: no"

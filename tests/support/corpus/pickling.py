@@ -251,8 +251,8 @@ class StartsThreads(StartsProcesses):
         return ThreadPool(1)
 
 
-_CANNOT = "came although there was no fault: "
-_DROPPED = "what a worker had to send could not be pickled ("
+_CANNOT = "was raised without any fault: "
+_DROPPED = "a worker could not pickle what it had to send ("
 CASES: tuple[Case, ...] = (
     Case("B1", H5InInit, "pickles", "failed_cleanly", "h5py objects cannot be pickled", H5PerItem),
     Case("B1", Labelled, "pickles", "failed_cleanly", "sqlite3.Connection", LabelledAtOnce),

@@ -103,7 +103,7 @@ CASES: tuple[Case, ...] = (
         Resumable,
         "persistent-workers",
         "corrupted",
-        "16 of 16 samples never came in epoch 2",
+        "16 of 16 samples are missing in epoch 2",
         RecordStream,
     ),
 )

@@ -247,14 +247,14 @@ class NextIfGone(Records):
 
 
 CASES: tuple[Case, ...] = (
-    Case("G1", NextIfGone, "file-missing", "corrupted", "holds the content"),
-    Case("G1", NextOnError, "read-error-transient", "corrupted", "holds the content", BoundedRetry),
+    Case("G1", NextIfGone, "file-missing", "corrupted", "has the content"),
+    Case("G1", NextOnError, "read-error-transient", "corrupted", "has the content", BoundedRetry),
     Case(
         "G2",
         RandomOnError,
         "read-error-first",
         "hung",
-        "neither an error nor an end",
+        "no exception and no end",
         BoundedRetry,
         deadline=5,
     ),
@@ -271,7 +271,7 @@ CASES: tuple[Case, ...] = (
         LabelOfAnother,
         "read-error-transient",
         "corrupted",
-        "wrong content: ['image'] (torch.Tensor torch.uint8 (1, 64)) differs",
+        "is wrong: ['image'] (torch.Tensor torch.uint8 (1, 64)) differs",
         OwnLabel,
     ),
     Case("G5", nones_filtered, "read-error-transient", "corrupted", "does not hold the samples"),
@@ -284,10 +284,10 @@ CASES: tuple[Case, ...] = (
         skips_the_unreadable,
         options=SKIPS,
     ),
-    Case("G6", ZerosOnError, "truncated-half", "corrupted", "wrong content"),
-    Case("G6", FirstGoodOnError, "read-error-first", "corrupted", "wrong content", ChainedError),
-    Case("G7", BareExcept, "read-error-first", "corrupted", "wrong content", ChainedError),
-    Case("G8", ExceptOverSharedHandle, "workers-agree", "corrupted", "wrong content", Packed),
+    Case("G6", ZerosOnError, "truncated-half", "corrupted", "is wrong"),
+    Case("G6", FirstGoodOnError, "read-error-first", "corrupted", "is wrong", ChainedError),
+    Case("G7", BareExcept, "read-error-first", "corrupted", "is wrong", ChainedError),
+    Case("G8", ExceptOverSharedHandle, "workers-agree", "corrupted", "is wrong", Packed),
     Case(
         "G9",
         skip_list_on_disk,

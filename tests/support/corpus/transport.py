@@ -77,7 +77,7 @@ class AbortsOnError(Records):
             os.abort()
 
 
-_HIDES = "hides that its cause is ReadError"
+_HIDES = "does not say that its cause is ReadError"
 CASES: tuple[Case, ...] = (
     Case(
         "C2", RaisesUnbuildable, "read-error-first", "failed_unclearly", "TypeError", ChainedError

@@ -129,19 +129,19 @@ class Checked(Records):
 
 
 CASES: tuple[Case, ...] = (
-    Case("M1", EndsWithTheArchive, "truncated-tail", "corrupted", "never came", Shards),
+    Case("M1", EndsWithTheArchive, "truncated-tail", "corrupted", "are missing", Shards),
     Case(
         "M2",
         FromFile,
         "truncated-half",
         "corrupted",
-        "wrong content: it is torch.Tensor torch.uint8 (1, 32) instead of",
+        "is wrong: it is torch.Tensor torch.uint8 (1, 32) instead of",
         FromFileCounted,
     ),
-    Case("M3", Rows, "truncated-tail", "corrupted", "never came", CountedRows),
-    Case("M4", LoadsTruncatedPictures, "truncated-half", "corrupted", "wrong content", Pictures),
-    Case("M5", BlackIfNone, "open-error", "corrupted", "wrong content", Pictures),
-    Case("M2", Records, "corrupted-file", "corrupted", "wrong content", Checked, options=PROMISES),
+    Case("M3", Rows, "truncated-tail", "corrupted", "are missing", CountedRows),
+    Case("M4", LoadsTruncatedPictures, "truncated-half", "corrupted", "is wrong", Pictures),
+    Case("M5", BlackIfNone, "open-error", "corrupted", "is wrong", Pictures),
+    Case("M2", Records, "corrupted-file", "corrupted", "is wrong", Checked, options=PROMISES),
 )
 BEHAVIOURS: dict[str, str] = {}
 EXCUSED: dict[str, str] = {}
