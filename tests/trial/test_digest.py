@@ -306,4 +306,4 @@ def test_part_that_was_changed_is_found(sample, data):
     changed[place] = Plain(sample[place])
 
     before, after = ([tuple(leaf) for leaf in leaves(each)] for each in (sample, changed))
-    assert difference(tuple(before), tuple(after)).startswith(f": [{place}]")
+    assert difference(tuple(before), tuple(after)).startswith(f"[{place}]")

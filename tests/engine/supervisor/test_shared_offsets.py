@@ -27,7 +27,10 @@ def test_file_read_by_several_workers_through_one_offset_is_named(records):
     result, shared = _shared(lambda: UnbufferedInInit(records))
 
     assert {"records.pack"} == shared
-    assert "records.pack: opened before the fork, 2 workers read it" in result.explanation
+    assert (
+        "records.pack: opened before the fork, so 2 workers share its file offset"
+        in result.explanation
+    )
 
 
 @pytest.mark.parametrize("kind", [Unbuffered, MappedInInit, PositionalAtFirstUse])
