@@ -15,7 +15,7 @@ from pytest_dataloader_faults._engine.processes import inherited_mappings
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
 from pytest_dataloader_faults.faults import CorruptedFile, OpenError, ReadError
-from pytest_dataloader_faults.outcomes._error_text import names
+from pytest_dataloader_faults.outcomes._error_text import mentions_path
 from pytest_dataloader_faults.outcomes._text import printable
 from support.datasets import SIZE, Records
 from support.epochs import alone, epoch
@@ -150,7 +150,7 @@ def test_mappings_of_them_are_seen(hostile):
 @pytest.mark.parametrize("name", FIRST)
 def test_a_name_is_known_as_python_shows_it(name):
     """An OSError shows the repr of its file's name."""
-    assert names(str(OSError(5, "Input/output error", f"/data/{name}")), f"/data/{name}")
+    assert mentions_path(str(OSError(5, "Input/output error", f"/data/{name}")), f"/data/{name}")
 
 
 @pytest.mark.slow
