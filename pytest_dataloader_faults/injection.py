@@ -1,7 +1,7 @@
 """Arm faults around your own loop over a loader: ``with inject(ReadError("*.jpg")) as armed:``.
 
-The pytest fixtures are this context manager and nothing more. It works without pytest, and inside
-the body of a Hypothesis test, where function-scoped fixtures must not be used.
+``inject`` works without pytest. It also works in the body of a Hypothesis test, where
+function-scoped fixtures must not be used.
 """
 
 from __future__ import annotations
@@ -40,17 +40,19 @@ def inject(
 
     Args:
         *faults: What is to happen; see ``pytest_dataloader_faults.faults``.
-        seed: Of the faults with a ``probability``.
+        seed: Seed of the faults with a ``probability``.
         engine: ``"auto"``, ``"kernel"`` or ``"python"``.
-        require_fired: Raise at the end if one of *faults* never happened.
+        require_fired: Raise at the end if one of *faults* never fired.
 
     Yields:
         An ``Injection``, with ``fired``, ``reached`` and ``surfaced``.
 
     Raises:
         EngineUnavailableError: This machine cannot run the engine.
-        FaultNotFiredError: At the end of the scope, unless another exception is on its way.
+        FaultNotFiredError: At the end of the scope, unless another exception leaves it.
         InjectionError: The harness failed; nothing was shown.
+        InvalidArgumentError: The engine cannot make one of *faults* happen, or the process is in
+            another scope of faults.
 
     """
     _arguments.check(seed=seed)
@@ -62,80 +64,113 @@ def inject(
 
 
 class ArmedFaults(FaultTotals):
-    """The faults that one call armed, and what has become of them so far."""
+    """The faults of one call of ``FaultInjector.inject``, and what has become of them so far."""
 
-    def __init__(self, injector: FaultInjector, places: range) -> None:
+    def __init__(self, injector: FaultInjector, positions: range) -> None:
         self._injector = injector
-        self._places = places
+        self._positions = positions
 
     @property
     def faults(self) -> tuple[FaultFacts, ...]:
         """Each fault with its counters and firings."""
-        every = self._injector.facts()
-        return tuple(every[place] for place in self._places)
+        facts = self._injector.facts()
+        return tuple(facts[position] for position in self._positions)
 
 
 class FaultInjector:
-    """Faults for one test: what the fixture ``dataloader_faults`` gives, and works without pytest.
+    """Faults for one test: what the fixture ``dataloader_faults`` gives. It works without pytest.
 
-    Every fault that is armed belongs to one schedule, so arm them all before a loader starts its
-    workers. Leaving the scope disarms them.
+    All faults of an injector are one schedule. They are armed together when the first loader makes
+    its iterator, so a fault that comes later is refused. The end of the scope disarms them.
     """
 
     def __init__(self, *, engine: str = "auto", deadline: float = 30.0, seed: int = 0) -> None:
-        self._options: dict[str, Any] = {"engine": engine, "deadline": deadline, "seed": seed}
+        self._engine = engine
+        self._deadline = deadline
+        self._seed = seed
+        self._faults: tuple[Fault, ...] = ()
+        self._chosen: str | None = None
+        """The engine that makes these faults happen; None before the first ``inject``."""
+        self._outcomes: list[Outcome] = []
         self._scope = contextlib.ExitStack()
         self._injection: Injection | None = None
-        self._watch: Any = None
-        self._outcomes: list[Outcome] = []
 
     def __enter__(self) -> Self:
-        """Nothing is armed yet."""
+        """Open the scope. No fault is armed yet."""
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        """Disarm."""
+        """Disarm the faults."""
         self._scope.close()
 
     def inject(self, *faults: Fault) -> ArmedFaults:
-        """Arm *faults*, beside those armed already, until the scope ends."""
-        armed = tuple(each.fault for each in self.facts())
-        require_faults((*armed, *faults))
-        engine = engine_for(self._options["engine"], (*armed, *faults))
-        if self._watch is not None and self._watch.iterators:
+        """Add *faults* to those that the first loader's workers will meet, until the scope ends.
+
+        Raises:
+            EngineUnavailableError: This machine cannot run the engine.
+            InvalidArgumentError: The engine cannot make one of *faults* happen, a loader has made
+                its iterator already, or the process is in another scope of faults.
+
+        """
+        together = (*self._faults, *faults)
+        require_faults(together)
+        engine = engine_for(self._engine, together)
+        if self._injection is not None:
             message = f"{faults!r} come too late: workers were started. Arm every fault before that"
             raise InvalidArgumentError(message)
-        self._scope.close()
-        self._injection, self._watch = self._scope.enter_context(
-            arm(*armed, *faults, engine=engine, seed=self._options["seed"])
-        )
-        return ArmedFaults(self, range(len(armed), len(armed) + len(faults)))
+        if self._chosen is None:
+            self._scope.enter_context(_iterators_made_by(self._first_iterator))
+        positions = range(len(self._faults), len(together))
+        self._chosen, self._faults = engine, together
+        return ArmedFaults(self, positions)
 
     def run(self, make_dataset: Callable[[], Any], *faults: Fault, **loader: Any) -> Outcome:
-        """``run_trial`` with the test's engine, deadline and seed; *loader*: DataLoader options.
+        """Run one trial; see ``run_trial``. *loader*: options of the ``DataLoader``.
 
-        Each of *faults* has to fire, as those that are armed have to.
+        Each of *faults* has to fire, as those of ``inject`` have to.
         """
         from pytest_dataloader_faults._trial import run_trial
 
-        outcome = run_trial(make_dataset, *faults, loader=loader, **self._options)
+        outcome = run_trial(
+            make_dataset,
+            *faults,
+            loader=loader,
+            engine=self._engine,
+            deadline=self._deadline,
+            seed=self._seed,
+        )
         self._outcomes.append(outcome)
         return outcome
 
     def facts(self) -> tuple[FaultFacts, ...]:
-        """Every fault armed in this scope, with its counters."""
+        """Every fault of ``inject``, with its counters."""
         if self._injection is None:
-            return ()
+            return tuple(FaultFacts(fault) for fault in self._faults)
         return self._injection.faults
 
     def unfired(self) -> str | None:
-        """Disarm, and tell of the first fault that never happened, if there is one."""
+        """Disarm. Describe the first fault that never fired, if there is one."""
         self._scope.close()
-        armed = self._injection.unfired() if self._injection else None
-        return armed or next(filter(None, map(_unfired, self._outcomes)), None)
+        workers = self._injection.workers if self._injection else ()
+        text = unfired(self.facts(), workers, self._chosen or self._engine)
+        return text or next(filter(None, map(_unfired, self._outcomes)), None)
+
+    def _first_iterator(self, loader: Any, _make: object) -> Any:
+        """Arm all faults, and have *loader* make its iterator among them."""
+        self._scope.close()
+        self._injection, _ = self._scope.enter_context(
+            arm(*self._faults, engine=self._chosen or self._engine, seed=self._seed)
+        )
+        return loader._get_iterator()
+
+
+def _iterators_made_by(make_iterator: Callable[[Any, Any], Any]) -> Any:
+    from pytest_dataloader_faults._engine.loader.iterator import iterators_made_by  # Needs torch.
+
+    return iterators_made_by(make_iterator)
 
 
 def _unfired(outcome: Outcome) -> str | None:
-    """What was reached in *outcome* in place of a fault; run_trial leaves that to its caller."""
+    """The text for a fault of *outcome* that did not fire; run_trial itself accepts that."""
     text = unfired(outcome.faults, outcome.workers, outcome.engine)
     return text and f"{text}\nIf that is meant, call run_trial() and look at outcome.fired"

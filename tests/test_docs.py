@@ -133,11 +133,19 @@ def test_every_page_is_in_the_index():
 
 
 def _fixtures():
-    bodies = (ast.parse(inspect.getsource(module)).body for module in (plugin, _fixtures_of_files))
-    functions = (node for body in bodies for node in body if isinstance(node, ast.FunctionDef))
-    return [
-        each.name for each in functions if "pytest.fixture" in map(ast.unparse, each.decorator_list)
-    ]
+    modules = (plugin, _fixtures_of_files)
+    named = [(name, ast.unparse(node)) for module in modules for name, node in _defined(module)]
+    is_fixture = re.compile(r"^@pytest.fixture$|_fault_fixture\(f", re.MULTILINE)
+    return [name for name, code in named if is_fixture.search(code)]
+
+
+def _defined(module):
+    """The names that *module* gives to functions and values, with their code."""
+    for node in ast.parse(inspect.getsource(module)).body:
+        if isinstance(node, ast.FunctionDef):
+            yield node.name, node
+        elif isinstance(node, ast.Assign):
+            yield ast.unparse(node.targets[0]), node
 
 
 def _public_attributes(kind):

@@ -155,7 +155,7 @@ def arm(
     already. *watch_files*, *samples* and *seeded*: see ``Plan``.
     """
     from pytest_dataloader_faults._engine.loader.client import SupervisorClient
-    from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor, monitored
+    from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor, iterators_made_by
     from pytest_dataloader_faults._engine.plan import Plan
 
     plan = Plan(faults, watch_files, seed, samples, seeded)
@@ -163,7 +163,7 @@ def arm(
     monitor = LoaderMonitor(client, plan, may_arm_own_process=may_arm_own_process)
     injection = Injection(plan, engine, client, monitor)
     try:
-        with monitored(monitor):
+        with iterators_made_by(monitor.iterator):
             yield injection, monitor
     finally:
         injection.finish()

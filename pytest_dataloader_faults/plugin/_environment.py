@@ -1,4 +1,4 @@
-"""What a machine lacks, told by the first item of a session in full, and by the others in short."""
+"""Report what a machine lacks: in full in the first item of a session, in short in the others."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import pytest
 
 from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
 
-_told = pytest.StashKey[dict[str, str]]()
+_first_items = pytest.StashKey[dict[str, str]]()
+"""What is lacking, and the id of the item that reported it in full."""
 
 
 @contextlib.contextmanager
 def reported_once(node: pytest.Item) -> Iterator[None]:
-    """Fail *node* where the machine lacks something; no traceback would tell more."""
+    """Fail *node*, without a traceback, where the machine lacks something."""
     try:
         yield
     except UnusableEnvironmentError as error:
@@ -23,5 +24,5 @@ def reported_once(node: pytest.Item) -> Iterator[None]:
 
 def _text(node: pytest.Item, text: str) -> str:
     lacking = text.partition(":")[0]
-    first = node.config.stash.setdefault(_told, {}).setdefault(lacking, node.nodeid)
+    first = node.config.stash.setdefault(_first_items, {}).setdefault(lacking, node.nodeid)
     return text if first == node.nodeid else f"{lacking}: see {first}. No dataset was judged"

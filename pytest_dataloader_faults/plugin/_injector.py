@@ -1,49 +1,76 @@
-"""What the fixture ``dataloader_faults`` gives: the injector, and a search that tells pytest."""
+"""The fixture ``dataloader_faults``: a FaultInjector with the settings of its test."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
+from pytest_dataloader_faults.exceptions import CheckFailedError
 from pytest_dataloader_faults.injection import FaultInjector
+from pytest_dataloader_faults.plugin._environment import reported_once
 from pytest_dataloader_faults.plugin._options import Settings
 
 if TYPE_CHECKING:
-    import pytest
-
+    from pytest_dataloader_faults.outcomes import SweepResult
     from pytest_dataloader_faults.search._explore import Exploration
     from pytest_dataloader_faults.search._lifecycle import LifeExploration
 
 
 class PytestFaultInjector(FaultInjector):
-    """Faults for one test, with the settings that hold for it."""
+    """Faults for one test. An argument of a call goes before the test's settings."""
 
-    __test__ = False
-
-    def __init__(self, given: Settings, node: pytest.Item) -> None:
-        super().__init__(engine=given.engine, deadline=given.deadline, seed=given.seed)
+    def __init__(self, settings: Settings, node: pytest.Item) -> None:
+        super().__init__(engine=settings.engine, deadline=settings.deadline, seed=settings.seed)
+        self._settings = settings
         self._node = node
-        self._told: list[str] = []
+        self._statistics: list[str] = []
+
+    def sweep(self, make_dataset: Callable[[], Any], **options: Any) -> SweepResult:
+        """Let the N-th operation fail, for each N; see ``sweep``. Prints the table.
+
+        Fails the test at the first step that does not pass.
+        """
+        from pytest_dataloader_faults.battery._sweep import sweep
+
+        __tracebackhide__ = True
+        options = {**self._for_a_call(self._settings.seed), **options}
+        try:
+            with reported_once(self._node):
+                result = sweep(make_dataset, **options)
+        except CheckFailedError as error:
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
+        print(result.table())  # noqa: T201  # pytest shows it with -s, or -rP
+        return result
 
     def explore(self, make_dataset: Callable[[], Any], **options: Any) -> Exploration:
-        """``exploring.explore`` with the test's engine.
+        """Search for a schedule of faults that breaks the dataset; see ``explore``.
 
-        ``--hypothesis-show-statistics`` shows what it has met, as for tests under ``@given``.
+        ``--hypothesis-show-statistics`` shows the statistics, as it does for ``@given``.
         """
         from pytest_dataloader_faults.search._explore import explore
 
         __tracebackhide__ = True
-        options = {"engine": self._options["engine"], **options}
-        return explore(make_dataset, report=self._tell, **options)
+        options = {**self._for_a_call(self._settings.search_seed), **options}
+        return explore(make_dataset, report=self._record_statistics, **options)
 
     def explore_lifecycle(self, make_dataset: Callable[[], Any], **options: Any) -> LifeExploration:
-        """``living.explore_lifecycle`` with the test's engine; its statistics are shown, too."""
+        """Search for steps in a loader's lifecycle that break it; see ``explore_lifecycle``.
+
+        ``--hypothesis-show-statistics`` shows the statistics, as it does for ``@given``.
+        """
         from pytest_dataloader_faults.search._lifecycle import explore_lifecycle
 
         __tracebackhide__ = True
-        options = {"engine": self._options["engine"], **options}
-        return explore_lifecycle(make_dataset, report=self._tell, **options)
+        options = {**self._for_a_call(self._settings.search_seed), **options}
+        return explore_lifecycle(make_dataset, report=self._record_statistics, **options)
 
-    def _tell(self, statistics: str) -> None:
-        self._told.append(f"{self._node.nodeid}:\n\n{statistics}")
-        self._node.hypothesis_statistics = "\n".join(self._told)  # type: ignore[attr-defined]
+    def _for_a_call(self, seed: int | None) -> dict[str, Any]:
+        """The test's settings, as arguments of a function that has *seed*."""
+        return {"engine": self._settings.engine, "deadline": self._settings.deadline, "seed": seed}
+
+    def _record_statistics(self, statistics: str) -> None:
+        """Keep *statistics* where Hypothesis' pytest plugin looks for them."""
+        self._statistics.append(f"{self._node.nodeid}:\n\n{statistics}")
+        self._node.hypothesis_statistics = "\n".join(self._statistics)  # type: ignore[attr-defined]

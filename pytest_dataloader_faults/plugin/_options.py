@@ -1,59 +1,61 @@
-"""Options, ini keys and marker arguments, resolved once into a frozen object.
+"""Options, ini keys and marker arguments, and the settings that they make for one test.
 
-Precedence, from weak to strong: ini key, command-line option, marker (the closest one).
+From weak to strong: the default, the ini key, the command-line option, the marker (the closest).
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import pytest
 
 from pytest_dataloader_faults import _arguments
 from pytest_dataloader_faults._engine import ENGINES
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
-if TYPE_CHECKING:
-    import pytest
-
-
 _STEM = "dataloader_faults"
+_given = pytest.StashKey[dict[str, Any]]()
 
 
 class Settings(NamedTuple):
-    """What holds for one test."""
+    """The settings of one test."""
 
     engine: str
     deadline: float
     seed: int
     not_reproduced: str
-    only: Any = None
-    exclude: Any = ()
+    given: frozenset[str]
+    """Names of those that do not have their default only because nothing else was given."""
+    only: str | Iterable[str] | None = None
+    exclude: str | Iterable[str] = ()
     expected_failures: Mapping[str, str] | None = None
+
+    @property
+    def search_seed(self) -> int | None:
+        """The seed of a search: None, for Hypothesis to choose, where the user gave no seed."""
+        return self.seed if "seed" in self.given else None
 
 
 class _Option(NamedTuple):
-    parse: Callable[[str], Any]
+    parse: Callable[[Any], Any]
     allowed: str
     default: Any
     help: str
 
 
-def _engine(text: str) -> str:
-    if text not in ENGINES:
+def _engine(name: Any) -> str:
+    if name not in ENGINES:
         raise ValueError
-    return text
+    return str(name)
 
 
-def _seconds(value: Any) -> float:
+def _deadline(value: Any) -> float:
     seconds = float(value)
     _arguments.check(deadline=seconds)
     return seconds
-
-
-def _not_reproduced(value: Any) -> str:
-    _arguments.check(not_reproduced=value)
-    return str(value)
 
 
 def _seed(value: Any) -> int:
@@ -62,28 +64,36 @@ def _seed(value: Any) -> int:
     return seed
 
 
+def _not_reproduced(value: Any) -> str:
+    _arguments.check(not_reproduced=value)
+    return str(value)
+
+
 _OPTIONS = {
     "engine": _Option(
         _engine,
         f"one of {', '.join(ENGINES)}",
         "auto",
-        "how faults are made: auto (kernel, else python), kernel (fail where this machine cannot)"
-        " or python (Python-level reads only)",
+        "what injects the faults: kernel (at system calls; tests fail where this machine cannot),"
+        " python (in Python's own file functions) or auto (kernel where it can, else python)",
     ),
     "deadline": _Option(
-        _seconds,
+        _deadline,
         "a positive number of seconds",
         30.0,
         "seconds that one trial may take before it counts as hung",
     ),
     "seed": _Option(
-        _seed, "an int from 0 to 2**32 - 1", 0, "seed of samplers and workers in trials"
+        _seed,
+        "an int from 0 to 2**32 - 1",
+        0,
+        "seed of samplers, workers and faults in trials; if given, of searches, too",
     ),
     "not_reproduced": _Option(
         _not_reproduced,
         f"one of {', '.join(_arguments.NOT_REPRODUCED)}",
         "warn",
-        "what a check does where one trial fails and two repeats of it pass: warn or fail",
+        "what a check does if one trial fails and two repeats of it pass: warn or fail",
     ),
 }
 
@@ -101,7 +111,7 @@ def add_options(parser: pytest.Parser) -> None:
         "--dataloader-faults-require-gpu",
         dest=f"{_STEM}_require_gpu",
         action="store_true",
-        help="fail, not skip, the tests marked gpu where torch finds no accelerator",
+        help="fail the tests marked gpu where torch finds no accelerator, and do not skip them",
     )
 
 
@@ -116,15 +126,17 @@ def marker(
     exclude: str | Iterable[str] | None = None,
     expected_failures: Mapping[str, str] | None = None,
     deadline: float | None = None,
+    seed: int | None = None,
     engine: str | None = None,
     not_reproduced: str | None = None,
 ) -> dict[str, Any]:
-    """Choose the checks of fault_check and how they run; see check_dataset()."""
+    """Choose the checks of fault_check, and how fault tests run; see check_dataset()."""
     given: dict[str, Any] = {
         "only": only,
         "exclude": exclude,
         "expected_failures": expected_failures,
         "deadline": deadline,
+        "seed": seed,
         "engine": engine,
         "not_reproduced": not_reproduced,
     }
@@ -138,23 +150,37 @@ def marker_line() -> str:
 
 
 def command_line(config: pytest.Config) -> str:
-    """The options that were given, as they would be given again."""
-    given = {name: config.getoption(f"{_STEM}_{name}") for name in _OPTIONS}
-    options = (f"{flag(name)}={value}" for name, value in given.items() if value)
-    return " ".join(options)
+    """The options of this run, as the user typed them."""
+    typed = {name: config.getoption(f"{_STEM}_{name}") for name in _OPTIONS}
+    return " ".join(f"{flag(name)}={value}" for name, value in typed.items() if value)
 
 
-def settings_for(config: pytest.Config, marks: Iterable[pytest.Mark]) -> Settings:
-    """What holds for a test with *marks*, the closest first."""
-    values: dict[str, Any] = {}
-    for name, option in _OPTIONS.items():
-        values[name] = option.default
+def read_options(config: pytest.Config) -> None:
+    """Check the ini keys and options, and keep their values with *config*."""
+    given: dict[str, Any] = {}
+    for name in _OPTIONS:
         ini = config.getini(f"{_STEM}_{name}") or None
-        values.update(_parsed(name, ini, f"ini key {_STEM}_{name}"))
-        values.update(_parsed(name, config.getoption(f"{_STEM}_{name}"), flag(name)))
+        given.update(_parsed(name, ini, f"ini key {_STEM}_{name}"))
+        given.update(_parsed(name, config.getoption(f"{_STEM}_{name}"), flag(name)))
+    config.stash[_given] = given
+
+
+def settings_for(config: pytest.Config, marks: Iterable[pytest.Mark] = ()) -> Settings:
+    """The settings of a test with *marks*, the closest first."""
+    given = config.stash[_given].copy()
     for mark in reversed(list(marks)):
-        values.update(_from_marker(mark))
-    return Settings(**values)
+        given.update(_from_marker(mark))
+    defaults = {name: option.default for name, option in _OPTIONS.items()}
+    return Settings(**{**defaults, **given}, given=frozenset(given))
+
+
+@contextlib.contextmanager
+def bad_values_fail(node: pytest.Item) -> Iterator[None]:
+    """Fail *node* for a bad argument of its marker, without frames of this plugin."""
+    try:
+        yield
+    except InvalidArgumentError as error:
+        raise pytest.fail.Exception(f"{node.nodeid}: {error}", pytrace=False) from None
 
 
 def _from_marker(mark: pytest.Mark) -> dict[str, Any]:
@@ -169,7 +195,7 @@ def _from_marker(mark: pytest.Mark) -> dict[str, Any]:
 
 
 def _parsed(name: str, value: Any, where: str) -> dict[str, Any]:
-    """``{name: value}`` as it should be; nothing if *value* was not given."""
+    """``{name: value}`` with the value in its type; empty if *where* gives none."""
     if value is None:
         return {}
     try:

@@ -1,19 +1,26 @@
 """Inner test suites, run by a pytest of their own with the plugin active by its entry point.
 
-Other installed plugins are left out, which saves each inner run a second.
+No other installed plugin is loaded, which saves each inner run a second. Inner suites that start
+no worker run in this process, which saves another one.
 """
 
 from __future__ import annotations
 
+import functools
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import pytest_dataloader_faults as package
+
 PLUGIN = ("-p", "dataloader_faults")
 """Load it by the name of its entry point."""
 TESTS = Path(__file__).resolve().parents[1]
+ROOT = Path(package.__file__).resolve().parents[1]
+"""Inner suites test the package that these tests import."""
 
 CONFTEST = """
 import pytest
@@ -30,11 +37,11 @@ UNDER_A_LISTENER = """
 import os
 import sys
 
-from pytest_dataloader_faults._engine import _linux
-from pytest_dataloader_faults._engine._bpf import program
+from pytest_dataloader_faults._engine.kernel import linux
+from pytest_dataloader_faults._engine.kernel.bpf import program
 
-architecture = _linux.ARCHITECTURES[_linux.MACHINE]
-listener = _linux.filter_this_process(program({}, architecture, base=1 << 20), os.getpid())
+architecture = linux.ARCHITECTURES[linux.MACHINE]
+listener = linux.filter_this_process(program({}, architecture, base=1 << 20), os.getpid())
 os.set_inheritable(listener, True)  # The kernel counts a listener for as long as it is open.
 os.execv(sys.executable, [sys.executable, "-m", "pytest", *sys.argv[1:]])
 """
@@ -43,9 +50,10 @@ os.execv(sys.executable, [sys.executable, "-m", "pytest", *sys.argv[1:]])
 class Suite:
     """One inner suite: a conftest.py with the fixture ``records``, and a test file."""
 
-    def __init__(self, pytester: pytest.Pytester) -> None:
+    def __init__(self, pytester: pytest.Pytester, pytest_run: Callable[..., pytest.RunResult]):
         self.pytester = pytester
         self.path = pytester.path
+        self._pytest_run = pytest_run
         pytester.makeconftest(CONFTEST)
 
     def run(self, source: str, *arguments: str) -> pytest.RunResult:
@@ -55,16 +63,27 @@ class Suite:
 
     def again(self, *arguments: str) -> pytest.RunResult:
         """Run what is there."""
-        return self.pytester.runpytest_subprocess(*PLUGIN, *arguments, timeout=100)
+        return self._pytest_run(*PLUGIN, *arguments)
+
+
+@pytest.fixture(name="_inner_environment")
+def _inner_environment_(monkeypatch) -> None:
+    """Inner suites find tests/support, and load no other plugin."""
+    monkeypatch.setenv("PYTHONPATH", f"{TESTS}{os.pathsep}{ROOT}")
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
 
 
 @pytest.fixture(name="suite")
-def _suite(pytester, monkeypatch) -> Suite:
-    """A place for an inner suite, which finds tests/support."""
-    monkeypatch.setenv("PYTHONPATH", str(TESTS))
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
-    return Suite(pytester)
+def _suite(pytester, _inner_environment) -> Suite:
+    """A place for an inner suite, which runs in a process of its own."""
+    return Suite(pytester, functools.partial(pytester.runpytest_subprocess, timeout=100))
+
+
+@pytest.fixture
+def light_suite(pytester, _inner_environment) -> Suite:
+    """A place for an inner suite that starts no worker. It runs in this process."""
+    return Suite(pytester, pytester.runpytest_inprocess)
 
 
 @pytest.fixture

@@ -27,9 +27,8 @@ def test_x(fault_check, records):
     fault_check(lambda: Records(records))
 
 
-@pytest.mark.dataloader_faults(only="sweep")
-def test_y(fault_check, records):
-    fault_check.sweep(lambda: Records(records))
+def test_y(dataloader_faults, records):
+    dataloader_faults.sweep(lambda: Records(records))
 """
 
 

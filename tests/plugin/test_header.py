@@ -35,10 +35,10 @@ def _lines(result) -> list[str]:
     return [line for line in result.outlines if line.startswith("dataloader-faults")]
 
 
-def test_header_names_the_engine(suite, engine):
+def test_header_names_the_engine(light_suite, engine):
     """One line says which engine there is, and on which kernel."""
     expected = [f"dataloader-faults: kernel engine, Linux {os.uname().release}"]
-    assert expected == _lines(suite.run("def test_plain(): pass"))
+    assert expected == _lines(light_suite.run("def test_plain(): pass"))
 
 
 def test_installed_is_active(suite, engine, monkeypatch):

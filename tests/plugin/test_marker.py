@@ -97,14 +97,14 @@ def _checks(result) -> list[str]:
         ("expected_failures={'pickles': 'a lambda'}", list(CHECKS)),
     ],
 )
-def test_only_and_exclude_choose_the_items(suite, arguments, expected):
+def test_only_and_exclude_choose_the_items(light_suite, arguments, expected):
     """The test becomes one item per chosen check, in the battery's order."""
-    assert expected == _checks(suite.run(ONE.format(arguments=arguments), "--co", "-q"))
+    assert expected == _checks(light_suite.run(ONE.format(arguments=arguments), "--co", "-q"))
 
 
-def test_markers_are_merged_argument_by_argument(suite):
+def test_markers_are_merged_argument_by_argument(light_suite):
     """A closer marker replaces the arguments it gives and keeps the others."""
-    result = suite.run(MERGED, "--collect-only", "-q")
+    result = light_suite.run(MERGED, "--collect-only", "-q")
     assert _collected(result) == [
         "test_inner.py::test_merged[pickles]",
         "test_inner.py::test_merged[open-error]",
@@ -116,28 +116,28 @@ def test_markers_are_merged_argument_by_argument(suite):
     "arguments",
     ["only=()", "only=[]", "only='pickles', exclude='pickles'"],
 )
-def test_no_check_at_all_is_no_pass(suite, arguments):
+def test_no_check_at_all_is_no_pass(light_suite, arguments):
     """A marker that leaves no check is refused when the test is collected."""
-    result = suite.run(ONE.format(arguments=arguments))
+    result = light_suite.run(ONE.format(arguments=arguments))
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*test_inner.py::test_one: only=* leave no check to ask. *"])
 
 
 @pytest.mark.parametrize("argument", ["only", "exclude", "expected_failures"])
-def test_unknown_checks_are_refused_with_suggestions(suite, argument):
+def test_unknown_checks_are_refused_with_suggestions(light_suite, argument):
     """A name that is no check stops the collection of the test and says which were meant."""
     value = (
         "{'read-eror-first': 'known'}" if argument == "expected_failures" else "'read-eror-first'"
     )
-    result = suite.run(ONE.format(arguments=f"{argument}={value}"))
+    result = light_suite.run(ONE.format(arguments=f"{argument}={value}"))
     result.assert_outcomes(errors=1)
     message = f"{argument} names 'read-eror-first', which is no check. Did you mean"
     result.stdout.fnmatch_lines([f"*test_inner.py::test_one: {message} [[]'read-error-first'*"])
 
 
-def test_a_name_unlike_any_check_lists_them_all(suite):
+def test_a_name_unlike_any_check_lists_them_all(light_suite):
     """Where nothing is near, the battery is listed."""
-    result = suite.run(ONE.format(arguments="only='zzz'"))
+    result = light_suite.run(ONE.format(arguments="only='zzz'"))
     result.stdout.fnmatch_lines(["*only names 'zzz', which is no check. Choose from [[]*"])
     assert all(name in result.stdout.str() for name in CHECKS)
 
@@ -147,10 +147,10 @@ def test_a_name_unlike_any_check_lists_them_all(suite):
     ("arguments", "complaint"),
     [("onyl='pickles'", "*unexpected keyword argument 'onyl'*"), ("'pickles'", "*positional*")],
 )
-def test_unknown_arguments_are_refused(suite, engine, fixture, arguments, complaint):
+def test_unknown_arguments_are_refused(light_suite, engine, fixture, arguments, complaint):
     """An argument the marker does not take is an error that lists those it takes."""
     source = ONE.format(arguments=arguments).replace("fault_check", fixture)
-    result = suite.run(source)
+    result = light_suite.run(source)
     result.assert_outcomes(errors=1)
     takes = "It takes dataloader_faults(only=..., exclude=..., expected_failures=..., *"
     result.stdout.fnmatch_lines([f"*@pytest.mark.dataloader_faults: {complaint}{takes}"])
@@ -160,6 +160,6 @@ def test_unknown_arguments_are_refused(suite, engine, fixture, arguments, compla
     ("expression", "expected"),
     [("dataloader_faults", OURS), ("not dataloader_faults", OTHERS)],
 )
-def test_the_marker_splits_a_run(suite, expression, expected):
+def test_the_marker_splits_a_run(light_suite, expression, expected):
     """Every item that uses a fixture of the plugin is selected by -m, and no other."""
-    assert expected == _collected(suite.run(SPLIT, "--co", "-q", "-m", expression))
+    assert expected == _collected(light_suite.run(SPLIT, "--co", "-q", "-m", expression))

@@ -42,22 +42,22 @@ def _collected(result) -> list[str]:
         ("test_x[open-error]", ["open-error"]),
     ],
 )
-def test_k_selects_by_check(suite, expression, expected):
+def test_k_selects_by_check(light_suite, expression, expected):
     """Parts of a check's name can be given to -k as they stand."""
-    result = suite.run("def test_x(fault_check): pass", "--co", "-q", "-k", expression)
+    result = light_suite.run("def test_x(fault_check): pass", "--co", "-q", "-k", expression)
     assert _collected(result) == [f"test_inner.py::test_x[{name}]" for name in expected]
 
 
-def test_a_node_id_is_one_item(suite):
+def test_a_node_id_is_one_item(light_suite):
     """The id of an item, as pytest prints it, selects it."""
-    suite.pytester.makepyfile(test_inner="def test_x(fault_check): pass")
+    light_suite.pytester.makepyfile(test_inner="def test_x(fault_check): pass")
     nodeid = "test_inner.py::test_x[descriptor-exhaustion]"
-    assert _collected(suite.again("--co", "-q", nodeid)) == [nodeid]
+    assert _collected(light_suite.again("--co", "-q", nodeid)) == [nodeid]
 
 
-def test_checks_multiply_with_the_tests_own_parameters(suite):
+def test_checks_multiply_with_the_tests_own_parameters(light_suite):
     """A test that is parametrized itself is asked each check with each value, with readable ids."""
-    items = _collected(suite.run(PARAMETRIZED, "--co", "-q"))
+    items = _collected(light_suite.run(PARAMETRIZED, "--co", "-q"))
     assert sorted(items) == sorted(
         f"test_inner.py::TestGrouped::test_x[{check}-{size}]"
         for size in (1, 2)

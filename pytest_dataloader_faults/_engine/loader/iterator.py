@@ -231,8 +231,10 @@ def _arming(loader: DataLoader[Any], client: SupervisorClient, number: int) -> I
 
 
 @contextlib.contextmanager
-def monitored(monitor: LoaderMonitor) -> Iterator[None]:
-    """Have *monitor* make every iterator of a DataLoader in this scope."""
+def iterators_made_by(
+    make_iterator: Callable[[DataLoader[Any], _Make], Any],
+) -> Iterator[None]:
+    """Each iterator that a DataLoader makes in this scope comes from *make_iterator*."""
     if hasattr(DataLoader._get_iterator, "__wrapped__"):
         message = (
             "faults are armed already in this process: give all of them to one inject(), or to one"
@@ -243,14 +245,14 @@ def monitored(monitor: LoaderMonitor) -> Iterator[None]:
         for kind in with_iterators_of_their_own(DataLoader):
             original = kind._get_iterator
             patches.callback(setattr, kind, "_get_iterator", original)
-            kind._get_iterator = _through(monitor, original)
+            kind._get_iterator = _calling(make_iterator, original)
         yield
 
 
-def _through(monitor: LoaderMonitor, original: _Make) -> _Make:
+def _calling(make_iterator: Callable[[DataLoader[Any], _Make], Any], original: _Make) -> _Make:
     @functools.wraps(original)
     def get_iterator(loader: DataLoader[Any]) -> Any:
-        return monitor.iterator(loader, original)
+        return make_iterator(loader, original)
 
     return get_iterator
 
