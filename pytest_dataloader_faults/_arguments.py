@@ -91,7 +91,7 @@ def _has_reasons(value: Any) -> bool:
 NOT_REPRODUCED = ("warn", "fail")
 _ON_FAIL = ("raise", "warn", None)
 
-_RULES = {
+RULES = {
     "make_dataset": Rule(callable, "callable, such as lambda: MyDataset()"),
     "loader": optional(
         lambda value: isinstance(value, Mapping),
@@ -118,7 +118,7 @@ _RULES = {
 def check(**arguments: Any) -> None:
     """Raise InvalidArgumentError for the first of *arguments* that breaks the rule of its name."""
     for name, value in arguments.items():
-        _RULES[name].check(name, value)
+        RULES[name].check(name, value)
 
 
 class _PrintsItself:

@@ -29,10 +29,9 @@ def test_batches_reach_the_device(data_dir: Path) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.dataloader_faults(only="sweep")
-def test_each_operation_in_turn(fault_check, data_dir: Path) -> None:
+def test_each_operation_in_turn(dataloader_faults, data_dir: Path) -> None:
     """For the job "nightly": the N-th open fails, and the N-th read, for each N there is."""
-    fault_check.sweep(lambda: Records(data_dir), loader={"num_workers": 1, "batch_size": 4})
+    dataloader_faults.sweep(lambda: Records(data_dir), loader={"num_workers": 1, "batch_size": 4})
 
 
 @pytest.mark.nightly

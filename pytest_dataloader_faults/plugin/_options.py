@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pytest_dataloader_faults import _arguments
+from pytest_dataloader_faults._arguments import RULES, Rule
 from pytest_dataloader_faults._engine import ENGINES
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
@@ -40,58 +40,32 @@ class Settings(NamedTuple):
 
 
 class _Option(NamedTuple):
-    parse: Callable[[Any], Any]
-    allowed: str
+    type: Callable[[Any], Any]
+    rule: Rule
     default: Any
     help: str
 
 
-def _engine(name: Any) -> str:
-    if name not in ENGINES:
-        raise ValueError
-    return str(name)
-
-
-def _deadline(value: Any) -> float:
-    seconds = float(value)
-    _arguments.check(deadline=seconds)
-    return seconds
-
-
-def _seed(value: Any) -> int:
-    seed = int(value)
-    _arguments.check(seed=seed)
-    return seed
-
-
-def _not_reproduced(value: Any) -> str:
-    _arguments.check(not_reproduced=value)
-    return str(value)
-
-
 _OPTIONS = {
     "engine": _Option(
-        _engine,
-        f"one of {', '.join(ENGINES)}",
+        str,
+        Rule(lambda value: value in ENGINES, f"one of {', '.join(ENGINES)}"),
         "auto",
         "what injects the faults: kernel (at system calls; tests fail where this machine cannot),"
         " python (in Python's own file functions) or auto (kernel where it can, else python)",
     ),
     "deadline": _Option(
-        _deadline,
-        "a positive number of seconds",
-        30.0,
-        "seconds that one trial may take before it counts as hung",
+        float, RULES["deadline"], 30.0, "seconds that one trial may take before it counts as hung"
     ),
     "seed": _Option(
-        _seed,
-        "an int from 0 to 2**32 - 1",
+        int,
+        RULES["seed"],
         0,
         "seed of samplers, workers and faults in trials; if given, of searches, too",
     ),
     "not_reproduced": _Option(
-        _not_reproduced,
-        f"one of {', '.join(_arguments.NOT_REPRODUCED)}",
+        str,
+        RULES["not_reproduced"],
         "warn",
         "what a check does if one trial fails and two repeats of it pass: warn or fail",
     ),
@@ -198,8 +172,10 @@ def _parsed(name: str, value: Any, where: str) -> dict[str, Any]:
     """``{name: value}`` with the value in its type; empty if *where* gives none."""
     if value is None:
         return {}
-    try:
-        return {name: _OPTIONS[name].parse(value)}
-    except (TypeError, ValueError) as error:
-        message = f"{name}={value!r} from {where} must be {_OPTIONS[name].allowed}"
-        raise InvalidArgumentError(message) from error
+    option = _OPTIONS[name]
+    with contextlib.suppress(TypeError, ValueError):
+        typed = option.type(value)
+        if option.rule.allows(typed):
+            return {name: typed}
+    message = f"{name}={value!r} from {where} must be {option.rule.allowed}"
+    raise InvalidArgumentError(message)
