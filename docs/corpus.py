@@ -60,7 +60,7 @@ def _account(entry: str) -> str:
     found: dict[str, list[str]] = defaultdict(list)
     for case in CASES:
         if case.entry == entry:
-            found[case.guilty.__name__].append(f"**{case.verdict}** by `{case.check}`")
+            found[case.specimen.__name__].append(f"**{case.verdict}** by `{case.check}`")
     return "; ".join(f"`{name}`: {', '.join(how)}" for name, how in found.items())
 
 

@@ -32,6 +32,7 @@ import data
 import demo
 from pytest_dataloader_faults import CheckResult
 from pytest_dataloader_faults.battery._battery import Battery
+from pytest_dataloader_faults.battery._results import ask
 
 ROOT = Path(__file__).resolve().parents[1]
 DATASETS = ("OpensPerItem", "MmapPerItem", "PillowFolder", "H5Digits", "LmdbPerProcess")
@@ -57,7 +58,7 @@ class Seen:
         """Ask, count, and tell what is not as expected; None where there was no verdict."""
         self.counts["checks"] += 1
         with self.telling_errors(f"{name} {check}"):
-            result = battery.check(check)
+            result = ask(battery, check)
             got, wanted = demo.word(result), self.expected.get(name, {}).get(check, "nothing")
             if got != wanted:
                 self.counts["deviations"] += 1

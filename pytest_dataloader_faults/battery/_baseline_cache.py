@@ -1,11 +1,12 @@
-"""What an earlier item of a test found out about its dataset, for those that follow it.
+"""The fault-free run of an earlier item of a test, for the items that follow.
 
-Some facts about what may be shared. Recon takes longer than the trial it is for, and each item of a
-test would repeat it. But no look at a factory tells that its dataset is the one of before: fixtures
-make the data anew, and may make other data, in another place. So what is recalled is a guess, and
-the reference, which is the cheaper half of recon, is taken for each item. It has to be taken before
-the trial: a dataset may write down what a fault did to it, and give other samples from then on.
-Where it is not as recalled, recon is repeated, and nothing is recalled for that factory again.
+Some facts about what may be shared. A baseline takes longer than the trial it is for, and each item
+of a test would repeat it. But the factory alone does not show that its dataset is the one of
+before: fixtures make the data anew, and may make other data, in another place. So what is recalled
+is a guess, and the reference, which is the cheaper half of a baseline, is taken for each item. It
+has to be taken before the trial: a dataset may write down what a fault did to it, and give other
+samples from then on. Where the reference is not as recalled, the whole baseline is taken, and
+nothing is recalled for that factory again.
 """
 
 from __future__ import annotations
@@ -16,20 +17,25 @@ import re
 from collections.abc import Callable, Hashable, Mapping
 from pathlib import PurePath
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pytest_dataloader_faults.battery._battery import Battery, Findings, OutdatedFindingsError
+from pytest_dataloader_faults.battery._baseline import GoldenRun, OutdatedBaselineError, Settings
+from pytest_dataloader_faults.battery._battery import Battery
+from pytest_dataloader_faults.battery._results import ask
 from pytest_dataloader_faults.outcomes import CheckResult, Verdict
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _PLAIN = (str, bytes, int, float, bool, type(None))
 _NAMED = (type, ModuleType)
 
 
 class BaselineCache:
-    """The findings of one session."""
+    """The fault-free runs of one session."""
 
     def __init__(self) -> None:
-        self._found: dict[Hashable, tuple[Findings, str | None] | None] = {}
+        self._found: dict[Hashable, tuple[GoldenRun, str | None] | None] = {}
 
     def ask(
         self,
@@ -38,33 +44,34 @@ class BaselineCache:
         *,
         home: str | None,
         expected: str | None,
-        how: str,
-        **options: Any,
+        reproduce: str,
+        **settings: Unpack[Settings],
     ) -> CheckResult:
-        """``Battery(make_dataset, **options).check(name, ...)``, with less effort if it passes.
+        """The result of the check *name*, with fewer trials where the dataset is known.
 
         *home* is a folder that the test has for itself, and gets a new one of for each item.
         """
-        key = _identity(make_dataset, options, home)
+        key = _identity(make_dataset, settings, home)
         guess = self._recall(key, home)
         was_wrong = False
         if guess is not None:
             try:
-                guessed = Battery(make_dataset, known=guess, **options)
-                result = guessed.check(name, expected=expected, how=how)
+                guessed = Battery(make_dataset, known=guess, **settings)
+                result = ask(guessed, name, expected=expected, reproduce=reproduce)
                 if result.verdict is not Verdict.NOT_EXERCISED:
                     return result
-            except OutdatedFindingsError:
+            except OutdatedBaselineError:
                 was_wrong = True
-        battery = Battery(make_dataset, **options)
-        result = battery.check(name, expected=expected, how=how)
-        if key is not None and battery.findings is not None:
-            self._found[key] = None if was_wrong else (battery.findings, home)
+        battery = Battery(make_dataset, **settings)
+        result = ask(battery, name, expected=expected, reproduce=reproduce)
+        if key is not None and (run := battery.baseline.golden_run) is not None:
+            self._found[key] = None if was_wrong else (run, home)
         return result
 
-    def _recall(self, key: Hashable, home: str | None) -> Findings | None:
-        findings, was = self._found.get(key) or (None, None)
-        return _moved(findings, was, home) if findings and was and home else findings
+    def _recall(self, key: Hashable, home: str | None) -> GoldenRun | None:
+        run, was = self._found.get(key) or (None, None)
+        moved: GoldenRun | None = _moved(run, was, home) if run and was and home else run
+        return moved
 
 
 def _identity(
@@ -120,7 +127,8 @@ def _moved(found: Any, was: str, now: str) -> Any:
         if isinstance(value, str):
             return pattern.sub(lambda place: new[place[0]], value)
         if isinstance(value, (tuple, list)):
-            return type(value)(map(moved, value))
+            values = map(moved, value)
+            return type(value)(*values) if hasattr(value, "_fields") else type(value)(values)
         if isinstance(value, dict):
             return {moved(key): moved(each) for key, each in value.items()}
         if dataclasses.is_dataclass(value) and not isinstance(value, type):

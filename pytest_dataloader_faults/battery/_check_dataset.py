@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_dataloader_faults import _arguments
 from pytest_dataloader_faults.battery._battery import Battery
-from pytest_dataloader_faults.battery._results import report
+from pytest_dataloader_faults.battery._results import ask, report
 from pytest_dataloader_faults.battery._targets import Files
 from pytest_dataloader_faults.battery.checks import CHECKS, names_of_checks
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, NotReproducedWarning
@@ -99,7 +99,7 @@ def _ask(
     not_reproduced: str,
 ) -> Iterator[CheckResult]:
     for name in names:
-        result = battery.check(name, expected=expected.get(name))
+        result = ask(battery, name, expected=expected.get(name))
         if not result.reproduced and not_reproduced == "warn":
             warnings.warn(f"{name}: {result.explanation}", NotReproducedWarning, stacklevel=3)
         elif result.failed or not result.reproduced:

@@ -15,7 +15,7 @@ from typing import Any
 
 from pytest_dataloader_faults import _arguments
 from pytest_dataloader_faults.battery._battery import Battery
-from pytest_dataloader_faults.battery._results import report
+from pytest_dataloader_faults.battery._results import ask, report
 from pytest_dataloader_faults.battery._targets import Files
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
@@ -68,7 +68,7 @@ def sweep(
         The steps, a table of them, and whether it is complete.
 
     Raises:
-        CheckFailedError: A step convicts the dataset and *on_fail* is ``"raise"``; or it fails
+        CheckFailedError: The dataset fails a step and *on_fail* is ``"raise"``; or it fails
             without a fault.
         InvalidArgumentError, UnusableDatasetError, EngineUnavailableError: See ``run_trial``.
 
@@ -83,15 +83,15 @@ def sweep(
         seed=seed,
         engine=engine,
     )
-    control = battery.check(_CONTROL)
+    control = ask(battery, _CONTROL)
     if not control.passed:
         raise CheckFailedError(f"with no fault at all, {control.explanation}")
-    rows = left_of(rows_of(faults), start_at)
-    rows = [each for each in rows if aimed(each, *battery.victims)]
-    if not rows:
+    left = rows_from(rows(faults), start_at)
+    left = [each for each in left if with_target(each, *battery.targets)]
+    if not left:
         message = "its workers open and read no data file, so there is nothing to sweep"
         raise UnusableDatasetError(message)
-    return _swept(battery, rows, max_trials, on_fail)
+    return _swept(battery, left, max_trials, on_fail)
 
 
 def _swept(battery: Battery, rows: list[Any], max_trials: int, on_fail: str | None) -> SweepResult:
@@ -111,14 +111,16 @@ def _swept(battery: Battery, rows: list[Any], max_trials: int, on_fail: str | No
 
 
 def _step(battery: Battery, fault: Fault) -> SweepStep:
-    found = battery.ask(aimed(fault, *battery.victims))
-    outcome, judgement = found.trial.outcome, found.trial.judgement
-    again = battery.reproduce("sweep", f"faults=[{_template(fault)!r}]", *_only(fault))
-    text = explain(outcome, judgement, again, found.notes)
+    found = battery.run_faults(with_target(fault, *battery.targets))
+    conclusion = found.conclusion
+    outcome, judgement = conclusion.trial.outcome, conclusion.trial.judgement
+    again = battery.reproduce("sweep", f"faults=[{_template(fault)!r}]", *_resume_arguments(fault))
+    text = explain(outcome, judgement, again, conclusion.notes)
     passed = judgement.passed or judgement.verdict is Verdict.NOT_EXERCISED
-    if not found.reproduced:
+    passed |= not conclusion.reproduced
+    if not conclusion.reproduced:
         warnings.warn(text, NotReproducedWarning, stacklevel=4)
-    return SweepStep(fault, outcome.fired, judgement.verdict, passed or not found.reproduced, text)
+    return SweepStep(fault, outcome.fired, judgement.verdict, passed, text)
 
 
 def _template(fault: Any) -> Fault:
@@ -126,26 +128,26 @@ def _template(fault: Any) -> Fault:
     return made
 
 
-def _only(fault: Fault) -> tuple[str, str]:
+def _resume_arguments(fault: Fault) -> tuple[str, str]:
     return f"start_at={fault!r}", "max_trials=1"
 
 
 _ANY_FILE = "*"
 
 
-def rows_of(templates: Iterable[Any]) -> list[Any]:
+def rows(templates: Iterable[Any]) -> list[Any]:
     """The first step of each row: each of *templates*, once and for good."""
     if isinstance(templates, Fault) or not (templates := list(templates)):
         message = f"faults={templates!r} must be several faults, such as [OpenError(), ReadError()]"
         raise InvalidArgumentError(message)
-    rows = []
+    made = []
     for template in templates:
         _require_template(template)
-        rows += [replace(template, times=times) for times in (1, None)]
-    return rows
+        made += [replace(template, times=times) for times in (1, None)]
+    return made
 
 
-def aimed(fault: Any, opened: Any, read: Any) -> Any:
+def with_target(fault: Any, opened: Any, read: Any) -> Any:
     """*fault* at the files it means; None if there are none.
 
     *opened*, *read*: the files that the workers open, and those that they read.
@@ -166,7 +168,7 @@ def _require_template(template: Any) -> None:
     raise InvalidArgumentError(message)
 
 
-def left_of(rows: list[Any], start_at: Any) -> list[Any]:
+def rows_from(rows: list[Any], start_at: Any) -> list[Any]:
     """*rows* from *start_at* on, which is a step of one of them."""
     if start_at is None:
         return rows

@@ -1,9 +1,7 @@
-"""Which files are put at risk: what users say, and globs for exactly what recon chose.
+"""Which files a fault can hit, as globs, and where a file could end and still look whole.
 
-Where a file could end, and would not look shorter than it should be.
-
-A tar archive that ends where a member ends is a tar archive, and a text that ends with a line is a
-text: whoever reads to the end reads less and sees no error.
+Some facts about such ends. A tar archive that ends where a member ends is a tar archive, and a text
+that ends with a line is a text: a reader that reads to the end gets less and sees no error.
 """
 
 from __future__ import annotations
@@ -13,11 +11,12 @@ import glob
 import itertools
 import os
 import tarfile
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.faults._globs import GlobMatcher
+from pytest_dataloader_faults.faults._globs import GlobMatcher, is_excluded
 from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.outcomes._text import printable
 
@@ -29,7 +28,7 @@ _LOOKED_AT = 1000
 """Files looked at in a folder, beyond twice those that are meant, to see if one glob will do."""
 
 
-def globs_of(files: Files | None) -> tuple[str, ...]:
+def parse_globs(files: Files | None) -> tuple[str, ...]:
     """*files* as globs; every file if there are none given."""
     if files is None:
         return EVERY_FILE
@@ -47,58 +46,92 @@ def globs_of(files: Files | None) -> tuple[str, ...]:
     return globs
 
 
-def globs_for(paths: tuple[str, ...], seen: set[str], asked: tuple[str, ...]) -> tuple[str, ...]:
+def shortest_globs(
+    paths: tuple[str, ...], seen: set[str], asked: tuple[str, ...]
+) -> tuple[str, ...]:
     """Globs for *paths*, some of the files *seen*, and for no other file that exists.
 
-    They are listed, unless they are many and the globs that were *asked* for, or one for their
-    folder, mean the same.
+    Few paths are listed. Many become the globs that were *asked* for, or one glob for their folder,
+    where that means the same.
     """
     names = tuple(glob.escape(path) for path in paths)
     if len(names) <= _LISTED:
         return names
-    if asked != EVERY_FILE and set(filter(GlobMatcher(asked), seen)) == set(paths):
+    folder = (_common_glob(paths, f"{glob.escape(os.path.commonpath(paths))}/"),)
+    if asked != EVERY_FILE and means_only(asked, paths, seen):
         return asked
-    folder = _folder(paths)
-    return (folder,) if _means_only(folder, paths, seen) else names
+    existing = _files_below(os.path.commonpath(paths), 2 * len(paths) + _LOOKED_AT)
+    is_exact = existing is not None and means_only(folder, paths, existing | seen)
+    return folder if is_exact else names
 
 
-def _folder(paths: tuple[str, ...]) -> str:
-    ends = {os.path.splitext(path)[1] for path in paths}
-    end = ends.pop() if len(ends) == 1 else ""
-    return f"{glob.escape(os.path.commonpath(paths))}/*{glob.escape(end)}"
+def path_of(globs: tuple[str, ...]) -> str | tuple[str, ...]:
+    """The glob, if it is one only: as a person would write it."""
+    return globs[0] if len(globs) == 1 else globs
 
 
-def _means_only(pattern: str, paths: tuple[str, ...], seen: set[str]) -> bool:
-    """Whether *pattern* means none but *paths*. Of a folder too large to look through: no."""
-    meant, matches = set(paths), GlobMatcher((pattern,))
-    limit = 2 * len(paths) + _LOOKED_AT
-    there = list(itertools.islice(_files_below(os.path.commonpath(paths)), limit))
-    if len(there) == limit:
-        return False
-    return not any(matches(path) for path in {*there, *seen} - meant)
+def short_globs(
+    paths: Collection[str], seen: Collection[str]
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """A glob for each of *paths*, and globs for all of them, wherever their folder lies.
 
-
-def _files_below(folder: str) -> Iterator[str]:
-    for where, _, names in os.walk(folder):
-        for name in names:
-            yield os.path.join(where, name)
-
-
-def lasting(control: Outcome, matches: Callable[[str], bool]) -> Callable[[str], bool]:
-    """*matches*, but not files that are gone by now, if there are others: no trial has them again.
-
-    A dataset may write temporary files and read them.
+    A glob is the end of a path, as long as that means one of the files *seen* only.
     """
-    seen = {path for worker in control.workers for path in worker.files if matches(path)}
-    there = {path for path in seen if os.path.lexists(path)}
-    return (there or seen).__contains__
+    shared = Counter(ending for path in seen for ending in _endings(path))
+    names = {path: _short_glob(path, shared) for path in paths}
+    common = (_common_glob(paths),)
+    is_exact = len(names) > 1 and means_only(common, paths, seen)
+    return names, common if is_exact else tuple(names.values())
 
 
-def nothing_matches(globs: tuple[str, ...], control: Outcome) -> str:
-    """What to say of *globs* that mean no file that the workers read in *control*."""
+def means_only(globs: tuple[str, ...], paths: Iterable[str], others: Iterable[str]) -> bool:
+    """Whether *globs* mean *paths* and none of the *others*."""
+    return set(filter(GlobMatcher(globs), {*others, *paths})) == set(paths)
+
+
+def _common_glob(paths: Iterable[str], folder: str = "") -> str:
+    """A glob by the extension of *paths*, if all have the same."""
+    extensions = {os.path.splitext(path)[1] for path in paths}
+    return f"{folder}*{glob.escape(extensions.pop()) if len(extensions) == 1 else ''}"
+
+
+def _endings(path: str) -> Iterator[str]:
+    """The name, then the name with its folder, and so on."""
+    parts = path.split("/")
+    return ("/".join(parts[start:]) for start in range(len(parts) - 1, 0, -1))
+
+
+def _short_glob(path: str, shared: Mapping[str, int]) -> str:
+    """A glob of the shortest end of *path* that no other has; all of it if "*" leaves it out."""
+    alone = (ending for ending in _endings(path) if shared[ending] == 1)
+    ending = None if is_excluded(path) else next(alone, None)
+    return glob.escape(path) if ending is None else f"*/{glob.escape(ending)}"
+
+
+def _files_below(folder: str, most: int) -> set[str] | None:
+    """The files in *folder* and below it; None if there are too many to look at."""
+    paths = (os.path.join(where, name) for where, _, names in os.walk(folder) for name in names)
+    found = set(itertools.islice(paths, most))
+    return found if len(found) < most else None
+
+
+def existing_files(paths: Iterable[str]) -> set[str]:
+    """Those of *paths* that exist; all, if none does.
+
+    A dataset may write temporary files and read them, and no other trial has the same ones.
+    """
+    seen = set(paths)
+    return {path for path in seen if os.path.lexists(path)} or seen
+
+
+def require_match(globs: tuple[str, ...], found: object, control: Outcome) -> None:
+    """Raise InvalidArgumentError if *globs* were given and nothing was *found* by them."""
+    if found or globs == EVERY_FILE:
+        return
     files = sorted({path for worker in control.workers for path in worker.files})
     shown = ", ".join(map(printable, files[:5])) or "no data file at all"
-    return f"files={globs!r} matches nothing that the workers read. They read: {shown}"
+    message = f"files={globs!r} matches nothing that the workers read. They read: {shown}"
+    raise InvalidArgumentError(message)
 
 
 _LATEST = 0.9
@@ -107,15 +140,15 @@ _WINDOW = 1 << 16
 _MOST_FILES = 8
 
 
-def ends_of(paths: Iterable[str]) -> tuple[tuple[str, int], ...]:
-    """For the first of *paths* that have such a place, the last one in the first nine tenths."""
+def truncation_points(paths: Iterable[str]) -> tuple[tuple[str, int], ...]:
+    """Where each of the first few *paths* could end, in its first nine tenths, and look whole."""
     found = ((path, _end_of(path)) for path in paths)
     known = [(path, end) for path, end in found if end]
     return tuple(known[:_MOST_FILES])
 
 
 def _end_of(path: str) -> int | None:
-    with contextlib.suppress(OSError):  # It is gone, or was never this process's to read.
+    with contextlib.suppress(OSError):  # The file is gone, or this process may not read it.
         return _member_in(path) or _line_in(path)
     return None
 

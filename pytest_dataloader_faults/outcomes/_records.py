@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults.faults import Fault
@@ -74,6 +74,14 @@ class FaultFacts:
         return cls(vocabulary.from_dict(data["fault"]), firings=firings, **rest)
 
 
+class FileCounts(NamedTuple):
+    """How often a worker opened and read a file, and how many bytes it read."""
+
+    opens: int
+    reads: int
+    bytes: int
+
+
 @dataclass(frozen=True)
 class WorkerFacts:
     """What one worker process did.
@@ -92,7 +100,7 @@ class WorkerFacts:
     worker: int
     pid: int
     fetches: int
-    files: dict[str, tuple[int, int, int]]
+    files: dict[str, FileCounts]
     unobserved: dict[str, int] = field(default_factory=dict)
     shared_offset_files: tuple[str, ...] = ()
     leftover_files: tuple[str, ...] = ()
@@ -100,7 +108,7 @@ class WorkerFacts:
     @classmethod
     def from_report(cls, data: Mapping[str, Any]) -> WorkerFacts:
         """From plain data; what else is in it is left out."""
-        files = {path: tuple(counts) for path, counts in data["files"].items()}
+        files = {path: FileCounts(*counts) for path, counts in data["files"].items()}
         return cls(
             data["worker"],
             data["pid"],

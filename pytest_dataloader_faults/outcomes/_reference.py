@@ -1,7 +1,4 @@
-"""What a dataset gives when nothing is wrong. Plain data.
-
-The ways in which samples can be told apart. Pure, and without torch.
-"""
+"""What a dataset gives when nothing is wrong, and the ways to compare samples with it. Pure."""
 
 from __future__ import annotations
 
@@ -23,12 +20,12 @@ class Reference:
     Attributes:
         kind: ``"map"`` or ``"iterable"``.
         samples: A digest per index (map) or in order (iterable); empty if batches cannot be split.
-        batches: A digest per tuple of indices, where samples cannot be told apart in a batch.
-        unstable: The index of a sample that was not the same twice, or None.
+        batches: A digest per tuple of indices, where batches do not come apart into samples.
+        unstable_index: The index of a sample that was not the same twice, or None.
         leaves: What the first samples are made of, by the same indices.
-        varied: How many samples had other bytes when they were read a second time.
-        again: How many samples a stream gave when it was iterated once more, where that is fewer.
-        kept: The samples themselves, pickled and in base64, where the author compares them.
+        nondeterministic_count: How many samples had other bytes in a second reading.
+        second_pass_count: How many samples a stream gave in a second pass, if fewer.
+        pickled_samples: The samples, pickled and in base64, for the author's own ``compare``.
         comparison: What of samples is compared, as in an outcome.
 
     """
@@ -36,14 +33,14 @@ class Reference:
     kind: str
     samples: tuple[tuple[Any, str], ...]
     batches: tuple[tuple[tuple[Any, ...], str], ...] = ()
-    unstable: Any = None
+    unstable_index: Any = None
     leaves: tuple[tuple[Any, Leaves], ...] = ()
-    varied: int = 0
-    again: int | None = None
-    kept: tuple[tuple[Any, str], ...] = field(default=(), repr=False)
+    nondeterministic_count: int = 0
+    second_pass_count: int | None = None
+    pickled_samples: tuple[tuple[Any, str], ...] = field(default=(), repr=False)
     comparison: str = "bytes"
 
-    def lacks(self, outcome: TrialFacts) -> list[tuple[Any, ...]]:
+    def unknown_batches(self, outcome: TrialFacts) -> list[tuple[Any, ...]]:
         """The batches of *outcome* that this reference does not know; samplers may draw others."""
         if self.kind == "iterable":
             return []
@@ -54,14 +51,14 @@ class Reference:
             return [indices for indices in asked if not samples.keys() >= set(indices)]
         return [indices for indices in asked if indices not in batches]
 
-    def with_more(self, other: Reference) -> Reference:
+    def merged_with(self, other: Reference) -> Reference:
         """This and what *other* knows."""
         return replace(
             self,
             samples=(*self.samples, *other.samples),
             batches=(*self.batches, *other.batches),
             leaves=(*self.leaves, *other.leaves),
-            kept=(*self.kept, *other.kept),
+            pickled_samples=(*self.pickled_samples, *other.pickled_samples),
         )
 
     @classmethod
@@ -70,12 +67,12 @@ class Reference:
         samples = tuple((index, digest) for index, digest in data["samples"])
         batches = tuple((tuple(indices), digest) for indices, digest in data["batches"])
         leaves = tuple((index, leaves_from(parts)) for index, parts in data.get("leaves", ()))
-        kept = tuple(
-            (tuple(index) if isinstance(index, list) else index, pickled)  # Of a whole batch: many.
-            for index, pickled in data.get("kept", ())
+        pickled = tuple(
+            (tuple(index) if isinstance(index, list) else index, text)  # Of a whole batch: many.
+            for index, text in data.get("pickled_samples", ())
         )
-        built = {"samples": samples, "batches": batches, "leaves": leaves, "kept": kept}
-        return cls(**{**data, **built})
+        built = {"samples": samples, "batches": batches, "leaves": leaves}
+        return cls(**{**data, **built, "pickled_samples": pickled})
 
 
 @dataclass(frozen=True)
@@ -87,14 +84,14 @@ class Comparison:
         seeded: What random numbers begin anew from at each sample of a map-style dataset; None to
             leave them as they are.
         compare: The author's own ``compare(a, b)``, or None.
-        kept: The reference's samples, for it.
+        pickled_samples: The reference's samples, for it.
 
     """
 
     shapes: bool = False
     seeded: int | None = None
     compare: Callable[[Any, Any], Any] | None = None
-    kept: tuple[tuple[Any, str], ...] = ()
+    pickled_samples: tuple[tuple[Any, str], ...] = ()
 
     @property
     def description(self) -> str:
@@ -108,15 +105,15 @@ SHAPES = Comparison(shapes=True)
 """What random samples are compared by when their randomness is looked at."""
 
 
-def ways_of(contract: Contract, seed: int) -> tuple[Comparison, ...]:
-    """Those that *contract* allows, the most exact one first; *seed*: of random samples."""
+def comparisons_for(contract: Contract, seed: int) -> tuple[Comparison, ...]:
+    """The comparisons that *contract* allows, the most exact first; *seed*: of random samples."""
     if contract.deterministic:
         return (Comparison(compare=contract.compare),)
     return Comparison(seeded=seed, compare=contract.compare), SHAPES
 
 
-def unstable(index: Any, contract: Contract) -> str:
-    """What to say where sample *index* was not the same twice in any way of *contract*."""
+def nondeterminism_message(index: Any, contract: Contract) -> str:
+    """What to say where sample *index* was not the same twice in any comparison of *contract*."""
     if not contract.deterministic:
         same = "types and shapes, let alone bytes, when it was read twice"
         advice = "Say what is the same: Contract(deterministic=False, compare=...)"

@@ -23,7 +23,7 @@ class CheckResult:
         passed: Whether the contract allows it.
         explanation: The verdict in a sentence, the evidence, and how to reproduce it.
         outcome: The facts; None if the check did not apply.
-        applies: False if recon showed that the check cannot be asked of this dataset.
+        applies: False if the check does not apply to this dataset.
         expected: The reason given in ``expected_failures``, if it was listed there.
         reproduced: False if one trial failed, and two more of the same kind passed.
         trials: The outcome of each trial: one, or two or three where the first was not as expected.

@@ -42,14 +42,14 @@ class FaultCheck:
         __tracebackhide__ = True
         self._called = True
         expected = (self._settings.expected_failures or {}).get(self.name)
-        how = f"pytest {shlex.quote(_from_here(self._node))} {self._options()}"
+        again = f"pytest {shlex.quote(_from_here(self._node))} {self._options()}"
         with reported_once(self._node):
             result = self._node.config.stash.setdefault(_memory, BaselineCache()).ask(
                 self.name,
                 make_dataset,
                 home=self._home(),
                 expected=expected,
-                how=how.rstrip(),
+                reproduce=again.rstrip(),
                 files=files,
                 loader=loader,
                 contract=contract,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from pytest_dataloader_faults.battery._survey import Survey, require_same_way
+from pytest_dataloader_faults.battery._survey import Survey, require_same_comparison
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
     FaultNotFiredError,
@@ -51,7 +51,7 @@ def judged(
         return Judgement(Verdict.NOT_EXERCISED, sentence, passed=False)
     if isinstance(known, Survey):
         return known.judge(outcome, contract)
-    require_same_way(contract or Contract(), Contract())
+    require_same_comparison(contract or Contract(), Contract())
     return outcome.judge(known, contract)
 
 

@@ -67,7 +67,7 @@ def cases(
     """
     options = draw(_loaders(loader, files))
     epochs = draw(st.sampled_from([1, *(_OFTEN * [*range(2, max_epochs + 1)])]))
-    met = files.files.under(options, epochs)
+    met = files.files.for_loader(options, epochs)
     fixed = loader if isinstance(loader, Mapping) else {}
     most: int = fixed.get("num_workers", _WORKERS)
     drawn = draw(strategies.fault_schedules(files=met, max_workers=max(1, most), **of_schedule))
@@ -178,7 +178,7 @@ class Search:
                     return self._confirmed()
                 if judgement.verdict is Verdict.SURVIVED and epochs == 1:
                     survived.append(error)
-        self._survey.files = replace(self._survey.files, survived=tuple(survived))
+        self._survey.files = replace(self._survey.files, tolerated_errors=tuple(survived))
         return None
 
     def _try(self, case: Any) -> None:

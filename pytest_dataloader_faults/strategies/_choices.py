@@ -25,7 +25,7 @@ from hypothesis.errors import InvalidArgument
 from pytest_dataloader_faults._arguments import COUNT
 from pytest_dataloader_faults.battery._survey import DataFiles, Survey
 from pytest_dataloader_faults.battery._targets import Files as Globs
-from pytest_dataloader_faults.battery._targets import globs_of
+from pytest_dataloader_faults.battery._targets import parse_globs
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.strategies._arguments import require
 
@@ -82,11 +82,11 @@ def data_files(files: Files) -> DataFiles:
     if isinstance(files, DataFiles):
         return files
     try:
-        globs = globs_of(files)
+        globs = parse_globs(files)
     except InvalidArgumentError as error:
         raise InvalidArgument(str(error)) from error
     counts = dict.fromkeys(globs, _NTH)
-    return DataFiles(opens=counts, reads=counts, every=globs[0] if len(globs) == 1 else globs)
+    return DataFiles(opens=counts, reads=counts, all_files=globs[0] if len(globs) == 1 else globs)
 
 
 def opened(files: Files, most: int | None = None) -> st.SearchStrategy[Target]:
@@ -116,10 +116,10 @@ def _victims(
     if not counts:
         message = f"files={known!r} must have a file that workers {verb}; this dataset has none"
         raise InvalidArgument(message)
-    named = [known.one] if known.one is not None and known.one in counts else [*counts]
+    named = [known.focus] if known.focus is not None and known.focus in counts else [*counts]
     each = [_victim(path, counts[path], known.epochs, most) for path in named]
     share = math.ceil(sum(counts.values()) / known.workers)
-    every = _victim(known.every, share, known.epochs, most)
+    every = _victim(known.all_files, share, known.epochs, most)
     # Rather one of them than all. In one list: a choice of two strategies, one of which makes a
     # choice of its own, would shrink to the other one.
     once = [*each, *([every] * len(each))] if every.path != each[0].path else each

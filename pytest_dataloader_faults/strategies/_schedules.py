@@ -106,7 +106,7 @@ def fault_schedules(
     known = data_files(files)
     if every := {**known.opens, **known.reads}:
         named = [*every]
-        known = replace(known, one=draw(st.sampled_from([*named, *named[:_EARLY]])))
+        known = replace(known, focus=draw(st.sampled_from([*named, *named[:_EARLY]])))
     any_fault = _any_of(known, kinds, max_workers)
     least, most = draw(st.sampled_from(_sizes(known, min_faults, max_faults)))
     return tuple(draw(st.lists(any_fault, min_size=least, max_size=most)))
@@ -118,9 +118,9 @@ def _sizes(files: DataFiles, least: int, most: int) -> list[tuple[int, int]]:
     Nothing comes after an error that ends the epoch: several are worth a trial where the dataset
     gets over some, and hardly where it was seen to get over none.
     """
-    if files.survived is None:
+    if files.tolerated_errors is None:
         return [(least, most)]
-    if files.survived:
+    if files.tolerated_errors:
         several = max(least, min(2, most)), most
         return [(least, most), several, several]
     return [*[(least, max(1, least))] * 3, (least, most)]
@@ -134,7 +134,7 @@ def _any_of(files: Files, kinds: Kinds, max_workers: int) -> st.SearchStrategy[F
     if not possible:
         message = f"kinds={chosen!r} must have one that these files can meet: files={files!r}"
         raise InvalidArgument(message)
-    over = [error for error in known.survived or () if type(error) in possible]
+    over = [error for error in known.tolerated_errors or () if type(error) in possible]
     met = {type(error) for error in over}
     often = {kind: 0 if kind in met else _OFTEN.get(kind, 0) for kind in possible}
     sorts = [*possible, *(kind for kind in possible for _ in range(often[kind]))]

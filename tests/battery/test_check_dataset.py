@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, get_worker_info
 from pytest_dataloader_faults import CheckResult, Contract, Verdict, check_dataset, sweep
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery._check_dataset import select_checks
+from pytest_dataloader_faults.battery._results import ask
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
@@ -89,8 +90,8 @@ def test_selection_that_leaves_nothing_is_refused(selection, records):
 @pytest.mark.parametrize(
     ("argument", "value", "allowed"),
     [
-        ("contract", {"survives": True}, r"a Contract, such as Contract\(survives=True\)"),
-        ("contract", Contract, r"a Contract, such as"),
+        ("contract", {"survives": True}, r"must be a Contract\(...\)"),
+        ("contract", Contract, r"must be a Contract"),
         ("expected_failures", [FIRST], "a dict that gives each check a reason"),
         ("expected_failures", {FIRST: ""}, "a dict that gives each check a reason"),
         ("files", [], "must be a glob or a list of globs"),
@@ -171,7 +172,7 @@ def test_workers_are_needed(records):
 
 
 def test_first_failure_raises_with_the_evidence(records):
-    """By default the first conviction ends the battery, and its text is the whole evidence."""
+    """By default the first failure ends the battery, and its text is the whole evidence."""
     with pytest.raises(CheckFailedError) as caught:
         check_dataset(lambda: BadSample(records), only=["open-error", FIRST])
 
@@ -181,7 +182,7 @@ def test_first_failure_raises_with_the_evidence(records):
 
 
 def test_failures_can_be_warned_of(records):
-    """With ``on_fail="warn"`` every conviction is a warning and every check is asked."""
+    """With ``on_fail="warn"`` every failure is a warning and every check is asked."""
     with pytest.warns(UserWarning, match="does not say that its cause is") as caught:
         results = check_dataset(
             lambda: BadSample(records), only=["workers-agree", "open-error", FIRST], on_fail="warn"
@@ -221,7 +222,7 @@ def test_expected_failure_that_passes_is_raised(records):
 @pytest.mark.parametrize(
     "files", [lambda _: "*/0[0-3].rec", lambda folder: folder / "0[0-3].rec"], ids=["str", "path"]
 )
-def test_files_choose_the_victims(files, records):
+def test_files_choose_the_targets(files, records):
     """Faults befall only the files that are meant."""
     (result,) = check_dataset(lambda: Records(records), only=FIRST, files=files(records))
 
@@ -314,7 +315,7 @@ def test_files_that_are_others_at_each_call_are_told_of(tmp_path):
     (result,) = check_dataset(make, only=FIRST, on_fail=None)
 
     assert (result.verdict, result.failed) == ("not_exercised", True)
-    assert "make_dataset has to use the same files at each call" in result.explanation
+    assert "make_dataset must use the same files on every call" in result.explanation
 
 
 def test_a_death_that_does_not_come_is_no_matter_of_files(tmp_path):
@@ -327,13 +328,13 @@ def test_a_death_that_does_not_come_is_no_matter_of_files(tmp_path):
     made = []
     battery = Battery(make)
     made.append(True)
-    result = battery.check("worker-killed-middle")
+    result = ask(battery, "worker-killed-middle")
 
     assert result.verdict == "not_exercised"
-    assert "make_dataset has to use the same files" not in result.explanation
+    assert "make_dataset must use the same files" not in result.explanation
 
 
-def test_temporary_files_of_the_dataset_are_no_victims(records):
+def test_temporary_files_of_the_dataset_are_no_targets(records):
     """They are gone when the next trial comes, which has others."""
     (result,) = check_dataset(lambda: Unpacked(records), only="file-missing")
 
@@ -368,7 +369,7 @@ class DiesInWorkers(Records):
 
 
 @pytest.mark.parametrize("files", [None, "*.rec"])
-def test_dataset_that_fails_in_any_worker_is_convicted_once(files, records):
+def test_dataset_that_fails_in_any_worker_fails_one_check_only(files, records):
     """What faults do to it cannot be told; the others say so, and not that it opens no file."""
     results = check_dataset(
         lambda: DiesInWorkers(records), files=files, exclude="pinned", on_fail=None
@@ -414,8 +415,8 @@ def test_handle_opened_for_the_first_sample_is_no_matter_of_other_checks(records
     """No check but ``used-before`` touches the dataset before the fork; it says what to do."""
     results = _by_name(check_dataset(lambda: OpenedOnce(records), on_fail=None))
 
-    guilty = [name for name, each in results.items() if each.failed]
-    assert guilty == ["used-before"], results[guilty[0]].explanation
+    failed = [name for name, each in results.items() if each.failed]
+    assert failed == ["used-before"], results[failed[0]].explanation
     advice = results["used-before"].explanation.splitlines()[1]
     assert "The main process read one sample before it started the workers" in advice
     assert "os.getpid()" in advice

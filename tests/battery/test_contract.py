@@ -46,7 +46,7 @@ def _filtered(dataset):
 @pytest.mark.parametrize("check", ["read-error-first", "read-error-transient", "truncated-half"])
 @pytest.mark.parametrize("engine", ["kernel", "python"])
 def test_samples_that_a_fault_hit_may_be_skipped(check, engine, records):
-    """The loss is counted; without the contract it is a crime."""
+    """The loss is counted; without the contract it is a failure."""
     allowed, strict = (
         _ask(lambda: _filtered(NoneOnError(records)), check, contract, engine=engine)
         for contract in (SKIPS, Contract())

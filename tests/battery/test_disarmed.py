@@ -27,7 +27,7 @@ def _packed(tmp_path_factory):
     def make():
         return Packed(folder)
 
-    return make, take_reference(make), Battery(make)._recon
+    return make, take_reference(make), Battery(make).workload
 
 
 def _disarmed(fault):
@@ -43,9 +43,9 @@ def _disarmed(fault):
 @pytest.mark.parametrize("name", FAULTY)
 def test_check_that_is_disarmed_is_not_exercised(name, packed):
     """Each check's verdict comes from its fault: without it, nothing is shown."""
-    make, reference, recon = packed
+    make, reference, workload = packed
     check = CHECKS[name]
-    schedule = check.plan(recon)
+    schedule = check.plan(workload)
     loader = {"loader": {"num_workers": 2, "batch_size": 4}, "changes": check.changes}
     how = {**loader, "deadline": 30.0, "seed": 0, "engine": "auto", "options": check.options}
 

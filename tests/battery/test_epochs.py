@@ -26,7 +26,7 @@ def _pass(salt, count=COUNT):
 def _found(first, second, **reference):
     outcome = replace(ordinary(first), passes=(first, second))
     known = replace(map_reference(COUNT), **reference)
-    return CHECKS["two-epochs"].rule(outcome, known)
+    return CHECKS["two-epochs"].extra_rule(outcome, known)
 
 
 @pytest.mark.parametrize(
@@ -41,14 +41,14 @@ def _found(first, second, **reference):
     ids=["same", "other", "not random", "hardly random", "too few to tell"],
 )
 def test_epoch_that_repeats_the_random_numbers(first, second, varied, repeats):
-    """It is convicted where many samples are random, and all of them are the same again."""
-    assert repeats == bool(_found(first, second, varied=varied))
+    """It fails where many samples are random, and all of them are the same again."""
+    assert repeats == bool(_found(first, second, nondeterministic_count=varied))
 
 
 @pytest.mark.parametrize(
-    ("epochs", "convicted"), [((1,), True), ((1, 2), False), ((2,), False), ((None,), False)]
+    ("epochs", "is_violation"), [((1,), True), ((1, 2), False), ((2,), False), ((None,), False)]
 )
-def test_error_of_an_epoch_without_a_failing_read_was_remembered(epochs, convicted):
+def test_error_of_an_epoch_without_a_failing_read_was_remembered(epochs, is_violation):
     """One that a read of its own had is none."""
     (facts,) = fired(EIO, len(epochs))
     told = tuple(
@@ -56,11 +56,11 @@ def test_error_of_an_epoch_without_a_failing_read_was_remembered(epochs, convict
     )
     failed = replace(_pass("a"), exception=OTHER, complete=False)
     outcome = ordinary(failed, (replace(facts, firings=told),))
-    found = CHECKS["read-error-next-epoch"].rule(
+    found = CHECKS["read-error-next-epoch"].extra_rule(
         replace(outcome, passes=(failed, failed)), map_reference()
     )
 
-    assert convicted == bool(found)
+    assert is_violation == bool(found)
     assert not found or "the same workers raised KeyError: 7" in found[1]
 
 

@@ -71,7 +71,7 @@ class StreamThatKeeps(RecordStream):
 
 
 @pytest.mark.parametrize(
-    ("guilty", "says"),
+    ("leaking", "says"),
     [
         (LeaksInC, "KiB more memory in worker 0"),
         (KeepsArrays, "KiB more memory in worker 0"),
@@ -81,9 +81,9 @@ class StreamThatKeeps(RecordStream):
         (IndexLeftOpen, "more descriptors in the loader's process"),
     ],
 )
-def test_what_each_epoch_adds_is_leaked(guilty, says, records):
+def test_what_each_epoch_adds_is_leaked(leaking, says, records):
     """The rate, of what, and in which process."""
-    (result,) = check_dataset(lambda: guilty(records), only="growth", on_fail=None)
+    (result,) = check_dataset(lambda: leaking(records), only="growth", on_fail=None)
 
     assert (result.verdict, result.failed) == ("leaked", True), result.explanation
     assert says in result.explanation.splitlines()[0]

@@ -86,7 +86,7 @@ def test_checks_of_files_run_over_them(hostile):
 
 
 @pytest.mark.parametrize("place", range(len(NAMES)))
-def test_a_conviction_can_be_shown(hostile, place):
+def test_a_failure_can_be_shown(hostile, place):
     """Its text is of printable lines, and a name begins none of them."""
     only_one = sorted(hostile.iterdir())[place]
     for path in set(hostile.iterdir()) - {only_one}:

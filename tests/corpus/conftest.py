@@ -1,4 +1,4 @@
-"""Counts what the battery convicts and whom it accuses falsely, and prints it at the end."""
+"""Counts the specimens that fail their check and the twins that pass, and prints it at the end."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 
 from support.accelerators import stand_in
 
-_CONVICTS = "test_specimens.py::test_specimen_is_convicted["
-_ACQUITS = "test_specimens.py::test_twin_is_acquitted"
+_SPECIMENS = "test_specimens.py::test_specimen_fails_its_check["
+_TWINS = "test_specimens.py::test_twin_passes_"
 
 
 @pytest.fixture(autouse=True)
@@ -25,10 +25,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """One line for the specimens and one for the twins, of all that ran."""
     counts = {
         (part, outcome): sum(part in report.nodeid for report in _calls(terminalreporter, outcome))
-        for part in (_CONVICTS, _ACQUITS)
+        for part in (_SPECIMENS, _TWINS)
         for outcome in ("passed", "failed")
     }
-    for part, word in ((_CONVICTS, "specimens convicted"), (_ACQUITS, "twins acquitted")):
+    for part, word in ((_SPECIMENS, "specimens failed their check"), (_TWINS, "twins passed")):
         total = counts[part, "passed"] + counts[part, "failed"]
         if total:
             terminalreporter.write_line(f"corpus: {counts[part, 'passed']} of {total} {word}")

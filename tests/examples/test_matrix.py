@@ -15,6 +15,7 @@ import data
 import demo
 import example_datasets
 from pytest_dataloader_faults.battery._battery import Battery
+from pytest_dataloader_faults.battery._results import ask as ask_check
 
 NAMES = list(demo.examples(Path()))
 IN_EVERY_RUN = ("FromFile", "TarTiles")
@@ -48,7 +49,7 @@ def _ask(data_dir):
     """A function that asks one check of one example, once in this module."""
     factories = demo.examples(data_dir)
     battery = functools.cache(lambda name: Battery(factories[name]))
-    return functools.cache(lambda name, check: battery(name).check(check))
+    return functools.cache(lambda name, check: ask_check(battery(name), check))
 
 
 @pytest.mark.parametrize(("name", "check"), _marked(CELLS))

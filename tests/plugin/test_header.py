@@ -7,7 +7,7 @@ import os
 import pytest
 
 from pytest_dataloader_faults import _engine
-from pytest_dataloader_faults.battery._battery import CHECKS
+from pytest_dataloader_faults.battery.checks import CHECKS
 
 SUITE = """
 import pytest

@@ -116,7 +116,7 @@ def test_what_the_dataset_gets_over_is_found_out(records):
     found = survey(lambda: StaleThenFailing(records))
     search = Search(lambda: StaleThenFailing(records), found, deadline=10, engine="auto")
     assert search.rehearse(ALONE, 2, [faults.OpenError, faults.ShortRead]) is None
-    assert found.files.survived == (faults.OpenError("*/00.rec", errno.ESTALE, times=1),)
+    assert found.files.tolerated_errors == (faults.OpenError("*/00.rec", errno.ESTALE, times=1),)
     assert search.trials == 4
 
 
@@ -254,7 +254,7 @@ def test_a_survey_names_the_files_that_are_read(records):
     files = survey(lambda: Records(records), files="*.rec").files
     assert list(files.opens) == [f"*/{number:02}.rec" for number in range(16)]
     assert set(files.reads.values()) == {2}
-    assert (files.every, files.batches, files.samples) == ("*.rec", 4, 16)
+    assert (files.all_files, files.batches, files.samples) == ("*.rec", 4, 16)
 
 
 def test_a_survey_tells_files_of_one_name_apart(records):

@@ -16,7 +16,7 @@ from pytest_dataloader_faults.battery._survey import DataFiles
 from pytest_dataloader_faults.strategies import _files, _workers
 
 ONE, TWO = "*/00.rec", "*/01.rec"
-FILES = DataFiles(opens={ONE: 1, TWO: 2}, reads={ONE: 2, TWO: 4}, every="*.rec", batches=4)
+FILES = DataFiles(opens={ONE: 1, TWO: 2}, reads={ONE: 2, TWO: 4}, all_files="*.rec", batches=4)
 UNREAD = DataFiles(opens={}, reads={})
 quick = settings(database=None, derandomize=True, deadline=None)
 few = settings(quick, max_examples=30)

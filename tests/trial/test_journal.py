@@ -154,6 +154,6 @@ def test_the_supervisors_last_report_fills_the_counters():
 
 def test_a_reference_is_found_among_events():
     """Indices and digests come back as they were."""
-    reference = {"kind": "map", "samples": [[0, "a"]], "batches": [], "unstable": None}
+    reference = {"kind": "map", "samples": [[0, "a"]], "batches": [], "unstable_index": None}
     found = reference_from([{"phase": "start"}, {"reference": reference}], "")
-    assert (found.kind, found.samples, found.unstable) == ("map", ((0, "a"),), None)
+    assert (found.kind, found.samples, found.unstable_index) == ("map", ((0, "a"),), None)

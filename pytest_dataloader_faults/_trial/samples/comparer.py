@@ -44,7 +44,7 @@ class SampleComparer:
     def __post_init__(self) -> None:
         """Unpack the known samples."""
         self._known: dict[Any, tuple[str, Any]] = {}
-        for index, pickled in self.comparison.kept:
+        for index, pickled in self.comparison.pickled_samples:
             sample = pickle.loads(base64.b64decode(pickled))  # noqa: S301  # our own
             self._known[index] = (self._fingerprint(list(leaves(sample))), sample)
 

@@ -121,7 +121,7 @@ def _of_batches(reader: _Reader, drawn: Sequence[Sequence[Any]]) -> dict[str, An
         packed = reader.comparer.keep(value, indices)
         pickled += [(indices, packed)] if packed else []
         digests.append((indices, reader.comparer.digest(value, indices)))
-    return {"batches": tuple(digests), "kept": tuple(pickled)}
+    return {"batches": tuple(digests), "pickled_samples": tuple(pickled)}
 
 
 def _reference_in_order(reader: _Reader) -> Reference:
@@ -135,8 +135,8 @@ def _reference_in_order(reader: _Reader) -> Reference:
     second = list(itertools.starmap(reader.fingerprinted, enumerate(stream)))
     found = _compared("iterable", first, second, reader.comparer.comparison)
     if len(second) < len(first):
-        return replace(found, unstable=None, again=len(second))
-    return found if len(second) == len(first) else replace(found, unstable=len(first))
+        return replace(found, unstable_index=None, second_pass_count=len(second))
+    return found if len(second) == len(first) else replace(found, unstable_index=len(first))
 
 
 def _compared(
@@ -147,10 +147,12 @@ def _compared(
     return Reference(
         kind,
         tuple((each.index, each.row.digest) for each in first),
-        unstable=next((a.index for a, b in pairs if a.row.digest != b.row.digest), None),
+        unstable_index=next((a.index for a, b in pairs if a.row.digest != b.row.digest), None),
         leaves=tuple((each.index, each.row.leaves) for each in first if each.row.leaves),
-        varied=0 if comparison.compare else sum(a.row.exact != b.row.exact for a, b in pairs),
-        kept=tuple((each.index, each.pickled) for each in first if each.pickled),
+        nondeterministic_count=0
+        if comparison.compare
+        else sum(a.row.exact != b.row.exact for a, b in pairs),
+        pickled_samples=tuple((each.index, each.pickled) for each in first if each.pickled),
         comparison=comparison.description,
     )
 

@@ -1,6 +1,7 @@
 """The checks of the battery: what each promises, and the faults it needs. Pure.
 
-A check sees what recon found and answers with a schedule, or says why it does not apply.
+A check sees the workload of a run without a fault. It answers with a schedule, or says why it does
+not apply.
 """
 
 from __future__ import annotations
@@ -9,9 +10,6 @@ import difflib
 from collections.abc import Iterable
 
 from pytest_dataloader_faults.battery.checks._base import Check as Check
-from pytest_dataloader_faults.battery.checks._base import NotApplicable as NotApplicable
-from pytest_dataloader_faults.battery.checks._base import Recon as Recon
-from pytest_dataloader_faults.battery.checks._base import path_of as path_of
 from pytest_dataloader_faults.battery.checks._epochs import EPOCHS
 from pytest_dataloader_faults.battery.checks._files import FILES, HANGS
 from pytest_dataloader_faults.battery.checks._leaks import GROWTH, PINNING

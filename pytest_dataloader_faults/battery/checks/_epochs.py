@@ -1,27 +1,35 @@
-"""Checks that ask for more than one epoch. Pure."""
+"""Checks that need more than one epoch. Pure."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from pytest_dataloader_faults._trial.job import TrialOptions
-from pytest_dataloader_faults.battery.checks._base import Check, Plan, Recon, no_fault, path_of
+from pytest_dataloader_faults.battery._workload import Workload
+from pytest_dataloader_faults.battery.checks._base import Check, Plan, Violation, no_fault
 from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.outcomes import Outcome, Pass, Reference, Verdict
 
 _ENOUGH = 8
-"""Random samples that have to agree before that is no accident."""
+"""Random samples that have to be equal before that is no accident."""
+
+_TWO_EPOCHS = (
+    "Each epoch starts workers from the dataset as it is in the main process. There, an iterator, a"
+    " sampler or a random generator that the dataset keeps is used up after one epoch, or it starts"
+    " from the same state in every worker. Create it in __iter__, or in each worker from"
+    " torch.initial_seed()"
+)
 
 
-def _is_different(outcome: Outcome, reference: Reference) -> tuple[Verdict, str] | None:
-    """A second epoch that is empty, or that is the first one once more where it should not be."""
+def _is_bad_second_epoch(outcome: Outcome, reference: Reference) -> Violation | None:
+    """A second epoch that is empty, or that repeats random samples of the first one."""
     first, second = outcome.passes
-    if reference.again is not None:
-        count = f"{reference.again} of its {len(reference.samples)} samples"
+    if reference.second_pass_count is not None:
+        count = f"{reference.second_pass_count} of its {len(reference.samples)} samples"
         return Verdict.CORRUPTED, f"iterated once more in one process, the stream gave {count}"
     if outcome.kind == "map" and not second.drawn:
         return Verdict.CORRUPTED, "in epoch 2 the sampler drew no index, so no sample came"
-    if reference.varied >= _ENOUGH and _repeats(first, second):
+    if reference.nondeterministic_count >= _ENOUGH and _repeats(first, second):
         repeated = "the random samples of epoch 2 are, bit by bit, those of epoch 1"
         return Verdict.CORRUPTED, f"{repeated}, although reading one twice gives two"
     return None
@@ -34,24 +42,24 @@ def _repeats(first: Pass, second: Pass) -> bool:
 
 
 def _parts(one: Pass) -> dict[Any, Any]:
-    """What the samples are made of, by index; those of a stream by their place in the epoch."""
-    told = [
+    """The parts of the samples, by index; those of a stream by their place in the epoch."""
+    parts_of = [
         (index, parts)
         for each in one.delivered
         for index, parts in zip(each.indices or each.rows or (), each.leaves, strict=False)
     ]
     if any(each.indices is None for each in one.delivered):
-        return dict(enumerate(sorted(parts for _, parts in told)))
-    return dict(told)
+        return dict(enumerate(sorted(parts for _, parts in parts_of)))
+    return dict(parts_of)
 
 
-def _first_read_once(recon: Recon) -> Plan:
-    if not recon.read:
-        return recon.nothing("read")
-    return (ReadError(path_of(recon.read), times=1),)
+def _first_read_once(workload: Workload) -> Plan:
+    if not workload.read.paths:
+        return workload.no_target("read")
+    return (ReadError(workload.read.path, times=1),)
 
 
-def _is_remembered(outcome: Outcome, _reference: Reference) -> tuple[Verdict, str] | None:
+def _is_error_again(outcome: Outcome, _reference: Reference) -> Violation | None:
     """An error of the second epoch, in which no read failed."""
     raised = outcome.exception
     epochs = {one.epoch for each in outcome.faults for one in each.firings}
@@ -64,32 +72,30 @@ def _is_remembered(outcome: Outcome, _reference: Reference) -> tuple[Verdict, st
 EPOCHS = (
     Check(
         "two-epochs",
-        "the second epoch is as good as the first, and not the same where samples are random",
+        "the second epoch is complete, and differs from the first where samples are random",
         no_fault,
         options=TrialOptions(epochs=2),
-        rule=_is_different,
-        advice=(
-            "Each epoch starts workers from the dataset as it is in the main process: what an"
-            " iterator, a sampler or a random generator that is kept on it has used up is used up"
-            " for good there, or comes again in every worker. Make it anew in __iter__, or in"
-            " each worker from torch.initial_seed()"
-        ),
-        unseeded=True,
+        extra_rule=_is_bad_second_epoch,
+        advice=_TWO_EPOCHS,
+        keep_randomness=True,
     ),
     Check(
         "persistent-workers",
-        "workers that live on give a whole second epoch",
+        "persistent workers give a complete second epoch",
         no_fault,
         {"persistent_workers": True},
         TrialOptions(epochs=2),
-        advice="With persistent_workers=True each worker keeps its copy of the dataset, used",
+        advice=(
+            "With persistent_workers=True each worker goes on with its copy of the dataset, in the"
+            " state that the first epoch left"
+        ),
     ),
     Check(
         "read-error-next-epoch",
-        "an error is forgotten by workers that live on",
+        "a persistent worker recovers after one read error",
         _first_read_once,
         {"persistent_workers": True},
         TrialOptions(epochs=2, keep_workers=True),
-        rule=_is_remembered,
+        extra_rule=_is_error_again,
     ),
 )

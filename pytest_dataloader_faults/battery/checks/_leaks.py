@@ -1,46 +1,38 @@
-"""Checks that ask what each epoch leaves behind. Pure.
-
-What pinning makes of a batch. Needs an accelerator. Pure.
-"""
+"""Checks of what each epoch leaves behind, and of pinned batches. Pure."""
 
 from __future__ import annotations
 
 from pytest_dataloader_faults._trial.job import TrialOptions
-from pytest_dataloader_faults.battery.checks._base import (
-    MOST_EPOCHS,
-    Check,
-    NotApplicable,
-    Plan,
-    Recon,
-    no_fault,
-)
+from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
+from pytest_dataloader_faults.battery.checks._base import Check, Plan, Violation, no_fault
 from pytest_dataloader_faults.outcomes import Outcome, Reference, Verdict
 from pytest_dataloader_faults.outcomes._records import FEWEST_EPOCHS
 
+_MOST_EPOCHS = 40
+"""A trial that looks for growth stops as soon as it has seen enough."""
 _EPOCHS_OF_NEW_WORKERS = 3
 
-
 _LEFTOVERS = (
-    "A worker ends without atexit handlers, and without the finalizers of what it holds: remove a"
-    " temporary file in the sample that made it, or make it in the main process and remove it there"
+    "A worker exits without atexit handlers and without the finalizers of its objects. Remove a"
+    " temporary file in the sample that created it, or create and remove it in the main process"
 )
 
 
-def _too_slow(_: Recon, outcome: Outcome) -> str | None:
-    """A few epochs show nothing, if they were all that there was time for."""
+def _too_slow(_: Workload, outcome: Outcome) -> str | None:
+    """A few epochs show nothing, if there was no time for more."""
     if not all(one.complete for one in outcome.passes) or outcome.phase != "done":
         return None
     came = len(outcome.passes)
     if came >= FEWEST_EPOCHS:
         return None
     return (
-        f"{came} epochs were all that fit into half of the deadline ({outcome.deadline:g} s), and"
-        f" {FEWEST_EPOCHS} are needed to tell what grows. Raise the deadline or give fewer samples"
+        f"only {came} epochs fit into half of the deadline ({outcome.deadline:g} s), and growth"
+        f" shows after {FEWEST_EPOCHS} at least. Raise the deadline or use fewer samples"
     )
 
 
-def _left_files(outcome: Outcome, _: Reference) -> tuple[Verdict, str] | None:
-    """A cache is made in the first epoch; what most workers make anew is none."""
+def _left_files(outcome: Outcome, _: Reference) -> Violation | None:
+    """A cache is made in the first epoch; files that most workers make anew are no cache."""
     left = [each.leftover_files for each in outcome.workers if each.leftover_files]
     if len(left) * 2 <= len(outcome.workers):
         return None
@@ -49,8 +41,8 @@ def _left_files(outcome: Outcome, _: Reference) -> tuple[Verdict, str] | None:
     return Verdict.LEAKED, sentence
 
 
-def _is_unseen(recon: Recon) -> Plan:
-    if recon.is_blind:
+def _needs_kernel_engine(workload: Workload) -> Plan:
+    if workload.is_python_engine:
         return NotApplicable(
             "the python engine does not see which files are made; the kernel's does"
         )
@@ -63,34 +55,34 @@ GROWTH = (
         "descriptors, threads and memory do not grow with each epoch",
         no_fault,
         {"persistent_workers": True},
-        options=TrialOptions(epochs=MOST_EPOCHS, footprints=True, same_order=True),
-        moot=_too_slow,
+        options=TrialOptions(epochs=_MOST_EPOCHS, footprints=True, same_order=True),
+        skip_reason=_too_slow,
     ),
     Check(
         "leftovers",
-        "workers that end leave no temporary file and no shared memory",
-        _is_unseen,
+        "workers that exit leave no temporary file and no shared memory",
+        _needs_kernel_engine,
         {"persistent_workers": False},
         options=TrialOptions(epochs=_EPOCHS_OF_NEW_WORKERS, same_order=True),
-        rule=_left_files,
+        extra_rule=_left_files,
         advice=_LEFTOVERS,
     ),
 )
 
 _PINNED = (
-    "The loader's process used the accelerator first, as a training job does, had a thread pin each"
-    " batch, and copied it to the device. A class of your own for batches needs a pin_memory() that"
-    " returns the batch; samples stay on the CPU until they are in that process"
+    "The loader's process used the accelerator first, as a training job does. A thread of it pinned"
+    " each batch, and the process copied the batch to the device. A batch class of your own needs a"
+    " pin_memory() that returns the batch. Workers must leave samples on the CPU"
 )
 
 PINNING = (
     Check(
         "pinned",
-        "pinned batches hold the same samples on the device, and no epoch keeps its memory",
+        "pinned batches have the same samples on the device, and no epoch keeps its memory",
         no_fault,
         {"pin_memory": True},
         options=TrialOptions(
-            accelerator=True, epochs=MOST_EPOCHS, footprints=True, same_order=True
+            accelerator=True, epochs=_MOST_EPOCHS, footprints=True, same_order=True
         ),
         advice=_PINNED,
         gpu=True,

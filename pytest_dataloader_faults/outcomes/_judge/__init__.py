@@ -38,7 +38,7 @@ def judge(outcome: TrialFacts, reference: Reference, contract: Contract) -> Judg
 
     """
     _require_same_comparison(outcome, reference)
-    if unknown := reference.lacks(outcome):
+    if unknown := reference.unknown_batches(outcome):
         message = (
             f"the reference does not know batch {list(unknown[0])}. Take a reference of the batches"
             " that the trial delivered"

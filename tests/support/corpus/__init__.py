@@ -1,6 +1,6 @@
 """The corpus of known bugs: a module per family, each with specimens and their healthy twins.
 
-``CASES`` are convicted by the battery. ``BEHAVIOURS`` are torch's own, or not a dataset's: for each
+``CASES`` fail a check of the battery. ``BEHAVIOURS`` are torch's own, or not a dataset's: for each
 a sentence, and in brackets the test (``file.py::test``, below ``tests``) that shows how the harness
 takes it. ``EXCUSED`` says why the rest cannot be shown here.
 """

@@ -12,27 +12,27 @@ from support.datasets import Records
 
 @dataclass(frozen=True)
 class Case:
-    """A bug that a dataset author can cause: who has it, what the battery says, who has it not.
+    """A bug that a dataset author can cause: a dataset with it, what the battery says, its twin.
 
     Attributes:
         entry: Its number in the corpus.
-        guilty: Makes a dataset (or a ready DataLoader) that has it, of a folder of records.
+        specimen: Makes a dataset (or a ready DataLoader) with the bug, of a folder of records.
         check: The check that finds it.
-        verdict: What it is convicted of.
+        verdict: The verdict on the specimen.
         says: Words in the first line of the explanation.
         twin: Makes the same without the bug.
         options: Arguments of ``check_dataset`` for both.
-        deadline: Seconds for the guilty alone, where it hangs.
+        deadline: Seconds for the specimen alone, where it hangs.
         moot: Checks that do not apply to the twin, each with a part of the reason it is told.
 
     """
 
     entry: str
-    guilty: Callable[[Path], Any]
+    specimen: Callable[[Path], Any]
     check: str
     verdict: str
     says: str
     twin: Callable[[Path], Any] = Records
     options: Mapping[str, Any] = field(default_factory=dict)
     deadline: float = 30.0
-    moot: Mapping[str, str] = field(default_factory=dict)
+    not_applicable: Mapping[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What items of one test share: a guess that saves recon, and that is verified before a failure."""
+"""What items of one test share: the fault-free run, verified by the reference of each item."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.specimens import ZerosOnError
 CHECKS = ["open-error", "read-error-first"]
 REFERENCE, CONTROL, ALONE = 1, 1, 1
 """Processes that make a dataset; the last is the trial's."""
-WITH_RECON, RECALLED = REFERENCE + CONTROL + ALONE, REFERENCE + ALONE
+WHOLE, RECALLED = REFERENCE + CONTROL + ALONE, REFERENCE + ALONE
 
 
 class Asked:
@@ -29,9 +29,8 @@ class Asked:
     def __call__(self, make_dataset, name="open-error", home=None, **options):
         """The result, and the cost."""
         before = len(self.log.read_text())
-        result = self.memory.ask(
-            name, make_dataset, home=home, expected=None, how="again", engine="auto", **options
-        )
+        options = {"home": home, "expected": None, "reproduce": "again", **options}
+        result = self.memory.ask(name, make_dataset, engine="auto", **options)
         return result, len(self.log.read_text()) - before
 
 
@@ -50,18 +49,18 @@ def _factory(folder, log, kind=Records):
     return lambda: _made(kind, folder, log)
 
 
-def test_recon_is_not_repeated(records, asked):
+def test_the_control_is_not_repeated(records, asked):
     """The second item of a test begins with what the first one found."""
     costs = [asked(_factory(records, asked.log), name) for name in CHECKS]
     assert [(result.passed, cost) for result, cost in costs] == [
-        (True, WITH_RECON),
+        (True, WHOLE),
         (True, RECALLED),
     ]
 
 
 def test_findings_move_with_the_folder_of_the_item(tmp_path, asked):
     """Each item has one of its own, and the fault befalls the files in that."""
-    for name, expected in (("item_1", WITH_RECON), ("item_10", RECALLED)):
+    for name, expected in (("item_1", WHOLE), ("item_10", RECALLED)):
         folder = write_records(tmp_path / name / "records")
         result, cost = asked(_factory(folder, asked.log), home=str(tmp_path / name))
         paths = {each.path for facts in result.outcome.faults for each in facts.firings}
@@ -69,20 +68,20 @@ def test_findings_move_with_the_folder_of_the_item(tmp_path, asked):
         assert {path.rpartition("/")[0] for path in paths} == {str(folder)}
 
 
-def test_a_guess_that_was_wrong_convicts_nobody(records, asked):
-    """Data that another item made otherwise: recon is repeated, and nothing guessed any more."""
+def test_a_guess_that_was_wrong_fails_no_check(records, asked):
+    """Data that another item made otherwise: the control is repeated, and no guess made again."""
     factory = _factory(records, asked.log)
     asked(factory)
     for path in records.iterdir():
         path.write_bytes(bytes(reversed(path.read_bytes())))
     costs = [asked(factory, "read-error-transient") for _ in range(2)]
     assert [(result.passed, cost) for result, cost in costs] == [
-        (True, REFERENCE + WITH_RECON),
-        (True, WITH_RECON),
+        (True, REFERENCE + WHOLE),
+        (True, WHOLE),
     ]
 
 
-def test_a_failure_is_confirmed_without_another_recon(records, asked):
+def test_a_failure_is_confirmed_without_another_control(records, asked):
     """The reference is taken anew, and tells that the dataset is the one that is known."""
     factory = _factory(records, asked.log, ZerosOnError)
     asked(factory, "worker-killed-first")
@@ -144,7 +143,7 @@ class _Broken(Records):
 def test_other_options_are_another_matter(records, asked, options):
     """Only what was asked in the same way is recalled."""
     asked(_factory(records, asked.log))
-    assert asked(_factory(records, asked.log), **options)[1] == WITH_RECON
+    assert asked(_factory(records, asked.log), **options)[1] == WHOLE
 
 
 def test_what_cannot_be_told_is_not_recalled(records, asked):
@@ -158,4 +157,4 @@ def test_what_cannot_be_told_is_not_recalled(records, asked):
         lambda: _made(Records, place.folder, asked.log),
         partial(_made, Records, records, asked.log),
     ):
-        assert [asked(factory)[1] for _ in range(2)] == [WITH_RECON, WITH_RECON]
+        assert [asked(factory)[1] for _ in range(2)] == [WHOLE, WHOLE]

@@ -1,11 +1,11 @@
-"""The victims of a check are the files that recon chose, and no others."""
+"""The targets of a check are files of the run without a fault, and no others."""
 
 from __future__ import annotations
 
 import pytest
 
 from pytest_dataloader_faults import check_dataset
-from pytest_dataloader_faults.battery._targets import globs_for
+from pytest_dataloader_faults.battery._targets import shortest_globs
 from pytest_dataloader_faults.faults._globs import GlobMatcher
 from support.datasets import Records
 
@@ -22,17 +22,17 @@ def _meant(globs, files):
 
 def test_a_few_files_are_listed(files):
     """Up to four have their names in the reproducer."""
-    assert globs_for(files[:4], set(files), ("*",)) == files[:4]
+    assert shortest_globs(files[:4], set(files), ("*",)) == files[:4]
 
 
 def test_a_whole_folder_is_one_glob(files, records):
     """Many files that are all there is are meant by one glob."""
-    assert globs_for(files, set(files), ("*",)) == (f"{records}/*.rec",)
+    assert shortest_globs(files, set(files), ("*",)) == (f"{records}/*.rec",)
 
 
 def test_a_part_of_a_folder_is_listed(files):
     """A glob would mean files that exist beside the ones that were read."""
-    assert globs_for(files[:10], set(files[:10]), ("*",)) == files[:10]
+    assert shortest_globs(files[:10], set(files[:10]), ("*",)) == files[:10]
 
 
 @pytest.mark.parametrize("name", ["deeper/90.rec", "other.rec"])
@@ -40,28 +40,28 @@ def test_files_that_nobody_read_are_not_meant(files, records, name):
     """One in a folder below would be meant by the folder's glob as well."""
     (records / "deeper").mkdir()
     (records / name).write_bytes(b"")
-    assert globs_for(files, set(files), ("*",)) == files
+    assert shortest_globs(files, set(files), ("*",)) == files
 
 
 def test_files_that_were_seen_and_are_gone_are_not_meant(files, records):
     """A temporary file of the dataset would come again."""
-    assert globs_for(files, {*files, f"{records}/tmp.rec"}, ("*",)) == files
+    assert shortest_globs(files, {*files, f"{records}/tmp.rec"}, ("*",)) == files
 
 
 def test_globs_of_the_user_are_kept(files):
     """They are short, and mean what they were given for."""
-    assert globs_for(files[:10], set(files), ("*/0?.rec",)) == ("*/0?.rec",)
+    assert shortest_globs(files[:10], set(files), ("*/0?.rec",)) == ("*/0?.rec",)
 
 
 def test_globs_of_the_user_that_mean_more_are_not_kept(files):
     """They mean a file that was opened, but not read, say."""
-    assert globs_for(files[:9], set(files), ("*/0?.rec",)) == files[:9]
+    assert shortest_globs(files[:9], set(files), ("*/0?.rec",)) == files[:9]
 
 
 def test_names_are_escaped(tmp_path):
     """A name that looks like a glob means itself."""
     files = tuple(str(tmp_path / f"[{number}]*.bin") for number in range(6))
-    globs = globs_for(files, {*files, str(tmp_path / "other.bin")}, ("*",))
+    globs = shortest_globs(files, {*files, str(tmp_path / "other.bin")}, ("*",))
     assert _meant(globs, (*files, str(tmp_path / "other.bin"), str(tmp_path / "0.bin"))) == files
 
 
@@ -69,11 +69,11 @@ def test_a_folder_too_large_to_look_through_is_not_meant(files, records):
     """Who else might be there is not known then."""
     for number in range(1100):
         (records / f"{number}.txt").touch()
-    assert globs_for(files, set(files), ("*",)) == files
+    assert shortest_globs(files, set(files), ("*",)) == files
 
 
-def test_many_files_that_were_asked_for_are_the_only_victims(records):
-    """From eight victims on, as before, no other file is hit."""
+def test_many_files_that_were_asked_for_are_the_only_targets(records):
+    """From eight files on, as before, no other file is hit."""
     globs = [f"*/{number:02}.rec" for number in range(8)]
     (result,) = check_dataset(
         lambda: Records(records), files=globs, only="open-error", loader={"batch_size": 1}

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from pytest_dataloader_faults import check_dataset
-from pytest_dataloader_faults.battery._targets import ends_of
+from pytest_dataloader_faults.battery._targets import truncation_points
 from support.corpus.streams import Shards
 from support.datasets import Records
 
 
 def _end(path):
-    return dict(ends_of([str(path)])).get(str(path))
+    return dict(truncation_points([str(path)])).get(str(path))
 
 
 def test_tar_ends_where_a_member_ends(tmp_path):
@@ -58,7 +58,7 @@ def test_file_that_is_neither_has_no_such_place(content, tmp_path):
     path.write_bytes(content)
 
     assert _end(path) is None
-    assert ends_of([str(tmp_path / "gone")]) == ()
+    assert truncation_points([str(tmp_path / "gone")]) == ()
 
 
 def test_check_cuts_archives_there_and_other_files_anywhere(records):

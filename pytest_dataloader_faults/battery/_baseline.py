@@ -1,0 +1,210 @@
+"""What a dataset gives and does when nothing is wrong.
+
+Work on fault injection calls this the golden run: what comes of a fault is compared with it. It is
+the reference, which is taken sample by sample with no worker, and the control, one epoch with
+workers and the engine on, but with no fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from pytest_dataloader_faults import _arguments
+from pytest_dataloader_faults._engine import choose
+from pytest_dataloader_faults._trial import run_compared_trial, take_reference
+from pytest_dataloader_faults._trial.job import ONE_EPOCH, TrialOptions
+from pytest_dataloader_faults.battery._targets import Files, parse_globs
+from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
+from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Reference
+from pytest_dataloader_faults.outcomes._judge import judge
+from pytest_dataloader_faults.outcomes._reference import (
+    EXACT,
+    Comparison,
+    comparisons_for,
+    nondeterminism_message,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+ONE_WORKER: Mapping[str, Any] = {"num_workers": 1}
+_WATCHED = TrialOptions(watch_files=True)
+
+
+class OutdatedBaselineError(Exception):
+    """The dataset gives other samples than the ones that are known."""
+
+
+class Settings(TypedDict, total=False):
+    """What holds for all trials of a dataset: arguments of ``check_dataset``."""
+
+    files: Files | None
+    loader: Mapping[str, Any] | None
+    contract: Contract | None
+    deadline: float
+    seed: int
+    engine: str
+
+
+@dataclass(frozen=True)
+class GoldenRun:
+    """What another baseline of the same dataset may begin with. Plain data."""
+
+    reference: Reference
+    control: Outcome
+
+
+class Baseline:
+    """A dataset without faults: what it gives, and one epoch of it.
+
+    Attributes:
+        comparison: How samples are compared.
+        control: The epoch without a fault, with the loader as it was asked for.
+        observed: The epoch by which faults are chosen. It is the control, unless that fails.
+        changes: Loader options that the dataset needs to work with no fault.
+        unusable_reason: Why the dataset does not work with these either, or None.
+
+    """
+
+    def __init__(
+        self,
+        make_dataset: Callable[[], Any],
+        *,
+        attempts: Sequence[Mapping[str, Any]] = ({}, ONE_WORKER),
+        known: GoldenRun | None = None,
+        **settings: Unpack[Settings],
+    ) -> None:
+        """*attempts*: loader options for the control, and for further tries where it fails."""
+        self.engine = choose(settings.get("engine", "auto"))
+        self.make_dataset = make_dataset
+        self.loader = settings.get("loader")
+        self.deadline = settings.get("deadline", 30.0)
+        self.seed = settings.get("seed", 0)
+        _arguments.check(make_dataset=make_dataset, loader=self.loader)
+        _arguments.check(deadline=self.deadline, seed=self.seed)
+        self.contract = Contract.given(settings.get("contract"))
+        self.globs = parse_globs(settings.get("files"))
+        self.comparison = EXACT
+        self.changes: Mapping[str, Any] = {}
+        self.unusable_reason: str | None = None
+        self._references: dict[Comparison, Reference] = {}
+        if known is None:
+            self._take(attempts)
+        elif self.reference != known.reference:
+            raise OutdatedBaselineError
+        else:
+            self.control = self.observed = known.control
+
+    @property
+    def golden_run(self) -> GoldenRun | None:
+        """What another baseline for the same dataset may begin with; None if something is wrong."""
+        if self.changes or self.comparison != EXACT:
+            return None
+        return GoldenRun(self.reference, self.control)
+
+    @property
+    def reference(self) -> Reference:
+        """What the dataset gives, by the baseline's comparison."""
+        return self._reference_by(self.comparison)
+
+    def with_reference(self, comparison: Comparison) -> Comparison:
+        """*comparison*, with the samples to compare with, where the author's own code does it."""
+        reference = self._reference_by(comparison)
+        return replace(comparison, pickled_samples=reference.pickled_samples)
+
+    def run_trial(
+        self,
+        *faults: Fault,
+        changes: Mapping[str, Any] | None = None,
+        comparison: Comparison | None = None,
+        deadline: float | None = None,
+        options: TrialOptions = ONE_EPOCH,
+    ) -> Outcome:
+        """One trial; *changes*: loader options in place of the baseline's own changes."""
+        return run_compared_trial(
+            self.make_dataset,
+            *faults,
+            loader=self.loader,
+            changes=self.changes if changes is None else changes,
+            comparison=self.with_reference(comparison or self.comparison),
+            deadline=deadline or self.deadline,
+            seed=self.seed,
+            engine=self.engine,
+            options=options,
+            needs_workers=True,
+        )
+
+    def judge(self, outcome: Outcome, contract: Contract | None = None) -> Judgement:
+        """The verdict on *outcome*, by *contract* or else by the baseline's own."""
+        return judge(outcome, self.reference_for(outcome), contract or self.contract)
+
+    def reference_for(self, outcome: Outcome) -> Reference:
+        """The reference for *outcome*; samples that it does not know yet are taken now."""
+        same = (each for each in self._references if each.description == outcome.comparison)
+        comparison = next(same, self.comparison)
+        reference = self._reference_by(comparison)
+        if batches := reference.unknown_batches(outcome):
+            reference = reference.merged_with(self._take_reference(comparison, batches))
+            self._references[comparison] = reference
+        return reference
+
+    def _reference_by(self, comparison: Comparison) -> Reference:
+        if comparison not in self._references:
+            self._references[comparison] = self._take_reference(comparison)
+        return self._references[comparison]
+
+    def _take_reference(
+        self, comparison: Comparison, batches: Sequence[tuple[Any, ...]] | None = None
+    ) -> Reference:
+        return take_reference(
+            self.make_dataset,
+            loader=self.loader,
+            deadline=self.deadline,
+            seed=self.seed,
+            batches=batches,
+            comparison=comparison,
+        )
+
+    def _take(self, attempts: Sequence[Mapping[str, Any]]) -> None:
+        """Reference and control, by the most exact comparison that shows nothing wrong."""
+        for comparison in comparisons_for(self.contract, self.seed):
+            self.comparison = comparison
+            if self.reference.unstable_index is None:
+                self._run_control(attempts)
+                if self.unusable_reason is None:
+                    return
+        if (index := self.reference.unstable_index) is not None:
+            raise UnusableDatasetError(nondeterminism_message(index, self.contract))
+
+    def _run_control(self, attempts: Sequence[Mapping[str, Any]]) -> None:
+        _require_samples(self.reference, self.contract)
+        runs = list(self._attempted(attempts))
+        self.control, self.observed = runs[0], runs[-1]
+        found = self.judge(self.observed, Contract())
+        self.unusable_reason = None
+        if not found.passed:
+            self.unusable_reason = (
+                "with one worker and no fault it fails already"
+                f" ({found.sentence}); see workers-agree"
+            )
+
+    def _attempted(self, attempts: Sequence[Mapping[str, Any]]) -> Iterator[Outcome]:
+        """Epochs without a fault, until one of them shows nothing wrong."""
+        for self.changes in attempts:
+            outcome = self.run_trial(options=_WATCHED)
+            yield outcome
+            if self.judge(outcome, Contract()).passed:
+                return
+
+
+def _require_samples(reference: Reference, contract: Contract) -> None:
+    """Which samples are missing can be seen only where batches come apart into samples."""
+    if contract.may_skip and not reference.samples:
+        message = (
+            f"contract={contract!r}: the batches cannot be taken apart into samples, so the battery"
+            " cannot see which are missing. Use a collate_fn that stacks samples"
+        )
+        raise InvalidArgumentError(message)
