@@ -1,12 +1,12 @@
-"""The accelerator: whether torch finds one, and what a trial does with it and holds there.
+"""The accelerator: whether torch finds one, and how a trial uses it.
 
 Some facts about asking. A build for CUDA asks the driver, and a process that has done so cannot
 fork any more one that uses CUDA (torch/cuda/__init__.py, ``is_available``). Trials are forked. So a
-child that is thrown away asks when an answer is needed. ``torch.accelerator`` is new in torch 2.6;
+disposable child asks when an answer is needed. ``torch.accelerator`` is new in torch 2.6;
 before it there is ``torch.cuda``.
 
-Some facts about pinned memory that is given back. torch keeps the blocks that nobody uses, for the
-next who asks, so what the machine has pinned says little. What is in use is ``active_bytes`` of
+Some facts about pinned memory that is given back. torch keeps unused blocks for the next request,
+so what the machine has pinned says little. What is in use is ``active_bytes`` of
 ``torch.cuda.host_memory_stats``; the torch that was the first to have that function called it
 ``allocated_bytes``, which today counts the unused blocks, too. A block is in use until the copies
 from it are done. Neither function starts CUDA, and without it they report nothing.
@@ -47,7 +47,7 @@ def missing_accelerator() -> str | None:
 
 
 def _answer() -> NoReturn:
-    """End this process with a status that tells."""
+    """End this process with a status that is the answer."""
     code = 1
     try:
         found = is_there()
@@ -69,15 +69,15 @@ def is_there() -> bool:
 
 
 def use() -> None:
-    """Put something on it, as a training job does with its model before its first epoch."""
+    """Put a tensor on it, as a training job does with its model before its first epoch."""
     import torch
 
     try:
         torch.empty(1, device=_device())
     except RuntimeError as error:
         message = (
-            f"a trial cannot use the accelerator: {error}. Where a test before this one has used it"
-            " in pytest's own process, run those marked gpu in a session of their own"
+            f"a trial cannot use the accelerator: {error}. If an earlier test used it in pytest's"
+            " own process, run the tests marked gpu in a session of their own"
         )
         raise UnusableDatasetError(message) from error
 
@@ -85,8 +85,8 @@ def use() -> None:
 def copied(batch: Any, device: torch.device | None = None) -> Any:
     """*batch* with its tensors copied to *device*, by default the accelerator.
 
-    Without waiting for it, as training loops do it. Looks into what ``default_collate`` makes; a
-    class of somebody's own is left as it is.
+    Does not wait for the copy, as training loops do not. Looks into what ``default_collate``
+    makes; other classes stay as they are.
     """
     import torch
 
@@ -103,16 +103,16 @@ def copied(batch: Any, device: torch.device | None = None) -> Any:
 
 
 def bytes_in_use() -> dict[str, int]:
-    """Bytes in use that this process has pinned, and those on the accelerator."""
+    """Bytes of pinned memory that this process uses, and bytes on the accelerator."""
     import torch
 
     device = _device()
     if device is None:
         return {"pinned": 0, "device": 0}
-    told_by = torch.get_device_module(device)
-    pinned: Mapping[str, int] = getattr(told_by, "host_memory_stats", dict)()
+    module = torch.get_device_module(device)
+    pinned: Mapping[str, int] = getattr(module, "host_memory_stats", dict)()
     in_use = pinned.get("active_bytes.current", pinned.get("allocated_bytes.current", 0))
-    return {"pinned": in_use, "device": getattr(told_by, "memory_allocated", int)()}
+    return {"pinned": in_use, "device": getattr(module, "memory_allocated", int)()}
 
 
 def _device() -> torch.device | None:

@@ -1,9 +1,9 @@
 """The two processes of a trial, from the fork on [runs in the warden and in the trial process].
 
-Some facts about a process forked from pytest. It has pytest's capture on its standard streams, its
-faulthandler, its multiprocessing helpers and their descriptors, and every buffer that was not
-flushed. It must neither print into the one nor use the others: a forkserver that it shared with
-pytest would start its workers outside of the trial's tree. And it must never return.
+Some facts about a process forked from pytest. It has pytest's capture on its standard streams,
+pytest's faulthandler, its multiprocessing helpers and their descriptors, and every buffer that was
+not flushed. It must not print into that capture, and must not use those helpers: a forkserver that
+it shared with pytest would start its workers outside of the trial's tree. And it must never return.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ if TYPE_CHECKING:
 
 
 def preload(engine: str) -> None:
-    """Import, once and in pytest's process, what each trial and each of its workers would."""
+    """Import, once and in pytest's process, what each trial and each of its workers needs."""
     arm_function(engine)
     if "numpy" in sys.modules:
-        import_module("numpy.random")  # Which numpy itself puts off.
+        import_module("numpy.random")  # numpy itself imports it late.
 
 
 def main(job: Job, facts: Journal, printed: Journal, stacks: Journal, folder: str) -> NoReturn:
-    """Be the warden; in a child of it, be the trial."""
-    # Whoever calls may be handling an exception, which would be the context of all errors here.
+    """Run the warden in this process, and the trial in a child of it."""
+    # The caller may be handling an exception, which would be the context of all errors here.
     ctypes.pythonapi.PyErr_SetExcInfo(None, None, None)
 
     def warden() -> None:
         _use_streams(printed.fd)
-        gc.freeze()  # What pytest made is not ours to collect, and takes 50 ms to look through.
+        gc.freeze()  # To look through pytest's objects would take 50 ms.
         start_supervisor = (
             None if isinstance(job, ReferenceJob) else partial(fork_supervisor, facts.fd)
         )
@@ -66,12 +66,12 @@ def main(job: Job, facts: Journal, printed: Journal, stacks: Journal, folder: st
         _run_then_exit(lambda: trial(supervision), facts)
 
     def trial(supervision: SupervisorHandle | None) -> None:
-        prctl(Prctl.SET_CHILD_SUBREAPER, 1)  # Orphans of the workers are seen as leftovers.
+        prctl(Prctl.SET_CHILD_SUBREAPER, 1)  # Then orphans of the workers count as leftovers.
         _forget_helpers()
-        logging.getLogger().handlers.clear()  # They are pytest's, and write to its terminal.
+        logging.getLogger().handlers.clear()  # pytest's write to its terminal.
         threading.excepthook = threading.__excepthook__  # pytest's prints nothing.
         _reset_warnings()
-        # Where workers put their sockets; one that is killed cannot remove its own.
+        # The folder for the sockets of workers: one that is killed cannot remove its own.
         current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]
         faulthandler.register(STACKS_SIGNAL, file=stacks.fd, all_threads=True)
         run(job, facts, f"/proc/{os.getpid()}/fd/{stacks.fd}", supervision)
@@ -87,7 +87,7 @@ def _reset_warnings() -> None:
 
 
 def _run_then_exit(action: Callable[[], None], facts: Journal) -> NoReturn:
-    """End the process with *action*, whatever happens in it; tell if our own code failed."""
+    """Run *action*, then end the process; write down an error of the harness's own code."""
     status = 70
     try:
         action()
@@ -99,7 +99,7 @@ def _run_then_exit(action: Callable[[], None], facts: Journal) -> NoReturn:
 
 
 def _use_streams(printed: int) -> None:
-    """Standard output and error go to the journal, standard input is empty."""
+    """Send standard output and error to the journal; standard input is empty."""
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
@@ -112,7 +112,7 @@ def _use_streams(printed: int) -> None:
 
 
 def _forget_helpers() -> None:
-    """Start multiprocessing's helpers anew when they are needed; pytest's stay pytest's."""
+    """Leave multiprocessing's helpers to pytest: this process starts its own when it needs them."""
     tracker: Any = resource_tracker._resource_tracker
     tracker._fd = tracker._pid = None
     server: Any = forkserver._forkserver

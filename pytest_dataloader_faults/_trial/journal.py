@@ -1,4 +1,4 @@
-"""What a trial writes down as it goes, and how that becomes an Outcome. Pure but for the file.
+"""What a trial writes down, and how that becomes an Outcome. Pure but for the file.
 
 The journal is an anonymous file: what was written before a process died is still there, no pipe
 fills up, and no name is left behind. One JSON object per line.
@@ -24,26 +24,26 @@ class Journal:
 
     def __init__(self, name: str) -> None:
         self.fd = os.memfd_create(f"pytest-dataloader-faults-{name}", os.MFD_CLOEXEC)
-        fcntl.fcntl(self.fd, fcntl.F_SETFL, os.O_APPEND)  # Whoever writes, writes at the end.
+        fcntl.fcntl(self.fd, fcntl.F_SETFL, os.O_APPEND)  # Each process writes at the end.
 
     def write(self, **event: Any) -> None:
-        """Append one event, on a line of its own, whatever a writer that was killed left behind."""
+        """Append one event. It starts a line of its own, also after half a line of another."""
         data = memoryview(b"\n" + json.dumps(event).encode() + b"\n")
         while data:
             data = data[os.write(self.fd, data) :]
 
     def text(self, most: int | None = None) -> str:
-        """All of it, whatever it is, or the last *most* bytes."""
+        """The whole text, or its last *most* bytes."""
         size = os.fstat(self.fd).st_size
         start = 0 if most is None else max(0, size - most)
         return os.pread(self.fd, size - start, start).decode(errors="replace")
 
     def events(self) -> list[dict[str, Any]]:
-        """What ``write`` wrote; half a line of a writer that was killed tells nothing."""
+        """The events in the order written, without half a line of a process that was killed."""
         return [event for line in self.text().split("\n") for event in _whole(line)]
 
     def close(self) -> None:
-        """Forget it."""
+        """Close the file, which removes it."""
         os.close(self.fd)
 
 
@@ -55,16 +55,16 @@ def _whole(line: str) -> list[dict[str, Any]]:
 
 
 def outcome_from(request: TrialRequest, events: list[dict[str, Any]]) -> Outcome:
-    """The outcome of *request*, with the facts that *events* tell."""
+    """The outcome of *request*, with the facts in *events*."""
     data = Outcome(**vars(request)).to_dict()
-    has_told = any("faults" in event for event in events)
+    has_facts = any("faults" in event for event in events)
     for event in events:
         if "batch" in event:
             _open_pass(data, event)["delivered"].append(event["batch"])
         elif "pass" in event:
             _open_pass(data, event).update(event["pass"])
         elif "report" in event:
-            data.update({} if has_told else _facts(request, event["report"]))
+            data.update({} if has_facts else _facts(request, event["report"]))
         elif "resources" in event:
             data["resources"] = [*data["resources"], event["resources"]]
         elif "footprints" in event:
@@ -77,10 +77,10 @@ def outcome_from(request: TrialRequest, events: list[dict[str, Any]]) -> Outcome
 def life_from(
     request: TrialRequest, steps: tuple[Step, ...], events: list[dict[str, Any]]
 ) -> LifecycleOutcome:
-    """What *events* tell of a life of *steps*."""
+    """The outcome of a lifecycle of *steps*, from *events*."""
     ends = [place for place, event in enumerate(events, start=1) if "moment" in event]
     moments = [_moment(outcome_from(request, events[:end]), events[end - 1]) for end in ends]
-    if any("report" in event for event in events):  # It is later than what the steps told.
+    if any("report" in event for event in events):  # It is later than the facts of the steps.
         events = [event for event in events if "faults" not in event]
     return LifecycleOutcome(steps, tuple(moments), outcome_from(request, events))
 
@@ -91,14 +91,14 @@ def _moment(outcome: Outcome, event: dict[str, Any]) -> StepOutcome:
 
 
 def _facts(request: TrialRequest, report: dict[str, Any]) -> dict[str, Any]:
-    """What the supervisor reports by itself; where the trial has told, it is later and less."""
+    """The facts in *report*, which the supervisor wrote after the trial's process had died."""
     faults, workers = facts_from(report["workers"], {}, request.schedule, ())
     done = Outcome(**vars(request), faults=faults, workers=workers).to_dict()
     return {"faults": done["faults"], "workers": done["workers"]}
 
 
 def _open_pass(data: dict[str, Any], event: dict[str, Any]) -> dict[str, Any]:
-    """The pass that *event* belongs to; made when it is first heard of."""
+    """The pass that *event* belongs to; a new one if it is the first event of its pass."""
     fresh: dict[str, Any] = {"drawn": [], "delivered": [], "exception": None, "complete": False}
     if event["epoch"] is None:
         data["recovery"] = data["recovery"] or fresh
@@ -116,7 +116,7 @@ def reference_from(events: list[dict[str, Any]], printed: str) -> Reference:
     for event in events:
         if "reference" in event:
             return Reference.from_dict(event["reference"])
-    how = next((event["died"] for event in events if event.get("died")), "nobody knows how")
+    how = next((event["died"] for event in events if event.get("died")), "for an unknown reason")
     message = (
         f"the process that read the dataset died ({with_likely_sender(how)}), with no fault armed"
         f" and no worker. It printed:\n{printed.strip() or 'nothing'}"

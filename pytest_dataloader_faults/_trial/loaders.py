@@ -1,7 +1,4 @@
-"""From what the user's factory returns to a loader that can be tried [runs in the trial].
-
-What a trial's process may have, where that is less than this machine allows [in the trial].
-"""
+"""Make a trial's DataLoader from the user's factory, and prepare its process [in the trial]."""
 
 from __future__ import annotations
 
@@ -21,23 +18,23 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDa
 
 _IN_EVERY_WORKER = ("torch.utils.data", "pytest_dataloader_faults._engine.worker.arm")
 USERS_ERRORS = (Exception, SystemExit, KeyboardInterrupt)
-"""What code of the user's may raise; Ctrl-C is sent to pytest, and not to a trial."""
+"""What the user's code may raise. Ctrl-C goes to pytest, not to a trial."""
 DEFAULTS = {"num_workers": 2, "batch_size": 4}
 
 
 @contextlib.contextmanager
 def errors_of_dataset(what: str, advice: str = "") -> Iterator[None]:
-    """Where code of the user's runs with no fault armed: an error is its own."""
+    """Report errors of the user's code, which runs here with no fault armed, as the dataset's."""
     try:
         yield
     except UnusableDatasetError:
         raise
     except USERS_ERRORS as error:
-        message = f"{what} failed with no fault armed: {error!r}{advice}{_unseen(error)}"
+        message = f"{what} failed with no fault armed: {error!r}{advice}{_pyfakefs_note(error)}"
         raise UnusableDatasetError(message) from error
 
 
-def _unseen(error: BaseException) -> str:
+def _pyfakefs_note(error: BaseException) -> str:
     note = note_on(error)
     return f". {note}" if note else ""
 
@@ -45,18 +42,18 @@ def _unseen(error: BaseException) -> str:
 def make_loader(
     make_dataset: Callable[[], Any], options: Mapping[str, Any] | None, changes: Mapping[str, Any]
 ) -> DataLoader[Any]:
-    """The loader to try. *changes* overrule whatever it has, a ready loader's own too."""
+    """The loader to try; *changes* overrule its options, also those of a ready ``DataLoader``."""
     made = _call_factory(make_dataset)
     if isinstance(made, DataLoader):
         if options:
             message = (
                 f"loader={dict(options)!r} was given, or drawn by a search, but make_dataset()"
-                " returned a ready DataLoader, whose own options are used. Leave one of the two"
-                " out, as by loader={}"
+                " returned a ready DataLoader, which has options of its own. Return the dataset, or"
+                " pass loader={}"
             )
             raise InvalidArgumentError(message)
         for name, value in changes.items():
-            object.__setattr__(made, name, value)  # torch forbids it, since workers may be about.
+            object.__setattr__(made, name, value)  # torch forbids it, since workers may run.
         loader = made
     else:
         loader = loader_for(made, {**(options or {}), **changes})
@@ -69,8 +66,8 @@ def _call_factory(make_dataset: Callable[[], Any]) -> Any:
     try:
         made = make_dataset()
     except USERS_ERRORS as error:
-        said = f"{type(error).__name__}: {error}, with no fault armed{_unseen(error)}"
-        message = f"make_dataset() raised {said}"
+        text = f"{type(error).__name__}: {error}, with no fault armed"
+        message = f"make_dataset() raised {text}{_pyfakefs_note(error)}"
         raise UnusableDatasetError(message) from error
     usable = isinstance(made, (DataLoader, IterableDataset)) or hasattr(made, "__getitem__")
     if isinstance(made, type) or not usable:
@@ -83,19 +80,19 @@ def _call_factory(make_dataset: Callable[[], Any]) -> Any:
 
 
 def dataset_of(make_dataset: Callable[[], Any]) -> Any:
-    """The dataset, for loaders that are made over it one after the other."""
+    """The dataset of a lifecycle, which makes its own loaders over it."""
     made = _call_factory(make_dataset)
     if isinstance(made, DataLoader):
         message = (
-            "make_dataset() returned a ready DataLoader, but a life makes its loaders itself."
-            " Return the dataset, and give what else its loaders need as loader={'collate_fn': ...}"
+            "make_dataset() returned a ready DataLoader, but a lifecycle makes its own loaders."
+            " Return the dataset, and pass what its loaders need as loader={'collate_fn': ...}"
         )
         raise InvalidArgumentError(message)
     return made
 
 
 def loader_for(dataset: Any, options: Mapping[str, Any]) -> DataLoader[Any]:
-    """A loader over *dataset*; *options* beside those that trials have by default."""
+    """A loader over *dataset* with *options*, and with the default options of trials."""
     defaults = dict(DEFAULTS)
     if "batch_sampler" in options:
         del defaults["batch_size"]
@@ -104,7 +101,7 @@ def loader_for(dataset: Any, options: Mapping[str, Any]) -> DataLoader[Any]:
     try:
         return DataLoader(dataset, **{**defaults, **options})
     except (TypeError, ValueError) as error:
-        message = f"loader={dict(options)!r}: DataLoader refuses it: {error}"
+        message = f"DataLoader refuses loader={dict(options)!r}: {error}"
         raise InvalidArgumentError(message) from error
 
 
@@ -125,7 +122,7 @@ def _require_samples(loader: DataLoader[Any]) -> None:
     with errors_of_dataset(f"len(DataLoader({name}))"):
         try:
             batches = len(loader)
-        except (TypeError, NotImplementedError):  # It is the sampler that has no length.
+        except (TypeError, NotImplementedError):  # The sampler has no length.
             return
     if not batches:
         raise UnusableDatasetError(_empty(loader.dataset))
@@ -153,7 +150,7 @@ def sampled(loader: DataLoader[Any]) -> list[list[Any]]:
 
 
 def preload_forkserver(loader: DataLoader[Any]) -> None:
-    """Have the server that forks the workers import once what each of them would."""
+    """Have the server that forks the workers import once what each worker would import."""
     context = loader.multiprocessing_context
     if getattr(context, "get_start_method", lambda: None)() == "forkserver":
         context.set_forkserver_preload(["__main__", *_IN_EVERY_WORKER])
@@ -168,7 +165,7 @@ def seed_everything(seed: int) -> None:
 
 
 def limit_descriptors(count: int | None) -> None:
-    """Allow *count* descriptors besides those that are open, here and in all that is started."""
+    """Allow *count* descriptors besides the open ones, here and in processes started from here."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if count is not None:
         room = max(map(int, os.listdir("/proc/self/fd"))) + 1 + count

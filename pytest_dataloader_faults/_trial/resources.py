@@ -1,27 +1,25 @@
-"""What a process has open, and which processes are below it.
+"""What a process has open, which processes it has started, and how much each takes [in the trial].
 
 Some facts about what only looks like a leak. multiprocessing keeps a resource tracker, and a
 forkserver, for the life of the process, and a descriptor to each; torch may keep its shared memory
-manager. A dead child that nobody waited for is a zombie, not a process that goes on. A look through
-/proc can miss a process whose parent dies at that moment, hence a second look where the first one
-finds nobody. A descriptor that was closed while we look at it gives ENOENT.
-
-How much of the machine each process of a loader takes, epoch after epoch [runs in the trial].
+manager. A dead child that was not waited for is a zombie, not a process that goes on. A look
+through /proc can miss a process whose parent dies at that moment, hence a second look where the
+first one finds none. A descriptor that was closed while we look at it gives ENOENT.
 
 Some facts about memory that only looks lost. Private and proportional sizes (PSS, USS) of a forked
 worker grow by some 20 KiB with each epoch for dozens of epochs: reading an inherited object changes
 its reference count, and the page becomes a copy of the worker's own. Pages of files that were read
 through a mapping count as well, and can be dropped at any time. So what is counted is "Anonymous"
-of /proc/<pid>/smaps_rollup (proc(5)): all memory that is no file's, whoever else has it, which a
-copy of a page does not add to; and shared memory that is mapped, in proportion.
+of /proc/<pid>/smaps_rollup (proc(5)): all memory that is no file's, shared with another process or
+not, which a copy of a page does not add to; and shared memory that is mapped, in proportion.
 
-Each epoch asks for the same, by the seed of the samplers: so a cache fills in the first one. And
-each begins tidily: garbage in cycles would wait for a collection of the oldest generation, which
-comes after dozens of epochs. malloc(3) raises its threshold for mmap(2) to the size of what was
-freed last (mallopt(3), M_MMAP_THRESHOLD), so that large tensors come from its heap, where they are
-aligned, and leave holes that the next one may not fit into: a healthy dataset of samples of 1 MiB
-took 8 MiB more with each epoch. A threshold that is set stays, and large blocks go when freed; of
-small ones, malloc_trim(3) gives back the pages.
+Each epoch asks for the same samples, by the seed of the samplers: so a cache fills in the first
+one. And each begins with a garbage collection: cycles would wait for a collection of the oldest
+generation, which comes after dozens of epochs. malloc(3) raises its threshold for mmap(2) to the
+size of what was freed last (mallopt(3), M_MMAP_THRESHOLD), so that large tensors come from its
+heap, where they are aligned, and leave holes that the next one may not fit into: a healthy dataset
+of samples of 1 MiB took 8 MiB more with each epoch. A threshold that is set stays, and large blocks
+go when freed; of small ones, malloc_trim(3) gives back the pages.
 """
 
 from __future__ import annotations
@@ -59,7 +57,7 @@ def descriptors(pid: int | str = "self") -> dict[str, str]:
 
 
 def processes(patience: float = 1.0) -> dict[str, str]:
-    """Descendants that are nobody's infrastructure, once they had *patience* seconds to end."""
+    """Descendants that still run after *patience* seconds, helpers of torch and Python left out."""
     if not has_children():
         return {}
     deadline = time.monotonic() + patience
@@ -69,9 +67,10 @@ def processes(patience: float = 1.0) -> dict[str, str]:
 
 
 def has_children() -> bool:
-    """Ask the kernel: a look through /proc can miss one whose parent dies at that moment.
+    """Whether there are descendants, as the kernel says: a look through /proc takes 2 ms.
 
-    And takes 2 ms. Here orphans are children: this process is a subreaper, see ``_warden``.
+    That look can also miss a process whose parent dies at that moment. Orphans are children here,
+    since this process is a subreaper.
     """
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -105,14 +104,14 @@ _COUNTED = ("Anonymous:", "Pss_Shmem:", "Private_Hugetlb:", "Swap:")
 
 
 def map_large_blocks() -> None:
-    """Have large blocks mapped each on its own, from now on."""
+    """Have malloc(3) map each large block on its own from now on."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):  # glibc has it, musl has not.
         libc.mallopt(_M_MMAP_THRESHOLD, _LARGE)
 
 
 def collect_and_trim() -> None:
-    """Give back what nobody uses: cycles of Python's, and free pages in the heap of malloc(3)."""
+    """Free cycles of Python's objects, and give back free pages in the heap of malloc(3)."""
     gc.collect()
     libc = ctypes.CDLL(None)
     if hasattr(libc, "malloc_trim"):
@@ -120,7 +119,7 @@ def collect_and_trim() -> None:
 
 
 class GcEachEpoch:
-    """A ``worker_init_fn``: each process is tidied up as each epoch begins. Picklable."""
+    """A ``worker_init_fn`` that frees unused memory at the start of each epoch. Picklable."""
 
     def __init__(self, then: Callable[[int], object] | None) -> None:
         self._then = then
@@ -139,7 +138,7 @@ class GcListener(NullListener):
 
 
 class FootprintSampler:
-    """Looks at all processes of a loader after each epoch, until it has seen enough."""
+    """Measures all processes of a loader after each epoch, until there are enough epochs."""
 
     def __init__(self, deadline: float) -> None:
         map_large_blocks()
@@ -148,13 +147,13 @@ class FootprintSampler:
         self._first: dict[int, Counter[str]] = {}
 
     def are_enough(self, epoch: int) -> bool:
-        """Whether *epoch* is to be the last one."""
+        """Whether *epoch* should be the last one."""
         seconds = time.monotonic() - self._began
         enough = epoch >= FEWEST_EPOCHS and seconds > _ENOUGH_SECONDS
         return enough or seconds > self._most_seconds
 
     def look(self, epoch: int, loader: DataLoader[Any]) -> list[dict[str, Any]]:
-        """What each process has after *epoch*, as plain data."""
+        """What each process takes after *epoch*, as plain data."""
         collect_and_trim()
         workers = getattr(loader._iterator, "_workers", ())
         pids = {"loader": os.getpid()} | {f"worker {i}": each.pid for i, each in enumerate(workers)}
@@ -179,6 +178,6 @@ def _memory(pid: int) -> int:
 
 
 def _open_in(pid: int) -> Counter[str]:
-    """What *pid* has open and how often; what has no name, by its kind."""
+    """What *pid* has open, and how often; kernel objects without a path by their kind."""
     targets = descriptors(pid).values()
     return Counter(each if each.startswith("/") else each.partition(":")[0] for each in targets)

@@ -161,9 +161,9 @@ class _Trial:
         for fault in self.job.faults:
             if isinstance(fault, PinMemoryThreadDeath) and not accelerator.pins(self.loader):
                 message = (
-                    f"{fault!r} needs a thread that pins batches, and this loader has none: it"
-                    f" takes an accelerator, pin_memory=True (here {self.loader.pin_memory}) and"
-                    f" workers (here {self.loader.num_workers})"
+                    f"{fault!r} needs a thread that pins batches, and this loader has none. Such a"
+                    f" thread needs an accelerator, pin_memory=True (here"
+                    f" {self.loader.pin_memory}) and workers (here {self.loader.num_workers})"
                 )
                 raise InvalidArgumentError(message)
         if self.loader.num_workers:
@@ -186,7 +186,7 @@ class _Trial:
         self.journal.write(phase=name, began=time.monotonic())
 
     def _touch(self) -> None:
-        """Read a sample here first, as some scripts do: that opens handles before the fork."""
+        """Read a sample here before the fork, as some scripts do: that opens files."""
         if kind_of(self.loader) == "map":
             sample_of(self.loader.dataset, sampled(self.loader)[0][0])
         else:
