@@ -51,7 +51,7 @@ class FilterRequirements:
     """Calls that ask for the size that a path has, since it is to be another."""
     room: bool = False
     """fallocate(2), by which torch reserves shared memory."""
-    low: bool = False
+    keep_low_fds: bool = False
     """Followed files keep low numbers, since high ones lie above a lowered limit."""
     samples: bool = False
     """The worker tells of each sample it begins."""
@@ -102,7 +102,7 @@ class Plan:
             descriptors=exhausted,
             stats=self._has(TruncatedFile),
             room=self._has(SharedMemoryExhaustion),
-            low=exhausted and any(has_files(each) for each in self.faults),
+            keep_low_fds=exhausted and any(has_files(each) for each in self.faults),
             samples=self.samples or any(map(_is_at_sample, self.faults)),
         )
 

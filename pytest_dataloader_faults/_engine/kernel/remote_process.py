@@ -174,7 +174,7 @@ def room_below(used: set[int], headroom: int) -> int:
 class TrackedFile(NamedTuple):
     """A file that a worker has open and whose reads are seen.
 
-    *source* is our own duplicate, or with *apart* an opening of our own; *inherited*: the worker
+    *source* is our own duplicate, or with *reopened* an opening of our own; *inherited*: the worker
     had it when it was armed, so that other workers may share its offset. *stand_in*: device and
     inode of what was put under its number when it was mapped.
     """
@@ -182,7 +182,7 @@ class TrackedFile(NamedTuple):
     path: str
     source: int | None
     inherited: bool
-    apart: bool = False
+    reopened: bool = False
     stand_in: tuple[int, int] | None = None
 
     def is_at(self, pid: int, number: int) -> bool:

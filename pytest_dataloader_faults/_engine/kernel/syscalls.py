@@ -61,7 +61,7 @@ def span(call: Syscall, source: int | None) -> Span:
 
 def source_for(call: Syscall, followed: TrackedFile) -> int | None:
     """Our descriptor that reads what *call* would; None if there is none."""
-    is_elsewhere = followed.apart and call.name in _PLAIN and _offset(call) is None
+    is_elsewhere = followed.reopened and call.name in _PLAIN and _offset(call) is None
     return None if is_elsewhere else followed.source
 
 

@@ -63,7 +63,7 @@ def orders(
     for place, (fd, path) in enumerate(hello.inherited):
         _about_held(worker, fd, path, result, copies)
         source = sources[place] if place < len(sources) else None
-        worker.follow(fd, path, source, inherited=True)
+        worker.files.add(fd, path, source, inherited=True)
         if result.is_full:
             yield result
             result = DescriptorOrders()
@@ -107,9 +107,9 @@ def _about_mapped(
 def close_at(worker: WorkerState, sample: int) -> Iterator[DescriptorOrders]:
     """What of its open files *worker* is to close, now that it begins *sample*, part by part."""
     result = DescriptorOrders()
-    tallies = [each for each in worker.tallies.of(ClosedDescriptor) if each.fault.sample == sample]
+    tallies = [each for each in worker.faults.of(ClosedDescriptor) if each.fault.sample == sample]
     for fd in sorted(descriptors(worker.pid)) if tallies else ():
-        followed = worker.followed_by(worker.pid, fd)
+        followed = worker.files.at(worker.pid, fd)
         path = followed.path if followed else link_of(worker.pid, fd)
         tally = next((each for each in tallies if each.matches(path)), None)
         if tally is not None and os.path.isfile(path):

@@ -22,8 +22,9 @@ from pytest_dataloader_faults._engine.protocol import (
     Proceed,
     Task,
 )
+from pytest_dataloader_faults._engine.supervisor.death_scheduler import DeathScheduler
+from pytest_dataloader_faults._engine.supervisor.events import Timers
 from pytest_dataloader_faults._engine.supervisor.inherited_files import DescriptorOrders, close_at
-from pytest_dataloader_faults._engine.supervisor.timers import DeathScheduler, Timers
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults.faults import (
     DescriptorExhaustion,
@@ -51,7 +52,7 @@ class FetchStart:
             self._orders = list(close_at(self._worker, self._sample))
         if self._due():
             worker = self._worker
-            self._gates.schedule(worker.loader, worker.id, worker.place, self._strike)
+            self._gates.schedule(worker.loader, worker.id, worker.position, self._strike)
         else:
             self.let_go()
 
@@ -63,11 +64,11 @@ class FetchStart:
             part.sent()
 
     def _due(self) -> list[FaultCounter[InOneWorker]]:
-        every = self._worker.tallies.of(InOneWorker)
+        every = self._worker.faults.of(InOneWorker)
         tallies = [each for each in every if not has_files(each.fault)]
         if self._sample is not None:
             return [each for each in tallies if each.fault.sample == self._sample]
-        now = (None, self._worker.begun)
+        now = (None, self._worker.fetches)
         return [each for each in tallies if (each.fault.sample, each.fault.at) == now]
 
     def _strike(self) -> None:
@@ -91,7 +92,7 @@ class FetchStart:
 
 def _exhaust(worker: WorkerState) -> None:
     """Lower the worker's soft limit, once, to what it uses and the headroom."""
-    for tally in worker.tallies.of(DescriptorExhaustion):
+    for tally in worker.faults.of(DescriptorExhaustion):
         if worker.limit is None:
             worker.limit = room_below(descriptors(worker.pid), tally.fault.headroom)
             _, hard = resource.prlimit(worker.pid, resource.RLIMIT_NOFILE)
@@ -150,7 +151,7 @@ def die_in_read(
             end(worker, tally.fault.signal, gates)
         answer()
 
-    gates.schedule(worker.loader, worker.id, worker.place, strike)
+    gates.schedule(worker.loader, worker.id, worker.position, strike)
     delays.after(_PATIENCE, strike)
 
 

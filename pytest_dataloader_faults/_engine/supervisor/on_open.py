@@ -55,7 +55,7 @@ def answer(worker: WorkerState, call: Syscall, means: SupervisorServices) -> Non
     elif call.name in LOCKS:
         _on_lock(worker, call)
     else:
-        worker.unobserved.update([call.name] if call.name in BLIND else [])
+        worker.policy.unobserved.update([call.name] if call.name in BLIND else [])
         worker.listener.go_on(call)
 
 
@@ -72,10 +72,10 @@ def _note_exhaustion(worker: WorkerState, call: Syscall) -> None:
 def _on_open(worker: WorkerState, call: Syscall, wanted: OpenRequest, copies: FileCopies) -> None:
     path = wanted.path
     kind, size = _kind_and_size(wanted.raw)
-    worker.created.note(path, wanted.flags, is_there=kind is not None)
+    worker.created.add(path, wanted.flags, is_there=kind is not None)
     if worker.policy.leaves_alone(path):
-        if size is not None and worker.tallies.would_mean(path) and is_package_data(path):
-            worker.unobserved["open of an excluded file"] += 1
+        if size is not None and worker.faults.would_mean(path) and is_package_data(path):
+            worker.policy.unobserved["open of an excluded file"] += 1
         worker.listener.go_on(call)
     elif kind in (None, stat.S_IFREG):
         _open_file(worker, call, wanted, size, copies)
@@ -98,7 +98,7 @@ def _open_file(
         elif isinstance(action, Closed) and action.reuse:
             _give(worker, call, wanted, unrelated_file(os, path, wanted.flags))
         else:  # A number that is not open is what a descriptor looks like that was closed.
-            worker.listener.result(call, worker.new_number(call.pid))
+            worker.listener.result(call, worker.files.next_high_fd(call.pid))
         return
     if size is not None and wanted.reads:
         _follow_or_go_on(worker, call, wanted)
@@ -120,7 +120,7 @@ def _on_stat(worker: WorkerState, call: Syscall, place: ResolvedPath) -> None:
 
 def _follow_or_go_on(worker: WorkerState, call: Syscall, wanted: OpenRequest) -> None:
     """Open the file for the caller, at a number that the filter hands over on read."""
-    if not worker.tallies.follows(wanted.path):
+    if not worker.faults.follows(wanted.path):
         worker.listener.go_on(call)
         return
     try:
@@ -144,18 +144,18 @@ def _hand_out(worker: WorkerState, call: Syscall, path: str, source: int, *, on_
         number = _place(worker, call, source, on_exec)
     except OSError as error:
         os.close(source)
-        if not worker.low or error.errno != errno.EMFILE:
+        if not worker.keep_low_fds or error.errno != errno.EMFILE:
             raise
         worker.listener.fail(call, errno.EMFILE)  # As the kernel would: no number is free.
     else:
-        worker.follow(number, path, source)
+        worker.files.add(number, path, source)
 
 
 def _place(worker: WorkerState, call: Syscall, source: int, on_exec: bool) -> int:
     """Answer *call* with a descriptor of *source*; its number."""
     busy: set[int] = set()
-    while not worker.low:
-        number = worker.new_number(call.pid, busy)
+    while not worker.keep_low_fds:
+        number = worker.files.next_high_fd(call.pid, busy)
         try:
             worker.listener.give(call, source, number, close_on_exec=on_exec)
         except OSError as error:
@@ -169,11 +169,11 @@ def _place(worker: WorkerState, call: Syscall, source: int, on_exec: bool) -> in
 
 def _on_duplicate(worker: WorkerState, call: Syscall) -> None:
     """A duplicate of a followed descriptor must be one, and so must have a high number."""
-    followed = worker.followed_by(call.pid, signed(call.arguments[0]))
-    if followed is None or followed.source is None or followed.apart:
+    followed = worker.files.at(call.pid, signed(call.arguments[0]))
+    if followed is None or followed.source is None or followed.reopened:
         worker.listener.go_on(call)
     elif call.name in _RESULT_IS_CHOSEN:
-        worker.unobserved[call.name] += 1
+        worker.policy.unobserved[call.name] += 1
         worker.listener.go_on(call)
     else:
         plain = call.name == "dup" or call.arguments[1] == F_DUPFD
@@ -193,7 +193,7 @@ def _on_room(worker: WorkerState, call: Syscall) -> None:
 
 def _on_lock(worker: WorkerState, call: Syscall) -> None:
     """flock(2) is the open file description's: ours would keep it when the worker has closed."""
-    worker.let_be(call.pid, signed(call.arguments[0]))
+    worker.files.stop_sharing(call.pid, signed(call.arguments[0]))
     worker.listener.go_on(call)
 
 

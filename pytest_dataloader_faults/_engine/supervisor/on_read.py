@@ -25,10 +25,11 @@ from pytest_dataloader_faults._engine.policy import (
     Operation,
     Short,
 )
+from pytest_dataloader_faults._engine.supervisor.death_scheduler import DeathScheduler
+from pytest_dataloader_faults._engine.supervisor.events import Timers
 from pytest_dataloader_faults._engine.supervisor.on_fetch import die_in_read
 from pytest_dataloader_faults._engine.supervisor.shared_offsets import CALLS as MEETING
 from pytest_dataloader_faults._engine.supervisor.shared_offsets import SharedOffsetBarrier
-from pytest_dataloader_faults._engine.supervisor.timers import DeathScheduler, Timers
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 
 Answer = Callable[[], None]
@@ -48,12 +49,12 @@ class SupervisorServices:
 def on_read(worker: WorkerState, call: Syscall, means: SupervisorServices) -> None:
     """Answer a read, or a mapping, of what may be a followed file."""
     number = signed(call.arguments[READS[call.name]])
-    followed = worker.followed_by(call.pid, number)
+    followed = worker.files.at(call.pid, number)
     if followed is None:
         worker.listener.go_on(call)
         return
     if followed.inherited and call.name in MEETING:
-        worker.read_at_offset[followed.path] = number
+        worker.files.read_at_offset[followed.path] = number
     wanted = span(call, source_for(call, followed))
     operation = Operation(call.name, followed.path, call.pid)
     actions = worker.policy.read(operation, wanted.start, wanted.length)
@@ -127,7 +128,7 @@ def _fail_mapping(
     unreadable = copies.altered(path, FileEdit(kept)) if kept else copies.empty
     number = signed(call.arguments[READS["mmap"]])
     worker.listener.replace(call, unreadable, number)
-    worker.stands_in(number, unreadable)
+    worker.files.set_stand_in(number, unreadable)
     worker.listener.go_on(call)
 
 

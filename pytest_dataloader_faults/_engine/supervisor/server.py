@@ -29,18 +29,18 @@ from pytest_dataloader_faults._engine.kernel.listener import Listener
 from pytest_dataloader_faults._engine.kernel.remote_process import BadSyscallError, Syscall
 from pytest_dataloader_faults._engine.plan import Plan
 from pytest_dataloader_faults._engine.protocol import Message, ToLoader, UnknownMessageError
-from pytest_dataloader_faults._engine.supervisor import inherited_files, python_worker
+from pytest_dataloader_faults._engine.supervisor import inherited_files
+from pytest_dataloader_faults._engine.supervisor.death_scheduler import DeathScheduler
 from pytest_dataloader_faults._engine.supervisor.descriptor_budget import (
     DescriptorBudget,
     RunErrors,
 )
-from pytest_dataloader_faults._engine.supervisor.events import Events
+from pytest_dataloader_faults._engine.supervisor.events import Events, Timers
 from pytest_dataloader_faults._engine.supervisor.handshake import Handshake, WorkerAcceptor
 from pytest_dataloader_faults._engine.supervisor.on_fetch import FetchStart
 from pytest_dataloader_faults._engine.supervisor.on_open import answer
 from pytest_dataloader_faults._engine.supervisor.on_read import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.shared_offsets import SharedOffsetBarrier, reports
-from pytest_dataloader_faults._engine.supervisor.timers import DeathScheduler, Timers
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState, all_idle
 
 _NAMES = {number: name for name, number in SYSCALLS.get(MACHINE, {}).items()}
@@ -95,7 +95,7 @@ class Supervisor:
 
     def _collect(self) -> None:
         for worker in self.workers:
-            worker.collect()
+            worker.files.collect()
 
     def _on_orphaned(self, _events: int) -> None:
         """The loader's process is dead. A worker that hangs would never notice."""
@@ -147,13 +147,13 @@ class Supervisor:
         """From now on only *faults* can happen, by their index in the schedule."""
         self.plan = replace(self.plan, active=faults)
         for worker in self.workers:
-            worker.tallies.active = faults
+            worker.faults.active = faults
         self._reply(protocol.ActiveSet())
 
     def _release(self, loader: int) -> None:
         """*loader* ends its workers: from now on no fault happens there, nor keeps them waiting."""
         for worker in (each for each in self.workers if each.loader == loader):
-            self._disarm_worker(worker)
+            worker.disarm()
         self.services.gates.release(loader)
 
     def _reply(self, answer: ToLoader) -> None:
@@ -168,14 +168,10 @@ class Supervisor:
         """From now on, let everything pass."""
         self.armed = False
         for worker in self.workers:
-            self._disarm_worker(worker)
+            worker.disarm()
         self.services.gates.release_all()
         self.services.delays.expire(everything=True)
         self._remove_leftover_shm()
-
-    def _disarm_worker(self, worker: WorkerState) -> None:
-        worker.armed = False
-        python_worker.release(worker)
 
     def _remove_leftover_shm(self) -> None:
         for worker in self.workers:
@@ -205,7 +201,7 @@ class Supervisor:
         self.workers.append(worker)
         self._events.watch(channel.fileno(), lambda _events: self._on_messages(worker))
         if not self.armed:
-            self._disarm_worker(worker)
+            worker.disarm()
         with contextlib.suppress(ConnectionError):  # It has died since.
             if not is_python:
                 self._events.watch(first, lambda events: self._on_call(worker, events))
@@ -241,15 +237,18 @@ class Supervisor:
                 worker.sample = message.sample if message.alone else None
                 self._start(worker, message.sample)
             case protocol.FetchStarted():
-                worker.begin(message.epoch, message.nth)
+                worker.start_fetch(message.epoch, message.nth)
                 self._start(worker, None)
             case protocol.FetchFinished():
-                worker.done = message.nth
-                worker.ended = worker.ended or message.ended
+                worker.finish_fetch(message.nth, ended=message.ended)
             case protocol.WorkerIdle():
                 worker.hung = True
-            case protocol.Counts() | protocol.FaultFired() | protocol.FaultRefused():
-                python_worker.apply_report(worker, message, self.services.gates)
+            case protocol.FaultRefused():
+                worker.refused.append(message.reason)
+            case protocol.Counts():
+                worker.apply_counts(message)
+            case protocol.FaultFired():
+                worker.apply_firing(message, self.services.gates)
             case _:
                 raise UnknownMessageError(f"a worker does not send {message!r}")
 
@@ -273,7 +272,7 @@ class Supervisor:
         if not events & select.EPOLLIN:  # The last process under this filter is gone.
             self._events.unwatch(worker.listener.fd)
             os.close(worker.listener.fd)
-            worker.forget_all()
+            worker.files.forget_all()
             return
         call = worker.listener.receive()
         if call is None:
@@ -288,7 +287,7 @@ class Supervisor:
 
     def _on_error(self, worker: WorkerState, call: Syscall | None, error: Exception) -> None:
         """Report an injection that failed as an error of the run, and let the caller go on."""
-        if worker.is_gone(call, error):
+        if worker.has_exited(call, error):
             return
         if not isinstance(error, BadSyscallError):
             self._errors.add(f"worker {worker.id}, {call.name if call else 'fetch'}", error)

@@ -1,4 +1,4 @@
-"""Which workers read through one and the same offset of a file [runs in the supervisor].
+"""Reads of several workers through one file offset: find them, provoke races [in the supervisor].
 
 Some facts about open file descriptions (open(2)). Descriptors of two processes may have one between
 them, with one offset and one set of status flags, or one each of the same file, and /proc shows no
@@ -6,18 +6,16 @@ difference. kcmp(2) would tell, but containers forbid it. So a flag that means n
 file, O_NONBLOCK, is turned over for a moment through one descriptor and looked for through the
 other.
 
-Races are provoked, not awaited: reads through one file offset are made to meet.
-
 Some facts about a descriptor that was opened before the workers were forked. All of them share its
 open file description, so its offset too (fork(2)). One seeks, another seeks, the first one reads
 what the second one asked for. On a quick disk the window is a microsecond wide, and thousands of
-epochs pass before it shows. So the first worker that is about to read(2) at such an offset is kept
+epochs pass before it shows. So the first worker that is about to read(2) at such an offset waits
 until another one is, too: then both have sought, and at most one of them can get what it wanted.
 
 A dataset that guards its descriptor with a lock, or gives each worker files of its own, never lets
-two readers meet. The first one is let go after a while, and after two such nobody is kept again.
-Where there are several such files, whoever waits is relieved by the next one to come to another, so
-that workers go from file to file in turns until they meet.
+two readers meet. The first one goes on after a while, and after two such waits no worker waits
+again. Where there are several such files, a worker that waits goes on as soon as the next one comes
+to another file, so that workers go from file to file in turns until they meet.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from pytest_dataloader_faults._engine.supervisor.timers import Timers
+from pytest_dataloader_faults._engine.supervisor.events import Timers
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 
 
@@ -43,8 +41,8 @@ def _shared_offsets(workers: list[WorkerState]) -> defaultdict[int, set[str]]:
     """By process: the files that it and another of *workers* have read through one offset."""
     found: defaultdict[int, set[str]] = defaultdict(set)
     for one, other in itertools.combinations(workers, 2):
-        for path, descriptor in one.read_at_offset.items():
-            counterpart = other.read_at_offset.get(path)
+        for path, descriptor in one.files.read_at_offset.items():
+            counterpart = other.files.read_at_offset.get(path)
             if counterpart is not None and _are_one(one, descriptor, other, counterpart):
                 found[one.pid].add(path)
                 found[other.pid].add(path)
@@ -52,8 +50,10 @@ def _shared_offsets(workers: list[WorkerState]) -> defaultdict[int, set[str]]:
 
 
 def _are_one(one: WorkerState, descriptor: int, other: WorkerState, counterpart: int) -> bool:
-    pair = (one.followed.get(descriptor), other.followed.get(counterpart))
-    sources = [each.source for each in pair if each and not each.apart and each.source is not None]
+    pair = (one.files.get(descriptor), other.files.get(counterpart))
+    sources = [
+        each.source for each in pair if each and not each.reopened and each.source is not None
+    ]
     return len(sources) == len(pair) and are_one_description(*sources)
 
 
@@ -69,47 +69,47 @@ def are_one_description(one: int, other: int) -> bool:
 
 CALLS = ("read", "readv")
 """The calls that read at the shared offset; pread(2) and mmap(2) do not."""
-_PATIENCE = 0.5
+_TIMEOUT = 0.5
 _MEETINGS = 8
-_DISAPPOINTMENTS = 2
+_MAX_TIMEOUTS = 2
 
 
 class _Waiting(NamedTuple):
-    let_go: Callable[[], None]
+    go_on: Callable[[], None]
     end: int
 
 
 class SharedOffsetBarrier:
-    """Who waits at which file."""
+    """Workers that wait at a shared offset, by file."""
 
-    def __init__(self, delays: Timers) -> None:
-        self._delays = delays
+    def __init__(self, timers: Timers) -> None:
+        self._timers = timers
         self._waiting: dict[str, _Waiting] = {}
         self._met: Counter[str] = Counter()
-        self._disappointed = 0
+        self._timeouts = 0
 
-    def arrive(self, path: str, let_go: Callable[[], None]) -> None:
-        """A worker is about to read *path*; *let_go* lets it."""
+    def arrive(self, path: str, go_on: Callable[[], None]) -> None:
+        """A worker is about to read *path*; *go_on* lets it."""
         other = self._waiting.pop(path, None)
         if other is not None:
             self._met[path] += 1
-            self._delays.cancel(other.end)
-            other.let_go()
-            let_go()
-        elif self._met[path] >= _MEETINGS or self._disappointed >= _DISAPPOINTMENTS:
-            let_go()
+            self._timers.cancel(other.end)
+            other.go_on()
+            go_on()
+        elif self._met[path] >= _MEETINGS or self._timeouts >= _MAX_TIMEOUTS:
+            go_on()
         else:
-            self._relieve()
-            end = self._delays.after(_PATIENCE, lambda: self._give_up(path))
-            self._waiting[path] = _Waiting(let_go, end)
+            self._release_others()
+            end = self._timers.after(_TIMEOUT, lambda: self._give_up(path))
+            self._waiting[path] = _Waiting(go_on, end)
 
-    def _relieve(self) -> None:
-        """Let go whoever waits elsewhere."""
+    def _release_others(self) -> None:
+        """Let the workers at other files go on."""
         for path in tuple(self._waiting):
             waiting = self._waiting.pop(path)
-            self._delays.cancel(waiting.end)
-            waiting.let_go()
+            self._timers.cancel(waiting.end)
+            waiting.go_on()
 
     def _give_up(self, path: str) -> None:
-        self._disappointed += 1
-        self._waiting.pop(path).let_go()
+        self._timeouts += 1
+        self._waiting.pop(path).go_on()

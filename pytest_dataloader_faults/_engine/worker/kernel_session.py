@@ -71,7 +71,7 @@ def _hand_over(channel: Channel, config: WorkerConfig, hello: Hello) -> None:
     """Install the filter, and send its listener to the supervisor."""
     listed = [fd for fd, _path in hello.inherited]
     base, needs = hello.high_fds[0], config.plan.needs
-    if needs.low:
+    if needs.keep_low_fds:
         base, listed = 0, []
     elif len(listed) > _MAX_LISTED:  # A program has at most 4096 instructions.
         base, listed = min(listed), []

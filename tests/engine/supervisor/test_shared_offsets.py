@@ -7,11 +7,11 @@ import os
 import pytest
 
 from pytest_dataloader_faults import check_dataset
+from pytest_dataloader_faults._engine.supervisor.events import Timers
 from pytest_dataloader_faults._engine.supervisor.shared_offsets import (
     SharedOffsetBarrier,
     are_one_description,
 )
-from pytest_dataloader_faults._engine.supervisor.timers import Timers
 from support.corpus.archives import Unbuffered
 from support.corpus.handles import MappedInInit, PositionalAtFirstUse, UnbufferedInInit
 

@@ -1,10 +1,7 @@
-"""What happens later: answers after a delay, and deaths at a batch [runs in the supervisor]."""
+"""When deaths happen, and when what hangs goes on [runs in the supervisor]."""
 
 from __future__ import annotations
 
-import heapq
-import itertools
-import time
 from collections import defaultdict
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,41 +9,6 @@ from typing import NamedTuple
 Action = Callable[[], None]
 BatchPosition = tuple[int, int]
 """An epoch, and one of a worker's batches in it; both from 1."""
-
-
-class Timers:
-    """Actions that wait for their time. The event loop asks how long it may sleep."""
-
-    def __init__(self) -> None:
-        self._waiting: list[tuple[float, int]] = []
-        self._actions: dict[int, Action] = {}
-        self._number = itertools.count()
-
-    def after(self, seconds: float, action: Action) -> int:
-        """Do *action* in *seconds*; the number returned is for ``cancel``."""
-        number = next(self._number)
-        self._actions[number] = action
-        heapq.heappush(self._waiting, (time.monotonic() + seconds, number))
-        return number
-
-    def cancel(self, number: int) -> None:
-        """Forget an action."""
-        self._actions.pop(number, None)
-
-    def timeout(self) -> float | None:
-        """Seconds until the next action is due; None if there is none."""
-        while self._waiting and self._waiting[0][1] not in self._actions:
-            heapq.heappop(self._waiting)
-        return max(0.0, self._waiting[0][0] - time.monotonic()) if self._waiting else None
-
-    def expire(self, *, everything: bool = False) -> None:
-        """Do what is due; *everything*: whenever it is due."""
-        now = time.monotonic()
-        while self._waiting and (everything or self._waiting[0][0] <= now):
-            _, number = heapq.heappop(self._waiting)
-            action = self._actions.pop(number, None)
-            if action is not None:
-                action()
 
 
 class _Death(NamedTuple):
