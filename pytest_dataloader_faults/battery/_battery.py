@@ -22,7 +22,7 @@ from pytest_dataloader_faults.outcomes._judge._repeats import (
     needs_another,
 )
 from pytest_dataloader_faults.outcomes._reference import SHAPES
-from pytest_dataloader_faults.outcomes._text import code, plain
+from pytest_dataloader_faults.outcomes._text import call, plain, run_settings
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -133,13 +133,15 @@ class Battery:
         violation = check.extra_rule(outcome, self.baseline.reference_for(outcome))
         return Judgement(*violation, passed=False) if violation else judgement
 
-    def reproduce(self, call: str, *given: str) -> str:
-        """The *call* that repeats a trial, with *given* and the settings that are no defaults."""
+    def reproduce(self, name: str, **given: Any) -> str:
+        """The call of *name* that repeats a trial, with *given* and the settings that differ."""
         base = self.baseline
-        parts = ["make_dataset", *given]
-        parts += [f"files={base.globs!r}"] if base.globs != EVERY_FILE else []
-        parts += [f"loader={code(plain(dict(base.loader)))}"] if base.loader else []
-        parts += [f"contract={base.contract!r}"] if base.contract != Contract() else []
-        parts += [f"deadline={base.deadline}", f"seed={base.seed}"]
-        parts += ["engine='python'"] if base.engine == "python" else []
-        return f"{call}({', '.join(parts)})"
+        return call(
+            name,
+            "make_dataset",
+            **given,
+            files=base.globs if base.globs != EVERY_FILE else None,
+            loader=plain(base.loader) if base.loader else None,
+            contract=base.contract if base.contract != Contract() else None,
+            **run_settings(base.deadline, base.seed, base.engine),
+        )

@@ -33,7 +33,7 @@ def ask(
         shown = "\n".join(map(printable, found.reason.split("\n")))  # It may quote names of files.
         text = f"not_exercised: {name} does not apply to this dataset: {shown}"
         return CheckResult(name, Verdict.NOT_EXERCISED, False, text, None, False, expected)
-    reproduce = reproduce or battery.reproduce("check_dataset", f"only={name!r}")
+    reproduce = reproduce or battery.reproduce("check_dataset", only=name)
     return _result(name, found, reproduce, expected)
 
 

@@ -114,7 +114,7 @@ def _step(battery: Battery, fault: Fault) -> SweepStep:
     found = battery.run_faults(with_target(fault, *battery.targets))
     conclusion = found.conclusion
     outcome, judgement = conclusion.trial.outcome, conclusion.trial.judgement
-    again = battery.reproduce("sweep", f"faults=[{_template(fault)!r}]", *_resume_arguments(fault))
+    again = battery.reproduce("sweep", faults=[_template(fault)], start_at=fault, max_trials=1)
     text = explain(outcome, judgement, again, conclusion.notes)
     passed = judgement.passed or judgement.verdict is Verdict.NOT_EXERCISED
     passed |= not conclusion.reproduced
@@ -126,10 +126,6 @@ def _step(battery: Battery, fault: Fault) -> SweepStep:
 def _template(fault: Any) -> Fault:
     made: Fault = replace(fault, nth=1, times=None)
     return made
-
-
-def _resume_arguments(fault: Fault) -> tuple[str, str]:
-    return f"start_at={fault!r}", "max_trials=1"
 
 
 _ANY_FILE = "*"

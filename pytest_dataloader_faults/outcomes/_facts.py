@@ -18,7 +18,7 @@ from pytest_dataloader_faults.outcomes._records import (
     WorkerDeath,
     WorkerFacts,
 )
-from pytest_dataloader_faults.outcomes._text import code
+from pytest_dataloader_faults.outcomes._text import call, run_settings
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -107,12 +107,14 @@ class TrialFacts(TrialRequest):
 
     def reproduce(self) -> str:
         """One line of Python that runs this trial again, given the same ``make_dataset``."""
-        parts = ["make_dataset", *map(repr, self.schedule), f"loader={code(self.loader)}"]
-        if self.epochs != 1:
-            parts.append(f"epochs={self.epochs}")
-        parts += [f"deadline={self.deadline}", f"seed={self.seed}"]
-        parts += ["engine='python'"] if self.engine == "python" else []
-        return f"run_trial({', '.join(parts)})"
+        return call(
+            "run_trial",
+            "make_dataset",
+            *map(repr, self.schedule),
+            loader=self.loader,
+            epochs=self.epochs if self.epochs != 1 else None,
+            **run_settings(self.deadline, self.seed, self.engine),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data for JSON."""

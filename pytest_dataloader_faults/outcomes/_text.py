@@ -1,7 +1,4 @@
-"""Texts of others, made fit to be kept and to be shown. Pure.
-
-Values as code, for the lines that repeat a trial. Pure.
-"""
+"""Texts for people: long or unprintable ones made fit to show, and values as Python code. Pure."""
 
 from __future__ import annotations
 
@@ -13,6 +10,8 @@ _KEPT = 1 << 16
 """Characters kept of either end of a text."""
 _WORDS = 100
 """More than the line takes that says what was left out."""
+_LINE = 92
+"""Characters of a call that stays on one line, indented by four."""
 
 
 def shortened(text: str) -> str:
@@ -26,7 +25,7 @@ def shortened(text: str) -> str:
     head = text[: _end_of_line(text, _KEPT)]
     tail = text[_begin_of_line(text, len(text) - _KEPT) :]
     left_out = len(text) - len(head) - len(tail)
-    # Indented like a frame of a traceback, so that nobody takes it for the words of an error.
+    # Indented like a frame of a traceback, so that it does not read as the message of an error.
     return f"{head}  ... {left_out} characters are left out here ...\n{tail}"
 
 
@@ -87,7 +86,24 @@ def code(value: Any) -> str:
     return f"{{{', '.join(f'{key!r}: {code(item)}' for key, item in value.items())}}}"
 
 
-def code_of(name: str, arguments: Mapping[str, Any]) -> str:
-    """A call of *name* as Python."""
-    given = plain(arguments)
-    return f"{name}({', '.join(f'{key}={code(given[key])}' for key in given)})"
+def call(name: str, *arguments: str, **options: Any) -> str:
+    """A call of *name* as Python: *arguments* as they stand, and *options* that are not None."""
+    return f"{name}({', '.join(_given(arguments, options))})"
+
+
+def call_in_lines(name: str, *arguments: str, **options: Any) -> str:
+    """The same for the body of a function, with a line for each argument if there are many."""
+    if len(line := call(name, *arguments, **options)) <= _LINE:
+        return line
+    lines = "".join(f"        {each},\n" for each in _given(arguments, options))
+    return f"{name}(\n{lines}    )"
+
+
+def _given(arguments: tuple[str, ...], options: Mapping[str, Any]) -> list[str]:
+    given = {name: value for name, value in options.items() if value is not None}
+    return [*arguments, *(f"{name}={code(value)}" for name, value in given.items())]
+
+
+def run_settings(deadline: float, seed: int, engine: str) -> dict[str, Any]:
+    """The options at the end of a call that repeats something; the kernel engine is the default."""
+    return {"deadline": deadline, "seed": seed, "engine": "python" if engine == "python" else None}

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from pytest_dataloader_faults._arguments import FLAG, Checked, optional
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.outcomes._text import code_of
+from pytest_dataloader_faults.outcomes._text import call, plain
 
 
 class Verdict(str, Enum):
@@ -84,8 +84,12 @@ class Contract(Checked):
 
     def __repr__(self) -> str:
         """What differs from the default, as code."""
-        values = {each.name: (getattr(self, each.name), each.default) for each in fields(self)}
-        return code_of("Contract", {name: one for name, (one, two) in values.items() if one != two})
+        differ = {
+            each.name: value
+            for each in fields(self)
+            if (value := getattr(self, each.name)) != each.default
+        }
+        return call("Contract", **plain(differ))
 
 
 Finding: TypeAlias = tuple[Verdict, str]

@@ -14,8 +14,7 @@ from pytest_dataloader_faults.plugin._options import Settings
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults.outcomes import SweepResult
-    from pytest_dataloader_faults.search._explore import Exploration
-    from pytest_dataloader_faults.search._lifecycle import LifeExploration
+    from pytest_dataloader_faults.search import Exploration
 
 
 class PytestFaultInjector(FaultInjector):
@@ -49,18 +48,18 @@ class PytestFaultInjector(FaultInjector):
 
         ``--hypothesis-show-statistics`` shows the statistics, as it does for ``@given``.
         """
-        from pytest_dataloader_faults.search._explore import explore
+        from pytest_dataloader_faults.search import explore
 
         __tracebackhide__ = True
         options = {**self._for_a_call(self._settings.search_seed), **options}
         return explore(make_dataset, report=self._record_statistics, **options)
 
-    def explore_lifecycle(self, make_dataset: Callable[[], Any], **options: Any) -> LifeExploration:
+    def explore_lifecycle(self, make_dataset: Callable[[], Any], **options: Any) -> Exploration:
         """Search for steps in a loader's lifecycle that break it; see ``explore_lifecycle``.
 
         ``--hypothesis-show-statistics`` shows the statistics, as it does for ``@given``.
         """
-        from pytest_dataloader_faults.search._lifecycle import explore_lifecycle
+        from pytest_dataloader_faults.search import explore_lifecycle
 
         __tracebackhide__ = True
         options = {**self._for_a_call(self._settings.search_seed), **options}

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from pytest_dataloader_faults.battery._survey import DataFiles, Survey, survey
-from pytest_dataloader_faults.search._explore import (
-    Exploration,
-    assert_survives_or_fails_cleanly,
-    explore,
-    replay,
-)
-from pytest_dataloader_faults.search._lifecycle import (
-    LifeExploration,
-    explore_lifecycle,
-    replay_life,
-)
+from pytest_dataloader_faults.search._assertion import assert_survives_or_fails_cleanly
+from pytest_dataloader_faults.search._exploration import Exploration
+from pytest_dataloader_faults.search._explore import explore, explore_lifecycle
+from pytest_dataloader_faults.search._replay import replay
 
 __all__ = (
     "DataFiles",
     "Exploration",
-    "LifeExploration",
     "Survey",
     "assert_survives_or_fails_cleanly",
     "explore",
     "explore_lifecycle",
     "replay",
-    "replay_life",
     "survey",
 )

@@ -1,8 +1,8 @@
-"""The property that every schedule of faults is to keep, and the text where one breaks it."""
+"""The property that a dataset keeps under any faults, and the error for one that breaks it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from pytest_dataloader_faults.battery._survey import Survey, require_same_comparison
@@ -12,11 +12,12 @@ from pytest_dataloader_faults.exceptions import (
     InvalidArgumentError,
 )
 from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.lifecycle import Arm, Step
 from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Reference, Verdict
 from pytest_dataloader_faults.outcomes._fault_facts import unfired
 from pytest_dataloader_faults.outcomes._judge._deaths import torch_dropped_a_batch
 from pytest_dataloader_faults.outcomes._judge._report import explain
-from pytest_dataloader_faults.outcomes._text import code, plain
+from pytest_dataloader_faults.outcomes._text import call_in_lines, code, plain, run_settings
 
 VIOLATIONS: dict[Verdict, type[CheckFailedError]] = {
     verdict: type(
@@ -26,16 +27,65 @@ VIOLATIONS: dict[Verdict, type[CheckFailedError]] = {
     )
     for verdict in Verdict
 }
-"""A class for each: Hypothesis takes failures of one class and one place for the same bug, and
-would shrink a hang into some other crime."""
+"""One class for each verdict: Hypothesis takes failures of one class and one place for the same
+bug, and would shrink a hang into a failure of another kind."""
 
 _NAMELESS = "make_dataset"
 
 
-def judged(
+def assert_survives_or_fails_cleanly(
+    outcome: Outcome, reference: Reference | Survey, *, contract: Contract | None = None
+) -> Verdict:
+    """Raise unless the dataset of *outcome* survived the faults, or failed cleanly.
+
+    Inside a Hypothesis test, verdicts and faults go to Hypothesis' statistics. A trial in which no
+    fault fired (``not_exercised``) only counts there; outside of Hypothesis it raises.
+
+    Args:
+        outcome: Of ``run_trial``.
+        reference: ``survey(make_dataset)``: what the dataset gives when nothing is wrong.
+        contract: What the author promises beyond the ordinary; by default the survey's.
+
+    Returns:
+        The verdict, if it is a pass or, inside of Hypothesis, ``not_exercised``.
+
+    Raises:
+        CheckFailedError: The verdict, the evidence, a test that repeats the trial.
+        FaultNotFiredError: No fault fired, outside of Hypothesis.
+
+    """
+    __tracebackhide__ = True
+    judgement = judge_outcome(outcome, reference, contract)
+    make_dataset = getattr(reference, "make_dataset", None)
+    promise = contract or getattr(reference, "contract", None)
+    return require_pass(outcome, judgement, make_dataset, promise)
+
+
+def require_pass(
+    outcome: Outcome,
+    judgement: Judgement,
+    make_dataset: Callable[[], Any] | None,
+    contract: Contract | None,
+    steps: tuple[Step, ...] = (),
+) -> Verdict:
+    """The verdict, unless *judgement* is a violation or, outside of Hypothesis, shows nothing."""
+    import hypothesis
+
+    __tracebackhide__ = True
+    inside = hypothesis.currently_in_test_context()
+    if inside:
+        record_statistics(outcome, judgement)
+    if is_violation(judgement):
+        raise violation(outcome, judgement, make_dataset, contract, steps)
+    if judgement.verdict is Verdict.NOT_EXERCISED and not inside:
+        raise not_exercised(outcome, judgement)
+    return judgement.verdict
+
+
+def judge_outcome(
     outcome: Outcome, known: Reference | Survey, contract: Contract | None = None
 ) -> Judgement:
-    """The verdict; ``not_exercised`` also where torch alone is to blame."""
+    """The verdict; ``not_exercised`` also where torch hangs for a reason of its own."""
     contract = contract and Contract.given(contract)
     if not isinstance(outcome, Outcome):
         message = f"outcome={outcome!r} must be what run_trial(...) returned"
@@ -56,12 +106,12 @@ def judged(
 
 
 def is_violation(judgement: Judgement) -> bool:
-    """Whether it convicts. What was not exercised is no pass either, and convicts nobody."""
+    """Whether the dataset broke the property; not so where nothing was exercised."""
     return not judgement.passed and judgement.verdict is not Verdict.NOT_EXERCISED
 
 
-def note(outcome: Outcome, judgement: Judgement) -> None:
-    """Tell Hypothesis' statistics, inside one of its tests."""
+def record_statistics(outcome: Outcome, judgement: Judgement) -> None:
+    """Add the verdict and the faults to Hypothesis' statistics, inside one of its tests."""
     import hypothesis
 
     hypothesis.event("verdict", str(judgement.verdict))
@@ -70,86 +120,76 @@ def note(outcome: Outcome, judgement: Judgement) -> None:
         hypothesis.event(kind, "fired" if each.fired else "did not fire")
 
 
+def not_exercised(outcome: Outcome, judgement: Judgement) -> FaultNotFiredError:
+    """The error that says why nothing was shown."""
+    reason = unfired(outcome.faults, outcome.workers, outcome.engine) or judgement.sentence
+    return FaultNotFiredError(f"not_exercised: {reason}")
+
+
 def violation(
     outcome: Outcome,
     judgement: Judgement,
     make_dataset: Callable[[], Any] | None = None,
     contract: Contract | None = None,
+    steps: tuple[Step, ...] = (),
 ) -> CheckFailedError:
-    """The error to raise: the verdict's own explanation, and a test that repeats it."""
-    again = "\n".join(["", *_again(outcome, make_dataset, contract)])
-    return VIOLATIONS[judgement.verdict](explain(outcome, judgement, again))
+    """The error to raise: the verdict's own explanation, and a test that repeats the trial.
 
-
-def not_exercised(outcome: Outcome, judgement: Judgement) -> FaultNotFiredError:
-    """The error to raise where nobody else tells that nothing was shown."""
-    reason = unfired(outcome.faults, outcome.workers, outcome.engine) or judgement.sentence
-    return FaultNotFiredError(f"not_exercised: {reason}")
-
-
-def _again(
-    outcome: Outcome, make_dataset: Callable[[], Any] | None, contract: Contract | None
-) -> list[str]:
-    name = name_of(make_dataset)
-    parts = [name, *map(repr, outcome.schedule), f"loader={code(outcome.loader)}"]
-    import_, promise = promised(contract)
-    parts += promise
-    import_ += stand_ins(outcome.loader)
-    parts += [f"epochs={outcome.epochs}"] if outcome.epochs != 1 else []
-    parts += [f"deadline={outcome.deadline}", f"seed={outcome.seed}"]
-    parts += ["engine='python'"] if outcome.engine == "python" else []
-    imports = [
-        *import_,
-        "from pytest_dataloader_faults.search import replay",
-        *faults_of(outcome.schedule),
-    ]
-    return to_paste(imports, f"replay({', '.join(parts)})", make_dataset)
-
-
-def promised(contract: Contract | None) -> tuple[list[str], list[str]]:
-    """The line that imports what *contract* takes, and the argument, if it says anything."""
-    if contract in {None, Contract()}:
-        return [], []
-    lines = ["from pytest_dataloader_faults import Contract"]
-    if contract is not None and contract.compare is not None:
-        lines.append(_home_of("the contract's compare", contract.compare))
-    return lines, [f"contract={contract!r}"]
-
-
-def _home_of(what: str, function: Callable[..., Any]) -> str:
-    """The line that imports *function* or, if that cannot be done, says what it was."""
-    if (name := name_of(function)) != _NAMELESS:
-        return f"from {function.__module__} import {name}"
-    return f"# {code(plain({'compare': function})['compare'])}: {what}"
-
-
-def stand_ins(loader: Mapping[str, Any]) -> list[str]:
-    """Lines that say what the names are that stand in an outcome's *loader* for what is no data."""
-    codes = {name: each.get("code", "") for name, each in loader.items() if isinstance(each, dict)}
-    return [
-        f"# {each}: what the loader had as {name}"
-        for name, each in codes.items()
-        if each.isidentifier()
-    ]
-
-
-def faults_of(schedule: Iterable[Fault]) -> list[str]:
-    """The line that imports the faults of *schedule*, if there are any."""
-    kinds = ", ".join(sorted({type(fault).__name__ for fault in schedule}))
-    return [f"from pytest_dataloader_faults.faults import {kinds}"] if kinds else []
-
-
-def to_paste(imports: list[str], call: str, make_dataset: Callable[[], Any] | None) -> list[str]:
-    """A test to paste into a file of its own, where ``make_dataset`` is what it was."""
-    name = name_of(make_dataset)
+    *steps*: those of a lifecycle, which arm the faults of *outcome* themselves.
+    """
+    name = _name_of(make_dataset)
+    promise = contract if contract not in {None, Contract()} else None
+    again = call_in_lines(
+        "replay",
+        name,
+        *map(repr, steps or outcome.schedule),
+        loader=outcome.loader if outcome.loader or not steps else None,
+        contract=promise,
+        epochs=outcome.epochs if outcome.epochs != 1 else None,
+        **run_settings(outcome.deadline, outcome.seed, outcome.engine),
+    )
     home = "# make_dataset: what gave the dataset, as lambda: MyDataset(folder)"
     if name != _NAMELESS:
         home = f"from {getattr(make_dataset, '__module__', None)} import {name}"
-    return [*imports, home, "", "def test_again():", f"    {call}"]
+    imports = [*_imports(outcome, promise, steps), home]
+    test = "\n".join(["", *imports, "", "def test_again():", f"    {again}"])
+    return VIOLATIONS[judgement.verdict](explain(outcome, judgement, test))
 
 
-def name_of(make_dataset: Callable[[], Any] | None) -> str:
-    """What to call the factory: its name, if it can be imported by that."""
-    name = getattr(make_dataset, "__qualname__", "")
-    module = getattr(make_dataset, "__module__", None) or ""
+def _imports(outcome: Outcome, contract: Contract | None, steps: tuple[Step, ...]) -> Iterator[str]:
+    """The lines above the test, which import its names or, if that cannot be done, explain them."""
+    if contract is not None:
+        yield "from pytest_dataloader_faults import Contract"
+        if contract.compare is not None:
+            yield _home_of(contract.compare)
+    yield from _explained(outcome.loader)
+    faults = [step.fault for step in steps if isinstance(step, Arm)] if steps else outcome.schedule
+    yield from _import("faults", faults)
+    yield from _import("lifecycle", steps)
+    yield "from pytest_dataloader_faults.search import replay"
+
+
+def _import(module: str, values: Iterable[Fault | Step]) -> Iterator[str]:
+    if names := ", ".join(sorted({type(value).__name__ for value in values})):
+        yield f"from pytest_dataloader_faults.{module} import {names}"
+
+
+def _home_of(compare: Callable[..., Any]) -> str:
+    if (name := _name_of(compare)) != _NAMELESS:
+        return f"from {compare.__module__} import {name}"
+    return f"# {code(plain({'compare': compare})['compare'])}: the contract's compare"
+
+
+def _explained(loader: Mapping[str, Any]) -> Iterator[str]:
+    """What the names mean that stand in an outcome's *loader* for values that are no plain data."""
+    for option, value in loader.items():
+        name = value.get("code", "") if isinstance(value, dict) else ""
+        if name.isidentifier():
+            yield f"# {name}: what the loader had as {option}"
+
+
+def _name_of(function: Callable[..., Any] | None) -> str:
+    """The name to import *function* by; if it has none, a stand-in."""
+    name = getattr(function, "__qualname__", "")
+    module = getattr(function, "__module__", None) or ""
     return name if name.isidentifier() and module not in {"", "__main__"} else _NAMELESS

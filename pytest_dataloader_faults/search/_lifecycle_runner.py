@@ -1,134 +1,215 @@
-"""Hypothesis at work on the life of a loader: programs of steps, lived through and judged."""
+"""Hypothesis draws the steps of a loader; each list is run and judged, and shrunk if it fails."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from pytest_dataloader_faults._trial import run_lifecycle
+from hypothesis import strategies as st
+
+from pytest_dataloader_faults import strategies
 from pytest_dataloader_faults.battery._survey import Survey
 from pytest_dataloader_faults.exceptions import CheckFailedError
-from pytest_dataloader_faults.lifecycle import Arm, Iterate, StartEpoch, Step
-from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Verdict
-from pytest_dataloader_faults.outcomes._judge._lifecycle import judge_life
-from pytest_dataloader_faults.outcomes._judge._report import explain
-from pytest_dataloader_faults.outcomes._text import code
-from pytest_dataloader_faults.search._assertion import (
-    VIOLATIONS,
-    faults_of,
-    name_of,
-    not_exercised,
-    promised,
-    stand_ins,
-    to_paste,
+from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.lifecycle import (
+    Arm,
+    BreakEpoch,
+    DeleteLoader,
+    Disarm,
+    Iterate,
+    KillWorker,
+    NewLoader,
+    PickleDataset,
+    StartEpoch,
+    Step,
 )
-from pytest_dataloader_faults.search._lifecycle_strategy import sensible
-from pytest_dataloader_faults.search._runner import Search
+from pytest_dataloader_faults.outcomes import Verdict
+from pytest_dataloader_faults.search._assertion import not_exercised, violation
+from pytest_dataloader_faults.search._exploration import Exploration
+from pytest_dataloader_faults.search._lifecycle import Steps, run_and_judge
+from pytest_dataloader_faults.search._runner import Search, Trial
 
-Steps = tuple[Step, ...]
-
-
-def lived(
-    make_dataset: Callable[[], Any], steps: Steps, found: Survey, **how: Any
-) -> tuple[Outcome, Judgement]:
-    """Live through *steps*: the verdict, and what had happened up to where it was come to."""
-    life = run_lifecycle(make_dataset, steps, comparison=found.comparison, **how)
-    reference = found.reference_for(life.outcome)
-    judgement, outcome = judge_life(life, reference, found.contract)
-    return outcome, judgement
-
-
-def violation_in(
-    steps: Steps,
-    outcome: Outcome,
-    judgement: Judgement,
-    make_dataset: Callable[[], Any],
-    contract: Contract | None,
-) -> CheckFailedError:
-    """The error to raise: the verdict's own explanation, and a test that lives through it again."""
-    again = "\n".join(["", *_again(steps, outcome, make_dataset, contract)])
-    return VIOLATIONS[judgement.verdict](explain(outcome, judgement, again))
-
-
-def _again(
-    steps: Steps, outcome: Outcome, make_dataset: Callable[[], Any], contract: Contract | None
-) -> list[str]:
-    imports, promise = promised(contract)
-    imports += stand_ins(outcome.loader)
-    options = [*promise]
-    options += [f"loader={code(outcome.loader)}"] if outcome.loader else []
-    options += [f"deadline={outcome.deadline}", f"seed={outcome.seed}"]
-    options += ["engine='python'"] if outcome.engine == "python" else []
-    names = ", ".join(sorted({type(step).__name__ for step in steps}))
-    imports += faults_of(step.fault for step in steps if isinstance(step, Arm))
-    imports += [
-        f"from pytest_dataloader_faults.lifecycle import {names}",
-        "from pytest_dataloader_faults.search import replay_life",
-    ]
-    arguments = [name_of(make_dataset), *map(repr, steps), *options]
-    lines = "".join(f"        {each},\n" for each in arguments)
-    return to_paste(imports, f"replay_life(\n{lines}    )", make_dataset)
+_WORKERS = 2
+_EPOCHS: tuple[Steps, ...] = (
+    (Iterate(),),
+    (Iterate(1),),
+    (Iterate(2),),
+    (Disarm(), Iterate()),
+    (Iterate(), Iterate()),
+    (Iterate(), Disarm(), Iterate()),
+    (Iterate(1), Disarm(), Iterate()),
+)
+_EVENTS: tuple[Steps, ...] = (
+    (StartEpoch(),),
+    (BreakEpoch(),),
+    (Disarm(),),
+    (KillWorker(),),
+    (PickleDataset(),),
+    (PickleDataset(), Iterate()),
+    (DeleteLoader(),),
+    (NewLoader(persistent_workers=True),),
+)
+_ORDINARY = (_EPOCHS, _EVENTS)
+_BATCHES = (4, 1, 2)
 
 
-class LifeSearch(Search):
-    """A search for steps that convict a dataset."""
+class LifecycleSearch(Search):
+    """A search for steps that fail."""
 
     def __init__(
-        self,
-        make_dataset: Callable[[], Any],
-        survey: Survey,
-        *,
-        deadline: float,
-        engine: str,
-        loader: Mapping[str, Any] | None,
+        self, found: Survey, *, loader: Mapping[str, Any] | None, deadline: float, engine: str
     ) -> None:
-        super().__init__(make_dataset, survey, deadline=deadline, engine=engine)
-        self._how |= {"loader": loader, "seed": 0}
-        self._unfired: tuple[Outcome, Judgement] | None = None
+        super().__init__(found, deadline=deadline, engine=engine)
+        self._loader = loader
+        self._unfired: Trial | None = None
 
-    def _trial(self, case: Steps) -> tuple[Outcome, Judgement]:
-        return lived(self._make_dataset, case, self._survey, **self._how)
-
-    def _count(self, outcome: Outcome, judgement: Judgement) -> None:
-        super()._count(outcome, judgement)
-        if judgement.verdict is Verdict.NOT_EXERCISED and outcome.schedule:
-            self._unfired = outcome, judgement
+    def exploration(self, failure: str | None) -> Exploration:
+        """The result, with the shrunk steps."""
+        steps = self.failed.case if failure and self.failed else None
+        return replace(super().exploration(failure), steps=steps)
 
     def unexercised(self) -> str | None:
-        """A life without a fault may survive: what is armed has to happen all the same."""
+        """What to say if no fault fired, even where lifecycles without a fault survived."""
         if self._unfired is None or self.fired.total():
             return super().unexercised()
-        return f"in none of {self.trials} lives: {not_exercised(*self._unfired)}"
+        error = not_exercised(self._unfired.outcome, self._unfired.judgement)
+        return f"in none of {self.trials} lifecycles: {error}"
+
+    def _run(self, case: Steps) -> Trial:
+        return Trial(
+            case,
+            *run_and_judge(
+                self._found,
+                case,
+                loader=self._loader,
+                deadline=self._deadline,
+                seed=0,
+                engine=self._engine,
+            ),
+        )
+
+    def _violation(self, trial: Trial) -> CheckFailedError:
+        _, outcome, judgement = trial
+        found = self._found
+        return violation(outcome, judgement, found.make_dataset, found.contract, trial.case)
+
+    def _count(self, trial: Trial) -> None:
+        super()._count(trial)
+        if trial.judgement.verdict is Verdict.NOT_EXERCISED and trial.outcome.schedule:
+            self._unfired = trial
 
     def _confirmed(self) -> str:
         self._shorten()
         return super()._confirmed()
 
     def _shorten(self) -> None:
-        """Leave out what can be: Hypothesis takes out choices, and a few steps may be one of these.
+        """Leave out single steps: Hypothesis only takes out choices, which may be several steps.
 
-        It has tried most of that already, so few lives are lived for it.
+        Hypothesis has tried most of these lists already, so this takes few trials.
         """
-        assert self.convicted is not None
-        steps, _, judgement = self.convicted
-        candidates = _simpler(steps)
+        assert self.failed is not None
+        verdict = self.failed.judgement.verdict
+        candidates = _simpler(self.failed.case)
         while (fewer := next(candidates, None)) is not None:
             name = repr(fewer)
             if name not in self._known:
                 self.trials += 1
-                self._known[name] = self._trial(fewer)
-            if self._known[name][1].verdict is judgement.verdict:
-                self.convicted = fewer, *self._known[name]
+                self._known[name] = self._run(fewer)
+            if self._known[name].judgement.verdict is verdict:
+                self.failed = self._known[name]
                 candidates = _simpler(fewer)
-
-    def _violation(self, case: Steps, outcome: Outcome, judgement: Judgement) -> CheckFailedError:
-        return violation_in(case, outcome, judgement, self._make_dataset, self._survey.contract)
 
 
 def _simpler(steps: Steps) -> Iterator[Steps]:
-    """*steps* with one less, then with an epoch that is only begun in place of one gone through."""
+    """*steps* with one less, then with ``StartEpoch()`` in place of one ``Iterate``."""
     for place in range(1, len(steps)):
-        yield tuple(sensible((*steps[:place], *steps[place + 1 :])))
+        yield tuple(without_no_ops((*steps[:place], *steps[place + 1 :])))
     for place in reversed(range(1, len(steps))):
         if isinstance(steps[place], Iterate):
             yield (*steps[:place], StartEpoch(), *steps[place + 1 :])
+
+
+def programs(
+    files: Survey, kinds: Iterable[type[Fault]], steps: Collection[type[Step]], max_steps: int
+) -> st.SearchStrategy[Steps]:
+    """Steps that can follow each other, of the classes *steps*; the first one makes a loader.
+
+    Hypothesis draws items of one step, or of a few that often come together. Each item takes few
+    choices, so that shrinking can take it out. A list of Hypothesis has about five items, however
+    many it may have: so there are two lists.
+    """
+    known = ([each for each in some if {*map(type, each)} <= {*steps}] for some in _ORDINARY)
+    choices: list[st.SearchStrategy[Steps]] = [st.sampled_from(each) for each in known if each]
+    if Arm in steps:
+        faults = strategies.faults(files=files, kinds=kinds, max_workers=_WORKERS)
+        choices.append(faults.map(lambda fault: (Arm(fault),)))
+    some = st.lists(st.one_of(choices), max_size=max_steps)
+
+    def program(first: NewLoader, one: list[Steps], two: list[Steps]) -> Steps:
+        drawn = itertools.chain((first,), *one, *two)
+        return tuple(itertools.islice(without_no_ops(drawn), max_steps))
+
+    return st.builds(program, _loaders(), some, some)
+
+
+def _loaders() -> st.SearchStrategy[NewLoader]:
+    return st.builds(
+        NewLoader,
+        persistent_workers=st.sampled_from((False, True, True)),
+        num_workers=st.integers(1, _WORKERS),
+        batch_size=st.sampled_from(_BATCHES),
+    )
+
+
+def without_no_ops(steps: Iterable[Step]) -> Iterator[Step]:
+    """*steps* without those that have no effect, such as a loader that is replaced unused."""
+    state = LoaderState()
+    loader: Step | None = None
+    for step in steps:
+        if not state.has_effect(step):
+            continue
+        state.apply(step)
+        if loader and not isinstance(step, NewLoader):
+            yield loader
+        loader = step if isinstance(step, NewLoader) else None
+        if loader is None:
+            yield step
+    if loader:
+        yield loader
+
+
+class LoaderState:
+    """What the next step can use: a loader, its workers, an epoch, a fault."""
+
+    def __init__(self) -> None:
+        self._loader = self._workers = self._epoch = self._armed = self._stays = False
+
+    def has_effect(self, step: Step) -> bool:
+        """Whether *step* would change anything."""
+        if isinstance(step, BreakEpoch):
+            return self._epoch
+        if isinstance(step, KillWorker):
+            return self._workers
+        if isinstance(step, Disarm):
+            return self._armed
+        return self._loader or not isinstance(step, (Iterate, StartEpoch, DeleteLoader))
+
+    def apply(self, step: Step) -> None:
+        """Remember that *step* was done."""
+        if isinstance(step, (Arm, Disarm)):
+            self._armed = isinstance(step, Arm)
+        elif isinstance(step, NewLoader):
+            self._loader, self._stays = True, step.persistent_workers
+        elif isinstance(step, DeleteLoader):
+            self._loader = False
+        if isinstance(step, (NewLoader, DeleteLoader, PickleDataset)):
+            self._workers = self._epoch = False
+        elif isinstance(step, (Iterate, StartEpoch)):
+            self._epoch = step != Iterate()
+            self._workers = self._epoch or self._stays
+        elif isinstance(step, BreakEpoch):
+            self._epoch, self._workers = False, self._stays
+        elif isinstance(step, KillWorker):
+            self._workers = False

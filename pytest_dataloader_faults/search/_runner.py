@@ -1,4 +1,4 @@
-"""Hypothesis at work on one dataset: cases drawn, tried, counted, and shrunk."""
+"""Hypothesis draws cases for one dataset. Each is run, judged and counted; failures shrink."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import hypothesis
 from hypothesis import Phase, settings
@@ -28,12 +28,13 @@ from pytest_dataloader_faults.faults._base import InWorkers
 from pytest_dataloader_faults.outcomes import Judgement, Outcome, Verdict
 from pytest_dataloader_faults.search._assertion import (
     is_violation,
-    judged,
+    judge_outcome,
     not_exercised,
-    note,
+    record_statistics,
     violation,
 )
-from pytest_dataloader_faults.strategies._files import PASSING
+from pytest_dataloader_faults.search._exploration import Exploration
+from pytest_dataloader_faults.strategies._files import TRANSIENT_ERRORS
 
 Loader = Mapping[str, Any] | st.SearchStrategy[dict[str, Any]] | None
 
@@ -41,14 +42,15 @@ _PHASES = (Phase.reuse, Phase.generate, Phase.shrink)
 """Not ``explain``, which would run many more trials to say what the shrunk schedule says."""
 _ONE_WORKER = {"num_workers": 1, "batch_size": 4}
 _SEEDS = 3
+_NO_FAULT = {"num_workers": 2}
 _WORKERS = 2
 _OFTEN = 5
-"""How much likelier each epoch after the first is than that one alone: it shows what is kept."""
+"""How much likelier several epochs are than one alone: the later ones show what a worker keeps."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One trial of a search: what is to happen, under which loader."""
+    """One trial to run: the faults, and the loader."""
 
     schedule: tuple[Fault, ...]
     loader: dict[str, Any]
@@ -62,23 +64,23 @@ def cases(
 ) -> Case:
     """The loader first, which says how long workers live.
 
-    How many there are must not change what the choices after it mean: the loader could not be
-    shrunk then without changing the faults.
+    The number of workers must not change what the choices after it mean. Otherwise Hypothesis could
+    not shrink the loader without changing the faults.
     """
     options = draw(_loaders(loader, files))
     epochs = draw(st.sampled_from([1, *(_OFTEN * [*range(2, max_epochs + 1)])]))
-    met = files.files.for_loader(options, epochs)
+    at_risk = files.files.for_loader(options, epochs)
     fixed = loader if isinstance(loader, Mapping) else {}
     most: int = fixed.get("num_workers", _WORKERS)
-    drawn = draw(strategies.fault_schedules(files=met, max_workers=max(1, most), **of_schedule))
+    drawn = draw(strategies.fault_schedules(files=at_risk, max_workers=max(1, most), **of_schedule))
     workers: int = options.get("num_workers", most)
-    schedule = dict.fromkeys(_met(fault, workers) for fault in drawn)
+    schedule = dict.fromkeys(_clamped_to_workers(fault, workers) for fault in drawn)
     seed = draw(st.sampled_from(range(_SEEDS + 1))) if options.get("shuffle") else 0
     return Case(tuple(schedule), options, epochs, seed)
 
 
-def _met(fault: Any, workers: int) -> Any:
-    """*fault* in a worker that there is, in its shortest form."""
+def _clamped_to_workers(fault: Any, workers: int) -> Any:
+    """*fault* in a worker of the loader, in its shortest form."""
     alone = workers <= 1
     if isinstance(fault, InWorkers) and fault.workers:
         (worker,) = fault.workers
@@ -89,21 +91,21 @@ def _met(fault: Any, workers: int) -> Any:
     return fault
 
 
-def _passing(
+def _transient_errors(
     files: DataFiles, kinds: Collection[type[Fault]], epoch: int
 ) -> Iterator[OpenError | ReadError]:
-    """One of each sort of error, of those *kinds*, that goes away.
+    """One transient error of each sort, of those *kinds*.
 
-    It befalls the first file, the first time that a worker comes to it in *epoch*.
+    It hits the first file, at the first operation of a worker on that file in *epoch*.
     """
-    for error in PASSING:
+    for error in TRANSIENT_ERRORS:
         counts = files.opens if isinstance(error, OpenError) else files.reads
         if counts and type(error) in kinds:
             path, each = next(iter(counts.items()))
             yield replace(error, path=path, nth=each * (epoch - 1) + 1)
 
 
-def _at_first(loader: Loader, max_epochs: int) -> Iterator[dict[str, Any]]:
+def _first_loaders(loader: Loader, max_epochs: int) -> Iterator[dict[str, Any]]:
     """Options to begin with: for one epoch and, where workers may live for it, for two."""
     options = dict(loader) if isinstance(loader, Mapping) else _ONE_WORKER
     yield options
@@ -127,28 +129,52 @@ def _loaders(loader: Loader, files: Survey) -> st.SearchStrategy[dict[str, Any]]
     return loader if isinstance(loader, st.SearchStrategy) else st.just(dict(loader))
 
 
-class Search:
-    """A search for a schedule that convicts a dataset, and what it has met so far."""
+class Trial(NamedTuple):
+    """A case that was run: its facts, and the verdict."""
 
-    def __init__(
-        self,
-        make_dataset: Callable[[], Any],
-        survey: Survey,
-        *,
-        deadline: float,
-        engine: str,
-    ) -> None:
-        self._make_dataset = make_dataset
-        self._survey = survey
-        self._how: dict[str, Any] = {"deadline": deadline, "engine": engine}
+    case: Any
+    outcome: Outcome
+    judgement: Judgement
+
+
+class Search:
+    """A search for a case that fails, and what its trials have shown so far."""
+
+    def __init__(self, found: Survey, *, deadline: float, engine: str) -> None:
+        self._found = found
+        self._deadline = deadline
+        self._engine = engine
         self.trials = 0
         self.examples: int | None = None
         self.verdicts: Counter[str] = Counter()
         self.fired: Counter[str] = Counter()
-        self.drawn: Counter[str] = Counter()
-        self.last: tuple[Outcome, Judgement] | None = None
-        self.convicted: tuple[Any, Outcome, Judgement] | None = None
-        self._known: dict[str, tuple[Outcome, Judgement]] = {}
+        self.attempted: Counter[str] = Counter()
+        self.last: Trial | None = None
+        self.failed: Trial | None = None
+        self._known: dict[str, Trial] = {}
+
+    def check_without_fault(self, loader: Mapping[str, Any] | None) -> str | None:
+        """What is wrong without a fault: any trial would show it, and blame its faults."""
+        trial = self._run(Case((), dict(_NO_FAULT if loader is None else loader), 1, 0))
+        if trial.judgement.passed:
+            return None
+        self.failed = trial
+        return str(self._violation(trial))
+
+    def try_transient_errors(
+        self, loader: Loader, max_epochs: int, kinds: Collection[type[Fault]]
+    ) -> str | None:
+        """Find out which transient errors the dataset survives; the text of a failure, if any."""
+        survived = []
+        for epochs, options in enumerate(_first_loaders(loader, max_epochs), start=1):
+            for error in _transient_errors(self._found.files, kinds, epochs):
+                judgement = self._trial_of(Case((error,), options, epochs, 0)).judgement
+                if is_violation(judgement):
+                    return self._confirmed()
+                if judgement.verdict is Verdict.SURVIVED and epochs == 1:
+                    survived.append(error)
+        self._found.files = replace(self._found.files, tolerated_errors=tuple(survived))
+        return None
 
     def run(self, drawn: st.SearchStrategy[Any], seed: int | None, **options: Any) -> str | None:
         """Try *drawn* cases; the text of the failure, shrunk, if there is one."""
@@ -157,7 +183,7 @@ class Search:
             self._try(case)
 
         # Hypothesis' database tells tests apart by their source and signature.
-        explored.__annotations__["case"] = _name_of(self._make_dataset)
+        explored.__annotations__["case"] = _name_of(self._found.make_dataset)
         test = settings_of(options)(hypothesis.given(drawn)(explored))
         if seed is not None:
             test = hypothesis.seed(seed)(test)
@@ -166,93 +192,89 @@ class Search:
             return None
         return self._confirmed()
 
-    def rehearse(
-        self, loader: Loader, max_epochs: int, kinds: Collection[type[Fault]]
-    ) -> str | None:
-        """Find out which errors that go away the dataset gets over; what convicts it already."""
-        survived = []
-        for epochs, options in enumerate(_at_first(loader, max_epochs), start=1):
-            for error in _passing(self._survey.files, kinds, epochs):
-                _, judgement = self._tried(Case((error,), options, epochs, 0))
-                if is_violation(judgement):
-                    return self._confirmed()
-                if judgement.verdict is Verdict.SURVIVED and epochs == 1:
-                    survived.append(error)
-        self._survey.files = replace(self._survey.files, tolerated_errors=tuple(survived))
-        return None
-
-    def _try(self, case: Any) -> None:
-        """One example. Of a case that comes again the same is told: to Hypothesis it must be."""
-        outcome, judgement = self._tried(case)
-        note(outcome, judgement)
-        if is_violation(judgement):
-            raise self._violation(case, outcome, judgement)
-
-    def _tried(self, case: Any) -> tuple[Outcome, Judgement]:
-        """What came of it. Shrinking comes to the same case by several ways: it is tried once."""
-        name = repr(case)
-        if name not in self._known:
-            self._known[name] = self._trial(case)
-            self._count(*self._known[name])
-        outcome, judgement = self._known[name]
-        if is_violation(judgement):
-            self.convicted = case, outcome, judgement
-        return outcome, judgement
-
-    def _violation(self, _case: Any, outcome: Outcome, judgement: Judgement) -> CheckFailedError:
-        return violation(outcome, judgement, self._make_dataset, self._survey.contract)
-
-    def _trial(self, case: Any) -> tuple[Outcome, Judgement]:
-        how = {"loader": case.loader, "epochs": case.epochs, "seed": case.seed, **self._how}
-        outcome = self._survey.run_trial(*case.schedule, **how)
-        return outcome, judged(outcome, self._survey)
-
-    def _confirmed(self) -> str:
-        """The text of the conviction, which is tried once more: no trial is to be chance."""
-        assert self.convicted is not None
-        case, outcome, judgement = self.convicted
-        again, second = self._trial(case)
-        if second.verdict is judgement.verdict:
-            self.convicted = case, again, second
-            return str(self._violation(case, again, second))
-        text = self._violation(case, outcome, judgement)
-        return f"not the same twice: tried again, its verdict was {second.verdict}.\n{text}"
-
-    def _count(self, outcome: Outcome, judgement: Judgement) -> None:
-        """Shrinking tries what is like the failure: it would distort the counts."""
-        self.trials += 1
-        self.last = outcome, judgement
-        if is_violation(judgement):
-            self.examples = self.examples or self.trials
-        if self.examples in {None, self.trials}:
-            self.verdicts[judgement.verdict.value] += 1
-            self.drawn.update({type(each.fault).__name__ for each in outcome.faults})
-            self.fired.update({type(each.fault).__name__ for each in outcome.faults if each.fired})
-
-    def summary(self, failure: str | None) -> dict[str, Any]:
-        """What an ``Exploration`` tells, where *failure* is the text of the conviction, if any."""
+    def exploration(self, failure: str | None) -> Exploration:
+        """The result, where *failure* is the text of the failure, if there is one."""
+        failed = self.failed if failure else None
         clean = self.verdicts[Verdict.FAILED_CLEANLY.value]
         verdict = Verdict.FAILED_CLEANLY if clean else Verdict.SURVIVED
         verdict = Verdict.NOT_EXERCISED if self.unexercised() else verdict
-        outcome = None
-        if failure and self.convicted:
-            _, outcome, judgement = self.convicted
-            verdict = judgement.verdict
-        counts = {"verdicts": self.verdicts, "drawn": self.drawn, "fired": self.fired}
-        comparison = self._survey.comparison.description
-        tried = {
-            "trials": self.trials,
-            "examples": self.examples,
-            "comparison": comparison,
-            **counts,
-        }
-        return {**tried, "failure": failure, "outcome": outcome, "verdict": verdict}
+        return Exploration(
+            trials=self.trials,
+            examples=self.examples,
+            verdicts=self.verdicts,
+            attempted=self.attempted,
+            fired=self.fired,
+            failure=failure,
+            outcome=failed.outcome if failed else None,
+            verdict=failed.judgement.verdict if failed else verdict,
+            comparison=self._found.comparison.description,
+        )
 
     def unexercised(self) -> str | None:
         """What to say if no trial has shown anything."""
         if self.last is None or set(self.verdicts) != {Verdict.NOT_EXERCISED.value}:
             return None
-        return f"none of {self.trials} trials: {not_exercised(*self.last)}"
+        error = not_exercised(self.last.outcome, self.last.judgement)
+        return f"none of {self.trials} trials: {error}"
+
+    def _try(self, case: Any) -> None:
+        trial = self._trial_of(case)
+        record_statistics(trial.outcome, trial.judgement)
+        if is_violation(trial.judgement):
+            raise self._violation(trial)
+
+    def _trial_of(self, case: Any) -> Trial:
+        """The trial of *case*, which runs once only.
+
+        Shrinking comes to the same case in several ways, and Hypothesis calls a test flaky whose
+        result changes.
+        """
+        name = repr(case)
+        if name not in self._known:
+            self._known[name] = self._run(case)
+            self._count(self._known[name])
+        trial = self._known[name]
+        if is_violation(trial.judgement):
+            self.failed = trial
+        return trial
+
+    def _run(self, case: Any) -> Trial:
+        outcome = self._found.run_trial(
+            *case.schedule,
+            loader=case.loader,
+            epochs=case.epochs,
+            seed=case.seed,
+            deadline=self._deadline,
+            engine=self._engine,
+        )
+        return Trial(case, outcome, judge_outcome(outcome, self._found))
+
+    def _violation(self, trial: Trial) -> CheckFailedError:
+        found = self._found
+        return violation(trial.outcome, trial.judgement, found.make_dataset, found.contract)
+
+    def _confirmed(self) -> str:
+        """The text of the failure. Its case runs once more, to show that it was not chance."""
+        assert self.failed is not None
+        again = self._run(self.failed.case)
+        if again.judgement.verdict is self.failed.judgement.verdict:
+            self.failed = again
+            return str(self._violation(again))
+        text = self._violation(self.failed)
+        verdict = again.judgement.verdict
+        return f"not the same twice: tried again, its verdict was {verdict}.\n{text}"
+
+    def _count(self, trial: Trial) -> None:
+        """Count *trial*, but not for the verdicts while Hypothesis shrinks: they are all alike."""
+        self.last = trial
+        _, outcome, judgement = trial
+        self.trials += 1
+        if is_violation(judgement):
+            self.examples = self.examples or self.trials
+        if self.examples in {None, self.trials}:
+            self.verdicts[judgement.verdict.value] += 1
+            self.attempted.update({type(each.fault).__name__ for each in outcome.faults})
+            self.fired.update({type(each.fault).__name__ for each in outcome.faults if each.fired})
 
 
 def settings_of(given: Mapping[str, Any]) -> settings:

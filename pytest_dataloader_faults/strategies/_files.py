@@ -24,11 +24,11 @@ _SEEDS = tuple(range(8))
 _OPEN_ERRNOS = tuple(getattr(errno, name) for name in "EIO ENOENT EMFILE ESTALE".split())
 _READ_ERRNOS = tuple(getattr(errno, name) for name in "EIO ESTALE".split())
 """Not EINTR and EAGAIN, which ask for another try: for good they are an endless loop."""
-PASSING: tuple[faults.OpenError | faults.ReadError, ...] = (
+TRANSIENT_ERRORS: tuple[faults.OpenError | faults.ReadError, ...] = (
     *(faults.OpenError(errno=number, times=1) for number in _OPEN_ERRNOS),
     *(faults.ReadError(errno=number, times=1) for number in _READ_ERRNOS),
 )
-"""Errors that go away, one of each sort."""
+"""Transient errors, one of each sort."""
 
 
 def _each_or_all(most: int) -> tuple[tuple[int, ...] | None, ...]:

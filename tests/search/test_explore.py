@@ -19,7 +19,7 @@ from pytest_dataloader_faults.exceptions import (
     InvalidArgumentError,
 )
 from pytest_dataloader_faults.outcomes import Judgement, Outcome
-from pytest_dataloader_faults.search._runner import Search, cases
+from pytest_dataloader_faults.search._runner import Search, Trial, cases
 from support.datasets import Records, RecordStream
 from support.planted import ALONE, Mirrored, StaleThenFailing, Zeros
 from support.specimens import Unsharded
@@ -46,7 +46,7 @@ def test_the_healthy_are_acquitted(records, kind):
     assert found.trials == sum(found.verdicts.values())
     assert set(found.verdicts) <= {"survived", "failed_cleanly", "not_exercised"}
     assert found.verdicts["not_exercised"] < found.trials / 2
-    assert all(found.fired[kind] <= count for kind, count in found.drawn.items())
+    assert all(found.fired[kind] <= count for kind, count in found.attempted.items())
 
 
 def test_the_test_to_paste_has_the_contract(records):
@@ -68,7 +68,7 @@ def test_the_guilty_are_convicted_of_the_least(guilty):
     assert found.outcome.loader == {"num_workers": 1, "batch_size": 4}
     assert found.examples <= 20
     assert found.trials < 60
-    assert found.describe().splitlines()[0].startswith(f"{found.examples} schedules tried, ")
+    assert found.describe().splitlines()[0].startswith(f"{found.examples} examples tried, ")
 
 
 def test_the_failure_has_the_verdict_and_the_test_that_repeats_it(guilty):
@@ -76,7 +76,7 @@ def test_the_failure_has_the_verdict_and_the_test_that_repeats_it(guilty):
     with pytest.raises(CheckFailedError, match=r"\Acorrupted: sample 0 in batch 0") as raised:
         explore(guilty, loader=ALONE, max_examples=8, **{**SIMPLE, "max_faults": 1})
     assert "fault: OpenError(path='*/00.rec'" in str(raised.value)
-    assert "schedules tried" in str(raised.value)
+    assert "examples tried" in str(raised.value)
     scope = {"make_dataset": guilty}
     exec(_pasted(raised.value), scope)  # noqa: S102  # our own code
     with pytest.raises(CheckFailedError, match=r"\Acorrupted: sample 0 in batch 0"):
@@ -114,23 +114,23 @@ def _pytest(folder, *arguments):
 def test_what_the_dataset_gets_over_is_found_out(records):
     """One error of each sort that goes away: later faults are drawn to come after such."""
     found = survey(lambda: StaleThenFailing(records))
-    search = Search(lambda: StaleThenFailing(records), found, deadline=10, engine="auto")
-    assert search.rehearse(ALONE, 2, [faults.OpenError, faults.ShortRead]) is None
+    search = Search(found, deadline=10, engine="auto")
+    assert search.try_transient_errors(ALONE, 2, [faults.OpenError, faults.ShortRead]) is None
     assert found.files.tolerated_errors == (faults.OpenError("*/00.rec", errno.ESTALE, times=1),)
     assert search.trials == 4
 
 
 class Ruled(Search):
-    """Convicts by a rule, without a trial: two kinds of faults about the same file."""
+    """Fails by a rule, without a trial: two kinds of faults of the same file."""
 
-    def _trial(self, case):
+    def _run(self, case):
         one, two = (
             {each.path for each in case.schedule if type(each) is kind}
             for kind in (faults.OpenError, faults.TruncatedFile)
         )
         verdict = Verdict.CORRUPTED if one & two else Verdict.SURVIVED
         outcome = Outcome(case.schedule, case.loader, case.epochs, case.seed, 10.0, "kernel")
-        return outcome, Judgement(verdict, "by the rule", passed=not one & two)
+        return Trial(case, outcome, Judgement(verdict, "by the rule", passed=not one & two))
 
 
 def test_every_search_shrinks_to_the_end(records):
@@ -139,9 +139,9 @@ def test_every_search_shrinks_to_the_end(records):
     drawn = cases(found, ALONE, 2, max_faults=3, kinds=strategies.DEFAULT_KINDS)
     shrunk = []
     for seed in range(0, 30, 2):
-        search = Ruled(list, found, deadline=10, engine="auto")
+        search = Ruled(found, deadline=10, engine="auto")
         if search.run(drawn, seed, max_examples=200, database=None):
-            shrunk.append(sorted(map(repr, search.convicted[0].schedule)))
+            shrunk.append(sorted(map(repr, search.failed.case.schedule)))
     assert len(shrunk) > 12
     least = [repr(faults.OpenError("*/00.rec")), repr(faults.TruncatedFile("*/00.rec"))]
     assert [each for each in shrunk if each != least] == []
@@ -166,7 +166,7 @@ def test_a_case_is_tried_once(records):
         max_examples=30,
         **HOW,
     )
-    assert (found.trials, sum(found.drawn.values())) == (1, 1)
+    assert (found.trials, sum(found.attempted.values())) == (1, 1)
 
 
 def test_what_never_fires_is_no_pass(records):
@@ -205,7 +205,13 @@ def test_a_loader_without_workers_meets_what_it_can(records):
     """By default, faults of worker processes are not drawn for it."""
     found = explore(lambda: Records(records), loader={"num_workers": 0}, max_examples=8, **HOW)
     assert found.verdict is Verdict.FAILED_CLEANLY
-    assert {*found.drawn} <= {"OpenError", "ReadError", "ShortRead", "TruncatedFile", "SlowRead"}
+    assert {*found.attempted} <= {
+        "OpenError",
+        "ReadError",
+        "ShortRead",
+        "TruncatedFile",
+        "SlowRead",
+    }
 
 
 def test_a_ready_loader_keeps_its_options(records):
@@ -227,9 +233,9 @@ def test_a_ready_loader_keeps_its_options(records):
         ({"deadline": 0}, "deadline=0 must be a positive number"),
         ({"seed": -1}, "seed=-1 must be an int from 0"),
         ({"on_fail": "no"}, "on_fail='no' must be one of"),
-        ({"kinds": 3}, "kinds=3 must be one or more fault classes"),
-        ({"kinds": []}, r"kinds=\[\] must be one or more fault classes"),
-        ({"kinds": [faults.OpenError()]}, r"kinds=\[OpenError\(\)\] must be one or more fault cl"),
+        ({"kinds": 3}, "kinds=3 must be a list of one or more of OpenError, "),
+        ({"kinds": []}, r"kinds=\[\] must be a list of one or more of"),
+        ({"kinds": [faults.OpenError()]}, r"kinds=\[OpenError\(\)\] must be a list of one or more"),
         ({"loader": 3}, "loader=3 must be a dict of DataLoader options"),
         ({"report": 3}, "report=3 must be a function of a str"),
         ({"max_exampels": 3}, "max_exampels.*goes to hypothesis.settings"),
@@ -304,7 +310,7 @@ def test_the_statistics_tell_verdicts_and_faults(inner):
     """``--hypothesis-show-statistics`` shows what was met, of the fixture as of ``@given``."""
     result = inner(STATISTICS, "--hypothesis-show-statistics", "--hypothesis-seed=1")
     result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(["test_inner.py::test_x:", "2 schedules tried; * showed something"])
+    result.stdout.fnmatch_lines(["test_inner.py::test_x:", "2 examples tried; * showed something"])
     result.stdout.fnmatch_lines(["test_inner.py::test_y:"])
     result.stdout.fnmatch_lines(["*%, OpenError: fired*"])
     result.stdout.fnmatch_lines(["*%, verdict: *"])

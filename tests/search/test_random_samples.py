@@ -9,8 +9,11 @@ from pytest_dataloader_faults import Contract, Verdict, explore, faults, run_tri
 from pytest_dataloader_faults.battery._survey import survey
 from pytest_dataloader_faults.exceptions import CheckFailedError, InvalidArgumentError
 from pytest_dataloader_faults.lifecycle import Arm, Iterate, NewLoader
-from pytest_dataloader_faults.search._explore import assert_survives_or_fails_cleanly, replay
-from pytest_dataloader_faults.search._lifecycle import explore_lifecycle, replay_life
+from pytest_dataloader_faults.search import (
+    assert_survives_or_fails_cleanly,
+    explore_lifecycle,
+    replay,
+)
 from support.corpus.state import Noisy
 from support.datasets import Records
 from support.planted import ALONE
@@ -54,7 +57,7 @@ def test_what_is_printed_convicts_again(records, kind, contract):
         replay(lambda: kind(records), OPEN, loader={"shuffle": True}, contract=contract, seed=3)
     steps = NewLoader(), Arm(OPEN), Iterate()
     with pytest.raises(CheckFailedError, match=r"\Acorrupted"):
-        replay_life(lambda: kind(records), *steps, contract=contract)
+        replay(lambda: kind(records), *steps, contract=contract)
 
 
 def test_a_test_of_ones_own_takes_its_trials_from_the_survey(records):

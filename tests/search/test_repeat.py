@@ -19,7 +19,7 @@ from pytest_dataloader_faults.exceptions import (
 )
 from pytest_dataloader_faults.faults import OpenError
 from pytest_dataloader_faults.outcomes import Outcome
-from pytest_dataloader_faults.search._explore import assert_survives_or_fails_cleanly, replay
+from pytest_dataloader_faults.search import assert_survives_or_fails_cleanly, replay
 from pytest_dataloader_faults.search._runner import cases
 from pytest_dataloader_faults.strategies import DEFAULT_KINDS, fault_schedules, loader_options
 from support.datasets import Records

@@ -40,10 +40,11 @@ from pytest_dataloader_faults.lifecycle import (
     PickleDataset,
     StartEpoch,
 )
-from pytest_dataloader_faults.search._lifecycle import DEFAULT_KINDS, STEPS, replay_life
-from pytest_dataloader_faults.search._lifecycle_strategy import programs
+from pytest_dataloader_faults.search import replay
+from pytest_dataloader_faults.search._explore import LIFECYCLE_KINDS, STEPS
+from pytest_dataloader_faults.search._lifecycle_runner import programs
 from support.datasets import Records, RecordStream
-from support.living import (
+from support.lifecycles import (
     SPECIMENS,
     STAYS,
     GivesOnce,
@@ -70,11 +71,11 @@ def test_each_bug_shows_after_its_steps_and_not_without_its_cause(records, kind)
     """The guilty are convicted in the last step, of their crime; the healed are acquitted."""
     steps = kind.steps
     with pytest.raises(CheckFailedError) as raised:
-        replay_life(lambda: kind(records), *steps)
+        replay(lambda: kind(records), *steps)
     told = str(raised.value)
     assert told.startswith(f"{kind.verdict}: in step {len(steps)}, {steps[-1]!r}: ")
     assert kind.text in told
-    healed = replay_life(lambda: kind(records, healed=True), *steps)
+    healed = replay(lambda: kind(records, healed=True), *steps)
     assert healed in (Verdict.SURVIVED, Verdict.FAILED_CLEANLY)
 
 
@@ -85,7 +86,7 @@ def test_no_step_of_a_shortest_life_can_be_left_out(records, kind):
     for place in range(1, len(kind.steps)):
         fewer = (*kind.steps[:place], *kind.steps[place + 1 :])
         try:
-            replay_life(lambda: kind(records), *fewer)
+            replay(lambda: kind(records), *fewer)
         except FaultNotFiredError:
             continue
 
@@ -110,7 +111,7 @@ def test_a_bug_is_found_and_shrunk_to_its_steps(records, kind):
     """The shrunk program is the shortest there is."""
     found = explore_lifecycle(lambda: kind(records), seed=1, **NEAR[kind], **HOW)
     assert (found.verdict, found.steps) == (kind.verdict, kind.steps)
-    assert found.describe().startswith(f"{found.examples} lives tried, ")
+    assert found.describe().startswith(f"{found.examples} examples tried, ")
 
 
 @pytest.mark.slow
@@ -200,7 +201,7 @@ def test_any_life_gives_the_same_again(records):
     found, alike = survey(lambda: Records(records)), Counter()
 
     @settings(max_examples=150, database=None, derandomize=True, deadline=None)
-    @given(programs(found, DEFAULT_KINDS, STEPS, 12))
+    @given(programs(found, LIFECYCLE_KINDS, STEPS, 12))
     def example(steps):
         one, two = (_facts(run_lifecycle(lambda: Records(records), steps, **ALIVE)) for _ in "ab")
         alike[one == two] += 1
@@ -239,12 +240,12 @@ def test_the_python_engine_switches_faults_too(records):
 def test_the_failure_ends_with_a_test_that_lives_through_it_again(records, tmp_path):
     """What is printed, pasted into a file of its own, fails of the same verdict."""
     with pytest.raises(CheckFailedError) as raised:
-        replay_life(lambda: KeepsHalves(records), *KeepsHalves.steps)
+        replay(lambda: KeepsHalves(records), *KeepsHalves.steps)
     text = str(raised.value)
     assert "fault: TruncatedFile(path='*/00.rec')" in text
     pasted = re.search(r"reproduce: \n(.*)\Z", text, re.DOTALL)[1]
     pasted = (
-        "from pathlib import Path\nfrom support.living import KeepsHalves\n"
+        "from pathlib import Path\nfrom support.lifecycles import KeepsHalves\n"
         f"make_dataset = lambda: KeepsHalves(Path({str(records)!r}))\n{pasted}\n"
     )
     (tmp_path / "test_pasted.py").write_text(pasted, encoding="utf-8")
@@ -264,8 +265,8 @@ def test_the_failure_ends_with_a_test_that_lives_through_it_again(records, tmp_p
 def test_what_never_fires_is_no_pass(records):
     """It counts as not exercised, and a search that showed nothing else says so."""
     with pytest.raises(FaultNotFiredError, match=r"OpenError\(path='\*/99.rec'\) never fired"):
-        replay_life(lambda: Records(records), STAYS, Arm(OpenError("*/99.rec")), Iterate())
-    with pytest.raises(FaultNotFiredError, match=r"in none of \d+ lives: not_exercised"):
+        replay(lambda: Records(records), STAYS, Arm(OpenError("*/99.rec")), Iterate())
+    with pytest.raises(FaultNotFiredError, match=r"in none of \d+ lifecycles: not_exercised"):
         explore_lifecycle(
             lambda: Records(records), steps=[Arm], max_examples=5, seed=5, database=None
         )
@@ -274,7 +275,7 @@ def test_what_never_fires_is_no_pass(records):
 def test_what_torch_loses_is_not_held_against_a_dataset(records):
     """An error as a persistent worker begins another epoch ends it; it is printed, and no more."""
     steps = (STAYS, Arm(OpenError("*/00.rec")), Iterate(), Iterate())
-    healed = replay_life(lambda: KeepsFilesOpen(records, healed=True), *steps)
+    healed = replay(lambda: KeepsFilesOpen(records, healed=True), *steps)
     assert healed is Verdict.FAILED_CLEANLY
 
 
@@ -282,15 +283,15 @@ def test_a_hang_is_told_by_its_step(records):
     """The deadline is the whole life's."""
     steps = (NewLoader(), Arm(HungRead("*/01.rec")), Iterate())
     with pytest.raises(CheckFailedError, match=r"hung: in step 3, Iterate\(\): no exception"):
-        replay_life(lambda: Records(records), *steps, deadline=2)
+        replay(lambda: Records(records), *steps, deadline=2)
 
 
 def test_the_contract_holds(records):
     """An error that is clean is none that the author promised not to have."""
     steps = (NewLoader(), Arm(OpenError("*/00.rec")), Iterate())
-    assert replay_life(lambda: Records(records), *steps) is Verdict.FAILED_CLEANLY
+    assert replay(lambda: Records(records), *steps) is Verdict.FAILED_CLEANLY
     with pytest.raises(CheckFailedError, match="promises survives=True"):
-        replay_life(lambda: Records(records), *steps, contract=Contract(survives=True))
+        replay(lambda: Records(records), *steps, contract=Contract(survives=True))
 
 
 class Unpicklable(Records):
@@ -354,13 +355,16 @@ def test_steps_are_values(step):
         (lambda: KillWorker(-1), "worker=-1 must be a worker id"),
         (lambda: Arm(WorkerKilled()), r"fault=WorkerKilled\(\) must be a fault of files"),
         (lambda: Arm("x"), "fault='x' must be a fault of files"),
-        (lambda: replay_life(list, Iterate()), r"step 1 is Iterate\(\), but there is no loader"),
+        (lambda: replay(list, Iterate()), r"step 1 is Iterate\(\), but there is no loader"),
         (
-            lambda: replay_life(list, STAYS, DeleteLoader(), BreakEpoch()),
+            lambda: replay(list, STAYS, DeleteLoader(), BreakEpoch()),
             r"step 3 is BreakEpoch\(\), but there",
         ),
-        (lambda: replay_life(list, STAYS, OpenError()), r"step 2 is OpenError\(\), which is no"),
-        (lambda: replay_life(list), "steps=.* must have one step or more"),
+        (
+            lambda: replay(list, STAYS, OpenError()),
+            "step 2 is .*not both.*Arm",
+        ),
+        (lambda: replay(list, STAYS, epochs=2), "epochs=2 must be left out with steps"),
         (lambda: explore_lifecycle(list, max_steps=1), "max_steps=1 must be an int, 2 or more"),
         (
             lambda: explore_lifecycle(list, max_examples=0),
@@ -379,7 +383,7 @@ def test_steps_are_values(step):
         (lambda: explore_lifecycle(list, on_fail="no"), "on_fail='no' must be one of"),
         (lambda: explore_lifecycle(list, report=3), "report=3 must be a function of a str"),
         (
-            lambda: replay_life(list, STAYS, KillWorker(1)),
+            lambda: replay(list, STAYS, KillWorker(1)),
             r"step 2 is KillWorker\(1\), but the loader has num_w",
         ),
     ],
@@ -393,7 +397,7 @@ def test_bad_arguments_are_refused(make, text):
 def test_a_ready_loader_is_refused(records):
     """A life makes its loaders itself."""
     with pytest.raises(InvalidArgumentError, match="returned a ready DataLoader"):
-        replay_life(lambda: DataLoader(Records(records)), NewLoader(), Iterate())
+        replay(lambda: DataLoader(Records(records)), NewLoader(), Iterate())
 
 
 STATISTICS = """
@@ -413,4 +417,4 @@ def test_the_fixture_puts_its_statistics_where_hypothesis_has_them(inner):
     """``--hypothesis-show-statistics`` shows what was met, as for ``@given``."""
     result = inner(STATISTICS, "--hypothesis-show-statistics")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["test_inner.py::test_x:", "2 lives tried; * showed something"])
+    result.stdout.fnmatch_lines(["test_inner.py::test_x:", "2 examples tried; * showed something"])

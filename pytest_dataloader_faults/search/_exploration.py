@@ -1,0 +1,77 @@
+"""The result of a search, and what follows from it for the caller."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pytest_dataloader_faults.exceptions import CheckFailedError, FaultNotFiredError
+from pytest_dataloader_faults.lifecycle import Step
+from pytest_dataloader_faults.outcomes import Outcome, Verdict
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """What a search has found.
+
+    Attributes:
+        trials: How many trials ran, with those of shrinking.
+        examples: How many trials it took to find the first failure; None if there was none.
+        verdicts: How many trials had each verdict, before any shrinking.
+        attempted: In how many trials there was a fault of each kind.
+        fired: In how many of these trials it happened.
+        failure: The explanation of the shrunk failure, or None.
+        outcome: The facts of the shrunk failure, or None.
+        verdict: The verdict of the shrunk failure. Without a failure ``failed_cleanly`` if any
+            trial failed, else ``survived``, or ``not_exercised`` if no fault of any trial fired.
+        comparison: What of samples was compared, as in an ``Outcome``.
+        steps: The shrunk steps that fail, in a search of lifecycles, or None.
+        left_out: Why the search of lifecycles did not draw some kinds of steps, or None.
+
+    """
+
+    trials: int
+    examples: int | None
+    verdicts: Counter[str] = field(default_factory=Counter)
+    attempted: Counter[str] = field(default_factory=Counter)
+    fired: Counter[str] = field(default_factory=Counter)
+    failure: str | None = None
+    outcome: Outcome | None = None
+    verdict: Verdict = Verdict.SURVIVED
+    comparison: str = "bytes"
+    steps: tuple[Step, ...] | None = None
+    left_out: str | None = None
+
+    def describe(self) -> str:
+        """The statistics, for people."""
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        total = sum(self.verdicts.values())
+        shown = total - self.verdicts[Verdict.NOT_EXERCISED.value]
+        found = "" if self.examples is None else f", {self.trials - total} more to shrink one"
+        yield f"{total} examples tried{found}; {shown} of them showed something"
+        for verdict, count in self.verdicts.most_common():
+            yield f"  {verdict}: {count}"
+        if self.comparison != "bytes":
+            yield f"  samples were compared by {self.comparison}"
+        for kind, count in sorted(self.attempted.items()):
+            yield f"  {kind}: fired in {self.fired[kind]} of {count}"
+        if self.left_out:
+            yield self.left_out
+
+
+def raise_or_warn(result: Exploration, unexercised: str | None, on_fail: str | None) -> None:
+    """Raise what *result* and *on_fail* ask for, or warn.
+
+    *unexercised*: what to say where no trial has shown anything.
+    """
+    __tracebackhide__ = True
+    if unexercised and not result.failure:
+        raise FaultNotFiredError(unexercised)
+    if result.failure and on_fail == "raise":
+        raise CheckFailedError(f"{result.failure}\n\n{result.describe()}")
+    if result.failure and on_fail == "warn":
+        warnings.warn(result.failure, stacklevel=4)
