@@ -23,7 +23,7 @@ from pytest_dataloader_faults._trial.job import (
 )
 from pytest_dataloader_faults._trial.journal import (
     Journal,
-    life_from,
+    lifecycle_from,
     outcome_from,
     reference_from,
 )
@@ -157,7 +157,7 @@ def run_lifecycle(
         comparison=comparison,
         steps=steps,
     )
-    return life_from(request, steps, _run(job))
+    return lifecycle_from(request, steps, _run(job))
 
 
 def take_reference(

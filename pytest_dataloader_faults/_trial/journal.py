@@ -74,20 +74,20 @@ def outcome_from(request: TrialRequest, events: list[dict[str, Any]]) -> Outcome
     return Outcome.from_dict(data)
 
 
-def life_from(
+def lifecycle_from(
     request: TrialRequest, steps: tuple[Step, ...], events: list[dict[str, Any]]
 ) -> LifecycleOutcome:
     """The outcome of a lifecycle of *steps*, from *events*."""
-    ends = [place for place, event in enumerate(events, start=1) if "moment" in event]
-    moments = [_moment(outcome_from(request, events[:end]), events[end - 1]) for end in ends]
+    ends = [place for place, event in enumerate(events, start=1) if "step" in event]
+    ended = [_step_outcome(outcome_from(request, events[:end]), events[end - 1]) for end in ends]
     if any("report" in event for event in events):  # It is later than the facts of the steps.
         events = [event for event in events if "faults" not in event]
-    return LifecycleOutcome(steps, tuple(moments), outcome_from(request, events))
+    return LifecycleOutcome(steps, tuple(ended), outcome_from(request, events))
 
 
-def _moment(outcome: Outcome, event: dict[str, Any]) -> StepOutcome:
-    found = event["moment"]
-    return StepOutcome(outcome, **{**found, "left": tuple(found["left"])})
+def _step_outcome(outcome: Outcome, event: dict[str, Any]) -> StepOutcome:
+    found = event["step"]
+    return StepOutcome(outcome, **{**found, "leftover_files": tuple(found["leftover_files"])})
 
 
 def _facts(request: TrialRequest, report: dict[str, Any]) -> dict[str, Any]:

@@ -190,16 +190,16 @@ class _Lifecycle:
         self._journal.write(rested=time.monotonic())
         self._write_facts()
         running = bool(self._driver.pids)
-        moment = {
+        state = {
             "armed": len(self._armed),
-            "loaders": self._driver.iterators,
+            "iterators_started": self._driver.iterators,
             "running": running,
-            "opened": self._open_files(),
+            "open_files": self._open_files(),
             "processes": {} if running else resources.processes(),
-            "left": [] if running else self._leftover_files(),
+            "leftover_files": [] if running else self._leftover_files(),
         }
         duration = round(time.monotonic() - self._began, 3)
-        self._journal.write(moment=moment, phase="done", duration=duration)
+        self._journal.write(step=state, phase="done", duration=duration)
 
     def _write_facts(self) -> None:
         facts = (*self._injection.faults, *map(self._surfaced, self._kills))

@@ -1,4 +1,4 @@
-"""What was found after each step in the life of a loader. Plain data."""
+"""What was found after each step in the lifecycle of a loader. Plain data."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StepOutcome:
-    """The end of one step: what was found there.
+    """What was found at the end of one step.
 
     Attributes:
         outcome: All that had happened up to here: a pass per epoch begun, faults, workers.
         armed: How many faults could happen.
-        loaders: How many iterators have had workers of their own so far.
+        iterators_started: How many iterators have started workers so far.
         running: Whether there were workers, or should have been.
-        opened: How often each process has each file open, by the process' name.
-        processes: Descendants that are no worker, by pid, looked for where no worker is to run.
-        left: Files in /dev/shm that workers made, where none of them is to run.
+        open_files: How often each process has each file open, by the name of the process.
+        processes: Descendants that are no worker, by pid. Empty while workers run.
+        leftover_files: Files in /dev/shm that workers made. Empty while workers run.
 
     """
 
     outcome: Outcome
     armed: int
-    loaders: int
+    iterators_started: int
     running: bool
-    opened: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    open_files: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     processes: Mapping[str, str] = field(default_factory=dict)
-    left: tuple[str, ...] = ()
+    leftover_files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class LifecycleOutcome:
-    """What was found in one life.
+    """What was found in one lifecycle.
 
     Attributes:
-        steps: What was to be done.
-        moments: The ends of the steps that came to one.
+        steps: The steps to do.
+        step_outcomes: What was found after each step that ended.
         outcome: All that had happened at the end, as of ``run_trial``.
 
     """
 
     steps: tuple[Step, ...]
-    moments: tuple[StepOutcome, ...]
+    step_outcomes: tuple[StepOutcome, ...]
     outcome: Outcome

@@ -25,7 +25,7 @@ from pytest_dataloader_faults.lifecycle import (
     Step,
 )
 from pytest_dataloader_faults.outcomes import Judgement, Outcome
-from pytest_dataloader_faults.outcomes._judge._lifecycle import judge_life
+from pytest_dataloader_faults.outcomes._judge._lifecycle import judge_lifecycle
 
 Steps = tuple[Step, ...]
 
@@ -53,7 +53,7 @@ def run_and_judge(
         engine=engine,
     )
     reference = found.reference_for(life.outcome)
-    judgement, outcome = judge_life(life, reference, found.contract)
+    judgement, outcome = judge_lifecycle(life, reference, found.contract)
     return outcome, judgement
 
 

@@ -155,10 +155,16 @@ def _facts(life):
         (
             [(one.delivered, one.complete, one.exception and one.exception.type) for one in passes],
             [(each.reached, each.fired, each.surfaced) for each in moment.outcome.faults],
-            (moment.armed, moment.loaders, moment.running, moment.processes, moment.left),
-            [sorted(files) for files in moment.opened.values()],
+            (
+                moment.armed,
+                moment.iterators_started,
+                moment.running,
+                moment.processes,
+                moment.leftover_files,
+            ),
+            [sorted(files) for files in moment.open_files.values()],
         )
-        for moment in life.moments
+        for moment in life.step_outcomes
         for passes in [moment.outcome.passes]
     ]
 
@@ -187,7 +193,7 @@ EVENTFUL = (
 def test_a_life_gives_the_same_again(records):
     """The same steps meet the same faults, give the same samples and leave the same."""
     lives = [run_lifecycle(lambda: Records(records), EVENTFUL, **ALIVE) for _ in range(3)]
-    assert all(len(life.moments) == len(EVENTFUL) for life in lives)
+    assert all(len(life.step_outcomes) == len(EVENTFUL) for life in lives)
     assert _facts(lives[0]) == _facts(lives[1])
     read, opened, killed = lives[0].outcome.faults
     assert (read.fired, opened.fired > 0, killed.fired) == (1, True, 1)
@@ -222,18 +228,18 @@ def test_a_fault_begins_and_ends_in_workers_that_run(records):
         Iterate(),
     )
     life = run_lifecycle(lambda: Records(records), steps, **ALIVE)
-    fired = [[each.fired for each in moment.outcome.faults] for moment in life.moments]
+    fired = [[each.fired for each in moment.outcome.faults] for moment in life.step_outcomes]
     assert fired == [[0], [0], [0], [1], [1], [1]]
     ends = [one.exception and one.exception.type for one in life.outcome.passes]
     assert ends == [None, "OSError", None]
-    assert {moment.loaders for moment in life.moments[1:]} == {1}
+    assert {moment.iterators_started for moment in life.step_outcomes[1:]} == {1}
 
 
 def test_the_python_engine_switches_faults_too(records):
     """It decides in the worker, which is told as it begins a batch."""
     steps = (STAYS, Iterate(), Arm(OpenError("*/00.rec")), Iterate(), Disarm(), Iterate())
     life = run_lifecycle(lambda: Records(records), steps, **{**ALIVE, "engine": "python"})
-    fired = [[each.fired for each in moment.outcome.faults] for moment in life.moments]
+    fired = [[each.fired for each in moment.outcome.faults] for moment in life.step_outcomes]
     assert fired == [[0], [0], [0], [1], [1], [1]]
 
 

@@ -33,18 +33,18 @@ _INCREASES = 2
 _LOADER = "the loader's process"
 
 
-def judge_life(
+def judge_lifecycle(
     life: LifecycleOutcome, reference: Reference, contract: Contract
 ) -> tuple[Judgement, Outcome]:
     """The verdict on *life*, and the outcome up to the step that decides."""
-    for number, moment in enumerate(life.moments, start=1):
-        found = _violation(life.moments[:number], reference, contract, life.outcome.stderr)
+    for number, moment in enumerate(life.step_outcomes, start=1):
+        found = _violation(life.step_outcomes[:number], reference, contract, life.outcome.stderr)
         if found is not None:
             verdict, sentence = found
             return Judgement(verdict, _at_step(life, number, sentence), False), moment.outcome
     end = judge(life.outcome, reference, contract)
     if life.outcome.timed_out or end.verdict is Verdict.CRASHED:
-        number = min(len(life.moments) + 1, len(life.steps))
+        number = min(len(life.step_outcomes) + 1, len(life.steps))
         return Judgement(end.verdict, _at_step(life, number, end.sentence), False), life.outcome
     return _without_violation(life.outcome), life.outcome
 
@@ -111,7 +111,9 @@ def _unexpected_error(so_far: Sequence[StepOutcome]) -> Finding | None:
     """An exception while no fault has happened in the current workers."""
     now = so_far[-1]
     raised = now.outcome.exception
-    before = [each.outcome.fired for each in so_far if each.loaders < now.loaders]
+    before = [
+        each.outcome.fired for each in so_far if each.iterators_started < now.iterators_started
+    ]
     if raised is None or now.outcome.fired > max(before, default=0):
         return None
     message = (exception_lines(raised.message).splitlines() or ["no message"])[-1][:_MOST]
@@ -136,14 +138,17 @@ def _leftovers(now: StepOutcome) -> Finding | None:
     if now.processes:
         command = next(iter(now.processes.values()))
         return Verdict.LEAKED, f"{len(now.processes)} processes were left running ({command})"
-    if now.left:
-        return Verdict.LEAKED, f"{len(now.left)} files were left in shared memory ({now.left[0]})"
+    if now.leftover_files:
+        return (
+            Verdict.LEAKED,
+            f"{len(now.leftover_files)} files were left in shared memory ({now.leftover_files[0]})",
+        )
     return None
 
 
 def _growing_descriptors(so_far: Sequence[StepOutcome]) -> Finding | None:
     """A file that a process has open once more, epoch after epoch."""
-    for process, files in so_far[-1].opened.items():
+    for process, files in so_far[-1].open_files.items():
         for path, count in files.items():
             counts = list(_counts(so_far, process, path))
             if _increases(counts) >= _INCREASES and count == max(counts):
@@ -156,10 +161,14 @@ def _counts(so_far: Sequence[StepOutcome], process: str, path: str) -> Iterator[
     """How often *process* had *path* open: after each step, or after each epoch of a worker."""
     now = so_far[-1]
     if process == _LOADER:
-        yield from (each.opened[process].get(path, 0) for each in so_far)
+        yield from (each.open_files[process].get(path, 0) for each in so_far)
         return
-    same = [each for each in so_far if each.loaders == now.loaders and process in each.opened]
-    epochs = {len(each.outcome.passes): each.opened[process].get(path, 0) for each in same}
+    same = [
+        each
+        for each in so_far
+        if each.iterators_started == now.iterators_started and process in each.open_files
+    ]
+    epochs = {len(each.outcome.passes): each.open_files[process].get(path, 0) for each in same}
     yield from epochs.values()
 
 
