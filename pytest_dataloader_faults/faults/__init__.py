@@ -1,14 +1,14 @@
 """The vocabulary: what can go wrong under a ``DataLoader``.
 
-A fault is a frozen value. It describes and never acts; ``eval(repr(fault)) == fault`` holds with
-this module's names in scope, and faults compare, hash and pickle by value.
+A fault is a frozen value, which describes and never acts. ``eval(repr(fault)) == fault`` holds with
+this module's names in scope. Faults compare, hash and pickle by value.
 
-Triggers, which the faults that befall operations share:
+The faults that happen to some of many operations share these triggers:
 
 *path*
     ``fnmatch`` globs against the absolute path the worker opens; ``*`` crosses slashes, so
     ``"*.jpg"`` means every JPEG. One string or a tuple of them. Code, system files and
-    site-packages are left alone unless a glob names their folder literally.
+    site-packages are excluded unless a glob names their folder literally.
 *nth*
     The first matching operation that fails, 1-based, counted in each worker process on its own.
 *times*
@@ -16,8 +16,8 @@ Triggers, which the faults that befall operations share:
 *every*
     From *nth* on, each ``every``-th operation; 1 means each.
 *probability*
-    The chance of each operation that the other triggers choose. Each worker draws from a stream of
-    its own, made from the run's seed, the fault's place in the schedule and the worker's id.
+    The chance of each operation that the other triggers choose. Each worker has a random stream of
+    its own, seeded by the run's seed, the fault's place in the schedule and the worker's id.
 *workers*
     The ids of the workers concerned; ``None`` means all of them.
 """
@@ -99,7 +99,7 @@ NEED_A_WORKER = (
     WorkerExited,
     WorkerHung,
 )
-"""Kinds that cannot befall the loader's own process, as where ``num_workers=0``."""
+"""Kinds that cannot happen in the loader's own process, as where ``num_workers=0``."""
 
 
 def has_files(fault: Fault) -> bool:

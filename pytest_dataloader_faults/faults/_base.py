@@ -105,7 +105,7 @@ class Fault(Checked):
     content: ClassVar[bool] = False
     """The fault gives bad data rather than an errno, a delay or a death."""
     errnos: ClassVar[frozenset[int] | None] = None
-    """Those that the call can give, where the fault has a choice."""
+    """The errnos that the call can fail with, where the fault has a choice."""
 
     errno: int = 0
     """What a system call fails with under the fault; 0 where it does not fail."""
@@ -121,7 +121,7 @@ class Fault(Checked):
         return Trigger()
 
     def __post_init__(self) -> None:
-        """Refuse what no kernel could do; keep plain ints, so that the repr is valid code."""
+        """Refuse what no kernel can do. Keep plain ints, so that the repr is valid code."""
         super().__post_init__()
         for field in fields(self):  # type: ignore[arg-type]  # Every subclass is a dataclass.
             if isinstance(value := getattr(self, field.name), IntEnum):

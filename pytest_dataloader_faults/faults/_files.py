@@ -1,4 +1,4 @@
-"""Faults of files: what a system call of a worker meets."""
+"""Faults of files: how a system call of a worker fails, or what it gives."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ def _numbers(names: str) -> frozenset[int]:
     return frozenset(getattr(_errno, name) for name in names.split() if hasattr(_errno, name))
 
 
-# open(2), and what a network or a FUSE file system adds: a server that is gone, a stale handle, a
-# key that has expired, an object that is not there.
+# What open(2) documents, and what network and FUSE file systems add: a server that is gone, a stale
+# handle, an expired key, a missing object.
 OPEN_ERRNOS = _numbers(
     "EACCES EAGAIN EBADMSG EBUSY ECONNREFUSED ECONNRESET EDQUOT EFAULT EFBIG EHOSTDOWN EHOSTUNREACH"
     " EINTR EINVAL EIO EISDIR EKEYEXPIRED ELOOP EMFILE ENAMETOOLONG ENETUNREACH ENFILE ENODATA"
     " ENODEV ENOENT ENOMEM ENOSPC ENOTCONN ENOTDIR ENXIO EOVERFLOW EPERM EREMOTEIO EROFS ESHUTDOWN"
     " ESTALE ETIMEDOUT ETXTBSY EUCLEAN"
 )
-# read(2), and the same.
+# What read(2) documents, and the same additions.
 READ_ERRNOS = _numbers(
     "EACCES EAGAIN EBADF EBADMSG ECONNREFUSED ECONNRESET EDQUOT EFAULT EHOSTDOWN EHOSTUNREACH EINTR"
     " EINVAL EIO EISDIR EKEYEXPIRED ENETUNREACH ENODATA ENODEV ENOMEM ENOTCONN ENXIO EOVERFLOW"
@@ -43,7 +43,7 @@ class OpenError(Triggered, FileFault):
 
 
 def permission_denied(path: Globs = "*", **triggers: Any) -> OpenError:
-    """An ``OpenError`` that reads as what it is: open(2) of a matching file gives EACCES."""
+    """``OpenError`` with EACCES: open(2) of a matching file fails with "Permission denied"."""
     if "errno" in triggers:
         message = f"permission_denied: errno={triggers['errno']!r} is EACCES. See OpenError"
         raise InvalidArgumentError(message)
@@ -54,8 +54,8 @@ def permission_denied(path: Globs = "*", **triggers: Any) -> OpenError:
 class ReadError(Triggered, FileFault):
     """read(2), pread(2), readv(2), preadv(2) fail with *errno*; a mapping raises SIGBUS on access.
 
-    Mapping a file counts as one read of it. *offset*: only reads that touch bytes at or after that
-    place; of a mapping, the pages wholly after it.
+    Mapping a file counts as one read of it. With *offset*, only reads fail that touch bytes at or
+    after that position; in a mapping, the pages that lie wholly after it.
     """
 
     errnos: ClassVar = READ_ERRNOS
@@ -70,7 +70,7 @@ class ReadError(Triggered, FileFault):
 class ShortRead(Triggered, FileFault):
     """read(2), pread(2), readv(2), preadv(2) give the right bytes, but at most *max_bytes*.
 
-    Reads that would not give more are not counted. A mapping cannot be short.
+    Reads that would not give more do not count. A mapping cannot be short.
     """
 
     content: ClassVar[bool] = True
@@ -84,9 +84,9 @@ class ShortRead(Triggered, FileFault):
 class TruncatedFile(InWorkers, FileFault):
     """A matching file is shorter, for read, fstat, lseek and mmap alike.
 
-    *keep* is what is left: a fraction below 1 (float) or a count of bytes (int). The file itself is
-    never touched: the worker gets a substitute. Descriptors and mappings that the worker inherits
-    are exchanged as well.
+    *keep* is what is left: a fraction below 1 (float) or a count of bytes (int). The file itself
+    stays as it is: the worker gets a truncated copy instead, also in place of the descriptors and
+    mappings that it inherited.
     """
 
     content: ClassVar[bool] = True
@@ -100,10 +100,10 @@ class TruncatedFile(InWorkers, FileFault):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CorruptedFile(InWorkers, FileFault):
-    """*flips* bytes of a matching file differ; which ones, and how, *seed* and its name decide.
+    """*flips* bytes of a matching file differ. *seed* and the file's name decide which, and how.
 
-    The file itself is never touched: the worker gets a substitute, as with ``TruncatedFile``. An
-    empty file stays as it is.
+    The file itself stays as it is: the worker gets a damaged copy instead, as with
+    ``TruncatedFile``. An empty file has no bytes to damage.
     """
 
     content: ClassVar[bool] = True
@@ -114,14 +114,14 @@ class CorruptedFile(InWorkers, FileFault):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ClosedDescriptor(Triggered, FileFault):
-    """The descriptor that the dataset holds is closed under it.
+    """The descriptor that the dataset uses is closed by another part of the program.
 
-    Those the worker inherited are closed before its first fetch; those it opens itself are closed
-    by the time open(2) returns. Every later call on the number gives EBADF, from the kernel. With
-    *reuse* the number belongs to another file by then, of the same length.
+    Descriptors that the worker inherited are closed before its first fetch. Those that it opens
+    itself are closed by the time open(2) returns. Every later call on the number fails with EBADF,
+    from the kernel. With *reuse* the number belongs to another file of the same length by then.
 
-    *sample*: instead, all that the worker has open are closed when it begins the sample of that
-    index (of an iterable dataset: the worker's own sample of that place, from 0).
+    With *sample*, all matching descriptors that the worker has open are closed when it begins the
+    sample of that index (iterable datasets: the worker's own sample of that number, from 0).
     """
 
     errno = _errno.EBADF
@@ -150,7 +150,7 @@ class SlowRead(Triggered, FileFault):
 class HungRead(InWorkers, FileFault):
     """The *nth* read of a matching file, and each after it, never returns, as on a dead NFS server.
 
-    The reading thread wakes for nothing but SIGKILL. At the end of the scope it goes on.
+    Only SIGKILL ends the wait of the reading thread. At the end of the scope the read goes on.
     """
 
     path: Globs = "*"

@@ -1,4 +1,4 @@
-"""Faults of a worker process itself, and of what it shares with the loader."""
+"""Faults of a worker process itself, and of the resources that it shares with the loader."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pytest_dataloader_faults.faults._base import Fault, Globs, InWorkers, Trigg
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DescriptorExhaustion(InWorkers):
-    """No descriptor is left but *headroom*, by a real, lowered RLIMIT_NOFILE. See getrlimit(2).
+    """Only *headroom* descriptors are left, by a real, lowered RLIMIT_NOFILE. See getrlimit(2).
 
-    In the worker it begins with its first fetch: open(2), dup(2), shm_open(3) and all others that
-    need a descriptor then fail with EMFILE. With *where* ``"loader"`` it is the process that drives
-    the loader, from when its workers have started: it cannot take the batches that they pass.
+    In a worker the limit holds from its first fetch: open(2), dup(2), shm_open(3) and all other
+    calls that need a descriptor fail with EMFILE. With *where* ``"loader"`` the limit holds in the
+    process that iterates the loader, once its workers run: it cannot receive their batches.
     """
 
     errno = _errno.EMFILE
@@ -29,9 +29,9 @@ class DescriptorExhaustion(InWorkers):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SharedMemoryExhaustion(Triggered):
-    """There is no room in /dev/shm for the tensors of a batch: fallocate(2) gives ENOSPC.
+    """/dev/shm has no room for the tensors of a batch: fallocate(2) fails with ENOSPC.
 
-    torch 2.10 and newer reserve the room of each shared tensor by that call.
+    torch 2.10 and newer reserve the space of each shared tensor by that call.
     """
 
     errno = _errno.ENOSPC
@@ -43,10 +43,10 @@ class SharedMemoryExhaustion(Triggered):
 class PinMemoryThreadDeath(Fault):
     """The thread that pins the loader's batches fails at the *at*-th one (1-based).
 
-    As it takes the batch from the workers (*stage* ``"take"``), as where no descriptor is left for
-    it: the thread ends, the loader finds out after 5 s. Or as it pins the batch (``"pin"``), as
-    where no page can be locked: the error comes in the batch's place. It befalls the process that
-    drives the loader, which needs ``pin_memory=True``, workers and an accelerator.
+    With *stage* ``"take"`` it fails as it receives the batch from the workers, as if no descriptor
+    were left: the thread ends, and the loader notices after 5 s. With ``"pin"`` it fails as it pins
+    the batch, as if no page could be locked: the loop gets the error in place of the batch. It
+    happens in the loader's process, which needs ``pin_memory=True``, workers and an accelerator.
     """
 
     at: int = 1
@@ -54,11 +54,11 @@ class PinMemoryThreadDeath(Fault):
 
 
 class InOneWorker(Fault):
-    """Base of those that befall a worker when it begins its *at*-th fetch (1-based: batches).
+    """Base of faults that happen when a worker begins its *at*-th fetch (batch, 1-based).
 
-    *worker* is the id of the one; ``None`` means each that gets so far. With *sample* it is instead
-    the one that begins the sample of that index (of an iterable dataset: each, at the worker's own
-    sample of that place, from 0).
+    *worker* is the id of that worker; ``None`` means each worker that gets so far. With *sample*
+    the fault happens in the worker that begins the sample of that index (iterable datasets: in each
+    worker, at its own sample of that number, from 0).
     """
 
     __slots__ = ()
@@ -73,11 +73,11 @@ class InOneWorker(Fault):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class WorkerKilled(InOneWorker):
-    """A worker gets *signal*, and dies by it or (SIGSTOP) stands still, at its *at*-th fetch.
+    """A worker gets *signal* at its *at*-th fetch, and dies by it or, of SIGSTOP, stops.
 
-    See ``InOneWorker`` for *worker* and *sample*. One that is stopped goes on at the scope's end.
-    With *reading*, globs as of *path*, it is not as that fetch begins but inside the first read of
-    such a file from then on; with *sending* as half of what it made has been passed to the loader.
+    See ``InOneWorker`` for *worker* and *sample*. A stopped worker goes on at the end of the scope.
+    With *reading*, globs as of *path*, the signal comes inside the first read of such a file from
+    that fetch on. With *sending* it comes when half of the batch has been sent to the loader.
     """
 
     signal: int = int(_signal.SIGKILL)
@@ -104,7 +104,7 @@ class WorkerKilled(InOneWorker):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class WorkerExited(InOneWorker):
-    """A worker leaves without a word, by _exit(2) with *code*, at its *at*-th fetch.
+    """A worker exits without reporting, by _exit(2) with *code*, at its *at*-th fetch.
 
     torch notices a code other than 0 at once, and 0 after 5 s (``MP_STATUS_CHECK_INTERVAL``).
     """
@@ -117,10 +117,10 @@ class WorkerExited(InOneWorker):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class WorkerHung(InOneWorker):
-    """A worker stops answering at its *at*-th fetch, and goes on at the end of the scope.
+    """A worker hangs at its *at*-th fetch, and goes on at the end of the scope.
 
-    With *hold_gil* it hangs inside C code that keeps the interpreter lock, so that none of its
-    threads goes on: batches that it had finished are not passed either.
+    With *hold_gil* it hangs inside C code that holds the interpreter lock, so that none of its
+    threads runs: batches that it had finished are not sent either.
     """
 
     hold_gil: bool = False

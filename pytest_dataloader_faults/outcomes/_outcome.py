@@ -1,4 +1,4 @@
-"""The facts of a trial, which know how to have themselves judged."""
+"""The facts of a trial, with the method that judges them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,14 @@ class Outcome(TrialFacts):
     __doc__ = TrialFacts.__doc__
 
     def judge(self, reference: Reference, contract: Contract | None = None) -> Judgement:
-        """The verdict on these facts, with its evidence."""
-        # Imported when asked for: a trial's own process loads nothing to judge with.
+        """The verdict on these facts, given what the dataset gives when nothing is wrong.
+
+        Raises:
+            ValueError: *reference* does not know a batch that was delivered.
+            InvalidArgumentError: The samples of *reference* were compared in another way.
+
+        """
+        # Imported on use: the process of a trial does not load the judge.
         from pytest_dataloader_faults.outcomes._judge import judge
 
         return judge(self, reference, contract or Contract())

@@ -17,7 +17,7 @@ from pytest_dataloader_faults.exceptions import (
 )
 from pytest_dataloader_faults.faults import HungRead, OpenError, ReadError, ShortRead
 
-SAMPLES, GUILTY = 3, 7
+SAMPLES, BROKEN = 3, 7
 ONE_WORKER = {"num_workers": 1, "batch_size": 2}
 READS = [ReadError()]
 
@@ -52,7 +52,7 @@ class SwallowsOne(FewReads):
         try:
             return super()._read(fd)
         except OSError:
-            if self.count != GUILTY:
+            if self.count != BROKEN:
                 raise
             return bytes(64)
 
@@ -101,7 +101,7 @@ def test_a_sweep_can_go_on_after_a_violation(records):
         on_fail=None,
         max_trials=4,
     )
-    assert [each.fault.nth for each in swept.steps if not each.passed] == [GUILTY]
+    assert [each.fault.nth for each in swept.steps if not each.passed] == [BROKEN]
     assert swept.table().splitlines() == [
         "   N  ReadError EIO, once",
         "   6  failed_cleanly",

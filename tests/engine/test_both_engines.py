@@ -231,7 +231,7 @@ class InC(Mapped):
 
 
 def test_a_mapping_that_is_to_fail_is_refused(arrays):
-    """It is the harness that cannot; the dataset is not convicted."""
+    """It is the harness that cannot; the dataset does not fail."""
     refused = pytest.raises(InvalidArgumentError, match=r"which is being mapped.*engine='kernel'")
     fault = ReadError("*/2.npy")
     with refused:

@@ -89,7 +89,7 @@ def test_a_search_finds_what_is_wrong(files):
 
 
 @pytest.mark.slow
-def test_a_search_acquits_a_sound_dataset(files):
+def test_a_search_passes_a_sound_dataset(files):
     """By the default faults and loaders."""
     found = explore(FakeRecords, max_examples=20, seed=1, database=None)
     assert found.failure is None

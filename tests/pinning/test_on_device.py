@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.dataloader_faults]
 SPAWNED = {"num_workers": 1, "batch_size": 4, "multiprocessing_context": "spawn"}
 
 
-def test_device_in_a_forked_worker_is_convicted(records):
+def test_device_in_a_forked_worker_fails(records):
     """It works as long as the loader's process has not used it, which a training job has."""
     asked = ["workers-agree", "pinned"]
     before, after = check_dataset(lambda: ComputesOnDevice(records), only=asked, on_fail=None)

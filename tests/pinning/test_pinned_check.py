@@ -50,7 +50,7 @@ def test_sound_batches_pass(accelerator, records, collate):
         (CannotBePinned, "failed_cleanly", "RuntimeError"),
     ],
 )
-def test_batches_that_pinning_spoils_are_convicted(accelerator, records, collate, verdict, says):
+def test_batches_that_pinning_spoils_fail(accelerator, records, collate, verdict, says):
     """Without an accelerator nobody would see it."""
     result = _check(records, collate)
     assert (result.verdict, result.failed) == (verdict, True), result.explanation

@@ -105,7 +105,7 @@ def test_a_test_becomes_an_item_per_check(suite):
     result.assert_outcomes(passed=len(CHECKS) - len(skipped), skipped=len(skipped))
 
 
-def test_a_dataset_that_swallows_errors_is_convicted(suite):
+def test_a_dataset_that_swallows_errors_fails(suite):
     """Zeros in place of an error are corrupted samples; without a fault there is nothing wrong."""
     result = suite.run(ZEROS, "-v", "-p", "no:cacheprovider")
     result.assert_outcomes(passed=1, failed=2)
@@ -118,7 +118,7 @@ def test_a_dataset_that_swallows_errors_is_convicted(suite):
     )
 
 
-def test_a_conviction_has_a_sentence_evidence_and_a_way_to_repeat(suite):
+def test_a_failure_has_a_sentence_evidence_and_a_way_to_repeat(suite):
     """The failure is the verdict, which fault fired where, what came, and one command."""
     said = _explanation(suite.run(ZEROS, "-k", "open-error"))
     lines = [line for line in said.splitlines() if line.strip("= ")]

@@ -50,7 +50,7 @@ def _is_minimal(planted, found):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", NEAR, ids=lambda kind: kind.__name__)
 def test_a_bug_that_takes_two_things_is_found(tmp_path, kind):
-    """It is convicted of its crime, by the least that shows it."""
+    """The search finds the bug, and shrinks it to the least that shows it."""
     (planted,) = (each for each in PLANTED if each.make is kind)
     kinds, loader, epochs = NEAR[kind]
     where = {"kinds": kinds, "loader": loader, "max_epochs": epochs, "max_examples": 40}
@@ -61,13 +61,13 @@ def test_a_bug_that_takes_two_things_is_found(tmp_path, kind):
     assert found.outcome.epochs == planted.epochs
 
 
-def _row(planted, convicted, minimal):
-    """Of the table: examples until the conviction, trials to shrink it, and what it came to."""
-    examples = [found.examples for found in convicted]
-    shrinking = statistics.median(found.trials - found.examples for found in convicted)
+def _row(planted, failed, minimal):
+    """Of the table: examples until the failure, trials to shrink it, and what it came to."""
+    examples = [found.examples for found in failed]
+    shrinking = statistics.median(found.trials - found.examples for found in failed)
     cells = [
         f"`{planted.name}`",
-        f"{len(convicted)} of {SEEDS}",
+        f"{len(failed)} of {SEEDS}",
         f"{statistics.median(examples):g} ({max(examples)})",
         f"{shrinking:g}",
         f"{len(minimal)}",
@@ -82,10 +82,10 @@ def _row(planted, convicted, minimal):
 def test_every_bug_is_found_by_nearly_every_seed(tmp_path, planted):
     """By the least that shows it. Prints a row for the table in docs/explanation/search.md."""
     every = [_search(planted, tmp_path, seed) for seed in range(1, SEEDS + 1)]
-    convicted = [found for found in every if found.verdict is planted.verdict]
-    minimal = [found for found in convicted if _is_minimal(planted, found)]
+    failed = [found for found in every if found.verdict is planted.verdict]
+    minimal = [found for found in failed if _is_minimal(planted, found)]
     if minimal:
-        sys.stdout.write(_row(planted, convicted, minimal))
-    assert len(convicted) >= ENOUGH
-    more = [found.outcome for found in convicted if found not in minimal]
+        sys.stdout.write(_row(planted, failed, minimal))
+    assert len(failed) >= ENOUGH
+    more = [found.outcome for found in failed if found not in minimal]
     assert len(minimal) >= ENOUGH, [(each.schedule, each.loader, each.epochs) for each in more]

@@ -31,18 +31,18 @@ SHORT = {
 NARROW = {"loader": ALONE, "max_faults": 1, "max_epochs": 1}
 OPEN = faults.OpenError("*/00.rec", times=1)
 HEALTHY = [(Noisy, RANDOM), (OwnNoise, RANDOM), (Jittered, CLOSE)]
-GUILTY = [(NoisyZeros, RANDOM), (JitteredZeros, CLOSE)]
+BROKEN = [(NoisyZeros, RANDOM), (JitteredZeros, CLOSE)]
 
 
 @pytest.mark.parametrize(("kind", "contract"), HEALTHY)
 @pytest.mark.parametrize("search", [explore, explore_lifecycle])
-def test_noise_is_no_crime(records, search, kind, contract):
+def test_noise_is_no_violation(records, search, kind, contract):
     """Whichever seed shuffles the samples, and in every loader of a life."""
     found = search(lambda: kind(records), contract=contract, **SHORT)
     assert found.verdict in {Verdict.SURVIVED, Verdict.FAILED_CLEANLY}, found.failure
 
 
-@pytest.mark.parametrize(("kind", "contract"), GUILTY)
+@pytest.mark.parametrize(("kind", "contract"), BROKEN)
 def test_what_is_put_in_the_place_of_noise_is_found(records, kind, contract):
     """And said with the contract, without which it could not be repeated."""
     found = explore(lambda: kind(records), contract=contract, **NARROW, **SHORT)
@@ -50,8 +50,8 @@ def test_what_is_put_in_the_place_of_noise_is_found(records, kind, contract):
     assert repr(contract) in found.failure
 
 
-@pytest.mark.parametrize(("kind", "contract"), GUILTY)
-def test_what_is_printed_convicts_again(records, kind, contract):
+@pytest.mark.parametrize(("kind", "contract"), BROKEN)
+def test_what_is_printed_fails_again(records, kind, contract):
     """Each with the contract, by a seed of its own."""
     with pytest.raises(CheckFailedError, match=r"\Acorrupted"):
         replay(lambda: kind(records), OPEN, loader={"shuffle": True}, contract=contract, seed=3)
@@ -97,7 +97,7 @@ def test_a_second_attempt_that_draws_is_told_of(records):
     found = survey(lambda: Jitters(records), contract=RANDOM)
     judgement = found.judge(found.run_trial(OPEN))
     assert judgement.verdict is Verdict.CORRUPTED
-    assert "one that draws more of them in a second attempt differs by that" in judgement.sentence
+    assert "a retry that draws more of them gives another sample" in judgement.sentence
 
 
 def test_a_trial_has_the_options_that_were_surveyed(records):
@@ -140,7 +140,7 @@ def test_trials_that_were_compared_otherwise_are_refused(records):
     """Their fingerprints mean something else: they would all look corrupted."""
     found = survey(lambda: Noisy(records), contract=RANDOM)
     outcome = run_trial(lambda: Noisy(records), OPEN)
-    with pytest.raises(InvalidArgumentError, match=r"by 'bytes' and the reference's by 'bytes, se"):
+    with pytest.raises(InvalidArgumentError, match=r"by 'bytes', the reference by 'bytes, se"):
         assert_survives_or_fails_cleanly(outcome, found)
 
 

@@ -118,7 +118,7 @@ def test_what_cannot_be_judged_is_refused(outcome, reference, text):
 
 
 def _searched(folder, decorate=lambda test: test, **options):
-    """Try the property on a guilty dataset: what was tried, and the error."""
+    """Try the property on a broken dataset: what was tried, and the error."""
     tried = []
     found = survey(lambda: Zeros(folder))
     drawn = fault_schedules(files=found, kinds=[OpenError], max_faults=1)
@@ -184,7 +184,7 @@ def _drawn(found, options):
     return drawn
 
 
-GUILTY = """
+BROKEN = """
 from pathlib import Path
 
 import pytest
@@ -216,7 +216,7 @@ SCHEDULES = strategies.fault_schedules(files=FOUND, kinds=[faults.OpenError], ma
 
 
 def _source(examples=15, settings="", decorator=""):
-    return GUILTY.format(examples=examples, settings=settings, decorator=decorator)
+    return BROKEN.format(examples=examples, settings=settings, decorator=decorator)
 
 
 def _tried(result):

@@ -94,7 +94,7 @@ class KeepsFilesOpen(IterableDataset[Any]):
 
     steps = (STAYS, StartEpoch(), StartEpoch(), StartEpoch())
     verdict = Verdict.LEAKED
-    text = "00.rec is open 3 times in worker 0, each time once more"
+    text = "00.rec is open 3 times in worker 0, once more each time"
 
     def __init__(self, folder: Path, *, healed: bool = False) -> None:
         self.records = Records(folder)

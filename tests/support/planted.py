@@ -1,6 +1,6 @@
 """Datasets with a bug that takes two things together: two faults, or a fault and a loader option.
 
-Each is healthy otherwise: no fault alone convicts it under the loader that trials have by default.
+Each is healthy otherwise: no fault alone breaks it under the loader that trials have by default.
 """
 
 from __future__ import annotations
