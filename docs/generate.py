@@ -8,6 +8,7 @@ comment on the line before a block says what the block is:
 
     <!-- file: NAME -->         it is written to that file; what follows may use it
     <!-- output: COMMAND -->    it shows COMMAND and what it prints; this script writes it
+    <!-- tree: FOLDER -->       it lists the modules below FOLDER; this script writes it
     <!-- fragment: REASON -->   it is not run, for that reason
 
 A Python block without a comment is run as a script. A test file that no COMMAND names is run with
@@ -18,6 +19,7 @@ would import torch anew.
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
@@ -29,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-_MARK = re.compile(r"<!-- (file|output|fragment): (.*) -->")
+_MARK = re.compile(r"<!-- (file|output|tree|fragment): (.*) -->")
 _HEADER = re.compile(r"(platform|rootdir|configfile|plugins|cachedir)[ :]")
 _NOT_INHERITED = ("PYTEST_", "PYTHONSAFEPATH", "PYTHONWARNINGS", "CI", "BUILD_NUMBER", "TOX_")
 _RUN_SCRIPTS = """
@@ -127,6 +129,8 @@ def _run_block(block: Block, folder: Path, python: str) -> Ran | None:
     """Run the command of *block*, or write its file."""
     if block.kind == "output":
         return _run(block.argument, folder, python, block)
+    if block.kind == "tree":
+        return Ran("tree", tree(ROOT / block.argument), 0, block)
     if name := _file_of(block):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -177,8 +181,25 @@ def same(text: str) -> str:
     return text
 
 
+def tree(folder: Path, indent: str = "") -> str:
+    """A line per module below *folder*: its name, and the first line of its docstring."""
+    text = _line(f"{indent}{folder.name}/", folder / "__init__.py")
+    for path in sorted(folder.glob("*.py")):
+        text += "" if path.name == "__init__.py" else _line(f"{indent}    {path.name}", path)
+    for path in sorted(folder.glob("*/__init__.py")):
+        text += tree(path.parent, f"{indent}    ")
+    return text
+
+
+def _line(name: str, module: Path) -> str:
+    first = (ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) or "").partition("\n")
+    return f"{name:34}{first[0]}\n"
+
+
 def body(ran: Ran) -> str:
     """The block that shows *ran*."""
+    if ran.block is not None and ran.block.kind == "tree":
+        return ran.output
     return f"$ {ran.command}\n{ran.output}"
 
 

@@ -88,7 +88,7 @@ def _conclusions(rows: dict[str, Any]) -> Iterator[str]:
     bad = {
         "Wrong or missing data and no error when a read fails": _having(rows, failing, wrong),
         "The same, of a file that lacks its end": _having(rows, cut, wrong, raw=False),
-        "The same, of raw bytes, whose length nobody knows": _having(rows, cut, wrong, raw=True),
+        "The same, of raw bytes, which have no known length": _having(rows, cut, wrong, raw=True),
         "Less data and no error when a read is short": _having(rows, short, wrong),
         "Wrong data and no error when a byte of the file differs": _having(rows, altered, wrong),
         "`None` and no error": _having(rows, found.COLUMNS, {found.NOTHING}),

@@ -1,12 +1,12 @@
 """What torch's handler of SIGCHLD does to a loop over a DataLoader whose worker is killed.
 
-python docs/sigchld.py lock --attempts 200        a lock that nobody releases: the loop hangs
+python docs/sigchld.py lock --attempts 200        a lock that is never released: the loop hangs
 python docs/sigchld.py swallowed --attempts 20    an error of the loop's own step is ignored
 python docs/sigchld.py profiler --attempts 200    the same, and it is torch that ignores it
 
 Plain torch, without the plugin. Each attempt is a fork of this process, in a session of its own,
-under a watchdog that writes its stack and ends it. What is late or hangs is told at once, the sums
-at the end. How often depends on the machine: an idle one shows most.
+under a watchdog that writes its stack and ends it. The script prints each late or hung attempt at
+once, and the sums at the end. An idle machine shows the most.
 """
 
 from __future__ import annotations
@@ -78,25 +78,25 @@ WAYS: dict[str, tuple[Callable[[Dies], None], int]] = {
 
 def attempt(way: str, patience: float) -> str:
     """What became of one loop."""
-    with tempfile.TemporaryFile("w+") as told:
+    with tempfile.TemporaryFile("w+") as report:
         child = os.fork()
         if not child:
-            _in_the_child(way, patience, told)
+            _in_the_child(way, patience, report)
         _, status = os.waitpid(child, 0)
         with suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
-        told.seek(0)
-        text = told.read()
+        report.seek(0)
+        text = report.read()
     if text.startswith("Timeout"):
         return f"hung: {_main_thread(text)}"
     return text or f"the attempt itself ended, with status {status}"
 
 
-def _in_the_child(way: str, patience: float, told: IO[str]) -> None:
+def _in_the_child(way: str, patience: float, report: IO[str]) -> None:
     """Loop, write how it ended, and end this process."""
     try:
         os.setsid()
-        faulthandler.dump_traceback_later(patience, exit=True, file=told)
+        faulthandler.dump_traceback_later(patience, exit=True, file=report)
         loop, at = WAYS[way]
         dataset, heard = Dies(at), math.inf
         try:
@@ -105,8 +105,8 @@ def _in_the_child(way: str, patience: float, told: IO[str]) -> None:
             heard = time.monotonic() - dataset.died.item()
         # With the error went the last reference to the iterator, which then ended its workers.
         faulthandler.cancel_dump_traceback_later()
-        told.write("in time" if heard < LATE else f"late: after {heard:.1f} s")
-        told.flush()
+        report.write("in time" if heard < LATE else f"late: after {heard:.1f} s")
+        report.flush()
     finally:
         os._exit(0)
 

@@ -1,6 +1,6 @@
 """Run the battery over the example datasets, and compare what it finds with expected.txt.
 
-python examples/demo.py                      the matrix, the convictions, what was not expected
+python examples/demo.py                      the matrix, the failures, unexpected verdicts
 python examples/demo.py --only FromFile      of one dataset
 python examples/demo.py --verbose            with the evidence for each verdict
 """
@@ -38,10 +38,10 @@ WORDS = {
     Verdict.NOT_EXERCISED: "UNFIRED",
 }
 LEGEND = """
-ok     every sample came, and was right
-clean  a clear error came in time, and without the fault the same dataset works again
+ok     every sample was delivered and right
+clean  a clear error before the deadline, and without the fault the same dataset works again
 n/a    the workers do nothing that the fault is about
-Capitals convict. FAILED: an error came although there was no fault.
+In capitals: the dataset fails the check. FAILED: an error came although there was no fault.
 """
 
 Matrix = dict[str, dict[str, str]]
@@ -109,11 +109,11 @@ def read_matrix(text: str) -> Matrix:
     return {name: dict(zip(CHECKS, cells, strict=True)) for name, *cells in rows}
 
 
-def convictions(name: str, results: list[CheckResult]) -> Iterator[str]:
+def failures(name: str, results: list[CheckResult]) -> Iterator[str]:
     """Per verdict, what the checks found first, in a sentence."""
-    guilty = [each for each in results if each.failed]
-    for verdict in dict.fromkeys(each.verdict for each in guilty):
-        same = [each for each in guilty if each.verdict is verdict]
+    failed = [each for each in results if each.failed]
+    for verdict in dict.fromkeys(each.verdict for each in failed):
+        same = [each for each in failed if each.verdict is verdict]
         checks = ", ".join(each.check for each in same)
         sentence = same[0].explanation.splitlines()[0].removeprefix(f"{verdict}: ")
         yield f"{name}: {verdict} by {checks}: {sentence}"
@@ -152,7 +152,7 @@ def main(arguments: list[str] | None = None) -> int:
     results = try_all(options.only, line)
     print(LEGEND)
     for name, each in results.items():
-        for text in convictions(name, each):
+        for text in failures(name, each):
             print(textwrap.fill(text, WIDTH, subsequent_indent="    ", break_on_hyphens=False))
     if options.verbose:
         print_evidence(results)

@@ -137,7 +137,7 @@ class PillowFolder(Files):
 class ZerosOnError(PillowFolder):
     """Puts a black image in the place of one that cannot be read.
 
-    Flaw: the training goes on, with photographs that nobody took.
+    Flaw: the training goes on, with photographs that do not exist.
     """
 
     def __getitem__(self, index: int) -> Sample:

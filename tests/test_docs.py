@@ -61,7 +61,7 @@ _SLOW = [
 _RUN = [
     pytest.param(page, marks=[pytest.mark.slow] if page in _SLOW else [], id=str(page))
     for page, text in TEXTS.items()
-    if "```python" in text or "<!-- output" in text
+    if "```python" in text or "<!-- output" in text or "<!-- tree" in text
 ]
 
 
@@ -123,6 +123,17 @@ def _anchors(text):
     """The anchors of a page's headings, as code hosts make them."""
     titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_functions_of_the_package_exist(page):
+    """What a page names as `path.py:function`, or `path.py:Class.method`, is there."""
+    for path, name in re.findall(r"`([\w/]+\.py):([\w.]+)`", TEXTS[page]):
+        scope = ast.parse((Path(package.__file__).parent / path).read_text(encoding="utf-8"))
+        for part in name.split("."):
+            named = [each for each in scope.body if getattr(each, "name", "") == part]
+            assert named, f"{path}: {name}"
+            scope = named[0]
 
 
 def test_every_page_is_in_the_index():

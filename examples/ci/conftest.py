@@ -7,7 +7,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
-# On a CI machine Hypothesis draws the same each time and keeps nothing, unless it is told.
+# On a CI machine Hypothesis draws the same each time and keeps nothing, without a profile.
 settings.register_profile(
     "nightly",
     derandomize=False,

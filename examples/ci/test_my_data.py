@@ -35,6 +35,6 @@ def test_each_operation_in_turn(dataloader_faults, data_dir: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_no_schedule_of_faults_convicts_it(dataloader_faults, data_dir: Path) -> None:
+def test_survives_or_fails_cleanly_under_every_schedule(dataloader_faults, data_dir: Path) -> None:
     """For the job "nightly": Hypothesis draws faults, several at once. Try more in your nights."""
     dataloader_faults.explore(lambda: Records(data_dir), max_examples=20)

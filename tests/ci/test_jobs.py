@@ -146,6 +146,6 @@ def test_keys_are_those_of_the_runner(schema, path):
 
 
 def test_both_have_the_same_jobs():
-    """Whoever changes one changes the other."""
+    """A change of one needs the same change of the other."""
     assert list(SHOWN) == list(yaml.safe_load(GITHUB.read_text(encoding="utf-8"))["jobs"])
     assert set(SHOWN) < set(yaml.safe_load(GITLAB.read_text(encoding="utf-8")))

@@ -1,4 +1,4 @@
-"""The campaign tells every deviation and every error, and a short one has neither."""
+"""The campaign reports every deviation and every error, and a short one has neither."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ def test_nothing_to_tell(capsys):
 
 
 def test_deviation(capsys, tmp_path):
-    """Another verdict than the expected is told with its evidence, and the status is 1."""
+    """The campaign reports an unexpected verdict with its evidence, and the status is 1."""
     wrong = tmp_path / "wrong.txt"
     row = "OpensPerItem    ok"
     wrong.write_text(demo.EXPECTED.read_text().replace(row, f"{row[:-2]}HUNG"))
     asked = ["--datasets", "OpensPerItem", "--checks", "workers-agree", "--expected", str(wrong)]
 
     assert campaign.main(asked) == 1
-    told = capsys.readouterr().out
-    assert told.startswith(
+    printed = capsys.readouterr().out
+    assert printed.startswith(
         "DEVIATION OpensPerItem workers-agree: got ok, wanted HUNG: survived: every sample"
     )
-    assert ", 1 deviations, 0 errors, " in told
+    assert ", 1 deviations, 0 errors, " in printed
 
 
 def test_error(capsys):
-    """A battery that cannot begin is told with its traceback, and the status is 1."""
+    """The campaign reports a battery that cannot begin with its traceback, and the status is 1."""
     assert campaign.main(["--datasets", "OpensPerItem", "--deadline", "0.001"]) == 1
-    told = capsys.readouterr().out
-    assert told.startswith("ERROR OpensPerItem before the first check: Traceback")
-    assert "\n1 batteries, 0 checks, 0 demos, 0 deviations, 1 errors, " in told
+    printed = capsys.readouterr().out
+    assert printed.startswith("ERROR OpensPerItem before the first check: Traceback")
+    assert "\n1 batteries, 0 checks, 0 demos, 0 deviations, 1 errors, " in printed
 
 
 def test_load_ends():

@@ -65,8 +65,8 @@ def test_wrong_expectation(copied):
 
 
 @pytest.mark.slow
-def test_conviction_and_evidence(copied):
-    """A convicted dataset is summed up in a line; --verbose adds how to reproduce each check."""
+def test_failures_and_evidence(copied):
+    """One line sums up a dataset that fails; --verbose adds how to reproduce each check."""
     done = _start(copied, "--only", "FromFile", "--verbose")
 
     assert (done.returncode, done.stderr) == (0, "")

@@ -62,7 +62,7 @@ def test_cell(name, check, ask):
 
 @pytest.mark.parametrize(("name", "check"), _marked(HIT))
 def test_fault_hits_the_data(name, check, ask, data_dir):
-    """What a fault of a file befell is a file of the example, whatever the verdict."""
+    """Every file that a fault happened to is a file of the example, whatever the verdict."""
     faults = ask(name, check).outcome.faults
     paths = {Path(firing.path) for fault in faults for firing in fault.firings}
 
@@ -82,10 +82,10 @@ def test_clean_means_that_it_works_again(name, check, ask):
 def test_docstring_tells_the_verdict(of):
     """An example is called healthy, or said to have a flaw, as the battery finds."""
     rows = [row for name, row in EXPECTED.items() if name.partition("-")[0] == of]
-    convicted = any(cell.isupper() for row in rows for cell in row.values())
+    fails = any(cell.isupper() for row in rows for cell in row.values())
     doc = inspect.getdoc(getattr(example_datasets, of))
 
-    assert (convicted, not convicted) == ("\nFlaw: " in doc, "\nHealthy" in doc)
+    assert (fails, not fails) == ("\nFlaw: " in doc, "\nHealthy" in doc)
 
 
 def test_matrix_holds_every_example():
