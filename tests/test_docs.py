@@ -129,11 +129,18 @@ def _anchors(text):
 def test_functions_of_the_package_exist(page):
     """What a page names as `path.py:function`, or `path.py:Class.method`, is there."""
     for path, name in re.findall(r"`([\w/]+\.py):([\w.]+)`", TEXTS[page]):
-        scope = ast.parse((Path(package.__file__).parent / path).read_text(encoding="utf-8"))
+        text = (Path(package.__file__).parent / path).read_text(encoding="utf-8")
+        scope: ast.AST | None = ast.parse(text)
         for part in name.split("."):
-            named = [each for each in scope.body if getattr(each, "name", "") == part]
-            assert named, f"{path}: {name}"
-            scope = named[0]
+            scope = {n: node for node in scope.body for n in _defined(node)}.get(part)
+            assert scope, f"{path}: {name}"
+
+
+def _defined(node):
+    """The names that a statement gives: of a function, a class, or what is assigned."""
+    if isinstance(node, ast.Assign):
+        return [ast.unparse(each) for each in node.targets]
+    return [node.name] if hasattr(node, "name") else []
 
 
 def test_every_page_is_in_the_index():
