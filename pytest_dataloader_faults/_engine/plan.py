@@ -160,7 +160,7 @@ class FileCounter:
     bytes: int = 0
 
 
-def tallies(plan: Plan, worker: int | None) -> list[FaultCounter[Any]]:
+def fresh_counters(plan: Plan, worker: int | None) -> list[FaultCounter[Any]]:
     """Fresh counters for *worker*, or for the loader's own process (None)."""
     return [
         FaultCounter(fault, index, random.Random(f"{plan.seed}/{index}/{worker}"))
@@ -172,42 +172,42 @@ class WorkerFaults:
     """The faults of a plan that concern one worker."""
 
     def __init__(self, plan: Plan, worker: int) -> None:
-        self.all = tallies(plan, worker)
-        self._concerned = [tally for tally in self.all if _concerns(tally.fault, worker)]
+        self.all = fresh_counters(plan, worker)
+        self._concerned = [counter for counter in self.all if _concerns(counter.fault, worker)]
         self._watch = plan.watch
         self.active = plan.active
 
-    def of(self, kind: type[AnyFault]) -> Iterator[FaultCounter[AnyFault]]:
-        """The tallies of one kind of fault, of those that can happen now."""
+    def of_kind(self, kind: type[AnyFault]) -> Iterator[FaultCounter[AnyFault]]:
+        """The counters of one kind of fault, of those that can happen now."""
         active = self.active
         found = (
-            tally
-            for tally in self._concerned
-            if isinstance(tally.fault, kind) and (active is None or tally.index in active)
+            counter
+            for counter in self._concerned
+            if isinstance(counter.fault, kind) and (active is None or counter.index in active)
         )
         return cast("Iterator[FaultCounter[AnyFault]]", found)
 
-    def about(self, kind: type[AnyFault], path: str) -> Iterator[FaultCounter[AnyFault]]:
-        """The tallies of one kind of fault that mean *path*."""
-        return (tally for tally in self.of(kind) if tally.matches(path))
+    def for_path(self, kind: type[AnyFault], path: str) -> Iterator[FaultCounter[AnyFault]]:
+        """The counters of one kind of fault that mean *path*."""
+        return (counter for counter in self.of_kind(kind) if counter.matches(path))
 
-    def ask_for(self, path: str) -> bool:
+    def targets(self, path: str) -> bool:
         """Whether a glob names the folder of *path*, which is left alone otherwise."""
-        return any(tally.matches(path) for tally in self._concerned)
+        return any(counter.matches(path) for counter in self._concerned)
 
-    def would_mean(self, path: str) -> bool:
+    def would_target(self, path: str) -> bool:
         """Whether only being excluded saves *path* from a fault."""
-        return any(tally.matches.means(path) for tally in self._concerned)
+        return any(counter.matches.means(path) for counter in self._concerned)
 
     def has_file_faults(self, path: str) -> bool:
         """Whether a fault of files is about *path*."""
-        return any(has_files(each.fault) for each in self.about(Fault, path))
+        return any(has_files(each.fault) for each in self.for_path(Fault, path))
 
-    def follows(self, path: str) -> bool:
+    def needs_reads_of(self, path: str) -> bool:
         """Whether reads of *path* have to be seen."""
         if self._watch and not is_excluded(path):
             return True
-        meant = (tally.fault for tally in self._concerned if tally.matches(path))
+        meant = (counter.fault for counter in self._concerned if counter.matches(path))
         return any(isinstance(each, (*READ_FAULTS, WorkerKilled)) for each in meant)
 
 
@@ -226,17 +226,17 @@ def _is_at_sample(fault: Fault) -> bool:
 class AlteredFile(NamedTuple):
     """A file whose content is to be another: whose doing it is, and how it differs."""
 
-    tallies: list[FaultCounter[Any]]
+    counters: list[FaultCounter[Any]]
     edit: FileEdit
 
 
-def altered(tallies: WorkerFaults, path: str, size: int) -> AlteredFile | None:
+def altered(faults: WorkerFaults, path: str, size: int) -> AlteredFile | None:
     """The faults that change what is in *path*, of *size* bytes; they have been reached by that."""
-    cuts = [*tallies.about(TruncatedFile, path)]
-    flips = [*tallies.about(CorruptedFile, path)]
+    cuts = [*faults.for_path(TruncatedFile, path)]
+    flips = [*faults.for_path(CorruptedFile, path)]
     both: list[FaultCounter[Any]] = [*cuts, *flips]
-    for tally in both:
-        tally.reached += 1
+    for counter in both:
+        counter.reached += 1
     cuts = [each for each in cuts if each.fault.kept(size) < size]
     if not size or not (cuts or flips):
         return None

@@ -144,7 +144,7 @@ class FaultPolicy:
 
     def leaves_alone(self, path: str) -> bool:
         """Whether *path* is a system, package or code file, whose folder no glob names."""
-        return not self.armed or (is_excluded(path) and not self.faults.ask_for(path))
+        return not self.armed or (is_excluded(path) and not self.faults.targets(path))
 
     def opened(self, operation: Operation, size: int | None, *, reads: bool) -> Actions:
         """For the opening of a file of *size* bytes, None if there is none; *reads*: for reading.
@@ -173,7 +173,7 @@ class FaultPolicy:
             self._counter_of(path).reads += 1
             return self._altered(operation, size) or self._failing(operation, sys.maxsize)
 
-    def looked_at(self, operation: Operation, size: int) -> Actions:
+    def size_of(self, operation: Operation, size: int) -> Actions:
         """For a stat(2) by path of a file of *size* bytes: Substitute, where the size differs."""
         with self.lock:
             return self._altered(operation, size, sizes=True) if self._alters_sizes else []
@@ -195,14 +195,14 @@ class FaultPolicy:
     def allocated(self, operation: Operation, *, is_full: bool) -> None:
         """Note a call that needs a descriptor. The real limit makes it fail if *is_full*."""
         with self.lock:
-            for counter in self.faults.of(DescriptorExhaustion) if self.armed else ():
+            for counter in self.faults.of_kind(DescriptorExhaustion) if self.armed else ():
                 counter.reached += 1
                 if is_full:
                     self.fire(counter, *operation)
 
     def reserved(self, operation: Operation) -> Actions:
         """For fallocate(2): Fail, where the file is of shared memory."""
-        for counter in self.faults.of(SharedMemoryExhaustion):
+        for counter in self.faults.of_kind(SharedMemoryExhaustion):
             if operation.path.startswith(_SHARED_MEMORY) and counter.reach():
                 self.fire(counter, *operation)
                 return [Fail(counter.fault.errno)]
@@ -250,7 +250,7 @@ class FaultPolicy:
         fires: bool = True,
     ) -> AnyFault | None:
         """The first fault of that kind whose turn it is; it fires by that."""
-        for counter in self.faults.about(kind, operation.path):
+        for counter in self.faults.for_path(kind, operation.path):
             if concerns(counter.fault) and counter.reach():
                 if fires:
                     self.fire(counter, *operation)
@@ -266,7 +266,7 @@ class FaultPolicy:
         found = altered(self.faults, operation.path, size)
         if found is None or (sizes and found.edit.kept is None):
             return []
-        for counter in found.tallies:
+        for counter in found.counters:
             self.fire(counter, *operation)
         return [Substitute(found.edit)]
 
@@ -287,7 +287,7 @@ class FaultPolicy:
         return [Short(fault.max_bytes)] if fault else []
 
     def _death(self, operation: Operation) -> Actions:
-        for counter in self.faults.about(WorkerKilled, operation.path):
+        for counter in self.faults.for_path(WorkerKilled, operation.path):
             if counter.fault.reading is not None and not counter.fired:
                 counter.reached += 1
                 if self.fetch >= counter.fault.at:
@@ -298,7 +298,7 @@ class FaultPolicy:
         if self._due(HungRead, operation):
             return [Hang()]
         actions = []
-        for counter in self.faults.about(SlowRead, operation.path):
+        for counter in self.faults.for_path(SlowRead, operation.path):
             if counter.reach():
                 self.fire(counter, *operation)
                 actions.append(Delay(counter.fault.seconds))

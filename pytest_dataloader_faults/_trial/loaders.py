@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from pytest_dataloader_faults._engine.python.pyfakefs.notes import note_on
+from pytest_dataloader_faults._engine.python.pyfakefs.notes import note_for
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
 
 _IN_EVERY_WORKER = ("torch.utils.data", "pytest_dataloader_faults._engine.worker.arm")
@@ -35,7 +35,7 @@ def errors_of_dataset(what: str, advice: str = "") -> Iterator[None]:
 
 
 def _pyfakefs_note(error: BaseException) -> str:
-    note = note_on(error)
+    note = note_for(error)
     return f". {note}" if note else ""
 
 

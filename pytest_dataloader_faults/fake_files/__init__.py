@@ -32,13 +32,13 @@ class FakeDatasetFs:
         import torch.utils.data  # noqa: F401  # what is imported under pyfakefs is forgotten
         from pyfakefs.fake_filesystem_unittest import Patcher
 
-        from pytest_dataloader_faults._engine.python.pyfakefs.in_worker import complete
+        from pytest_dataloader_faults._engine.python.pyfakefs.in_worker import separate_fd_range
         from pytest_dataloader_faults.fake_files._transfer import with_workers
 
         with contextlib.ExitStack() as scope:
             scope.enter_context(with_workers())
             patcher: Any = scope.enter_context(Patcher())
-            complete(patcher)
+            separate_fd_range(patcher)
             self._scope = scope.pop_all()
         return patcher.fs  # type: ignore[no-any-return]
 

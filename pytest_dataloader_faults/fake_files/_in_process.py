@@ -12,7 +12,7 @@ from pytest_dataloader_faults._engine.plan import Plan, WorkerFaults
 from pytest_dataloader_faults._engine.policy import FaultPolicy
 from pytest_dataloader_faults._engine.python.pyfakefs import patcher
 from pytest_dataloader_faults._engine.python.pyfakefs.faults import install
-from pytest_dataloader_faults._engine.python.pyfakefs.in_worker import skip_none
+from pytest_dataloader_faults._engine.python.pyfakefs.in_worker import patch_every_module
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import Fault, HungRead, has_files
 
@@ -57,7 +57,7 @@ class Rehearsals:
             message = "there are no fake files: enter Rehearsals within a FakeDatasetFs"
             raise InvalidArgumentError(message)
         with contextlib.ExitStack() as scope:
-            skip_none(current, scope)
+            patch_every_module(current, scope)
             scope.callback(
                 install(cast("FaultPolicy", self._decide), NoWaitClock(), current, scarce=False)
             )

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pytest_dataloader_faults._engine.python.pyfakefs import fake_files
-from pytest_dataloader_faults._engine.python.pyfakefs.in_worker import SettleWorker, settle
+from pytest_dataloader_faults._engine.python.pyfakefs.in_worker import PatchWorker, patch_for_good
 from pytest_dataloader_faults.fake_files._real_modules import spare, spared
 
 _STAYS = frozenset({"_patcher", "patcher", "open_files", "_free_fd_heap", "dev_null"})
@@ -78,7 +78,7 @@ def arrive(kind: int, modules: tuple[str, ...], files: bytes, ids: tuple[int, in
     vars(patcher.fs).update(_Unpacker(files, patcher.fs).load())
     set_uid(ids[0])
     set_gid(ids[1])
-    settle(patcher)
+    patch_for_good(patcher)
     return kind
 
 
@@ -170,7 +170,7 @@ def _laden(loader: Any) -> Iterator[None]:
 
     kind, then = loader._dataset_kind, loader.worker_init_fn
     loader._dataset_kind = bringing = FakeFilesCarrier.of(loader)
-    loader.worker_init_fn = SettleWorker(then)
+    loader.worker_init_fn = PatchWorker(then)
     try:
         yield
     finally:

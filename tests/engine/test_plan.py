@@ -40,27 +40,27 @@ ALL = (
 )
 def test_a_fault_fires_from_nth_on_for_times(nth, times, expected):
     """Occurrences are counted from 1; None means for good."""
-    tally = FaultCounter(ReadError(nth=nth, times=times), 0)
-    assert expected == [number for number in range(1, 7) if tally.reach()]
-    assert tally.reached == 6
+    counter = FaultCounter(ReadError(nth=nth, times=times), 0)
+    assert expected == [number for number in range(1, 7) if counter.reach()]
+    assert counter.reached == 6
 
 
 def test_reaching_is_not_firing():
     """A counter for each: only what is written down has fired."""
-    tally = FaultCounter(ReadError(), 4)
-    assert tally.reach()
-    assert (1, 0) == (tally.reached, tally.fired)
-    tally.fire(worker=1, pid=2, call="read", path="/x", fetch=3)
+    counter = FaultCounter(ReadError(), 4)
+    assert counter.reach()
+    assert (1, 0) == (counter.reached, counter.fired)
+    counter.fire(worker=1, pid=2, call="read", path="/x", fetch=3)
     expected = {"fault": 4, "worker": 1, "pid": 2, "call": "read", "path": "/x", "fetch": 3}
-    assert ([expected], 1) == (tally.firings, tally.fired)
+    assert ([expected], 1) == (counter.firings, counter.fired)
 
 
 def test_many_firings_are_counted_and_not_kept():
     """The report stays small."""
-    tally = FaultCounter(ReadError(), 0)
+    counter = FaultCounter(ReadError(), 0)
     for _ in range(MAX_FIRINGS + 50):
-        tally.fire(path="/x")
-    assert (MAX_FIRINGS, MAX_FIRINGS + 50) == (len(tally.firings), tally.fired)
+        counter.fire(path="/x")
+    assert (MAX_FIRINGS, MAX_FIRINGS + 50) == (len(counter.firings), counter.fired)
 
 
 @pytest.mark.parametrize(
@@ -76,18 +76,18 @@ def test_many_firings_are_counted_and_not_kept():
     ],
 )
 def test_a_fault_concerns_the_workers_it_names(fault, concerned):
-    """Others keep a tally of it, which nothing reaches."""
-    tallies = {worker: WorkerFaults(Plan((fault,)), worker) for worker in range(3)}
+    """Others keep a counter of it, which nothing reaches."""
+    faults = {worker: WorkerFaults(Plan((fault,)), worker) for worker in range(3)}
     assert concerned == {
-        worker for worker, each in tallies.items() if list(each.of(type(fault))) == each.all
+        worker for worker, each in faults.items() if list(each.of_kind(type(fault))) == each.all
     }
-    assert {1} == {len(each.all) for each in tallies.values()}
+    assert {1} == {len(each.all) for each in faults.values()}
 
 
 def test_each_worker_counts_on_its_own():
     """A count over racing workers would not be the same twice."""
     plan = Plan((ReadError(nth=2),))
-    (first,), (second,) = (WorkerFaults(plan, worker).of(ReadError) for worker in range(2))
+    (first,), (second,) = (WorkerFaults(plan, worker).of_kind(ReadError) for worker in range(2))
     assert [False, False] == [first.reach(), second.reach()]
     assert [True, True] == [first.reach(), second.reach()]
 
@@ -95,10 +95,10 @@ def test_each_worker_counts_on_its_own():
 def test_faults_about_a_path_are_found_by_kind_and_glob():
     """In the order of the schedule."""
     plan = Plan((ReadError("*.a"), OpenError("*.a"), ReadError("*.b"), ReadError("*", nth=2)))
-    tallies = WorkerFaults(plan, 0)
-    assert [0, 3] == [each.index for each in tallies.about(ReadError, "/data/x.a")]
-    assert [1] == [each.index for each in tallies.about(OpenError, "/data/x.a")]
-    assert [3] == [each.index for each in tallies.about(ReadError, "/data/x.c")]
+    faults = WorkerFaults(plan, 0)
+    assert [0, 3] == [each.index for each in faults.for_path(ReadError, "/data/x.a")]
+    assert [1] == [each.index for each in faults.for_path(OpenError, "/data/x.a")]
+    assert [3] == [each.index for each in faults.for_path(ReadError, "/data/x.c")]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_faults_about_a_path_are_found_by_kind_and_glob():
 )
 def test_reads_are_followed_where_they_matter(plan, path, expected):
     """Where a fault on reads means the file; with watch, wherever there is data."""
-    assert expected is WorkerFaults(plan, 0).follows(path)
+    assert expected is WorkerFaults(plan, 0).needs_reads_of(path)
 
 
 def test_the_globs_of_a_plan():

@@ -16,7 +16,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import inject
-from pytest_dataloader_faults._engine.python.pyfakefs.notes import note_on
+from pytest_dataloader_faults._engine.python.pyfakefs.notes import note_for
 from pytest_dataloader_faults.battery._survey import survey
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
@@ -125,7 +125,7 @@ def test_a_folder_is_named_too(fake_dataset_fs):
     write_fake_records(fake_dataset_fs)
     with pytest.raises(lmdb.Error) as caught:
         lmdb.open(FOLDER, readonly=True)
-    assert f"'{FOLDER}' {NOTE}: `lmdb.open(FOLDER" in note_on(caught.value)
+    assert f"'{FOLDER}' {NOTE}: `lmdb.open(FOLDER" in note_for(caught.value)
 
 
 def test_an_empty_database_is_explained(tmp_path, fake_dataset_fs):
@@ -135,7 +135,7 @@ def test_an_empty_database_is_explained(tmp_path, fake_dataset_fs):
     connection = sqlite3.connect(path)
     with contextlib.closing(connection), pytest.raises(sqlite3.Error) as caught:
         connection.execute("select * from records where path = ?", [path])
-    assert f"'{path}' {NOTE}" in note_on(caught.value)
+    assert f"'{path}' {NOTE}" in note_for(caught.value)
 
 
 @pytest.mark.slow

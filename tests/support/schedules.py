@@ -15,11 +15,11 @@ def schedule(*faults: Any, watch: bool = False, **options: Any) -> FaultPolicy:
     return FaultPolicy(WorkerFaults(Plan(faults, watch), 0), 0, os.getpid(), **options)
 
 
-def counted(decide: FaultPolicy) -> dict[str, Any]:
+def counted(policy: FaultPolicy) -> dict[str, Any]:
     """Its counters, and those of its faults."""
-    faults = [each.to_dict() for each in decide.faults.all]
+    faults = [each.to_dict() for each in policy.faults.all]
     return {
-        "files": {path: list(astuple(each)) for path, each in decide.files.items()},
-        "unobserved": dict(+decide.unobserved),
+        "files": {path: list(astuple(each)) for path, each in policy.files.items()},
+        "unobserved": dict(+policy.unobserved),
         "faults": faults,
     }

@@ -59,7 +59,7 @@ class Listener:
             return False
         return True
 
-    def go_on(self, call: Syscall) -> None:
+    def continue_syscall(self, call: Syscall) -> None:
         """Let the kernel do what was asked."""
         self._send(RESPONSE.pack(call.id, 0, 0, CONTINUE))
 
@@ -67,11 +67,13 @@ class Listener:
         """Answer with an errno; the call is not made."""
         self._send(RESPONSE.pack(call.id, 0, -number, 0))
 
-    def result(self, call: Syscall, value: int) -> None:
+    def return_value(self, call: Syscall, value: int) -> None:
         """Answer with a result; the call is not made."""
         self._send(RESPONSE.pack(call.id, value, 0, 0))
 
-    def give(self, call: Syscall, source: int, number: int | None, *, close_on_exec: bool) -> int:
+    def return_fd(
+        self, call: Syscall, source: int, number: int | None, *, close_on_exec: bool
+    ) -> int:
         """Put *source* at descriptor *number* of the caller and answer with it.
 
         None: at the lowest that is free there; returned is which one that was. EMFILE is raised if
@@ -81,7 +83,7 @@ class Listener:
             return self._add(call, source, 0, ADDFD_SEND, close_on_exec)
         return self._add(call, source, number, ADDFD_SETFD | ADDFD_SEND, close_on_exec)
 
-    def replace(self, call: Syscall, source: int, number: int) -> None:
+    def replace_fd(self, call: Syscall, source: int, number: int) -> None:
         """Put *source* at descriptor *number* of the caller; the call still waits."""
         self._add(call, source, number, ADDFD_SETFD, close_on_exec=True)
 

@@ -121,7 +121,7 @@ def is_about_link(call: Syscall, path: str) -> bool:
     return bool(not_behind) and os.path.islink(path)
 
 
-def tell_size(call: Syscall, path: str, size: int) -> None:
+def write_stat(call: Syscall, path: str, size: int) -> None:
     """Fill in the struct that *call* asks for, with what is true of *path* but for its *size*."""
     if call.name == "statx":
         flags, mask = call.arguments[2], call.arguments[3]

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pytest_dataloader_faults._engine.kernel.remote_process import descriptors, room_below
-from pytest_dataloader_faults._engine.plan import FaultCounter, Plan, tallies
+from pytest_dataloader_faults._engine.plan import FaultCounter, Plan, fresh_counters
 from pytest_dataloader_faults.faults import DescriptorExhaustion
 
 
@@ -24,7 +24,7 @@ class LoaderDescriptorLimit:
     """The limit that the schedule puts on this process, if any."""
 
     def __init__(self, plan: Plan) -> None:
-        self._counters = [each for each in tallies(plan, None) if _is_of_loader(each)]
+        self._counters = [each for each in fresh_counters(plan, None) if _is_of_loader(each)]
         self._limit: int | None = None
 
     @contextlib.contextmanager

@@ -20,7 +20,7 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data._utils import pin_memory
 from torch.utils.data._utils.worker import _IterableDatasetStopIteration
 
-from pytest_dataloader_faults._engine.plan import FaultCounter, Plan, tallies
+from pytest_dataloader_faults._engine.plan import FaultCounter, Plan, fresh_counters
 from pytest_dataloader_faults.faults import PinMemoryThreadDeath
 
 _NOT_PINNED = (ExceptionWrapper, _IterableDatasetStopIteration, type(None))
@@ -30,7 +30,7 @@ class PinMemoryFaults:
     """What the schedule does to the pin-memory threads that start in this process."""
 
     def __init__(self, plan: Plan, on_error: Callable[[Exception], None]) -> None:
-        every = tallies(plan, None)
+        every = fresh_counters(plan, None)
         self._on_error = on_error
         self._counters = [each for each in every if isinstance(each.fault, PinMemoryThreadDeath)]
 

@@ -57,15 +57,15 @@ class TrackedFile(NamedTuple):
 class DescriptorTable:
     """Carries out what *decide* says. *system* has the functions of ``os`` that were there."""
 
-    def __init__(self, decide: FaultPolicy, system: Any, waits: Clock) -> None:
-        self.decide = decide
+    def __init__(self, policy: FaultPolicy, system: Any, clock: Clock) -> None:
+        self.policy = policy
         self.system = system
-        self._waits = waits
-        self._followed: dict[int, TrackedFile] = {}
+        self._waits = clock
+        self._tracked: dict[int, TrackedFile] = {}
         self._handed_out: dict[int, str] = {}
         self._never_open = itertools.count(_LARGEST_NUMBER, -1)
 
-    def minds(self, file: Any) -> bool:
+    def may_have_faults(self, file: Any) -> bool:
         """Whether *file*, as given to open(), is a path or number that faults may be about."""
         if isinstance(file, int):
             return self._identified(file) is not None
@@ -75,114 +75,114 @@ class DescriptorTable:
         """os.open(), with a descriptor of the file, of its substitute or of nothing."""
         where = self.absolute(path, dir_fd)
         kind, size = self._kind_and_size(where)
-        if kind not in (None, stat.S_IFREG) or self.decide.leaves_alone(where):
+        if kind not in (None, stat.S_IFREG) or self.policy.leaves_alone(where):
             return int(self.system.open(path, flags, mode, dir_fd=dir_fd))
-        for action in self.decide.opened(Operation(OPEN, where), size, reads=_reads(flags)):
+        for action in self.policy.opened(Operation(OPEN, where), size, reads=_reads(flags)):
             if isinstance(action, Fail):
                 raise OSError(action.errno, os.strerror(action.errno), os.fspath(path))
             if isinstance(action, Substitute):
                 copy = altered_copy(self.system, where, action.edit, flags)
-                return self.follow(copy, where)
+                return self.track(copy, where)
             if isinstance(action, Closed):
                 if not action.reuse:
                     return next(self._never_open)
-                return self.follow(unrelated_file(self.system, where, flags), where)
-        fd = self._truly_open(where, path, flags, mode, dir_fd)
-        return self.follow(fd, where) if size is not None and _reads(flags) else fd
+                return self.track(unrelated_file(self.system, where, flags), where)
+        fd = self._system_open(where, path, flags, mode, dir_fd)
+        return self.track(fd, where) if size is not None and _reads(flags) else fd
 
-    def _truly_open(self, where: str, path: Any, flags: int, mode: int, dir_fd: int | None) -> int:
+    def _system_open(self, where: str, path: Any, flags: int, mode: int, dir_fd: int | None) -> int:
         try:
             return int(self.system.open(path, flags, mode, dir_fd=dir_fd))
         except OSError as error:
             if error.errno == errno.EMFILE:
-                self.decide.allocated(Operation(OPEN, where), is_full=True)
+                self.policy.allocated(Operation(OPEN, where), is_full=True)
             raise
 
-    def follow(self, fd: int, path: str) -> int:
+    def track(self, fd: int, path: str) -> int:
         """Remember that *fd* is *path*, and give it back."""
-        self._followed[fd] = TrackedFile(path, self._identity(fd))
+        self._tracked[fd] = TrackedFile(path, self._identity(fd))
         return fd
 
     def forget(self, fd: int) -> None:
         """It is about to be closed."""
-        self._followed.pop(fd, None)
+        self._tracked.pop(fd, None)
         self._handed_out.pop(fd, None)
 
-    def duplicated(self, fd: int, other: int, to: str) -> int:
+    def track_duplicate(self, fd: int, other: int, to: str) -> int:
         """Give *other* back, the same file as *fd*, to somebody who may read it unseen."""
-        followed = self.seen(fd)
-        if followed is not None:
-            self._followed[other] = followed
+        tracked = self.observe(fd)
+        if tracked is not None:
+            self._tracked[other] = tracked
             self.hand_out(other, to)
         return other
 
-    def seen(self, fd: int) -> TrackedFile | None:
+    def observe(self, fd: int) -> TrackedFile | None:
         """What *fd* is, if it is followed. It is used by a function that is replaced."""
         what = self._handed_out.pop(fd, None)
         if what is not None:
-            self.decide.count_unobserved(what, -1)
+            self.policy.count_unobserved(what, -1)
         return self._identified(fd)
 
-    def is_judged(self, fd: int) -> bool:
+    def reads_matter(self, fd: int) -> bool:
         """Whether a read of *fd* that goes unseen matters."""
-        followed = self._identified(fd)
-        return followed is not None and self.decide.faults.follows(followed.path)
+        tracked = self._identified(fd)
+        return tracked is not None and self.policy.faults.needs_reads_of(tracked.path)
 
     def hand_out(self, fd: int, to: str) -> None:
         """Somebody has got the number. Until *fd* is seen again, they may read it unseen."""
-        if fd not in self._handed_out and self.is_judged(fd):
+        if fd not in self._handed_out and self.reads_matter(fd):
             self._handed_out[fd] = to
-            self.decide.count_unobserved(to)
+            self.policy.count_unobserved(to)
 
-    def allowed(self, fd: int, call: str, length: int, offset: int | None = None) -> int:
+    def allowed_length(self, fd: int, call: str, length: int, offset: int | None = None) -> int:
         """How many of *length* bytes a read may ask for; raises what the read is to raise.
 
         Without *offset* it begins where *fd* stands.
         """
-        followed = self.seen(fd)
-        if followed is None or not self.decide.faults.follows(followed.path):
+        tracked = self.observe(fd)
+        if tracked is None or not self.policy.faults.needs_reads_of(tracked.path):
             return length
         start, left = 0, 0
         if call in READS_INTO_BUFFERS:
             start = self.system.lseek(fd, 0, os.SEEK_CUR) if offset is None else offset
             left = max(0, min(length, self.system.fstat(fd).st_size - start))
-        return self._after(self.decide.read(Operation(call, followed.path), start, left), length)
+        return self._carry_out(self.policy.read(Operation(call, tracked.path), start, left), length)
 
-    def _after(self, acts: Actions, length: int) -> int:
-        for act in acts:
-            if isinstance(act, Delay):
-                self._waits.sleep(act.seconds)
-            elif isinstance(act, Hang):
+    def _carry_out(self, actions: Actions, length: int) -> int:
+        for action in actions:
+            if isinstance(action, Delay):
+                self._waits.sleep(action.seconds)
+            elif isinstance(action, Hang):
                 self._waits.hang()
-            elif isinstance(act, Fail):
-                raise OSError(act.errno, os.strerror(act.errno))
-            elif isinstance(act, Short):
-                return min(length, act.max_bytes)
+            elif isinstance(action, Fail):
+                raise OSError(action.errno, os.strerror(action.errno))
+            elif isinstance(action, Short):
+                return min(length, action.max_bytes)
         return length
 
-    def about_to_map(self, fd: int, length: int, offset: int) -> None:
+    def check_mapping(self, fd: int, length: int, offset: int) -> None:
         """Refuse a mapping whose pages would have to fail: that takes the kernel."""
-        followed = self.seen(fd)
-        if followed is None or not self.decide.faults.follows(followed.path):
+        tracked = self.observe(fd)
+        if tracked is None or not self.policy.faults.needs_reads_of(tracked.path):
             return
         length = length or self.system.fstat(fd).st_size - offset
         try:
-            self._after(self.decide.read(Operation(MAP, followed.path), offset, length), length)
+            self._carry_out(self.policy.read(Operation(MAP, tracked.path), offset, length), length)
         except OSError:
-            self.decide.count_unobserved("mmap")
+            self.policy.count_unobserved("mmap")
             message = (
-                f"a read fault is due for {followed.path}, which is being mapped, and a mapping is"
+                f"a read fault is due for {tracked.path}, which is being mapped, and a mapping is"
                 " read without Python. Use engine='kernel', or a fault in its opening or length"
             )
-            self.decide.refuse(message)
+            self.policy.refuse(message)
             raise InvalidArgumentError(message) from None
 
-    def looked_at(self, path: Any, found: Any, dir_fd: int | None) -> Any:
+    def stat_result(self, path: Any, found: Any, dir_fd: int | None) -> Any:
         """*found*, with the size that the file has under its faults."""
         where = self.absolute(path, dir_fd)
-        if not stat.S_ISREG(found.st_mode) or self.decide.leaves_alone(where):
+        if not stat.S_ISREG(found.st_mode) or self.policy.leaves_alone(where):
             return found
-        for action in self.decide.looked_at(Operation(STAT, where), found.st_size):
+        for action in self.policy.size_of(Operation(STAT, where), found.st_size):
             if isinstance(action, Substitute) and action.edit.kept is not None:
                 return self.with_size(found, action.edit.kept)
         return found
@@ -198,7 +198,7 @@ class DescriptorTable:
         try:
             return os.fsdecode(self.system.readlink(f"/proc/self/fd/{dir_fd}"))
         except OSError:
-            self.decide.count_unobserved("dir_fd")
+            self.policy.count_unobserved("dir_fd")
             return "/dev/fd"
 
     def with_size(self, found: Any, size: int) -> Any:
@@ -209,7 +209,7 @@ class DescriptorTable:
         return kind(changed, named)
 
     def _is_left_alone(self, path: Any) -> bool:
-        return self.decide.leaves_alone(self.absolute(path))
+        return self.policy.leaves_alone(self.absolute(path))
 
     def _kind_and_size(self, path: str) -> tuple[int | None, int | None]:
         try:
@@ -220,16 +220,16 @@ class DescriptorTable:
         return kind, found.st_size if kind == stat.S_IFREG else None
 
     def _identified(self, fd: int) -> TrackedFile | None:
-        followed = self._followed.get(fd)
-        if followed is None:
+        tracked = self._tracked.get(fd)
+        if tracked is None:
             return None
         try:
-            still = self._identity(fd) == followed.identity
+            still = self._identity(fd) == tracked.identity
         except OSError:
             still = False
         if not still:
             self.forget(fd)
-        return followed if still else None
+        return tracked if still else None
 
     def _identity(self, fd: int) -> tuple[int, int]:
         found = self.system.fstat(fd)

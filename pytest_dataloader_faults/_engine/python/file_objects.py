@@ -57,20 +57,20 @@ class FaultedFileIO(io.FileIO, metaclass=ReplacesClass):
         self.files.hand_out(fd, f"fileno in {caller(1)}")
         return fd
 
-    def is_judged(self) -> bool:
+    def reads_matter(self) -> bool:
         """Whether a read that goes unseen matters."""
-        return not self.closed and self.files.is_judged(super().fileno())
+        return not self.closed and self.files.reads_matter(super().fileno())
 
     def read(self, size: int | None = -1, /) -> bytes:
         """One read, or for a negative *size* as many as it takes."""
         if size is None or size < 0:
             return self.readall()
-        return super().read(self._allowed(size))
+        return super().read(self._allowed_length(size))
 
     def readinto(self, buffer: Any, /) -> int:
         """One read."""
         view = memoryview(buffer).cast("B")
-        return super().readinto(view[: self._allowed(len(view))])
+        return super().readinto(view[: self._allowed_length(len(view))])
 
     def readall(self) -> bytes:
         """As many reads as C makes."""
@@ -82,8 +82,8 @@ class FaultedFileIO(io.FileIO, metaclass=ReplacesClass):
             self.files.forget(super().fileno())
         super().close()
 
-    def _allowed(self, length: int) -> int:
-        return self.files.allowed(super().fileno(), "read", length)
+    def _allowed_length(self, length: int) -> int:
+        return self.files.allowed_length(super().fileno(), "read", length)
 
 
 _CHUNK = io.DEFAULT_BUFFER_SIZE
@@ -111,17 +111,17 @@ class FaultedMapping(mmap.mmap, metaclass=ReplacesClass):
 
     def __new__(cls, fileno: int, length: int, *arguments: Any, **named: Any) -> Any:
         offset = named.get("offset", arguments[_OFFSET] if len(arguments) > _OFFSET else 0)
-        cls.files.about_to_map(fileno, length, offset)
+        cls.files.check_mapping(fileno, length, offset)
         return super().__new__(cls, fileno, length, *arguments, **named)
 
 
-def bound(kind: type, files: DescriptorTable, original: type) -> Any:
+def bind(kind: type, files: DescriptorTable, original: type) -> Any:
     """*kind*, which asks *files*, in the place of *original*."""
     body = {"files": files, "replaces": original, "__module__": original.__module__}
     return type(kind)(original.__name__, (kind,), body)
 
 
-def open_for(
+def make_open(
     files: DescriptorTable, file_type: type, original: Callable[..., Any]
 ) -> Callable[..., Any]:
     """An open() that gives what *original* does, around a *file_type* where faults may be met."""
@@ -131,12 +131,12 @@ def open_for(
     around = types.FunctionType(twin.__code__, world, "open", twin.__defaults__)
 
     def opens(file: Any, *arguments: Any, **more: Any) -> Any:
-        return (around if files.minds(file) else original)(file, *arguments, **more)
+        return (around if files.may_have_faults(file) else original)(file, *arguments, **more)
 
     return opens
 
 
-def is_judged(file: object) -> bool:
+def reads_matter(file: object) -> bool:
     """Whether *file* is, or reads from, a FaultedFileIO whose reads have to be seen."""
     raw = getattr(file, "raw", file)
-    return isinstance(raw, io.FileIO) and getattr(raw, "is_judged", bool)()
+    return isinstance(raw, io.FileIO) and getattr(raw, "reads_matter", bool)()

@@ -35,9 +35,9 @@ from pytest_dataloader_faults._engine.python.descriptors import Clock, Descripto
 from pytest_dataloader_faults._engine.python.file_objects import (
     FaultedFileIO,
     FaultedMapping,
-    bound,
-    is_judged,
-    open_for,
+    bind,
+    make_open,
+    reads_matter,
 )
 from pytest_dataloader_faults._engine.python.os_functions import (
     HARMLESS,
@@ -59,13 +59,13 @@ class SystemClock:
         threading.Event().wait()
 
 
-def install(decide: FaultPolicy, waits: Clock) -> tuple[DescriptorTable, Replacements]:
+def install(policy: FaultPolicy, clock: Clock) -> tuple[DescriptorTable, Replacements]:
     """Have *decide* asked from now on. What was open before is beyond its reach, and told so."""
     system = types.SimpleNamespace(**{name: getattr(os, name) for name in dir(os)})
-    files = DescriptorTable(decide, system, waits)
-    take_over(files)
+    files = DescriptorTable(policy, system, clock)
+    handle_inherited(files)
     pairs = [*_functions(files), *_functions_elsewhere(files), *_objects(files)]
-    exchange(pairs)
+    replace_everywhere(pairs)
     return files, pairs
 
 
@@ -105,24 +105,24 @@ def _reads_in_c(original: Any) -> Callable[[object], bool]:
 
     numpy/lib/format.py: where ``isfileobj`` is true of it, np.fromfile() takes its descriptor.
     """
-    return lambda file: not is_judged(file) and original(file)
+    return lambda file: not reads_matter(file) and original(file)
 
 
 def _objects(files: DescriptorTable) -> Iterator[tuple[Any, Any]]:
-    file_type = bound(FaultedFileIO, files, io.FileIO)
+    file_type = bind(FaultedFileIO, files, io.FileIO)
     yield io.FileIO, file_type
-    yield mmap.mmap, bound(FaultedMapping, files, mmap.mmap)
-    yield builtins.open, Replacement(builtins.open, open_for(files, file_type, builtins.open))
+    yield mmap.mmap, bind(FaultedMapping, files, mmap.mmap)
+    yield builtins.open, Replacement(builtins.open, make_open(files, file_type, builtins.open))
 
 
 @contextlib.contextmanager
-def patched(decide: FaultPolicy, waits: Clock | None = None) -> Iterator[DescriptorTable]:
+def patched(policy: FaultPolicy, clock: Clock | None = None) -> Iterator[DescriptorTable]:
     """While it lasts, file access by Python code is as *decide* says."""
-    files, pairs = install(decide, waits or SystemClock())
+    files, pairs = install(policy, clock or SystemClock())
     try:
         yield files
     finally:
-        exchange([(new, old) for old, new in pairs])
+        replace_everywhere([(new, old) for old, new in pairs])
 
 
 class Replacement:
@@ -157,7 +157,7 @@ Replacements = list[tuple[Any, Any]]
 """Pairs of an object and the one that comes in its place."""
 
 
-def exchange(pairs: Replacements) -> None:
+def replace_everywhere(pairs: Replacements) -> None:
     """Put the second of each pair wherever a module has the first."""
     instead = {id(old): (old, new) for old, new in pairs}
     for owner in list(_owners()):
@@ -175,26 +175,26 @@ def _owners() -> Iterator[Any]:
         yield accessor
 
 
-def take_over(files: DescriptorTable) -> None:
+def handle_inherited(files: DescriptorTable) -> None:
     """Close, exchange and follow what is open already, where the system can list it."""
-    decide = files.decide
+    policy = files.policy
     for fd, path in _held(files):
-        if not _exchange(files, fd, path):
+        if not _handle_inherited_fd(files, fd, path):
             continue
-        files.follow(fd, path)
-        if decide.faults.follows(path):
-            decide.count_unobserved("inherited descriptor")
+        files.track(fd, path)
+        if policy.faults.needs_reads_of(path):
+            policy.count_unobserved("inherited descriptor")
     for path in sorted(_mapped()):
-        is_read = decide.faults.follows(path) and not decide.leaves_alone(path)
-        if is_read or decide.faults.has_file_faults(path):
-            decide.count_unobserved("inherited mapping")
+        is_read = policy.faults.needs_reads_of(path) and not policy.leaves_alone(path)
+        if is_read or policy.faults.has_file_faults(path):
+            policy.count_unobserved("inherited mapping")
 
 
-def _exchange(files: DescriptorTable, fd: int, path: str) -> bool:
+def _handle_inherited_fd(files: DescriptorTable, fd: int, path: str) -> bool:
     """Whether *fd* is open after that."""
     system = files.system
     name = f"/proc/self/fd/{fd}"
-    for action in files.decide.inherited(path, system.fstat(fd).st_size):
+    for action in files.policy.inherited(path, system.fstat(fd).st_size):
         if isinstance(action, Substitute):
             other = altered_copy(system, path, action.edit, os.O_RDONLY, source=name)
             _replace(files, fd, other)
@@ -216,7 +216,7 @@ def _replace(files: DescriptorTable, fd: int, other: int) -> None:
 
 def _held(files: DescriptorTable) -> list[tuple[int, str]]:
     try:
-        return list(inherited_fds(lambda path: not files.decide.leaves_alone(path)))
+        return list(inherited_fds(lambda path: not files.policy.leaves_alone(path)))
     except OSError:  # There is no /proc.
         return []
 

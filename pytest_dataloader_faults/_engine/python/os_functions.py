@@ -48,12 +48,12 @@ class OsFunctions:
         self._system.close(fd)
 
     def dup(self, fd: int, /) -> int:
-        return self._files.duplicated(fd, self._system.dup(fd), f"dup in {caller(2)}")
+        return self._files.track_duplicate(fd, self._system.dup(fd), f"dup in {caller(2)}")
 
     def dup2(self, fd: int, fd2: int, inheritable: bool = True) -> int:
         self._files.forget(fd2)
         other = self._system.dup2(fd, fd2, inheritable)
-        return self._files.duplicated(fd, other, f"dup2 in {caller(2)}")
+        return self._files.track_duplicate(fd, other, f"dup2 in {caller(2)}")
 
     def control(self, fcntl: ModuleType) -> Callable[..., Any]:
         """As fcntl.fcntl(), which duplicates, too."""
@@ -63,60 +63,60 @@ class OsFunctions:
         def call(fd: Any, command: int, argument: Any = 0, /) -> Any:
             if command in duplicating:
                 other = original(fd, command, argument)
-                return self._files.duplicated(fd, other, f"F_DUPFD in {caller(2)}")
-            self._files.seen(fd)
+                return self._files.track_duplicate(fd, other, f"F_DUPFD in {caller(2)}")
+            self._files.observe(fd)
             return original(fd, command, argument)
 
         return call
 
     def read(self, fd: int, length: int, /) -> bytes:
-        allowed = self._files.allowed(fd, "read", length)
-        return self._system.read(fd, allowed)  # type: ignore[no-any-return]
+        allowed_length = self._files.allowed_length(fd, "read", length)
+        return self._system.read(fd, allowed_length)  # type: ignore[no-any-return]
 
     def readinto(self, fd: int, buffer: Any, /) -> int:
         view = memoryview(buffer).cast("B")
-        allowed = self._files.allowed(fd, "read", len(view))
-        return int(self._system.readinto(fd, view[:allowed]))
+        allowed_length = self._files.allowed_length(fd, "read", len(view))
+        return int(self._system.readinto(fd, view[:allowed_length]))
 
     def pread(self, fd: int, length: int, offset: int, /) -> bytes:
-        allowed = self._files.allowed(fd, "pread64", length, offset)
-        return self._system.pread(fd, allowed, offset)  # type: ignore[no-any-return]
+        allowed_length = self._files.allowed_length(fd, "pread64", length, offset)
+        return self._system.pread(fd, allowed_length, offset)  # type: ignore[no-any-return]
 
     def readv(self, fd: int, buffers: Sequence[Any], /) -> int:
-        allowed = self._files.allowed(fd, "readv", _total(buffers))
-        return int(self._system.readv(fd, _first(allowed, buffers)))
+        allowed_length = self._files.allowed_length(fd, "readv", _total(buffers))
+        return int(self._system.readv(fd, _first(allowed_length, buffers)))
 
     def preadv(self, fd: int, buffers: Sequence[Any], offset: int, flags: int = 0, /) -> int:
-        allowed = self._files.allowed(fd, "preadv2", _total(buffers), offset)
-        return int(self._system.preadv(fd, _first(allowed, buffers), offset, flags))
+        allowed_length = self._files.allowed_length(fd, "preadv2", _total(buffers), offset)
+        return int(self._system.preadv(fd, _first(allowed_length, buffers), offset, flags))
 
     def sendfile(self, out_fd: int, in_fd: int, offset: int | None, count: int) -> int:
-        allowed = self._files.allowed(in_fd, "sendfile", count, offset)
-        return int(self._system.sendfile(out_fd, in_fd, offset, allowed))
+        allowed_length = self._files.allowed_length(in_fd, "sendfile", count, offset)
+        return int(self._system.sendfile(out_fd, in_fd, offset, allowed_length))
 
     def copy_file_range(self, src: int, dst: int, count: int, *offsets: Any, **more: Any) -> int:
-        allowed = self._files.allowed(src, "copy_file_range", count)
-        return int(self._system.copy_file_range(src, dst, allowed, *offsets, **more))
+        allowed_length = self._files.allowed_length(src, "copy_file_range", count)
+        return int(self._system.copy_file_range(src, dst, allowed_length, *offsets, **more))
 
     def splice(self, src: int, dst: int, count: int, *offsets: Any, **more: Any) -> int:
-        allowed = self._files.allowed(src, "splice", count)
-        return int(self._system.splice(src, dst, allowed, *offsets, **more))
+        allowed_length = self._files.allowed_length(src, "splice", count)
+        return int(self._system.splice(src, dst, allowed_length, *offsets, **more))
 
     def stat(self, path: Any, *, dir_fd: int | None = None, follow_symlinks: bool = True) -> Any:
         if isinstance(path, int):
-            self._files.seen(path)
+            self._files.observe(path)
             return self._system.stat(path)
         found = self._system.stat(path, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
-        return self._files.looked_at(path, found, dir_fd)
+        return self._files.stat_result(path, found, dir_fd)
 
     def lstat(self, path: Any, *, dir_fd: int | None = None) -> Any:
-        return self._files.looked_at(path, self._system.lstat(path, dir_fd=dir_fd), dir_fd)
+        return self._files.stat_result(path, self._system.lstat(path, dir_fd=dir_fd), dir_fd)
 
     def harmless(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """As *original*, whose first argument is a descriptor."""
 
         def call(fd: Any, *arguments: Any, **named: Any) -> Any:
-            self._files.seen(fd)
+            self._files.observe(fd)
             return original(fd, *arguments, **named)
 
         return call
@@ -125,7 +125,7 @@ class OsFunctions:
         """As *original*, which starts a program or process."""
 
         def call(*arguments: Any, **named: Any) -> Any:
-            self._files.decide.count_unobserved(f"{original.__name__} in {caller(2)}")
+            self._files.policy.count_unobserved(f"{original.__name__} in {caller(2)}")
             return original(*arguments, **named)
 
         return call

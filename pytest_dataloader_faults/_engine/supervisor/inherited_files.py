@@ -55,27 +55,27 @@ class DescriptorOrders:
             os.close(self.made.pop())
 
 
-def orders(
+def orders_for(
     worker: WorkerState, hello: Hello, sources: list[int], copies: FileCopies
 ) -> Iterator[DescriptorOrders]:
     """Decide about each descriptor and mapping that *worker* brought along, part by part."""
     result = DescriptorOrders()
     for place, (fd, path) in enumerate(hello.inherited):
-        _about_held(worker, fd, path, result, copies)
+        _handle_inherited_fd(worker, fd, path, result, copies)
         source = sources[place] if place < len(sources) else None
         worker.files.add(fd, path, source, inherited=True)
         if result.is_full:
             yield result
             result = DescriptorOrders()
     for place, path in enumerate(hello.mapped):
-        _about_mapped(worker, place, path, result, copies)
+        _handle_inherited_mapping(worker, place, path, result, copies)
         if result.is_full:
             yield result
             result = DescriptorOrders()
     yield result
 
 
-def _about_held(
+def _handle_inherited_fd(
     worker: WorkerState, fd: int, path: str, result: DescriptorOrders, copies: FileCopies
 ) -> None:
     for action in worker.policy.inherited(path, os.stat(path).st_size):
@@ -94,7 +94,7 @@ def _close(fd: int, path: str, result: DescriptorOrders, *, reuse: bool) -> None
         result.close.append(fd)
 
 
-def _about_mapped(
+def _handle_inherited_mapping(
     worker: WorkerState, place: int, path: str, result: DescriptorOrders, copies: FileCopies
 ) -> None:
     for action in worker.policy.inherited_mapping(path, os.stat(path).st_size):
@@ -104,18 +104,19 @@ def _about_mapped(
         result.remap.append((place, result.attach(copy)))
 
 
-def close_at(worker: WorkerState, sample: int) -> Iterator[DescriptorOrders]:
+def close_at_sample(worker: WorkerState, sample: int) -> Iterator[DescriptorOrders]:
     """What of its open files *worker* is to close, now that it begins *sample*, part by part."""
     result = DescriptorOrders()
-    tallies = [each for each in worker.faults.of(ClosedDescriptor) if each.fault.sample == sample]
-    for fd in sorted(descriptors(worker.pid)) if tallies else ():
+    closing = worker.faults.of_kind(ClosedDescriptor)
+    counters = [each for each in closing if each.fault.sample == sample]
+    for fd in sorted(descriptors(worker.pid)) if counters else ():
         followed = worker.files.at(worker.pid, fd)
         path = followed.path if followed else link_of(worker.pid, fd)
-        tally = next((each for each in tallies if each.matches(path)), None)
-        if tally is not None and os.path.isfile(path):
-            tally.reached += 1
-            worker.policy.fire(tally, "close", path)
-            _close(fd, path, result, reuse=tally.fault.reuse)
+        counter = next((each for each in counters if each.matches(path)), None)
+        if counter is not None and os.path.isfile(path):
+            counter.reached += 1
+            worker.policy.fire(counter, "close", path)
+            _close(fd, path, result, reuse=counter.fault.reuse)
             if result.is_full:
                 yield result
                 result = DescriptorOrders()

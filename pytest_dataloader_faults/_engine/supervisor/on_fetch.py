@@ -24,7 +24,10 @@ from pytest_dataloader_faults._engine.protocol import (
 )
 from pytest_dataloader_faults._engine.supervisor.death_scheduler import DeathScheduler
 from pytest_dataloader_faults._engine.supervisor.events import Timers
-from pytest_dataloader_faults._engine.supervisor.inherited_files import DescriptorOrders, close_at
+from pytest_dataloader_faults._engine.supervisor.inherited_files import (
+    DescriptorOrders,
+    close_at_sample,
+)
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults.faults import (
     DescriptorExhaustion,
@@ -45,44 +48,44 @@ class FetchStart:
         self._gates = gates
         self._orders = [DescriptorOrders()]
 
-    def meet(self) -> None:
+    def process(self) -> None:
         """Let happen what is due now, and let the worker go on once it has happened."""
-        _exhaust(self._worker)
+        _lower_limit(self._worker)
         if self._sample is not None:
-            self._orders = list(close_at(self._worker, self._sample))
-        if self._due():
+            self._orders = list(close_at_sample(self._worker, self._sample))
+        if self._due_deaths():
             worker = self._worker
-            self._gates.schedule(worker.loader, worker.id, worker.position, self._strike)
+            self._gates.schedule(worker.loader, worker.id, worker.position, self._kill)
         else:
-            self.let_go()
+            self.proceed()
 
-    def let_go(self) -> None:
+    def proceed(self) -> None:
         """Tell the worker to go on."""
         while self._orders:
             part = self._orders.pop(0)
             self._send(part.message(self._worker, more=bool(self._orders)), part.descriptors)
             part.sent()
 
-    def _due(self) -> list[FaultCounter[InOneWorker]]:
-        every = self._worker.faults.of(InOneWorker)
-        tallies = [each for each in every if not has_files(each.fault)]
+    def _due_deaths(self) -> list[FaultCounter[InOneWorker]]:
+        every = self._worker.faults.of_kind(InOneWorker)
+        counters = [each for each in every if not has_files(each.fault)]
         if self._sample is not None:
-            return [each for each in tallies if each.fault.sample == self._sample]
+            return [each for each in counters if each.fault.sample == self._sample]
         now = (None, self._worker.fetches)
-        return [each for each in tallies if (each.fault.sample, each.fault.at) == now]
+        return [each for each in counters if (each.fault.sample, each.fault.at) == now]
 
-    def _strike(self) -> None:
+    def _kill(self) -> None:
         """The loader waits for the batch that will not come."""
         blocks = False
-        for tally in self._due() if self._worker.armed and self._worker.alive else ():
-            task = _strike(self._worker, tally, self._gates)
+        for counter in self._due_deaths() if self._worker.armed and self._worker.alive else ():
+            task = _kill_now(self._worker, counter, self._gates)
             if task is not None:
                 self._send(task)
             blocks = blocks or isinstance(task, Block)
         if blocks:
-            self._gates.add_hung(self._worker.loader, self.let_go)
+            self._gates.add_hung(self._worker.loader, self.proceed)
         else:
-            self.let_go()
+            self.proceed()
 
     def _send(self, message: Proceed | Task, descriptors: Sequence[int] = ()) -> None:
         if self._worker.alive:
@@ -90,30 +93,30 @@ class FetchStart:
                 self._worker.channel.send(message, descriptors)
 
 
-def _exhaust(worker: WorkerState) -> None:
+def _lower_limit(worker: WorkerState) -> None:
     """Lower the worker's soft limit, once, to what it uses and the headroom."""
-    for tally in worker.faults.of(DescriptorExhaustion):
+    for counter in worker.faults.of_kind(DescriptorExhaustion):
         if worker.limit is None:
-            worker.limit = room_below(descriptors(worker.pid), tally.fault.headroom)
+            worker.limit = room_below(descriptors(worker.pid), counter.fault.headroom)
             _, hard = resource.prlimit(worker.pid, resource.RLIMIT_NOFILE)
             resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (worker.limit, hard))
 
 
-def _strike(
-    worker: WorkerState, tally: FaultCounter[InOneWorker], gates: DeathScheduler
+def _kill_now(
+    worker: WorkerState, counter: FaultCounter[InOneWorker], gates: DeathScheduler
 ) -> Task | None:
-    """Let *tally*'s fault happen; what the worker itself has to do for it."""
-    fault = tally.fault
-    tally.reached += 1
+    """Let the fault of *counter* happen; what the worker itself has to do for it."""
+    fault = counter.fault
+    counter.reached += 1
     if isinstance(fault, WorkerExited):
-        worker.policy.fire(tally, f"exit {fault.code}")
+        worker.policy.fire(counter, f"exit {fault.code}")
         return ExitNow(fault.code)
     if isinstance(fault, WorkerHung):
-        worker.policy.fire(tally, "hang")
+        worker.policy.fire(counter, "hang")
         worker.hung = True
         return Block(fault.hold_gil)
     assert isinstance(fault, WorkerKilled)
-    worker.policy.fire(tally, f"signal {fault.signal}")
+    worker.policy.fire(counter, f"signal {fault.signal}")
     if fault.sending:
         return DieWhileSending(fault.signal)
     end(worker, fault.signal, gates)
@@ -137,7 +140,7 @@ def end(worker: WorkerState, number: int, gates: DeathScheduler) -> None:
 
 def die_in_read(
     worker: WorkerState,
-    tally: FaultCounter[WorkerKilled],
+    counter: FaultCounter[WorkerKilled],
     path: str,
     gates: DeathScheduler,
     delays: Timers,
@@ -146,9 +149,9 @@ def die_in_read(
     """Let *worker* die once its batch is awaited; the read that it is in gets its *answer* then."""
 
     def strike() -> None:
-        if worker.armed and worker.alive and not tally.fired:
-            worker.policy.fire(tally, f"signal {tally.fault.signal}", path)
-            end(worker, tally.fault.signal, gates)
+        if worker.armed and worker.alive and not counter.fired:
+            worker.policy.fire(counter, f"signal {counter.fault.signal}", path)
+            end(worker, counter.fault.signal, gates)
         answer()
 
     gates.schedule(worker.loader, worker.id, worker.position, strike)

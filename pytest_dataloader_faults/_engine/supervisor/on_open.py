@@ -24,11 +24,11 @@ from pytest_dataloader_faults._engine.kernel.remote_process import (
     Syscall,
     descriptors,
     link_of,
-    looked_at,
-    opening,
+    open_request,
     signed,
+    stat_target,
 )
-from pytest_dataloader_faults._engine.kernel.syscalls import is_about_link, tell_size
+from pytest_dataloader_faults._engine.kernel.syscalls import is_about_link, write_stat
 from pytest_dataloader_faults._engine.policy import Closed, Fail, Operation, Substitute
 from pytest_dataloader_faults._engine.supervisor.descriptor_budget import is_shortage
 from pytest_dataloader_faults._engine.supervisor.on_read import SupervisorServices, on_read
@@ -38,25 +38,25 @@ from pytest_dataloader_faults.faults._globs import is_package_data
 _RESULT_IS_CHOSEN = ("dup2", "dup3")
 
 
-def answer(worker: WorkerState, call: Syscall, means: SupervisorServices) -> None:
+def answer(worker: WorkerState, call: Syscall, services: SupervisorServices) -> None:
     """Answer *call* of *worker* as its faults demand."""
     if worker.limit is not None:
         _note_exhaustion(worker, call)
     if call.name in OPENS:
-        _on_open(worker, call, opening(call), means.copies)
+        _on_open(worker, call, open_request(call), services.copies)
     elif call.name in READS:
-        on_read(worker, call, means)
+        on_read(worker, call, services)
     elif call.name in DUPLICATES:
         _on_duplicate(worker, call)
     elif call.name in STATS:
-        _on_stat(worker, call, looked_at(call))
+        _on_stat(worker, call, stat_target(call))
     elif call.name in ROOM:
         _on_room(worker, call)
     elif call.name in LOCKS:
         _on_lock(worker, call)
     else:
         worker.policy.unobserved.update([call.name] if call.name in BLIND else [])
-        worker.listener.go_on(call)
+        worker.listener.continue_syscall(call)
 
 
 def _note_exhaustion(worker: WorkerState, call: Syscall) -> None:
@@ -65,7 +65,7 @@ def _note_exhaustion(worker: WorkerState, call: Syscall) -> None:
         return
     used = descriptors(call.pid)
     is_full = all(number in used for number in range(worker.limit or 0))
-    path = opening(call).path if is_full and call.name in OPENS else ""
+    path = open_request(call).path if is_full and call.name in OPENS else ""
     worker.policy.allocated(Operation(call.name, path, call.pid), is_full=is_full)
 
 
@@ -74,13 +74,13 @@ def _on_open(worker: WorkerState, call: Syscall, wanted: OpenRequest, copies: Fi
     kind, size = _kind_and_size(wanted.raw)
     worker.created.add(path, wanted.flags, is_there=kind is not None)
     if worker.policy.leaves_alone(path):
-        if size is not None and worker.faults.would_mean(path) and is_package_data(path):
+        if size is not None and worker.faults.would_target(path) and is_package_data(path):
             worker.policy.unobserved["open of an excluded file"] += 1
-        worker.listener.go_on(call)
+        worker.listener.continue_syscall(call)
     elif kind in (None, stat.S_IFREG):
         _open_file(worker, call, wanted, size, copies)
     else:
-        worker.listener.go_on(call)
+        worker.listener.continue_syscall(call)
 
 
 def _open_file(
@@ -94,34 +94,34 @@ def _open_file(
             worker.listener.fail(call, action.errno)
         elif isinstance(action, Substitute):
             copy = copies.altered(path, action.edit)
-            _give(worker, call, wanted, reopen(copy, wanted.flags))
+            _return_file(worker, call, wanted, reopen(copy, wanted.flags))
         elif isinstance(action, Closed) and action.reuse:
-            _give(worker, call, wanted, unrelated_file(os, path, wanted.flags))
+            _return_file(worker, call, wanted, unrelated_file(os, path, wanted.flags))
         else:  # A number that is not open is what a descriptor looks like that was closed.
-            worker.listener.result(call, worker.files.next_high_fd(call.pid))
+            worker.listener.return_value(call, worker.files.next_high_fd(call.pid))
         return
     if size is not None and wanted.reads:
         _follow_or_go_on(worker, call, wanted)
     else:
-        worker.listener.go_on(call)
+        worker.listener.continue_syscall(call)
 
 
 def _on_stat(worker: WorkerState, call: Syscall, place: ResolvedPath) -> None:
     path = place.path
     _, size = _kind_and_size(place.raw)
     if size is not None and not is_about_link(call, path):
-        for action in worker.policy.looked_at(Operation(call.name, path, call.pid), size):
+        for action in worker.policy.size_of(Operation(call.name, path, call.pid), size):
             if isinstance(action, Substitute) and action.edit.kept is not None:
-                tell_size(call, path, action.edit.kept)
-                worker.listener.result(call, 0)
+                write_stat(call, path, action.edit.kept)
+                worker.listener.return_value(call, 0)
                 return
-    worker.listener.go_on(call)
+    worker.listener.continue_syscall(call)
 
 
 def _follow_or_go_on(worker: WorkerState, call: Syscall, wanted: OpenRequest) -> None:
     """Open the file for the caller, at a number that the filter hands over on read."""
-    if not worker.faults.follows(wanted.path):
-        worker.listener.go_on(call)
+    if not worker.faults.needs_reads_of(wanted.path):
+        worker.listener.continue_syscall(call)
         return
     try:
         flags = wanted.flags & ~os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY
@@ -129,19 +129,21 @@ def _follow_or_go_on(worker: WorkerState, call: Syscall, wanted: OpenRequest) ->
     except OSError as error:
         if is_shortage(error):
             raise
-        worker.listener.go_on(call)  # The caller gets the same error from its own call.
+        worker.listener.continue_syscall(call)  # The caller gets the same error from its own call.
     else:
-        _give(worker, call, wanted, source)
+        _return_file(worker, call, wanted, source)
 
 
-def _give(worker: WorkerState, call: Syscall, wanted: OpenRequest, source: int) -> None:
-    _hand_out(worker, call, wanted.path, source, on_exec=bool(wanted.flags & os.O_CLOEXEC))
+def _return_file(worker: WorkerState, call: Syscall, wanted: OpenRequest, source: int) -> None:
+    _return_tracked(worker, call, wanted.path, source, on_exec=bool(wanted.flags & os.O_CLOEXEC))
 
 
-def _hand_out(worker: WorkerState, call: Syscall, path: str, source: int, *, on_exec: bool) -> None:
+def _return_tracked(
+    worker: WorkerState, call: Syscall, path: str, source: int, *, on_exec: bool
+) -> None:
     """Answer *call* with a descriptor of *source*, and follow it."""
     try:
-        number = _place(worker, call, source, on_exec)
+        number = _return_descriptor(worker, call, source, on_exec)
     except OSError as error:
         os.close(source)
         if not worker.keep_low_fds or error.errno != errno.EMFILE:
@@ -151,33 +153,33 @@ def _hand_out(worker: WorkerState, call: Syscall, path: str, source: int, *, on_
         worker.files.add(number, path, source)
 
 
-def _place(worker: WorkerState, call: Syscall, source: int, on_exec: bool) -> int:
+def _return_descriptor(worker: WorkerState, call: Syscall, source: int, on_exec: bool) -> int:
     """Answer *call* with a descriptor of *source*; its number."""
     busy: set[int] = set()
     while not worker.keep_low_fds:
         number = worker.files.next_high_fd(call.pid, busy)
         try:
-            worker.listener.give(call, source, number, close_on_exec=on_exec)
+            worker.listener.return_fd(call, source, number, close_on_exec=on_exec)
         except OSError as error:
             if error.errno != errno.EBUSY:  # Another thread is about to have that very number.
                 raise
             busy.add(number)
         else:
             return number
-    return worker.listener.give(call, source, None, close_on_exec=on_exec)
+    return worker.listener.return_fd(call, source, None, close_on_exec=on_exec)
 
 
 def _on_duplicate(worker: WorkerState, call: Syscall) -> None:
     """A duplicate of a followed descriptor must be one, and so must have a high number."""
     followed = worker.files.at(call.pid, signed(call.arguments[0]))
     if followed is None or followed.source is None or followed.reopened:
-        worker.listener.go_on(call)
+        worker.listener.continue_syscall(call)
     elif call.name in _RESULT_IS_CHOSEN:
         worker.policy.unobserved[call.name] += 1
-        worker.listener.go_on(call)
+        worker.listener.continue_syscall(call)
     else:
         plain = call.name == "dup" or call.arguments[1] == F_DUPFD
-        _hand_out(worker, call, followed.path, os.dup(followed.source), on_exec=not plain)
+        _return_tracked(worker, call, followed.path, os.dup(followed.source), on_exec=not plain)
 
 
 def _on_room(worker: WorkerState, call: Syscall) -> None:
@@ -188,13 +190,13 @@ def _on_room(worker: WorkerState, call: Syscall) -> None:
             worker.leftover_shm.append(path)
             worker.listener.fail(call, action.errno)
             return
-    worker.listener.go_on(call)
+    worker.listener.continue_syscall(call)
 
 
 def _on_lock(worker: WorkerState, call: Syscall) -> None:
     """flock(2) is the open file description's: ours would keep it when the worker has closed."""
     worker.files.stop_sharing(call.pid, signed(call.arguments[0]))
-    worker.listener.go_on(call)
+    worker.listener.continue_syscall(call)
 
 
 def _kind_and_size(path: str) -> tuple[int | None, int | None]:

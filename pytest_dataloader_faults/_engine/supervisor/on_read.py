@@ -46,20 +46,20 @@ class SupervisorServices:
     meet: bool
 
 
-def on_read(worker: WorkerState, call: Syscall, means: SupervisorServices) -> None:
+def on_read(worker: WorkerState, call: Syscall, services: SupervisorServices) -> None:
     """Answer a read, or a mapping, of what may be a followed file."""
     number = signed(call.arguments[READS[call.name]])
     followed = worker.files.at(call.pid, number)
     if followed is None:
-        worker.listener.go_on(call)
+        worker.listener.continue_syscall(call)
         return
     if followed.inherited and call.name in MEETING:
         worker.files.read_at_offset[followed.path] = number
     wanted = span(call, source_for(call, followed))
     operation = Operation(call.name, followed.path, call.pid)
     actions = worker.policy.read(operation, wanted.start, wanted.length)
-    answer = _answer(worker, call, followed, actions, means)
-    _after_what_takes_time(worker, call, actions, answer, means)
+    answer = _answer(worker, call, followed, actions, services)
+    _after_what_takes_time(worker, call, actions, answer, services)
 
 
 def _answer(
@@ -67,20 +67,20 @@ def _answer(
     call: Syscall,
     followed: TrackedFile,
     actions: Actions,
-    means: SupervisorServices,
+    services: SupervisorServices,
 ) -> Answer:
     """What answers *call* in the end."""
     for action in actions:
         if isinstance(action, Fail) and call.name == MAP:
             kept = action.offset
-            return lambda: _fail_mapping(worker, call, followed.path, kept, means.copies)
+            return lambda: _fail_mapping(worker, call, followed.path, kept, services.copies)
         if isinstance(action, Fail):
             number = action.errno
             return lambda: worker.listener.fail(call, number)
         if isinstance(action, Short) and (ours := source_for(call, followed)) is not None:
             source, length = os.dup(ours), action.max_bytes  # It may be closed before the answer.
             return lambda: _answer_short(worker, call, source, length)
-    return _plain(worker, call, followed, means)
+    return _plain(worker, call, followed, services)
 
 
 def _after_what_takes_time(
@@ -88,20 +88,20 @@ def _after_what_takes_time(
     call: Syscall,
     actions: Actions,
     answer: Answer,
-    means: SupervisorServices,
+    services: SupervisorServices,
 ) -> None:
     """Answer after the death, hang or delays among *actions*; at once, if there are none."""
     later = _unless_gone(worker, call, answer)
     for action in actions:
         if isinstance(action, Die):
-            die_in_read(worker, action.counter, action.path, means.gates, means.delays, later)
+            die_in_read(worker, action.counter, action.path, services.gates, services.delays, later)
             return
         if isinstance(action, Hang):
             worker.hung = True
-            means.gates.add_hung(worker.loader, later)
+            services.gates.add_hung(worker.loader, later)
             return
     if seconds := sum(action.seconds for action in actions if isinstance(action, Delay)):
-        means.delays.after(seconds, later)
+        services.delays.after(seconds, later)
     else:
         answer()
 
@@ -127,25 +127,25 @@ def _fail_mapping(
     """
     unreadable = copies.altered(path, FileEdit(kept)) if kept else copies.empty
     number = signed(call.arguments[READS["mmap"]])
-    worker.listener.replace(call, unreadable, number)
+    worker.listener.replace_fd(call, unreadable, number)
     worker.files.set_stand_in(number, unreadable)
-    worker.listener.go_on(call)
+    worker.listener.continue_syscall(call)
 
 
 def _answer_short(worker: WorkerState, call: Syscall, source: int, length: int) -> None:
     try:
-        worker.listener.result(call, give_short(call, source, length))
+        worker.listener.return_value(call, give_short(call, source, length))
     finally:
         os.close(source)
 
 
 def _plain(
-    worker: WorkerState, call: Syscall, followed: TrackedFile, means: SupervisorServices
+    worker: WorkerState, call: Syscall, followed: TrackedFile, services: SupervisorServices
 ) -> Answer:
-    def go_on() -> None:
-        worker.listener.go_on(call)
+    def continue_syscall() -> None:
+        worker.listener.continue_syscall(call)
 
-    if means.meet and followed.inherited and call.name in MEETING:
-        late = _unless_gone(worker, call, go_on)
-        return lambda: means.rendezvous.arrive(followed.path, late)
-    return go_on
+    if services.meet and followed.inherited and call.name in MEETING:
+        late = _unless_gone(worker, call, continue_syscall)
+        return lambda: services.rendezvous.arrive(followed.path, late)
+    return continue_syscall

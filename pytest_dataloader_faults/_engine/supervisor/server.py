@@ -214,7 +214,7 @@ class Supervisor:
             return
         sources, copies = handshake.inherited, self.services.copies
         try:
-            for part in inherited_files.orders(worker, handshake.hello, sources, copies):
+            for part in inherited_files.orders_for(worker, handshake.hello, sources, copies):
                 worker.channel.send(part.message(worker, more=True), part.descriptors)
                 part.sent()
                 self._ensure_descriptors()
@@ -255,13 +255,13 @@ class Supervisor:
     def _start(self, worker: WorkerState, sample: int | None) -> None:
         start = FetchStart(worker, sample, self.services.gates)
         if not worker.armed:
-            start.let_go()
+            start.proceed()
             return
         try:
-            start.meet()
+            start.process()
         except Exception as error:  # noqa: BLE001  # whatever it is, it must be reported
             self._on_error(worker, None, error)
-            start.let_go()
+            start.proceed()
 
     def _on_disconnect(self, worker: WorkerState) -> None:
         worker.alive = False
@@ -281,7 +281,7 @@ class Supervisor:
             if worker.armed:
                 answer(worker, call, self.services)
             else:
-                worker.listener.go_on(call)
+                worker.listener.continue_syscall(call)
         except Exception as error:  # noqa: BLE001  # whatever it is, it must be reported
             self._on_error(worker, call, error)
 
@@ -293,4 +293,4 @@ class Supervisor:
             self._errors.add(f"worker {worker.id}, {call.name if call else 'fetch'}", error)
         if call is not None:
             with contextlib.suppress(OSError):  # It was answered before the error came.
-                worker.listener.go_on(call)
+                worker.listener.continue_syscall(call)

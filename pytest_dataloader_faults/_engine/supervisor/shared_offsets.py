@@ -75,7 +75,7 @@ _MAX_TIMEOUTS = 2
 
 
 class _Waiting(NamedTuple):
-    go_on: Callable[[], None]
+    continue_syscall: Callable[[], None]
     end: int
 
 
@@ -88,28 +88,28 @@ class SharedOffsetBarrier:
         self._met: Counter[str] = Counter()
         self._timeouts = 0
 
-    def arrive(self, path: str, go_on: Callable[[], None]) -> None:
+    def arrive(self, path: str, continue_syscall: Callable[[], None]) -> None:
         """A worker is about to read *path*; *go_on* lets it."""
         other = self._waiting.pop(path, None)
         if other is not None:
             self._met[path] += 1
             self._timers.cancel(other.end)
-            other.go_on()
-            go_on()
+            other.continue_syscall()
+            continue_syscall()
         elif self._met[path] >= _MEETINGS or self._timeouts >= _MAX_TIMEOUTS:
-            go_on()
+            continue_syscall()
         else:
             self._release_others()
             end = self._timers.after(_TIMEOUT, lambda: self._give_up(path))
-            self._waiting[path] = _Waiting(go_on, end)
+            self._waiting[path] = _Waiting(continue_syscall, end)
 
     def _release_others(self) -> None:
         """Let the workers at other files go on."""
         for path in tuple(self._waiting):
             waiting = self._waiting.pop(path)
             self._timers.cancel(waiting.end)
-            waiting.go_on()
+            waiting.continue_syscall()
 
     def _give_up(self, path: str) -> None:
         self._timeouts += 1
-        self._waiting.pop(path).go_on()
+        self._waiting.pop(path).continue_syscall()

@@ -25,7 +25,7 @@ from pytest_dataloader_faults._engine.protocol import (
 from pytest_dataloader_faults._engine.python.install import install
 from pytest_dataloader_faults._engine.python.pyfakefs import patcher
 from pytest_dataloader_faults._engine.python.pyfakefs.faults import install as install_fake
-from pytest_dataloader_faults._engine.python.pyfakefs.in_worker import settle
+from pytest_dataloader_faults._engine.python.pyfakefs.in_worker import patch_for_good
 from pytest_dataloader_faults._engine.worker.session import WorkerSession
 
 
@@ -38,13 +38,13 @@ class PythonWorkerSession(WorkerSession):
         super().__init__(channel)
         self._hang_socket = hang_socket
         self._process = os.getpid()
-        self.schedule = FaultPolicy(
+        self.policy = FaultPolicy(
             faults, worker, self._process, on_fired=self._report, refuse=self._refuse
         )
 
     def begin(self) -> None:
         """Count the fetches, since each firing has the number of its fetch."""
-        self.schedule.fetch += 1
+        self.policy.fetch += 1
         super().begin()
 
     def sleep(self, seconds: float) -> None:
@@ -57,7 +57,7 @@ class PythonWorkerSession(WorkerSession):
 
     def disarm(self) -> None:
         """Let everything pass from now on, and send the last counters."""
-        self.schedule.armed = False
+        self.policy.armed = False
         self._send_counts()
 
     def _report(self, firing: FaultFired) -> None:
@@ -69,7 +69,7 @@ class PythonWorkerSession(WorkerSession):
             self._send(FaultRefused(reason))
 
     def _send(self, message: FromWorker) -> None:
-        with self.schedule.lock:
+        with self.policy.lock:
             self._send_counts()
             if os.getpid() == self._process:
                 super()._send(message)
@@ -77,13 +77,13 @@ class PythonWorkerSession(WorkerSession):
     def _send_counts(self) -> None:
         """A process forked from this one shares the connection, and must not write to it."""
         if os.getpid() == self._process:
-            with self.schedule.lock:
-                super()._send(self.schedule.changes())
+            with self.policy.lock:
+                super()._send(self.policy.changes())
 
     def switch(self, orders: Proceed) -> None:
         """Have those faults happen, from now on, that the supervisor says."""
-        self.schedule.armed = orders.armed
-        self.schedule.faults.active = orders.active
+        self.policy.armed = orders.armed
+        self.policy.faults.active = orders.active
 
     def _proceed(self, orders: Proceed, descriptors: list[int]) -> None:
         self.switch(orders)
@@ -93,15 +93,15 @@ class PythonWorkerSession(WorkerSession):
 def arm(config: WorkerConfig, worker: int, loader: int) -> WorkerSession:
     """Replace Python's file access in this process, for good."""
     session = _connect(config, worker, loader)
-    lock = session.schedule.lock  # A child forked while a thread holds it would wait for ever.
+    lock = session.policy.lock  # A child forked while a thread holds it would wait for ever.
     os.register_at_fork(
         before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
     )
     if (fake := patcher()) is None:
-        install(session.schedule, session)
+        install(session.policy, session)
     else:
-        settle(fake)
-        install_fake(session.schedule, session, fake, scarce=config.plan.needs.descriptors)
+        patch_for_good(fake)
+        install_fake(session.policy, session, fake, scarce=config.plan.needs.descriptors)
     return session
 
 

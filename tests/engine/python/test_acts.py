@@ -34,15 +34,15 @@ def _path(tmp_path):
 class Script(FaultPolicy):
     """Answers reads with acts from a list, one after the other, and then with none."""
 
-    def __init__(self, *acts):
+    def __init__(self, *actions):
         super().__init__(WorkerFaults(Plan((NEVER,)), 0), 0, os.getpid())
-        self.acts = list(acts)
+        self.actions = list(actions)
         self.readings = []
 
     def read(self, operation, offset, length):
         """The next."""
         self.readings.append((operation.call, offset, length))
-        return self.acts.pop(0) if self.acts else []
+        return self.actions.pop(0) if self.actions else []
 
 
 class Clock:
@@ -82,12 +82,12 @@ def test_a_short_read_gives_less(path, how):
 
 def test_what_takes_time_comes_first(path):
     """A late error is both."""
-    waits = Clock()
-    with patched(Script([Delay(0.5), Hang(), Fail(errno.EIO)]), waits):
+    clock = Clock()
+    with patched(Script([Delay(0.5), Hang(), Fail(errno.EIO)]), clock):
         with pytest.raises(OSError, match="Input/output error"):
             path.read_bytes()
         assert BYTES == path.read_bytes()
-    assert [0.5, "hang"] == waits.log
+    assert [0.5, "hang"] == clock.log
 
 
 def test_a_read_is_described_by_place_and_length(path):
@@ -105,8 +105,8 @@ def test_a_read_is_described_by_place_and_length(path):
 def test_on_fired_hears_of_a_firing_before_it_takes_effect(path):
     """A worker that dies of it has told by then."""
     told = []
-    decide = schedule(OpenError("*.rec"), on_fired=told.append)
-    with patched(decide), pytest.raises(OSError, match="Input/output"):
+    policy = schedule(OpenError("*.rec"), on_fired=told.append)
+    with patched(policy), pytest.raises(OSError, match="Input/output"):
         path.read_bytes()
     (firing,) = told
     assert ("openat", str(path), 0) == (firing.call, firing.path, firing.fault)
@@ -154,8 +154,8 @@ def test_a_path_may_be_relative_to_a_folder_or_a_descriptor(path, monkeypatch):
     """And of any type that open() takes."""
     monkeypatch.chdir(path.parent)
     folder = os.open(path.parent, os.O_RDONLY)
-    decide = schedule(ReadError("*/data.rec"))
-    with patched(decide):
+    policy = schedule(ReadError("*/data.rec"))
+    with patched(policy):
         for name in ("data.rec", b"data.rec", pathlib.Path("data.rec")):
             with pytest.raises(OSError, match="Input/output"), open(name, "rb") as file:
                 file.read()
@@ -164,7 +164,7 @@ def test_a_path_may_be_relative_to_a_folder_or_a_descriptor(path, monkeypatch):
             os.read(fd, 1)
         os.close(fd)
     os.close(folder)
-    assert 4 == counted(decide)["faults"][0]["fired"]
+    assert 4 == counted(policy)["faults"][0]["fired"]
 
 
 def test_wrong_arguments_are_refused_as_before(path):
@@ -194,34 +194,34 @@ def test_a_number_that_c_code_has_closed_is_another_file_when_it_is_used_again(p
 
 def test_what_is_disarmed_lets_everything_pass(path):
     """Files that are open already, too."""
-    decide = schedule(ReadError("*.rec", nth=2), OpenError("*.rec", nth=2))
-    with patched(decide), open(path, "rb", buffering=0) as file:
+    policy = schedule(ReadError("*.rec", nth=2), OpenError("*.rec", nth=2))
+    with patched(policy), open(path, "rb", buffering=0) as file:
         assert BYTES[:10] == file.read(10)
-        decide.armed = False
+        policy.armed = False
         assert BYTES[10:] == file.read(1000)
         assert BYTES == path.read_bytes()
-    assert [1, 1] == [each["reached"] for each in counted(decide)["faults"]]
+    assert [1, 1] == [each["reached"] for each in counted(policy)["faults"]]
 
 
 def test_a_plan_that_watches_lists_what_is_opened_and_read(path):
     """Opens, reads and bytes of each file, with no fault at all."""
-    decide = schedule(watch=True)
-    with patched(decide):
+    policy = schedule(watch=True)
+    with patched(policy):
         path.read_bytes()
         pathlib.Path(os.__file__).read_bytes()
-    assert {str(path): [1, 2, 200]} == counted(decide)["files"]
+    assert {str(path): [1, 2, 200]} == counted(policy)["files"]
 
 
 def test_counts_are_right_when_threads_read_at_once(path):
     """No operation is lost."""
-    decide = schedule(NEVER)
-    with patched(decide):
+    policy = schedule(NEVER)
+    with patched(policy):
         threads = [threading.Thread(target=path.read_bytes) for _ in range(50)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    assert [50, 100, 10000] == counted(decide)["files"][str(path)]
+    assert [50, 100, 10000] == counted(policy)["files"][str(path)]
 
 
 def test_a_system_without_nameless_files_gets_one_that_is_unlinked(path):

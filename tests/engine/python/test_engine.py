@@ -88,10 +88,10 @@ def _by_kernel(paths, faults):
 
 
 def _by_python(paths, faults):
-    decide = schedule(*faults)
-    with patched(decide):
+    policy = schedule(*faults)
+    with patched(policy):
         found = _read_all(paths)
-    facts = counted(decide)["faults"]
+    facts = counted(policy)["faults"]
     calls = [[each["call"] for each in fact["firings"]] for fact in facts]
     return _told(found, [fact["reached"] for fact in facts], calls)
 

@@ -31,15 +31,15 @@ def _path(tmp_path):
 
 def test_a_mapping_that_should_fail_is_refused(path):
     """Its pages are not read by Python; the error says what to use."""
-    decide = schedule(ReadError("*.rec"))
+    policy = schedule(ReadError("*.rec"))
     with (
-        patched(decide),
+        patched(policy),
         open(path, "rb") as file,
         pytest.raises(InvalidArgumentError, match="kernel"),
     ):
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    assert {"mmap": 1} == counted(decide)["unobserved"]
-    assert (1, 0) == tuple(counted(decide)["faults"][0][name] for name in ("reached", "fired"))
+    assert {"mmap": 1} == counted(policy)["unobserved"]
+    assert (1, 0) == tuple(counted(policy)["faults"][0][name] for name in ("reached", "fired"))
 
 
 @pytest.mark.parametrize("fault", [NEVER, ReadError("*.other")])
@@ -63,47 +63,47 @@ def test_a_shorter_file_is_mapped_shorter(path):
 def test_np_load_reads_where_it_can_be_seen(tmp_path):
     """Else np.fromfile() would take the descriptor."""
     np.save(tmp_path / "data.npy", np.arange(5000))
-    decide = schedule(ReadError("*.npy", nth=2))
-    with patched(decide), pytest.raises(OSError, match="Input/output error"):
+    policy = schedule(ReadError("*.npy", nth=2))
+    with patched(policy), pytest.raises(OSError, match="Input/output error"):
         np.load(tmp_path / "data.npy")
-    assert {} == counted(decide)["unobserved"]
+    assert {} == counted(policy)["unobserved"]
 
 
 def test_a_number_handed_to_c_code_is_told(path):
     """With the name of the function that asked for it."""
-    decide = schedule(ReadError("*.rec"))
-    with patched(decide):
+    policy = schedule(ReadError("*.rec"))
+    with patched(policy):
         assert 200 == np.fromfile(path, np.uint8).size
     name = f"{__name__}.test_a_number_handed_to_c_code_is_told"
-    assert {f"fileno in {name}", f"dup in {name}"} == set(counted(decide)["unobserved"])
+    assert {f"fileno in {name}", f"dup in {name}"} == set(counted(policy)["unobserved"])
 
 
 def test_a_number_that_comes_back_is_not_told(path):
     """Whoever only asks for the size has read nothing."""
-    decide = schedule(NEVER)
-    with patched(decide), open(path, "rb") as file:
+    policy = schedule(NEVER)
+    with patched(policy), open(path, "rb") as file:
         assert len(BYTES) == os.fstat(file.fileno()).st_size
         assert BYTES[:5] == os.pread(file.fileno(), 5, 0)
-    assert {} == counted(decide)["unobserved"]
+    assert {} == counted(policy)["unobserved"]
 
 
 def test_another_program_is_told(path):
     """Its reads are its own."""
-    decide = schedule(ReadError("*.rec"))
-    with patched(decide):
+    policy = schedule(ReadError("*.rec"))
+    with patched(policy):
         assert BYTES == subprocess.run(["/bin/cat", path], check=True, capture_output=True).stdout
-    assert {"fork_exec in subprocess._execute_child": 1} == counted(decide)["unobserved"]
+    assert {"fork_exec in subprocess._execute_child": 1} == counted(policy)["unobserved"]
 
 
 def test_another_process_is_told(path):
     """Its reads fail by a count of its own, which nobody gets."""
-    decide = schedule(ReadError("*.rec"))
-    with patched(decide):
+    policy = schedule(ReadError("*.rec"))
+    with patched(policy):
         process = multiprocessing.get_context("fork").Process(target=_leave_with_errno, args=[path])
         process.start()
         process.join()
     assert errno.EIO == process.exitcode
-    assert {"fork in multiprocessing.popen_fork._launch": 1} == counted(decide)["unobserved"]
+    assert {"fork in multiprocessing.popen_fork._launch": 1} == counted(policy)["unobserved"]
 
 
 def _leave_with_errno(path):
@@ -115,23 +115,23 @@ def _leave_with_errno(path):
 
 def test_what_was_open_before_is_told_and_its_number_followed(path):
     """Functions that are given the number are replaced; the file object is not."""
-    decide = schedule(ReadError("*.rec"))
-    with open(path, "rb") as file, patched(decide):
+    policy = schedule(ReadError("*.rec"))
+    with open(path, "rb") as file, patched(policy):
         with pytest.raises(OSError, match="Input/output"):
             os.pread(file.fileno(), 10, 0)
         assert BYTES == file.read()
-    assert {"inherited descriptor": 1} == counted(decide)["unobserved"]
+    assert {"inherited descriptor": 1} == counted(policy)["unobserved"]
 
 
 def test_a_mapping_that_was_there_before_is_told(path):
     """Nobody sees who reads it."""
-    decide = schedule(ReadError("*.rec"))
+    policy = schedule(ReadError("*.rec"))
     with open(path, "rb") as file:
         mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    with patched(decide), mapping:
+    with patched(policy), mapping:
         pass
     told = {"inherited mapping": 1, "inherited descriptor": 1}  # mmap keeps a duplicate.
-    assert told == counted(decide)["unobserved"]
+    assert told == counted(policy)["unobserved"]
 
 
 @pytest.mark.parametrize("fault", [TruncatedFile("*.rec", keep=50), ClosedDescriptor("*.rec")])
@@ -162,10 +162,10 @@ DUPLICATES = {
 @pytest.mark.parametrize("way", ["dup2", "F_DUPFD"])
 def test_a_duplicate_is_followed(path, way):
     """Wherever its number is."""
-    decide = schedule(ReadError("*.rec"))
-    with patched(decide), open(path, "rb") as file:
+    policy = schedule(ReadError("*.rec"))
+    with patched(policy), open(path, "rb") as file:
         fd = DUPLICATES[way](file.fileno())
         with pytest.raises(OSError, match="Input/output"):
             os.read(fd, 10)
         os.close(fd)
-    assert {} == counted(decide)["unobserved"]
+    assert {} == counted(policy)["unobserved"]

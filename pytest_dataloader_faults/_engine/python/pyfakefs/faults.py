@@ -22,7 +22,11 @@ from typing import Any, ClassVar
 from pytest_dataloader_faults._engine.policy import OPEN, Fail, FaultPolicy, Operation
 from pytest_dataloader_faults._engine.python.descriptors import Clock, DescriptorTable
 from pytest_dataloader_faults._engine.python.file_objects import read_all
-from pytest_dataloader_faults._engine.python.install import Replacement, Replacements, exchange
+from pytest_dataloader_faults._engine.python.install import (
+    Replacement,
+    Replacements,
+    replace_everywhere,
+)
 from pytest_dataloader_faults._engine.python.os_functions import OsFunctions
 from pytest_dataloader_faults._engine.python.pyfakefs.os_functions import FakeOs
 
@@ -34,8 +38,8 @@ _HARMLESS = ("fstat", "lseek")
 class FakeDescriptorTable(DescriptorTable):
     """``DescriptorTable`` of a fake file system."""
 
-    def __init__(self, decide: FaultPolicy, system: FakeOs, waits: Clock, files: Any) -> None:
-        super().__init__(decide, system, waits)
+    def __init__(self, policy: FaultPolicy, system: FakeOs, clock: Clock, files: Any) -> None:
+        super().__init__(policy, system, clock)
         self._fake = files
 
     def absolute(self, path: Any, dir_fd: int | None = None) -> str:
@@ -47,18 +51,18 @@ class FakeDescriptorTable(DescriptorTable):
         text = name.decode() if isinstance(name, bytes) else name
         return str(self._fake.absnormpath(text))
 
-    def about_to_write(self, path: Any) -> None:
+    def check_write(self, path: Any) -> None:
         """Raise what the opening of *path* for writing alone is to raise."""
         where = self.absolute(path)
         _, size = self._kind_and_size(where)
-        for act in self.decide.opened(Operation(OPEN, where), size, reads=False):
-            if isinstance(act, Fail):
-                raise OSError(act.errno, os.strerror(act.errno), os.fspath(path))
+        for action in self.policy.opened(Operation(OPEN, where), size, reads=False):
+            if isinstance(action, Fail):
+                raise OSError(action.errno, os.strerror(action.errno), os.fspath(path))
         try:
             self.system.take_number(path)
         except OSError as error:
             if error.errno == errno.EMFILE:
-                self.decide.allocated(Operation(OPEN, where), is_full=True)
+                self.policy.allocated(Operation(OPEN, where), is_full=True)
             raise
 
     def with_size(self, found: Any, size: int) -> Any:
@@ -110,8 +114,8 @@ class FaultedFakeIO(io.RawIOBase):
         if size is None or size < 0:
             return self.readall()
         self._check_open()
-        allowed = self.files.allowed(self._fd, "read", size)
-        return bytes(self.files.system.read(self._fd, allowed))
+        allowed_length = self.files.allowed_length(self._fd, "read", size)
+        return bytes(self.files.system.read(self._fd, allowed_length))
 
     def readinto(self, buffer: Any, /) -> int:
         """One read."""
@@ -152,36 +156,36 @@ class FaultedFakeIO(io.RawIOBase):
             raise ValueError("I/O operation on closed file")
 
 
-def install(decide: FaultPolicy, waits: Clock, patcher: Any, *, scarce: bool) -> Callable[[], None]:
+def install(policy: FaultPolicy, clock: Clock, patcher: Any, *, scarce: bool) -> Callable[[], None]:
     """Have *decide* asked from now on about fake files; undone by what it returns."""
     from pyfakefs.fake_open import fake_open
 
     fake_os = patcher.fake_modules["os"]
     system = FakeOs(patcher.fs, fake_os, fake_open, scarce=scarce)
-    files = FakeDescriptorTable(decide, system, waits, patcher.fs)
-    _take_over(files, patcher.fs)
+    files = FakeDescriptorTable(policy, system, clock, patcher.fs)
+    _handle_inherited(files, patcher.fs)
     pairs: Replacements = [(fake_open, Replacement(fake_open, _opens(files, fake_open)))]
     if original := getattr(sys.modules.get("numpy.lib.format"), "isfileobj", None):
         pairs.append((original, Replacement(original, _reads_in_c(original))))
-    exchange(pairs)
+    replace_everywhere(pairs)
     with contextlib.ExitStack() as undo:
-        undo.callback(exchange, [(new, old) for old, new in pairs])
+        undo.callback(replace_everywhere, [(new, old) for old, new in pairs])
         _replace_in_os(fake_os, files, undo)
         _replace_sizes(patcher.fs, fake_os.path, files, undo)
         return undo.pop_all().close
 
 
-def _take_over(files: FakeDescriptorTable, fake: Any) -> None:
+def _handle_inherited(files: FakeDescriptorTable, fake: Any) -> None:
     """Refuse what cannot be done to files that are open already; reads of them go unseen."""
     for holders in fake.open_files:
         found = holders[0].get_object() if holders else None
         path = getattr(found, "path", None)  # Neither pipes nor the standard streams have one.
-        if found is None or not isinstance(path, str) or files.decide.leaves_alone(path):
+        if found is None or not isinstance(path, str) or files.policy.leaves_alone(path):
             continue
-        if files.decide.inherited(path, found.st_size):
-            files.decide.refuse(_HELD.format(path))
-        elif files.decide.faults.follows(path):
-            files.decide.count_unobserved("inherited descriptor")
+        if files.policy.inherited(path, found.st_size):
+            files.policy.refuse(_HELD.format(path))
+        elif files.policy.faults.needs_reads_of(path):
+            files.policy.count_unobserved("inherited descriptor")
 
 
 _HELD = (
@@ -202,10 +206,10 @@ def _opens(files: FakeDescriptorTable, fake_open: Callable[..., Any]) -> Callabl
     around = types.FunctionType(twin.__code__, world, "open", twin.__defaults__)
 
     def opens(fake: Any, skip: Any, file: Any, mode: str = "r", *more: Any, **named: Any) -> Any:
-        if not files.minds(file):
+        if not files.may_have_faults(file):
             return fake_open(fake, skip, file, mode, *more, **named)
         if set("wax") & set(mode):
-            files.about_to_write(file)
+            files.check_write(file)
             return fake_open(fake, skip, file, mode, *more, **named)
         named.pop("is_fake_open_code", None)
         return around(file, mode, *more[:_OF_OPEN], **named)
@@ -257,9 +261,9 @@ def _replace_sizes(
     def stat(entry_path: Any, follow_symlinks: bool = True) -> Any:
         found = true_stat(entry_path, follow_symlinks)
         if isinstance(entry_path, int):
-            files.seen(entry_path)
+            files.observe(entry_path)
             return found
-        return files.looked_at(entry_path, found, None)
+        return files.stat_result(entry_path, found, None)
 
     def getsize(entry_path: Any) -> int:
         size = true_size(entry_path)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pytest_dataloader_faults._engine.python.pyfakefs import patcher
-from pytest_dataloader_faults._engine.python.pyfakefs.notes import explain_unseen
+from pytest_dataloader_faults._engine.python.pyfakefs.notes import explain_errors
 from pytest_dataloader_faults._engine.python.pyfakefs.os_functions import FakeOs
 
 _FIRST_NUMBER = 4096
@@ -18,17 +18,17 @@ _FIRST_NUMBER = 4096
 _settled: list[int] = []
 
 
-def settle(current: Any) -> None:
+def patch_for_good(current: Any) -> None:
     """Every file access in this process is the user's: none is passed on to the real files."""
     if os.getpid() in _settled:
         return
     _settled[:] = [os.getpid()]
-    explain_unseen()
-    skip_none(current, contextlib.ExitStack())
-    complete(current)
+    explain_errors()
+    patch_every_module(current, contextlib.ExitStack())
+    separate_fd_range(current)
 
 
-def skip_none(current: Any, undo: contextlib.ExitStack) -> None:
+def patch_every_module(current: Any, undo: contextlib.ExitStack) -> None:
     """Have no module passed on to the real files, by whichever name it calls; *undo* ends that."""
     for each in (current, *current.fake_modules.values()):
         if hasattr(each, "skip_names"):
@@ -36,7 +36,7 @@ def skip_none(current: Any, undo: contextlib.ExitStack) -> None:
             each.skip_names = set()
 
 
-def complete(current: Any) -> None:
+def separate_fd_range(current: Any) -> None:
     """Have pyfakefs number descriptors in a range of their own, and give it a pread().
 
     A number that C code takes for a real one (np.fromfile, mmap) is then not open, where it could
@@ -47,7 +47,7 @@ def complete(current: Any) -> None:
     fake_os.pread = FakeOs(files, fake_os, None, scarce=False).pread
 
 
-class SettleWorker:
+class PatchWorker:
     """A ``worker_init_fn`` that settles its worker and then runs the user's own."""
 
     def __init__(self, then: Callable[[int], object] | None) -> None:
@@ -55,6 +55,6 @@ class SettleWorker:
 
     def __call__(self, worker: int) -> None:
         """Run in the worker, before it makes its first sample."""
-        settle(patcher())
+        patch_for_good(patcher())
         if self._then is not None:
             self._then(worker)

@@ -36,7 +36,7 @@ _RAISES = (
 _LIBRARIES = re.compile(rf"{re.escape(sysconfig.get_path('stdlib'))}/|.*/(site|dist)-packages/")
 
 
-def explain_unseen() -> None:
+def explain_errors() -> None:
     """Have errors of this process's fetches explained, if they are about a fake file."""
     from torch.utils.data._utils import fetch
 
@@ -60,7 +60,7 @@ def _explaining(fetch: Callable[..., Any]) -> Callable[..., Any]:
 
 def explain(error: BaseException) -> None:
     """Have *error* tell what it does not, if it is about a fake file."""
-    if note := note_on(error):
+    if note := note_for(error):
         _add(error, note)
 
 
@@ -73,7 +73,7 @@ def _add(error: BaseException, note: str) -> None:
     error.__cause__ = FileNotFoundError(note)
 
 
-def note_on(error: BaseException) -> str | None:
+def note_for(error: BaseException) -> str | None:
     """What *error* does not tell: that it is about a fake file, which Python code alone sees."""
     files = fake_files()
     for each in _chain(error) if files is not None else ():
