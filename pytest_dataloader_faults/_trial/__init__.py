@@ -7,14 +7,13 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from pytest_dataloader_faults import _arguments, exceptions
 from pytest_dataloader_faults._engine.processes import fork
 from pytest_dataloader_faults._engine.scope import engine_for, require_faults
 from pytest_dataloader_faults._trial.job import (
-    ONE_EPOCH,
     Job,
     LifecycleJob,
     ReferenceJob,
@@ -35,14 +34,12 @@ from pytest_dataloader_faults._trial.process.environment import (
 from pytest_dataloader_faults._trial.process.shortages import require_environment
 from pytest_dataloader_faults._trial.process.waiting import how_it_vanished, wait_for
 from pytest_dataloader_faults.exceptions import InjectionError
-from pytest_dataloader_faults.faults import Fault, WorkerKilled
-from pytest_dataloader_faults.lifecycle import Arm, KillWorker, Step
+from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.lifecycle import Step
 from pytest_dataloader_faults.outcomes import LifecycleOutcome, Outcome, Reference
-from pytest_dataloader_faults.outcomes._facts import TrialRequest
 from pytest_dataloader_faults.outcomes._reference import EXACT, Comparison
-from pytest_dataloader_faults.outcomes._text import plain
 
-_NO_CHANGES: Mapping[str, Any] = MappingProxyType({})
+_Armed = TypeVar("_Armed", TrialJob, LifecycleJob)
 _STDERR_SHOWN = 4000
 _STDERR_READ = 1 << 20
 _NOISE = re.compile(
@@ -81,55 +78,22 @@ def run_trial(
         InjectionError: The harness failed; nothing was shown.
 
     """
-    return run_compared_trial(
-        make_dataset,
-        *faults,
+    job = TrialJob(
+        make_dataset=make_dataset,
+        faults=faults,
         loader=loader,
-        options=TrialOptions(epochs=epochs),
         deadline=deadline,
         seed=seed,
         engine=engine,
+        options=TrialOptions(epochs=epochs),
     )
+    return run_trial_job(job)
 
 
-def run_compared_trial(
-    make_dataset: Callable[[], Any],
-    *faults: Fault,
-    loader: Mapping[str, Any] | None,
-    deadline: float,
-    seed: int,
-    engine: str,
-    options: TrialOptions = ONE_EPOCH,
-    comparison: Comparison = EXACT,
-    changes: Mapping[str, Any] = _NO_CHANGES,
-    needs_workers: bool = False,
-) -> Outcome:
-    """``run_trial`` as checks and searches need it.
-
-    Args:
-        make_dataset, *faults, loader, deadline, seed, engine: See ``run_trial``.
-        options: What the trial does beyond one epoch under the faults.
-        comparison: How samples are compared.
-        changes: Options that overrule *loader*, and those of a ready ``DataLoader``.
-        needs_workers: Whether a loader with ``num_workers=0`` is refused.
-
-    """
-    _arguments.check(make_dataset=make_dataset, loader=loader)
-    given = {**(loader or {}), **changes}
-    request = _request(faults, given, options.epochs, deadline, seed, engine, comparison)
-    job = TrialJob(
-        make_dataset=make_dataset,
-        loader=loader,
-        seed=seed,
-        deadline=deadline,
-        engine=request.engine,
-        comparison=comparison,
-        faults=request.schedule,
-        changes=changes,
-        needs_workers=needs_workers,
-        options=options,
-    )
-    return outcome_from(request, _run(job))
+def run_trial_job(job: TrialJob) -> Outcome:
+    """``run_trial``, with all that a check or a search can ask for."""
+    job = _checked(job)
+    return outcome_from(job.request, _run(job))
 
 
 def run_lifecycle(
@@ -143,21 +107,17 @@ def run_lifecycle(
     comparison: Comparison = EXACT,
 ) -> LifecycleOutcome:
     """Do *steps* in a disposable process; *loader*: options of every loader in it."""
-    armed = tuple(step.fault for step in steps if isinstance(step, Arm))
-    killed = tuple(
-        WorkerKilled(worker=step.worker) for step in steps if isinstance(step, KillWorker)
-    )
-    request = _request((*armed, *killed), loader, 1, deadline, seed, engine, comparison)
     job = LifecycleJob(
         make_dataset=make_dataset,
         loader=loader,
         seed=seed,
         deadline=deadline,
-        engine=request.engine,
+        engine=engine,
         comparison=comparison,
         steps=steps,
     )
-    return lifecycle_from(request, steps, _run(job))
+    job = _checked(job)
+    return lifecycle_from(job.request, steps, _run(job))
 
 
 def take_reference(
@@ -194,22 +154,13 @@ def take_reference(
     return reference_from(events, events[-1]["stderr"])
 
 
-def _request(
-    faults: tuple[Fault, ...],
-    loader: Mapping[str, Any] | None,
-    epochs: int,
-    deadline: float,
-    seed: int,
-    engine: str,
-    comparison: Comparison,
-) -> TrialRequest:
-    """What is asked of a trial, checked."""
-    require_faults(faults)
-    _arguments.check(epochs=epochs, deadline=deadline, seed=seed)
-    chosen = engine_for(engine, faults)
-    return TrialRequest(
-        faults, plain(loader or {}), epochs, seed, deadline, chosen, comparison.description
-    )
+def _checked(job: _Armed) -> _Armed:
+    """*job*, if it can be done, with its engine chosen."""
+    _arguments.check(make_dataset=job.make_dataset, loader=job.loader)
+    asked = job.request
+    _arguments.check(epochs=asked.epochs, deadline=job.deadline, seed=job.seed)
+    require_faults(asked.schedule)
+    return replace(job, engine=engine_for(job.engine, asked.schedule))
 
 
 @reported_as_shortage()

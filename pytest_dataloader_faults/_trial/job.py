@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.lifecycle import Arm, Step
+from pytest_dataloader_faults.faults import Fault, WorkerKilled
+from pytest_dataloader_faults.lifecycle import Arm, KillWorker, Step
+from pytest_dataloader_faults.outcomes._facts import TrialRequest
 from pytest_dataloader_faults.outcomes._reference import EXACT, Comparison
+from pytest_dataloader_faults.outcomes._text import plain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +58,14 @@ class _Job:
     engine: str = "kernel"
     comparison: Comparison = EXACT
 
+    def _requested(
+        self, faults: tuple[Fault, ...], loader: Mapping[str, Any], epochs: int
+    ) -> TrialRequest:
+        compared = self.comparison.description
+        return TrialRequest(
+            faults, plain(loader), epochs, self.seed, self.deadline, self.engine, compared
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrialJob(_Job):
@@ -65,6 +75,12 @@ class TrialJob(_Job):
     changes: Mapping[str, Any] = field(default_factory=dict)
     needs_workers: bool = False
     options: TrialOptions = ONE_EPOCH
+
+    @property
+    def request(self) -> TrialRequest:
+        """What an outcome says of it."""
+        loader = {**(self.loader or {}), **self.changes}
+        return self._requested(self.faults, loader, self.options.epochs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +100,13 @@ class LifecycleJob(_Job):
     def faults(self) -> tuple[Fault, ...]:
         """Those that the steps arm."""
         return tuple(step.fault for step in self.steps if isinstance(step, Arm))
+
+    @property
+    def request(self) -> TrialRequest:
+        """What an outcome says of it."""
+        steps = [step for step in self.steps if isinstance(step, KillWorker)]
+        killed = (WorkerKilled(worker=step.worker) for step in steps)
+        return self._requested((*self.faults, *killed), self.loader or {}, 1)
 
 
 Job: TypeAlias = TrialJob | ReferenceJob | LifecycleJob

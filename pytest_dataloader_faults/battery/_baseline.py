@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from pytest_dataloader_faults import _arguments
 from pytest_dataloader_faults._engine import choose
-from pytest_dataloader_faults._trial import run_compared_trial, take_reference
-from pytest_dataloader_faults._trial.job import ONE_EPOCH, TrialOptions
+from pytest_dataloader_faults._trial import run_trial_job, take_reference
+from pytest_dataloader_faults._trial.job import ONE_EPOCH, TrialJob, TrialOptions
 from pytest_dataloader_faults.battery._targets import Files, parse_globs
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
 from pytest_dataloader_faults.faults import Fault
@@ -124,9 +124,9 @@ class Baseline:
         options: TrialOptions = ONE_EPOCH,
     ) -> Outcome:
         """One trial; *changes*: loader options in place of the baseline's own changes."""
-        return run_compared_trial(
-            self.make_dataset,
-            *faults,
+        job = TrialJob(
+            make_dataset=self.make_dataset,
+            faults=faults,
             loader=self.loader,
             changes=self.changes if changes is None else changes,
             comparison=self.with_reference(comparison or self.comparison),
@@ -136,6 +136,7 @@ class Baseline:
             options=options,
             needs_workers=True,
         )
+        return run_trial_job(job)
 
     def judge(self, outcome: Outcome, contract: Contract | None = None) -> Judgement:
         """The verdict on *outcome*, by *contract* or else by the baseline's own."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
@@ -33,14 +33,6 @@ _TIMES_CONTROL = 10.0
 """How much longer than the epoch without faults a trial may take, where one has hung before."""
 
 
-@dataclass(frozen=True)
-class Finding:
-    """What the trials of a check, or of faults, found, and what they show together."""
-
-    trials: tuple[Trial, ...]
-    conclusion: Conclusion
-
-
 class Battery:
     """A dataset, and what it does when nothing is wrong."""
 
@@ -62,7 +54,7 @@ class Battery:
         """Globs of the data files that the workers open, and of those that they read."""
         return self.workload.opened.path, self.workload.read.path
 
-    def check(self, name: str, *, should_fail: bool = False) -> Finding | NotApplicable:
+    def check(self, name: str, *, should_fail: bool = False) -> Conclusion | NotApplicable:
         """Run the trial of one check, and those that confirm it where it is not as expected."""
         check = CHECKS[name]
         if check.gpu and (lacking := missing_accelerator()):
@@ -76,15 +68,15 @@ class Battery:
             return faults
         return self._run(check, faults, should_fail)
 
-    def run_faults(self, *faults: Fault) -> Finding:
+    def run_faults(self, *faults: Fault) -> Conclusion:
         """Run *faults* as no check does, and repeat a trial that fails."""
         found = self._run(None, faults, should_fail=False)
-        assert isinstance(found, Finding)
+        assert isinstance(found, Conclusion)
         return found
 
     def _run(
         self, check: Check | None, faults: tuple[Fault, ...], should_fail: bool
-    ) -> Finding | NotApplicable:
+    ) -> Conclusion | NotApplicable:
         trials: list[Trial] = []
         while needs_another(trials, should_fail=should_fail):
             outcome = self._outcome(check, faults, trials)
@@ -95,7 +87,7 @@ class Battery:
             trials.append(Trial(outcome, self._judge(outcome, check)))
             if check is None and trials[0].judgement.verdict is Verdict.NOT_EXERCISED:
                 break  # The end of a sweep's row, and no failure.
-        return Finding(tuple(trials), conclude(trials, self.baseline.control))
+        return replace(conclude(trials, self.baseline.control), trials=tuple(trials))
 
     def _outcome(
         self, check: Check | None, faults: tuple[Fault, ...], before: list[Trial]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import warnings
 
-from pytest_dataloader_faults.battery._battery import Battery, Finding
+from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery._workload import NotApplicable
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.exceptions import CheckFailedError
 from pytest_dataloader_faults.faults import has_files
 from pytest_dataloader_faults.outcomes import CheckResult, Verdict
-from pytest_dataloader_faults.outcomes._judge._repeats import Trial
+from pytest_dataloader_faults.outcomes._judge._repeats import Conclusion, Trial
 from pytest_dataloader_faults.outcomes._judge._report import explain
 from pytest_dataloader_faults.outcomes._text import printable
 
@@ -37,11 +37,10 @@ def ask(
     return _result(name, found, reproduce, expected)
 
 
-def _result(name: str, found: Finding, reproduce: str, expected: str | None) -> CheckResult:
-    decisive = found.conclusion.trial
-    judgement = decisive.judgement
-    notes = (*_advice(name, decisive), *found.conclusion.notes)
-    text = explain(decisive.outcome, judgement, reproduce, notes)
+def _result(name: str, found: Conclusion, reproduce: str, expected: str | None) -> CheckResult:
+    outcome, judgement = found.trial.outcome, found.trial.judgement
+    notes = (*_advice(name, found.trial), *found.notes)
+    text = explain(outcome, judgement, reproduce, notes)
     if judgement.passed and expected:
         text = (
             f"expected to fail ({expected}), but it passed. Remove it from expected_failures."
@@ -52,9 +51,9 @@ def _result(name: str, found: Finding, reproduce: str, expected: str | None) -> 
         judgement.verdict,
         judgement.passed,
         text,
-        decisive.outcome,
+        outcome,
         expected=expected,
-        reproduced=found.conclusion.reproduced,
+        reproduced=found.reproduced,
         trials=tuple(each.outcome for each in found.trials),
     )
 

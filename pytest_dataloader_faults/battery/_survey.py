@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_dataloader_faults._trial import run_compared_trial
-from pytest_dataloader_faults._trial.job import TrialOptions
+from pytest_dataloader_faults._trial import run_trial_job
+from pytest_dataloader_faults._trial.job import TrialJob, TrialOptions
 from pytest_dataloader_faults.battery._baseline import ONE_WORKER, Baseline, Settings
 from pytest_dataloader_faults.battery._targets import Files as Globs
 from pytest_dataloader_faults.battery._targets import path_of, require_match, short_globs
@@ -113,9 +113,9 @@ class Survey:
         The arguments are those of ``run_trial``, which compares samples byte by byte.
         *loader*: options beside those of the survey, or in their place.
         """
-        return run_compared_trial(
-            self.make_dataset,
-            *faults,
+        job = TrialJob(
+            make_dataset=self.make_dataset,
+            faults=faults,
             comparison=self.comparison,
             loader={**(self._baseline.loader or {}), **(loader or {})},
             options=TrialOptions(epochs=epochs),
@@ -123,6 +123,7 @@ class Survey:
             seed=seed,
             engine=engine,
         )
+        return run_trial_job(job)
 
     def judge(self, outcome: Outcome, contract: Contract | None = None) -> Judgement:
         """The verdict on *outcome*, by *contract* or, without one, by the survey's own."""

@@ -2,8 +2,6 @@
 
 The battery puts a fault at the first operation and at one in the middle. Code that goes wrong at
 the seventh alone, as while an index is rebuilt, is found by trying each, as SQLite's tests do.
-
-Which faults a sweep goes through, and the table of what they did. Pure.
 """
 
 from __future__ import annotations
@@ -112,20 +110,20 @@ def _swept(battery: Battery, rows: list[Any], max_trials: int, on_fail: str | No
 
 def _step(battery: Battery, fault: Fault) -> SweepStep:
     found = battery.run_faults(with_target(fault, *battery.targets))
-    conclusion = found.conclusion
-    outcome, judgement = conclusion.trial.outcome, conclusion.trial.judgement
-    again = battery.reproduce("sweep", faults=[_template(fault)], start_at=fault, max_trials=1)
-    text = explain(outcome, judgement, again, conclusion.notes)
+    outcome, judgement = found.trial.outcome, found.trial.judgement
+    again = battery.reproduce("sweep", **_resume_arguments(fault))
+    text = explain(outcome, judgement, again, found.notes)
     passed = judgement.passed or judgement.verdict is Verdict.NOT_EXERCISED
-    passed |= not conclusion.reproduced
-    if not conclusion.reproduced:
+    passed |= not found.reproduced
+    if not found.reproduced:
         warnings.warn(text, NotReproducedWarning, stacklevel=4)
     return SweepStep(fault, outcome.fired, judgement.verdict, passed, text)
 
 
-def _template(fault: Any) -> Fault:
-    made: Fault = replace(fault, nth=1, times=None)
-    return made
+def _resume_arguments(fault: Any) -> dict[str, Any]:
+    """Arguments of ``sweep`` for this step alone."""
+    template = replace(fault, nth=1, times=None)
+    return {"faults": [template], "start_at": fault, "max_trials": 1}
 
 
 _ANY_FILE = "*"

@@ -1,4 +1,4 @@
-"""What a check found, and who is told of it."""
+"""The results of checks and sweeps. Plain data."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class CheckResult:
 
     @property
     def failed(self) -> bool:
-        """Whether the dataset fails the check, again and again, and was not expected to."""
+        """Whether the dataset fails the check each time, and was not expected to fail it."""
         if not (self.applies and self.reproduced):
             return False
         return self.passed if self.expected else not self.passed
@@ -56,9 +56,9 @@ class SweepStep:
     """One trial of a sweep.
 
     Attributes:
-        fault: What was to happen, to the files that *faults* and *files* mean.
-        fired: How often it did, over all workers; 0 where there were no so many operations.
-        verdict: What that shows; ``not_exercised`` at the end of a row of steps.
+        fault: The fault, as it was asked for.
+        fired: How often it happened, over all workers; 0 where there were fewer operations.
+        verdict: The verdict; ``not_exercised`` at the end of a row of steps.
         passed: Whether the contract allows it, or nothing fired and nothing went wrong.
         explanation: The verdict, the evidence, and how to repeat this step alone.
 
@@ -73,7 +73,7 @@ class SweepStep:
 
 @dataclass(frozen=True)
 class SweepResult:
-    """What a sweep has shown.
+    """What a sweep found.
 
     Attributes:
         steps: The trials, in order.
@@ -92,7 +92,7 @@ class SweepResult:
     @property
     def counts(self) -> dict[str, int]:
         """How many steps had each verdict; those in which nothing fired are left out."""
-        return dict(Counter(str(each.verdict) for each in self.steps if not _is_end(each)))
+        return dict(Counter(str(each.verdict) for each in self.steps if not _is_exhausted(each)))
 
     def table(self) -> str:
         """A line per N, a column per kind of fault, and the counts."""
@@ -108,7 +108,7 @@ class SweepResult:
         return self.table()
 
 
-def _is_end(step: SweepStep) -> bool:
+def _is_exhausted(step: SweepStep) -> bool:
     return step.fired == 0 and step.passed
 
 
@@ -124,7 +124,7 @@ def _lines(steps: tuple[SweepStep, ...]) -> Iterator[str]:
 
 
 def _cell(step: SweepStep) -> str:
-    return _END if _is_end(step) else str(step.verdict)
+    return _END if _is_exhausted(step) else str(step.verdict)
 
 
 def _nth(step: SweepStep) -> int:

@@ -6,7 +6,8 @@ from dataclasses import fields, replace
 
 import pytest
 
-from pytest_dataloader_faults._trial import run_compared_trial, take_reference
+from pytest_dataloader_faults._trial import run_trial_job, take_reference
+from pytest_dataloader_faults._trial.job import TrialJob
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks._base import no_fault
@@ -47,10 +48,12 @@ def test_check_that_is_disarmed_is_not_exercised(name, packed):
     check = CHECKS[name]
     schedule = check.plan(workload)
     loader = {"loader": {"num_workers": 2, "batch_size": 4}, "changes": check.changes}
-    how = {**loader, "deadline": 30.0, "seed": 0, "engine": "auto", "options": check.options}
+    how = {"make_dataset": make, **loader, "engine": "auto", "options": check.options}
 
     verdicts = [
-        run_compared_trial(make, *faults, **how).judge(reference).verdict
+        run_trial_job(TrialJob(make_dataset=make, faults=tuple(faults), **how))
+        .judge(reference)
+        .verdict
         for faults in (schedule, map(_disarmed, schedule))
     ]
 

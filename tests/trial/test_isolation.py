@@ -10,8 +10,8 @@ import pytest
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import Outcome, run_trial
-from pytest_dataloader_faults._trial import run_compared_trial
-from pytest_dataloader_faults._trial.job import TrialOptions
+from pytest_dataloader_faults._trial import run_trial_job
+from pytest_dataloader_faults._trial.job import TrialJob, TrialOptions
 from pytest_dataloader_faults.exceptions import InjectionError, UnusableDatasetError
 from pytest_dataloader_faults.faults import ReadError
 from support import troublemakers
@@ -34,14 +34,14 @@ OFFSPRING = [
 
 
 def _try(records, trouble, where, deadline=30.0) -> Outcome:
-    return run_compared_trial(
-        lambda: Trouble(records, trouble, where),
+    job = TrialJob(
+        make_dataset=lambda: Trouble(records, trouble, where),
         loader={"num_workers": 1, "batch_size": 4},
         deadline=deadline,
-        seed=0,
         options=TrialOptions(touch=True),
         engine="auto",
     )
+    return run_trial_job(job)
 
 
 @pytest.mark.parametrize(

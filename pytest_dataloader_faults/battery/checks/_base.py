@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 from pytest_dataloader_faults._trial.job import ONE_EPOCH, TrialOptions
 from pytest_dataloader_faults.battery._workload import FileSet, NotApplicable, Workload
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.outcomes import Outcome, Reference, Verdict
+from pytest_dataloader_faults.outcomes import Outcome, Reference
+from pytest_dataloader_faults.outcomes._verdicts import Finding
 
 Plan: TypeAlias = tuple[Fault, ...] | NotApplicable
-Violation: TypeAlias = tuple[Verdict, str]
-Rule: TypeAlias = Callable[[Outcome, Reference], Violation | None]
+Rule: TypeAlias = Callable[[Outcome, Reference], Finding | None]
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,10 @@ from typing import Any
 
 from pytest_dataloader_faults._trial.job import TrialOptions
 from pytest_dataloader_faults.battery._workload import Workload
-from pytest_dataloader_faults.battery.checks._base import Check, Plan, Violation, no_fault
+from pytest_dataloader_faults.battery.checks._base import Check, Plan, no_fault
 from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.outcomes import Outcome, Pass, Reference, Verdict
+from pytest_dataloader_faults.outcomes._verdicts import Finding
 
 _ENOUGH = 8
 """Random samples that have to be equal before that is no accident."""
@@ -21,7 +22,7 @@ _TWO_EPOCHS = (
 )
 
 
-def _is_bad_second_epoch(outcome: Outcome, reference: Reference) -> Violation | None:
+def _is_bad_second_epoch(outcome: Outcome, reference: Reference) -> Finding | None:
     """A second epoch that is empty, or that repeats random samples of the first one."""
     first, second = outcome.passes
     if reference.second_pass_count is not None:
@@ -59,7 +60,7 @@ def _first_read_once(workload: Workload) -> Plan:
     return (ReadError(workload.read.path, times=1),)
 
 
-def _is_error_again(outcome: Outcome, _reference: Reference) -> Violation | None:
+def _is_error_again(outcome: Outcome, _reference: Reference) -> Finding | None:
     """An error of the second epoch, in which no read failed."""
     raised = outcome.exception
     epochs = {one.epoch for each in outcome.faults for one in each.firings}

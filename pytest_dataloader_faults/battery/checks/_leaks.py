@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pytest_dataloader_faults._trial.job import TrialOptions
 from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
-from pytest_dataloader_faults.battery.checks._base import Check, Plan, Violation, no_fault
+from pytest_dataloader_faults.battery.checks._base import Check, Plan, no_fault
 from pytest_dataloader_faults.outcomes import Outcome, Reference, Verdict
 from pytest_dataloader_faults.outcomes._records import FEWEST_EPOCHS
+from pytest_dataloader_faults.outcomes._verdicts import Finding
 
 _MOST_EPOCHS = 40
 """A trial that looks for growth stops as soon as it has seen enough."""
@@ -31,7 +32,7 @@ def _too_slow(_: Workload, outcome: Outcome) -> str | None:
     )
 
 
-def _left_files(outcome: Outcome, _: Reference) -> Violation | None:
+def _left_files(outcome: Outcome, _: Reference) -> Finding | None:
     """A cache is made in the first epoch; files that most workers make anew are no cache."""
     left = [each.leftover_files for each in outcome.workers if each.leftover_files]
     if len(left) * 2 <= len(outcome.workers):

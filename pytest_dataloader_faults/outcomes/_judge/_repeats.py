@@ -39,12 +39,14 @@ class Conclusion:
         trial: The trial that decides: the first that failed, if one did.
         reproduced: False if only one of three failed, and no race of the dataset explains that.
         notes: Sentences about the other trials.
+        trials: All trials, in order.
 
     """
 
     trial: Trial
     reproduced: bool = True
     notes: tuple[str, ...] = ()
+    trials: tuple[Trial, ...] = ()
 
 
 def needs_another(trials: Sequence[Trial], *, should_fail: bool) -> bool:
