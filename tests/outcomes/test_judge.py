@@ -109,7 +109,7 @@ def test_gravest_rule_decides(grave):
 
 
 def test_sentence_names_the_sample_that_came_instead():
-    """A sample that is another's is told apart from one that is nobody's."""
+    """A sample that is another's differs from one that is no sample of the reference."""
     swapped, strange = (
         ordinary(replace(FAILED, delivered=(each,)), faults=fired(EIO)).judge(map_reference())
         for each in (SWAPPED, STRANGE)
@@ -182,7 +182,7 @@ def test_batch_without_rows_does_not_pass_where_samples_are_known():
 
 
 def test_reference_must_know_what_is_judged():
-    """Samples that nobody knows cannot be said to be right."""
+    """Samples that are not in the reference cannot be compared."""
     with pytest.raises(ValueError, match=r"does not know batch \[2, 3\]"):
         ordinary(DONE, faults=fired(EIO)).judge(map_reference(2))
 

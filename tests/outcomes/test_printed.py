@@ -1,4 +1,4 @@
-"""Causes that a worker has printed and told to nobody."""
+"""Causes that a worker printed, and that no exception carries."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def test_of_several_the_last_one_counts():
 
 @pytest.mark.parametrize("text", ["", "TypeError: cannot pickle\n", OTHER])
 def test_what_else_is_printed_is_no_cause(text):
-    """Only a traceback that begins in multiprocessing's feeder tells of a dropped batch."""
+    """Only a traceback that begins in multiprocessing's feeder thread shows a dropped batch."""
     assert _sentence(HUNG, text) == "no exception and no end of the epoch within 30 s"
 
 
 def test_a_timeout_that_ends_such_a_wait_hides_the_cause():
-    """The loader's own error tells of the wait alone."""
+    """The loader's own error mentions only the wait."""
     timeout = raised("RuntimeError", "DataLoader timed out after 5 seconds")
     outcome = ordinary(Pass(exception=timeout), fired(TRUNCATED, call="openat"))
     judgement = judge(
@@ -75,7 +75,7 @@ def test_a_timeout_that_ends_such_a_wait_hides_the_cause():
     assert DROPPED.format("OSError: cut") in judgement.sentence
 
 
-def test_last_words_of_a_worker_that_died():
+def test_last_error_of_a_worker_that_died():
     """A spawned one, say, that cannot unpickle the dataset."""
     sentence = _sentence(ordinary(Pass(exception=DIED)), f"{OTHER}ImportError: no module x\n")
     assert "was raised without any fault: DataLoader worker (pid(s) 7)" in sentence
@@ -83,13 +83,13 @@ def test_last_words_of_a_worker_that_died():
 
 
 @pytest.mark.parametrize("error", [DIED, raised("ValueError", "x")])
-def test_no_last_words(error):
-    """Of one that told by itself, or that printed nothing of the kind."""
+def test_no_last_error(error):
+    """Where the exception names its cause, or the worker printed no error."""
     stderr = "a warning\n" if error is DIED else "OSError: x\n"
     assert "printed" not in _sentence(ordinary(Pass(exception=error)), stderr)
 
 
 def test_an_error_without_a_message():
-    """Is told as such."""
+    """The sentence says that there is no message."""
     error = Raised("AssertionError", "", "AssertionError\n")
     assert _sentence(ordinary(Pass(exception=error)), "").endswith("any fault: no message")

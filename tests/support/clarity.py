@@ -1,4 +1,4 @@
-"""Whether a text tells of a single fault."""
+"""Whether a text explains a single fault."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes._error_text import Occurrence, explains_fault
 
 
-def tells(text: str, fault: Fault, path: str | None, call: str) -> bool:
-    """Whether *text* tells of *fault*, which befell *path* in *call*."""
+def explains(text: str, fault: Fault, path: str | None, call: str) -> bool:
+    """Whether *text* explains *fault*, which happened to *path* in *call*."""
     return explains_fault(text, [Occurrence(fault, path, call)])

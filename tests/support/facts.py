@@ -71,7 +71,7 @@ def moment(
 
 
 def ordinary(one: Pass, faults: tuple[FaultFacts, ...] = ()) -> Outcome:
-    """One epoch that went as in *one*, and a recovery without a blemish if there were faults."""
+    """One epoch that went as in *one*, and a right recovery if there were faults."""
     rows = [("d0", "d1"), ("d2", "d3")]
     indices = ((0, 1), (2, 3))
     came = tuple(delivery(each, row) for each, row in zip(indices, rows, strict=True))

@@ -35,7 +35,7 @@ from pytest_dataloader_faults.faults import (
 from pytest_dataloader_faults.outcomes import FaultFacts
 from pytest_dataloader_faults.outcomes._error_text import exception_lines
 from support import library_readers
-from support.clarity import tells
+from support.clarity import explains
 from support.epochs import Epoch, alone, epoch
 from support.file_formats import CONTENT
 from support.library_readers import Reader, usable
@@ -232,7 +232,7 @@ def cell(finding: Finding | str, right: Finding | str, facts: FaultFacts) -> Cel
 def _is_clear(text: str, fault: Fault) -> bool:
     """Whether an error or what it was raised from tells of the fault; a path or EINVAL does not."""
     said = cleaned(exception_lines(text)).replace(os.strerror(errno.EINVAL), "")
-    return tells(said, fault, None, "")
+    return explains(said, fault, None, "")
 
 
 def compared(finding: Finding, right: Finding | str) -> str:

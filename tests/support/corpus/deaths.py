@@ -138,11 +138,11 @@ CASES: tuple[Case, ...] = (
 BEHAVIOURS: dict[str, str] = {
     "F2": (
         "the death of a worker comes as whatever broke first, and each of those tells of it"
-        " (oracle/test_clarity.py::test_error_that_tells_of_a_death)"
+        " (outcomes/test_error_text.py::test_error_that_tells_of_a_death)"
     ),
     "F4": (
         "torch blames shared memory for each SIGBUS; the verdict follows from what was mapped"
-        " (oracle/test_deaths.py::test_the_verdict_is_the_deaths)"
+        " (outcomes/test_deaths.py::test_the_verdict_is_the_deaths)"
     ),
     "F5": (
         "off the main thread torch has no handler of SIGCHLD, and looks every 5 s"
@@ -163,7 +163,7 @@ BEHAVIOURS: dict[str, str] = {
     ),
     "F11": (
         "torch's handler takes exit code 0 for a good end, and it is 5 s until it looks again"
-        " (engine/test_stuck_workers.py::test_a_worker_leaves_without_a_word)"
+        " (engine/supervisor/test_stuck_workers.py::test_a_worker_leaves_without_a_word)"
     ),
 }
 EXCUSED: dict[str, str] = {}

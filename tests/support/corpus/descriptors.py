@@ -144,7 +144,7 @@ BEHAVIOURS = {
     "D6": (
         "where torch itself runs out of descriptors in the thread that feeds its queue, it drops"
         " the batch, and the loader waits for ever; no dataset is accused of it"
-        " (conformance/test_check_dataset.py::"
+        " (battery/test_check_dataset.py::"
         "test_samples_that_need_no_descriptor_are_not_blamed_for_torch)"
     ),
 }

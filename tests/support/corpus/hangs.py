@@ -146,7 +146,7 @@ BEHAVIOURS: dict[str, str] = {
     ),
     "K4": (
         "a stopped worker would keep the loader from ending; it goes on when it is to end"
-        " (engine/test_stuck_workers.py::test_no_process_is_left_of_a_loop_that_raised)"
+        " (engine/supervisor/test_stuck_workers.py::test_no_process_is_left_of_a_loop_that_raised)"
     ),
     "K9": (
         "loaders hang below pytest and coverage: each trial is a process of its own"

@@ -10,15 +10,16 @@ BEHAVIOURS = {
     "E1": (
         "a worker gets a copy of each inherited page whose reference counts it touches, once: no"
         " more than the main process has, and nothing that grows from epoch to epoch"
-        " (conformance/test_growth.py::test_what_settles_is_no_growth)"
+        " (battery/test_growth.py::test_what_settles_is_no_growth)"
     ),
     "E3": (
         "torch's own collate function reports that there is no room in /dev/shm"
-        " (engine/test_scarcity.py::test_torchs_collate_function_reports_it)"
+        " (engine/supervisor/test_scarcity.py::test_torchs_collate_function_reports_it)"
     ),
     "E4": (
         "without it, the error comes in the thread that feeds torch's queue, which prints it and"
-        " drops the batch (engine/test_scarcity.py::test_a_collate_function_of_ones_own_hangs)"
+        " drops the batch"
+        " (engine/supervisor/test_scarcity.py::test_a_collate_function_of_ones_own_hangs)"
     ),
     "E5": (
         "segments of workers that were killed are removed with the trial"
@@ -26,7 +27,7 @@ BEHAVIOURS = {
     ),
     "E6": (
         "a view ships the storage below it: more shared memory than needed, but the right samples,"
-        " and it is given back (conformance/test_growth.py::test_what_settles_is_no_growth)"
+        " and it is given back (battery/test_growth.py::test_what_settles_is_no_growth)"
     ),
     "E7": (
         "recon refuses samples that cannot be collated, with torch's words"

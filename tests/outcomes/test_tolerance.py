@@ -81,7 +81,7 @@ def test_missing_sample_is_named():
     assert "does not hold the samples [0, 1] that were asked for: [0] are missing" in said
 
 
-def test_equal_samples_are_told_apart_in_favour_of_the_dataset():
+def test_of_equal_samples_the_one_that_was_hit_is_missing():
     """Of two samples with the same content the one that was hit is the one that is missing."""
     reference = replace(map_reference(), samples=((0, "d"), (1, "d"), (2, "d2"), (3, "d3")))
     outcome = ordinary(_came(("d",), ("d2", "d3")), _fired(EIO, 0))
@@ -122,7 +122,7 @@ def test_stream_may_lose_as_many_as_were_hit(one, expected):
     ],
 )
 def test_damaged_content(contract, one, expected):
-    """It is blamed on who promised to notice it; a sample that is missing, on anybody."""
+    """Only a contract that promises to notice it is broken by it; a missing sample breaks each."""
     facts = _fired(CorruptedFile(), 1)
 
     assert expected == ordinary(one, facts).judge(map_reference(), contract).verdict

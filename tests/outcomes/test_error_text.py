@@ -1,4 +1,4 @@
-"""Which texts of errors tell what went wrong, over errors that were really raised."""
+"""Which texts of errors explain a fault, over errors that were really raised."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_dataloader_faults.faults import (
     WorkerKilled,
 )
 from pytest_dataloader_faults.outcomes._error_text import exception_lines, mentions_path
-from support.clarity import tells
+from support.clarity import explains
 from support.readers import READERS, SHARED, truncated
 from support.specimens import UnbuildableError
 
@@ -113,7 +113,7 @@ def test_error_that_tells_of_an_errno(action, printed):
     """The errno, its message or the path is enough, in the error or in its cause."""
     fault = OpenError(errno=errno.ENOENT) if "nonexistent" in _text(action) else EIO
 
-    assert tells(printed(action), fault, PATH, "read")
+    assert explains(printed(action), fault, PATH, "read")
 
 
 @BOTH_WAYS
@@ -121,7 +121,7 @@ def test_error_that_tells_of_an_errno(action, printed):
 @pytest.mark.parametrize("action", [_from_none, _quoting_source])
 def test_error_that_tells_nothing(action, fault, printed):
     """An error cut off from its cause is not clear, whatever a frame's source line says."""
-    assert not tells(printed(action), fault, PATH, "read")
+    assert not explains(printed(action), fault, PATH, "read")
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_error_that_tells_nothing(action, fault, printed):
 )
 def test_another_number_is_not_the_errno(text):
     """A number that only begins or ends like the errno does not tell of it."""
-    assert not tells(text, EIO, PATH, "read")
+    assert not explains(text, EIO, PATH, "read")
 
 
 @pytest.mark.parametrize(
@@ -143,10 +143,13 @@ def test_another_number_is_not_the_errno(text):
     ],
 )
 def test_each_fault_has_its_errno(fault, number):
-    """What the kernel says of one fault tells nothing of another."""
+    """The errno of one fault does not explain another."""
     own, other = (_text(lambda each=each: _os_error(each)) for each in (number, errno.EPERM))
 
-    assert (tells(own, fault, PATH, "read"), tells(other, fault, PATH, "read")) == (True, False)
+    assert (explains(own, fault, PATH, "read"), explains(other, fault, PATH, "read")) == (
+        True,
+        False,
+    )
 
 
 @pytest.mark.parametrize("fault", [EIO, TruncatedFile()])
@@ -155,7 +158,7 @@ def test_exception_that_cannot_be_rebuilt_is_not_clear(fault):
     text = _through_torch(_unbuildable)
 
     assert exception_lines(text).startswith("TypeError: UnbuildableError")
-    assert not tells(text, fault, PATH, "read")
+    assert not explains(text, fault, PATH, "read")
 
 
 @BOTH_WAYS
@@ -167,7 +170,7 @@ def test_decoding_error_tells_of_truncated_content(name, keep, printed, tmp_path
 
     text = printed(lambda: read(path)).replace(str(path), "").replace(path.name, "")
 
-    assert tells(text, TruncatedFile(), PATH, "open"), exception_lines(text)
+    assert explains(text, TruncatedFile(), PATH, "open"), exception_lines(text)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +185,7 @@ def test_decoding_error_tells_of_truncated_content(name, keep, printed, tmp_path
 )
 def test_words_of_readers_for_a_file_that_is_cut_near_its_start(text):
     """NumPy's, gzip's and HDF5's, where a few bytes are left."""
-    assert tells(text, TruncatedFile(), PATH, "open")
+    assert explains(text, TruncatedFile(), PATH, "open")
 
 
 @pytest.mark.parametrize(
@@ -198,7 +201,9 @@ def test_words_of_readers_for_a_file_that_is_cut_near_its_start(text):
 )
 def test_error_that_does_not_tell_of_truncated_content(text):
     """A follow-up error of bad content is not an error about bad content."""
-    assert not tells(f"Traceback (most recent call last):\n{text}\n", TruncatedFile(), PATH, "open")
+    assert not explains(
+        f"Traceback (most recent call last):\n{text}\n", TruncatedFile(), PATH, "open"
+    )
 
 
 @pytest.mark.parametrize(
@@ -210,7 +215,7 @@ def test_error_that_does_not_tell_of_truncated_content(text):
 )
 def test_words_of_libraries_tell(text, fault):
     """SQLite's for EIO, and Arrow's for a file that is too short."""
-    assert tells(text, fault, PATH, "read")
+    assert explains(text, fault, PATH, "read")
 
 
 KILLED = "DataLoader worker (pid 7) is killed by signal: {}. "
@@ -228,7 +233,7 @@ KILLED = "DataLoader worker (pid 7) is killed by signal: {}. "
 )
 def test_error_that_tells_of_a_death(text):
     """The words of torch, and those of a broken queue, tell that a worker is gone."""
-    assert tells(text, WorkerKilled(), None, "signal 9")
+    assert explains(text, WorkerKilled(), None, "signal 9")
 
 
 @pytest.mark.parametrize(("call", "expected"), [("mmap", True), ("read", False)])
@@ -237,7 +242,7 @@ def test_bus_error_tells_of_a_mapping_only(fault, call, expected):
     """A mapped file that cannot be read ends the worker by SIGBUS; a read does not."""
     text = f"RuntimeError: {KILLED.format('Bus error')}"
 
-    assert expected == tells(text, fault, None, call)
+    assert expected == explains(text, fault, None, call)
 
 
 def test_messages_are_the_lines_of_exceptions():

@@ -1,4 +1,4 @@
-"""What a verdict's text tells, and how much of it."""
+"""What the text of a verdict says, and how much of it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_text_names_the_python_engine_and_what_it_has_not_seen():
 
 
 def test_text_names_fault_worker_fetch_and_path():
-    """Who did what to whom is told of each of the first firings."""
+    """Each of the first firings has its worker, its batch, the call and the file."""
     text = _explained(ordinary(FAILED, fired(EIO, times=2)))
 
     assert "fault: ReadError(path='*.rec') (reached 3, fired 2, surfaced 1)" in text
@@ -57,14 +57,14 @@ def test_text_names_fault_worker_fetch_and_path():
 
 
 def test_text_names_the_signal():
-    """A death is told by the signal's name."""
+    """A death is named by its signal."""
     text = _explained(ordinary(FAILED, fired(KILLED, path=None, call="signal 9")))
 
     assert "in worker 1 (pid 4711), fetch 1: killed by SIGKILL\n" in text
 
 
 def test_text_counts_what_was_hidden():
-    """Reads that the engine could not see are told of, where there were any."""
+    """Reads that the engine could not see are counted, where there were any."""
     worker = WorkerFacts(0, 4711, 1, {}, {"dup2": 8, "io_uring_setup": 1})
     outcome = replace(ordinary(FAILED, fired(EIO)), workers=(worker, worker))
 
@@ -113,7 +113,7 @@ def test_text_of_a_hang_shows_where_it_is_stuck():
         ({"passes": (replace(FAILED, exception=raised("RuntimeError", "bad")),)}, "failed_unclear"),
     ],
 )
-def test_text_shows_what_workers_printed_where_the_cause_may_be_told_there(changes, verdict):
+def test_text_shows_what_workers_printed_where_the_cause_may_be_there(changes, verdict):
     """Some errors are printed and dropped by torch, so they are looked for in stderr."""
     outcome = replace(ordinary(FAILED, fired(EIO)), stderr="Segmentation fault\n", **changes)
 
@@ -205,7 +205,7 @@ def test_nothing_but_what_was_shown_passes(outcome, reference, contract):
 
 @given(outcomes(), references())
 def test_contract_that_promises_more_passes_less(outcome, reference):
-    """Whoever promises to survive passes nothing that others fail."""
+    """A contract that promises to survive passes nothing that others fail."""
     strict = outcome.judge(reference, Contract(survives=True, names_file=True)).passed
 
     assert not strict or outcome.judge(reference, Contract()).passed
