@@ -1,4 +1,4 @@
-"""The life of a loader: the steps that it is made of. Plain data.
+"""The steps in the lifecycle of a loader. Plain data.
 
 Steps are frozen values that describe and never act; ``eval(repr(step)) == step`` holds with this
 module's names and those of ``faults`` in scope.

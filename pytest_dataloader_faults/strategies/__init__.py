@@ -1,9 +1,9 @@
 """Hypothesis strategies: faults, schedules of them, loaders, and ways to use a dataset.
 
-One strategy per fault, named in the plural. All arguments are by keyword. ``files=`` is what is put
-at risk: a glob, several globs or, better, ``survey(make_dataset)``, so that only those files and
-operations are drawn that the dataset really comes to. Examples shrink towards fewer faults, the
-first file, its first operation, one worker, and a fault that stays.
+There is one strategy per fault, named in the plural. All arguments are by keyword. ``files=`` says
+which files to put at risk: a glob, several globs or, better, ``survey(make_dataset)``. With a
+survey, Hypothesis draws only files and operations that the dataset really uses. Examples shrink
+towards fewer faults, the first file, its first operation, one worker, and a fault that stays.
 """
 
 from __future__ import annotations

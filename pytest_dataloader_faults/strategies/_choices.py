@@ -7,7 +7,7 @@ seven choices can thus not be taken out of a list of faults; one that is drawn b
 one step. So all arguments of a fault but its file and its place in time are one choice, among all
 their combinations, those first that differ least from the simplest.
 
-Which file a fault is about, and which of its operations.
+Two choices remain: the file that the fault hits, and which of the operations on it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.strategies._arguments import require
 
 
-def variants(**domains: tuple[Hashable, ...]) -> st.SearchStrategy[dict[str, Any]]:
+def combinations(**domains: tuple[Hashable, ...]) -> st.SearchStrategy[dict[str, Any]]:
     """A value for each of *domains*, by name, drawn together; shrinks to the first of each."""
     return st.sampled_from(_combined(tuple(domains.items())))
 
@@ -48,7 +48,7 @@ def _combined(domains: tuple[tuple[str, tuple[Hashable, ...]], ...]) -> list[dic
 
 
 Files: TypeAlias = DataFiles | Survey | Globs | None
-"""What strategies take as ``files``."""
+"""The argument ``files`` of strategies."""
 
 Path: TypeAlias = str | tuple[str, ...]
 _NTH = 4
@@ -56,27 +56,27 @@ _NTH = 4
 
 @dataclass(frozen=True)
 class Target:
-    """A file, or all of them, and how often a worker comes to it: in an epoch, and in its life."""
+    """A file, or all files, and how often a worker opens or reads it: in one epoch, and in all."""
 
     path: Path
     in_epoch: int
-    in_life: int
+    in_all: int
 
 
-def nth_of(victim: Target) -> st.SearchStrategy[int]:
-    """Which of its operations: as often the first one of an epoch as any other.
+def nth_of(target: Target) -> st.SearchStrategy[int]:
+    """Which of the operations: as often the first one of an epoch as any other.
 
-    Of a worker that lives for two, rather the second epoch's: what the first left is met there. In
-    turn, so that a place in the list means the same if there are more operations.
+    For a worker of two epochs it is rather the second one's: that epoch shows what the first left
+    behind. They alternate, so that a place in the list means the same if there are more operations.
     """
-    second = victim.in_epoch + 1
-    firsts = itertools.cycle([second, second, 1] if second <= victim.in_life else [1])
-    later = range(2, victim.in_life + 1)
+    second = target.in_epoch + 1
+    firsts = itertools.cycle([second, second, 1] if second <= target.in_all else [1])
+    later = range(2, target.in_all + 1)
     return st.sampled_from([1, *(nth for each in later for nth in (each, next(firsts)))])
 
 
 def data_files(files: Files) -> DataFiles:
-    """*files* as what is known of them; of globs that is little."""
+    """*files* with what is known of them, which is little for globs."""
     if isinstance(files, Survey):
         return files.files
     if isinstance(files, DataFiles):
@@ -92,23 +92,23 @@ def data_files(files: Files) -> DataFiles:
 def opened(files: Files, most: int | None = None) -> st.SearchStrategy[Target]:
     """One of the files that are opened, or all; the first one first."""
     known = data_files(files)
-    return _victims(known, known.opens, most, "open")
+    return _targets(known, known.opens, most, "open")
 
 
 def read(files: Files, most: int | None = None) -> st.SearchStrategy[Target]:
     """One of the files that are read, or all; the first one first."""
     known = data_files(files)
-    return _victims(known, known.reads, most, "read")
+    return _targets(known, known.reads, most, "read")
 
 
-def held(files: Files, most: int | None = None) -> st.SearchStrategy[Target]:
-    """One of the files whose descriptors workers read by, opened there or inherited, or all."""
+def kept_open(files: Files, most: int | None = None) -> st.SearchStrategy[Target]:
+    """One of the files that workers read, also by a descriptor that they inherited, or all."""
     known = data_files(files)
     counts = {path: max(1, known.opens.get(path, 0)) for path in known.reads}
-    return _victims(known, counts, most, "read")
+    return _targets(known, counts, most, "read")
 
 
-def _victims(
+def _targets(
     known: DataFiles, counts: Mapping[str, int], most: int | None, verb: str
 ) -> st.SearchStrategy[Target]:
     if most is not None:
@@ -117,14 +117,14 @@ def _victims(
         message = f"files={known!r} must have a file that workers {verb}; this dataset has none"
         raise InvalidArgument(message)
     named = [known.focus] if known.focus is not None and known.focus in counts else [*counts]
-    each = [_victim(path, counts[path], known.epochs, most) for path in named]
+    each = [_target(path, counts[path], known.epochs, most) for path in named]
     share = math.ceil(sum(counts.values()) / known.workers)
-    every = _victim(known.all_files, share, known.epochs, most)
-    # Rather one of them than all. In one list: a choice of two strategies, one of which makes a
-    # choice of its own, would shrink to the other one.
+    every = _target(known.all_files, share, known.epochs, most)
+    # Rather one file than all files. This is one list: a choice between two strategies would shrink
+    # to the one that makes no choice of its own.
     once = [*each, *([every] * len(each))] if every.path != each[0].path else each
     return st.sampled_from([*once, *each, *each])
 
 
-def _victim(path: Path, in_epoch: int, epochs: int, most: int | None) -> Target:
+def _target(path: Path, in_epoch: int, epochs: int, most: int | None) -> Target:
     return Target(path, in_epoch, most or in_epoch * epochs)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
 from hypothesis import strategies as st
 
@@ -13,7 +15,17 @@ from pytest_dataloader_faults._arguments import COUNT, FLAG, SECONDS, ints
 from pytest_dataloader_faults.battery._survey import DataFiles
 from pytest_dataloader_faults.faults._files import OPEN_ERRNOS, READ_ERRNOS
 from pytest_dataloader_faults.strategies._arguments import require, require_some
-from pytest_dataloader_faults.strategies._choices import Files, held, nth_of, opened, read, variants
+from pytest_dataloader_faults.strategies._choices import (
+    Files,
+    Target,
+    combinations,
+    kept_open,
+    nth_of,
+    opened,
+    read,
+)
+
+F = TypeVar("F", bound=faults.Fault)
 
 _FEW = (1, 2, 3)
 """Times, for what costs time whenever it happens."""
@@ -37,6 +49,21 @@ def _each_or_all(most: int) -> tuple[tuple[int, ...] | None, ...]:
     return (*[None] * 2 * most, *((worker,) for worker in range(most))) if most > 1 else (None,)
 
 
+def _drawn(
+    draw: st.DrawFn,
+    make: Callable[..., F],
+    targets: st.SearchStrategy[Target],
+    max_workers: int,
+    **domains: tuple[Hashable, ...],
+) -> F:
+    """A fault of one of *targets*, at one of its operations; *domains*: its other arguments."""
+    workers = _each_or_all(max_workers)
+    target = draw(targets)
+    nth = draw(nth_of(target))
+    how = draw(combinations(**domains, workers=workers))
+    return make(path=target.path, nth=nth, **how)
+
+
 @st.composite
 def errors_like(
     draw: st.DrawFn,
@@ -45,12 +72,11 @@ def errors_like(
     files: DataFiles,
     max_workers: int,
 ) -> faults.OpenError | faults.ReadError:
-    """*error*, elsewhere, and early: what comes of it is seen later."""
+    """*error* in any file, in the first epoch, so that its consequences show later."""
     early = replace(files, epochs=1)
-    victim = draw(opened(early) if isinstance(error, faults.OpenError) else read(early))
-    nth = draw(nth_of(victim))
-    how = draw(variants(workers=_each_or_all(max_workers), times=(error.times,)))
-    return replace(error, path=victim.path, nth=nth, **how)
+    targets = opened(early) if isinstance(error, faults.OpenError) else read(early)
+    make: Callable[..., faults.OpenError | faults.ReadError] = partial(replace, error)
+    return _drawn(draw, make, targets, max_workers, times=(error.times,))
 
 
 @st.composite
@@ -63,12 +89,9 @@ def open_errors(
     max_workers: int = 2,
 ) -> faults.OpenError:
     """``OpenError``: a file cannot be opened, for good or up to three times."""
-    chosen = require_some(sorted(OPEN_ERRNOS), errnos=errnos)
-    victim = draw(opened(files, max_nth))
-    nth = draw(nth_of(victim))
-    workers = _each_or_all(max_workers)
-    how = draw(variants(errno=tuple(chosen), times=_TIMES, workers=workers))
-    return faults.OpenError(victim.path, nth=nth, **how)
+    chosen = tuple(require_some(sorted(OPEN_ERRNOS), errnos=errnos))
+    targets = opened(files, max_nth)
+    return _drawn(draw, faults.OpenError, targets, max_workers, errno=chosen, times=_TIMES)
 
 
 @st.composite
@@ -81,12 +104,9 @@ def read_errors(
     max_workers: int = 2,
 ) -> faults.ReadError:
     """``ReadError``: reads fail, for good or up to three times."""
-    chosen = require_some(sorted(READ_ERRNOS), errnos=errnos)
-    victim = draw(read(files, max_nth))
-    nth = draw(nth_of(victim))
-    workers = _each_or_all(max_workers)
-    how = draw(variants(errno=tuple(chosen), times=_TIMES, workers=workers))
-    return faults.ReadError(victim.path, nth=nth, **how)
+    chosen = tuple(require_some(sorted(READ_ERRNOS), errnos=errnos))
+    targets = read(files, max_nth)
+    return _drawn(draw, faults.ReadError, targets, max_workers, errno=chosen, times=_TIMES)
 
 
 @st.composite
@@ -100,11 +120,8 @@ def short_reads(
 ) -> faults.ShortRead:
     """``ShortRead``: up to three reads give fewer bytes. More of them would only be slow."""
     require(COUNT, max_bytes=max_bytes)
-    victim = draw(read(files, max_nth))
-    nth = draw(nth_of(victim))
-    sizes, workers = tuple(range(1, max_bytes + 1)), _each_or_all(max_workers)
-    how = draw(variants(max_bytes=sizes, times=_FEW, workers=workers))
-    return faults.ShortRead(victim.path, nth=nth, **how)
+    targets, sizes = read(files, max_nth), tuple(range(1, max_bytes + 1))
+    return _drawn(draw, faults.ShortRead, targets, max_workers, max_bytes=sizes, times=_FEW)
 
 
 @st.composite
@@ -113,23 +130,22 @@ def truncated_files(
 ) -> faults.TruncatedFile:
     """``TruncatedFile``: a file ends early, after half of it or after up to *max_bytes*."""
     require(ints(0), max_bytes=max_bytes)
-    victim = draw(read(files))
+    target = draw(read(files))
     kept = (*_FRACTIONS, *range(max_bytes + 1))
-    how = draw(variants(keep=kept, workers=_each_or_all(max_workers)))
-    return faults.TruncatedFile(victim.path, **how)
+    how = draw(combinations(keep=kept, workers=_each_or_all(max_workers)))
+    return faults.TruncatedFile(target.path, **how)
 
 
 @st.composite
 def corrupted_files(
     draw: st.DrawFn, *, files: Files = None, max_flips: int = 8, max_workers: int = 2
 ) -> faults.CorruptedFile:
-    """``CorruptedFile``: bytes differ. For datasets that promise to notice, by a checksum, say."""
+    """``CorruptedFile``: bytes differ. For datasets that promise to notice, as by a checksum."""
     require(COUNT, max_flips=max_flips)
-    victim = draw(read(files))
+    target = draw(read(files))
     flips, workers = tuple(range(1, max_flips + 1)), _each_or_all(max_workers)
-    return faults.CorruptedFile(
-        victim.path, **draw(variants(flips=flips, seed=_SEEDS, workers=workers))
-    )
+    how = draw(combinations(flips=flips, seed=_SEEDS, workers=workers))
+    return faults.CorruptedFile(target.path, **how)
 
 
 @st.composite
@@ -141,16 +157,13 @@ def closed_descriptors(
     max_nth: int | None = None,
     max_workers: int = 2,
 ) -> faults.ClosedDescriptor:
-    """``ClosedDescriptor``: one is closed under the dataset.
+    """``ClosedDescriptor``: the descriptor of a file is closed while the dataset uses it.
 
     With *reuse* its number may belong to another file by then, which few datasets can notice.
     """
     require(FLAG, reuse=reuse)
-    victim = draw(held(files, max_nth))
-    nth = draw(nth_of(victim))
-    ways, workers = (False, True) if reuse else (False,), _each_or_all(max_workers)
-    how = draw(variants(reuse=ways, times=_TIMES, workers=workers))
-    return faults.ClosedDescriptor(victim.path, nth=nth, **how)
+    targets, reuses = kept_open(files, max_nth), (False, True) if reuse else (False,)
+    return _drawn(draw, faults.ClosedDescriptor, targets, max_workers, reuse=reuses, times=_TIMES)
 
 
 @st.composite
@@ -164,10 +177,8 @@ def slow_reads(
 ) -> faults.SlowRead:
     """``SlowRead``: up to three reads come *seconds* late."""
     require(SECONDS, seconds=seconds)
-    victim = draw(read(files, max_nth))
-    nth = draw(nth_of(victim))
-    how = draw(variants(times=_FEW, workers=_each_or_all(max_workers)))
-    return faults.SlowRead(victim.path, seconds=seconds, nth=nth, **how)
+    targets = read(files, max_nth)
+    return _drawn(draw, faults.SlowRead, targets, max_workers, seconds=(seconds,), times=_FEW)
 
 
 @st.composite
@@ -175,7 +186,4 @@ def hung_reads(
     draw: st.DrawFn, *, files: Files = None, max_nth: int | None = None, max_workers: int = 2
 ) -> faults.HungRead:
     """``HungRead``: a read never returns. Give the loader a ``timeout``."""
-    victim = draw(read(files, max_nth))
-    nth = draw(nth_of(victim))
-    how = draw(variants(workers=_each_or_all(max_workers)))
-    return faults.HungRead(victim.path, nth=nth, **how)
+    return _drawn(draw, faults.HungRead, read(files, max_nth), max_workers)

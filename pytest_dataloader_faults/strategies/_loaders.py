@@ -1,4 +1,4 @@
-"""Strategies for the other side of a trial: the loader, and what is asked of it."""
+"""Strategies for the loader of a trial, and for the samples that it asks for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BATCH = 8
 _PREFETCH = 4
 _TIMEOUT = Rule(lambda value: is_number(value) and value >= 0, "0 or more seconds")
 _LONG_LIVED = ("persistent_workers",) * 2
-"""Rather so than not: a worker that lives on has more to remember."""
+"""Rather so than not: a worker of several epochs can keep more state."""
 
 
 @st.composite
@@ -46,7 +46,7 @@ def loader_options(
             cannot be.
         in_order: Whether batches always come in the order in which they were asked for. With False,
             they may also come as they are ready, if torch can do so (2.6).
-        timeout: Seconds after which the loader gives a worker up, in every example.
+        timeout: The loader's ``timeout`` in seconds, in every example.
 
     """
     require(ints(0), min_workers=min_workers)
@@ -61,7 +61,7 @@ def loader_options(
     if shuffle and draw(_maybe("shuffle")):
         options["shuffle"] = True
     if workers:
-        options |= draw(_of_workers(methods, may_be_unordered=not in_order))
+        options |= draw(_for_workers(methods, may_be_unordered=not in_order))
         options |= {"timeout": timeout} if timeout else {}
     return options
 
@@ -78,8 +78,8 @@ def _maybe(option: str) -> st.SearchStrategy[str | None]:
 
 
 @st.composite
-def _of_workers(draw: st.DrawFn, methods: list[str], *, may_be_unordered: bool) -> dict[str, Any]:
-    """Options that a loader without workers refuses."""
+def _for_workers(draw: st.DrawFn, methods: list[str], *, may_be_unordered: bool) -> dict[str, Any]:
+    """Options that torch refuses for a loader without workers."""
     options: dict[str, Any] = {}
     if draw(st.sampled_from([None, *_LONG_LIVED])):
         options["persistent_workers"] = True

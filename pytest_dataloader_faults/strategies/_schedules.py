@@ -19,7 +19,7 @@ from pytest_dataloader_faults.strategies._arguments import require, require_some
 from pytest_dataloader_faults.strategies._choices import Files, data_files
 
 Kinds = Iterable[type[Fault]]
-Passing = vocabulary.OpenError | vocabulary.ReadError
+Transient = vocabulary.OpenError | vocabulary.ReadError
 
 DEFAULT_KINDS: tuple[type[Fault], ...] = (
     vocabulary.OpenError,
@@ -32,11 +32,11 @@ DEFAULT_KINDS: tuple[type[Fault], ...] = (
     vocabulary.DescriptorExhaustion,
     vocabulary.WorkerExited,
 )
-"""Those that a healthy dataset survives, or fails of cleanly, under any loader.
+"""The kinds that a healthy dataset survives, or fails of cleanly, under any loader.
 
-Not ``CorruptedFile``, which only a checksum can tell, not what hangs, which needs a loader with a
-``timeout``, not ``SharedMemoryExhaustion``, which torch may answer by waiting for ever, and not
-``PinMemoryThreadDeath``, which needs an accelerator.
+The others need more. Only a checksum can notice ``CorruptedFile``. Faults that hang need a loader
+with a ``timeout``. After ``SharedMemoryExhaustion`` torch may wait forever.
+``PinMemoryThreadDeath`` needs an accelerator.
 """
 
 _MAKERS: dict[type[Fault], Callable[[Files, int], st.SearchStrategy[Fault]]] = {
@@ -56,7 +56,7 @@ _MAKERS: dict[type[Fault], Callable[[Files, int], st.SearchStrategy[Fault]]] = {
     vocabulary.WorkerHung: lambda f, n: _workers.hung_workers(files=f, max_workers=n),
 }
 _EARLY = 4
-"""Files that are likelier to be chosen, being the first: what comes of it is seen later."""
+"""So many of the first files are likelier than others: the consequences show in later samples."""
 _OFTEN = {
     vocabulary.OpenError: 8,
     vocabulary.ReadError: 3,
@@ -64,11 +64,11 @@ _OFTEN = {
     vocabulary.TruncatedFile: 3,
     vocabulary.WorkerKilled: 3,
 }
-"""How much likelier some kinds are than others: those with more ways to differ, and to matter."""
-_OF_OPENED = {vocabulary.OpenError, vocabulary.DescriptorExhaustion}
+"""How much likelier some kinds are: they have more variants, and find more bugs."""
+_NEED_AN_OPEN = {vocabulary.OpenError, vocabulary.DescriptorExhaustion}
 
 
-def _is_about_files(kind: type[Fault]) -> bool:
+def _hits_files(kind: type[Fault]) -> bool:
     return vocabulary.has_files(kind())
 
 
@@ -76,7 +76,7 @@ def _is_about_files(kind: type[Fault]) -> bool:
 def faults(
     draw: st.DrawFn, *, files: Files = None, kinds: Kinds = DEFAULT_KINDS, max_workers: int = 2
 ) -> Fault:
-    """Any fault of *kinds*, as far as *files* can meet it: fault classes, the simplest first."""
+    """Any fault of *kinds*, fault classes, that can happen to *files*; the simplest first."""
     return draw(_any_of(files, kinds, max_workers))
 
 
@@ -94,7 +94,7 @@ def fault_schedules(
 
     Args:
         draw: Given by Hypothesis.
-        files: What is put at risk: globs or, better, a ``survey`` of the dataset.
+        files: Globs of the files to put at risk or, better, a ``survey`` of the dataset.
         min_faults: The fewest.
         max_faults: The most.
         kinds: Fault classes to choose from.
@@ -115,8 +115,8 @@ def fault_schedules(
 def _sizes(files: DataFiles, least: int, most: int) -> list[tuple[int, int]]:
     """The least and the most faults of a schedule, simplest first.
 
-    Nothing comes after an error that ends the epoch: several are worth a trial where the dataset
-    gets over some, and hardly where it was seen to get over none.
+    After an error that ends the epoch, no further fault happens. So several faults are worth a
+    trial where the dataset tolerates some errors, and hardly where it tolerates none.
     """
     if files.tolerated_errors is None:
         return [(least, most)]
@@ -130,15 +130,15 @@ def _any_of(files: Files, kinds: Kinds, max_workers: int) -> st.SearchStrategy[F
     chosen: list[type[Fault]] = require_some(list(KINDS.values()), kinds=kinds)
     require(COUNT, max_workers=max_workers)
     known = data_files(files)
-    possible = [kind for kind in chosen if _can_be_met(kind, known)]
+    possible = [kind for kind in chosen if _can_happen(kind, known)]
     if not possible:
-        message = f"kinds={chosen!r} must have one that these files can meet: files={files!r}"
+        message = f"kinds={chosen!r} must have one that can happen to these files: files={files!r}"
         raise InvalidArgument(message)
     over = [error for error in known.tolerated_errors or () if type(error) in possible]
     met = {type(error) for error in over}
     often = {kind: 0 if kind in met else _OFTEN.get(kind, 0) for kind in possible}
     sorts = [*possible, *(kind for kind in possible for _ in range(often[kind]))]
-    # As often what the dataset got over as anything else: there is a second fault to be met.
+    # A tolerated error is as likely as anything else: after it, a second fault can happen.
     return _one_of(known, (*sorts, *_repeated(over, len(sorts))), max_workers)
 
 
@@ -148,9 +148,9 @@ def _repeated(values: list[Any], times: int) -> list[Any]:
 
 @st.composite
 def _one_of(
-    draw: st.DrawFn, files: DataFiles, sorts: tuple[type[Fault] | Passing, ...], max_workers: int
+    draw: st.DrawFn, files: DataFiles, sorts: tuple[type[Fault] | Transient, ...], max_workers: int
 ) -> Fault:
-    """One of *sorts*: a kind of fault, or an error that the dataset got over.
+    """One of *sorts*: a kind of fault, or an error that the dataset tolerates.
 
     Not ``st.one_of``, for which all these strategies would have to be made.
     """
@@ -160,7 +160,7 @@ def _one_of(
     return draw(_files.errors_like(error=sort, files=files, max_workers=max_workers))
 
 
-def _can_be_met(kind: type[Fault], files: Any) -> bool:
-    if kind in _OF_OPENED:
+def _can_happen(kind: type[Fault], files: Any) -> bool:
+    if kind in _NEED_AN_OPEN:
         return bool(files.opens)
-    return bool(files.reads) or not _is_about_files(kind)
+    return bool(files.reads) or not _hits_files(kind)

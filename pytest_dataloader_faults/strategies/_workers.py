@@ -11,13 +11,13 @@ from pytest_dataloader_faults import faults
 from pytest_dataloader_faults._arguments import COUNT, FLAG, ints
 from pytest_dataloader_faults.faults._base import SIGNALS
 from pytest_dataloader_faults.strategies._arguments import require, require_some
-from pytest_dataloader_faults.strategies._choices import Files, data_files, variants
+from pytest_dataloader_faults.strategies._choices import Files, combinations, data_files
 
 _DEADLY = tuple(int(getattr(signal, f"SIG{name}")) for name in "KILL SEGV BUS TERM ABRT".split())
 
 
 def _fetches(files: Files, most: int | None) -> st.SearchStrategy[int]:
-    """The worker's first batch, or a later one, rather the second: the first left something."""
+    """The worker's first batch or a later one, rather the second: the first may leave state."""
     if most is not None:
         require(COUNT, max_at=most)
     known = data_files(files)
@@ -40,10 +40,10 @@ def killed_workers(
     max_at: int | None = None,
     max_workers: int = 2,
 ) -> faults.WorkerKilled:
-    """``WorkerKilled``: a worker dies by a signal as it begins a batch. *files* tell how many."""
+    """``WorkerKilled``: a signal ends a worker as it begins a batch, one of those of *files*."""
     chosen = require_some(sorted(map(int, SIGNALS)), signals=signals)
     at = draw(_fetches(files, max_at))
-    how = draw(variants(signal=tuple(chosen), worker=_one_or_each(max_workers)))
+    how = draw(combinations(signal=tuple(chosen), worker=_one_or_each(max_workers)))
     return faults.WorkerKilled(at=at, **how)
 
 
@@ -56,10 +56,10 @@ def exited_workers(
     max_at: int | None = None,
     max_workers: int = 2,
 ) -> faults.WorkerExited:
-    """``WorkerExited``: a worker leaves without a word. Of code 0 torch learns after 5 s only."""
+    """``WorkerExited``: a worker exits. If the code is 0, torch notices only after 5 s."""
     chosen = require_some(range(256), codes=codes)
     at = draw(_fetches(files, max_at))
-    how = draw(variants(code=tuple(chosen), worker=_one_or_each(max_workers)))
+    how = draw(combinations(code=tuple(chosen), worker=_one_or_each(max_workers)))
     return faults.WorkerExited(at=at, **how)
 
 
@@ -79,7 +79,7 @@ def hung_workers(
     require(FLAG, hold_gil=hold_gil)
     at = draw(_fetches(files, max_at))
     ways = (False, True) if hold_gil else (False,)
-    how = draw(variants(hold_gil=ways, worker=_one_or_each(max_workers)))
+    how = draw(combinations(hold_gil=ways, worker=_one_or_each(max_workers)))
     return faults.WorkerHung(at=at, **how)
 
 
@@ -89,13 +89,13 @@ def descriptor_exhaustions(
 ) -> faults.DescriptorExhaustion:
     """``DescriptorExhaustion``: a worker has no descriptor left, or up to *max_headroom*.
 
-    With a few left, a dataset may read its samples, and torch lacks one to pass the batch: it then
-    waits for ever, whatever the dataset does.
+    With a few left, a dataset may read its samples, and torch then lacks one to pass the batch. The
+    loader waits forever, whatever the dataset does.
     """
     require(ints(0), max_headroom=max_headroom)
     require(COUNT, max_workers=max_workers)
     one = tuple((worker,) for worker in range(max_workers)) if max_workers > 1 else ()
-    how = draw(variants(headroom=tuple(range(max_headroom + 1)), workers=(None, *one)))
+    how = draw(combinations(headroom=tuple(range(max_headroom + 1)), workers=(None, *one)))
     return faults.DescriptorExhaustion(**how)
 
 
@@ -113,14 +113,14 @@ def pin_memory_thread_deaths(
     """
     chosen = require_some(["take", "pin"], stages=stages)
     at = draw(_fetches(files, max_at))
-    return faults.PinMemoryThreadDeath(at=at, **draw(variants(stage=tuple(chosen))))
+    return faults.PinMemoryThreadDeath(at=at, **draw(combinations(stage=tuple(chosen))))
 
 
 @st.composite
 def shared_memory_exhaustions(
     draw: st.DrawFn, *, max_nth: int = 4
 ) -> faults.SharedMemoryExhaustion:
-    """``SharedMemoryExhaustion``: no room for the tensors of a batch."""
+    """``SharedMemoryExhaustion``: /dev/shm has no room for the tensors of a batch."""
     require(COUNT, max_nth=max_nth)
     nth = draw(st.integers(1, max_nth))
     return faults.SharedMemoryExhaustion(nth=nth, times=draw(st.sampled_from([None, 1, 2, 3])))

@@ -197,7 +197,7 @@ REFUSED = {
     "pin_memory_thread_deaths(max_at=0)": "max_at=0 must be an int, 1 or more",
     "shared_memory_exhaustions(max_nth=0)": "max_nth=0 must be an int, 1 or more",
     "faults(kinds=[int])": r"kinds=\[.*int.*\] must be a list of one or more of OpenError, ReadErr",
-    "faults(kinds=[faults.HungRead], files=UNREAD)": "must have one that these files can meet",
+    "faults(kinds=[faults.HungRead], files=UNREAD)": "must have one that can happen to these files",
     "fault_schedules(max_faults=0)": "max_faults=0 must be an int, 1 or more",
     "fault_schedules(min_faults=4)": "max_faults=3 must be an int, 4 or more",
     "loader_options(max_workers=0)": "max_workers=0 must be an int, 1 or more",
