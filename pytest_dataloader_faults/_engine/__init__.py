@@ -1,4 +1,4 @@
-"""The engine that makes faults happen: which one there is, and why not where there is none."""
+"""The engine that makes faults happen: which one works here, and if none does, why."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ ENGINES = ("auto", "kernel", "python")
 
 
 class Probe:
-    """Find out by truly installing a filter, in a child that is thrown away.
+    """Installs a filter in a child process, to find out whether that works.
 
-    Started first and asked later, so that the child's work overlaps with the caller's.
+    It is started before its answer is needed, so that the child works while the caller does.
     """
 
     def __init__(self) -> None:
         self._read, write = os.pipe()
         self._child = fork()
         if not self._child:
-            _tell(write)
+            _run_probe(write)
         os.close(write)
 
     def reason(self) -> str | None:
-        """None if the kernel engine works here; otherwise what stands in its way."""
+        """None if the kernel engine works here; otherwise the reason why not."""
         with open(self._read, encoding="utf-8") as answer:
             text = answer.read()
         os.waitpid(self._child, 0)
         return None if text == "works" else text or "the probe died without an answer"
 
 
-def _tell(write: int) -> None:
-    """In the child: try, write one word or a reason, and leave without a trace."""
+def _run_probe(write: int) -> None:
+    """In the child: try, write one word or a reason, and exit."""
     try:
         from pytest_dataloader_faults._engine.kernel.probe import kernel_engine_reason
 
@@ -46,20 +46,17 @@ def _tell(write: int) -> None:
         os._exit(0)
 
 
-_probes: list[Probe] = []
-
-
-def start_probe() -> None:
+@functools.cache
+def start_probe() -> Probe | None:
     """Begin to find out, so that ``unavailable`` need not wait."""
-    if not _probes and hasattr(os, "fork"):
-        _probes.append(Probe())
+    return Probe() if hasattr(os, "fork") else None
 
 
 @functools.cache
 def unavailable() -> str | None:
     """Why the kernel engine cannot run here, or None if it can."""
-    start_probe()
-    return _probes[0].reason() if _probes else "it needs Linux"
+    probe = start_probe()
+    return probe.reason() if probe else "it needs Linux"
 
 
 def is_portable() -> bool:
@@ -78,7 +75,7 @@ def choose(engine: str) -> str:
         message = f"engine={engine!r} is not an engine. Choose one of {allowed}"
         raise InvalidArgumentError(message)
     if engine == "auto" and fake_files() is not None:
-        engine = "python"  # The kernel never hears of a fake file.
+        engine = "python"  # The kernel does not see fake files.
     reason = "asked for" if engine == "python" else unavailable()
     if reason is None:
         return "kernel"

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from pytest_dataloader_faults._engine.worker.fetch_hooks import NullListener, announce_fetches
+from pytest_dataloader_faults._engine.worker.fetch_hooks import NullListener, observe_fetches
 from pytest_dataloader_faults._trial import accelerator
 from pytest_dataloader_faults.outcomes._records import FEWEST_EPOCHS
 
@@ -127,7 +127,7 @@ class GcEachEpoch:
     def __call__(self, worker: int) -> None:
         """Run in the worker."""
         map_large_blocks()
-        announce_fetches(GcListener(), samples=False)
+        observe_fetches(GcListener(), samples=False)
         if self._then is not None:
             self._then(worker)
 

@@ -15,15 +15,15 @@ EPERM, ENOSYS, EACCES, EINVAL = 1, 38, 13, 22
 
 LISTENED_TO = """
 from pytest_dataloader_faults._engine._bpf import program
-from pytest_dataloader_faults._engine._linux import *
+from pytest_dataloader_faults._engine.kernel.linux import *
 
 # The listener stays open: a filter that hands over nothing, as of a sandbox around us.
 filter_this_process(program({}, ARCHITECTURES[MACHINE], base=1 << 20), 1)
 """
 FORBIDDEN = """
 import struct
-from pytest_dataloader_faults._engine._linux import *
-from pytest_dataloader_faults._engine._linux import _libc
+from pytest_dataloader_faults._engine.kernel.linux import *
+from pytest_dataloader_faults._engine.kernel.linux import _libc
 
 # As a container's seccomp profile does: seccomp(2) itself is answered with an errno.
 def instruction(code, yes, no, value):

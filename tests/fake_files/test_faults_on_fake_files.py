@@ -176,8 +176,8 @@ def test_a_fake_file_cannot_be_mapped_and_the_error_says_so(fake_dataset_fs, fau
 @pytest.mark.parametrize(
     ("fault", "engine", "reason"),
     [
-        (ReadError("*"), "kernel", "never hears of a file of pyfakefs"),
-        (DescriptorExhaustion(), "kernel", "never hears of a file of pyfakefs"),
+        (ReadError("*"), "kernel", "does not see files of pyfakefs"),
+        (DescriptorExhaustion(), "kernel", "does not see files of pyfakefs"),
         (ClosedDescriptor("*", sample=1), "auto", "Use nth="),
         (SharedMemoryExhaustion(), "auto", "engine='kernel'"),
     ],

@@ -54,7 +54,7 @@ from pytest_dataloader_faults.battery.checks import CHECKS
 
 
 def pytest_unconfigure():
-    print("probes:", len(_engine._probes))
+    print("probes:", _engine.start_probe.cache_info().currsize)
 """
 
 

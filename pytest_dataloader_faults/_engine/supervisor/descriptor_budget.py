@@ -1,13 +1,13 @@
-"""DescriptorBudget for the supervisor's own descriptors [runs in the supervisor].
+"""The supervisor's own descriptors, and the errors of a run [runs in the supervisor].
 
 Some facts about whose error EMFILE is. The supervisor opens what workers open, and keeps a
 duplicate of it. Its limit (RLIMIT_NOFILE) is one process's, theirs is that of each, and close(2) is
-not handed over: so it runs short long before any of them does, of descriptors of files that nobody
-has open any more. Its EMFILE then is none that the worker's own call would have met. To find out
-what can be given up it has to list folders of /proc, which takes descriptors, too.
+not handed over: so it runs short long before any of them does, of descriptors of files that no
+worker has open any more. The worker's own call would not have met that EMFILE. To find out what it
+can close, the supervisor has to list folders of /proc, which takes descriptors, too.
 
-So they are counted from time to time, well before none is left. What fails for want of one all the
-same is an error of the run.
+So it counts them from time to time, well before none is left. If a call still fails because none is
+free, that is an error of the run.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from collections.abc import Callable
 from typing import TypeGuard
 
 _RESERVE = 24
-"""Enough to look around in /proc by, or for one answer that takes more than was thought."""
+"""Enough to list folders of /proc, or for one answer that takes more than expected."""
 PER_EVENT = 4
 """What one answer makes: a copy, a description of it, and what they are made of."""
 _SHORTAGES = (errno.EMFILE, errno.ENFILE)
 
 
 class DescriptorBudget:
-    """How many more descriptors this process can have. *ways*: what gives some up, best first."""
+    """How many more descriptors this process can have. *close_some*: called in order for more."""
 
-    def __init__(self, *ways: Callable[[], None]) -> None:
-        self._ways = ways
+    def __init__(self, *close_some: Callable[[], None]) -> None:
+        self._close_some = close_some
         self._left = 0
 
     def ensure(self, wanted: int = PER_EVENT) -> None:
@@ -38,9 +38,9 @@ class DescriptorBudget:
         self._left -= wanted
         if self._left >= 0:
             return
-        for give_up in (None, *self._ways):
-            if give_up is not None:
-                give_up()
+        for close_some in (None, *self._close_some):
+            if close_some is not None:
+                close_some()
             self._left = _free() - _RESERVE - wanted
             if self._left >= 0:
                 return

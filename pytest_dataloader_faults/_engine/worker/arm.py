@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 
 from pytest_dataloader_faults._engine.channel import WorkerConfig
-from pytest_dataloader_faults._engine.worker.fetch_hooks import announce_fetches, idle_after_error
+from pytest_dataloader_faults._engine.worker.fetch_hooks import idle_after_error, observe_fetches
 from pytest_dataloader_faults._engine.worker.session import WorkerSession
 from pytest_dataloader_faults.exceptions import DataLoaderFaultsError, InjectionError
 
@@ -37,7 +37,7 @@ def arm(config: WorkerConfig, worker: int, loader: int) -> WorkerSession:
     """Put this process under the faults of *config* from now on."""
     session = arm_function(config.engine)(config, worker, loader)
     plan = config.plan
-    announce_fetches(session, samples=plan.needs.samples, seed=plan.seeded)
+    observe_fetches(session, samples=plan.needs.samples, seed=plan.seeded)
     return session
 
 
@@ -76,7 +76,7 @@ def _let_feeders_end() -> None:
 
 
 def _dump_stacks_on_signal(path: str) -> None:
-    """Have this process write its stacks to *path* when asked by signal, even if it is stuck."""
+    """Have this process write its stacks to *path* when asked by signal, even if it hangs."""
     import faulthandler
 
     from pytest_dataloader_faults._engine.processes import STACKS_SIGNAL

@@ -1,4 +1,4 @@
-"""Tell of each fetch, and of each sample if need be, as it begins [runs in the DataLoader worker].
+"""Call a listener at the beginning of each fetch, and of each sample if need be [in the worker].
 
 torch/utils/data/_utils/fetch.py has the one place through which samples are asked for: a fetcher,
 of one class for map-style and one for iterable datasets.
@@ -18,14 +18,14 @@ from typing import Any, Protocol
 
 
 class SampleListener(Protocol):
-    """Who is told of samples."""
+    """Called for samples."""
 
     def begin_sample(self, sample: int, *, alone: bool) -> None:
         """A sample begins; unless *alone*, it is made together with others."""
 
 
 class FetchListener(SampleListener, Protocol):
-    """Who is told of all."""
+    """Called for fetches, too."""
 
     def restart(self) -> None:
         """An epoch begins: torch makes a fetcher for each."""
@@ -41,17 +41,17 @@ class FetchListener(SampleListener, Protocol):
 
 
 @contextlib.contextmanager
-def idle_after_error(hearer: FetchListener) -> Iterator[None]:
-    """For what a worker does before its first fetch: torch hands over an error, and waits."""
+def idle_after_error(listener: FetchListener) -> Iterator[None]:
+    """For what a worker does before its first fetch: torch passes on its error, and waits."""
     try:
         yield
     except BaseException:
-        hearer.idle()
+        listener.idle()
         raise
 
 
-def announce_fetches(hearer: FetchListener, *, samples: bool, seed: int | None = None) -> None:
-    """Let *hearer* hear of each fetch of this process, and with *samples* of each sample.
+def observe_fetches(listener: FetchListener, *, samples: bool, seed: int | None = None) -> None:
+    """Call *listener* at each fetch of this process, and with *samples* at each sample.
 
     With a *seed*, random numbers begin anew at each sample of a map-style dataset.
     """
@@ -59,25 +59,25 @@ def announce_fetches(hearer: FetchListener, *, samples: bool, seed: int | None =
 
     of_map, of_iterable = fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher
     for fetcher in (of_map, of_iterable):
-        fetcher.fetch = _announced(fetcher.fetch, hearer)  # type: ignore[method-assign]
-    to_items = functools.partial(_announce_items, hearer=hearer)
-    to_stream = functools.partial(_announce_stream, hearer=hearer)
+        fetcher.fetch = _with_calls(fetcher.fetch, listener)  # type: ignore[method-assign]
+    to_items = functools.partial(_observe_items, listener=listener)
+    to_stream = functools.partial(_observe_stream, listener=listener)
     if seed is not None:
-        seeding = SeedingListener(hearer, seed, tell=samples)
-        to_items = functools.partial(_announce_items, hearer=seeding)
-    for fetcher, announce, wanted in (
+        seeding = SeedingListener(listener if samples else None, seed)
+        to_items = functools.partial(_observe_items, listener=seeding)
+    for fetcher, observe, wanted in (
         (of_map, to_items, samples or seed is not None),
         (of_iterable, to_stream, samples),
     ):
         fetcher.__init__ = _made(  # type: ignore[method-assign]
-            fetcher.__init__, hearer, announce if wanted else None
+            fetcher.__init__, listener, observe if wanted else None
         )
 
 
-def _announced(fetch: Callable[..., Any], hearer: FetchListener) -> Callable[..., Any]:
+def _with_calls(fetch: Callable[..., Any], listener: FetchListener) -> Callable[..., Any]:
     @functools.wraps(fetch)
-    def announced(self: Any, index: Any) -> Any:
-        hearer.begin()
+    def fetch_and_report(self: Any, index: Any) -> Any:
+        listener.begin()
         ended = False
         try:
             return fetch(self, index)
@@ -85,78 +85,75 @@ def _announced(fetch: Callable[..., Any], hearer: FetchListener) -> Callable[...
             ended = True
             raise
         finally:
-            hearer.end(ended=ended)
+            listener.end(ended=ended)
 
-    return announced
+    return fetch_and_report
 
 
 def _made(
-    make: Callable[..., None], hearer: FetchListener, announce: Callable[[Any], None] | None
+    make: Callable[..., None], listener: FetchListener, observe: Callable[[Any], None] | None
 ) -> Callable[..., None]:
     @functools.wraps(make)
     def made(self: Any, *args: Any, **kwargs: Any) -> None:
-        with idle_after_error(hearer):
+        with idle_after_error(listener):
             make(self, *args, **kwargs)
-        hearer.restart()
-        if announce is not None:
-            announce(self)
+        listener.restart()
+        if observe is not None:
+            observe(self)
 
     return made
 
 
-def _announce_items(fetcher: Any, hearer: SampleListener) -> None:
-    fetcher.dataset = ObservedDataset(fetcher.dataset, hearer)
+def _observe_items(fetcher: Any, listener: SampleListener) -> None:
+    fetcher.dataset = ObservedDataset(fetcher.dataset, listener)
 
 
-def _announce_stream(fetcher: Any, hearer: FetchListener) -> None:
-    fetcher.dataset_iter = ObservedStream(fetcher.dataset_iter, hearer)
+def _observe_stream(fetcher: Any, listener: FetchListener) -> None:
+    fetcher.dataset_iter = ObservedStream(fetcher.dataset_iter, listener)
 
 
 class ObservedStream(Iterator[Any]):
-    """An iterator that tells of each sample asked for, by its place.
+    """An iterator that reports each sample it is asked for, by its number.
 
-    It goes on where *samples* does: a generator in its stead would end at the first error.
+    It goes on where *samples* does: a generator in its place would end at the first error.
     """
 
-    def __init__(self, samples: Iterator[Any], hearer: FetchListener) -> None:
+    def __init__(self, samples: Iterator[Any], listener: FetchListener) -> None:
         self._samples = samples
-        self._hearer = hearer
-        self._places = itertools.count()
+        self._listener = listener
+        self._numbers = itertools.count()
 
     def __next__(self) -> Any:
-        self._hearer.begin_sample(next(self._places), alone=True)
+        self._listener.begin_sample(next(self._numbers), alone=True)
         return next(self._samples)
 
 
 class ObservedDataset:
-    """A dataset that tells of each index asked for. Only torch's fetcher ever sees it."""
+    """A dataset that reports each index it is asked for. Only torch's fetcher ever sees it."""
 
-    def __init__(self, dataset: Any, hearer: SampleListener) -> None:
+    def __init__(self, dataset: Any, listener: SampleListener) -> None:
         self._dataset = dataset
-        self._hearer = hearer
+        self._listener = listener
         if getattr(dataset, "__getitems__", None):
             self.__getitems__ = self._several
 
     def __getitem__(self, index: Any) -> Any:
-        self._tell(index)
+        self._notify(index)
         return self._dataset[index]
 
     def _several(self, indices: Any) -> Any:
-        self._tell(indices)
+        self._notify(indices)
         return self._dataset.__getitems__(indices)
 
-    def _tell(self, index: Any) -> None:
+    def _notify(self, index: Any) -> None:
         asked = index if isinstance(index, (list, tuple)) else (index,)
         for each in asked:
             if hasattr(each, "__index__"):
-                self._hearer.begin_sample(operator.index(each), alone=len(asked) == 1)
+                self._listener.begin_sample(operator.index(each), alone=len(asked) == 1)
 
 
 class SeedSamples:
-    """A ``worker_init_fn`` for workers under no fault, whose samples are to be seeded all the same.
-
-    It runs the user's own after that.
-    """
+    """A ``worker_init_fn`` that seeds each sample, without faults, and then runs the user's own."""
 
     def __init__(self, seed: int, then: Callable[[int], object] | None) -> None:
         self._seed = seed
@@ -164,13 +161,13 @@ class SeedSamples:
 
     def __call__(self, worker: int) -> None:
         """Run in the worker, before it makes its first sample."""
-        announce_fetches(NullListener(), samples=False, seed=self._seed)
+        observe_fetches(NullListener(), samples=False, seed=self._seed)
         if self._then is not None:
             self._then(worker)
 
 
 class NullListener:
-    """Hears of everything and does nothing about it."""
+    """Does nothing."""
 
     def restart(self) -> None:
         pass
@@ -189,16 +186,15 @@ class NullListener:
 
 
 class SeedingListener:
-    """Seeds this process by each sample, and passes on what it hears."""
+    """Seeds this process at each sample, once *listener*, if there is one, was called."""
 
-    def __init__(self, hearer: SampleListener, seed: int, *, tell: bool) -> None:
-        self._hearer = hearer
+    def __init__(self, listener: SampleListener | None, seed: int) -> None:
+        self._listener = listener
         self._seed = seed
-        self._tell = tell
 
     def begin_sample(self, sample: int, *, alone: bool) -> None:
-        if self._tell:
-            self._hearer.begin_sample(sample, alone=alone)
+        if self._listener is not None:
+            self._listener.begin_sample(sample, alone=alone)
         seed_sample(self._seed, sample)
 
 
