@@ -14,7 +14,7 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError
 EPERM, ENOSYS, EACCES, EINVAL = 1, 38, 13, 22
 
 LISTENED_TO = """
-from pytest_dataloader_faults._engine._bpf import program
+from pytest_dataloader_faults._engine.kernel.bpf import program
 from pytest_dataloader_faults._engine.kernel.linux import *
 
 # The listener stays open: a filter that hands over nothing, as of a sandbox around us.
