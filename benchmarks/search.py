@@ -1,8 +1,8 @@
 """How many trials a search makes in a second: ``python benchmarks/search.py``.
 
 One forked worker and a dataset that reads one small file per sample: what remains is the cost of a
-trial itself. That bounds a search; drawing costs a few milliseconds per example. A rehearsal takes
-neither a worker nor a process, but fake files.
+trial itself. That bounds a search; drawing costs a few milliseconds per example. A run in this
+process starts no worker and no other process. It needs fake files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from torch.utils.data import DataLoader, Dataset
 from pytest_dataloader_faults import explore, run_trial, strategies
 from pytest_dataloader_faults.battery._survey import survey
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
-from pytest_dataloader_faults.fake_files._in_process import Rehearsals
 from pytest_dataloader_faults.faults import ReadError
 
 FILES, SIZE, ROUNDS, EXAMPLES = 4, 64, 9, 40
@@ -80,8 +79,7 @@ def main() -> None:
         for number in range(FILES):
             files.create_file(f"/fake/{number}.bin", contents=bytes([number + 1] * SIZE))
         row("a trial over fake files", seconds(lambda: _trial(Path("/fake"), _TRANSIENT)))
-        with Rehearsals() as rehearsals:
-            row("a rehearsal", seconds(lambda: _rehearse(rehearsals)) / EXAMPLES)
+        row("a run in this process", seconds(lambda: _run_many(files)) / EXAMPLES)
 
 
 _TRANSIENT = ReadError("*.bin", times=1)
@@ -91,9 +89,9 @@ def _trial(folder: Path, *faults: ReadError) -> None:
     run_trial(lambda: Files(folder), *faults, loader=LOADER)
 
 
-def _rehearse(rehearsals: Rehearsals) -> None:
+def _run_many(files: Any) -> None:
     for _ in range(EXAMPLES):
-        assert rehearsals.run(lambda: Files(Path("/fake")), _TRANSIENT).fired
+        assert files.run(lambda: Files(Path("/fake")), _TRANSIENT).fired
 
 
 def _draw(drawn: Any, quick: settings) -> None:

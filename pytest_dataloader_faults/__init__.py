@@ -1,8 +1,13 @@
-"""Real storage and process faults under real multi-worker PyTorch DataLoaders, judged.
+"""Inject real storage and process faults under multi-worker PyTorch DataLoaders, and judge them.
 
-Three levels, each built on the one below: ``check_dataset`` (the battery) and ``sweep`` (a fault at
-each operation in turn), ``run_trial`` (one schedule of faults), ``inject`` (faults around your own
-loop). Importing this package imports neither torch nor Hypothesis.
+Four levels, each built on the one below:
+
+1. ``check_dataset`` runs the battery of checks; ``sweep`` lets each operation fail in turn.
+2. ``explore`` searches schedules of faults; ``explore_lifecycle`` searches the steps of a loader.
+3. ``run_trial`` runs one schedule of faults in a disposable process.
+4. ``inject`` arms faults around your own loop over a loader.
+
+Importing this package imports neither torch nor Hypothesis.
 """
 
 from __future__ import annotations
@@ -57,7 +62,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what a name stands for when it is first asked for (PEP 562)."""
+    """Import the module of a public name when the name is first used (PEP 562)."""
     if name == "__version__":
         from importlib.metadata import version
 
@@ -71,5 +76,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """For completion in shells."""
+    """List the public names, for completion in shells."""
     return sorted([*__all__, "__version__"])

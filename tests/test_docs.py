@@ -27,7 +27,6 @@ from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults._engine import unavailable
 from pytest_dataloader_faults.battery import check_dataset
 from pytest_dataloader_faults.battery.checks import CHECKS
-from pytest_dataloader_faults.fake_files import _in_process
 from pytest_dataloader_faults.outcomes import Judgement, SweepResult
 from pytest_dataloader_faults.plugin import _options
 from pytest_dataloader_faults.plugin import _pyfakefs as _fixtures_of_files
@@ -188,7 +187,6 @@ def _names():
         "name in fake_files": fake_files.__all__,
         "name in injection": injection.__all__,
         "name in outcomes": outcomes.__all__,
-        "name in fake_files._in_process": _in_process.__all__,
         "attribute of Injection": _public_attributes(injection.Injection),
         "attribute of ArmedFaults": _public_attributes(injection.ArmedFaults),
         "argument of check_dataset": inspect.signature(check_dataset).parameters,

@@ -1,12 +1,19 @@
-"""A dataset over fake files under faults in this very process: no loader, no worker, no waiting."""
+"""Run a dataset over fake files under faults in this process, without a loader or a worker.
+
+Some facts about the hooks of the faults. To put them in place, and to take them out, one has to
+look through every module that is loaded, which takes ten times as long as a run. So they stay in
+place between runs. They must not be there when pyfakefs takes its own patches out (its pause), or
+when a forked process arms faults of its own.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from pytest_dataloader_faults._engine.plan import Plan, WorkerFaults
 from pytest_dataloader_faults._engine.policy import FaultPolicy
@@ -15,12 +22,6 @@ from pytest_dataloader_faults._engine.python.pyfakefs.faults import install
 from pytest_dataloader_faults._engine.python.pyfakefs.in_worker import patch_every_module
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import Fault, HungRead, has_files
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-
-__all__ = ("InProcessResult", "Rehearsals")
 
 
 @dataclass(frozen=True)
@@ -39,43 +40,23 @@ class InProcessResult:
     fired: int
 
 
-class Rehearsals:
-    """Faults of fake files, without a loader: for thousands of schedules where a trial takes long.
-
-    Enter it in a ``FakeDatasetFs``. Nothing is judged, and what only a loader or a worker can do to
-    a dataset does not happen.
-    """
+class InProcessRuns:
+    """The hooks of the faults, which the first run puts in place for all runs."""
 
     def __init__(self) -> None:
-        self._scope = contextlib.ExitStack()
-        self._decide = _Current()
-
-    def __enter__(self) -> Self:
-        """Put the faults' hooks in place, once for all runs."""
-        current = patcher()
-        if current is None:
-            message = "there are no fake files: enter Rehearsals within a FakeDatasetFs"
-            raise InvalidArgumentError(message)
-        with contextlib.ExitStack() as scope:
-            patch_every_module(current, scope)
-            scope.callback(
-                install(cast("FaultPolicy", self._decide), NoWaitClock(), current, scarce=False)
-            )
-            self._scope = scope.pop_all()
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        """Take them out again."""
-        self._scope.close()
+        self._hooks = contextlib.ExitStack()
+        self._policy: _CurrentPolicy | None = None
+        _all_runs.add(self)
 
     def run(
-        self, make_dataset: Callable[[], Any], *faults: Fault, seed: int = 0
+        self, make_dataset: Callable[[], Any], faults: tuple[Fault, ...], seed: int
     ) -> InProcessResult:
-        """Read each sample of a map-style dataset once, or an iterable one to its end."""
+        """Read each sample of the dataset under *faults*, until one raises an error."""
         _require_file_faults(faults)
-        tallies = WorkerFaults(Plan(faults, seed=seed), 0)
+        policy = self._policy or self._put_hooks_in_place()
+        counters = WorkerFaults(Plan(faults, seed=seed), 0)
         dataset = make_dataset()
-        self._decide.schedule = FaultPolicy(tallies, 0, os.getpid())
+        policy.current = FaultPolicy(counters, 0, os.getpid())
         samples: list[Any] = []
         error = None
         try:
@@ -83,11 +64,41 @@ class Rehearsals:
         except Exception as raised:  # noqa: BLE001  # the error is the finding
             error = raised
         finally:
-            self._decide.schedule = _idle()
-        return InProcessResult(tuple(samples), error, sum(each.fired for each in tallies.all))
+            policy.current = _idle()
+        return InProcessResult(tuple(samples), error, sum(each.fired for each in counters.all))
+
+    def _put_hooks_in_place(self) -> _CurrentPolicy:
+        fakes = patcher()
+        if fakes is None:
+            message = "there are no fake files now: call run() while they are not paused"
+            raise InvalidArgumentError(message)
+        policy = _CurrentPolicy()
+        with contextlib.ExitStack() as hooks:
+            patch_every_module(fakes, hooks)
+            asked = cast("FaultPolicy", policy)
+            hooks.callback(install(asked, NoWaitClock(), fakes, scarce=False))
+            self._hooks = hooks.pop_all()
+        self._policy = policy
+        return policy
+
+    def close(self) -> None:
+        """Take the hooks out; the next run puts them in place again."""
+        self._policy = None
+        self._hooks.close()
 
 
-def _samples(dataset: Any) -> Any:
+_all_runs: weakref.WeakSet[InProcessRuns] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for each in _all_runs:
+        each.close()
+
+
+os.register_at_fork(after_in_child=_close_all)
+
+
+def _samples(dataset: Any) -> Iterator[Any]:
     if hasattr(dataset, "__getitem__"):
         return (dataset[index] for index in range(len(dataset)))
     return iter(dataset)
@@ -96,31 +107,31 @@ def _samples(dataset: Any) -> Any:
 def _require_file_faults(faults: tuple[Fault, ...]) -> None:
     for fault in faults:
         if not has_files(fault) or isinstance(fault, HungRead):
-            message = f"{fault!r} takes a worker, and a rehearsal has none. Use run_trial()"
+            message = f"{fault!r} needs a worker process, and run() starts none. Use run_trial()"
             raise InvalidArgumentError(message)
 
 
 def _idle() -> FaultPolicy:
-    schedule = FaultPolicy(WorkerFaults(Plan(()), 0), 0, os.getpid())
-    schedule.armed = False
-    return schedule
+    policy = FaultPolicy(WorkerFaults(Plan(()), 0), 0, os.getpid())
+    policy.armed = False
+    return policy
 
 
-class _Current:
-    """Decides as the schedule of the run that is under way."""
+class _CurrentPolicy:
+    """The policy of the run that is under way. Between runs it lets everything pass."""
 
     def __init__(self) -> None:
-        self.schedule = _idle()
+        self.current = _idle()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.schedule, name)
+        return getattr(self.current, name)
 
 
 class NoWaitClock:
-    """Waits not at all."""
+    """Counts faults of time without the time."""
 
     def sleep(self, seconds: float) -> None:
-        """Go on."""
+        """Go on at once."""
 
     def hang(self) -> None:
-        """Go on; such a fault is refused before."""
+        """Go on at once; ``run`` refuses ``HungRead`` beforehand."""

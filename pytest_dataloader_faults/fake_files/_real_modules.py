@@ -34,7 +34,7 @@ _MACHINERY = (
 )
 """Modules, with those below them, whose descriptors, processes and files are real ones."""
 _LOOK_AT_DATA = ("pytest_dataloader_faults.battery._targets",)
-"""Of these, modules that look at a dataset's files."""
+"""Modules among these that look at the files of a dataset."""
 _OF_MULTIPROCESSING = (
     *("connection", "context", "forkserver", "heap", "managers", "pool", "popen_fork"),
     *("popen_forkserver", "popen_spawn_posix", "queues", "reduction", "resource_sharer"),
@@ -45,34 +45,41 @@ _OURS = (
     *("_engine.loader.iterator", "_engine.kernel.probe", "_engine.worker.kernel_session"),
     *("_engine.worker.python_session", "fake_files._transfer"),
 )
-"""What a test may call; what is first imported under pyfakefs is forgotten after the test."""
-_depth = [0]
+"""Modules that a test may call. After the test, pyfakefs forgets those imported under it."""
+
+
+class _State:
+    depth = 0
+    """How many scopes of ``real_modules`` are open."""
+
+
+_state = _State()
 
 
 @contextlib.contextmanager
-def spared() -> Iterator[None]:
-    """While it lasts, loaders can start workers under pyfakefs. Enter it before pyfakefs starts."""
-    if not _depth[0] and patcher() is not None:
+def real_modules() -> Iterator[None]:
+    """In this scope loaders can start workers under pyfakefs. Enter it before pyfakefs starts."""
+    if not _state.depth and patcher() is not None:
         message = (
-            "pyfakefs is at work already, and has replaced what starts processes. Enter"
-            " FakeDatasetFs before the Patcher, or use it in the Patcher's place"
+            "pyfakefs is active already, and has replaced what starts processes. Enter"
+            " FakeDatasetFs before the Patcher, or use it in place of the Patcher"
         )
         raise InvalidArgumentError(message)
-    _depth[0] += 1
+    _state.depth += 1
     with contextlib.ExitStack() as undo:
         undo.callback(_leave)
-        if _depth[0] == 1:
+        if _state.depth == 1:
             _load_what_tests_call()
-            spare(undo)
+            exclude_machinery(undo)
         yield
 
 
 def _leave() -> None:
-    _depth[0] -= 1
+    _state.depth -= 1
 
 
-def spare(undo: contextlib.ExitStack) -> None:
-    """Have pyfakefs leave the machinery alone from now on; *undo* takes our globals out again."""
+def exclude_machinery(undo: contextlib.ExitStack) -> None:
+    """Have pyfakefs leave the machinery alone from now on; *undo* removes our globals again."""
     from pyfakefs.fake_filesystem_unittest import Patcher
 
     for name in _OF_MULTIPROCESSING:
@@ -84,7 +91,7 @@ def spare(undo: contextlib.ExitStack) -> None:
         Patcher.clear_fs_cache()
     for module in modules:
         for name, real in _globals_of(module).items():
-            undo.callback(_put_back, module, name, vars(module).get(name, _put_back))
+            undo.callback(_restore, module, name, vars(module).get(name, _restore))
             setattr(module, name, real)
 
 
@@ -102,34 +109,33 @@ def _is_machinery(name: str) -> bool:
 
 def _globals_of(module: types.ModuleType) -> dict[str, Any]:
     given: dict[str, Any] = {} if "open" in vars(module) else {"open": io.open}
-    return given | {
-        name: twin for name, twin in _twins().items() if vars(module).get(name) is _SHARED[name]
-    }
+    found = {name for name, shared in _SHARED.items() if vars(module).get(name) is shared}
+    return given | {name: _private_copies()[name] for name in found}
 
 
 _SHARED = {"shutil": shutil, "tempfile": tempfile}
 
 
 @functools.cache
-def _twins() -> dict[str, types.ModuleType]:
-    """Modules such as those that everybody shares, which pyfakefs does not know of."""
-    twins = {name: _twin(module) for name, module in _SHARED.items()}
-    vars(twins["tempfile"])["_shutil"] = twins["shutil"]
-    return twins
+def _private_copies() -> dict[str, types.ModuleType]:
+    """Copies of the modules in ``_SHARED``, which pyfakefs does not know."""
+    copies = {name: _private_copy(module) for name, module in _SHARED.items()}
+    vars(copies["tempfile"])["_shutil"] = copies["shutil"]
+    return copies
 
 
-def _twin(module: types.ModuleType) -> types.ModuleType:
+def _private_copy(module: types.ModuleType) -> types.ModuleType:
     spec = importlib.util.find_spec(module.__name__)
     assert spec is not None
     assert spec.loader is not None
-    twin = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(twin)
-    vars(twin)["open"] = io.open
-    return twin
+    copy = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(copy)
+    vars(copy)["open"] = io.open
+    return copy
 
 
-def _put_back(module: types.ModuleType, name: str, value: Any) -> None:
-    if value is _put_back:
+def _restore(module: types.ModuleType, name: str, value: Any) -> None:
+    if value is _restore:
         delattr(module, name)
     else:
         setattr(module, name, value)

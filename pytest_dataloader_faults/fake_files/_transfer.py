@@ -1,10 +1,9 @@
-"""The fake files, sent to workers that begin as a new interpreter.
+"""Send the fake files to workers that start as a new interpreter [runs where the loader does].
 
-A worker that is forked has them. One that is spawned gets a copy, made when the loader starts it,
-before the dataset is unpickled: torch puts the kind of the dataset first among the arguments of a
-worker, and as a pickle is read from its beginning, unpickling that kind is when the files arrive.
-
-Loaders that bring the fake files to their workers [runs where the loader does].
+A forked worker has the files of its parent. A spawned one gets a copy, which the loader makes when
+it starts the worker. The copy has to be there before the worker unpickles the dataset. torch puts
+the kind of the dataset first among the arguments of a worker, and a pickle is read from its
+beginning: so the kind carries the files, and unpickling the kind unpacks them.
 """
 
 from __future__ import annotations
@@ -20,10 +19,12 @@ from typing import Any
 
 from pytest_dataloader_faults._engine.python.pyfakefs import fake_files
 from pytest_dataloader_faults._engine.python.pyfakefs.in_worker import PatchWorker, patch_for_good
-from pytest_dataloader_faults.fake_files._real_modules import spare, spared
+from pytest_dataloader_faults.fake_files._real_modules import exclude_machinery, real_modules
 
-_STAYS = frozenset({"_patcher", "patcher", "open_files", "_free_fd_heap", "dev_null"})
-"""Of a file system: what belongs to its process; ``patcher`` in pyfakefs before 6.1."""
+_STAYS = frozenset(
+    {"_patcher", "patcher", "open_files", "_free_fd_heap", "dev_null", "_in_process_runs"}
+)
+"""Attributes of a file system that belong to its process; ``patcher`` in pyfakefs before 6.1."""
 _OURS = tuple(
     f"pytest_dataloader_faults._engine.{name}"
     for name in (
@@ -31,50 +32,61 @@ _OURS = tuple(
     )
 )
 _NESTED = ("dataset", "datasets")
-"""Where torch's own datasets keep those that they are made of."""
-_kept: list[Any] = []
+"""The attributes in which torch's own datasets keep the datasets inside them."""
+
+
+class _State:
+    """What a spawned worker has to keep for as long as it lives."""
+
+    patcher: Any = None
+    excluded: contextlib.ExitStack
+
+
+_state = _State()
 
 
 class FakeFilesCarrier(int):
-    """The kind of a dataset, by torch's number, that brings the fake files with it."""
+    """torch's number for the kind of a dataset, which carries the fake files when it is pickled."""
 
     _loader: Any
 
     @classmethod
     def of(cls, loader: Any) -> FakeFilesCarrier:
-        """That of *loader*'s."""
+        """The kind of the dataset of *loader*."""
         kind = cls(loader._dataset_kind)
         kind._loader = loader
         return kind
 
     def forget(self) -> None:
-        """The workers have started. The loader's iterator keeps this, and must not keep it."""
+        """Let go of the loader: its iterator keeps this number, and must not keep the loader."""
         vars(self).clear()
 
     @functools.cached_property
-    def _parcel(self) -> tuple[Any, ...]:
+    def _contents(self) -> tuple[Any, ...]:
         return _modules_of(self._loader), _packed(fake_files()), _ids()
 
     def __reduce__(self) -> tuple[Callable[..., int], tuple[Any, ...]]:
         """A plain number in the worker."""
-        return arrive, (int(self), *self._parcel)
+        return unpack_in_worker, (int(self), *self._contents)
 
 
-def arrive(kind: int, modules: tuple[str, ...], files: bytes, ids: tuple[int, int]) -> int:
+def unpack_in_worker(
+    kind: int, modules: tuple[str, ...], files: bytes, ids: tuple[int, int]
+) -> int:
     """Give this process the fake *files*, and *kind* back [runs in the DataLoader worker].
 
-    *modules* first: what is imported under pyfakefs would look for its own data among fake files.
+    It imports *modules* first: under pyfakefs they would look for their own data among fake files.
     """
     for name in modules:
         importlib.import_module(name)
     for_good = contextlib.ExitStack()
-    spare(for_good)
+    exclude_machinery(for_good)
     from pyfakefs.fake_filesystem import set_gid, set_uid
     from pyfakefs.fake_filesystem_unittest import Patcher
 
     patcher: Any = Patcher()
     patcher.setUp()
-    _kept.extend([patcher, for_good])
+    _state.patcher, _state.excluded = patcher, for_good
     vars(patcher.fs).update(_Unpacker(files, patcher.fs).load())
     set_uid(ids[0])
     set_gid(ids[1])
@@ -89,7 +101,7 @@ def _ids() -> tuple[int, int]:
 
 
 class _Packer(pickle.Pickler):
-    """Files know their file system, which in the worker is the worker's."""
+    """Replaces the file system, which every file refers to, by the one of the worker."""
 
     def __init__(self, to: io.BytesIO, files: Any) -> None:
         super().__init__(to, pickle.HIGHEST_PROTOCOL)
@@ -116,7 +128,7 @@ def _packed(files: Any) -> bytes:
 
 
 def _modules_of(loader: Any) -> tuple[str, ...]:
-    """Where the classes and functions are from that a worker of *loader* unpickles."""
+    """The modules of the classes and functions that a worker of *loader* unpickles."""
     given = [loader.collate_fn, *_datasets(loader.dataset)]
     init = loader.worker_init_fn
     while init is not None:  # Ours run the user's own.
@@ -127,7 +139,7 @@ def _modules_of(loader: Any) -> tuple[str, ...]:
 
 
 def _datasets(dataset: Any) -> list[Any]:
-    """*dataset*, and those that it is made of."""
+    """*dataset*, and the datasets inside it."""
     found = [dataset]
     for name in _NESTED:
         inner = getattr(dataset, "__dict__", {}).get(name)
@@ -138,11 +150,11 @@ def _datasets(dataset: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def with_workers() -> Iterator[None]:
-    """While it lasts, pyfakefs and loaders with workers get along. Enter it before pyfakefs starts.
+    """In this scope loaders with workers work under pyfakefs. Enter it before pyfakefs starts.
 
-    Only loaders of a torch that is imported already are helped.
+    It changes nothing unless torch is imported already.
     """
-    with spared(), contextlib.ExitStack() as patches:
+    with real_modules(), contextlib.ExitStack() as patches:
         if "torch" in sys.modules:
             from torch.utils.data import DataLoader
 
@@ -151,28 +163,27 @@ def with_workers() -> Iterator[None]:
             for kind in with_iterators_of_their_own(DataLoader):
                 original = kind._get_iterator
                 patches.callback(setattr, kind, "_get_iterator", original)
-                kind._get_iterator = _bringing(original)
+                kind._get_iterator = _with_carrier(original)
         yield
 
 
-def _bringing(original: Callable[..., Any]) -> Callable[..., Any]:
+def _with_carrier(original: Callable[..., Any]) -> Callable[..., Any]:
     def get_iterator(loader: Any) -> Any:
         if not loader.num_workers or fake_files() is None:
             return original(loader)
-        with _laden(loader):
+        with _carrying(loader):
             return original(loader)
 
     return get_iterator
 
 
 @contextlib.contextmanager
-def _laden(loader: Any) -> Iterator[None]:
-
+def _carrying(loader: Any) -> Iterator[None]:
     kind, then = loader._dataset_kind, loader.worker_init_fn
-    loader._dataset_kind = bringing = FakeFilesCarrier.of(loader)
+    loader._dataset_kind = carrier = FakeFilesCarrier.of(loader)
     loader.worker_init_fn = PatchWorker(then)
     try:
         yield
     finally:
         loader._dataset_kind, loader.worker_init_fn = kind, then
-        bringing.forget()
+        carrier.forget()

@@ -1,4 +1,4 @@
-"""Items that need an accelerator: skipped, with the reason, where torch finds none."""
+"""Skip items that need an accelerator, with the reason, where torch finds none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ MARKER_LINE = (
 
 
 def needs_one(marks: Iterable[str]) -> bool:
-    """Whether markers of these names say so; ``gpu`` alone may be a suite's own and mean else."""
+    """Whether an item with *marks* needs an accelerator.
+
+    ``gpu`` without ``dataloader_faults`` may be a marker of the suite's own, with another meaning.
+    """
     return {MARKER, "dataloader_faults"} <= set(marks)
 
 

@@ -1,4 +1,4 @@
-"""The part of the pytest plugin that is about pyfakefs, which loading it does not import."""
+"""The pytest plugin under pyfakefs. Loading this module does not import pyfakefs."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import pytest
 from pytest_dataloader_faults._engine.python.pyfakefs import fake_files
 
 if TYPE_CHECKING:
-    from pyfakefs.fake_filesystem import FakeFilesystem
+    from pytest_dataloader_faults.fake_files._filesystem import FakeDatasetFilesystem
 
 
-_FAKING = {"fs", "fs_class", "fs_module", "fs_session"}
-"""pyfakefs' fixtures."""
+_FIXTURES_OF_PYFAKEFS = {"fs", "fs_class", "fs_module", "fs_session"}
 
 
 @pytest.fixture
-def fake_dataset_fs() -> Iterator[FakeFilesystem]:
-    """A file system in memory, pyfakefs', that DataLoader workers see, too.
+def fake_dataset_fs() -> Iterator[FakeDatasetFilesystem]:
+    """A file system of pyfakefs, in memory, that DataLoader workers see, too.
 
-    ``fake_dataset_fs.create_file("/data/0.bin", contents=b"...")``, and then a loader over
-    ``/data``, with workers of any start method. The faults of files act on its files.
+    Call ``fake_dataset_fs.create_file("/data/0.bin", contents=b"...")``, and then iterate a loader
+    over ``/data``, with workers of any start method. The faults of files act on its files.
+    ``fake_dataset_fs.run(make_dataset, *faults)`` reads a dataset without a loader.
     """
     from pytest_dataloader_faults.fake_files import FakeDatasetFs
 
@@ -34,8 +34,8 @@ def fake_dataset_fs() -> Iterator[FakeFilesystem]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> None:
-    """Under pyfakefs' own fixtures, too, loaders can start workers."""
-    if fixturedef.argname in _FAKING:
+    """Let loaders start workers under the fixtures of pyfakefs, too."""
+    if fixturedef.argname in _FIXTURES_OF_PYFAKEFS:
         from pytest_dataloader_faults.fake_files._transfer import with_workers
 
         scope = contextlib.ExitStack()
@@ -45,7 +45,7 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call() -> Iterator[None]:
-    """An error of the test's own code is explained as one of a worker is."""
+    """Add a note to an error of the test's own code, as a worker adds it to its errors."""
     try:
         return (yield)
     except Exception as error:
@@ -58,7 +58,7 @@ def pytest_pyfunc_call() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """The same under pyfakefs' TestCase."""
+    """Let loaders start workers under the TestCase of pyfakefs, too."""
     unittest = sys.modules.get("pyfakefs.fake_filesystem_unittest")
     kind = getattr(item, "cls", None)
     if unittest is None or kind is None or not issubclass(kind, unittest.TestCaseMixin):

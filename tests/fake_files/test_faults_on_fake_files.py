@@ -14,7 +14,6 @@ from torch.utils.data import DataLoader
 from pytest_dataloader_faults import inject, run_trial
 from pytest_dataloader_faults._engine import unavailable
 from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
-from pytest_dataloader_faults.fake_files._in_process import Rehearsals
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     CorruptedFile,
@@ -57,8 +56,7 @@ def _epoch(read=by_open, **options):
 def test_by_each_way_of_reading(fake_dataset_fs, read, fault):
     """The functions of os, files and pathlib are one file system."""
     write_fake_records(fake_dataset_fs)
-    with Rehearsals() as rehearsals:
-        done = rehearsals.run(lambda: FakeRecords(read=read), fault)
+    done = fake_dataset_fs.run(lambda: FakeRecords(read=read), fault)
     assert re.search(FAULTS[fault], str(done.exception))
     assert (len(done.samples), done.fired) == (3, 1)
 
@@ -70,8 +68,7 @@ def test_content_is_another_and_no_other_file_s(fake_dataset_fs, read, fault):
     write_fake_records(fake_dataset_fs)
     dataset = FakeRecords(read=read)
     clean = [dataset[index][0] for index in range(COUNT)]
-    with Rehearsals() as rehearsals:
-        found = [data for data, _ in rehearsals.run(lambda: dataset, fault).samples]
+    found = [data for data, _ in fake_dataset_fs.run(lambda: dataset, fault).samples]
     wrong = [index for index in range(COUNT) if not torch.equal(found[index], clean[index])]
     assert wrong == [3]
     assert by_open("/fake/records/03.rec") == bytes(range(3, 3 + SIZE))

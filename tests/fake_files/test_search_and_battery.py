@@ -13,7 +13,6 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 from pytest_dataloader_faults import Verdict, check_dataset, explore, strategies
 from pytest_dataloader_faults.battery._survey import survey
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
-from pytest_dataloader_faults.fake_files._in_process import Rehearsals
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     OpenError,
@@ -96,7 +95,7 @@ def test_a_search_passes_a_sound_dataset(files):
     assert sum(found.fired.values()) > 0
 
 
-def test_schedules_are_drawn_for_rehearsals(files):
+def test_schedules_are_drawn_for_runs_in_this_process(files):
     """Of the faults that need no worker."""
     kinds = [OpenError, ReadError, ShortRead, TruncatedFile, ClosedDescriptor]
     schedules = strategies.fault_schedules(files=survey(FakeRecords), kinds=kinds)
@@ -106,13 +105,12 @@ def test_schedules_are_drawn_for_rehearsals(files):
     @settings(database=None, deadline=None, derandomize=True, max_examples=60)
     @given(schedules)
     def no_sample_is_wrong(schedule):
-        done = rehearsals.run(lambda: FakeRecords(read=by_number), *schedule)
+        done = files.run(lambda: FakeRecords(read=by_number), *schedule)
         assert [data.tolist() for data, _ in done.samples] == clean[: len(done.samples)]
         assert done.exception or len(done.samples) == COUNT
         fired.append(bool(done.fired))
 
-    with Rehearsals() as rehearsals:
-        no_sample_is_wrong()
+    no_sample_is_wrong()
     assert sum(fired) > len(fired) / 2
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 
+import psutil
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -103,6 +104,20 @@ def test_two_fixtures_are_one_schedule(eio_reads, truncated_files, records):
     assert [each.fault for each in short.faults] == [faults.TruncatedFile("*/01.rec")]
     assert {each.path for each in short.faults[0].firings} == {str(records / "01.rec")}
     assert {each.path for each in failed.faults[0].firings} == {str(records / "02.rec")}
+
+
+def test_three_fixtures_start_one_supervisor(eio_reads, emfile, slow_reads, records):
+    """When the first loader starts its workers; until then every counter is 0."""
+    before = set(psutil.Process().children())
+    armed = eio_reads("*/01.rec"), emfile(headroom=0, workers=(1,)), slow_reads("*/00.rec", 0.01)
+    assert [(each.reached, each.fired, each.surfaced) for each in armed] == [(0, 0, 0)] * 3
+    assert set(psutil.Process().children()) == before
+    iterator = iter(_loader(records))
+    started = set(psutil.Process().children()) - before
+    assert len(started) == 1 + iterator._num_workers
+    errors = [_error(iterator, "Errno 5"), _error(iterator, "Errno 24")]
+    assert [each.surfaced for each in armed] == [1, 1, 0], errors
+    assert all(each.fired for each in armed)
 
 
 def test_inject_takes_several_faults(dataloader_faults, records):

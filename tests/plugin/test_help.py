@@ -13,7 +13,7 @@ from pytest_dataloader_faults.plugin import _options
 FIXTURES = {
     "fault_check": "Ask one check of the battery about your dataset",
     "dataloader_faults": "Inject faults into DataLoader workers",
-    "fake_dataset_fs": "A file system in memory",
+    "fake_dataset_fs": "A file system of pyfakefs, in memory",
     "open_errors": "``open_errors(*)``: open(2)*fail with",
     "eio_reads": "``eio_reads(*)``: read(2)*fail with",
     "short_reads": "``short_reads(*)``: read(2)*",
