@@ -168,19 +168,15 @@ class _Trial:
                 raise InvalidArgumentError(message)
         if self.loader.num_workers:
             return
+        users = [repr(fault) for fault in self.job.faults if isinstance(fault, NEED_A_WORKER)]
         if self.job.needs_workers:
+            users.insert(0, "the battery")
+        if users:
             message = (
-                "the battery needs worker processes, but this loader has num_workers=0."
+                f"{users[0]} needs worker processes, but this loader has num_workers=0."
                 " Use num_workers=1 or more"
             )
             raise InvalidArgumentError(message)
-        for fault in self.job.faults:
-            if isinstance(fault, NEED_A_WORKER):
-                message = (
-                    f"{fault!r} needs a worker process, but num_workers=0 has none."
-                    " Use num_workers=1 or more"
-                )
-                raise InvalidArgumentError(message)
 
     def _phase(self, name: str) -> None:
         self.journal.write(phase=name, began=time.monotonic())

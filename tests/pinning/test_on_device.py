@@ -68,7 +68,7 @@ def test_batches_are_pinned_and_the_same_on_the_device(records):
     assert in_a_process(body) == ""
 
 
-def test_what_is_held_is_told(records):
+def test_bytes_in_use_are_reported(records):
     """Both kinds of memory, while it is in use and no longer."""
 
     def body():
@@ -77,9 +77,9 @@ def test_what_is_held_is_told(records):
         kept = torch.ones(1 << 20).pin_memory()
         there = accelerator.copied(kept)
         torch.accelerator.synchronize()
-        held = accelerator.bytes_in_use()
-        assert held["pinned"] >= before["pinned"] + kept.nbytes
-        assert held["device"] >= before["device"] + there.nbytes
+        used = accelerator.bytes_in_use()
+        assert used["pinned"] >= before["pinned"] + kept.nbytes
+        assert used["device"] >= before["device"] + there.nbytes
         del kept, there
         assert accelerator.bytes_in_use() == before
 

@@ -14,6 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pytest_dataloader_faults._trial import take_reference
+from pytest_dataloader_faults.outcomes import Reference
+from support.datasets import Records, write_records
 from support.waiting import until
 
 
@@ -97,6 +100,13 @@ def _settings() -> dict[str, object]:
     handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
     limits = {"limit of descriptors": resource.getrlimit(resource.RLIMIT_NOFILE)}
     return {**{f"handler of {number}": each for number, each in handlers.items()}, **limits}
+
+
+@pytest.fixture(name="reference", scope="session")
+def _reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    """Of ``Records``, whose folders have the same content in all tests."""
+    folder = write_records(tmp_path_factory.mktemp("reference") / "records")
+    return take_reference(lambda: Records(folder))
 
 
 @pytest.fixture(name="left_behind")

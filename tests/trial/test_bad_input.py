@@ -13,7 +13,6 @@ import torch
 from torch.utils.data import ChainDataset, DataLoader, Dataset, IterableDataset
 
 from pytest_dataloader_faults import Verdict, run_trial
-from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import ReadError, WorkerKilled
 from support import troublemakers
@@ -111,9 +110,8 @@ class Sampler:
         return iter(range(6))
 
 
-def test_a_glob_that_matches_nothing_is_no_pass(records):
+def test_a_glob_that_matches_nothing_is_no_pass(records, reference):
     """The fault was not exercised: the verdict says so and does not pass."""
-    reference = take_reference(lambda: Records(records))
     judgement = run_trial(lambda: Records(records), ReadError("*.jpg")).judge(reference)
     assert (judgement.verdict, judgement.passed) == (Verdict.NOT_EXERCISED, False)
     assert lacks(judgement.sentence, "no fault fired") == []
@@ -300,8 +298,7 @@ def iter_of(batches: list[list[int]]) -> Any:
     return Batches()
 
 
-def test_a_worker_that_is_not_there(records):
+def test_a_worker_that_is_not_there(records, reference):
     """A fault for a worker that the loader has not does not fire, which is no pass."""
-    reference = take_reference(lambda: Records(records))
     outcome = run_trial(lambda: Records(records), WorkerKilled(worker=2))
     assert outcome.judge(reference).verdict is Verdict.NOT_EXERCISED

@@ -8,7 +8,6 @@ from collections import Counter
 import pytest
 
 from pytest_dataloader_faults import Outcome, Verdict, run_trial
-from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.faults import (
     Fault,
     ReadError,
@@ -31,10 +30,11 @@ SCHEDULES = [
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("fault", "times", "verdict", "fired"), SCHEDULES)
-def test_repeated_trials_are_all_alike(records, left_behind, fault, times, verdict, fired):
+def test_repeated_trials_are_all_alike(
+    records, reference, left_behind, fault, times, verdict, fired
+):
     """Firings, deliveries and verdicts agree, the victims are untouched, and all is cleaned up."""
     bytes_before = _fingerprint(records)
-    reference = take_reference(lambda: Records(records))
     found = Counter(_facts(_once(records, fault), reference) for _ in range(times))
     assert len(found) == 1, found
     (facts,) = found

@@ -90,9 +90,8 @@ def _die():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_sigkill_of_the_loaders_process_may_come_from_outside(records):
+def test_sigkill_of_the_loaders_process_may_come_from_outside(records, reference):
     """The dataset may have sent it itself, so it is a verdict; but one that says who else may."""
-    reference = take_reference(lambda: Records(records))
     outcome = run_trial(lambda: Trouble(records, _die, "loader"), loader={"num_workers": 0})
     assert outcome.died == "signal 9 (SIGKILL)"
     judgement = outcome.judge(reference)

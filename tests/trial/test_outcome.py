@@ -83,9 +83,8 @@ def test_facts_of_each_fault(records, fault, first, came, told):
 
 
 @pytest.mark.parametrize("fault", [each[0] for each in FIRINGS], ids=repr)
-def test_recovery_is_a_whole_pass(records, fault):
+def test_recovery_is_a_whole_pass(records, reference, fault):
     """Once the fault is gone, the same dataset object gives every sample."""
-    reference = take_reference(lambda: Records(records), loader=ONE_WORKER)
     outcome = run_trial(lambda: Records(records), fault, loader=ONE_WORKER)
     assert outcome.recovery is not None
     assert (outcome.recovery.complete, _indices(outcome.recovery)) == (True, BATCHES)
@@ -95,9 +94,8 @@ def test_recovery_is_a_whole_pass(records, fault):
 
 
 @pytest.mark.parametrize("fault", DISARMED, ids=repr)
-def test_a_fault_with_nothing_to_happen_to_does_not_fire(records, fault):
+def test_a_fault_with_nothing_to_happen_to_does_not_fire(records, reference, fault):
     """The epoch is whole, the counters say zero, and the verdict is not a pass."""
-    reference = take_reference(lambda: Records(records), loader=ONE_WORKER)
     outcome = run_trial(lambda: Records(records), fault, loader=ONE_WORKER)
     (facts,) = outcome.faults
     assert (facts.fired, facts.surfaced, facts.firings) == (0, 0, ())

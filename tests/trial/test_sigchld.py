@@ -11,7 +11,6 @@ import pytest
 from torch.utils.data import Sampler, get_worker_info
 
 from pytest_dataloader_faults import run_trial
-from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.faults import TruncatedFile
 from support.datasets import Records, RecordStream
 
@@ -83,9 +82,8 @@ class ExitsOnShortData(Records):
             os._exit(0)
 
 
-def test_an_exit_with_status_0_is_a_death_too(records):
+def test_an_exit_with_status_0_is_a_death_too(records, reference):
     """The loader's error says that a worker is gone, and not that a file is truncated."""
-    reference = take_reference(lambda: Records(records))
     outcome = run_trial(lambda: ExitsOnShortData(records), TruncatedFile("*.rec"))
     judgement = outcome.judge(reference)
 
