@@ -1,4 +1,4 @@
-"""A search convicts the guilty, with a test that says so again, and acquits the healthy."""
+"""A search finds broken datasets, with a test that fails again, and passes healthy ones."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ TESTS = Path(__file__).resolve().parents[1]
 HOW = {"database": None, "derandomize": True}
 
 
-@pytest.fixture(name="guilty")
-def _guilty(records):
+@pytest.fixture(name="broken")
+def _broken(records):
     """It gives zeros where a read fails, and a search for that is short."""
     return lambda: Zeros(records)
 
@@ -39,8 +39,8 @@ SIMPLE = {"kinds": [faults.OpenError], "max_faults": 2, "max_epochs": 1, **HOW}
 
 
 @pytest.mark.parametrize("kind", [Records, pytest.param(RecordStream, marks=pytest.mark.slow)])
-def test_the_healthy_are_acquitted(records, kind):
-    """No schedule convicts them, most fire, and those that did not are not called passes."""
+def test_the_healthy_pass(records, kind):
+    """No schedule breaks them, most fire, and those that did not are not called passes."""
     found = explore(lambda: kind(records), max_examples=5, **HOW)
     assert (found.verdict, found.failure, found.outcome) == (Verdict.FAILED_CLEANLY, None, None)
     assert found.trials == sum(found.verdicts.values())
@@ -59,9 +59,9 @@ def test_the_test_to_paste_has_the_contract(records):
     assert "contract=Contract(survives=True)" in found.failure
 
 
-def test_the_guilty_are_convicted_of_the_least(guilty):
+def test_the_broken_fail_with_the_least(broken):
     """One fault of those drawn is enough, in the first file, with one worker."""
-    found = explore(guilty, on_fail=None, max_examples=20, **SIMPLE)
+    found = explore(broken, on_fail=None, max_examples=20, **SIMPLE)
     assert found.verdict is Verdict.CORRUPTED
     (fault,) = found.outcome.schedule
     assert (fault.nth, fault.times, fault.workers) == (1, 1, None)
@@ -71,23 +71,23 @@ def test_the_guilty_are_convicted_of_the_least(guilty):
     assert found.describe().splitlines()[0].startswith(f"{found.examples} examples tried, ")
 
 
-def test_the_failure_has_the_verdict_and_the_test_that_repeats_it(guilty):
+def test_the_failure_has_the_verdict_and_the_test_that_repeats_it(broken):
     """What is printed fails of the same verdict."""
     with pytest.raises(CheckFailedError, match=r"\Acorrupted: sample 0 in batch 0") as raised:
-        explore(guilty, loader=ALONE, max_examples=8, **{**SIMPLE, "max_faults": 1})
+        explore(broken, loader=ALONE, max_examples=8, **{**SIMPLE, "max_faults": 1})
     assert "fault: OpenError(path='*/00.rec'" in str(raised.value)
     assert "examples tried" in str(raised.value)
-    scope = {"make_dataset": guilty}
+    scope = {"make_dataset": broken}
     exec(_pasted(raised.value), scope)  # noqa: S102  # our own code
     with pytest.raises(CheckFailedError, match=r"\Acorrupted: sample 0 in batch 0"):
         scope["test_again"]()
 
 
 @pytest.mark.slow
-def test_the_printed_test_can_be_pasted(guilty, records, tmp_path):
+def test_the_printed_test_can_be_pasted(broken, records, tmp_path):
     """Into a file of its own, where it fails of the same verdict."""
     with pytest.raises(CheckFailedError) as raised:
-        explore(guilty, loader=ALONE, max_examples=8, **{**SIMPLE, "max_faults": 1})
+        explore(broken, loader=ALONE, max_examples=8, **{**SIMPLE, "max_faults": 1})
     above = (
         "from pathlib import Path\nfrom support.planted import Zeros\n"
         f"make_dataset = lambda: Zeros(Path({str(records)!r}))\n"
@@ -147,7 +147,7 @@ def test_every_search_shrinks_to_the_end(records):
     assert [each for each in shrunk if each != least] == []
 
 
-def test_what_convicts_by_itself_ends_the_search(records):
+def test_what_fails_by_itself_ends_the_search(records):
     """The first of these errors is enough."""
     found = explore(lambda: Zeros(records), on_fail=None, max_examples=50, **HOW)
     assert found.verdict is Verdict.CORRUPTED
@@ -194,7 +194,7 @@ def test_what_is_wrong_without_a_fault_is_not_blamed_on_one(records):
 
 
 def test_what_is_wrong_without_a_fault_is_found_first(records):
-    """It has a verdict and facts like any other conviction."""
+    """It has a verdict and facts like any other failure."""
     found = explore(lambda: Unsharded(records), on_fail=None, max_examples=1, **HOW)
     assert (found.verdict, found.trials) == (Verdict.CORRUPTED, 0)
     assert found.outcome.schedule == ()

@@ -68,7 +68,7 @@ def _shared_memory_is_removed(records):
 
 @pytest.mark.parametrize("kind", SPECIMENS)
 def test_each_bug_shows_after_its_steps_and_not_without_its_cause(records, kind):
-    """The guilty are convicted in the last step, of their crime; the healed are acquitted."""
+    """The broken fail in the last step, with their verdict; the healed pass."""
     steps = kind.steps
     with pytest.raises(CheckFailedError) as raised:
         replay(lambda: kind(records), *steps)
@@ -128,8 +128,8 @@ def test_every_bug_is_found_among_all_lives(records, kind):
 
 
 @pytest.mark.parametrize("kind", [Records, pytest.param(RecordStream, marks=pytest.mark.slow)])
-def test_the_healthy_are_acquitted(records, kind):
-    """No life convicts them, and faults fire in some."""
+def test_the_healthy_pass(records, kind):
+    """No life breaks them, and faults fire in some."""
     near = {"steps": [Iterate, Arm, StartEpoch], "kinds": [OpenError], "files": "*/00.rec"}
     found = explore_lifecycle(
         lambda: kind(records), max_examples=12, max_steps=5, seed=1, **near, **HOW
@@ -142,7 +142,7 @@ def test_the_healthy_are_acquitted(records, kind):
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", [Records, RecordStream, LosesItsFile, KeepsFilesOpen, KeepsHalves])
-def test_the_healthy_are_acquitted_of_many_lives(records, kind):
+def test_the_healthy_pass_in_many_lives(records, kind):
     """Those whose cause was removed are healthy, too."""
     healed = {} if kind in (Records, RecordStream) else {"healed": True}
     found = explore_lifecycle(lambda: kind(records, **healed), max_examples=300, seed=3, **HOW)

@@ -23,6 +23,7 @@ from pytest_dataloader_faults.outcomes._reference import Reference
 from pytest_dataloader_faults.outcomes._verdicts import Contract, Finding, Judgement, Verdict
 
 _MOST = 200
+_AFTER = "after the fault was gone, a fresh pass over the same dataset object"
 _SEEDED = (
     ". Random numbers are seeded once per sample here, so a retry that draws more of them gives"
     " another sample. Contract(compare=...) can allow that"
@@ -133,9 +134,6 @@ def _corrupted(outcome: TrialFacts, reference: Reference, contract: Contract) ->
     if found and outcome.fired and "seeded" in outcome.comparison:
         return found[0], found[1] + _SEEDED
     return found
-
-
-_AFTER = "after the fault was gone, a fresh pass over the same dataset object"
 
 
 def _poisoned(outcome: TrialFacts, reference: Reference, contract: Contract) -> Finding | None:
