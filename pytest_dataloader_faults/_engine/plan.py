@@ -1,9 +1,7 @@
 """What one scope injects, and the counters that say whether it happened. Pure.
 
-The supervisor keeps one ``FaultCounter`` per fault and worker process: occurrences are counted in
-each worker on its own, since a count over racing workers would not be the same twice.
-
-Which faults change what is in a file. Pure.
+The supervisor keeps one ``FaultCounter`` per fault and worker process. Each worker counts alone,
+since a count over racing workers would differ from run to run.
 """
 
 from __future__ import annotations
@@ -43,18 +41,18 @@ AnyFault = TypeVar("AnyFault", bound=Fault)
 
 @dataclass(frozen=True)
 class FilterRequirements:
-    """What a plan needs of the filter and of the worker. Picklable, for the worker."""
+    """What a plan needs from the filter and from the worker. Picklable, for the worker."""
 
     descriptors: bool = False
     """Calls that make descriptors of any kind."""
     stats: bool = False
-    """Calls that ask for the size that a path has, since it is to be another."""
+    """Calls that ask for the size of a path, since a fault changes it."""
     room: bool = False
     """fallocate(2), by which torch reserves shared memory."""
     keep_low_fds: bool = False
     """Followed files keep low numbers, since high ones lie above a lowered limit."""
     samples: bool = False
-    """The worker tells of each sample it begins."""
+    """The worker reports each sample that it begins."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +143,7 @@ class FaultCounter(Generic[AnyFault]):
         return {"reached": self.reached, "fired": self.fired, "firings": self.firings}
 
     def fire(self, **what: Any) -> None:
-        """Write down that the fault happened."""
+        """Record that the fault happened."""
         self.fired += 1
         if len(self.firings) < MAX_FIRINGS:
             self.firings.append({"fault": self.index, **what})
@@ -192,11 +190,11 @@ class WorkerFaults:
         return (counter for counter in self.of_kind(kind) if counter.matches(path))
 
     def targets(self, path: str) -> bool:
-        """Whether a glob names the folder of *path*, which is left alone otherwise."""
+        """Whether a fault is about *path*, an excluded file, since a glob names its folder."""
         return any(counter.matches(path) for counter in self._concerned)
 
     def would_target(self, path: str) -> bool:
-        """Whether only being excluded saves *path* from a fault."""
+        """Whether a fault would be about *path* if the file were not excluded."""
         return any(counter.matches.means(path) for counter in self._concerned)
 
     def has_file_faults(self, path: str) -> bool:
@@ -224,14 +222,14 @@ def _is_at_sample(fault: Fault) -> bool:
 
 
 class AlteredFile(NamedTuple):
-    """A file whose content is to be another: whose doing it is, and how it differs."""
+    """How the content of a file changes, and the counters of the faults that change it."""
 
     counters: list[FaultCounter[Any]]
     edit: FileEdit
 
 
 def altered(faults: WorkerFaults, path: str, size: int) -> AlteredFile | None:
-    """The faults that change what is in *path*, of *size* bytes; they have been reached by that."""
+    """How faults change what is in *path*, of *size* bytes. Asking counts as reaching them."""
     cuts = [*faults.for_path(TruncatedFile, path)]
     flips = [*faults.for_path(CorruptedFile, path)]
     both: list[FaultCounter[Any]] = [*cuts, *flips]

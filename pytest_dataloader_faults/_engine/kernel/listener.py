@@ -2,7 +2,7 @@
 
 Some facts about seccomp user notification. poll(2) before RECV, since RECV blocks for ever once the
 last filtered task is gone; that shows as POLLHUP. RECV wants its buffer zeroed and answers ENOENT
-when the caller died in the meantime: that call is then nobody's. SEND answers ENOENT likewise.
+when the caller died in the meantime: the call needs no answer then. SEND answers ENOENT likewise.
 ADDFD with SETFD puts a descriptor at a number of our choice, and with SEND also makes that number
 the result of the call, in one step. Without SYNC_WAKE_UP (Linux 6.6) the two sides wake each other
 across processors, which costs ten times as much.
@@ -99,6 +99,6 @@ class Listener:
         try:  # With a mutable argument the result is the call's own.
             return int(fcntl.ioctl(self.fd, request, bytearray(argument), True))
         except OSError as error:
-            if error.errno != errno.ENOENT:  # The caller died; nobody waits for this answer.
+            if error.errno != errno.ENOENT:  # The caller died; no process waits for this answer.
                 raise
             return -1

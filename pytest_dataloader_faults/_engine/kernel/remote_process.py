@@ -26,7 +26,7 @@ class Syscall(NamedTuple):
 
 
 class BadSyscallError(Exception):
-    """A pointer to nothing, or a folder that is not open: the kernel's to refuse."""
+    """The call has a pointer to nothing or a folder that is not open: the kernel refuses it."""
 
 
 class ResolvedPath(NamedTuple):

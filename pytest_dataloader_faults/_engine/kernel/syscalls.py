@@ -1,10 +1,8 @@
-"""What a call that reads asks for, and how it is answered short [runs in the supervisor].
+"""What a call that reads or looks asks for, and how it is answered [runs in the supervisor].
 
 Some facts about a descriptor that we gave, or that the worker sent: ours and the worker's are one
 open file description, and so have one offset (open(2)). Reading from ours moves the worker's, as
 its own read would have.
-
-A file's size by its path, as it would be if the file were shorter [runs in the supervisor].
 
 Some facts about the structs. stat(2) fills a struct stat of 144 bytes on x86_64 and 128 on aarch64,
 with st_size at offset 48 on both; statx(2) fills 256 bytes, with stx_size at offset 40. fstat(2)
@@ -122,7 +120,7 @@ def is_about_link(call: Syscall, path: str) -> bool:
 
 
 def write_stat(call: Syscall, path: str, size: int) -> None:
-    """Fill in the struct that *call* asks for, with what is true of *path* but for its *size*."""
+    """Fill in the struct that *call* asks for: as of *path*, but with *size*."""
     if call.name == "statx":
         flags, mask = call.arguments[2], call.arguments[3]
         data = _filled(_STATX_LENGTH, "statx", path, flags, mask)
@@ -130,8 +128,8 @@ def write_stat(call: Syscall, path: str, size: int) -> None:
     else:
         data = _filled(_STAT_LENGTH, "newfstatat", path)
         place = _STAT_SIZE_AT
-    told = data[:place] + size.to_bytes(8, "little") + data[place + 8 :]
-    write_memory(call.pid, call.arguments[_RESULT_ARGUMENT[call.name]], told)
+    changed = data[:place] + size.to_bytes(8, "little") + data[place + 8 :]
+    write_memory(call.pid, call.arguments[_RESULT_ARGUMENT[call.name]], changed)
 
 
 def _filled(length: int, name: str, path: str, *before: int) -> bytes:

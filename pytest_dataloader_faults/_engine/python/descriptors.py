@@ -55,7 +55,7 @@ class TrackedFile(NamedTuple):
 
 
 class DescriptorTable:
-    """Carries out what *decide* says. *system* has the functions of ``os`` that were there."""
+    """Carries out what *policy* decides. *system* has the original functions of ``os``."""
 
     def __init__(self, policy: FaultPolicy, system: Any, clock: Clock) -> None:
         self.policy = policy
@@ -104,12 +104,12 @@ class DescriptorTable:
         return fd
 
     def forget(self, fd: int) -> None:
-        """It is about to be closed."""
+        """Forget *fd*, which is about to be closed."""
         self._tracked.pop(fd, None)
         self._handed_out.pop(fd, None)
 
     def track_duplicate(self, fd: int, other: int, to: str) -> int:
-        """Give *other* back, the same file as *fd*, to somebody who may read it unseen."""
+        """Track *other*, a duplicate of *fd*; code outside Python may read it unseen."""
         tracked = self.observe(fd)
         if tracked is not None:
             self._tracked[other] = tracked
@@ -117,7 +117,7 @@ class DescriptorTable:
         return other
 
     def observe(self, fd: int) -> TrackedFile | None:
-        """What *fd* is, if it is followed. It is used by a function that is replaced."""
+        """The file of *fd*, if it is tracked. A replaced function uses *fd*: this is seen."""
         what = self._handed_out.pop(fd, None)
         if what is not None:
             self.policy.count_unobserved(what, -1)
@@ -129,7 +129,7 @@ class DescriptorTable:
         return tracked is not None and self.policy.faults.needs_reads_of(tracked.path)
 
     def hand_out(self, fd: int, to: str) -> None:
-        """Somebody has got the number. Until *fd* is seen again, they may read it unseen."""
+        """Count *fd* as given to code that may read it unseen, until it comes back."""
         if fd not in self._handed_out and self.reads_matter(fd):
             self._handed_out[fd] = to
             self.policy.count_unobserved(to)
@@ -161,7 +161,7 @@ class DescriptorTable:
         return length
 
     def check_mapping(self, fd: int, length: int, offset: int) -> None:
-        """Refuse a mapping whose pages would have to fail: that takes the kernel."""
+        """Refuse a mapping whose pages would have to fail: only the kernel can do that."""
         tracked = self.observe(fd)
         if tracked is None or not self.policy.faults.needs_reads_of(tracked.path):
             return

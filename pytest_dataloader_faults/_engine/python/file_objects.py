@@ -1,4 +1,4 @@
-"""What stands in the place of open(), ``io.FileIO``, ``mmap.mmap`` [runs in the worker].
+"""Replacements for open(), ``io.FileIO`` and ``mmap.mmap`` [runs in the worker].
 
 Some facts about files of Python. open() makes a FileIO, and wraps it in a BufferedReader and that
 in a TextIOWrapper as its mode says. The last two are written in C and read by the methods of the
@@ -23,7 +23,7 @@ from pytest_dataloader_faults._engine.python.os_functions import caller
 
 
 class ReplacesClass(abc.ABCMeta):
-    """A class that is taken for the one it replaces, whose instances may be older."""
+    """A class that counts instances of the class it replaces as its own: older files are."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, _replaced_by(cls)) or super().__instancecheck__(instance)
@@ -38,7 +38,7 @@ def _replaced_by(kind: type) -> Any:
 
 
 class FaultedFileIO(io.FileIO, metaclass=ReplacesClass):
-    """A FileIO that asks before it opens and before it reads."""
+    """A FileIO that asks the policy before it opens and before it reads."""
 
     files: ClassVar[DescriptorTable]
 
@@ -105,7 +105,7 @@ def _open_by(files: DescriptorTable) -> Callable[[str, int], int]:
 
 
 class FaultedMapping(mmap.mmap, metaclass=ReplacesClass):
-    """An mmap that asks before it maps."""
+    """An mmap that asks the policy before it maps."""
 
     files: ClassVar[DescriptorTable]
 
@@ -137,6 +137,6 @@ def make_open(
 
 
 def reads_matter(file: object) -> bool:
-    """Whether *file* is, or reads from, a FaultedFileIO whose reads have to be seen."""
+    """Whether *file* is, or reads from, a FaultedFileIO whose reads must be seen."""
     raw = getattr(file, "raw", file)
     return isinstance(raw, io.FileIO) and getattr(raw, "reads_matter", bool)()

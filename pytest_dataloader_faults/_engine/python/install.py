@@ -1,29 +1,23 @@
 """Put the replacements in the place of Python's own file access [runs in the worker].
 
-The originals are those that are there when it happens, which another library may have replaced.
+Another library may have replaced functions before: the originals are those that are there when the
+faults are installed. Modules keep names of their own for what they imported (``from builtins import
+open`` in tarfile, bz2 and lzma; in Python 3.10 a class of pathlib does, too). So each name of each
+module is exchanged.
 
-Exchange objects wherever a module has a name for them [runs in the worker].
-
-Modules keep names of their own for what they imported (``from builtins import open`` in tarfile,
-bz2 and lzma). In Python 3.10 a class of pathlib does, too.
-
-Files that were open before the replacements came [runs in the worker].
-
-Functions of ``os`` that are given their numbers are replaced and see them. File objects and
-mappings made earlier are not: reads by them go unseen, which is told.
+Files may be open already. Functions of ``os`` get their numbers and are replaced, so reads by these
+functions are seen. Reads by file objects and mappings made earlier are not seen, but counted as
+unobserved.
 """
 
 from __future__ import annotations
 
 import builtins
-import contextlib
 import functools
 import io
 import mmap
 import os
 import sys
-import threading
-import time
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -47,20 +41,8 @@ from pytest_dataloader_faults._engine.python.os_functions import (
 )
 
 
-class SystemClock:
-    """Waits in earnest."""
-
-    def sleep(self, seconds: float) -> None:
-        """As time.sleep()."""
-        time.sleep(seconds)
-
-    def hang(self) -> None:
-        """For good."""
-        threading.Event().wait()
-
-
 def install(policy: FaultPolicy, clock: Clock) -> tuple[DescriptorTable, Replacements]:
-    """Have *decide* asked from now on. What was open before is beyond its reach, and told so."""
+    """Ask *policy* about each file access from now on; the replacements that were made."""
     system = types.SimpleNamespace(**{name: getattr(os, name) for name in dir(os)})
     files = DescriptorTable(policy, system, clock)
     handle_inherited(files)
@@ -115,16 +97,6 @@ def _objects(files: DescriptorTable) -> Iterator[tuple[Any, Any]]:
     yield builtins.open, Replacement(builtins.open, make_open(files, file_type, builtins.open))
 
 
-@contextlib.contextmanager
-def patched(policy: FaultPolicy, clock: Clock | None = None) -> Iterator[DescriptorTable]:
-    """While it lasts, file access by Python code is as *decide* says."""
-    files, pairs = install(policy, clock or SystemClock())
-    try:
-        yield files
-    finally:
-        replace_everywhere([(new, old) for old, new in pairs])
-
-
 class Replacement:
     """A function in the place of *original*: no method where a class has it, and equal to it.
 
@@ -154,11 +126,11 @@ class Replacement:
 
 
 Replacements = list[tuple[Any, Any]]
-"""Pairs of an object and the one that comes in its place."""
+"""Pairs of an object and its replacement."""
 
 
 def replace_everywhere(pairs: Replacements) -> None:
-    """Put the second of each pair wherever a module has the first."""
+    """Put the second of each pair wherever a module has a name for the first."""
     instead = {id(old): (old, new) for old, new in pairs}
     for owner in list(_owners()):
         for name, value in list(vars(owner).items()):

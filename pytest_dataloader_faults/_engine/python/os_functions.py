@@ -1,7 +1,7 @@
-"""What stands in the place of the functions of ``os`` [runs in the worker].
+"""Replacements for functions of ``os`` [runs in the worker].
 
-Each is called as the one that it replaces. Those which neither read nor duplicate are replaced,
-too, since a number that was handed out and comes back to one of them was not read unseen.
+Each takes the arguments of the function that it replaces. Functions that neither read nor duplicate
+are replaced, too: a number that C code got and that comes back to one of them was not read unseen.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class DescriptorOrders:
     remap: list[tuple[int, int]] = field(default_factory=list)
     descriptors: list[int] = field(default_factory=list)
     made: list[int] = field(default_factory=list)
-    """Those of *descriptors* that nobody else has."""
+    """Those of *descriptors* that no other process has."""
 
     def message(self, worker: WorkerState, *, more: bool) -> Proceed:
         """What *worker* is told; *more*: another part follows."""

@@ -1,8 +1,7 @@
-"""What befalls a worker itself as a fetch or a sample of it begins [runs in the supervisor].
+"""Faults of a worker process itself, as a fetch or a sample begins [runs in the supervisor].
 
-Its limit of descriptors, its life, and whether it goes on.
-
-Workers that are killed or stopped, also inside a read [runs in the supervisor].
+They lower its limit of descriptors, end it, stop it, or keep it waiting. A death inside a read is
+here, too.
 """
 
 from __future__ import annotations

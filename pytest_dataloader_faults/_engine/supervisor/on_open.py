@@ -1,4 +1,4 @@
-"""What each call is answered: the place where a fault comes true [runs in the supervisor]."""
+"""The answer to each system call that the filter hands over [runs in the supervisor]."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def answer(worker: WorkerState, call: Syscall, services: SupervisorServices) -> 
 
 
 def _note_exhaustion(worker: WorkerState, call: Syscall) -> None:
-    """The kernel will refuse a call for want of a descriptor; we only write that down."""
+    """The kernel itself refuses a call for want of a descriptor; the policy only counts it."""
     if call.name not in (*OPENS, *ALLOCATORS, *DUPLICATES) or call.name in _RESULT_IS_CHOSEN:
         return
     used = descriptors(call.pid)

@@ -14,8 +14,8 @@ import pytest
 from pytest_dataloader_faults._engine.file_copies import FileEdit, altered_copy
 from pytest_dataloader_faults._engine.plan import Plan, WorkerFaults
 from pytest_dataloader_faults._engine.policy import Delay, Fail, FaultPolicy, Hang, Short
-from pytest_dataloader_faults._engine.python.install import patched
 from pytest_dataloader_faults.faults import OpenError, ReadError
+from support.patching import patched
 from support.python_readers import READERS, descriptor, opened
 from support.schedules import counted, schedule
 

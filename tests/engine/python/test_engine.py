@@ -11,7 +11,6 @@ from types import ModuleType
 import pytest
 
 from pytest_dataloader_faults import inject
-from pytest_dataloader_faults._engine.python.install import patched
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     CorruptedFile,
@@ -22,6 +21,7 @@ from pytest_dataloader_faults.faults import (
     TruncatedFile,
 )
 from support.epochs import alone, epoch
+from support.patching import patched
 from support.python_readers import READERS
 from support.schedules import counted, schedule
 from support.tries import Tries

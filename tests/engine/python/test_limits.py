@@ -12,9 +12,9 @@ import subprocess
 import numpy as np
 import pytest
 
-from pytest_dataloader_faults._engine.python.install import patched
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import ClosedDescriptor, ReadError, TruncatedFile
+from support.patching import patched
 from support.schedules import counted, schedule
 
 BYTES = bytes(range(200))

@@ -73,7 +73,7 @@ class FakeDescriptorTable(DescriptorTable):
 
 
 class FaultedFakeIO(io.RawIOBase):
-    """A fake file that is open for reading, and asks before it opens and before it reads."""
+    """A fake file open for reading, which asks the policy before it opens and reads."""
 
     files: ClassVar[FakeDescriptorTable]
     _blksize = io.DEFAULT_BUFFER_SIZE  # What open() asks a FileIO for, from Python 3.13 on.
@@ -87,7 +87,7 @@ class FaultedFakeIO(io.RawIOBase):
         flags = os.O_RDWR if self._writes else os.O_RDONLY
         own = self.files.open if opener is None else opener
         self._fd: int = file if isinstance(file, int) else own(file, flags)
-        self.files.system.fstat(self._fd)  # One that was closed at once tells so here.
+        self.files.system.fstat(self._fd)  # A descriptor that was closed at once raises here.
 
     def fileno(self) -> int:
         """Pyfakefs' number."""
@@ -157,7 +157,7 @@ class FaultedFakeIO(io.RawIOBase):
 
 
 def install(policy: FaultPolicy, clock: Clock, patcher: Any, *, scarce: bool) -> Callable[[], None]:
-    """Have *decide* asked from now on about fake files; undone by what it returns."""
+    """Ask *policy* about fake files from now on. The function that is returned undoes this."""
     from pyfakefs.fake_open import fake_open
 
     fake_os = patcher.fake_modules["os"]
@@ -176,7 +176,7 @@ def install(policy: FaultPolicy, clock: Clock, patcher: Any, *, scarce: bool) ->
 
 
 def _handle_inherited(files: FakeDescriptorTable, fake: Any) -> None:
-    """Refuse what cannot be done to files that are open already; reads of them go unseen."""
+    """Refuse faults of files that are open already; reads of them are counted as unobserved."""
     for holders in fake.open_files:
         found = holders[0].get_object() if holders else None
         path = getattr(found, "path", None)  # Neither pipes nor the standard streams have one.
@@ -255,7 +255,7 @@ def _replace_in_os(fake_os: Any, files: FakeDescriptorTable, undo: contextlib.Ex
 def _replace_sizes(
     fake: Any, path: Any, files: FakeDescriptorTable, undo: contextlib.ExitStack
 ) -> None:
-    """Whoever asks for the size of a file asks one of these two."""
+    """Replace the two functions by which a size is asked for."""
     true_stat, true_size = fake.stat, path.getsize
 
     def stat(entry_path: Any, follow_symlinks: bool = True) -> Any:

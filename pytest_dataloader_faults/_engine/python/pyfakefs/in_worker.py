@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from pytest_dataloader_faults._engine.python.pyfakefs import patcher
@@ -15,21 +16,29 @@ _FIRST_NUMBER = 4096
 """Of the fake descriptors. Real ones are lower, so that neither is ever taken for the other."""
 
 
-_settled: list[int] = []
+@dataclass
+class _State:
+    """What has been done to this process."""
+
+    patched_pid: int | None = None
+    """The process that is patched. A process that it forks is patched again."""
+
+
+_state = _State()
 
 
 def patch_for_good(current: Any) -> None:
-    """Every file access in this process is the user's: none is passed on to the real files."""
-    if os.getpid() in _settled:
+    """Let every file access in this process see the fake files: all of them are the user's."""
+    if _state.patched_pid == os.getpid():
         return
-    _settled[:] = [os.getpid()]
+    _state.patched_pid = os.getpid()
     explain_errors()
     patch_every_module(current, contextlib.ExitStack())
     separate_fd_range(current)
 
 
 def patch_every_module(current: Any, undo: contextlib.ExitStack) -> None:
-    """Have no module passed on to the real files, by whichever name it calls; *undo* ends that."""
+    """Let each module see the fake files, also those that pyfakefs skips; *undo* ends that."""
     for each in (current, *current.fake_modules.values()):
         if hasattr(each, "skip_names"):
             undo.callback(setattr, each, "skip_names", each.skip_names)
@@ -37,7 +46,7 @@ def patch_every_module(current: Any, undo: contextlib.ExitStack) -> None:
 
 
 def separate_fd_range(current: Any) -> None:
-    """Have pyfakefs number descriptors in a range of their own, and give it a pread().
+    """Give fake descriptors a range of numbers of their own, and pyfakefs a pread().
 
     A number that C code takes for a real one (np.fromfile, mmap) is then not open, where it could
     be that of a pipe between the loader and its workers.
@@ -48,7 +57,7 @@ def separate_fd_range(current: Any) -> None:
 
 
 class PatchWorker:
-    """A ``worker_init_fn`` that settles its worker and then runs the user's own."""
+    """A ``worker_init_fn`` that patches its worker for good and then runs the user's own."""
 
     def __init__(self, then: Callable[[int], object] | None) -> None:
         self._then = then

@@ -1,7 +1,7 @@
-"""Errors of readers that cannot see a fake file, explained [runs wherever a dataset is read].
+"""Notes on errors of readers that cannot see a fake file [runs wherever a dataset is read].
 
 Readers written in C look for a path among the real files. What they say then ("No such file", or
-nothing but None) puzzles whoever has just made that file, so a note goes with the error.
+nothing but None) is puzzling when that file was just made, so a note explains the error.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _NOT_FOUND = re.compile(
     re.IGNORECASE,
 )
 _NOTHING = re.compile(r"NoneType|\.empty\(\)")
-_GIVE_NONE = {"imread", "imreadmulti", "VideoCapture"}
+_RETURN_NONE = {"imread", "imreadmulti", "VideoCapture"}
 """Readers, of cv2, that do not complain about a file that is not there."""
 _QUOTED = re.compile(r"""['"]([^'"]+)['"]""")
-_MOST = 100
+_MAX_LISTED = 100
 """Of a list of paths: where one is a fake file, they all are."""
-_RAISES = (
+_SEES_FAKE_FILES = (
     "/pyfakefs/",
     "/pytest_dataloader_faults/fake_files/",
     "/pytest_dataloader_faults/_engine/",
@@ -37,7 +37,7 @@ _LIBRARIES = re.compile(rf"{re.escape(sysconfig.get_path('stdlib'))}/|.*/(site|d
 
 
 def explain_errors() -> None:
-    """Have errors of this process's fetches explained, if they are about a fake file."""
+    """Add a note to each error of this process's fetches that is about a fake file."""
     from torch.utils.data._utils import fetch
 
     for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
@@ -59,12 +59,12 @@ def _explaining(fetch: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def explain(error: BaseException) -> None:
-    """Have *error* tell what it does not, if it is about a fake file."""
+    """Add a note to *error* if it is about a fake file."""
     if note := note_for(error):
-        _add(error, note)
+        _add_note(error, note)
 
 
-def _add(error: BaseException, note: str) -> None:
+def _add_note(error: BaseException, note: str) -> None:
     if hasattr(error, "add_note"):  # From Python 3.11 on.
         error.add_note(note)
         return
@@ -74,13 +74,13 @@ def _add(error: BaseException, note: str) -> None:
 
 
 def note_for(error: BaseException) -> str | None:
-    """What *error* does not tell: that it is about a fake file, which Python code alone sees."""
+    """The note for *error*, if it is about a fake file, which only Python code sees."""
     files = fake_files()
     for each in _chain(error) if files is not None else ():
         frames = list(traceback.walk_tb(each.__traceback__))
-        if not frames or any(part in _file_of(frames[-1][0]) for part in _RAISES):
-            continue  # It was raised by who does see fake files.
-        said = _said(each)
+        if not frames or any(part in _file_of(frames[-1][0]) for part in _SEES_FAKE_FILES):
+            continue  # Code that sees fake files raised it.
+        said = _text_of(each)
         silent = _silent_readers(said, frames)
         is_missed = isinstance(each, FileNotFoundError) or _NOT_FOUND.search(said)
         if (is_missed or silent) and (path := _fake_path(each, said, frames, files)):
@@ -98,7 +98,7 @@ def _file_of(frame: types.FrameType) -> str:
     return frame.f_code.co_filename
 
 
-def _said(error: BaseException) -> str:
+def _text_of(error: BaseException) -> str:
     """Its text; one that torch brought from a worker may lack what its class makes it from."""
     try:
         return str(error)
@@ -111,7 +111,7 @@ def _silent_readers(said: str, frames: list[tuple[types.FrameType, int]]) -> str
     if not _NOTHING.search(said):
         return None
     names = {name for frame, _ in frames for name in frame.f_code.co_names if _is_user(frame)}
-    return " or ".join(f"{name}()" for name in sorted(names & _GIVE_NONE)) or None
+    return " or ".join(f"{name}()" for name in sorted(names & _RETURN_NONE)) or None
 
 
 def _fake_path(
@@ -126,14 +126,14 @@ def _fake_path(
             is_folder = each in named and os.sep in path and files.isdir(path)
             if path and (is_folder or files.isfile(path)):
                 return path
-    kept = (each for each in _kept(in_hand) if isinstance(each, (str, os.PathLike)))
+    kept = (each for each in _attributes_of(in_hand) if isinstance(each, (str, os.PathLike)))
     return next((os.path.dirname(each) for each in kept if files.isfile(os.fspath(each))), None)
 
 
-def _kept(values: list[Any]) -> Iterator[Any]:
+def _attributes_of(values: list[Any]) -> Iterator[Any]:
     """What objects among *values* keep, in lists too: ``np.fromfile(self.paths[index])``."""
     for attribute in (each for value in values for each in getattr(value, "__dict__", {}).values()):
-        yield from attribute[:_MOST] if isinstance(attribute, (list, tuple)) else (attribute,)
+        yield from attribute[:_MAX_LISTED] if isinstance(attribute, (list, tuple)) else (attribute,)
 
 
 def _is_user(frame: types.FrameType) -> bool:
