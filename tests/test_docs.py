@@ -131,11 +131,11 @@ def test_functions_of_the_package_exist(page):
         text = (Path(package.__file__).parent / path).read_text(encoding="utf-8")
         scope: ast.AST | None = ast.parse(text)
         for part in name.split("."):
-            scope = {n: node for node in scope.body for n in _defined(node)}.get(part)
+            scope = {n: node for node in scope.body for n in _given_by(node)}.get(part)
             assert scope, f"{path}: {name}"
 
 
-def _defined(node):
+def _given_by(node):
     """The names that a statement gives: of a function, a class, or what is assigned."""
     if isinstance(node, ast.Assign):
         return [ast.unparse(each) for each in node.targets]
