@@ -218,6 +218,35 @@ def _without_blocks(text):
     return re.sub(r"^```.+?^```", "", text, flags=re.DOTALL | re.MULTILINE)
 
 
+def _signatures():
+    """The functions whose signature the page about the Python API shows."""
+    public = [getattr(module, name) for module in (package, search) for name in module.__all__]
+    return {each.__name__: each for each in [*public, package.Contract] if callable(each)}
+
+
+def _shown(text):
+    """The arguments of a signature as a page shows it, each with its default as code."""
+    given = ast.parse(f"def {text}: ...").body[0].args
+    first, rest = [*given.posonlyargs, *given.args, given.vararg], [*given.kwonlyargs, given.kwarg]
+    defaults = [None if each is None else ast.unparse(each) for each in given.kw_defaults]
+    names = [each.arg for each in (*first, *rest) if each]
+    shown = zip([each.arg for each in given.kwonlyargs], defaults, strict=True)
+    return names, {name: each for name, each in shown if each is not None}
+
+
+def test_the_reference_shows_signatures_as_they_are():
+    """Each signature in the page about the Python API has the arguments of the code."""
+    page = TEXTS[Path("docs/reference/python-api.md")]
+    functions = _signatures()
+    for text in re.findall(r"^```text\n(\w+\(.*?\))\n```", page, re.MULTILINE | re.DOTALL):
+        function = functions[text.partition("(")[0]]
+        names, defaults = _shown(text)
+        parameters = inspect.signature(function).parameters
+        assert names == list(parameters), function
+        for name, default in defaults.items():
+            assert eval(default, vars(vocabulary)) == parameters[name].default, name  # noqa: S307
+
+
 def _with_fields():
     """The public classes whose attributes have a table in the page about the Python API."""
     public = {getattr(module, name) for module in (outcomes, search) for name in module.__all__}
