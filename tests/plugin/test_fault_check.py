@@ -198,4 +198,4 @@ def test_expected_failures_are_xfailed_and_must_fail(suite):
     result = suite.run(EXPECTED, "-rxs")
     result.assert_outcomes(xfailed=1, failed=1, skipped=1)
     result.stdout.fnmatch_lines(["XFAIL *test_fails[[]open-error]* known since May (corrupted)"])
-    result.stdout.fnmatch_lines(["expected to fail (known since May), but it passed. Take it off*"])
+    result.stdout.fnmatch_lines(["expected to fail (known since May), but it passed. Remove it*"])

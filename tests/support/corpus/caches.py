@@ -135,7 +135,7 @@ CASES: tuple[Case, ...] = (
         RecoversFromEmpty,
         "truncated-half",
         "failed_cleanly",
-        "ValueError came",
+        "ValueError was raised",
         DecodedCache,
         options=NO_FILE_IS_NEEDED,
     ),

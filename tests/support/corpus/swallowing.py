@@ -263,7 +263,7 @@ CASES: tuple[Case, ...] = (
         RetriesAndFallsThrough,
         "read-error-first",
         "failed_unclearly",
-        "UnboundLocalError hides",
+        "UnboundLocalError does not say",
         BoundedRetry,
     ),
     Case(
@@ -280,7 +280,7 @@ CASES: tuple[Case, ...] = (
         nones_filtered_unless_all,
         "read-error-first",
         "failed_unclearly",
-        "IndexError hides",
+        "IndexError does not say",
         skips_the_unreadable,
         options=SKIPS,
     ),

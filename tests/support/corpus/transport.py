@@ -87,7 +87,7 @@ CASES: tuple[Case, ...] = (
         RaisesLocalClass,
         "truncated-half",
         "hung",
-        "could not be pickled (AttributeError: Can't pickle local object",
+        "what it had to send (AttributeError: Can't pickle local object",
         RaisesBuiltin,
         deadline=QUICK,
     ),
