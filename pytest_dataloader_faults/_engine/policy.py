@@ -218,9 +218,8 @@ class FaultPolicy:
 
     def record(self, firing: FaultFired) -> None:
         """Write down *firing*, which is counted under its fault."""
-        counter = self.faults.all[firing.fault]
-        what = {"call": firing.call, "path": firing.path, "fetch": firing.fetch}
-        counter.fire(worker=self._worker, pid=firing.pid, **what, **self._timestamp())
+        what = {name: value for name, value in vars(firing).items() if name != "fault"}
+        self.faults.all[firing.fault].fire(worker=self._worker, **what, **self._timestamp())
 
     def count_unobserved(self, what: str, count: int = 1) -> None:
         """Count *count* more ways in which a file may be read unseen; -1 takes one back."""
@@ -231,11 +230,9 @@ class FaultPolicy:
         """The counters as they are now; of files, those that changed since the last call."""
         with self.lock:
             changed, self._changed = self._changed, set()
-            return Counts(
-                files={path: astuple(self.files[path]) for path in sorted(changed)},
-                unobserved=dict(+self.unobserved),
-                reached=[each.reached for each in self.faults.all],
-            )
+            files = {path: astuple(self.files[path]) for path in sorted(changed)}
+            reached = [each.reached for each in self.faults.all]
+            return Counts(files, dict(+self.unobserved), reached)
 
     def _counter_of(self, path: str) -> FileCounter:
         self._changed.add(path)
@@ -272,11 +269,9 @@ class FaultPolicy:
 
     def _failing(self, operation: Operation, end: int) -> Actions:
         """A mapping that the engine cannot make fail does not fire."""
+        fires = operation.call != MAP or self._fails_mappings
         fault = self._due(
-            ReadError,
-            operation,
-            lambda each: each.offset is None or end > each.offset,
-            fires=operation.call != MAP or self._fails_mappings,
+            ReadError, operation, lambda each: each.offset is None or end > each.offset, fires=fires
         )
         return [Fail(fault.errno, fault.offset or 0)] if fault else []
 
@@ -297,9 +292,7 @@ class FaultPolicy:
     def _late(self, operation: Operation) -> Actions:
         if self._due(HungRead, operation):
             return [Hang()]
-        actions = []
-        for counter in self.faults.for_path(SlowRead, operation.path):
-            if counter.reach():
-                self.fire(counter, *operation)
-                actions.append(Delay(counter.fault.seconds))
-        return actions
+        due = [each for each in self.faults.for_path(SlowRead, operation.path) if each.reach()]
+        for counter in due:
+            self.fire(counter, *operation)
+        return [Delay(each.fault.seconds) for each in due]

@@ -41,10 +41,10 @@ from pytest_dataloader_faults.faults._workers import InOneWorker
 class FetchStart:
     """One beginning. The worker waits until it is told to go on."""
 
-    def __init__(self, worker: WorkerState, sample: int | None, gates: DeathScheduler) -> None:
+    def __init__(self, worker: WorkerState, sample: int | None, deaths: DeathScheduler) -> None:
         self._worker = worker
         self._sample = sample
-        self._gates = gates
+        self._deaths = deaths
         self._orders = [DescriptorOrders()]
 
     def process(self) -> None:
@@ -54,7 +54,7 @@ class FetchStart:
             self._orders = list(close_at_sample(self._worker, self._sample))
         if self._due_deaths():
             worker = self._worker
-            self._gates.schedule(worker.loader, worker.id, worker.position, self._kill)
+            self._deaths.schedule(worker.loader, worker.id, worker.position, self._kill)
         else:
             self.proceed()
 
@@ -77,12 +77,12 @@ class FetchStart:
         """The loader waits for the batch that will not come."""
         blocks = False
         for counter in self._due_deaths() if self._worker.armed and self._worker.alive else ():
-            task = _kill_now(self._worker, counter, self._gates)
+            task = _kill_now(self._worker, counter, self._deaths)
             if task is not None:
                 self._send(task)
             blocks = blocks or isinstance(task, Block)
         if blocks:
-            self._gates.add_hung(self._worker.loader, self.proceed)
+            self._deaths.add_hung(self._worker.loader, self.proceed)
         else:
             self.proceed()
 
@@ -102,7 +102,7 @@ def _lower_limit(worker: WorkerState) -> None:
 
 
 def _kill_now(
-    worker: WorkerState, counter: FaultCounter[InOneWorker], gates: DeathScheduler
+    worker: WorkerState, counter: FaultCounter[InOneWorker], deaths: DeathScheduler
 ) -> Task | None:
     """Let the fault of *counter* happen; what the worker itself has to do for it."""
     fault = counter.fault
@@ -118,7 +118,7 @@ def _kill_now(
     worker.policy.fire(counter, f"signal {fault.signal}")
     if fault.sending:
         return DieWhileSending(fault.signal)
-    end(worker, fault.signal, gates)
+    end(worker, fault.signal, deaths)
     return None
 
 
@@ -129,20 +129,20 @@ _PATIENCE = 1.0
 the interpreter lock over its reads; batches that the worker has made before then never come."""
 
 
-def end(worker: WorkerState, number: int, gates: DeathScheduler) -> None:
+def end(worker: WorkerState, number: int, deaths: DeathScheduler) -> None:
     """Kill *worker* by signal *number*, or stop it until its loader is at its end."""
     _signal(worker, number)
     if number == signal.SIGSTOP:
         worker.hung = True
-        gates.add_hung(worker.loader, lambda: _signal(worker, signal.SIGCONT))
+        deaths.add_hung(worker.loader, lambda: _signal(worker, signal.SIGCONT))
 
 
 def die_in_read(
     worker: WorkerState,
     counter: FaultCounter[WorkerKilled],
     path: str,
-    gates: DeathScheduler,
-    delays: Timers,
+    deaths: DeathScheduler,
+    timers: Timers,
     answer: Action,
 ) -> None:
     """Let *worker* die once its batch is awaited; the read that it is in gets its *answer* then."""
@@ -150,11 +150,11 @@ def die_in_read(
     def strike() -> None:
         if worker.armed and worker.alive and not counter.fired:
             worker.policy.fire(counter, f"signal {counter.fault.signal}", path)
-            end(worker, counter.fault.signal, gates)
+            end(worker, counter.fault.signal, deaths)
         answer()
 
-    gates.schedule(worker.loader, worker.id, worker.position, strike)
-    delays.after(_PATIENCE, strike)
+    deaths.schedule(worker.loader, worker.id, worker.position, strike)
+    timers.after(_PATIENCE, strike)
 
 
 def _signal(worker: WorkerState, number: int) -> None:

@@ -40,9 +40,9 @@ class SupervisorServices:
     """What answers are made of. *meet*: bring reads at a shared offset together."""
 
     copies: FileCopies
-    delays: Timers
-    gates: DeathScheduler
-    rendezvous: SharedOffsetBarrier
+    timers: Timers
+    deaths: DeathScheduler
+    barrier: SharedOffsetBarrier
     meet: bool
 
 
@@ -94,14 +94,16 @@ def _after_what_takes_time(
     later = _unless_gone(worker, call, answer)
     for action in actions:
         if isinstance(action, Die):
-            die_in_read(worker, action.counter, action.path, services.gates, services.delays, later)
+            die_in_read(
+                worker, action.counter, action.path, services.deaths, services.timers, later
+            )
             return
         if isinstance(action, Hang):
             worker.hung = True
-            services.gates.add_hung(worker.loader, later)
+            services.deaths.add_hung(worker.loader, later)
             return
     if seconds := sum(action.seconds for action in actions if isinstance(action, Delay)):
-        services.delays.after(seconds, later)
+        services.timers.after(seconds, later)
     else:
         answer()
 
@@ -147,5 +149,5 @@ def _plain(
 
     if services.meet and followed.inherited and call.name in MEETING:
         late = _unless_gone(worker, call, continue_syscall)
-        return lambda: services.rendezvous.arrive(followed.path, late)
+        return lambda: services.barrier.arrive(followed.path, late)
     return continue_syscall

@@ -81,10 +81,10 @@ class Supervisor:
     def run(self) -> None:
         """Answer until there is no process left to answer."""
         while self.control is not None or any(worker.alive for worker in self.workers):
-            for action, events in self._events.wait(self.services.delays.timeout()):
+            for action, events in self._events.wait(self.services.timers.timeout()):
                 self._ensure_descriptors()
                 action(events)
-            self.services.delays.expire()
+            self.services.timers.expire()
             self._answer_if_idle()
 
     def _ensure_descriptors(self) -> None:
@@ -124,7 +124,7 @@ class Supervisor:
             self._handle(message)
 
     def _handle(self, message: Message) -> None:
-        deaths = self.services.gates
+        deaths = self.services.deaths
         match message:
             case protocol.AwaitingBatch():
                 position = (message.epoch, message.nth)
@@ -154,7 +154,7 @@ class Supervisor:
         """*loader* ends its workers: from now on no fault happens there, nor keeps them waiting."""
         for worker in (each for each in self.workers if each.loader == loader):
             worker.disarm()
-        self.services.gates.release(loader)
+        self.services.deaths.release(loader)
 
     def _reply(self, answer: ToLoader) -> None:
         assert self.control is not None
@@ -169,8 +169,8 @@ class Supervisor:
         self.armed = False
         for worker in self.workers:
             worker.disarm()
-        self.services.gates.release_all()
-        self.services.delays.expire(everything=True)
+        self.services.deaths.release_all()
+        self.services.timers.expire(everything=True)
         self._remove_leftover_shm()
 
     def _remove_leftover_shm(self) -> None:
@@ -248,12 +248,12 @@ class Supervisor:
             case protocol.Counts():
                 worker.apply_counts(message)
             case protocol.FaultFired():
-                worker.apply_firing(message, self.services.gates)
+                worker.apply_firing(message, self.services.deaths)
             case _:
                 raise UnknownMessageError(f"a worker does not send {message!r}")
 
     def _start(self, worker: WorkerState, sample: int | None) -> None:
-        start = FetchStart(worker, sample, self.services.gates)
+        start = FetchStart(worker, sample, self.services.deaths)
         if not worker.armed:
             start.proceed()
             return
