@@ -47,7 +47,7 @@ class _Watched(NamedTuple):
     child: int
     parent: int
     signals: int
-    guard: SupervisorWatch | None
+    supervisor: SupervisorWatch | None
 
 
 def run_under_deadline(
@@ -68,22 +68,22 @@ def run_under_deadline(
     prctl(Prctl.SET_CHILD_SUBREAPER, 1)
     # Before this process has signal handlers of its own, which the supervisor would inherit.
     supervision = start_supervisor() if start_supervisor else None
-    guard = SupervisorWatch(supervision.pid, journal) if supervision else None
+    supervisor = SupervisorWatch(supervision.pid, journal) if supervision else None
     signals = _pipe_of_signals()
-    segments = SharedMemoryCleaner()
+    shared_memory = SharedMemoryCleaner()
     began = time.monotonic()
     child = _start(root, supervision)
-    watched = _Watched(os.pidfd_open(child), parent, signals, guard)
+    watched = _Watched(os.pidfd_open(child), parent, signals, supervisor)
     ended = _wait_until_over(watched, deadline, journal)
     stopped = ended == "deadline" and is_stopped(child)
     if ended == "deadline":
         _gather_stacks(stacks, {supervision.pid} if supervision else set())
         os.kill(child, signal.SIGSTOP)  # Or it would go on once the supervisor has ended.
     died = _how_it_died(child) if ended == "ended" else None
-    if hurt := _stopped(child) if stopped else _hurt(ended, died, guard):
+    if hurt := _stopped(child) if stopped else _harness_failure(ended, died, supervisor):
         journal.write(hurt=hurt)
-    _end_all(segments)
-    segments.remove({child, *_pids_of(journal)})
+    _end_all(shared_memory)
+    shared_memory.remove({child, *_pids_of(journal)})
     shutil.rmtree(folder, ignore_errors=True)
     journal.write(
         timed_out=ended == "deadline", died=died, duration=round(time.monotonic() - began, 3)
@@ -97,16 +97,18 @@ def _stopped(child: int) -> str:
     )
 
 
-def _hurt(ended: str, died: str | None, guard: SupervisorWatch | None) -> str | None:
+def _harness_failure(
+    ended: str, died: str | None, supervisor: SupervisorWatch | None
+) -> str | None:
     """What happened to the harness, so that the trial shows nothing."""
     if ended in signal.Signals.__members__:
         return (
             f"{ended} was sent to the process that holds the trial's deadline"
             f" (pid {os.getpid()}){NOTHING_SHOWN}"
         )
-    if guard and ended == "supervisor ended":
-        return guard.ended_early()
-    return guard.report() if guard and (died or ended == "deadline") else None
+    if supervisor and ended == "supervisor ended":
+        return supervisor.ended_early()
+    return supervisor.report() if supervisor and (died or ended == "deadline") else None
 
 
 def _start(
@@ -172,16 +174,20 @@ def _wait(watched: _Watched, deadline: float) -> str:
             return "abandoned"
         if watched.signals in found and (name := _signal_to_end(watched.signals)):
             return name
-        if watched.guard and watched.guard.fd in found and watched.guard.ended_early():
+        if (
+            watched.supervisor
+            and watched.supervisor.fd in found
+            and watched.supervisor.ended_early()
+        ):
             return "supervisor ended"
     return "deadline"
 
 
 def _descriptors_of(watched: _Watched) -> list[int]:
     """The supervisor's first: if it ended because the trial did, both must be seen as ended."""
-    guarded = watched.guard.fd if watched.guard else None
+    supervisor_fd = watched.supervisor.fd if watched.supervisor else None
     own = [watched.child, watched.parent, watched.signals]
-    return own if guarded is None else [guarded, *own]
+    return own if supervisor_fd is None else [supervisor_fd, *own]
 
 
 def _signal_to_end(signals: int) -> str | None:
@@ -243,7 +249,7 @@ def _pids_of(journal: Journal) -> Iterator[int]:
         yield from event.get("pids", ())
 
 
-def _end_all(segments: SharedMemoryCleaner) -> None:
+def _end_all(shared_memory: SharedMemoryCleaner) -> None:
     """Kill and reap every descendant."""
     cleaners_until = time.monotonic() + _CLEANERS_PATIENCE
     give_up = time.monotonic() + _UNKILLABLE
@@ -253,7 +259,7 @@ def _end_all(segments: SharedMemoryCleaner) -> None:
         doomed = [each for each in children if not (may_clean and _is_cleaner(each))]
         _send(signal.SIGSTOP, doomed)
         for process in doomed:
-            segments.look_at(process.pid)
+            shared_memory.look_at(process.pid)
         _send(signal.SIGKILL, doomed)
         _reap()
 
