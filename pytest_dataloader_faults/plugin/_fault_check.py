@@ -18,7 +18,7 @@ from pytest_dataloader_faults.outcomes import CheckResult, Contract
 from pytest_dataloader_faults.plugin._environment import reported_once
 from pytest_dataloader_faults.plugin._options import Settings, command_line
 
-_memory = pytest.StashKey[BaselineCache]()
+_baselines = pytest.StashKey[BaselineCache]()
 
 
 class FaultCheck:
@@ -44,7 +44,7 @@ class FaultCheck:
         expected = (self._settings.expected_failures or {}).get(self.name)
         again = f"pytest {shlex.quote(_from_here(self._node))} {self._options()}"
         with reported_once(self._node):
-            result = self._node.config.stash.setdefault(_memory, BaselineCache()).ask(
+            result = self._node.config.stash.setdefault(_baselines, BaselineCache()).ask(
                 self.name,
                 make_dataset,
                 home=self._home(),

@@ -31,7 +31,7 @@ class PytestFaultInjector(FaultInjector):
 
         Fails the test at the first step that does not pass.
         """
-        from pytest_dataloader_faults.battery._sweep import sweep
+        from pytest_dataloader_faults.battery import sweep
 
         __tracebackhide__ = True
         options = {**self._for_a_call(self._settings.seed), **options}

@@ -151,7 +151,7 @@ def test_nothing_of_it_stays(tmp_path):
 
 
 def test_no_module_of_ours_takes_its_files_from_pathlib():
-    """Pathlib, which is everybody's, fakes for whoever calls it."""
+    """Pyfakefs fakes pathlib for every caller, since all modules share it."""
     root = Path(package.__file__).parent
     users = [path.name for path in root.rglob("*.py") if _PATHLIB.search(path.read_text("utf-8"))]
     assert users == []

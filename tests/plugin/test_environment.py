@@ -32,7 +32,7 @@ def test_y(dataloader_faults, records):
 """
 
 
-def test_what_is_lacking_is_told_once(suite, monkeypatch):
+def test_what_is_lacking_is_reported_once(suite, monkeypatch):
     """The first item says all, the others where that is; all fail, and none blames the dataset."""
     for name in ("CI", "BUILD_NUMBER"):  # There, pytest's summary gives each text in full again.
         monkeypatch.delenv(name, raising=False)

@@ -136,7 +136,7 @@ def test_late(request):
 """
 
 
-def test_a_test_that_cannot_be_parametrized_is_told_so(suite):
+def test_a_test_that_cannot_be_parametrized_fails_with_advice(suite):
     """There is one sentence on what to do, and no traceback of the plugin's own."""
     result = suite.run(UNPARAMETRIZED)
     said = result.stdout.str()

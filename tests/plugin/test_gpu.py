@@ -15,7 +15,7 @@ def test_pinned():
     pass
 
 @pytest.mark.gpu
-def test_of_somebody_else():
+def test_of_another_suite():
     pass
 
 def test_plain():

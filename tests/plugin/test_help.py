@@ -76,8 +76,8 @@ def test_marker_is_generated_from_the_signature(light_suite):
 
 def test_marker_for_accelerators_says_what_it_does(light_suite):
     """``pytest --markers`` tells when such a test is skipped, and how to have it fail."""
-    told = "@pytest.mark.gpu: the test needs an accelerator*--dataloader-faults-require-gpu"
-    light_suite.again("--markers").stdout.fnmatch_lines([told])
+    line = "@pytest.mark.gpu: the test needs an accelerator*--dataloader-faults-require-gpu"
+    light_suite.again("--markers").stdout.fnmatch_lines([line])
 
 
 def test_marker_is_registered(light_suite):

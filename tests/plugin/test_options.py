@@ -80,7 +80,7 @@ def test_bad_marker_values_name_the_marker(light_suite, engine, fixture, argumen
 
 
 @pytest.mark.parametrize("fixture", ["fault_check", "dataloader_faults"])
-def test_a_bad_marker_value_is_told_without_the_plugins_code(light_suite, engine, fixture):
+def test_a_bad_marker_value_is_reported_without_frames_of_the_plugin(light_suite, engine, fixture):
     """The message is for the author of the test: no frames of the plugin come with it."""
     result = light_suite.run(MARKED.format(arguments="deadline=-1", fixture=fixture))
     result.assert_outcomes(errors=1)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
+
+from pytest_dataloader_faults.plugin._injector import PytestFaultInjector
+from pytest_dataloader_faults.plugin._options import Settings
 
 SUITE = """
 import pytest
@@ -79,3 +84,35 @@ def test_the_markers_engine_beats_the_option(run_refused, engine_of_marker, opti
     source = ENGINE.format(engine=engine_of_marker)
     result = run_refused(source, f"--dataloader-faults-engine={option}")
     result.assert_outcomes(**expected)
+
+
+class _StopError(Exception):
+    """Ends a call once its arguments are known."""
+
+
+@pytest.mark.parametrize("given", [(), ("seed",)], ids=["default", "given"])
+@pytest.mark.parametrize(
+    ("method", "module"),
+    [
+        ("run", "_trial"),
+        ("sweep", "battery"),
+        ("explore", "search"),
+        ("explore_lifecycle", "search"),
+    ],
+)
+def test_settings_hold_for_each_method_of_the_fixture(monkeypatch, request, method, module, given):
+    """A search is seeded only by a seed that the user gave."""
+    arguments = {}
+
+    def stop(_make_dataset, **options):
+        arguments.update(options)
+        raise _StopError
+
+    home = importlib.import_module(f"pytest_dataloader_faults.{module}")
+    monkeypatch.setattr(home, "run_trial" if method == "run" else method, stop)
+    settings = Settings("python", 43.0, 7, "warn", frozenset(given))
+    with pytest.raises(_StopError):
+        getattr(PytestFaultInjector(settings, request.node), method)(list)
+    seed = None if method.startswith("explore") and not given else 7
+    passed = (arguments["engine"], arguments["deadline"], arguments["seed"])
+    assert passed == ("python", 43.0, seed)
