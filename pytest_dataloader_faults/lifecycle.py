@@ -61,19 +61,19 @@ class NewLoader(Step):
 
 @dataclass(frozen=True, repr=False)
 class Iterate(Step):
-    """Take so many batches, or all that are left; begins an epoch if none is going on."""
+    """Take so many batches, or all that are left. Begins an epoch if none is under way."""
 
     batches: int | None = None
 
 
 @dataclass(frozen=True, repr=False)
 class BreakEpoch(Step):
-    """Break the epoch off, as ``break`` does in a loop over the loader."""
+    """End the epoch early, as ``break`` does in a loop over the loader."""
 
 
 @dataclass(frozen=True, repr=False)
 class StartEpoch(Step):
-    """Begin an epoch, whether or not one is going on, as ``batches = iter(loader)`` does."""
+    """Begin an epoch, also while one is under way, as ``batches = iter(loader)`` does."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -85,7 +85,7 @@ class KillWorker(Step):
 
 @dataclass(frozen=True, repr=False)
 class Arm(Step):
-    """From the next batch that is asked for on, *fault* can happen, in workers that run, too.
+    """Let *fault* happen from the next batch on, also in workers that already run.
 
     Its ``nth`` counts from here.
     """
@@ -95,12 +95,12 @@ class Arm(Step):
 
 @dataclass(frozen=True, repr=False)
 class Disarm(Step):
-    """No fault happens any more. A file that was opened under one stays what it was."""
+    """Let no fault happen any more. A file that was opened under one stays as it was."""
 
 
 @dataclass(frozen=True, repr=False)
 class PickleDataset(Step):
-    """Go on with a copy of the dataset that came out of ``pickle``, and a loader made again."""
+    """Replace the dataset by a copy made by ``pickle``, and make the loader again."""
 
 
 @dataclass(frozen=True, repr=False)

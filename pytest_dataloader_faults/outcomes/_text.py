@@ -40,10 +40,10 @@ def _begin_of_line(text: str, least: int) -> int:
 
 
 def printable(text: str) -> str:
-    """*text* on one line, with what a terminal would obey or could not show as Python escapes it.
+    """*text* on one line, with control and unprintable characters escaped as Python does it.
 
-    File names hold any byte but the slash: newlines, and the escapes by which a terminal is told to
-    go back and print something else.
+    File names hold any byte but the slash: newlines, and escape sequences by which a terminal goes
+    back and prints something else.
     """
     if text.isprintable():
         return text
@@ -60,7 +60,7 @@ def plain(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """What has neither a name nor a literal goes by the *name* of its option."""
+    """*value* itself, or its code: a name, a literal or, without either, the option's *name*."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     own = getattr(value, "__name__", "")

@@ -1,4 +1,4 @@
-"""Bugs in the life of a loader are found, and shrunk to the fewest steps that show them."""
+"""Bugs in the lifecycle of a loader are found, and shrunk to the fewest steps that show them."""
 
 from __future__ import annotations
 
@@ -68,20 +68,20 @@ def _shared_memory_is_removed(records):
 
 @pytest.mark.parametrize("kind", SPECIMENS)
 def test_each_bug_shows_after_its_steps_and_not_without_its_cause(records, kind):
-    """The broken fail in the last step, with their verdict; the healed pass."""
+    """A specimen fails in the last step, with its verdict; without the cause it passes."""
     steps = kind.steps
     with pytest.raises(CheckFailedError) as raised:
         replay(lambda: kind(records), *steps)
-    told = str(raised.value)
-    assert told.startswith(f"{kind.verdict}: in step {len(steps)}, {steps[-1]!r}: ")
-    assert kind.text in told
+    text = str(raised.value)
+    assert text.startswith(f"{kind.verdict}: in step {len(steps)}, {steps[-1]!r}: ")
+    assert kind.text in text
     healed = replay(lambda: kind(records, healed=True), *steps)
     assert healed in (Verdict.SURVIVED, Verdict.FAILED_CLEANLY)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SPECIMENS)
-def test_no_step_of_a_shortest_life_can_be_left_out(records, kind):
+def test_no_step_of_a_shortest_list_can_be_left_out(records, kind):
     """What is known to be the fewest steps really is: one less, and nothing is found."""
     for place in range(1, len(kind.steps)):
         fewer = (*kind.steps[:place], *kind.steps[place + 1 :])
@@ -117,8 +117,8 @@ def test_a_bug_is_found_and_shrunk_to_its_steps(records, kind):
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", [each for each in SPECIMENS if each.__name__ != "LeavesALock"])
-def test_every_bug_is_found_among_all_lives(records, kind):
-    """Prints how many lives it took, of any steps and faults."""
+def test_every_bug_is_found_among_all_steps(records, kind):
+    """Prints how many lifecycles it took, of any steps and faults."""
     found = explore_lifecycle(lambda: kind(records), seed=1, max_examples=400, **HOW)
     sys.stdout.write(
         f"| `{kind.__name__}` | {found.examples} | {found.trials} | `{found.steps}` |\n"
@@ -128,11 +128,11 @@ def test_every_bug_is_found_among_all_lives(records, kind):
 
 
 @pytest.mark.parametrize("kind", [Records, pytest.param(RecordStream, marks=pytest.mark.slow)])
-def test_the_healthy_pass(records, kind):
-    """No life breaks them, and faults fire in some."""
+def test_healthy_datasets_pass(records, kind):
+    """They fail in no lifecycle, and faults fire in some."""
     near = {"steps": [Iterate, Arm, StartEpoch], "kinds": [OpenError], "files": "*/00.rec"}
     found = explore_lifecycle(
-        lambda: kind(records), max_examples=12, max_steps=5, seed=1, **near, **HOW
+        lambda: kind(records), max_examples=6, max_steps=5, seed=1, **near, **HOW
     )
     assert (found.verdict, found.failure, found.steps) == (Verdict.FAILED_CLEANLY, None, None)
     assert found.trials == sum(found.verdicts.values())
@@ -142,14 +142,14 @@ def test_the_healthy_pass(records, kind):
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", [Records, RecordStream, LosesItsFile, KeepsFilesOpen, KeepsHalves])
-def test_the_healthy_pass_in_many_lives(records, kind):
+def test_healthy_datasets_pass_many_lifecycles(records, kind):
     """Those whose cause was removed are healthy, too."""
     healed = {} if kind in (Records, RecordStream) else {"healed": True}
     found = explore_lifecycle(lambda: kind(records, **healed), max_examples=300, seed=3, **HOW)
     assert found.failure is None
 
 
-def _facts(life):
+def _facts(lifecycle):
     """All that has to be the same again."""
     return [
         (
@@ -164,7 +164,7 @@ def _facts(life):
             ),
             [sorted(files) for files in moment.open_files.values()],
         )
-        for moment in life.step_outcomes
+        for moment in lifecycle.step_outcomes
         for passes in [moment.outcome.passes]
     ]
 
@@ -190,20 +190,20 @@ EVENTFUL = (
 )
 
 
-def test_a_life_gives_the_same_again(records):
+def test_a_lifecycle_gives_the_same_again(records):
     """The same steps meet the same faults, give the same samples and leave the same."""
-    lives = [run_lifecycle(lambda: Records(records), EVENTFUL, **ALIVE) for _ in range(3)]
-    assert all(len(life.step_outcomes) == len(EVENTFUL) for life in lives)
-    assert _facts(lives[0]) == _facts(lives[1])
-    read, opened, killed = lives[0].outcome.faults
+    all_three = [run_lifecycle(lambda: Records(records), EVENTFUL, **ALIVE) for _ in range(3)]
+    assert all(len(lifecycle.step_outcomes) == len(EVENTFUL) for lifecycle in all_three)
+    assert _facts(all_three[0]) == _facts(all_three[1])
+    read, opened, killed = all_three[0].outcome.faults
     assert (read.fired, opened.fired > 0, killed.fired) == (1, True, 1)
     assert read.surfaced == opened.surfaced == killed.surfaced == 1
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_any_life_gives_the_same_again(records):
-    """Random lives, each lived twice; prints how many were alike."""
+def test_any_lifecycle_gives_the_same_again(records):
+    """Random lifecycles, each run twice; prints how many were alike."""
     found, alike = survey(lambda: Records(records)), Counter()
 
     @settings(max_examples=150, database=None, derandomize=True, deadline=None)
@@ -214,7 +214,7 @@ def test_any_life_gives_the_same_again(records):
         assert one == two, steps
 
     example()
-    sys.stdout.write(f"{alike[True]} lives gave the same twice\n")
+    sys.stdout.write(f"{alike[True]} lifecycles gave the same twice\n")
 
 
 def test_a_fault_begins_and_ends_in_workers_that_run(records):
@@ -227,23 +227,23 @@ def test_a_fault_begins_and_ends_in_workers_that_run(records):
         Disarm(),
         Iterate(),
     )
-    life = run_lifecycle(lambda: Records(records), steps, **ALIVE)
-    fired = [[each.fired for each in moment.outcome.faults] for moment in life.step_outcomes]
+    lifecycle = run_lifecycle(lambda: Records(records), steps, **ALIVE)
+    fired = [[each.fired for each in moment.outcome.faults] for moment in lifecycle.step_outcomes]
     assert fired == [[0], [0], [0], [1], [1], [1]]
-    ends = [one.exception and one.exception.type for one in life.outcome.passes]
+    ends = [one.exception and one.exception.type for one in lifecycle.outcome.passes]
     assert ends == [None, "OSError", None]
-    assert {moment.iterators_started for moment in life.step_outcomes[1:]} == {1}
+    assert {moment.iterators_started for moment in lifecycle.step_outcomes[1:]} == {1}
 
 
 def test_the_python_engine_switches_faults_too(records):
-    """It decides in the worker, which is told as it begins a batch."""
+    """It decides in the worker, which gets the switch as it begins a batch."""
     steps = (STAYS, Iterate(), Arm(OpenError("*/00.rec")), Iterate(), Disarm(), Iterate())
-    life = run_lifecycle(lambda: Records(records), steps, **{**ALIVE, "engine": "python"})
-    fired = [[each.fired for each in moment.outcome.faults] for moment in life.step_outcomes]
+    lifecycle = run_lifecycle(lambda: Records(records), steps, **{**ALIVE, "engine": "python"})
+    fired = [[each.fired for each in moment.outcome.faults] for moment in lifecycle.step_outcomes]
     assert fired == [[0], [0], [0], [1], [1], [1]]
 
 
-def test_the_failure_ends_with_a_test_that_lives_through_it_again(records, tmp_path):
+def test_the_failure_ends_with_a_test_that_repeats_it(records, tmp_path):
     """What is printed, pasted into a file of its own, fails of the same verdict."""
     with pytest.raises(CheckFailedError) as raised:
         replay(lambda: KeepsHalves(records), *KeepsHalves.steps)
@@ -278,15 +278,15 @@ def test_what_never_fires_is_no_pass(records):
         )
 
 
-def test_what_torch_loses_is_not_held_against_a_dataset(records):
+def test_an_error_that_torch_loses_is_no_failure_of_the_dataset(records):
     """An error as a persistent worker begins another epoch ends it; it is printed, and no more."""
     steps = (STAYS, Arm(OpenError("*/00.rec")), Iterate(), Iterate())
     healed = replay(lambda: KeepsFilesOpen(records, healed=True), *steps)
     assert healed is Verdict.FAILED_CLEANLY
 
 
-def test_a_hang_is_told_by_its_step(records):
-    """The deadline is the whole life's."""
+def test_a_hang_names_its_step(records):
+    """The deadline is for the whole lifecycle."""
     steps = (NewLoader(), Arm(HungRead("*/01.rec")), Iterate())
     with pytest.raises(CheckFailedError, match=r"hung: in step 3, Iterate\(\): no exception"):
         replay(lambda: Records(records), *steps, deadline=2)
@@ -310,25 +310,25 @@ class Unpicklable(Records):
 
 def test_a_dataset_need_not_be_picklable(records):
     """Then that step is left out, and the statistics say so."""
-    told = []
+    reports = []
     found = explore_lifecycle(
         lambda: Unpicklable(records),
         **{
             "steps": [Iterate, PickleDataset],
             "max_examples": 2,
             "seed": 1,
-            "report": told.append,
+            "report": reports.append,
             **HOW,
         },
     )
     assert found.failure is None
-    assert "PickleDataset() was left out: a new dataset cannot be pickled" in told[0]
+    assert "PickleDataset() was left out: a new dataset cannot be pickled" in reports[0]
 
 
-def test_a_dataset_without_files_has_lives_too(records):
+def test_a_dataset_without_files_can_be_searched(records):
     """Its workers can be killed, but no file of it can fail."""
     found = explore_lifecycle(
-        lambda: [*range(8)], **{"max_examples": 12, "seed": 1, "on_fail": None, **HOW}
+        lambda: [*range(8)], **{"max_examples": 4, "seed": 1, "on_fail": None, **HOW}
     )
     assert found.left_out == (
         "Arm() was left out: the workers of this dataset open and read no data file"
@@ -337,7 +337,7 @@ def test_a_dataset_without_files_has_lives_too(records):
 
 
 @pytest.mark.parametrize("steps", [[NewLoader], [NewLoader, PickleDataset]], ids=str)
-def test_a_life_without_an_epoch_is_no_pass(records, steps):
+def test_a_lifecycle_without_an_epoch_is_no_pass(records, steps):
     """Nothing was asked for, so nothing was shown."""
     with pytest.raises(FaultNotFiredError, match="no epoch was begun"):
         explore_lifecycle(lambda: Records(records), **{"steps": steps, "max_examples": 2, **HOW})
@@ -401,7 +401,7 @@ def test_bad_arguments_are_refused(make, text):
 
 
 def test_a_ready_loader_is_refused(records):
-    """A life makes its loaders itself."""
+    """A lifecycle makes its loaders itself."""
     with pytest.raises(InvalidArgumentError, match="returned a ready DataLoader"):
         replay(lambda: DataLoader(Records(records)), NewLoader(), Iterate())
 

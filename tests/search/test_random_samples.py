@@ -37,7 +37,7 @@ BROKEN = [(NoisyZeros, RANDOM), (JitteredZeros, CLOSE)]
 @pytest.mark.parametrize(("kind", "contract"), HEALTHY)
 @pytest.mark.parametrize("search", [explore, explore_lifecycle])
 def test_noise_is_no_violation(records, search, kind, contract):
-    """Whichever seed shuffles the samples, and in every loader of a life."""
+    """Whichever seed shuffles the samples, and in every loader of a lifecycle."""
     found = search(lambda: kind(records), contract=contract, **SHORT)
     assert found.verdict in {Verdict.SURVIVED, Verdict.FAILED_CLEANLY}, found.failure
 
@@ -92,7 +92,7 @@ class Jitters(Noisy):
             return super().__getitem__(index)
 
 
-def test_a_second_attempt_that_draws_is_told_of(records):
+def test_a_retry_that_draws_is_explained(records):
     """What comes of it differs from the reference, and the sentence says what to do."""
     found = survey(lambda: Jitters(records), contract=RANDOM)
     judgement = found.judge(found.run_trial(OPEN))

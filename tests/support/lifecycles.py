@@ -1,6 +1,6 @@
-"""Datasets whose bug shows after certain steps in the life of a loader.
+"""Datasets whose bug shows after certain steps in the lifecycle of a loader.
 
-``healed=True`` removes the cause. ``steps`` is the shortest life that shows it.
+``healed=True`` removes the cause. ``steps`` is the shortest list that shows it.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class LeavesSharedMemory(Specimen):
 
 
 def shared_by(folder: Path) -> Path:
-    """Where LeavesSharedMemory leaves its files: whoever tries it removes them."""
+    """Where LeavesSharedMemory leaves its files: a test that uses it removes them."""
     shared = Path("/dev/shm") / f"pytest-{folder.parent.name}-{os.getuid()}"
     shared.mkdir(exist_ok=True)
     return shared
