@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -60,7 +60,14 @@ class Case:
 
 @st.composite
 def cases(
-    draw: st.DrawFn, /, files: Survey, loader: Loader, max_epochs: int, **of_schedule: Any
+    draw: st.DrawFn,
+    /,
+    files: Survey,
+    loader: Loader,
+    max_epochs: int,
+    *,
+    max_faults: int,
+    kinds: Iterable[type[Fault]] = strategies.DEFAULT_KINDS,
 ) -> Case:
     """The loader first, which says how long workers live.
 
@@ -72,7 +79,11 @@ def cases(
     at_risk = files.files.for_loader(options, epochs)
     fixed = loader if isinstance(loader, Mapping) else {}
     most: int = fixed.get("num_workers", _WORKERS)
-    drawn = draw(strategies.fault_schedules(files=at_risk, max_workers=max(1, most), **of_schedule))
+    drawn = draw(
+        strategies.fault_schedules(
+            files=at_risk, max_faults=max_faults, kinds=kinds, max_workers=max(1, most)
+        )
+    )
     workers: int = options.get("num_workers", most)
     schedule = dict.fromkeys(_clamped_to_workers(fault, workers) for fault in drawn)
     seed = draw(st.sampled_from(range(_SEEDS + 1))) if options.get("shuffle") else 0
