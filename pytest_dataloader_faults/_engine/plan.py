@@ -60,7 +60,7 @@ class Plan:
     """The schedule of one scope.
 
     *watch* asks for every data file to be followed (recon); *seed* is of faults drawn at random.
-    *samples*: each firing is to tell its sample. *seeded*: what random numbers begin anew from at
+    *samples*: each firing has its sample. *seeded*: what random numbers begin anew from at
     each sample, together with its index; None to leave them. *active*: the places of the faults
     that can happen now; None for all of them. The others are followed and not counted: they may be
     switched on later.

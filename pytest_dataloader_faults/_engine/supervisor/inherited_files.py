@@ -1,7 +1,7 @@
-"""Faults of what a worker holds already: descriptors and mappings [runs in the supervisor].
+"""Faults of descriptors and mappings that a worker has already [runs in the supervisor].
 
 It has them from before its filter was there, or keeps them from one sample to the next; so there is
-no call that could be answered, and the worker itself is told what to do with them. One message
+no call that could be answered, and the worker itself gets orders what to do with them. One message
 takes up to 253 descriptors (SCM_MAX_FD, unix(7)), and the worker needs numbers for all of a message
 at once. So orders are given in parts.
 """
@@ -34,7 +34,7 @@ class DescriptorOrders:
     """Those of *descriptors* that no other process has."""
 
     def message(self, worker: WorkerState, *, more: bool) -> Proceed:
-        """What *worker* is told; *more*: another part follows."""
+        """The message to *worker*; *more*: another part follows."""
         proceed = worker.proceed(more=more)
         return replace(proceed, close=self.close, replace=self.replace, remap=self.remap)
 

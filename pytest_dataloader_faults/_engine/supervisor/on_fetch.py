@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 from pytest_dataloader_faults._engine.kernel.remote_process import descriptors, room_below
 from pytest_dataloader_faults._engine.plan import FaultCounter
+from pytest_dataloader_faults._engine.policy import Die
 from pytest_dataloader_faults._engine.protocol import (
     Block,
     DieWhileSending,
@@ -39,7 +40,7 @@ from pytest_dataloader_faults.faults._workers import InOneWorker
 
 
 class FetchStart:
-    """One beginning. The worker waits until it is told to go on."""
+    """The beginning of one fetch or sample. The worker waits until it may proceed."""
 
     def __init__(self, worker: WorkerState, sample: int | None, deaths: DeathScheduler) -> None:
         self._worker = worker
@@ -48,7 +49,7 @@ class FetchStart:
         self._orders = [DescriptorOrders()]
 
     def process(self) -> None:
-        """Let happen what is due now, and let the worker go on once it has happened."""
+        """Make happen what is due now, and let the worker proceed after that."""
         _lower_limit(self._worker)
         if self._sample is not None:
             self._orders = list(close_at_sample(self._worker, self._sample))
@@ -59,7 +60,7 @@ class FetchStart:
             self.proceed()
 
     def proceed(self) -> None:
-        """Tell the worker to go on."""
+        """Let the worker proceed."""
         while self._orders:
             part = self._orders.pop(0)
             self._send(part.message(self._worker, more=bool(self._orders)), part.descriptors)
@@ -74,7 +75,7 @@ class FetchStart:
         return [each for each in counters if (each.fault.sample, each.fault.at) == now]
 
     def _kill(self) -> None:
-        """The loader waits for the batch that will not come."""
+        """Make the deaths happen, now that the loader waits for this batch."""
         blocks = False
         for counter in self._due_deaths() if self._worker.armed and self._worker.alive else ():
             task = _kill_now(self._worker, counter, self._deaths)
@@ -104,7 +105,7 @@ def _lower_limit(worker: WorkerState) -> None:
 def _kill_now(
     worker: WorkerState, counter: FaultCounter[InOneWorker], deaths: DeathScheduler
 ) -> Task | None:
-    """Let the fault of *counter* happen; what the worker itself has to do for it."""
+    """Make the fault of *counter* happen; what the worker itself has to do for it."""
     fault = counter.fault
     counter.reached += 1
     if isinstance(fault, WorkerExited):
@@ -138,18 +139,14 @@ def end(worker: WorkerState, number: int, deaths: DeathScheduler) -> None:
 
 
 def die_in_read(
-    worker: WorkerState,
-    counter: FaultCounter[WorkerKilled],
-    path: str,
-    deaths: DeathScheduler,
-    timers: Timers,
-    answer: Action,
+    worker: WorkerState, death: Die, deaths: DeathScheduler, timers: Timers, answer: Action
 ) -> None:
     """Let *worker* die once its batch is awaited; the read that it is in gets its *answer* then."""
+    counter = death.counter
 
     def strike() -> None:
         if worker.armed and worker.alive and not counter.fired:
-            worker.policy.fire(counter, f"signal {counter.fault.signal}", path)
+            worker.policy.fire(counter, f"signal {counter.fault.signal}", death.path)
             end(worker, counter.fault.signal, deaths)
         answer()
 

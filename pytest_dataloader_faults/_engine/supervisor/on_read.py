@@ -1,4 +1,4 @@
-"""What reads of followed files are answered [runs in the supervisor]."""
+"""The answers to reads of followed files [runs in the supervisor]."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pytest_dataloader_faults._engine.policy import (
 from pytest_dataloader_faults._engine.supervisor.death_scheduler import DeathScheduler
 from pytest_dataloader_faults._engine.supervisor.events import Timers
 from pytest_dataloader_faults._engine.supervisor.on_fetch import die_in_read
-from pytest_dataloader_faults._engine.supervisor.shared_offsets import CALLS as MEETING
+from pytest_dataloader_faults._engine.supervisor.shared_offsets import CALLS as SHARED_OFFSET_CALLS
 from pytest_dataloader_faults._engine.supervisor.shared_offsets import SharedOffsetBarrier
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 
@@ -37,13 +37,13 @@ Answer = Callable[[], None]
 
 @dataclass(frozen=True)
 class SupervisorServices:
-    """What answers are made of. *meet*: bring reads at a shared offset together."""
+    """What answers need. *provokes_races*: bring reads at a shared offset together."""
 
     copies: FileCopies
     timers: Timers
     deaths: DeathScheduler
     barrier: SharedOffsetBarrier
-    meet: bool
+    provokes_races: bool
 
 
 def on_read(worker: WorkerState, call: Syscall, services: SupervisorServices) -> None:
@@ -53,7 +53,7 @@ def on_read(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
     if followed is None:
         worker.listener.continue_syscall(call)
         return
-    if followed.inherited and call.name in MEETING:
+    if followed.inherited and call.name in SHARED_OFFSET_CALLS:
         worker.files.read_at_offset[followed.path] = number
     wanted = span(call, source_for(call, followed))
     operation = Operation(call.name, followed.path, call.pid)
@@ -94,9 +94,7 @@ def _after_what_takes_time(
     later = _unless_gone(worker, call, answer)
     for action in actions:
         if isinstance(action, Die):
-            die_in_read(
-                worker, action.counter, action.path, services.deaths, services.timers, later
-            )
+            die_in_read(worker, action, services.deaths, services.timers, later)
             return
         if isinstance(action, Hang):
             worker.hung = True
@@ -108,15 +106,15 @@ def _after_what_takes_time(
         answer()
 
 
-def _unless_gone(worker: WorkerState, call: Syscall, act: Answer) -> Answer:
-    """*act*, for later: by then the caller may have died, and the listener be closed with it."""
+def _unless_gone(worker: WorkerState, call: Syscall, answer: Answer) -> Answer:
+    """*answer*, for later. By then the caller may be dead, and the listener closed with it."""
 
-    def act_if_awaited() -> None:
+    def answer_if_awaited() -> None:
         if worker.listener.is_waiting(call):
             with contextlib.suppress(ProcessLookupError):  # It has died since.
-                act()
+                answer()
 
-    return act_if_awaited
+    return answer_if_awaited
 
 
 def _fail_mapping(
@@ -124,7 +122,7 @@ def _fail_mapping(
 ) -> None:
     """A page fault is no system call: let mmap(2) map a file that has no such page to give.
 
-    The death that follows cannot wait at a gate, as others do: Python's mmap keeps the interpreter
+    The death that follows cannot be scheduled, as others are: Python's mmap keeps the interpreter
     lock, and without it the worker cannot hand over the batches that it has made.
     """
     unreadable = copies.altered(path, FileEdit(kept)) if kept else copies.empty
@@ -147,7 +145,7 @@ def _plain(
     def continue_syscall() -> None:
         worker.listener.continue_syscall(call)
 
-    if services.meet and followed.inherited and call.name in MEETING:
+    if services.provokes_races and followed.inherited and call.name in SHARED_OFFSET_CALLS:
         late = _unless_gone(worker, call, continue_syscall)
         return lambda: services.barrier.arrive(followed.path, late)
     return continue_syscall
