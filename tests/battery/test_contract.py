@@ -174,7 +174,7 @@ def test_damage_is_blamed_on_who_promised_to_notice_it(records):
     ]
 
     assert [each.verdict for each in found] == ["survived", "corrupted", "failed_cleanly"]
-    assert "does not promise that this is noticed" in found[0].explanation
+    assert "the contract does not promise th" in found[0].explanation
     assert [each.passed for each in found] == [True, False, True]
 
 
@@ -269,7 +269,7 @@ def test_comparison_that_cannot_be_right_is_refused(compare, message, records):
 def test_impossible_contract_is_refused(wrong, records):
     """The value is shown, and what is allowed."""
     ((name, value),) = wrong.items()
-    with pytest.raises(InvalidArgumentError, match=f"{name}={value!r}.*must be a Contract, such"):
+    with pytest.raises(InvalidArgumentError, match=f"{name}={value!r} must be "):
         _ask(lambda: Records(records), "workers-agree", Contract(**wrong))
 
 

@@ -75,7 +75,7 @@ def test_a_sweep_ends_where_the_operations_end(records):
 
 def test_the_one_operation_that_matters_is_found(records):
     """A dataset that swallows its seventh read error is caught there, and the line repeats it."""
-    with pytest.raises(CheckFailedError, match="corrupted: sample 6 in batch 3") as caught:
+    with pytest.raises(CheckFailedError, match=r"corrupted: sample 6 \(batch 3\)") as caught:
         sweep(lambda: SwallowsOne(records, 8), loader=ONE_WORKER, faults=READS)
     text = str(caught.value)
     line = text.partition("reproduce: ")[2].splitlines()[0]
