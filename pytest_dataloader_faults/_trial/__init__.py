@@ -1,4 +1,4 @@
-"""Run a trial in a process that is thrown away, and bring back what was found [runs in pytest]."""
+"""Run a job in a disposable process, and bring back what was found [runs in pytest]."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def run_trial(
     seed: int = 0,
     engine: str = "auto",
 ) -> Outcome:
-    """Run a loader over a dataset under *faults*, in a disposable process, and tell what happened.
+    """Run a loader over a dataset under *faults*, in a disposable process, and report the facts.
 
     Args:
         make_dataset: Returns a map-style or iterable dataset, or a ready ``DataLoader``.
-        *faults: What is to happen in its workers, all in one schedule.
+        *faults: What happens in its workers, all in one schedule.
         loader: Options of the ``DataLoader``; by default ``num_workers=2, batch_size=4``.
         epochs: Passes under the faults. The first error ends them.
         deadline: Seconds for all epochs, and as many for the recovery; enforced from outside.
@@ -192,13 +192,13 @@ def _run(job: Job) -> list[dict[str, Any]]:
         shown = _end_of(stderr, _STDERR_SHOWN * max(1, steps))
         return [*events, {"stderr": shown, "stacks": stacks.text()}]
     finally:
-        shutil.rmtree(folder, ignore_errors=True)  # The warden has done so, if it was let.
+        shutil.rmtree(folder, ignore_errors=True)  # Unless it was killed, the warden has done so.
         for journal in journals:
             journal.close()
 
 
 def _end_of(printed: str, most: int) -> str:
-    """What is shown of it: of a crash, not pytest's own frames and not the list of modules."""
+    """The end of it. Of a crash, pytest's own frames and the list of modules are left out."""
     return _NOISE.sub("", printed)[-most:]
 
 
@@ -207,7 +207,7 @@ def _shown(printed: str) -> str:
 
 
 def _raise_what_was_refused(events: list[dict[str, Any]], printed: str) -> None:
-    # What befell the harness goes first: whatever else it wrote down may come of that.
+    # What went wrong with the harness goes first: other errors may come of that.
     for event in sorted(events, key=lambda event: "hurt" not in event):
         if "hurt" in event:
             message = f"{event['hurt']}. The trial printed:\n{_shown(printed)}"

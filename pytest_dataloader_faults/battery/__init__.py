@@ -1,6 +1,6 @@
-"""The battery: is this dataset robust? Each check puts one fault under a DataLoader and judges it.
+"""The battery: is this dataset robust? Each check runs a DataLoader under one fault and judges it.
 
-``check_dataset`` asks every check, or those you name. ``sweep`` fails one operation after another.
+``check_dataset`` runs every check, or those you name. ``sweep`` fails one operation after another.
 """
 
 from __future__ import annotations

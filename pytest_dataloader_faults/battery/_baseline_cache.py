@@ -77,9 +77,9 @@ class BaselineCache:
 def _identity(
     make_dataset: Callable[[], Any], options: Mapping[str, Any], home: str | None
 ) -> Hashable:
-    """The same for factories that are likely to make the same dataset; None if there is no telling.
+    """A key that is equal for factories that are likely to make the same dataset, or None.
 
-    That is a function's code, and the values that it closes over, if all of them are plain.
+    It is a function's code, and the values that it closes over, if all of them are plain.
     """
     if not isinstance(make_dataset, FunctionType):
         return None
@@ -113,13 +113,13 @@ def _plain(value: Any, home: str | None) -> Hashable:
 
 
 def _places(folder: str) -> re.Pattern[str]:
-    """Where *folder*, and what is in it, is named, as it is or as a glob."""
+    """The places in a text that name *folder*, or a file in it, as a path or as a glob."""
     names = "|".join(map(re.escape, (folder, glob.escape(folder))))
     return re.compile(f"(?:{names})(?![^/])")
 
 
 def _moved(found: Any, was: str, now: str) -> Any:
-    """*found*, with each path in it that is in the folder *was* in the folder *now* instead."""
+    """*found*, where each path in the folder *was* is replaced by one in the folder *now*."""
     new = {glob.escape(was): glob.escape(now), was: now}
     pattern = _places(was)
 

@@ -1,4 +1,4 @@
-"""Ask every check of a dataset, or those you name; works without pytest."""
+"""Run every check on a dataset, or those you name; works without pytest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def select_checks(
     exclude: str | Iterable[str] = (),
     expected_failures: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """The names of the checks to ask, in the battery's order; every name given must be one.
+    """The names of the checks to run, in the battery's order; every name given must be one.
 
     Raises:
         InvalidArgumentError: A name is no check, an argument is of the wrong kind, or no check is
@@ -32,7 +32,7 @@ def select_checks(
     wanted -= names_of_checks("exclude", exclude)
     names_of_checks("expected_failures", expected_failures or ())
     if not wanted:
-        message = f"only={only!r} and exclude={exclude!r} leave no check to ask. Leave one"
+        message = f"only={only!r} and exclude={exclude!r} leave no check to run. Leave one"
         raise InvalidArgumentError(message)
     return [name for name in CHECKS if name in wanted]
 
@@ -52,14 +52,14 @@ def check_dataset(
     on_fail: str | None = "raise",
     not_reproduced: str = "warn",
 ) -> list[CheckResult]:
-    """Ask every check of the battery of the dataset that *make_dataset* returns.
+    """Run every check of the battery on the dataset that *make_dataset* returns.
 
     Args:
         make_dataset: Returns a map-style or iterable dataset, or a ready ``DataLoader``.
-        files: Globs of the files to put at risk; by default all that the workers read.
+        files: Globs of the files that faults may hit; by default all that the workers read.
         loader: Options of the ``DataLoader``; by default ``num_workers=2, batch_size=4``.
         contract: What the author promises beyond, or short of, the ordinary.
-        only: Names of the only checks to ask.
+        only: Names of the only checks to run.
         exclude: Names of checks to leave out.
         expected_failures: ``{check: reason}``; one of these that passes is a failure.
         deadline: Seconds for each trial.

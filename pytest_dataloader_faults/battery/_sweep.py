@@ -50,11 +50,11 @@ def sweep(
 
     Args:
         make_dataset: Returns a map-style or iterable dataset, or a ready ``DataLoader``.
-        faults: What is to happen; each is tried once (``times=1``) and for good. Without a path of
-            its own it befalls all data files that the workers open, or read.
+        faults: The faults to try; each is tried once (``times=1``) and for good. One without a
+            path hits all data files that the workers open, or read.
         start_at: The step to begin with, such as the ``next`` of a sweep that was stopped.
         max_trials: How many trials there may be.
-        files: Globs of the files to put at risk; by default all that the workers read.
+        files: Globs of the files that faults may hit; by default all that the workers read.
         loader: Options of the ``DataLoader``; by default ``num_workers=2, batch_size=4``.
         contract: What the author promises beyond, or short of, the ordinary.
         deadline: Seconds for each trial.
@@ -142,7 +142,7 @@ def rows(templates: Iterable[Any]) -> list[Any]:
 
 
 def with_target(fault: Any, opened: Any, read: Any) -> Any:
-    """*fault* at the files it means; None if there are none.
+    """*fault* with the path of the files that it hits; None if there are none.
 
     *opened*, *read*: the files that the workers open, and those that they read.
     """

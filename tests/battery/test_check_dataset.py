@@ -83,7 +83,7 @@ def test_selection(only, exclude, expected):
 )
 def test_selection_that_leaves_nothing_is_refused(selection, records):
     """A battery of no checks would pass, and has shown nothing."""
-    with pytest.raises(InvalidArgumentError, match="leave no check to ask"):
+    with pytest.raises(InvalidArgumentError, match="leave no check to run"):
         check_dataset(lambda: Records(records), **selection)
 
 

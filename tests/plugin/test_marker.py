@@ -120,7 +120,7 @@ def test_no_check_at_all_is_no_pass(light_suite, arguments):
     """A marker that leaves no check is refused when the test is collected."""
     result = light_suite.run(ONE.format(arguments=arguments))
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*test_inner.py::test_one: only=* leave no check to ask. *"])
+    result.stdout.fnmatch_lines(["*test_inner.py::test_one: only=* leave no check to run. *"])
 
 
 @pytest.mark.parametrize("argument", ["only", "exclude", "expected_failures"])
