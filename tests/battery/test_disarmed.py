@@ -51,9 +51,7 @@ def test_check_that_is_disarmed_is_not_exercised(name, packed):
     how = {"make_dataset": make, **loader, "engine": "auto", "options": check.options}
 
     verdicts = [
-        run_trial_job(TrialJob(make_dataset=make, faults=tuple(faults), **how))
-        .judge(reference)
-        .verdict
+        run_trial_job(TrialJob(faults=tuple(faults), **how)).judge(reference).verdict
         for faults in (schedule, map(_disarmed, schedule))
     ]
 
