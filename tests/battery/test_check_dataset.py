@@ -277,7 +277,7 @@ def test_ready_loader_is_used_as_it_is(records):
 
 def test_ready_loader_and_options_are_refused_together(records):
     """A ready loader has its own options."""
-    with pytest.raises(InvalidArgumentError, match="Return the dataset, or pass loader={}"):
+    with pytest.raises(InvalidArgumentError, match="Return the dataset, or pass"):
         check_dataset(lambda: DataLoader(Records(records)), loader={"batch_size": 2})
 
 
