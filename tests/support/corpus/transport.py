@@ -113,8 +113,8 @@ BEHAVIOURS: dict[str, str] = {
         " (corpus/test_behaviours_of_workers.py::test_an_escaped_text_is_judged_by_its_messages)"
     ),
     "C8": (
-        "whoever asks on after an error of worker_init_fn meets an UnboundLocalError of torch's; a"
-        " trial ends with the first"
+        "a loop that goes on after an error of worker_init_fn gets an UnboundLocalError of torch's;"
+        " a trial ends with the first error"
         " (corpus/test_behaviours_of_workers.py::test_an_error_of_worker_init_fn_is_the_one_told)"
     ),
 }
