@@ -9,7 +9,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults._engine.python.pyfakefs.notes import explain
-from pytest_dataloader_faults.fake_files._in_process import InProcessResult, InProcessRuns
+from pytest_dataloader_faults.fake_files._in_process import InProcessResult
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults.fake_files._filesystem import FakeDatasetFilesystem
@@ -35,6 +35,7 @@ class FakeDatasetFs:
 
         from pytest_dataloader_faults._engine.python.pyfakefs.in_worker import separate_fd_range
         from pytest_dataloader_faults.fake_files._filesystem import FakeDatasetFilesystem
+        from pytest_dataloader_faults.fake_files._in_process import InProcessRuns
         from pytest_dataloader_faults.fake_files._transfer import with_workers
 
         with contextlib.ExitStack() as scope:
