@@ -8,38 +8,25 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_dataloader_faults import _arguments, exceptions
 from pytest_dataloader_faults._engine.processes import fork
 from pytest_dataloader_faults._engine.scope import engine_for, require_faults
-from pytest_dataloader_faults._trial.job import (
-    Job,
-    LifecycleJob,
-    ReferenceJob,
-    TrialJob,
-    TrialOptions,
-)
-from pytest_dataloader_faults._trial.journal import (
-    Journal,
-    lifecycle_from,
-    outcome_from,
-    reference_from,
-)
+from pytest_dataloader_faults._trial import job as jobs
+from pytest_dataloader_faults._trial import journal as journals
+from pytest_dataloader_faults._trial.process import environment, shortages
 from pytest_dataloader_faults._trial.process.deadline import HARNESS_SECONDS
-from pytest_dataloader_faults._trial.process.environment import (
-    reported_as_shortage,
-    require_temporary_room,
-)
-from pytest_dataloader_faults._trial.process.shortages import require_environment
 from pytest_dataloader_faults._trial.process.waiting import how_it_vanished, wait_for
 from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.lifecycle import Step
 from pytest_dataloader_faults.outcomes import LifecycleOutcome, Outcome, Reference
-from pytest_dataloader_faults.outcomes._reference import EXACT, Comparison
 
-_Armed = TypeVar("_Armed", TrialJob, LifecycleJob)
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+_Armed = TypeVar("_Armed", jobs.TrialJob, jobs.LifecycleJob)
 _STDERR_SHOWN = 4000
 _STDERR_READ = 1 << 20
 _NOISE = re.compile(
@@ -78,80 +65,53 @@ def run_trial(
         InjectionError: The harness failed; nothing was shown.
 
     """
-    job = TrialJob(
+    job = jobs.TrialJob(
         make_dataset=make_dataset,
         faults=faults,
         loader=loader,
         deadline=deadline,
         seed=seed,
         engine=engine,
-        options=TrialOptions(epochs=epochs),
+        options=jobs.TrialOptions(epochs=epochs),
     )
     return run_trial_job(job)
 
 
-def run_trial_job(job: TrialJob) -> Outcome:
+def run_trial_job(job: jobs.TrialJob) -> Outcome:
     """``run_trial``, with all that a check or a search can ask for."""
     job = _checked(job)
-    return outcome_from(job.request, _run(job))
+    return journals.outcome_from(job.request, _run(job))
 
 
 def run_lifecycle(
-    make_dataset: Callable[[], Any],
-    steps: tuple[Step, ...],
-    *,
-    loader: Mapping[str, Any] | None,
-    deadline: float,
-    seed: int,
-    engine: str,
-    comparison: Comparison = EXACT,
+    make_dataset: Callable[[], Any], steps: tuple[Step, ...], **settings: Unpack[jobs.Settings]
 ) -> LifecycleOutcome:
     """Do *steps* in a disposable process; *loader*: options of every loader in it."""
-    job = LifecycleJob(
-        make_dataset=make_dataset,
-        loader=loader,
-        seed=seed,
-        deadline=deadline,
-        engine=engine,
-        comparison=comparison,
-        steps=steps,
-    )
-    job = _checked(job)
-    return lifecycle_from(job.request, steps, _run(job))
+    job = _checked(jobs.LifecycleJob(make_dataset=make_dataset, steps=steps, **settings))
+    return journals.lifecycle_from(job.request, steps, _run(job))
 
 
 def take_reference(
     make_dataset: Callable[[], Any],
-    *,
-    loader: Mapping[str, Any] | None = None,
-    deadline: float = 30.0,
-    seed: int = 0,
     batches: Sequence[tuple[Any, ...]] | None = None,
-    comparison: Comparison = EXACT,
+    **settings: Unpack[jobs.Settings],
 ) -> Reference:
     """What the dataset gives sample by sample, with no fault and no worker.
 
     *batches*: the indices of the batches to take; by default what the loader's sampler draws.
     """
-    job = ReferenceJob(
-        make_dataset=make_dataset,
-        loader=loader,
-        seed=seed,
-        deadline=deadline,
-        comparison=comparison,
-        batches=batches,
-    )
+    job = jobs.ReferenceJob(make_dataset=make_dataset, batches=batches, **settings)
     events = _run(job)
     if any(event.get("died") for event in events):  # Once may be by a signal from outside.
         events = _run(job)
     if any(event.get("timed_out") for event in events):
         message = (
-            f"no reference within {deadline:g} s, with no fault and no worker. Give a stream an end"
-            f" (itertools.islice), try fewer samples, or raise deadline. It was here:\n"
+            f"no reference within {job.deadline:g} s, with no fault and no worker. Give a stream an"
+            " end (itertools.islice), try fewer samples, or raise deadline. It was here:\n"
             f"{events[-1]['stacks']}"
         )
         raise exceptions.UnusableDatasetError(message)
-    return reference_from(events, events[-1]["stderr"])
+    return journals.reference_from(events, events[-1]["stderr"])
 
 
 def _checked(job: _Armed) -> _Armed:
@@ -163,8 +123,8 @@ def _checked(job: _Armed) -> _Armed:
     return replace(job, engine=engine_for(job.engine, asked.schedule))
 
 
-@reported_as_shortage()
-def _run(job: Job) -> list[dict[str, Any]]:
+@environment.reported_as_shortage()
+def _run(job: jobs.Job) -> list[dict[str, Any]]:
     """Do *job* below a warden; its events, the last of which has what its processes printed."""
     import torch.utils.data  # noqa: F401  # once here, not again in every trial
 
@@ -172,10 +132,10 @@ def _run(job: Job) -> list[dict[str, Any]]:
 
     folder = tempfile.mkdtemp(prefix="dlf-")  # Short: socket paths end at 107 bytes.
     child.preload(job.engine)
-    journals = [Journal(name) for name in ("facts", "stderr", "stacks")]
+    files = [journals.Journal(name) for name in ("facts", "stderr", "stacks")]
+    facts, printed, stacks = files
     try:
-        facts, printed, stacks = journals
-        require_temporary_room(folder)
+        environment.require_temporary_room(folder)
         sys.stdout.flush()
         sys.stderr.flush()
         warden = fork()
@@ -183,37 +143,30 @@ def _run(job: Job) -> list[dict[str, Any]]:
             child.main(job, facts, printed, stacks, folder)
         # The recovery has a deadline of its own, and our own work in the trial some seconds.
         status = wait_for(warden, 2 * job.deadline + HARNESS_SECONDS, facts)
-        events, stderr = facts.events(), printed.text(_STDERR_READ)
-        require_environment(job, events, stderr)
+        # Of a crash neither pytest's own frames are shown nor the list of modules.
+        events, stderr = facts.events(), _NOISE.sub("", printed.text(_STDERR_READ))
+        shortages.require_environment(job, events, stderr)
         _raise_what_was_refused(events, stderr)
         if not any("timed_out" in event for event in events):
             raise InjectionError(how_it_vanished(warden, status, _shown(stderr)))
-        steps = len(job.steps) if isinstance(job, LifecycleJob) else 1
-        shown = _end_of(stderr, _STDERR_SHOWN * max(1, steps))
-        return [*events, {"stderr": shown, "stacks": stacks.text()}]
+        most = _STDERR_SHOWN * max(1, len(getattr(job, "steps", ())))
+        return [*events, {"stderr": stderr[-most:], "stacks": stacks.text()}]
     finally:
         shutil.rmtree(folder, ignore_errors=True)  # Unless it was killed, the warden has done so.
-        for journal in journals:
-            journal.close()
-
-
-def _end_of(printed: str, most: int) -> str:
-    """The end of it. Of a crash, pytest's own frames and the list of modules are left out."""
-    return _NOISE.sub("", printed)[-most:]
+        for file in files:
+            file.close()
 
 
 def _shown(printed: str) -> str:
-    return _end_of(printed, _STDERR_SHOWN).strip() or "nothing"
+    return printed[-_STDERR_SHOWN:].strip() or "nothing"
 
 
 def _raise_what_was_refused(events: list[dict[str, Any]], printed: str) -> None:
     # What went wrong with the harness goes first: other errors may come of that.
     for event in sorted(events, key=lambda event: "hurt" not in event):
         if "hurt" in event:
-            message = f"{event['hurt']}. The trial printed:\n{_shown(printed)}"
-            raise InjectionError(message)
+            raise InjectionError(f"{event['hurt']}. The trial printed:\n{_shown(printed)}")
         if "refused" in event:
             raise getattr(exceptions, event["refused"])(event["why"])
         if "broken" in event:
-            message = f"the trial's own code failed:\n{event['broken']}"
-            raise InjectionError(message)
+            raise InjectionError(f"the trial's own code failed:\n{event['broken']}")

@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults._engine.processes import fork
 from pytest_dataloader_faults.exceptions import InjectionError, UnusableDatasetError
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     import torch
     from torch.utils.data import DataLoader
 
-
-_ANSWERS = {42: True, 43: False}
+_FOUND, _MISSING = 42, 43
+"""Exit statuses of the child that asks."""
 
 
 @cache
@@ -37,23 +37,17 @@ def missing_accelerator() -> str | None:
 
     child = fork()
     if not child:
-        _answer()
+        code = 1
+        try:
+            code = _FOUND if is_there() else _MISSING
+        finally:
+            os._exit(code)
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
-    if code not in _ANSWERS:
+    if code not in {_FOUND, _MISSING}:
         message = f"torch could not be asked for an accelerator: the child ended with status {code}"
         raise InjectionError(message)
-    return None if _ANSWERS[code] else f"torch {torch.__version__} finds no accelerator here"
-
-
-def _answer() -> NoReturn:
-    """End this process with a status that is the answer."""
-    code = 1
-    try:
-        found = is_there()
-        code = next(code for code, answer in _ANSWERS.items() if answer == found)
-    finally:
-        os._exit(code)
+    return None if code == _FOUND else f"torch {torch.__version__} finds no accelerator here"
 
 
 def pins(loader: DataLoader[Any]) -> bool:

@@ -20,26 +20,22 @@ import sys
 import threading
 import traceback
 import warnings
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from multiprocessing import current_process, forkserver, resource_tracker
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
+from pytest_dataloader_faults._engine.channel import SupervisorHandle
 from pytest_dataloader_faults._engine.kernel.linux import Prctl, prctl
 from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor  # noqa: F401  # For preload().
 from pytest_dataloader_faults._engine.processes import STACKS_SIGNAL
 from pytest_dataloader_faults._engine.supervisor.main import fork_supervisor
 from pytest_dataloader_faults._engine.worker.arm import arm_function
-from pytest_dataloader_faults._trial.job import ReferenceJob
+from pytest_dataloader_faults._trial.job import Job, ReferenceJob
+from pytest_dataloader_faults._trial.journal import Journal
 from pytest_dataloader_faults._trial.process.warden import run_under_deadline
 from pytest_dataloader_faults._trial.run import run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pytest_dataloader_faults._engine.channel import SupervisorHandle
-    from pytest_dataloader_faults._trial.job import Job
-    from pytest_dataloader_faults._trial.journal import Journal
 
 
 def preload(engine: str) -> None:
@@ -70,20 +66,15 @@ def main(job: Job, facts: Journal, printed: Journal, stacks: Journal, folder: st
         _forget_helpers()
         logging.getLogger().handlers.clear()  # pytest's write to its terminal.
         threading.excepthook = threading.__excepthook__  # pytest's prints nothing.
-        _reset_warnings()
+        warnings.resetwarnings()  # pytest's "error" would make a warning of torch's an error.
+        for category in (DeprecationWarning, ImportWarning, ResourceWarning):
+            warnings.simplefilter("ignore", category)
         # The folder for the sockets of workers: one that is killed cannot remove its own.
         current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]
         faulthandler.register(STACKS_SIGNAL, file=stacks.fd, all_threads=True)
         run(job, facts, f"/proc/{os.getpid()}/fd/{stacks.fd}", supervision)
 
     _run_then_exit(warden, facts)
-
-
-def _reset_warnings() -> None:
-    """Python's own filters: pytest's "error" would make a warning of torch's an error."""
-    warnings.resetwarnings()
-    for category in (DeprecationWarning, ImportWarning, ResourceWarning):
-        warnings.simplefilter("ignore", category)
 
 
 def _run_then_exit(action: Callable[[], None], facts: Journal) -> NoReturn:

@@ -12,10 +12,10 @@ import itertools
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from torch.utils.data.dataloader import _BaseDataLoaderIter
+from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter
 
 from pytest_dataloader_faults._engine.protocol import Idle
 from pytest_dataloader_faults._trial.journal import Journal
@@ -28,51 +28,43 @@ from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.outcomes import Delivery, Raised, WorkerDeath
 from pytest_dataloader_faults.outcomes._text import shortened
 
-if TYPE_CHECKING:
-    from torch.utils.data import DataLoader
-
-
 _EXIT_PATIENCE = 5.0
 """Seconds between the last descriptor that a process closes and its end: it may dump core."""
 
 
+@dataclass(kw_only=True)
 class LoaderDriver:
     """A loader and its current epoch, if there is one.
 
-    *drawn* is the list that ``record_sampler`` fills. With *stepwise* an epoch is taken in parts.
-    With *keep_workers* persistent workers that are all alive survive an error. *use_batch* does
-    with a batch what a training loop does, and returns the result.
+    Attributes:
+        drawn: The list that ``record_sampler`` fills.
+        loader: The ``DataLoader``; None while there is none.
+        stepwise: Whether an epoch is taken in parts.
+        keep_workers: Whether persistent workers that are all alive survive an error.
+        use_batch: Does with a batch what a training loop does, and returns the result.
+        wait_until_idle: Waits until the workers have made what they were asked for.
+        pids: Those of the workers, of dead ones too until their iterator has ended.
+        iterators: How many iterators have had workers of their own.
+
     """
 
-    def __init__(
-        self,
-        journal: Journal,
-        comparer: SampleComparer,
-        drawn: list[Any],
-        *,
-        stepwise: bool = False,
-        keep_workers: bool = False,
-        use_batch: Callable[[Any], Any] | None = None,
-    ) -> None:
-        self._journal = journal
-        self._comparer = comparer
-        self._drawn = drawn
-        self._stepwise = stepwise
-        self._keep_workers = keep_workers
-        self._use_batch = use_batch
+    journal: Journal
+    comparer: SampleComparer
+    drawn: list[Any]
+    loader: Any = None
+    stepwise: bool = False
+    keep_workers: bool = False
+    use_batch: Callable[[Any], Any] | None = None
+    wait_until_idle: Callable[[], Idle] = Idle
+    pids: tuple[int, ...] = ()
+    iterators: int = 0
+
+    def __post_init__(self) -> None:
         self._sigchld = SigchldGuard()
         self._epoch: int | None = None
         self._received = 0
         self._batch_number: Callable[[int], int] = int
         self._iterator: Any = None
-        self.loader: Any = None
-        """The ``DataLoader``; None while there is none."""
-        self.wait_until_idle: Callable[[], Idle] = Idle
-        """Waits until the workers have made what they were asked for."""
-        self.pids: tuple[int, ...] = ()
-        """Those of the workers, of dead ones too until their iterator has ended."""
-        self.iterators = 0
-        """How many iterators have had workers of their own."""
 
     @property
     def in_epoch(self) -> bool:
@@ -82,13 +74,13 @@ class LoaderDriver:
     def start_epoch(self, epoch: int | None, seed: int, patience: float | None = None) -> bool:
         """Begin *epoch*, None for the recovery; whether the loader raised no error."""
         self._epoch, self._received = epoch, 0
-        self._drawn.clear()
-        self._comparer.begin()
+        self.drawn.clear()
+        self.comparer.begin()
         self._write_progress()
         seed_everything(seed)
         try:
             self._start_iterator(patience)
-            if self._stepwise or patience is not None:
+            if self.stepwise or patience is not None:
                 self.wait_until_idle()
         except USERS_ERRORS as error:  # The error is the finding.
             self._end_epoch(error)
@@ -101,7 +93,7 @@ class LoaderDriver:
         try:
             for _ in itertools.count() if batches is None else range(batches):
                 self._write_batch(next(self._iterator))
-                if self._stepwise:
+                if self.stepwise:
                     self.wait_until_idle()
         except StopIteration:
             self._end_epoch(None)
@@ -133,7 +125,7 @@ class LoaderDriver:
     def _start_iterator(self, patience: float | None) -> None:
         before = self._iterator
         self._iterator = iter_with_timeout(self.loader, patience)
-        if before is not None and before is not self._iterator:
+        if before is not self._iterator:
             end_workers(before)
         self._sigchld.look_while_waiting(self._iterator)
         self._batch_number = batch_numbers(self._iterator)
@@ -141,34 +133,36 @@ class LoaderDriver:
         if pids != self.pids:
             self.pids = pids
             self.iterators += 1
-            self._journal.write(pids=pids)
+            self.journal.write(pids=pids)
 
     def _write_batch(self, batch: Any) -> None:
-        if self._use_batch is not None:
-            batch = self._use_batch(batch)
+        if self.use_batch is not None:
+            batch = self.use_batch(batch)
         indices = None
-        if kind_of(self.loader) == "map":
-            indices = plain_indices(self._drawn[self._batch_number(self._received)])
+        if kind_of(self.loader.dataset) == "map":
+            indices = plain_indices(self.drawn[self._batch_number(self._received)])
         self._received += 1
-        received = delivery(batch, indices, self.loader, self._comparer)
-        self._journal.write(epoch=self._epoch, batch=asdict(received))
+        received = delivery(batch, indices, self.loader, self.comparer)
+        self.journal.write(epoch=self._epoch, batch=asdict(received))
 
     def _write_progress(self) -> None:
-        if self._stepwise:
+        if self.stepwise:
             self._write_epoch()
 
     def _write_epoch(self, **result: Any) -> None:
         """Write down what was drawn in this epoch, and its *result* once it has one."""
-        drawn = [plain_indices(each) for each in self._drawn]
+        drawn = [plain_indices(each) for each in self.drawn]
         event = {"drawn": drawn, "exception": None, "complete": False, **result}
-        self._journal.write(epoch=self._epoch, **{"pass": event})
+        self.journal.write(epoch=self._epoch, **{"pass": event})
 
     def _end_epoch(self, error: BaseException | None) -> None:
         """End the epoch. Persistent workers stay if there was no *error*, or if all are alive."""
         persistent = self.loader._iterator
         iterator = self._iterator if persistent is None else persistent
         found = {} if error is None else self._describe(error, iterator)
-        may_stay = error is None or (self._keep_workers and _are_alive(iterator))
+        workers = getattr(iterator, "_workers", ())
+        are_alive = bool(workers) and all(each.is_alive() for each in workers)
+        may_stay = error is None or (self.keep_workers and are_alive)
         if persistent is None or not may_stay:
             self.end_workers()
         self._iterator = None
@@ -176,10 +170,10 @@ class LoaderDriver:
 
     def _describe(self, error: BaseException, iterator: Any) -> dict[str, Any]:
         """*error* and the workers that have died by now. This takes the trial's time."""
-        self._journal.write(rested=time.monotonic())
+        self.journal.write(rested=time.monotonic())
         raised = raised_by(error)
         died = deaths(iterator, self.wait_until_idle())
-        self._journal.write(began=time.monotonic())
+        self.journal.write(began=time.monotonic())
         return {"exception": asdict(raised), "deaths": [asdict(each) for each in died]}
 
 
@@ -205,17 +199,11 @@ def end_workers(iterator: Any) -> None:
         iterator._shutdown_workers()
 
 
-def _are_alive(iterator: Any) -> bool:
-    workers = getattr(iterator, "_workers", ())
-    return bool(workers) and all(each.is_alive() for each in workers)
-
-
 def iter_with_timeout(loader: DataLoader[Any], seconds: float | None) -> Any:
     """``iter(loader)``, whose iterator waits at most *seconds* for a batch; None: as it would."""
-    if seconds is None:
-        return iter(loader)
     own = loader.timeout
-    loader.timeout = min(own or seconds, seconds)
+    if seconds is not None:
+        loader.timeout = min(own or seconds, seconds)
     try:
         return iter(loader)
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypedDict
 
 from pytest_dataloader_faults.faults import Fault, WorkerKilled
 from pytest_dataloader_faults.lifecycle import Arm, KillWorker, Step
@@ -45,6 +45,16 @@ class TrialOptions:
 
 
 ONE_EPOCH = TrialOptions()
+
+
+class Settings(TypedDict, total=False):
+    """What holds for all jobs of a dataset: fields of theirs."""
+
+    loader: Mapping[str, Any] | None
+    seed: int
+    deadline: float
+    engine: str
+    comparison: Comparison
 
 
 @dataclass(frozen=True, kw_only=True)

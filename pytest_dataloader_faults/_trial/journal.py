@@ -6,9 +6,11 @@ fills up, and no name is left behind. One JSON object per line.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
+from collections import defaultdict
 from typing import Any
 
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
@@ -40,29 +42,29 @@ class Journal:
 
     def events(self) -> list[dict[str, Any]]:
         """The events in the order written, without half a line of a process that was killed."""
-        return [event for line in self.text().split("\n") for event in _whole(line)]
+        found = []
+        for line in self.text().split("\n"):
+            with contextlib.suppress(json.JSONDecodeError):
+                found.append(json.loads(line))
+        return found
 
     def close(self) -> None:
         """Close the file, which removes it."""
         os.close(self.fd)
 
 
-def _whole(line: str) -> list[dict[str, Any]]:
-    try:
-        return [json.loads(line)]
-    except json.JSONDecodeError:
-        return []
-
-
 def outcome_from(request: TrialRequest, events: list[dict[str, Any]]) -> Outcome:
     """The outcome of *request*, with the facts in *events*."""
     data = Outcome(**vars(request)).to_dict()
     has_facts = any("faults" in event for event in events)
+    passes: dict[int | None, dict[str, Any]] = defaultdict(
+        lambda: {"drawn": [], "delivered": [], "exception": None, "complete": False}
+    )
     for event in events:
         if "batch" in event:
-            _open_pass(data, event)["delivered"].append(event["batch"])
+            passes[event["epoch"]]["delivered"].append(event["batch"])
         elif "pass" in event:
-            _open_pass(data, event).update(event["pass"])
+            passes[event["epoch"]].update(event["pass"])
         elif "report" in event:
             data.update({} if has_facts else _facts(request, event["report"]))
         elif "resources" in event:
@@ -71,6 +73,8 @@ def outcome_from(request: TrialRequest, events: list[dict[str, Any]]) -> Outcome
             data["footprints"] = [*data["footprints"], *event["footprints"]]
         else:
             data.update({name: event[name] for name in event if name in data})
+    data["recovery"] = passes.pop(None, None)
+    data["passes"] = list(passes.values())
     return Outcome.from_dict(data)
 
 
@@ -78,16 +82,14 @@ def lifecycle_from(
     request: TrialRequest, steps: tuple[Step, ...], events: list[dict[str, Any]]
 ) -> LifecycleOutcome:
     """The outcome of a lifecycle of *steps*, from *events*."""
-    ends = [place for place, event in enumerate(events, start=1) if "step" in event]
-    ended = [_step_outcome(outcome_from(request, events[:end]), events[end - 1]) for end in ends]
+    ended = []
+    for place, event in enumerate(events, start=1):
+        if found := event.get("step"):
+            found = {**found, "leftover_files": tuple(found["leftover_files"])}
+            ended.append(StepOutcome(outcome_from(request, events[:place]), **found))
     if any("report" in event for event in events):  # It is later than the facts of the steps.
         events = [event for event in events if "faults" not in event]
     return LifecycleOutcome(steps, tuple(ended), outcome_from(request, events))
-
-
-def _step_outcome(outcome: Outcome, event: dict[str, Any]) -> StepOutcome:
-    found = event["step"]
-    return StepOutcome(outcome, **{**found, "leftover_files": tuple(found["leftover_files"])})
 
 
 def _facts(request: TrialRequest, report: dict[str, Any]) -> dict[str, Any]:
@@ -95,20 +97,6 @@ def _facts(request: TrialRequest, report: dict[str, Any]) -> dict[str, Any]:
     faults, workers = facts_from(report["workers"], {}, request.schedule, ())
     done = Outcome(**vars(request), faults=faults, workers=workers).to_dict()
     return {"faults": done["faults"], "workers": done["workers"]}
-
-
-def _open_pass(data: dict[str, Any], event: dict[str, Any]) -> dict[str, Any]:
-    """The pass that *event* belongs to; a new one if it is the first event of its pass."""
-    fresh: dict[str, Any] = {"drawn": [], "delivered": [], "exception": None, "complete": False}
-    if event["epoch"] is None:
-        data["recovery"] = data["recovery"] or fresh
-        recovery: dict[str, Any] = data["recovery"]
-        return recovery
-    data["passes"] = list(data["passes"])
-    if len(data["passes"]) < event["epoch"]:
-        data["passes"].append(fresh)
-    opened: dict[str, Any] = data["passes"][event["epoch"] - 1]
-    return opened
 
 
 def reference_from(events: list[dict[str, Any]], printed: str) -> Reference:

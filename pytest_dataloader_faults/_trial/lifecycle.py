@@ -10,46 +10,25 @@ import gc
 import itertools
 import os
 import pickle
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
 
+from pytest_dataloader_faults import lifecycle as steps
+from pytest_dataloader_faults._engine.channel import SupervisorHandle
 from pytest_dataloader_faults._engine.scope import Injection, arm
-from pytest_dataloader_faults._trial import resources
+from pytest_dataloader_faults._trial import loaders, resources
 from pytest_dataloader_faults._trial.driver import LoaderDriver, record_sampler
+from pytest_dataloader_faults._trial.job import LifecycleJob
 from pytest_dataloader_faults._trial.journal import Journal
-from pytest_dataloader_faults._trial.loaders import (
-    USERS_ERRORS,
-    dataset_of,
-    kind_of_dataset,
-    loader_for,
-)
-from pytest_dataloader_faults._trial.process.sigchld import kill
-from pytest_dataloader_faults._trial.resources import GcEachEpoch
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
 from pytest_dataloader_faults.faults import WorkerKilled, to_dict
-from pytest_dataloader_faults.lifecycle import (
-    Arm,
-    BreakEpoch,
-    DeleteLoader,
-    Disarm,
-    Iterate,
-    KillWorker,
-    NewLoader,
-    PickleDataset,
-    StartEpoch,
-    Step,
-)
 from pytest_dataloader_faults.outcomes import FaultFacts, Firing
 from pytest_dataloader_faults.outcomes._error_text import explains_fault
 from pytest_dataloader_faults.outcomes._fault_facts import occurrences
-
-if TYPE_CHECKING:
-    from pytest_dataloader_faults._engine.channel import SupervisorHandle
-    from pytest_dataloader_faults._trial.job import LifecycleJob
-
 
 _NO_DATA = ("/dev/", "/proc/", "/memfd:")
 _SHARED_MEMORY = "/dev/shm/"
@@ -61,8 +40,8 @@ def run_lifecycle(
     job: LifecycleJob, journal: Journal, stacks: str, supervision: SupervisorHandle | None
 ) -> None:
     """Do the steps of *job*."""
-    dataset = dataset_of(job.make_dataset)
-    journal.write(kind=kind_of_dataset(dataset))
+    dataset = loaders.dataset_of(job.make_dataset)
+    journal.write(kind=loaders.kind_of(dataset))
     armed = arm(
         *job.faults,
         engine=job.engine,
@@ -75,29 +54,28 @@ def run_lifecycle(
     )
     with armed as (injection, watch), record_sampler() as drawn:
         journal.write(supervisor=watch.client.pid)
-        comparer = SampleComparer(job.comparison)
-        driver = LoaderDriver(journal, comparer, drawn, stepwise=True, keep_workers=True)
-        driver.wait_until_idle = watch.wait_until_idle
+        driver = LoaderDriver(
+            journal=journal,
+            comparer=SampleComparer(job.comparison),
+            drawn=drawn,
+            stepwise=True,
+            keep_workers=True,
+            wait_until_idle=watch.wait_until_idle,
+        )
         _Lifecycle(job, journal, driver, dataset, injection, watch.client.set_active).run()
     journal.write(phase="done")
 
 
+@dataclass
 class _Lifecycle:
-    def __init__(
-        self,
-        job: LifecycleJob,
-        journal: Journal,
-        driver: LoaderDriver,
-        dataset: Any,
-        injection: Injection,
-        switch: Callable[[Sequence[int]], None],
-    ) -> None:
-        self._job = job
-        self._journal = journal
-        self._driver = driver
-        self._dataset = dataset
-        self._injection = injection
-        self._switch = switch
+    _job: LifecycleJob
+    _journal: Journal
+    _driver: LoaderDriver
+    _dataset: Any
+    _injection: Injection
+    _switch: Callable[[Sequence[int]], None]
+
+    def __post_init__(self) -> None:
         self._options: Mapping[str, Any] = {}
         self._epochs = itertools.count(1)
         self._began = time.monotonic()
@@ -115,33 +93,33 @@ class _Lifecycle:
         self._delete_loader()
         self._journal.write(rested=time.monotonic())
 
-    def _do(self, step: Step) -> None:  # noqa: C901  # one line for each kind of step
+    def _do(self, step: steps.Step) -> None:  # noqa: C901  # one line for each kind of step
         match step:
-            case NewLoader():
-                self._make_loader(options_of(step, self._job.loader or {}))
-            case Iterate():
+            case steps.NewLoader():
+                self._make_loader(_options_of(step, self._job.loader or {}))
+            case steps.Iterate():
                 if self._driver.in_epoch or self._start_epoch():
                     self._driver.take(step.batches)
-            case StartEpoch():
+            case steps.StartEpoch():
                 self._start_epoch()
-            case BreakEpoch():
+            case steps.BreakEpoch():
                 self._driver.break_epoch()
-            case PickleDataset():
+            case steps.PickleDataset():
                 self._pickle_dataset()
-            case DeleteLoader():
+            case steps.DeleteLoader():
                 self._delete_loader()
-            case Arm():
+            case steps.Arm():
                 self._arm([*self._armed, next(self._positions)])
-            case Disarm():
+            case steps.Disarm():
                 self._arm([])
-            case KillWorker():
+            case steps.KillWorker():
                 self._kill(step.worker)
 
     def _make_loader(self, options: Mapping[str, Any]) -> None:
         self._delete_loader()
         self._options = options
-        loader = loader_for(self._dataset, options)
-        loader.worker_init_fn = GcEachEpoch(loader.worker_init_fn)
+        loader = loaders.loader_for(self._dataset, options)
+        loader.worker_init_fn = resources.GcEachEpoch(loader.worker_init_fn)
         self._driver.loader = loader
 
     def _delete_loader(self) -> None:
@@ -157,7 +135,7 @@ class _Lifecycle:
         """Go on with a pickled copy of the dataset, and with a new loader if there was one."""
         try:
             copy = pickle.loads(pickle.dumps(self._dataset))  # noqa: S301  # the user's own
-        except USERS_ERRORS as error:
+        except loaders.USERS_ERRORS as error:
             self._driver.write_error(next(self._epochs), error)
             return
         has_loader = self._driver.loader is not None
@@ -177,18 +155,21 @@ class _Lifecycle:
         fault = WorkerKilled(worker=worker)
         position = len(self._injection.faults) + len(self._kills)
         firings: tuple[Firing, ...] = ()
-        if pid is not None and all(
-            each.pid != pid for facts in self._kills for each in facts.firings
-        ):
-            kill(pid)
+        killed = {each.pid for facts in self._kills for each in facts.firings}
+        if pid is not None and pid not in killed:
+            os.kill(pid, signal.SIGKILL)
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # torch is left to notice it.
             firings = (Firing(position, worker, pid, f"signal {fault.signal}", None, 0),)
         self._kills.append(FaultFacts(fault, 1, len(firings), 0, firings))
 
     def _write_outcome(self) -> None:
-        """Write down the state after a step."""
+        """Write down the facts and the state after a step."""
         gc.collect()
         self._journal.write(rested=time.monotonic())
-        self._write_facts()
+        facts = (*self._injection.faults, *map(self._surfaced, self._kills))
+        faults = [{**asdict(_of_any_epoch(each)), "fault": to_dict(each.fault)} for each in facts]
+        workers = [asdict(each) for each in self._injection.workers]
+        self._journal.write(faults=faults, workers=workers)
         running = bool(self._driver.pids)
         state = {
             "armed": len(self._armed),
@@ -200,12 +181,6 @@ class _Lifecycle:
         }
         duration = round(time.monotonic() - self._began, 3)
         self._journal.write(step=state, phase="done", duration=duration)
-
-    def _write_facts(self) -> None:
-        facts = (*self._injection.faults, *map(self._surfaced, self._kills))
-        faults = [{**asdict(_of_any_epoch(each)), "fault": to_dict(each.fault)} for each in facts]
-        workers = [asdict(each) for each in self._injection.workers]
-        self._journal.write(faults=faults, workers=workers)
 
     def _surfaced(self, kill: FaultFacts) -> FaultFacts:
         happened = occurrences([kill])
@@ -228,7 +203,7 @@ def _of_any_epoch(facts: FaultFacts) -> FaultFacts:
     return replace(facts, firings=tuple(replace(each, epoch=None) for each in facts.firings))
 
 
-def options_of(step: NewLoader, given: Mapping[str, Any]) -> dict[str, Any]:
+def _options_of(step: steps.NewLoader, given: Mapping[str, Any]) -> dict[str, Any]:
     """Options of the loader that *step* makes, where *given* hold for all of them."""
     own = {each.name: getattr(step, each.name) for each in fields(step)}
     if "batch_sampler" in given:

@@ -16,7 +16,6 @@ from torch.utils.data import DataLoader, IterableDataset
 from pytest_dataloader_faults._engine.python.pyfakefs.notes import note_for
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
 
-_IN_EVERY_WORKER = ("torch.utils.data", "pytest_dataloader_faults._engine.worker.arm")
 USERS_ERRORS = (Exception, SystemExit, KeyboardInterrupt)
 """What the user's code may raise. Ctrl-C goes to pytest, not to a trial."""
 DEFAULTS = {"num_workers": 2, "batch_size": 4}
@@ -57,7 +56,7 @@ def make_loader(
         loader = made
     else:
         loader = loader_for(made, {**(options or {}), **changes})
-    if kind_of(loader) == "map":
+    if kind_of(loader.dataset) == "map":
         _require_samples(loader)
     return loader
 
@@ -93,9 +92,7 @@ def dataset_of(make_dataset: Callable[[], Any]) -> Any:
 
 def loader_for(dataset: Any, options: Mapping[str, Any]) -> DataLoader[Any]:
     """A loader over *dataset* with *options*, and with the default options of trials."""
-    defaults = dict(DEFAULTS)
-    if "batch_sampler" in options:
-        del defaults["batch_size"]
+    defaults = {"num_workers": 2} if "batch_sampler" in options else DEFAULTS
     if _length(dataset) == 0:
         raise UnusableDatasetError(_empty(dataset))
     try:
@@ -132,12 +129,7 @@ def _empty(dataset: Any) -> str:
     return f"{type(dataset).__name__} is empty: there is no sample that a fault could hit"
 
 
-def kind_of(loader: DataLoader[Any]) -> str:
-    """``"map"`` or ``"iterable"``."""
-    return kind_of_dataset(loader.dataset)
-
-
-def kind_of_dataset(dataset: Any) -> str:
+def kind_of(dataset: Any) -> str:
     """``"map"`` or ``"iterable"``."""
     return "iterable" if isinstance(dataset, IterableDataset) else "map"
 
@@ -153,7 +145,8 @@ def preload_forkserver(loader: DataLoader[Any]) -> None:
     """Have the server that forks the workers import once what each worker would import."""
     context = loader.multiprocessing_context
     if getattr(context, "get_start_method", lambda: None)() == "forkserver":
-        context.set_forkserver_preload(["__main__", *_IN_EVERY_WORKER])
+        modules = "__main__ torch.utils.data pytest_dataloader_faults._engine.worker.arm"
+        context.set_forkserver_preload(modules.split())
 
 
 def seed_everything(seed: int) -> None:

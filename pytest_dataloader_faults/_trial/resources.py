@@ -127,12 +127,12 @@ class GcEachEpoch:
     def __call__(self, worker: int) -> None:
         """Run in the worker."""
         map_large_blocks()
-        observe_fetches(GcListener(), samples=False)
+        observe_fetches(_GcListener(), samples=False)
         if self._then is not None:
             self._then(worker)
 
 
-class GcListener(NullListener):
+class _GcListener(NullListener):
     def restart(self) -> None:
         collect_and_trim()
 
@@ -162,22 +162,15 @@ class FootprintSampler:
         return found
 
     def _of(self, pid: int) -> dict[str, Any]:
-        names = _open_in(pid)
+        targets = descriptors(pid).values()
+        # Kernel objects without a path are counted by their kind.
+        names = Counter(each if each[0] == "/" else each.partition(":")[0] for each in targets)
+        with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
+            counted = [line.split()[1] for line in file if line.startswith(_COUNTED)]
         more = names - self._first.setdefault(pid, names)
         return {
-            "memory": _memory(pid),
+            "memory": 1024 * sum(map(int, counted)),
             "descriptors": names.total(),
             "threads": len(os.listdir(f"/proc/{pid}/task")),
             "newly_open": max(more, key=more.__getitem__, default=""),
         }
-
-
-def _memory(pid: int) -> int:
-    with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as lines:
-        return sum(1024 * int(line.split()[1]) for line in lines if line.startswith(_COUNTED))
-
-
-def _open_in(pid: int) -> Counter[str]:
-    """What *pid* has open, and how often; kernel objects without a path by their kind."""
-    targets = descriptors(pid).values()
-    return Counter(each if each.startswith("/") else each.partition(":")[0] for each in targets)

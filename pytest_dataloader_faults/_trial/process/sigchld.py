@@ -19,7 +19,6 @@ threads, whose lock an exception must not hit either, and looks every few millis
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import signal
 import threading
@@ -106,9 +105,3 @@ class _InterruptibleQueue:
 def raise_for_deaths() -> None:
     """Raise RuntimeError for a worker that has died, as torch's handler does."""
     signal_handling._error_if_any_worker_fails()  # type: ignore[attr-defined]
-
-
-def kill(pid: int) -> None:
-    """Kill the worker *pid*; torch is left to notice it."""
-    os.kill(pid, signal.SIGKILL)
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)

@@ -10,12 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_sample
-from pytest_dataloader_faults._trial.loaders import (
-    errors_of_dataset,
-    kind_of,
-    sampled,
-    seed_everything,
-)
+from pytest_dataloader_faults._trial import loaders
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, SampleFingerprint
 from pytest_dataloader_faults._trial.samples.fingerprint import split
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
@@ -40,7 +35,7 @@ def plain_indices(index: Any) -> tuple[Any, ...]:
 
 def sample_of(dataset: Any, index: Any) -> Any:
     """One sample, with no fault armed: an error is the dataset's own."""
-    with errors_of_dataset(f"{type(dataset).__name__}[{index!r}]"):
+    with loaders.errors_of_dataset(f"{type(dataset).__name__}[{index!r}]"):
         return dataset[index]
 
 
@@ -57,10 +52,10 @@ def take_reference(
     """
     reader = _Reader(loader, SampleComparer(comparison), seed)
     name = type(loader.dataset).__name__
-    if kind_of(loader) == "iterable":
-        with errors_of_dataset(f"iterating {name}"):
+    if loaders.kind_of(loader.dataset) == "iterable":
+        with loaders.errors_of_dataset(f"iterating {name}"):
             return _reference_in_order(reader)
-    with errors_of_dataset(f"comparing samples of {name}"):
+    with loaders.errors_of_dataset(f"comparing samples of {name}"):
         return _reference_by_index(reader, asked)
 
 
@@ -103,8 +98,8 @@ class _Reader:
 
 
 def _reference_by_index(reader: _Reader, asked: Sequence[tuple[Any, ...]] | None) -> Reference:
-    seed_everything(reader.seed)
-    drawn = sampled(reader.loader) if asked is None else asked
+    loaders.seed_everything(reader.seed)
+    drawn = loaders.sampled(reader.loader) if asked is None else asked
     indices = list(dict.fromkeys(index for batch in drawn for index in batch))
     first, second = (list(map(reader.read, indices)) for _ in range(2))
     found = _compared("map", first, second, reader.comparer.comparison)
@@ -195,5 +190,5 @@ def _splits(reader: _Reader, indices: list[Any], found: Reference) -> bool:
 def _batch(loader: DataLoader[Any], samples: Any) -> Any:
     """What the loader makes of *samples*."""
     name = type(loader.dataset).__name__
-    with errors_of_dataset(f"collating samples of {name}", _COLLATING):
+    with loaders.errors_of_dataset(f"collating samples of {name}", _COLLATING):
         return loader.collate_fn(samples)
