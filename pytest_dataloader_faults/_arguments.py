@@ -34,11 +34,7 @@ class Rule(NamedTuple):
     allowed: str
 
     def check(
-        self,
-        name: str,
-        value: Any,
-        owner: str = "",
-        error: type[Exception] = InvalidArgumentError,
+        self, name: str, value: Any, owner: str = "", error: type[Exception] = InvalidArgumentError
     ) -> None:
         """Raise *error* if argument *name* of *owner* may not have this *value*."""
         if not self.allows(value):
@@ -143,8 +139,7 @@ class Checked:
 
     def _require(self, name: str, ok: bool, allowed: str) -> None:
         """Refuse the value of field *name*, unless it is *ok* beside the other fields."""
-        rule = Rule(lambda _: ok, allowed)
-        rule.check(name, getattr(self, name), owner=type(self).__name__)
+        Rule(lambda _: ok, allowed).check(name, getattr(self, name), owner=type(self).__name__)
 
     def __repr__(self) -> str:
         """Valid code: the arguments that differ from their defaults."""

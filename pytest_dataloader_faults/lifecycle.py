@@ -27,10 +27,6 @@ __all__ = (
 )
 
 
-def _is_of_files(value: object) -> bool:
-    return isinstance(value, FileFault)
-
-
 class Step(Checked):
     """Base of all steps."""
 
@@ -41,7 +37,7 @@ class Step(Checked):
         "batches": optional(at_least(1), "1 or more, or None for the rest"),
         "worker": ints(0, allowed="a worker id, 0 or more"),
         "fault": Rule(
-            _is_of_files,
+            lambda value: isinstance(value, FileFault),
             "a fault of files, such as ReadError('*.jpg'). To kill a worker, use KillWorker()",
         ),
     }

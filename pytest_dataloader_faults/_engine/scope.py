@@ -119,7 +119,7 @@ class Injection(FaultTotals):
         """What was reached in place of the first fault that did not happen, if there is one."""
         return unfired(self.faults, self.workers, self._engine)
 
-    def finish(self) -> None:
+    def _finish(self) -> None:
         """Disarm, and take the last report. Raises if the harness failed."""
         client, self._client = self._client, None
         assert client is not None
@@ -166,7 +166,7 @@ def arm(
         with iterators_made_by(monitor.iterator):
             yield injection, monitor
     finally:
-        injection.finish()
+        injection._finish()
 
 
 def require_faults(faults: tuple[Fault, ...]) -> None:

@@ -22,7 +22,7 @@ from pytest_dataloader_faults.exceptions import (
     UnusableDatasetError,
 )
 from pytest_dataloader_faults.faults import Fault, OpenError, ReadError
-from pytest_dataloader_faults.faults._base import FileFault, Triggered
+from pytest_dataloader_faults.faults._base import FileFault, Trigger, Triggered
 from pytest_dataloader_faults.outcomes import Contract, SweepResult, SweepStep, Verdict
 from pytest_dataloader_faults.outcomes._judge._report import explain
 
@@ -153,7 +153,7 @@ def with_target(fault: Any, opened: Any, read: Any) -> Any:
 
 def _require_template(template: Any) -> None:
     if isinstance(template, FileFault) and isinstance(template, Triggered):
-        if (template.nth, template.times, template.probability) == (1, None, 1):
+        if template.trigger._replace(every=1) == Trigger():
             return
         problem = "must leave nth and times to the sweep, and probability as it is"
     else:

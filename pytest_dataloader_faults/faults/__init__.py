@@ -70,28 +70,17 @@ __all__ = (
     "to_dict",
 )
 
-KINDS: dict[str, type[Fault]] = {
-    kind.__name__: kind
-    for kind in (
-        OpenError,
-        ReadError,
-        ShortRead,
-        TruncatedFile,
-        CorruptedFile,
-        ClosedDescriptor,
-        SlowRead,
-        HungRead,
-        DescriptorExhaustion,
-        SharedMemoryExhaustion,
-        PinMemoryThreadDeath,
-        WorkerKilled,
-        WorkerExited,
-        WorkerHung,
-    )
-}
-NEED_A_WORKER = (
+_OF_FILES = (
+    OpenError,
+    ReadError,
+    ShortRead,
+    TruncatedFile,
+    CorruptedFile,
     ClosedDescriptor,
+    SlowRead,
     HungRead,
+)
+_OF_WORKERS = (
     DescriptorExhaustion,
     SharedMemoryExhaustion,
     PinMemoryThreadDeath,
@@ -99,6 +88,8 @@ NEED_A_WORKER = (
     WorkerExited,
     WorkerHung,
 )
+KINDS: dict[str, type[Fault]] = {kind.__name__: kind for kind in (*_OF_FILES, *_OF_WORKERS)}
+NEED_A_WORKER = (ClosedDescriptor, HungRead, *_OF_WORKERS)
 """Kinds that cannot happen in the loader's own process, as where ``num_workers=0``."""
 
 
@@ -115,9 +106,6 @@ def to_dict(fault: Fault) -> dict[str, Any]:
 
 def from_dict(data: dict[str, Any]) -> Fault:
     """The fault that ``to_dict`` made *data* from."""
-    values = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in data.items()
-        if name != "kind"
-    }
+    values = {name: tuple(each) if isinstance(each, list) else each for name, each in data.items()}
+    del values["kind"]
     return KINDS[data["kind"]](**values)

@@ -6,19 +6,9 @@ import errno as _errno
 import signal as _signal
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import ClassVar, NamedTuple, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias, TypeGuard
 
-from pytest_dataloader_faults._arguments import (
-    FLAG,
-    SECONDS,
-    Checked,
-    Rule,
-    at_least,
-    ints,
-    is_int,
-    is_number,
-    optional,
-)
+from pytest_dataloader_faults import _arguments as allow
 
 Globs: TypeAlias = str | tuple[str, ...]
 Workers: TypeAlias = tuple[int, ...] | None
@@ -30,61 +20,59 @@ FATAL_SIGNALS = frozenset(  # Not SIGINT: Python makes it an exception, which to
 SIGNALS = FATAL_SIGNALS | {_signal.SIGSTOP}
 
 
-def as_tuple(globs: Globs) -> tuple[str, ...]:
-    """*globs* as a tuple, also where they are one."""
-    return (globs,) if isinstance(globs, str) else globs
-
-
 def _is_globs(value: object) -> bool:
     globs = (value,) if isinstance(value, str) else value
-    if not isinstance(globs, tuple) or not globs:
-        return False
-    return all(isinstance(glob, str) and glob for glob in globs)
+    return _is_tuple(globs) and all(isinstance(glob, str) and glob for glob in globs)
 
 
 def _is_workers(value: object) -> bool:
-    return value is None or (
-        isinstance(value, tuple) and value != () and all(is_int(each, 0) for each in value)
-    )
+    return _is_tuple(value) and all(allow.is_int(each, 0) for each in value)
+
+
+def _is_tuple(value: object) -> TypeGuard[tuple[object, ...]]:
+    return isinstance(value, tuple) and value != ()
 
 
 def _is_keep(value: object) -> bool:
-    return is_int(value, 0) or (isinstance(value, float) and 0.0 <= value < 1.0)
+    return allow.is_int(value, 0) or (isinstance(value, float) and 0.0 <= value < 1.0)
 
 
 _RULES = {
-    "path": Rule(_is_globs, "a glob such as '*.jpg', or a tuple of globs"),
-    "reading": optional(_is_globs, "a glob such as '*.jpg', a tuple of globs, or None"),
-    "errno": Rule(
-        lambda value: is_int(value) and value in _errno.errorcode, "an errno such as errno.EIO"
+    "path": allow.Rule(_is_globs, "a glob such as '*.jpg', or a tuple of globs"),
+    "reading": allow.optional(_is_globs, "a glob such as '*.jpg', a tuple of globs, or None"),
+    "errno": allow.Rule(
+        lambda value: allow.is_int(value) and value in _errno.errorcode,
+        "an errno such as errno.EIO",
     ),
-    "nth": ints(1, allowed="1 or more (1 is the first)"),
-    "times": optional(at_least(1), "1 or more, or None for good"),
-    "every": ints(1, allowed="1 or more (1 is each, 2 each second one)"),
-    "probability": Rule(lambda value: is_number(value) and 0 < value <= 1, "in (0.0, 1.0]"),
-    "workers": Rule(_is_workers, "a tuple of worker ids, or None for all"),
-    "worker": optional(at_least(0), "a worker id, or None for all"),
-    "at": ints(1, allowed="1 or more (1 is the worker's first fetch)"),
-    "sample": optional(at_least(0), "a sample's index, 0 or more, or None"),
-    "offset": optional(at_least(0), "a place in the file in bytes, 0 or more, or None"),
-    "max_bytes": ints(
+    "nth": allow.ints(1, allowed="1 or more (1 is the first)"),
+    "times": allow.optional(allow.at_least(1), "1 or more, or None for good"),
+    "every": allow.ints(1, allowed="1 or more (1 is each, 2 each second one)"),
+    "probability": allow.Rule(
+        lambda value: allow.is_number(value) and 0 < value <= 1, "in (0.0, 1.0]"
+    ),
+    "workers": allow.optional(_is_workers, "a tuple of worker ids, or None for all"),
+    "worker": allow.optional(allow.at_least(0), "a worker id, or None for all"),
+    "at": allow.ints(1, allowed="1 or more (1 is the worker's first fetch)"),
+    "sample": allow.optional(allow.at_least(0), "a sample's index, 0 or more, or None"),
+    "offset": allow.optional(allow.at_least(0), "a place in the file in bytes, 0 or more, or None"),
+    "max_bytes": allow.ints(
         1, allowed="1 or more bytes (0 would be the end of the file: see TruncatedFile)"
     ),
-    "keep": Rule(_is_keep, "a fraction in [0.0, 1.0) or a count of bytes (int, 0 or more)"),
-    "flips": ints(1, allowed="1 or more bytes"),
-    "seed": ints(0),
-    "reuse": FLAG,
-    "sending": FLAG,
-    "hold_gil": FLAG,
-    "stage": Rule(lambda value: value in ("take", "pin"), "'take' or 'pin'"),
-    "headroom": ints(0, allowed="0 or more descriptors"),
-    "where": Rule(lambda value: value in ("worker", "loader"), "'worker' or 'loader'"),
-    "seconds": SECONDS,
-    "signal": Rule(
-        lambda value: is_int(value) and value in SIGNALS,
+    "keep": allow.Rule(_is_keep, "a fraction in [0.0, 1.0) or a count of bytes (int, 0 or more)"),
+    "flips": allow.ints(1, allowed="1 or more bytes"),
+    "seed": allow.ints(0),
+    "reuse": allow.FLAG,
+    "sending": allow.FLAG,
+    "hold_gil": allow.FLAG,
+    "stage": allow.Rule(lambda value: value in ("take", "pin"), "'take' or 'pin'"),
+    "headroom": allow.ints(0, allowed="0 or more descriptors"),
+    "where": allow.Rule(lambda value: value in ("worker", "loader"), "'worker' or 'loader'"),
+    "seconds": allow.SECONDS,
+    "signal": allow.Rule(
+        lambda value: allow.is_int(value) and value in SIGNALS,
         "a signal that ends or stops a process, such as signal.SIGKILL",
     ),
-    "code": ints(0, 255, "an exit code, 0 to 255"),
+    "code": allow.ints(0, 255, "an exit code, 0 to 255"),
 }
 
 
@@ -97,7 +85,7 @@ class Trigger(NamedTuple):
     probability: float = 1.0
 
 
-class Fault(Checked):
+class Fault(allow.Checked):
     """Base of all faults."""
 
     __slots__ = ()
@@ -112,13 +100,15 @@ class Fault(Checked):
 
     @property
     def globs(self) -> tuple[str, ...]:
-        """The globs of the files that the fault is about; empty for a fault of something else."""
-        return ()
+        """The globs of the files that it is about; empty for a fault of something else."""
+        globs: Globs | None = getattr(self, "path", getattr(self, "reading", None))
+        return (globs,) if isinstance(globs, str) else globs or ()
 
     @property
     def trigger(self) -> Trigger:
         """Which of the operations that the fault is about it happens to."""
-        return Trigger()
+        named = (name for name in Trigger._fields if hasattr(self, name))
+        return Trigger(**{name: getattr(self, name) for name in named})
 
     def __post_init__(self) -> None:
         """Refuse what no kernel can do. Keep plain ints, so that the repr is valid code."""
@@ -141,11 +131,6 @@ class FileFault(Fault):
     __slots__ = ()
     path: Globs
 
-    @property
-    def globs(self) -> tuple[str, ...]:
-        """*path* as a tuple."""
-        return as_tuple(self.path)
-
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class InWorkers(Fault):
@@ -154,22 +139,9 @@ class InWorkers(Fault):
     workers: Workers = None
 
 
-class Counted(Fault):
-    """Declares what each kind of ``Triggered`` fault has as fields."""
-
-    __slots__ = ()
-    nth: int
-    times: int | None
-
-
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
-class Triggered(InWorkers, Counted):
+class Triggered(InWorkers):
     """A fault that happens to some of many operations. Each kind adds *nth* and *times*."""
 
     every: int = 1
     probability: float = 1.0
-
-    @property
-    def trigger(self) -> Trigger:
-        """See the arguments of the same names."""
-        return Trigger(self.nth, self.times, self.every, self.probability)

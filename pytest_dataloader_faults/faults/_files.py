@@ -132,8 +132,8 @@ class ClosedDescriptor(Triggered, FileFault):
     sample: int | None = None
 
     def _check_together(self) -> None:
-        alone = (self.nth, self.times, self.every, self.probability) == (1, None, 1, 1.0)
-        self._require("sample", self.sample is None or alone, "the only trigger beside workers")
+        alone = self.sample is None or self.trigger == Trigger()
+        self._require("sample", alone, "the only trigger beside workers")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -155,8 +155,3 @@ class HungRead(InWorkers, FileFault):
 
     path: Globs = "*"
     nth: int = 1
-
-    @property
-    def trigger(self) -> Trigger:
-        """The *nth* read and each after it."""
-        return Trigger(self.nth)

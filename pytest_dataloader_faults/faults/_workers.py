@@ -6,7 +6,7 @@ import errno as _errno
 import signal as _signal
 from dataclasses import dataclass
 
-from pytest_dataloader_faults.faults._base import Fault, Globs, InWorkers, Triggered, as_tuple
+from pytest_dataloader_faults.faults._base import Fault, Globs, InWorkers, Triggered
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -92,14 +92,8 @@ class WorkerKilled(InOneWorker):
         alone = self.reading is None or self.sample is None
         self._require("reading", alone, "given without sample")
         others = (self.reading, self.sample) == (None, None) and self.signal != _signal.SIGSTOP
-        self._require(
-            "sending", others or not self.sending, "given without reading, sample and SIGSTOP"
-        )
-
-    @property
-    def globs(self) -> tuple[str, ...]:
-        """*reading* as a tuple."""
-        return () if self.reading is None else as_tuple(self.reading)
+        alone = others or not self.sending
+        self._require("sending", alone, "given without reading, sample and SIGSTOP")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
