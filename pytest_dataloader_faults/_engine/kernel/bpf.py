@@ -13,31 +13,16 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping
 
-from pytest_dataloader_faults._engine.kernel.linux import (
-    AT_EMPTY_PATH,
-    F_DUPFD,
-    F_DUPFD_CLOEXEC,
-    MAP_ANONYMOUS,
-    Return,
-)
+from pytest_dataloader_faults._engine.kernel import linux
 
 _INSTRUCTION = struct.Struct("=HBBI")
-_LOAD, _JEQ, _JGE, _JSET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_JUMP, _LOAD, _JEQ, _JGE, _JSET, _RETURN = 0x05, 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 
 OPENS = ("open", "openat", "openat2")
 ALLOCATORS = ("socket", "socketpair", "pipe2", "memfd_create")
-READS = {
-    "read": 0,
-    "pread64": 0,
-    "readv": 0,
-    "preadv": 0,
-    "preadv2": 0,
-    "mmap": 4,
-    "sendfile": 1,
-    "copy_file_range": 0,
-    "splice": 0,
-}
+READS = dict.fromkeys(("read", "pread64", "readv", "preadv", "preadv2"), 0)
+READS |= {"mmap": 4, "sendfile": 1, "copy_file_range": 0, "splice": 0}
 """System calls that read a file, and which argument is its descriptor."""
 STATS = {"stat": None, "lstat": None, "newfstatat": 3, "statx": 2}
 """System calls that look at a file by its path, and which argument has their AT_* flags."""
@@ -54,23 +39,19 @@ def _instruction(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
     return _INSTRUCTION.pack(code, yes, no, value)
 
 
-_NOTIFY = _instruction(_RETURN, Return.USER_NOTIF)
-_ALLOW = _instruction(_RETURN, Return.ALLOW)
+_NOTIFY = _instruction(_RETURN, linux.Return.USER_NOTIF)
+_ALLOW = _instruction(_RETURN, linux.Return.ALLOW)
 
 
 def _argument(index: int) -> bytes:
     return _instruction(_LOAD, _ARGUMENTS + 8 * index)
 
 
-def _notify_if_equal(value: int) -> bytes:
-    return _instruction(_JEQ, value, 0, 1) + _NOTIFY
-
-
 def _on_descriptor(index: int, base: int, held: Iterable[int]) -> bytes:
     """Notify if argument *index* is a descriptor at or above *base*, or one of *held*."""
     negative = _instruction(_JGE, 0x80000000, 0, 1) + _ALLOW
     high = _instruction(_JGE, base, 0, 1) + _NOTIFY
-    listed = b"".join(_notify_if_equal(fd) for fd in held)
+    listed = b"".join(_instruction(_JEQ, fd, 0, 1) + _NOTIFY for fd in held)
     return _argument(index) + negative + high + listed + _ALLOW
 
 
@@ -86,14 +67,15 @@ def _body(name: str, base: int, held: Iterable[int], every_descriptor: bool) -> 
     if name in (*OPENS, *ALLOCATORS, *ROOM, *BLIND):
         return _NOTIFY
     if name in STATS:
-        return _unless_flag(STATS[name], AT_EMPTY_PATH) + _NOTIFY
+        return _unless_flag(STATS[name], linux.AT_EMPTY_PATH) + _NOTIFY
     if name in DUPLICATES and every_descriptor:
         base = 0
     test = _on_descriptor(READS.get(name, 0), base, held)
     if name == "mmap":
-        return _unless_flag(3, MAP_ANONYMOUS) + test
+        return _unless_flag(3, linux.MAP_ANONYMOUS) + test
     if name == "fcntl":
-        wanted = _instruction(_JEQ, F_DUPFD, 2, 0) + _instruction(_JEQ, F_DUPFD_CLOEXEC, 1, 0)
+        plain, on_exec = linux.F_DUPFD, linux.F_DUPFD_CLOEXEC
+        wanted = _instruction(_JEQ, plain, 2, 0) + _instruction(_JEQ, on_exec, 1, 0)
         return _argument(1) + wanted + _ALLOW + test
     return test
 
@@ -110,9 +92,8 @@ def program(
 ) -> bytes:
     """The filter, as an array of struct sock_filter.
 
-    *syscalls* maps names to numbers; names this machine does not have are left out.
-    *descriptors* also hands over the calls that make a descriptor of any kind, *stats* those that
-    ask for a file's size by its path, *room* those that reserve shared memory.
+    *syscalls* maps names to numbers; names this machine does not have are left out. For
+    *descriptors*, *stats* and *room* see ``FilterRequirements``.
     """
     held = tuple(held)
     wanted = ((ALLOCATORS, descriptors), (STATS, stats), (ROOM, room))
@@ -123,12 +104,7 @@ def program(
     for name in names:
         if name in syscalls:
             body = _body(name, base, held, descriptors)
-            code += _skip_unless(syscalls[name], body)
+            # A plain jump over *body*, since the 8 bits of a conditional one may not reach.
+            over = _instruction(_JUMP, len(body) // _INSTRUCTION.size)
+            code += _instruction(_JEQ, syscalls[name], 1, 0) + over + body
     return code + _ALLOW
-
-
-def _skip_unless(number: int, body: bytes) -> bytes:
-    """*body* if the accumulator holds *number*; a plain jump where 8 bits do not reach over it."""
-    length = len(body) // _INSTRUCTION.size
-    jump = _instruction(0x05, length)
-    return _instruction(_JEQ, number, 1, 0) + jump + body

@@ -76,7 +76,6 @@ RESPONSE = struct.Struct("=QqiI")
 """struct seccomp_notif_resp: id, value, error, flags."""
 ADDFD = struct.Struct("=QIIII")
 """struct seccomp_notif_addfd: id, flags, descriptor here, descriptor there, its O_* flags."""
-SIZES = struct.Struct("=HHH")
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X86_64 = {
@@ -110,17 +109,10 @@ class _IoVec(ctypes.Structure):
 
 
 _libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = (
-    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
-)  # fmt: skip
+_libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long)
 for _call in (_libc.process_vm_readv, _libc.process_vm_writev):
     _call.restype = ctypes.c_ssize_t
-    _call.argtypes = (
-        ctypes.c_int,
-        *(ctypes.c_void_p, ctypes.c_ulong),
-        *(ctypes.c_void_p, ctypes.c_ulong),
-        ctypes.c_ulong,
-    )
+    _call.argtypes = (ctypes.c_int, *(ctypes.c_void_p, ctypes.c_ulong) * 2, ctypes.c_ulong)
 
 # Made once: a path is read at each open(2) of a worker, by a process that has one thread.
 _page = ctypes.create_string_buffer(4096)
@@ -144,11 +136,10 @@ def prctl(option: Prctl, argument: int) -> None:
 
 def install_filter(program: bytes, flags: FilterFlag) -> int:
     """Put *program* on this process, for good. With NEW_LISTENER, its descriptor is returned."""
-    instructions = _Instructions(len(program) // 8, program)
-    number = SYSCALLS[MACHINE]["seccomp"]
+    instructions = ctypes.byref(_Instructions(len(program) // 8, program))
     command, options = int(Seccomp.SET_MODE_FILTER), ctypes.c_ulong(int(flags))
-    result = _libc.syscall(number, command, options, ctypes.byref(instructions))
-    return check(result, f"seccomp(SET_MODE_FILTER, {flags!r})")
+    what = f"seccomp(SET_MODE_FILTER, {flags!r})"
+    return raw_call("seccomp", command, options, instructions, what=what)
 
 
 def filter_this_process(program: bytes, supervisor: int) -> int:
@@ -168,13 +159,12 @@ def filter_this_process(program: bytes, supervisor: int) -> int:
         return install_filter(program, flags)
 
 
-def notification_sizes() -> tuple[int, int, int]:
+def notification_sizes() -> tuple[int, ...]:
     """Sizes of the notification, response and data structs in the running kernel, in bytes."""
-    buffer = ctypes.create_string_buffer(SIZES.size)
-    number = SYSCALLS[MACHINE]["seccomp"]
-    check(_libc.syscall(number, int(Seccomp.GET_NOTIF_SIZES), 0, buffer), "GET_NOTIF_SIZES")
-    first, second, third = SIZES.unpack(buffer.raw)
-    return first, second, third
+    sizes = struct.Struct("=HHH")
+    buffer = ctypes.create_string_buffer(sizes.size)
+    raw_call("seccomp", int(Seccomp.GET_NOTIF_SIZES), 0, buffer, what="GET_NOTIF_SIZES")
+    return sizes.unpack(buffer.raw)
 
 
 def wait_holding_the_lock(fd: int) -> None:
@@ -202,9 +192,9 @@ def write_memory(pid: int, address: int, data: bytes) -> None:
     check(_libc.process_vm_writev(pid, _here_pointer, 1, _there_pointer, 1, 0), "process_vm_writev")
 
 
-def raw_call(name: str, *arguments: object) -> None:
-    """Make a system call that nothing in Python makes as it stands."""
-    check(_libc.syscall(SYSCALLS[MACHINE][name], *arguments), name)
+def raw_call(name: str, *arguments: object, what: str = "") -> int:
+    """Make a system call that nothing in Python makes as it stands; an error names *what*."""
+    return check(_libc.syscall(SYSCALLS[MACHINE][name], *arguments), what or name)
 
 
 def map_over(address: int, length: int, protection: int, fd: int, offset: int) -> None:

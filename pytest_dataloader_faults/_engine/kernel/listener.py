@@ -17,16 +17,8 @@ import os
 import sys
 from collections.abc import Mapping
 
-from pytest_dataloader_faults._engine.kernel.linux import (
-    ADDFD,
-    ADDFD_SEND,
-    ADDFD_SETFD,
-    CONTINUE,
-    NOTIF,
-    RESPONSE,
-    SYNC_WAKE_UP,
-    Ioctl,
-)
+from pytest_dataloader_faults._engine.kernel import linux
+from pytest_dataloader_faults._engine.kernel.linux import Ioctl
 from pytest_dataloader_faults._engine.kernel.remote_process import Syscall
 
 
@@ -37,18 +29,18 @@ class Listener:
         self.fd = fd
         self._names = names
         with contextlib.suppress(OSError):  # Linux before 6.6: slower, not different.
-            fcntl.ioctl(fd, Ioctl.SET_FLAGS, SYNC_WAKE_UP)
+            fcntl.ioctl(fd, Ioctl.SET_FLAGS, linux.SYNC_WAKE_UP)
 
     def receive(self) -> Syscall | None:
         """The next call, or None if its caller has died."""
-        buffer = bytearray(NOTIF.size)
+        buffer = bytearray(linux.NOTIF.size)
         try:
             fcntl.ioctl(self.fd, Ioctl.RECV, buffer, True)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.EINTR):
                 return None
             raise
-        number, pid, _flags, nr, _arch, _pointer, *arguments = NOTIF.unpack(buffer)
+        number, pid, _flags, nr, _arch, _pointer, *arguments = linux.NOTIF.unpack(buffer)
         return Syscall(number, pid, self._names[nr], tuple(arguments))
 
     def is_waiting(self, call: Syscall) -> bool:
@@ -61,15 +53,15 @@ class Listener:
 
     def continue_syscall(self, call: Syscall) -> None:
         """Let the kernel do what was asked."""
-        self._send(RESPONSE.pack(call.id, 0, 0, CONTINUE))
+        self._send(call, flags=linux.CONTINUE)
 
     def fail(self, call: Syscall, number: int) -> None:
         """Answer with an errno; the call is not made."""
-        self._send(RESPONSE.pack(call.id, 0, -number, 0))
+        self._send(call, error=-number)
 
     def return_value(self, call: Syscall, value: int) -> None:
         """Answer with a result; the call is not made."""
-        self._send(RESPONSE.pack(call.id, value, 0, 0))
+        self._send(call, value)
 
     def return_fd(
         self, call: Syscall, source: int, number: int | None, *, close_on_exec: bool
@@ -79,21 +71,19 @@ class Listener:
         None: at the lowest that is free there; returned is which one that was. EMFILE is raised if
         there is none; the call then still waits.
         """
-        if number is None:
-            return self._add(call, source, 0, ADDFD_SEND, close_on_exec)
-        return self._add(call, source, number, ADDFD_SETFD | ADDFD_SEND, close_on_exec)
+        place = 0 if number is None else linux.ADDFD_SETFD
+        return self._add(call, source, number or 0, place | linux.ADDFD_SEND, close_on_exec)
 
     def replace_fd(self, call: Syscall, source: int, number: int) -> None:
         """Put *source* at descriptor *number* of the caller; the call still waits."""
-        self._add(call, source, number, ADDFD_SETFD, close_on_exec=True)
+        self._add(call, source, number, linux.ADDFD_SETFD, close_on_exec=True)
 
     def _add(self, call: Syscall, source: int, number: int, flags: int, close_on_exec: bool) -> int:
         mode = os.O_CLOEXEC if close_on_exec else 0
-        request = ADDFD.pack(call.id, flags, source, number, mode)
-        return self._ioctl(Ioctl.ADDFD, request)
+        return self._ioctl(Ioctl.ADDFD, linux.ADDFD.pack(call.id, flags, source, number, mode))
 
-    def _send(self, response: bytes) -> None:
-        self._ioctl(Ioctl.SEND, response)
+    def _send(self, call: Syscall, value: int = 0, error: int = 0, flags: int = 0) -> None:
+        self._ioctl(Ioctl.SEND, linux.RESPONSE.pack(call.id, value, error, flags))
 
     def _ioctl(self, request: Ioctl, argument: bytes) -> int:
         try:  # With a mutable argument the result is the call's own.

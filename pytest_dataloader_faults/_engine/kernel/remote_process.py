@@ -59,21 +59,16 @@ class OpenRequest(NamedTuple):
 
 def open_request(call: Syscall) -> OpenRequest:
     """Read what *call* asks for out of the caller's memory."""
-    first = 0 if call.name in _WITHOUT_FOLDER else 1
-    path = os.fsdecode(_string(call.pid, call.arguments[first]))
-    flags = call.arguments[first + 1]
+    flags = call.arguments[1 if call.name == "open" else 2]
     if call.name == "openat2":
         flags = int.from_bytes(read_memory(call.pid, flags, 8), "little")
-    return OpenRequest(*_resolve(call, path), flags & 0xFFFFFFFF)
+    return OpenRequest(*resolved_path(call), flags & 0xFFFFFFFF)
 
 
-def stat_target(call: Syscall) -> ResolvedPath:
-    """What a stat(2), lstat(2), newfstatat(2) or statx(2) is about."""
-    first = 0 if call.name in _WITHOUT_FOLDER else 1
-    return _resolve(call, os.fsdecode(_string(call.pid, call.arguments[first])))
-
-
-def _resolve(call: Syscall, path: str) -> ResolvedPath:
+def resolved_path(call: Syscall) -> ResolvedPath:
+    """The file that a call of the open(2) or stat(2) kind is about."""
+    place = 0 if call.name in _WITHOUT_FOLDER else 1
+    path = os.fsdecode(_string(call.pid, call.arguments[place]))
     raw = path if path.startswith("/") else os.path.join(_folder(call), path)
     if number := _DESCRIPTOR.fullmatch(raw):
         return ResolvedPath(_link(call, int(number[1])), f"/proc/{call.pid}/fd/{number[1]}")

@@ -16,18 +16,12 @@ import os
 import struct
 from typing import NamedTuple
 
-from pytest_dataloader_faults._engine.kernel.linux import (
-    AT_FDCWD,
-    AT_SYMLINK_NOFOLLOW,
-    raw_call,
-    read_memory,
-    write_memory,
-)
+from pytest_dataloader_faults._engine.kernel import linux
 from pytest_dataloader_faults._engine.kernel.remote_process import Syscall, TrackedFile
 
 _IOVEC = struct.Struct("=QQ")
 _PAGE = 4096
-_AT_OFFSET = {"pread64": 3, "preadv": 3, "preadv2": 3}
+_AT_OFFSET = ("pread64", "preadv", "preadv2")
 _VECTORED = ("readv", "preadv", "preadv2")
 _PLAIN = ("read", "pread64", *_VECTORED)
 
@@ -37,11 +31,6 @@ class Span(NamedTuple):
 
     start: int
     length: int
-
-    @property
-    def end(self) -> int:
-        """The place after the last one."""
-        return self.start + self.length
 
 
 def span(call: Syscall, source: int | None) -> Span:
@@ -70,43 +59,32 @@ def give_short(call: Syscall, source: int, length: int) -> int:
     place = 0
     for address, room in _buffers(call):
         part = data[place : place + room]
-        _write(call.pid, address, part)
+        for at in range(0, len(part), _PAGE):
+            linux.write_memory(call.pid, address + at, part[at : at + _PAGE])
         place += len(part)
     return len(data)
 
 
-def can_be_short(call: Syscall) -> bool:
-    """Whether *call* puts bytes into buffers of the caller."""
-    return call.name in _PLAIN
-
-
 def _offset(call: Syscall) -> int | None:
     """Where in the file *call* reads; None: at the descriptor's offset."""
-    index = _AT_OFFSET.get(call.name)
-    if index is None or call.arguments[index] == (1 << 64) - 1:  # preadv2(2): -1 means the same.
-        return None
-    return call.arguments[index]
+    if call.name not in _AT_OFFSET or call.arguments[3] == (1 << 64) - 1:
+        return None  # To preadv2(2), -1 means the same.
+    return call.arguments[3]
 
 
 def _buffers(call: Syscall) -> list[tuple[int, int]]:
     """The address and the length of each buffer."""
     if call.name not in _VECTORED:
         return [(call.arguments[1], call.arguments[2])]
-    data = _read(call.pid, call.arguments[1], call.arguments[2] * _IOVEC.size)
-    return [(address, length) for address, length in _IOVEC.iter_unpack(data)]
+    address, length = call.arguments[1], call.arguments[2] * _IOVEC.size
+    data = b"".join(
+        linux.read_memory(call.pid, address + at, min(_PAGE, length - at))
+        for at in range(0, length, _PAGE)
+    )
+    return list(_IOVEC.iter_unpack(data))
 
 
-def _read(pid: int, address: int, length: int) -> bytes:
-    parts = range(0, length, _PAGE)
-    return b"".join(read_memory(pid, address + at, min(_PAGE, length - at)) for at in parts)
-
-
-def _write(pid: int, address: int, data: bytes) -> None:
-    for at in range(0, len(data), _PAGE):
-        write_memory(pid, address + at, data[at : at + _PAGE])
-
-
-_STAT_LENGTH = 144 if os.uname().machine == "x86_64" else 128
+_STAT_LENGTH = 144 if linux.MACHINE == "x86_64" else 128
 _STAT_SIZE_AT, _STATX_LENGTH, _STATX_SIZE_AT = 48, 256, 40
 _RESULT_ARGUMENT = {"stat": 1, "lstat": 1, "newfstatat": 2, "statx": 4}
 
@@ -115,26 +93,19 @@ def is_about_link(call: Syscall, path: str) -> bool:
     """Whether *call* asks about a symbolic link and not about the file behind it."""
     places = {"newfstatat": 3, "statx": 2}
     flags = call.arguments[places[call.name]] if call.name in places else 0
-    not_behind = call.name == "lstat" or flags & AT_SYMLINK_NOFOLLOW
+    not_behind = call.name == "lstat" or flags & linux.AT_SYMLINK_NOFOLLOW
     return bool(not_behind) and os.path.islink(path)
 
 
 def write_stat(call: Syscall, path: str, size: int) -> None:
     """Fill in the struct that *call* asks for: as of *path*, but with *size*."""
+    name = os.fsencode(path)
     if call.name == "statx":
         flags, mask = call.arguments[2], call.arguments[3]
-        data = _filled(_STATX_LENGTH, "statx", path, flags, mask)
-        place = _STATX_SIZE_AT
+        place, data = _STATX_SIZE_AT, ctypes.create_string_buffer(_STATX_LENGTH)
+        linux.raw_call("statx", linux.AT_FDCWD, name, flags, mask, data)
     else:
-        data = _filled(_STAT_LENGTH, "newfstatat", path)
-        place = _STAT_SIZE_AT
-    changed = data[:place] + size.to_bytes(8, "little") + data[place + 8 :]
-    write_memory(call.pid, call.arguments[_RESULT_ARGUMENT[call.name]], changed)
-
-
-def _filled(length: int, name: str, path: str, *before: int) -> bytes:
-    """What the kernel writes into the struct, which stat's flags follow and statx's precede."""
-    buffer = ctypes.create_string_buffer(length)
-    after = () if before else (0,)
-    raw_call(name, AT_FDCWD, os.fsencode(path), *before, buffer, *after)
-    return buffer.raw
+        place, data = _STAT_SIZE_AT, ctypes.create_string_buffer(_STAT_LENGTH)
+        linux.raw_call("newfstatat", linux.AT_FDCWD, name, data, 0)
+    struct.pack_into("<Q", data, place, size)
+    linux.write_memory(call.pid, call.arguments[_RESULT_ARGUMENT[call.name]], data.raw)

@@ -25,8 +25,8 @@ from pytest_dataloader_faults._engine.kernel.remote_process import (
     descriptors,
     link_of,
     open_request,
+    resolved_path,
     signed,
-    stat_target,
 )
 from pytest_dataloader_faults._engine.kernel.syscalls import is_about_link, write_stat
 from pytest_dataloader_faults._engine.policy import Closed, Fail, Operation, Substitute
@@ -49,7 +49,7 @@ def answer(worker: WorkerState, call: Syscall, services: SupervisorServices) -> 
     elif call.name in DUPLICATES:
         _on_duplicate(worker, call)
     elif call.name in STATS:
-        _on_stat(worker, call, stat_target(call))
+        _on_stat(worker, call, resolved_path(call))
     elif call.name in ROOM:
         _on_room(worker, call)
     elif call.name in LOCKS:
