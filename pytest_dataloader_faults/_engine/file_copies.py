@@ -23,8 +23,6 @@ from typing import Any
 
 _CHUNK = 1 << 22
 _IN_MEMORY = 1 << 26
-_ACCESS = os.O_RDONLY | os.O_WRONLY | os.O_RDWR
-_CLOSE_ON_EXEC = getattr(os, "O_CLOEXEC", 0)
 _NOTICE = b"This descriptor belongs to another file now. " * 1456
 """The beginning of an unrelated file: 64 KiB of text."""
 
@@ -83,7 +81,10 @@ def altered_copy(
             for start, end in extents:
                 _copy(system, original, copy, start, end)
             for flips, seed in edit.flips:
-                _flip(system, copy, kept, flipped(os.path.basename(path), size, flips, seed))
+                for place, mask in flipped(os.path.basename(path), size, flips, seed).items():
+                    if place < kept:
+                        byte = system.pread(copy, 1, place)[0]
+                        system.pwrite(copy, bytes([byte ^ mask]), place)
 
         return _nameless_file(system, path, flags, sum(end - start for start, end in extents), fill)
     finally:
@@ -107,13 +108,6 @@ def flipped(name: str, size: int, flips: int, seed: int) -> dict[int, int]:
     stream = random.Random(os.fsencode(f"{seed}/{name}/{size}"))
     places = stream.sample(range(size), min(flips, size))
     return {place: stream.randrange(1, 256) for place in places}
-
-
-def _flip(system: Any, copy: int, kept: int, masks: dict[int, int]) -> None:
-    for place, mask in masks.items():
-        if place < kept:
-            byte = system.pread(copy, 1, place)[0]
-            system.pwrite(copy, bytes([byte ^ mask]), place)
 
 
 def _data_extents(system: Any, fd: int, length: int) -> Iterator[tuple[int, int]]:
@@ -150,7 +144,7 @@ def _nameless_file(
     written, name = _memory_file(system, path) if in_memory else _temporary_file(system)
     try:
         fill(written)
-        return int(system.open(name, flags & _ACCESS | _CLOSE_ON_EXEC))
+        return int(system.open(name, flags & os.O_ACCMODE | os.O_CLOEXEC))
     finally:
         system.close(written)
         if not in_memory:

@@ -9,31 +9,17 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from pytest_dataloader_faults import faults as vocabulary
-from pytest_dataloader_faults._engine.file_copies import FileEdit
-from pytest_dataloader_faults.faults import (
-    ClosedDescriptor,
-    CorruptedFile,
-    DescriptorExhaustion,
-    Fault,
-    HungRead,
-    ReadError,
-    SharedMemoryExhaustion,
-    ShortRead,
-    SlowRead,
-    TruncatedFile,
-    WorkerKilled,
-    has_files,
-)
+from pytest_dataloader_faults.faults import Fault, has_files
 from pytest_dataloader_faults.faults._base import InWorkers
 from pytest_dataloader_faults.faults._globs import GlobMatcher, is_excluded
 from pytest_dataloader_faults.faults._workers import InOneWorker
 
 MAX_FIRINGS = 200
 """Firings kept in full per fault and worker; beyond, they are only counted."""
-READ_FAULTS = (ReadError, ShortRead, SlowRead, HungRead)
+READ_FAULTS = (vocabulary.ReadError, vocabulary.ShortRead, vocabulary.SlowRead, vocabulary.HungRead)
 """Those that happen in a read, so that reads of the file have to be seen."""
 
 AnyFault = TypeVar("AnyFault", bound=Fault)
@@ -75,9 +61,7 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data for JSON."""
-        faults = [vocabulary.to_dict(each) for each in self.faults]
-        rest = {"watch": self.watch, "seed": self.seed, "active": self.active}
-        return {"faults": faults, **rest, "samples": self.samples, "seeded": self.seeded}
+        return {**vars(self), "faults": [vocabulary.to_dict(each) for each in self.faults]}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Plan:
@@ -95,13 +79,14 @@ class Plan:
     @property
     def needs(self) -> FilterRequirements:
         """What the filter has to hand over besides opens and reads of followed files."""
-        exhausted = self._has(DescriptorExhaustion)
+        at_sample = any(getattr(each, "sample", None) is not None for each in self.faults)
+        exhausted = self._has(vocabulary.DescriptorExhaustion)
         return FilterRequirements(
             descriptors=exhausted,
-            stats=self._has(TruncatedFile),
-            room=self._has(SharedMemoryExhaustion),
+            stats=self._has(vocabulary.TruncatedFile),
+            room=self._has(vocabulary.SharedMemoryExhaustion),
             keep_low_fds=exhausted and any(has_files(each) for each in self.faults),
-            samples=self.samples or any(map(_is_at_sample, self.faults)),
+            samples=self.samples or at_sample,
         )
 
     def _has(self, kind: type[Fault]) -> bool:
@@ -178,12 +163,9 @@ class WorkerFaults:
     def of_kind(self, kind: type[AnyFault]) -> Iterator[FaultCounter[AnyFault]]:
         """The counters of one kind of fault, of those that can happen now."""
         active = self.active
-        found = (
-            counter
-            for counter in self._concerned
-            if isinstance(counter.fault, kind) and (active is None or counter.index in active)
-        )
-        return cast("Iterator[FaultCounter[AnyFault]]", found)
+        for counter in self._concerned:
+            if isinstance(counter.fault, kind) and (active is None or counter.index in active):
+                yield cast("FaultCounter[AnyFault]", counter)
 
     def for_path(self, kind: type[AnyFault], path: str) -> Iterator[FaultCounter[AnyFault]]:
         """The counters of one kind of fault that mean *path*."""
@@ -206,38 +188,12 @@ class WorkerFaults:
         if self._watch and not is_excluded(path):
             return True
         meant = (counter.fault for counter in self._concerned if counter.matches(path))
-        return any(isinstance(each, (*READ_FAULTS, WorkerKilled)) for each in meant)
+        return any(isinstance(each, (*READ_FAULTS, vocabulary.WorkerKilled)) for each in meant)
 
 
 def _concerns(fault: Fault, worker: int) -> bool:
     if isinstance(fault, InOneWorker):
         return fault.sample is not None or fault.worker in (None, worker)
-    if isinstance(fault, DescriptorExhaustion) and fault.where == "loader":
+    if isinstance(fault, vocabulary.DescriptorExhaustion) and fault.where == "loader":
         return False
     return not isinstance(fault, InWorkers) or fault.workers is None or worker in fault.workers
-
-
-def _is_at_sample(fault: Fault) -> bool:
-    return isinstance(fault, (ClosedDescriptor, InOneWorker)) and fault.sample is not None
-
-
-class AlteredFile(NamedTuple):
-    """How the content of a file changes, and the counters of the faults that change it."""
-
-    counters: list[FaultCounter[Any]]
-    edit: FileEdit
-
-
-def altered(faults: WorkerFaults, path: str, size: int) -> AlteredFile | None:
-    """How faults change what is in *path*, of *size* bytes. Asking counts as reaching them."""
-    cuts = [*faults.for_path(TruncatedFile, path)]
-    flips = [*faults.for_path(CorruptedFile, path)]
-    both: list[FaultCounter[Any]] = [*cuts, *flips]
-    for counter in both:
-        counter.reached += 1
-    cuts = [each for each in cuts if each.fault.kept(size) < size]
-    if not size or not (cuts or flips):
-        return None
-    kept = min((each.fault.kept(size) for each in cuts), default=None)
-    spots = tuple((each.fault.flips, each.fault.seed) for each in flips)
-    return AlteredFile([*cuts, *flips], FileEdit(kept, spots))

@@ -15,27 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, NamedTuple, TypeAlias
 
+from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults._engine.file_copies import FileEdit
-from pytest_dataloader_faults._engine.plan import (
-    AnyFault,
-    FaultCounter,
-    FileCounter,
-    WorkerFaults,
-    altered,
-)
+from pytest_dataloader_faults._engine.plan import AnyFault, FaultCounter, FileCounter, WorkerFaults
 from pytest_dataloader_faults._engine.protocol import Counts, FaultFired
-from pytest_dataloader_faults.faults import (
-    ClosedDescriptor,
-    DescriptorExhaustion,
-    HungRead,
-    OpenError,
-    ReadError,
-    SharedMemoryExhaustion,
-    ShortRead,
-    SlowRead,
-    TruncatedFile,
-    WorkerKilled,
-)
 from pytest_dataloader_faults.faults._globs import is_excluded
 
 OPEN, STAT, MAP = "openat", "newfstatat", "mmap"
@@ -90,7 +73,7 @@ class Hang:
 class Die:
     """The worker dies within its read of *path*. The fault of *counter* fires when it does."""
 
-    counter: FaultCounter[WorkerKilled]
+    counter: FaultCounter[vocabulary.WorkerKilled]
     path: str
 
 
@@ -140,7 +123,9 @@ class FaultPolicy:
         self._timestamp = timestamp
         self._fails_mappings = fails_mappings
         self._changed: set[str] = set()
-        self._alters_sizes = any(isinstance(each.fault, TruncatedFile) for each in faults.all)
+        self._alters_sizes = any(
+            isinstance(each.fault, vocabulary.TruncatedFile) for each in faults.all
+        )
 
     def leaves_alone(self, path: str) -> bool:
         """Whether *path* is a system, package or code file, whose folder no glob names."""
@@ -154,7 +139,7 @@ class FaultPolicy:
         with self.lock:
             if size is not None:
                 self._counter_of(operation.path).opens += 1
-            if fault := self._due(OpenError, operation):
+            if fault := self._due(vocabulary.OpenError, operation):
                 return [Fail(fault.errno)]
             if size is None or not reads:
                 return []
@@ -195,14 +180,15 @@ class FaultPolicy:
     def allocated(self, operation: Operation, *, is_full: bool) -> None:
         """Note a call that needs a descriptor. The real limit makes it fail if *is_full*."""
         with self.lock:
-            for counter in self.faults.of_kind(DescriptorExhaustion) if self.armed else ():
+            counters = self.faults.of_kind(vocabulary.DescriptorExhaustion)
+            for counter in counters if self.armed else ():
                 counter.reached += 1
                 if is_full:
                     self.fire(counter, *operation)
 
     def reserved(self, operation: Operation) -> Actions:
         """For fallocate(2): Fail, where the file is of shared memory."""
-        for counter in self.faults.of_kind(SharedMemoryExhaustion):
+        for counter in self.faults.of_kind(vocabulary.SharedMemoryExhaustion):
             if operation.path.startswith(_SHARED_MEMORY) and counter.reach():
                 self.fire(counter, *operation)
                 return [Fail(counter.fault.errno)]
@@ -255,34 +241,45 @@ class FaultPolicy:
         return None
 
     def _closed(self, operation: Operation) -> Actions:
-        fault = self._due(ClosedDescriptor, operation, lambda each: each.sample is None)
+        fault = self._due(vocabulary.ClosedDescriptor, operation, lambda each: each.sample is None)
         return [Closed(fault.reuse)] if fault else []
 
     def _altered(self, operation: Operation, size: int, *, sizes: bool = False) -> Actions:
         """The copy that is due; with *sizes*, only where its size is another."""
-        found = altered(self.faults, operation.path, size)
-        if found is None or (sizes and found.edit.kept is None):
+        cuts = [*self.faults.for_path(vocabulary.TruncatedFile, operation.path)]
+        flips = [*self.faults.for_path(vocabulary.CorruptedFile, operation.path)]
+        due: list[FaultCounter[Any]] = [*cuts, *flips]
+        for counter in due:
+            counter.reached += 1
+        cuts = [each for each in cuts if each.fault.kept(size) < size]
+        due = [*cuts, *flips]
+        if not size or not (cuts if sizes else due):
             return []
-        for counter in found.counters:
+        for counter in due:
             self.fire(counter, *operation)
-        return [Substitute(found.edit)]
+        kept = min((each.fault.kept(size) for each in cuts), default=None)
+        spots = tuple((each.fault.flips, each.fault.seed) for each in flips)
+        return [Substitute(FileEdit(kept, spots))]
 
     def _failing(self, operation: Operation, end: int) -> Actions:
         """A mapping that the engine cannot make fail does not fire."""
         fires = operation.call != MAP or self._fails_mappings
         fault = self._due(
-            ReadError, operation, lambda each: each.offset is None or end > each.offset, fires=fires
+            vocabulary.ReadError,
+            operation,
+            lambda each: each.offset is None or end > each.offset,
+            fires=fires,
         )
         return [Fail(fault.errno, fault.offset or 0)] if fault else []
 
     def _short(self, operation: Operation, length: int) -> Actions:
         if operation.call not in READS_INTO_BUFFERS:
             return []
-        fault = self._due(ShortRead, operation, lambda each: each.max_bytes < length)
+        fault = self._due(vocabulary.ShortRead, operation, lambda each: each.max_bytes < length)
         return [Short(fault.max_bytes)] if fault else []
 
     def _death(self, operation: Operation) -> Actions:
-        for counter in self.faults.for_path(WorkerKilled, operation.path):
+        for counter in self.faults.for_path(vocabulary.WorkerKilled, operation.path):
             if counter.fault.reading is not None and not counter.fired:
                 counter.reached += 1
                 if self.fetch >= counter.fault.at:
@@ -290,9 +287,10 @@ class FaultPolicy:
         return []
 
     def _late(self, operation: Operation) -> Actions:
-        if self._due(HungRead, operation):
+        if self._due(vocabulary.HungRead, operation):
             return [Hang()]
-        due = [each for each in self.faults.for_path(SlowRead, operation.path) if each.reach()]
+        found = self.faults.for_path(vocabulary.SlowRead, operation.path)
+        due = [each for each in found if each.reach()]
         for counter in due:
             self.fire(counter, *operation)
         return [Delay(each.fault.seconds) for each in due]
