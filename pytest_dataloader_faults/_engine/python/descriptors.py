@@ -6,35 +6,21 @@ entry holds good only while the number is still that file.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
 import stat
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
+from pytest_dataloader_faults._engine import policy as decisions
 from pytest_dataloader_faults._engine.file_copies import altered_copy, unrelated_file
-from pytest_dataloader_faults._engine.policy import (
-    MAP,
-    OPEN,
-    READS_INTO_BUFFERS,
-    STAT,
-    Actions,
-    Closed,
-    Delay,
-    Fail,
-    FaultPolicy,
-    Hang,
-    Operation,
-    Short,
-    Substitute,
-)
+from pytest_dataloader_faults._engine.policy import MAP, OPEN, STAT, FaultPolicy, Operation
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
 _LARGEST_NUMBER = 2**31 - 1
 """A descriptor is a C int. No limit lets one get that high, so the number is never open."""
-_NOT_FOR_READING = sum(
-    getattr(os, name, 0) for name in ("O_CREAT", "O_TRUNC", "O_PATH", "O_DIRECTORY")
-)
 
 
 class Clock(Protocol):
@@ -69,7 +55,8 @@ class DescriptorTable:
         """Whether *file*, as given to open(), is a path or number that faults may be about."""
         if isinstance(file, int):
             return self._identified(file) is not None
-        return isinstance(file, (str, bytes, os.PathLike)) and not self._is_left_alone(file)
+        is_path = isinstance(file, (str, bytes, os.PathLike))
+        return is_path and not self.policy.leaves_alone(self.absolute(file))
 
     def open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
         """os.open(), with a descriptor of the file, of its substitute or of nothing."""
@@ -78,21 +65,24 @@ class DescriptorTable:
         if kind not in (None, stat.S_IFREG) or self.policy.leaves_alone(where):
             return int(self.system.open(path, flags, mode, dir_fd=dir_fd))
         for action in self.policy.opened(Operation(OPEN, where), size, reads=_reads(flags)):
-            if isinstance(action, Fail):
+            if isinstance(action, decisions.Fail):
                 raise OSError(action.errno, os.strerror(action.errno), os.fspath(path))
-            if isinstance(action, Substitute):
+            if isinstance(action, decisions.Substitute):
                 copy = altered_copy(self.system, where, action.edit, flags)
                 return self.track(copy, where)
-            if isinstance(action, Closed):
+            if isinstance(action, decisions.Closed):
                 if not action.reuse:
                     return next(self._never_open)
                 return self.track(unrelated_file(self.system, where, flags), where)
-        fd = self._system_open(where, path, flags, mode, dir_fd)
+        with self.counting_shortage(where):
+            fd = int(self.system.open(path, flags, mode, dir_fd=dir_fd))
         return self.track(fd, where) if size is not None and _reads(flags) else fd
 
-    def _system_open(self, where: str, path: Any, flags: int, mode: int, dir_fd: int | None) -> int:
+    @contextlib.contextmanager
+    def counting_shortage(self, where: str) -> Iterator[None]:
+        """Count an opening of *where* that fails since there are too many descriptors."""
         try:
-            return int(self.system.open(path, flags, mode, dir_fd=dir_fd))
+            yield
         except OSError as error:
             if error.errno == errno.EMFILE:
                 self.policy.allocated(Operation(OPEN, where), is_full=True)
@@ -143,20 +133,20 @@ class DescriptorTable:
         if tracked is None or not self.policy.faults.needs_reads_of(tracked.path):
             return length
         start, left = 0, 0
-        if call in READS_INTO_BUFFERS:
+        if call in decisions.READS_INTO_BUFFERS:
             start = self.system.lseek(fd, 0, os.SEEK_CUR) if offset is None else offset
             left = max(0, min(length, self.system.fstat(fd).st_size - start))
         return self._carry_out(self.policy.read(Operation(call, tracked.path), start, left), length)
 
-    def _carry_out(self, actions: Actions, length: int) -> int:
+    def _carry_out(self, actions: decisions.Actions, length: int) -> int:
         for action in actions:
-            if isinstance(action, Delay):
+            if isinstance(action, decisions.Delay):
                 self._waits.sleep(action.seconds)
-            elif isinstance(action, Hang):
+            elif isinstance(action, decisions.Hang):
                 self._waits.hang()
-            elif isinstance(action, Fail):
+            elif isinstance(action, decisions.Fail):
                 raise OSError(action.errno, os.strerror(action.errno))
-            elif isinstance(action, Short):
+            elif isinstance(action, decisions.Short):
                 return min(length, action.max_bytes)
         return length
 
@@ -183,7 +173,7 @@ class DescriptorTable:
         if not stat.S_ISREG(found.st_mode) or self.policy.leaves_alone(where):
             return found
         for action in self.policy.size_of(Operation(STAT, where), found.st_size):
-            if isinstance(action, Substitute) and action.edit.kept is not None:
+            if isinstance(action, decisions.Substitute) and action.edit.kept is not None:
                 return self.with_size(found, action.edit.kept)
         return found
 
@@ -191,15 +181,13 @@ class DescriptorTable:
         """*path* as the kernel engine names it: absolute and normal, links not followed."""
         name = os.fsdecode(path)
         if dir_fd is not None and not os.path.isabs(name):
-            name = os.path.join(self._folder(dir_fd), name)
+            try:
+                folder = os.fsdecode(self.system.readlink(f"/proc/self/fd/{dir_fd}"))
+            except OSError:
+                self.policy.count_unobserved("dir_fd")
+                folder = "/dev/fd"
+            name = os.path.join(folder, name)
         return os.path.abspath(name)
-
-    def _folder(self, dir_fd: int) -> str:
-        try:
-            return os.fsdecode(self.system.readlink(f"/proc/self/fd/{dir_fd}"))
-        except OSError:
-            self.policy.count_unobserved("dir_fd")
-            return "/dev/fd"
 
     def with_size(self, found: Any, size: int) -> Any:
         """*found*, a stat result, with another size."""
@@ -207,9 +195,6 @@ class DescriptorTable:
         changed = [*numbers]
         changed[stat.ST_SIZE] = size
         return kind(changed, named)
-
-    def _is_left_alone(self, path: Any) -> bool:
-        return self.policy.leaves_alone(self.absolute(path))
 
     def _kind_and_size(self, path: str) -> tuple[int | None, int | None]:
         try:
@@ -238,5 +223,5 @@ class DescriptorTable:
 
 def _reads(flags: int) -> bool:
     """Whether *flags* open an existing file in a way that allows reading it."""
-    accesses = os.O_RDONLY | os.O_WRONLY | os.O_RDWR
-    return not flags & _NOT_FOR_READING and flags & accesses != os.O_WRONLY
+    without = os.O_CREAT | os.O_TRUNC | os.O_PATH | os.O_DIRECTORY
+    return not flags & without and flags & os.O_ACCMODE != os.O_WRONLY

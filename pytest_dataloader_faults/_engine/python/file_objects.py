@@ -16,6 +16,7 @@ import io
 import mmap
 import types
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 from pytest_dataloader_faults._engine.python.descriptors import DescriptorTable
@@ -49,7 +50,7 @@ class FaultedFileIO(io.FileIO, metaclass=ReplacesClass):
         closefd: bool = True,
         opener: Callable[[str, int], int] | None = None,
     ) -> None:
-        super().__init__(file, mode, closefd, opener or _open_by(self.files))
+        super().__init__(file, mode, closefd, opener or partial(self.files.open, mode=0o666))
 
     def fileno(self) -> int:
         """The number, which is watched from now on."""
@@ -100,10 +101,6 @@ def read_all(file: io.RawIOBase, size: int) -> bytes:
     return bytes(result)
 
 
-def _open_by(files: DescriptorTable) -> Callable[[str, int], int]:
-    return lambda path, flags: files.open(path, flags, 0o666)
-
-
 class FaultedMapping(mmap.mmap, metaclass=ReplacesClass):
     """An mmap that asks the policy before it maps."""
 
@@ -125,10 +122,7 @@ def make_open(
     files: DescriptorTable, file_type: type, original: Callable[..., Any]
 ) -> Callable[..., Any]:
     """An open() that gives what *original* does, around a *file_type* where faults may be met."""
-    twin = inspect.unwrap(_pyio.open)
-    named = ("BufferedReader", "BufferedWriter", "BufferedRandom", "TextIOWrapper")
-    world = vars(_pyio) | {name: getattr(io, name) for name in named} | {"FileIO": file_type}
-    around = types.FunctionType(twin.__code__, world, "open", twin.__defaults__)
+    around = open_with(FileIO=file_type)
 
     def opens(file: Any, *arguments: Any, **more: Any) -> Any:
         return (around if files.may_have_faults(file) else original)(file, *arguments, **more)
@@ -136,7 +130,23 @@ def make_open(
     return opens
 
 
-def reads_matter(file: object) -> bool:
-    """Whether *file* is, or reads from, a FaultedFileIO whose reads must be seen."""
-    raw = getattr(file, "raw", file)
-    return isinstance(raw, io.FileIO) and getattr(raw, "reads_matter", bool)()
+def open_with(**own: Any) -> Callable[..., Any]:
+    """An open() that finds *own* among its globals."""
+    twin = inspect.unwrap(_pyio.open)
+    named = ("BufferedReader", "BufferedWriter", "BufferedRandom", "TextIOWrapper")
+    world = vars(_pyio) | {name: getattr(io, name) for name in named} | own
+    return types.FunctionType(twin.__code__, world, "open", twin.__defaults__)
+
+
+def reads_in_python(isfileobj: Callable[[object], bool]) -> Callable[[object], bool]:
+    """Have np.load() read by the methods of a file whose reads matter, as it does of others.
+
+    numpy/lib/format.py: where ``isfileobj`` is true of it, np.fromfile() takes its descriptor.
+    """
+
+    def call(file: object) -> bool:
+        raw = getattr(file, "raw", file)
+        is_ours = isinstance(raw, io.RawIOBase) and getattr(raw, "reads_matter", bool)()
+        return not is_ours and isfileobj(file)
+
+    return call

@@ -13,6 +13,7 @@ unobserved.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import functools
 import io
 import mmap
@@ -25,20 +26,8 @@ from typing import Any
 from pytest_dataloader_faults._engine.file_copies import altered_copy, unrelated_file
 from pytest_dataloader_faults._engine.policy import Closed, FaultPolicy, Substitute
 from pytest_dataloader_faults._engine.processes import inherited_fds, inherited_mappings
+from pytest_dataloader_faults._engine.python import file_objects, os_functions
 from pytest_dataloader_faults._engine.python.descriptors import Clock, DescriptorTable
-from pytest_dataloader_faults._engine.python.file_objects import (
-    FaultedFileIO,
-    FaultedMapping,
-    bind,
-    make_open,
-    reads_matter,
-)
-from pytest_dataloader_faults._engine.python.os_functions import (
-    HARMLESS,
-    REPLACED,
-    STARTERS,
-    OsFunctions,
-)
 
 
 def install(policy: FaultPolicy, clock: Clock) -> tuple[DescriptorTable, Replacements]:
@@ -46,55 +35,45 @@ def install(policy: FaultPolicy, clock: Clock) -> tuple[DescriptorTable, Replace
     system = types.SimpleNamespace(**{name: getattr(os, name) for name in dir(os)})
     files = DescriptorTable(policy, system, clock)
     handle_inherited(files)
-    pairs = [*_functions(files), *_functions_elsewhere(files), *_objects(files)]
+    pairs = [*_functions(files), *_objects(files)]
     replace_everywhere(pairs)
     return files, pairs
 
 
 def _functions(files: DescriptorTable) -> Iterator[tuple[Any, Any]]:
-    calls = OsFunctions(files)
-    for name in REPLACED:
-        if original := getattr(files.system, name, None):
+    calls, system, loaded = os_functions.OsFunctions(files), files.system, sys.modules.get
+    for name in os_functions.REPLACED:
+        if original := getattr(system, name, None):
             yield original, Replacement(original, getattr(calls, name))
-    for name in HARMLESS:
-        if original := getattr(files.system, name, None):
-            yield original, Replacement(original, calls.harmless(original))
-    for name in STARTERS:
-        if original := getattr(files.system, name, None):
-            yield original, Replacement(original, calls.starter(original))
+    yield from _replacements(system, calls.harmless, *os_functions.HARMLESS)
+    yield from _replacements(system, calls.starter, *os_functions.STARTERS)
+    yield from _replacements(loaded("_posixsubprocess"), calls.starter, "fork_exec")
+    yield from _replacements(loaded("fcntl"), calls.control, "fcntl")
+    yield from _replacements(loaded("fcntl"), calls.harmless, "flock", "lockf", "ioctl")
+    yield from numpy_replacements()
 
 
-def _functions_elsewhere(files: DescriptorTable) -> Iterator[tuple[Any, Any]]:
-    """Of modules that not every system has, or not every dataset uses."""
-    calls = OsFunctions(files)
-    if original := _loaded("_posixsubprocess", "fork_exec"):
-        yield original, Replacement(original, calls.starter(original))
-    if original := _loaded("fcntl", "fcntl"):
-        yield original, Replacement(original, calls.control(sys.modules["fcntl"]))
-    for name in ("flock", "lockf", "ioctl"):
-        if original := _loaded("fcntl", name):
-            yield original, Replacement(original, calls.harmless(original))
-    if original := _loaded("numpy.lib.format", "isfileobj"):
-        yield original, Replacement(original, _reads_in_c(original))
+def numpy_replacements() -> Iterator[tuple[Any, Any]]:
+    """The function of numpy that lets C code read a file, if numpy is loaded."""
+    owner = sys.modules.get("numpy.lib.format")
+    return _replacements(owner, file_objects.reads_in_python, "isfileobj")
 
 
-def _loaded(module: str, name: str) -> Any:
-    return getattr(sys.modules.get(module), name, None)
-
-
-def _reads_in_c(original: Any) -> Callable[[object], bool]:
-    """Have np.load() read by the methods of a file whose reads matter, as it does of others.
-
-    numpy/lib/format.py: where ``isfileobj`` is true of it, np.fromfile() takes its descriptor.
-    """
-    return lambda file: not reads_matter(file) and original(file)
+def _replacements(
+    owner: object, make: Callable[[Any], Callable[..., Any]], *functions: str
+) -> Iterator[tuple[Any, Any]]:
+    """Those *functions* that *owner* has, each with what *make* makes of it."""
+    for name in functions:
+        if original := getattr(owner, name, None):
+            yield original, Replacement(original, make(original))
 
 
 def _objects(files: DescriptorTable) -> Iterator[tuple[Any, Any]]:
-    file_type = bind(FaultedFileIO, files, io.FileIO)
+    file_type = file_objects.bind(file_objects.FaultedFileIO, files, io.FileIO)
     yield io.FileIO, file_type
-    yield mmap.mmap, bind(FaultedMapping, files, mmap.mmap)
-    yield builtins.open, Replacement(builtins.open, make_open(files, file_type, builtins.open))
+    yield mmap.mmap, file_objects.bind(file_objects.FaultedMapping, files, mmap.mmap)
+    opens = file_objects.make_open(files, file_type, builtins.open)
+    yield builtins.open, Replacement(builtins.open, opens)
 
 
 class Replacement:
@@ -131,32 +110,32 @@ Replacements = list[tuple[Any, Any]]
 
 def replace_everywhere(pairs: Replacements) -> None:
     """Put the second of each pair wherever a module has a name for the first."""
-    instead = {id(old): (old, new) for old, new in pairs}
-    for owner in list(_owners()):
+    instead = {id(old): new for old, new in pairs}
+    modules = list(sys.modules.values())
+    owners: list[Any] = [each for each in modules if isinstance(each, types.ModuleType)]
+    if accessor := getattr(sys.modules.get("pathlib"), "_NormalAccessor", None):
+        owners.append(accessor)
+    for owner in owners:
         for name, value in list(vars(owner).items()):
             if id(value) in instead:
-                setattr(owner, name, instead[id(value)][1])
-
-
-def _owners() -> Iterator[Any]:
-    for module in list(sys.modules.values()):
-        if isinstance(module, types.ModuleType):
-            yield module
-    accessor = getattr(sys.modules.get("pathlib"), "_NormalAccessor", None)
-    if accessor is not None:
-        yield accessor
+                setattr(owner, name, instead[id(value)])
 
 
 def handle_inherited(files: DescriptorTable) -> None:
     """Close, exchange and follow what is open already, where the system can list it."""
     policy = files.policy
-    for fd, path in _held(files):
+    held: list[tuple[int, str]] = []
+    mapped: set[str] = set()
+    with contextlib.suppress(OSError):  # There is no /proc.
+        held = list(inherited_fds(lambda path: not policy.leaves_alone(path)))
+        mapped = {each.path for each in inherited_mappings()}
+    for fd, path in held:
         if not _handle_inherited_fd(files, fd, path):
             continue
         files.track(fd, path)
         if policy.faults.needs_reads_of(path):
             policy.count_unobserved("inherited descriptor")
-    for path in sorted(_mapped()):
+    for path in sorted(mapped):
         is_read = policy.faults.needs_reads_of(path) and not policy.leaves_alone(path)
         if is_read or policy.faults.has_file_faults(path):
             policy.count_unobserved("inherited mapping")
@@ -184,17 +163,3 @@ def _replace(files: DescriptorTable, fd: int, other: int) -> None:
     system.lseek(other, system.lseek(fd, 0, os.SEEK_CUR), os.SEEK_SET)
     system.dup2(other, fd, system.get_inheritable(fd))
     system.close(other)
-
-
-def _held(files: DescriptorTable) -> list[tuple[int, str]]:
-    try:
-        return list(inherited_fds(lambda path: not files.policy.leaves_alone(path)))
-    except OSError:  # There is no /proc.
-        return []
-
-
-def _mapped() -> set[str]:
-    try:
-        return {each.path for each in inherited_mappings()}
-    except OSError:
-        return set()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import Any
 
 from pytest_dataloader_faults._engine.python.descriptors import DescriptorTable
@@ -55,13 +54,12 @@ class OsFunctions:
         other = self._system.dup2(fd, fd2, inheritable)
         return self._files.track_duplicate(fd, other, f"dup2 in {caller(2)}")
 
-    def control(self, fcntl: ModuleType) -> Callable[..., Any]:
+    def control(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """As fcntl.fcntl(), which duplicates, too."""
-        duplicating = (fcntl.F_DUPFD, fcntl.F_DUPFD_CLOEXEC)
-        original = fcntl.fcntl
+        import fcntl
 
         def call(fd: Any, command: int, argument: Any = 0, /) -> Any:
-            if command in duplicating:
+            if command in (fcntl.F_DUPFD, fcntl.F_DUPFD_CLOEXEC):
                 other = original(fd, command, argument)
                 return self._files.track_duplicate(fd, other, f"F_DUPFD in {caller(2)}")
             self._files.observe(fd)

@@ -7,11 +7,8 @@ and fails its reads as those of real files.
 
 from __future__ import annotations
 
-import _pyio  # type: ignore[import-not-found]  # it has no stubs
 import contextlib
 import copy
-import errno
-import inspect
 import io
 import os
 import sys
@@ -21,10 +18,10 @@ from typing import Any, ClassVar
 
 from pytest_dataloader_faults._engine.policy import OPEN, Fail, FaultPolicy, Operation
 from pytest_dataloader_faults._engine.python.descriptors import Clock, DescriptorTable
-from pytest_dataloader_faults._engine.python.file_objects import read_all
+from pytest_dataloader_faults._engine.python.file_objects import open_with, read_all
 from pytest_dataloader_faults._engine.python.install import (
     Replacement,
-    Replacements,
+    numpy_replacements,
     replace_everywhere,
 )
 from pytest_dataloader_faults._engine.python.os_functions import OsFunctions
@@ -58,12 +55,8 @@ class FakeDescriptorTable(DescriptorTable):
         for action in self.policy.opened(Operation(OPEN, where), size, reads=False):
             if isinstance(action, Fail):
                 raise OSError(action.errno, os.strerror(action.errno), os.fspath(path))
-        try:
+        with self.counting_shortage(where):
             self.system.take_number(path)
-        except OSError as error:
-            if error.errno == errno.EMFILE:
-                self.policy.allocated(Operation(OPEN, where), is_full=True)
-            raise
 
     def with_size(self, found: Any, size: int) -> Any:
         """Of pyfakefs' own type."""
@@ -89,8 +82,11 @@ class FaultedFakeIO(io.RawIOBase):
         self._fd: int = file if isinstance(file, int) else own(file, flags)
         self.files.system.fstat(self._fd)  # A descriptor that was closed at once raises here.
 
+    def reads_matter(self) -> bool:
+        """C code cannot read a fake file."""
+        return True
+
     def fileno(self) -> int:
-        """Pyfakefs' number."""
         self._check_open()
         return self._fd
 
@@ -98,15 +94,12 @@ class FaultedFakeIO(io.RawIOBase):
         return False
 
     def readable(self) -> bool:
-        """It is."""
         return True
 
     def writable(self) -> bool:
-        """For ``r+``."""
         return self._writes
 
     def seekable(self) -> bool:
-        """It is."""
         return True
 
     def read(self, size: int | None = -1, /) -> bytes:
@@ -118,7 +111,6 @@ class FaultedFakeIO(io.RawIOBase):
         return bytes(self.files.system.read(self._fd, allowed_length))
 
     def readinto(self, buffer: Any, /) -> int:
-        """One read."""
         view = memoryview(buffer).cast("B")
         data = self.read(len(view))
         view[: len(data)] = data
@@ -129,18 +121,15 @@ class FaultedFakeIO(io.RawIOBase):
         return read_all(self, self.files.system.fstat(self._fd).st_size)
 
     def write(self, data: Any, /) -> int:
-        """Straight to the fake file."""
         self._check_open()
         return int(self.files.system.write(self._fd, bytes(data)))
 
     def truncate(self, size: int | None = None, /) -> int:
-        """As of a file."""
         length = self.tell() if size is None else size
         self.files.system.ftruncate(self.fileno(), length)
         return length
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
-        """As of a file."""
         self._check_open()
         return self.files.system.lseek(self._fd, offset, whence)  # type: ignore[no-any-return]
 
@@ -164,9 +153,8 @@ def install(policy: FaultPolicy, clock: Clock, patcher: Any, *, scarce: bool) ->
     system = FakeOs(patcher.fs, fake_os, fake_open, scarce=scarce)
     files = FakeDescriptorTable(policy, system, clock, patcher.fs)
     _handle_inherited(files, patcher.fs)
-    pairs: Replacements = [(fake_open, Replacement(fake_open, _opens(files, fake_open)))]
-    if original := getattr(sys.modules.get("numpy.lib.format"), "isfileobj", None):
-        pairs.append((original, Replacement(original, _reads_in_c(original))))
+    opens = Replacement(fake_open, _opens(files, fake_open))
+    pairs = [(fake_open, opens), *numpy_replacements()]
     replace_everywhere(pairs)
     with contextlib.ExitStack() as undo:
         undo.callback(replace_everywhere, [(new, old) for old, new in pairs])
@@ -197,13 +185,8 @@ _HELD = (
 
 def _opens(files: FakeDescriptorTable, fake_open: Callable[..., Any]) -> Callable[..., Any]:
     """A fake_open() that asks *files*."""
-    body = {"files": files}
-    kind = types.new_class("FileIO", (FaultedFakeIO,), exec_body=lambda space: space.update(body))
-    twin = inspect.unwrap(_pyio.open)
-    named = ("BufferedReader", "BufferedRandom", "TextIOWrapper")
-    world = vars(_pyio) | {name: getattr(io, name) for name in named}
-    world |= {"FileIO": kind, "os": _OsOf(files.system)}
-    around = types.FunctionType(twin.__code__, world, "open", twin.__defaults__)
+    kind = type("FileIO", (FaultedFakeIO,), {"files": files})
+    around = open_with(FileIO=kind, os=_OsOf(files.system))
 
     def opens(fake: Any, skip: Any, file: Any, mode: str = "r", *more: Any, **named: Any) -> Any:
         if not files.may_have_faults(file):
@@ -228,11 +211,6 @@ class _OsOf:
 
     def __init__(self, system: FakeOs) -> None:
         self.fstat = system.fstat
-
-
-def _reads_in_c(original: Callable[[object], bool]) -> Callable[[object], bool]:
-    """Have np.load() read by the methods of a file, since C code cannot read a fake one."""
-    return lambda file: not isinstance(getattr(file, "raw", file), FaultedFakeIO) and original(file)
 
 
 def _replace_in_os(fake_os: Any, files: FakeDescriptorTable, undo: contextlib.ExitStack) -> None:
