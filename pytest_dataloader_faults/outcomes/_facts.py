@@ -17,6 +17,7 @@ from pytest_dataloader_faults.outcomes._records import (
     Resources,
     WorkerDeath,
     WorkerFacts,
+    from_json,
 )
 from pytest_dataloader_faults.outcomes._text import call, run_settings
 
@@ -127,13 +128,5 @@ class TrialFacts(TrialRequest):
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
         """The outcome that ``to_dict`` made *data* from."""
-        built: dict[str, Any] = {
-            "schedule": tuple(vocabulary.from_dict(each) for each in data["schedule"]),
-            "passes": tuple(Pass.from_dict(each) for each in data["passes"]),
-            "recovery": data["recovery"] and Pass.from_dict(data["recovery"]),
-            "faults": tuple(FaultFacts.from_dict(each) for each in data["faults"]),
-            "workers": tuple(WorkerFacts.from_report(each) for each in data["workers"]),
-            "resources": tuple(Resources(**each) for each in data["resources"]),
-            "footprints": tuple(Footprint(**each) for each in data["footprints"]),
-        }
-        return cls(**{**data, **built})
+        made: Self = from_json(cls, data)
+        return made

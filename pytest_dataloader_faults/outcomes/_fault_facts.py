@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from pytest_dataloader_faults.faults import Fault, has_files
 from pytest_dataloader_faults.outcomes._error_text import Occurrence, explains_fault
-from pytest_dataloader_faults.outcomes._records import FaultFacts, Firing, WorkerFacts
+from pytest_dataloader_faults.outcomes._records import FaultFacts, Firing, WorkerFacts, from_json
 from pytest_dataloader_faults.outcomes._text import printable
 
 _MAX_FILES = 10
@@ -33,7 +33,9 @@ def facts_from(
         _facts_of(fault, [each[index] for each in counters if index in each], list(errors))
         for index, fault in enumerate(faults)
     )
-    return facts, tuple(WorkerFacts.from_report(each) for each in workers)
+    names = [field.name for field in fields(WorkerFacts)]
+    reports = [{name: each[name] for name in names if name in each} for each in workers]
+    return facts, tuple(from_json(WorkerFacts, each) for each in reports)
 
 
 def occurrences(faults: Iterable[FaultFacts]) -> list[Occurrence]:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import signal
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import dataclass, field, is_dataclass
+from typing import Any, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
 
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults.faults import Fault
 
 Leaves: TypeAlias = tuple[tuple[str, str, str], ...]
 """The parts of a sample: for each its path in it, its type and shape, and a digest."""
-
-
-def leaves_from(data: Any) -> Leaves:
-    """The leaves that JSON made lists of."""
-    return tuple((path, form, digest) for path, form, digest in data)
 
 
 @dataclass(frozen=True)
@@ -66,13 +62,6 @@ class FaultFacts:
     surfaced: int = 0
     firings: tuple[Firing, ...] = ()
 
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> FaultFacts:
-        """The inverse of ``Outcome.to_dict``'s part."""
-        firings = tuple(Firing(**each) for each in data["firings"])
-        rest = {name: data[name] for name in ("reached", "fired", "surfaced")}
-        return cls(vocabulary.from_dict(data["fault"]), firings=firings, **rest)
-
 
 class FileCounts(NamedTuple):
     """How often a worker opened and read a file, and how many bytes it read."""
@@ -105,20 +94,6 @@ class WorkerFacts:
     shared_offset_files: tuple[str, ...] = ()
     leftover_files: tuple[str, ...] = ()
 
-    @classmethod
-    def from_report(cls, data: Mapping[str, Any]) -> WorkerFacts:
-        """From plain data; what else is in it is left out."""
-        files = {path: FileCounts(*counts) for path, counts in data["files"].items()}
-        return cls(
-            data["worker"],
-            data["pid"],
-            data["fetches"],
-            files,
-            data["unobserved"],
-            tuple(data.get("shared_offset_files", ())),
-            tuple(data.get("leftover_files", ())),
-        )
-
 
 @dataclass(frozen=True)
 class Delivery:
@@ -140,17 +115,6 @@ class Delivery:
     rows: tuple[str, ...] | None
     digest: str
     leaves: tuple[Leaves, ...] = ()
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Delivery:
-        """The inverse of ``asdict``."""
-        indices, rows = data["indices"], data["rows"]
-        return cls(
-            None if indices is None else tuple(indices),
-            None if rows is None else tuple(rows),
-            data["digest"],
-            tuple(map(leaves_from, data.get("leaves", ()))),
-        )
 
 
 @dataclass(frozen=True)
@@ -206,17 +170,6 @@ class Pass:
     complete: bool = False
     deaths: tuple[WorkerDeath, ...] = ()
 
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Pass:
-        """The inverse of ``asdict``."""
-        return cls(
-            tuple(tuple(each) for each in data["drawn"]),
-            tuple(Delivery.from_dict(each) for each in data["delivered"]),
-            None if data["exception"] is None else Raised(**data["exception"]),
-            data["complete"],
-            tuple(WorkerDeath(**each) for each in data.get("deaths", ())),
-        )
-
 
 @dataclass(frozen=True)
 class Footprint:
@@ -262,3 +215,26 @@ class Resources:
 
 FEWEST_EPOCHS = 8
 """With fewer epochs, growth cannot be told from settling in."""
+
+_field_types = functools.cache(get_type_hints)
+
+
+def from_json(kind: Any, data: Any) -> Any:
+    """The *kind* of value that ``asdict`` and JSON made *data* from.
+
+    They make dicts of dataclasses, and lists of tuples.
+    """
+    if kind is Fault:
+        return vocabulary.from_dict(data)
+    if isinstance(kind, type) and is_dataclass(kind):
+        types = _field_types(kind)
+        return kind(**{name: from_json(types[name], value) for name, value in data.items()})
+    inner = get_args(kind)
+    if get_origin(kind) is tuple:
+        kinds = itertools.repeat(inner[0]) if inner[-1] is Ellipsis else inner
+        return tuple(map(from_json, kinds, data))
+    if get_origin(kind) is dict:
+        return {key: from_json(inner[1], value) for key, value in data.items()}
+    if inner:  # A union with None.
+        return None if data is None else from_json(inner[0], data)
+    return FileCounts(*data) if kind is FileCounts else data

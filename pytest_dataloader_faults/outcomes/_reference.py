@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_dataloader_faults.outcomes._records import Leaves, leaves_from
+from pytest_dataloader_faults.outcomes._records import Leaves, from_json
 from pytest_dataloader_faults.outcomes._verdicts import Contract
 
 if TYPE_CHECKING:
@@ -64,15 +64,12 @@ class Reference:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Reference:
         """The inverse of ``asdict``."""
-        samples = tuple((index, digest) for index, digest in data["samples"])
-        batches = tuple((tuple(indices), digest) for indices, digest in data["batches"])
-        leaves = tuple((index, leaves_from(parts)) for index, parts in data.get("leaves", ()))
-        pickled = tuple(
+        pickled = [
             (tuple(index) if isinstance(index, list) else index, text)  # Of a whole batch: many.
             for index, text in data.get("pickled_samples", ())
-        )
-        built = {"samples": samples, "batches": batches, "leaves": leaves}
-        return cls(**{**data, **built, "pickled_samples": pickled})
+        ]
+        made: Reference = from_json(cls, {**data, "pickled_samples": pickled})
+        return made
 
 
 @dataclass(frozen=True)
