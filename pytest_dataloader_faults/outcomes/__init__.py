@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pytest_dataloader_faults.outcomes._lifecycle import LifecycleOutcome, StepOutcome
 from pytest_dataloader_faults.outcomes._outcome import Outcome
 from pytest_dataloader_faults.outcomes._records import (
     Delivery,
@@ -16,7 +15,13 @@ from pytest_dataloader_faults.outcomes._records import (
     WorkerFacts,
 )
 from pytest_dataloader_faults.outcomes._reference import Reference
-from pytest_dataloader_faults.outcomes._results import CheckResult, SweepResult, SweepStep
+from pytest_dataloader_faults.outcomes._results import (
+    CheckResult,
+    LifecycleOutcome,
+    StepOutcome,
+    SweepResult,
+    SweepStep,
+)
 from pytest_dataloader_faults.outcomes._verdicts import Contract, Judgement, Verdict
 
 __all__ = (

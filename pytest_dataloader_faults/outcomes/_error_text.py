@@ -16,16 +16,8 @@ import signal
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from pytest_dataloader_faults.faults import (
-    ClosedDescriptor,
-    Fault,
-    HungRead,
-    PinMemoryThreadDeath,
-    SlowRead,
-    WorkerExited,
-    WorkerHung,
-    WorkerKilled,
-)
+from pytest_dataloader_faults import faults
+from pytest_dataloader_faults.faults import Fault
 
 
 class Occurrence(NamedTuple):
@@ -36,11 +28,13 @@ class Occurrence(NamedTuple):
     call: str
 
 
+MOST = 200
+"""Characters of a message that a sentence quotes."""
 _ESCAPED = "\\nOriginal Traceback (most recent call last):\\n"
 """Python shows the text of a KeyError as a literal. torch undoes that for KeyError alone."""
-_DELAYS = (SlowRead, HungRead, WorkerHung, WorkerKilled)
+_DELAYS = (faults.SlowRead, faults.HungRead, faults.WorkerHung, faults.WorkerKilled)
 """A loader's ``timeout`` may end these. The signal of ``WorkerKilled`` may be SIGSTOP."""
-_DEATHS = (WorkerKilled, WorkerExited)
+_DEATHS = (faults.WorkerKilled, faults.WorkerExited)
 _PIN_THREAD = re.compile(r"pin[- ]memory thread", re.IGNORECASE)
 _TIMED_OUT = re.compile(r"timed?[- ]?out", re.IGNORECASE)
 
@@ -74,6 +68,11 @@ def exception_lines(text: str) -> str:
     return "\n".join(line for line in lines if not line.startswith(_SKIPPED))
 
 
+def last_exception_line(message: str) -> str:
+    """The last line of *message* that is not of a frame, cut off where it is very long."""
+    return (exception_lines(message).splitlines() or ["no message"])[-1][:MOST]
+
+
 def explains_fault(text: str, occurrences: Iterable[Occurrence]) -> bool:
     """Whether *text* names the file or the kind of error of one of the *occurrences*.
 
@@ -104,9 +103,9 @@ def _words_for(fault: Fault, call: str) -> Iterable[re.Pattern[str]]:
     if isinstance(fault, _DELAYS):
         yield _TIMED_OUT
     # The pin-memory thread prints the error that ended it, and torch only says that it has ended.
-    if isinstance(fault, PinMemoryThreadDeath) or call == "recvmsg":
+    if isinstance(fault, faults.PinMemoryThreadDeath) or call == "recvmsg":
         yield _PIN_THREAD
-    if fault.content or (isinstance(fault, ClosedDescriptor) and fault.reuse):
+    if fault.content or (isinstance(fault, faults.ClosedDescriptor) and fault.reuse):
         yield _BAD_CONTENT
 
 
@@ -126,13 +125,10 @@ def mentions_path(text: str, path: str | None) -> bool:
 def _mentions_errno(lines: str, number: int) -> bool:
     if not number:
         return False
-    message = os.strerror(number).lower()
+    lines, message = lines.lower(), os.strerror(number).lower()
     short = message.replace("input/output", "i/o")  # As SQLite and others call it.
-    return (
-        message in lines.lower()
-        or short in lines.lower()
-        or bool(re.search(rf"errno\s*[=:]?\s*{number}\b", lines, re.IGNORECASE))
-    )
+    number_named = re.search(rf"errno\s*[=:]?\s*{number}\b", lines)
+    return message in lines or short in lines or number_named is not None
 
 
 def _mentions_sigbus(lines: str) -> bool:

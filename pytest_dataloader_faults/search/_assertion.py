@@ -15,7 +15,7 @@ from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.lifecycle import Arm, Step
 from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Reference, Verdict
 from pytest_dataloader_faults.outcomes._fault_facts import unfired
-from pytest_dataloader_faults.outcomes._judge._deaths import torch_dropped_a_batch
+from pytest_dataloader_faults.outcomes._judge._errors import torch_dropped_a_batch
 from pytest_dataloader_faults.outcomes._judge._report import explain
 from pytest_dataloader_faults.outcomes._text import call_in_lines, code, plain, run_settings
 

@@ -6,7 +6,7 @@ from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
 from pytest_dataloader_faults.battery.checks._base import Check, Plan
 from pytest_dataloader_faults.faults import DescriptorExhaustion, WorkerKilled
 from pytest_dataloader_faults.outcomes import Outcome
-from pytest_dataloader_faults.outcomes._judge._deaths import torch_dropped_a_batch
+from pytest_dataloader_faults.outcomes._judge._errors import torch_dropped_a_batch
 
 _HALVES = 2
 

@@ -8,21 +8,14 @@ good.
 from __future__ import annotations
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.outcomes._error_text import exception_lines, with_likely_sender
+from pytest_dataloader_faults.outcomes import _error_text
 from pytest_dataloader_faults.outcomes._facts import TrialFacts
-from pytest_dataloader_faults.outcomes._judge._clarity import unclear
-from pytest_dataloader_faults.outcomes._judge._deaths import dropped_batch_cause, last_error_printed
+from pytest_dataloader_faults.outcomes._judge import _errors, _samples
 from pytest_dataloader_faults.outcomes._judge._leaks import judge_growth, leaked
-from pytest_dataloader_faults.outcomes._judge._samples import (
-    count_skipped,
-    find_corruption,
-    first_mismatch,
-)
-from pytest_dataloader_faults.outcomes._judge._tolerance import Tolerance, may_be_damaged
+from pytest_dataloader_faults.outcomes._records import Raised
 from pytest_dataloader_faults.outcomes._reference import Reference
 from pytest_dataloader_faults.outcomes._verdicts import Contract, Finding, Judgement, Verdict
 
-_MOST = 200
 _AFTER = "after the fault was gone, a fresh pass over the same dataset object"
 _SEEDED = (
     ". Random numbers are seeded once per sample here, so a retry that draws more of them gives"
@@ -69,7 +62,7 @@ def _violation(outcome: TrialFacts, reference: Reference, contract: Contract) ->
         _hung(outcome)
         or _crashed(outcome)
         or _corrupted(outcome, reference, contract)
-        or unclear(outcome, contract)
+        or _errors.unclear(outcome, contract)
         or leaked(outcome)
         or judge_growth(outcome)
         or _poisoned(outcome, reference, contract)
@@ -81,29 +74,24 @@ def _without_violation(outcome: TrialFacts, reference: Reference, contract: Cont
         return Verdict.NOT_EXERCISED, "no fault fired, so the trial shows nothing"
     if outcome.exception is None:
         return Verdict.SURVIVED, _how_it_survived(outcome, reference, contract)
-    return Verdict.FAILED_CLEANLY, _how_it_failed(outcome, outcome.exception.type)
+    return Verdict.FAILED_CLEANLY, _how_it_failed(outcome, outcome.exception)
 
 
-def _how_it_failed(outcome: TrialFacts, error: str) -> str:
+def _how_it_failed(outcome: TrialFacts, raised: Raised) -> str:
     if not outcome.schedule:
-        sentence = f"{error} was raised without any fault: {_last_line(outcome)}"
-        return sentence + (dropped_batch_cause(outcome) or last_error_printed(outcome))
+        last_line = _error_text.last_exception_line(raised.message)
+        printed = _errors.dropped_batch_cause(outcome) or _errors.last_error_printed(outcome)
+        return f"{raised.type} was raised without any fault: {last_line}{printed}"
     if outcome.deaths:
         died = " and ".join(map(str, outcome.deaths))
         return f"{died}; an exception was raised before the deadline, and nothing leaked"
-    return f"{error} was raised before the deadline, names its cause, and leaked nothing"
-
-
-def _last_line(outcome: TrialFacts) -> str:
-    """The last line of the exception's message."""
-    message = outcome.exception.message if outcome.exception else ""
-    return (exception_lines(message).splitlines() or ["no message"])[-1][:_MOST]
+    return f"{raised.type} was raised before the deadline, names its cause, and leaked nothing"
 
 
 def _how_it_survived(outcome: TrialFacts, reference: Reference, contract: Contract) -> str:
-    if contract.may_skip and (count := count_skipped(outcome, reference)):
+    if contract.may_skip and (count := _samples.count_skipped(outcome, reference)):
         return f"{count} samples that faults hit are missing; every other one matches the reference"
-    if any(first_mismatch(one, reference) for one in outcome.passes):
+    if any(_samples.first_mismatch(one, reference) for one in outcome.passes):
         return (
             "every sample was delivered; some hold the damaged bytes of their file, and the"
             " contract does not promise that the dataset notices (detects_corruption=True)"
@@ -119,18 +107,19 @@ def _hung(outcome: TrialFacts) -> Finding | None:
     if outcome.phase == "recovery":
         return Verdict.POISONED, f"{_AFTER} hung for {outcome.deadline:g} s"
     waited = f"no exception and no end of the epoch within {outcome.deadline:g} s"
-    return Verdict.HUNG, waited + dropped_batch_cause(outcome)
+    return Verdict.HUNG, waited + _errors.dropped_batch_cause(outcome)
 
 
 def _crashed(outcome: TrialFacts) -> Finding | None:
     if outcome.died is None and outcome.phase == "done":
         return None
     how = outcome.died or f"it exited during phase {outcome.phase!r} without reporting"
-    return Verdict.CRASHED, f"the process that iterates the loader died: {with_likely_sender(how)}"
+    how = _error_text.with_likely_sender(how)
+    return Verdict.CRASHED, f"the process that iterates the loader died: {how}"
 
 
 def _corrupted(outcome: TrialFacts, reference: Reference, contract: Contract) -> Finding | None:
-    found = find_corruption(outcome, reference, contract)
+    found = _samples.find_corruption(outcome, reference, contract)
     if found and outcome.fired and "seeded" in outcome.comparison:
         return found[0], found[1] + _SEEDED
     return found
@@ -141,9 +130,9 @@ def _poisoned(outcome: TrialFacts, reference: Reference, contract: Contract) -> 
     if recovery is None:
         return None
     if recovery.exception is not None:
-        kind, message = recovery.exception.type, exception_lines(recovery.exception.message)
-        return Verdict.POISONED, f"{_AFTER} raised {kind}: {message[-_MOST:]}"
+        message = _error_text.exception_lines(recovery.exception.message)[-_error_text.MOST :]
+        return Verdict.POISONED, f"{_AFTER} raised {recovery.exception.type}: {message}"
     # A dataset that need not notice damage may have kept a copy of the damaged bytes.
-    tolerance = Tolerance(content=may_be_damaged(outcome, contract))
-    wrong = first_mismatch(recovery, reference, tolerance)
+    may = _samples.Tolerance(content=_samples.may_be_damaged(outcome, contract))
+    wrong = _samples.first_mismatch(recovery, reference, may)
     return (Verdict.POISONED, f"{_AFTER} gave wrong samples: {wrong}") if wrong else None

@@ -20,20 +20,9 @@ from pytest_dataloader_faults.outcomes._verdicts import Finding, Verdict
 
 _HARMLESS = ("/dev/", "/proc/", "/memfd:", "anon_inode:", "socket:", "pipe:")
 _PARTS = 4
-_KIB = 1024
-_LEAST = {
-    "descriptors": 0.5,
-    "threads": 0.5,
-    "pinned": _KIB,
-    "device": _KIB,
-    "memory": 64 * _KIB,
-}
+_LEAST = {"descriptors": 0.5, "threads": 0.5, "pinned": 1024, "device": 1024, "memory": 64 * 1024}
 """More per epoch than what healthy processes show."""
-_MEMORY = {
-    "memory": "memory",
-    "pinned": "pinned memory",
-    "device": "memory of the accelerator",
-}
+_MEMORY = {"memory": "memory", "pinned": "pinned memory", "device": "memory of the accelerator"}
 
 
 def judge_growth(outcome: TrialFacts) -> Finding | None:
@@ -50,7 +39,7 @@ def judge_growth(outcome: TrialFacts) -> Finding | None:
 def _sentence(what: str, rate: float, last: Footprint) -> str:
     process = "the loader's process" if last.process == "loader" else last.process
     if what in _MEMORY:
-        size = f"{rate / _KIB:.0f} KiB"
+        size = f"{rate / 1024:.0f} KiB"
         return f"each epoch takes {size} more {_MEMORY[what]} in {process} and never frees it"
     example = f" ({last.newly_open})" if what == "descriptors" else ""
     return f"each epoch leaves {rate:.0f} more {what} in {process}{example}"
@@ -71,26 +60,20 @@ def steady_growth(values: Sequence[int]) -> float:
 def leaked(outcome: TrialFacts) -> Finding | None:
     """Processes that still run at the end, and files that a second pass has opened once more."""
     moments = {each.phase: each for each in outcome.resources}
-    for when in ("after", "recovery"):
-        if running := _new_processes(moments.get("before"), moments.get(when)):
-            command = next(iter(running.values()))
-            return Verdict.LEAKED, f"{len(running)} processes were left running ({command})"
-    if more := _new_files(moments.get("after"), moments.get("recovery")):
+    before, after, recovery = map(moments.get, ("before", "after", "recovery"))
+    for later in (after, recovery):
+        if before is None or later is None:
+            continue
+        known = before.processes
+        if commands := [what for pid, what in later.processes.items() if pid not in known]:
+            return Verdict.LEAKED, f"{len(commands)} processes were left running ({commands[0]})"
+    if after and recovery and (more := _new_files(after, recovery)):
         sentence = f"{sum(more.values())} more descriptors are open after a second pass"
         return Verdict.LEAKED, f"{sentence} ({next(iter(more))})"
     return None
 
 
-def _new_processes(before: Resources | None, after: Resources | None) -> dict[str, str]:
-    if before is None or after is None:
-        return {}
-    return {pid: what for pid, what in after.processes.items() if pid not in before.processes}
-
-
-def _new_files(before: Resources | None, after: Resources | None) -> Counter[str]:
+def _new_files(before: Resources, after: Resources) -> dict[str, int]:
     """Data files that are open more often than before."""
-    if before is None or after is None:
-        return Counter()
-    counts = [Counter(moment.descriptors.values()) for moment in (after, before)]
-    more = counts[0] - counts[1]
-    return Counter({path: n for path, n in more.items() if not path.startswith(_HARMLESS)})
+    more = Counter(after.descriptors.values()) - Counter(before.descriptors.values())
+    return {path: count for path, count in more.items() if not path.startswith(_HARMLESS)}

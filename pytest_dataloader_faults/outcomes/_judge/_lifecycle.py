@@ -9,25 +9,22 @@ one more descriptor is no leak: it is one if the same file is open once more epo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_dataloader_faults.outcomes._error_text import (
-    exception_lines,
-    explains_fault,
-)
+from pytest_dataloader_faults.outcomes._error_text import explains_fault, last_exception_line
 from pytest_dataloader_faults.outcomes._fault_facts import occurrences
 from pytest_dataloader_faults.outcomes._judge import judge
-from pytest_dataloader_faults.outcomes._judge._deaths import last_error_printed
-from pytest_dataloader_faults.outcomes._lifecycle import LifecycleOutcome, StepOutcome
+from pytest_dataloader_faults.outcomes._judge._errors import last_error_printed
+from pytest_dataloader_faults.outcomes._records import Raised
 from pytest_dataloader_faults.outcomes._reference import Reference
+from pytest_dataloader_faults.outcomes._results import LifecycleOutcome, StepOutcome
 from pytest_dataloader_faults.outcomes._verdicts import Contract, Finding, Judgement, Verdict
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults.outcomes._outcome import Outcome
 
-_MOST = 200
 _INCREASES = 2
 """A count that has increased so often is taken to go on increasing."""
 _LOADER = "the loader's process"
@@ -60,9 +57,8 @@ def _without_violation(outcome: Outcome) -> Judgement:
     if outcome.schedule and not outcome.fired:
         return Judgement(Verdict.NOT_EXERCISED, "no fault fired, so the trial shows nothing", False)
     if not outcome.passes:
-        return Judgement(
-            Verdict.NOT_EXERCISED, "no epoch was begun, so the trial shows nothing", False
-        )
+        sentence = "no epoch was begun, so the trial shows nothing"
+        return Judgement(Verdict.NOT_EXERCISED, sentence, passed=False)
     return Judgement(Verdict.SURVIVED, "every delivered sample matches the reference", passed=True)
 
 
@@ -75,7 +71,7 @@ def _violation(
         _corrupted(so_far, judgement)
         or _unexpected_error(so_far)
         or _unclear(so_far[-1].outcome, judgement, printed)
-        or _broken_promise(so_far, contract)
+        or _broken_promise(so_far[-1].outcome.exception, contract)
         or _leftovers(so_far[-1])
         or _growing_descriptors(so_far)
     )
@@ -111,26 +107,22 @@ def _unexpected_error(so_far: Sequence[StepOutcome]) -> Finding | None:
     """An exception while no fault has happened in the current workers."""
     now = so_far[-1]
     raised = now.outcome.exception
-    before = [
-        each.outcome.fired for each in so_far if each.iterators_started < now.iterators_started
-    ]
-    if raised is None or now.outcome.fired > max(before, default=0):
+    earlier = [each for each in so_far if each.iterators_started < now.iterators_started]
+    fired_before = max((each.outcome.fired for each in earlier), default=0)
+    if raised is None or now.outcome.fired > fired_before:
         return None
-    message = (exception_lines(raised.message).splitlines() or ["no message"])[-1][:_MOST]
+    message = last_exception_line(raised.message)
     sentence = f"{raised.type} was raised, but no fault happened in these workers: {message}"
     if now.outcome.fired:
         return Verdict.POISONED, f"after the fault was gone, {sentence}"
     return Verdict.FAILED_CLEANLY, sentence
 
 
-def _broken_promise(so_far: Sequence[StepOutcome], contract: Contract) -> Finding | None:
-    raised = so_far[-1].outcome.exception
+def _broken_promise(raised: Raised | None, contract: Contract) -> Finding | None:
     if raised is None or not contract.survives:
         return None
-    return (
-        Verdict.FAILED_CLEANLY,
-        f"{raised.type} was raised, but the contract promises survives=True",
-    )
+    sentence = f"{raised.type} was raised, but the contract promises survives=True"
+    return Verdict.FAILED_CLEANLY, sentence
 
 
 def _leftovers(now: StepOutcome) -> Finding | None:
@@ -139,10 +131,8 @@ def _leftovers(now: StepOutcome) -> Finding | None:
         command = next(iter(now.processes.values()))
         return Verdict.LEAKED, f"{len(now.processes)} processes were left running ({command})"
     if now.leftover_files:
-        return (
-            Verdict.LEAKED,
-            f"{len(now.leftover_files)} files were left in shared memory ({now.leftover_files[0]})",
-        )
+        count, first = len(now.leftover_files), now.leftover_files[0]
+        return Verdict.LEAKED, f"{count} files were left in shared memory ({first})"
     return None
 
 
@@ -150,26 +140,22 @@ def _growing_descriptors(so_far: Sequence[StepOutcome]) -> Finding | None:
     """A file that a process has open once more, epoch after epoch."""
     for process, files in so_far[-1].open_files.items():
         for path, count in files.items():
-            counts = list(_counts(so_far, process, path))
+            counts = _counts(so_far, process, path)
             if _increases(counts) >= _INCREASES and count == max(counts):
                 sentence = f"{path} is open {count} times in {process}, once more each time"
                 return Verdict.LEAKED, sentence
     return None
 
 
-def _counts(so_far: Sequence[StepOutcome], process: str, path: str) -> Iterator[int]:
+def _counts(so_far: Sequence[StepOutcome], process: str, path: str) -> list[int]:
     """How often *process* had *path* open: after each step, or after each epoch of a worker."""
-    now = so_far[-1]
     if process == _LOADER:
-        yield from (each.open_files[process].get(path, 0) for each in so_far)
-        return
-    same = [
-        each
-        for each in so_far
-        if each.iterators_started == now.iterators_started and process in each.open_files
-    ]
-    epochs = {len(each.outcome.passes): each.open_files[process].get(path, 0) for each in same}
-    yield from epochs.values()
+        return [each.open_files[process].get(path, 0) for each in so_far]
+    iterators = so_far[-1].iterators_started
+    same = [each for each in so_far if each.iterators_started == iterators]
+    there = [each for each in same if process in each.open_files]
+    epochs = {len(each.outcome.passes): each.open_files[process].get(path, 0) for each in there}
+    return list(epochs.values())
 
 
 def _increases(counts: Sequence[int]) -> int:

@@ -1,4 +1,4 @@
-"""Workers that died although no fault was to end them, and batches that a worker dropped. Pure.
+"""Does the error or the death that ended a pass show its cause? Pure.
 
 Some facts about the error that a death becomes. A dead worker breaks whatever the loader does with
 it first. So the same death reaches the loop as RuntimeError, or as ConnectionResetError, EOFError
@@ -24,24 +24,26 @@ from __future__ import annotations
 import re
 import signal
 
-from pytest_dataloader_faults.faults import (
-    DescriptorExhaustion,
-    Fault,
-    SharedMemoryExhaustion,
-    TruncatedFile,
-)
+from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.faults._globs import is_excluded
+from pytest_dataloader_faults.outcomes import _error_text
 from pytest_dataloader_faults.outcomes._facts import TrialFacts
-from pytest_dataloader_faults.outcomes._records import WorkerDeath
+from pytest_dataloader_faults.outcomes._fault_facts import occurrences
+from pytest_dataloader_faults.outcomes._judge._samples import may_be_damaged
+from pytest_dataloader_faults.outcomes._records import Raised, WorkerDeath
+from pytest_dataloader_faults.outcomes._verdicts import Contract, Finding, Verdict
 
-_SCARCITY = (DescriptorExhaustion, SharedMemoryExhaustion)
+_ADVICE = (
+    ". Raise it from the original exception (raise ... from error), or put the file's path in its"
+    " message"
+)
+_SCARCITY = (faults.DescriptorExhaustion, faults.SharedMemoryExhaustion)
 _ENDS = ("signal ", "exit ")
 """How the call of a firing begins that ended its worker."""
 _CUT_OFF = (
     ": it accessed a memory-mapped file beyond the end to which the file was truncated, and torch's"
     " message wrongly blames shared memory. Check the size of a file before mapping it"
 )
-_MOST = 200
 _DROPPED = re.compile(
     r'^Traceback \(most recent call last\):\n  File ".*multiprocessing.queues\.py", line \d+, in'
     r" _feed\n(?:[ \t].*\n|\n)*(\S.*)",
@@ -52,10 +54,32 @@ _DIED = re.compile(r"exited unexpectedly|is killed by signal")
 _NOT_BY_FAULT = ", which no fault sent: another process did, or the kernel's OOM killer (see dmesg)"
 
 
-def unclear_death(outcome: TrialFacts) -> str:
-    """The first death that does not show its cause, as a sentence; empty if there is none."""
-    unclear = (each for each in outcome.deaths if not _is_clear(outcome, each))
-    return next((f"{each}{_cause(outcome, each)}" for each in unclear), "")
+def unclear(outcome: TrialFacts, contract: Contract) -> Finding | None:
+    """The exception of *outcome*, if it does not name its cause as it has to."""
+    raised = outcome.exception
+    if raised is None or not outcome.fired or may_be_damaged(outcome, contract):
+        return None
+    if death := next((each for each in outcome.deaths if not _is_clear(outcome, each)), None):
+        sentence = f"{death}{_cause(outcome, death)}{last_error_printed(outcome)}"
+        return Verdict.FAILED_UNCLEARLY, sentence
+    happened = occurrences(outcome.faults)
+    if not (outcome.deaths or _error_text.explains_fault(raised.text, happened)):
+        kinds = ", ".join(sorted({type(each.fault).__name__ for each in happened}))
+        printed = dropped_batch_cause(outcome) or last_error_printed(outcome)
+        sentence = f"{raised.type} does not say that its cause is {kinds}"
+        return Verdict.FAILED_UNCLEARLY, sentence + (printed or _ADVICE)
+    if contract.names_file and not _names_file(raised, happened):
+        sentence = f"{raised.type} does not name the file, as the contract promises (names_file)"
+        return Verdict.FAILED_UNCLEARLY, sentence
+    return None
+
+
+def _names_file(raised: Raised, happened: list[_error_text.Occurrence]) -> bool:
+    """Whether *raised* names one of the files; also where there is none that it could name."""
+    lines = _error_text.exception_lines(raised.text)
+    named = [each for each in happened if not _error_text.ends_in_torch_error(each.fault)]
+    paths = [each.path for each in named if each.path]
+    return not paths or any(_error_text.mentions_path(lines, path) for path in paths)
 
 
 def _is_clear(outcome: TrialFacts, death: WorkerDeath) -> bool:
@@ -63,11 +87,13 @@ def _is_clear(outcome: TrialFacts, death: WorkerDeath) -> bool:
     if any(one.pid == death.pid and one.call.startswith(_ENDS) for one in firings):
         return True
     is_mapped = any(one.worker == death.worker and one.call == "mmap" for one in firings)
-    return _is_sigbus(death) and (is_mapped or _has_fired(outcome, SharedMemoryExhaustion))
+    return death.exitcode == -signal.SIGBUS and (
+        is_mapped or _has_fired(outcome, faults.SharedMemoryExhaustion)
+    )
 
 
 def _cause(outcome: TrialFacts, death: WorkerDeath) -> str:
-    if _is_sigbus(death) and _has_fired(outcome, TruncatedFile):
+    if death.exitcode == -signal.SIGBUS and _has_fired(outcome, faults.TruncatedFile):
         return _CUT_OFF
     if death.exitcode == -signal.SIGKILL:
         return _NOT_BY_FAULT
@@ -75,20 +101,17 @@ def _cause(outcome: TrialFacts, death: WorkerDeath) -> str:
     return f", and the loader's exception does not say that its cause is {kinds}"
 
 
-def _is_sigbus(death: WorkerDeath) -> bool:
-    return death.exitcode == -signal.SIGBUS
-
-
-def _has_fired(outcome: TrialFacts, kind: type[Fault]) -> bool:
+def _has_fired(outcome: TrialFacts, kind: type[faults.Fault]) -> bool:
     return any(isinstance(each.fault, kind) for each in outcome.faults if each.fired)
 
 
 def dropped_batch_cause(outcome: TrialFacts) -> str:
     """Why a batch was dropped, as the rest of a sentence; empty if none was."""
     if found := _DROPPED.findall(outcome.stderr):
+        error = found[-1][: _error_text.MOST]
         return (
-            f": a worker could not pickle what it had to send ({found[-1][:_MOST]}), so torch's"
-            " queue thread printed that error and dropped the batch"
+            f": a worker could not pickle what it had to send ({error}), so torch's queue thread"
+            " printed that error and dropped the batch"
         )
     return ""
 
@@ -98,13 +121,9 @@ def torch_dropped_a_batch(outcome: TrialFacts) -> bool:
     hung = outcome.timed_out and outcome.phase != "recovery"
     fired = [each for each in outcome.faults if each.fired]
     scarce = all(isinstance(each.fault, _SCARCITY) for each in fired)
-    return bool(hung and fired and scarce) and not _hit_data(outcome)
-
-
-def _hit_data(outcome: TrialFacts) -> bool:
-    """Whether a fault hit a file that the dataset itself may have opened."""
     paths = [one.path for each in outcome.faults for one in each.firings]
-    return any(path and not is_excluded(path) for path in paths)
+    hit_data = any(path and not is_excluded(path) for path in paths)
+    return bool(hung and fired and scarce) and not hit_data
 
 
 def last_error_printed(outcome: TrialFacts) -> str:
@@ -113,4 +132,4 @@ def last_error_printed(outcome: TrialFacts) -> str:
     printed = _ERROR.findall(outcome.stderr)
     if raised is None or not printed or not (outcome.deaths or _DIED.search(raised.text)):
         return ""
-    return f"; a worker printed: {printed[-1][:_MOST]}"
+    return f"; a worker printed: {printed[-1][: _error_text.MOST]}"
