@@ -8,17 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.outcomes._records import (
-    Delivery,
-    FaultFacts,
-    Footprint,
-    Pass,
-    Raised,
-    Resources,
-    WorkerDeath,
-    WorkerFacts,
-    from_json,
-)
+from pytest_dataloader_faults.outcomes import _records as records
 from pytest_dataloader_faults.outcomes._text import call, run_settings
 
 if TYPE_CHECKING:
@@ -65,12 +55,12 @@ class TrialFacts(TrialRequest):
     """
 
     kind: str = "map"
-    passes: tuple[Pass, ...] = ()
-    recovery: Pass | None = None
-    faults: tuple[FaultFacts, ...] = ()
-    workers: tuple[WorkerFacts, ...] = ()
-    resources: tuple[Resources, ...] = ()
-    footprints: tuple[Footprint, ...] = ()
+    passes: tuple[records.Pass, ...] = ()
+    recovery: records.Pass | None = None
+    faults: tuple[records.FaultFacts, ...] = ()
+    workers: tuple[records.WorkerFacts, ...] = ()
+    resources: tuple[records.Resources, ...] = ()
+    footprints: tuple[records.Footprint, ...] = ()
     duration: float = 0.0
     timed_out: bool = False
     phase: str = "start"
@@ -79,17 +69,17 @@ class TrialFacts(TrialRequest):
     stderr: str = ""
 
     @property
-    def delivered(self) -> tuple[Delivery, ...]:
+    def delivered(self) -> tuple[records.Delivery, ...]:
         """Every batch that was delivered under the faults, over all epochs."""
         return tuple(each for one in self.passes for each in one.delivered)
 
     @property
-    def exception(self) -> Raised | None:
+    def exception(self) -> records.Raised | None:
         """The exception that ended the last epoch, if one did."""
         return self.passes[-1].exception if self.passes else None
 
     @property
-    def deaths(self) -> tuple[WorkerDeath, ...]:
+    def deaths(self) -> tuple[records.WorkerDeath, ...]:
         """The workers that had died when the last epoch ended."""
         return self.passes[-1].deaths if self.passes else ()
 
@@ -128,5 +118,5 @@ class TrialFacts(TrialRequest):
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
         """The outcome that ``to_dict`` made *data* from."""
-        made: Self = from_json(cls, data)
+        made: Self = records.from_json(cls, data)
         return made

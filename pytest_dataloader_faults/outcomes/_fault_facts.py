@@ -13,7 +13,6 @@ from pytest_dataloader_faults.outcomes._records import FaultFacts, Firing, Worke
 from pytest_dataloader_faults.outcomes._text import printable
 
 _MAX_FILES = 10
-_PYTHON = "The python engine sees only what Python code opens and reads"
 
 
 def facts_from(
@@ -86,18 +85,14 @@ def _reasons(fault: FaultFacts, workers: Sequence[WorkerFacts], engine: str) -> 
         )
     else:
         yield "no operation matched it"
-        yield from _what_was_done(workers)
+        fetches = (f"worker {each.worker}: {each.fetches}" for each in workers)
+        yield f"Batches fetched: {', '.join(fetches)}"
+        if hidden := unobserved_operations(workers):
+            yield f"Hidden from the engine: {hidden}"
     if engine == "python" and has_files(fault.fault):
-        yield _PYTHON
+        yield "The python engine sees only what Python code opens and reads"
     if not fault.reached:
         yield _files_opened(workers)
-
-
-def _what_was_done(workers: Sequence[WorkerFacts]) -> Iterator[str]:
-    fetches = (f"worker {each.worker}: {each.fetches}" for each in workers)
-    yield f"Batches fetched: {', '.join(fetches)}"
-    if hidden := unobserved_operations(workers):
-        yield f"Hidden from the engine: {hidden}"
 
 
 def _files_opened(workers: Sequence[WorkerFacts]) -> str:

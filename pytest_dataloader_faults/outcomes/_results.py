@@ -49,9 +49,6 @@ class CheckResult:
         return self.passed if self.expected else not self.passed
 
 
-_END = "."
-
-
 @dataclass(frozen=True)
 class SweepStep:
     """One trial of a sweep.
@@ -97,16 +94,12 @@ class SweepResult:
 
     def table(self) -> str:
         """A line per N, a column per kind of fault, and the counts."""
-        return "\n".join([*_lines(self.steps), self._sum()])
-
-    def _sum(self) -> str:
         counts = ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items())
         end = "complete" if self.complete else f"stopped; go on with start_at={self.next!r}"
-        return f"{len(self.steps)} trials: {counts or 'no fault fired'}; {end}"
+        total = f"{len(self.steps)} trials: {counts or 'no fault fired'}; {end}"
+        return "\n".join([*_lines(self.steps), total])
 
-    def __str__(self) -> str:
-        """The table."""
-        return self.table()
+    __str__ = table
 
 
 def _is_exhausted(step: SweepStep) -> bool:
@@ -115,22 +108,15 @@ def _is_exhausted(step: SweepStep) -> bool:
 
 def _lines(steps: tuple[SweepStep, ...]) -> Iterator[str]:
     """The table without its last line."""
-    rows = list(dict.fromkeys(_title(each.fault) for each in steps))
-    cells = {(_title(each.fault), _nth(each)): _cell(each) for each in steps}
-    numbers = sorted({_nth(each) for each in steps})
-    yield "  ".join(["   N", *rows]).rstrip()
-    for number in numbers:
-        columns = [cells.get((row, number), "").ljust(len(row)) for row in rows]
+    cells: dict[tuple[int, str], str] = {}
+    for each in steps:
+        fault: Any = each.fault
+        cells[fault.nth, _title(fault)] = "." if _is_exhausted(each) else str(each.verdict)
+    titles = list(dict.fromkeys(title for _, title in cells))
+    yield "  ".join(["   N", *titles]).rstrip()
+    for number in sorted({number for number, _ in cells}):
+        columns = [cells.get((number, title), "").ljust(len(title)) for title in titles]
         yield "  ".join([f"{number:4}", *columns]).rstrip()
-
-
-def _cell(step: SweepStep) -> str:
-    return _END if _is_exhausted(step) else str(step.verdict)
-
-
-def _nth(step: SweepStep) -> int:
-    fault: Any = step.fault
-    return int(fault.nth)
 
 
 def _title(fault: Any) -> str:

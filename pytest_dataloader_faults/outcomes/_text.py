@@ -47,11 +47,10 @@ def printable(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() else _escaped(each) for each in text)
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
+    escaped = [
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    ]
+    return "".join(escaped)
 
 
 def plain(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import Field, dataclass
 from enum import Enum
 from typing import Any, ClassVar, TypeAlias
 
 from pytest_dataloader_faults._arguments import FLAG, Checked, optional
-from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.outcomes._text import call, plain
+from pytest_dataloader_faults.outcomes._text import code, plain
 
 
 class Verdict(str, Enum):
@@ -66,30 +65,22 @@ class Contract(Checked):
     compare: Callable[[Any, Any], Any] | None = None
 
     _rules: ClassVar = {
-        "survives": FLAG,
-        "names_file": FLAG,
-        "may_skip": FLAG,
-        "detects_corruption": FLAG,
-        "deterministic": FLAG,
+        **dict.fromkeys(
+            "survives names_file may_skip detects_corruption deterministic".split(), FLAG
+        ),
         "compare": optional(callable, "a function or None"),
     }
 
     @classmethod
     def given(cls, contract: Contract | None) -> Contract:
         """*contract*, or the default for None."""
-        if contract is not None and not isinstance(contract, cls):
-            message = f"contract={contract!r} must be a Contract(...), or None for the default"
-            raise InvalidArgumentError(message)
+        allowed = "a Contract(...), or None for the default"
+        optional(lambda value: isinstance(value, cls), allowed).check("contract", contract)
         return contract or cls()
 
-    def __repr__(self) -> str:
-        """What differs from the default, as code."""
-        differ = {
-            each.name: value
-            for each in fields(self)
-            if (value := getattr(self, each.name)) != each.default
-        }
-        return call("Contract", **plain(differ))
+    def _argument(self, field: Field[Any]) -> str:
+        ((name, value),) = plain({field.name: getattr(self, field.name)}).items()
+        return f"{name}={code(value)}"
 
 
 Finding: TypeAlias = tuple[Verdict, str]

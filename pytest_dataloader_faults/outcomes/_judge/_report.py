@@ -53,7 +53,8 @@ def _evidence(outcome: TrialFacts, judgement: Judgement) -> Iterator[str]:
     yield _about_delivery(outcome)
     yield from (f"death: {each} (pid {each.pid})" for each in outcome.deaths)
     if outcome.exception is not None:
-        yield from _about_exception(outcome.exception.text)
+        yield "error:"
+        yield from _bounded(exception_lines(outcome.exception.text).split("\n"))
     if outcome.stacks and judgement.verdict in (Verdict.HUNG, Verdict.POISONED):
         yield from _about_stacks(outcome.stacks)
     if judgement.verdict in _SEE_STDERR and outcome.stderr.strip():
@@ -103,11 +104,6 @@ def _how_it_ended(outcome: TrialFacts) -> str:
     return "epoch not complete"
 
 
-def _about_exception(text: str) -> Iterator[str]:
-    yield "error:"
-    yield from _bounded(exception_lines(text).split("\n"))
-
-
 def _about_stacks(stacks: str) -> Iterator[str]:
     yield "stacks at the deadline:"
     blocks = re.split(r"\n(?=Process \d+)", stacks.strip())
@@ -130,10 +126,7 @@ def _innermost(lines: list[str]) -> list[str]:
 
 def _bounded(lines: list[str]) -> Iterator[str]:
     """The first and the last of *lines*. Of a chain of errors, the loop got the last one."""
-    if len(lines) <= _MAX_LINES:
-        shown = lines
-    else:
-        left_out = len(lines) - _MAX_LINES
-        half = _MAX_LINES // 2
-        shown = [*lines[:half], f"... {left_out} lines are left out here ...", *lines[-half:]]
-    yield from (f"  {line[:300]}" for line in shown)
+    if len(lines) > _MAX_LINES:
+        left_out, half = len(lines) - _MAX_LINES, _MAX_LINES // 2
+        lines = [*lines[:half], f"... {left_out} lines are left out here ...", *lines[-half:]]
+    yield from (f"  {line[:300]}" for line in lines)

@@ -15,7 +15,7 @@ from typing import Any
 
 from pytest_dataloader_faults.faults import ClosedDescriptor, CorruptedFile, TruncatedFile
 from pytest_dataloader_faults.outcomes._facts import TrialFacts
-from pytest_dataloader_faults.outcomes._records import Delivery, FaultFacts, Firing, Leaves, Pass
+from pytest_dataloader_faults.outcomes._records import Delivery, Leaves, Pass
 from pytest_dataloader_faults.outcomes._reference import Reference
 from pytest_dataloader_faults.outcomes._verdicts import Contract, Finding, Verdict
 
@@ -52,7 +52,7 @@ class Tolerance:
 NOTHING = Tolerance()
 
 
-def tolerance(outcome: TrialFacts, contract: Contract, number: int) -> Tolerance:
+def _tolerance(outcome: TrialFacts, contract: Contract, number: int) -> Tolerance:
     """What *contract* allows in epoch *number* of *outcome*."""
     content = may_be_damaged(outcome, contract)
     if not contract.may_skip:
@@ -60,16 +60,11 @@ def tolerance(outcome: TrialFacts, contract: Contract, number: int) -> Tolerance
     fired = [each for each in outcome.faults if each.fired]
     if any(isinstance(each.fault, _LASTING) for each in fired):
         return Tolerance(AllIndices(), _ANY_NUMBER, content)
-    hits = [one for each in fired for one in _hits(each, number)]
+    hits = [one for each in fired for one in each.firings if one.epoch in (None, number)]
     unlisted = sum(each.fired - len(each.firings) for each in fired)
-    return Tolerance(_hit_indices(hits, unlisted), len(hits) + unlisted, content)
-
-
-def _hit_indices(hits: list[Firing], unlisted: int) -> Container[Any]:
-    """The samples that were hit; all samples where that is not known of each hit."""
-    if unlisted or any(each.sample is None for each in hits):
-        return AllIndices()
-    return {each.sample for each in hits}
+    is_unknown = unlisted or any(one.sample is None for one in hits)
+    missing = AllIndices() if is_unknown else {one.sample for one in hits}
+    return Tolerance(missing, len(hits) + unlisted, content)
 
 
 def may_be_damaged(outcome: TrialFacts, contract: Contract) -> bool:
@@ -78,17 +73,13 @@ def may_be_damaged(outcome: TrialFacts, contract: Contract) -> bool:
     return damaged and not contract.detects_corruption
 
 
-def _hits(facts: FaultFacts, number: int) -> list[Firing]:
-    return [one for one in facts.firings if one.epoch in (None, number)]
-
-
 def find_corruption(
     outcome: TrialFacts, reference: Reference, contract: Contract
 ) -> Finding | None:
     """The first sample under the faults that is not as it has to be."""
     for number, one in enumerate(outcome.passes, start=1):
-        wrong = first_mismatch(one, reference, tolerance(outcome, contract, number))
-        if wrong:
+        may = _tolerance(outcome, contract, number)
+        if wrong := first_mismatch(one, reference, may):
             where = f" in epoch {number}" if len(outcome.passes) > 1 else ""
             before = " before it" if one.exception else ""
             return Verdict.CORRUPTED, f"{wrong}{where}, and no exception was raised{before}"
@@ -127,14 +118,12 @@ def _wrong_batch(one: Pass, reference: Reference, may: Tolerance) -> str | None:
             if wrong := _wrong_rows(place, delivery, reference, may):
                 return wrong
         elif samples or (batches[indices] != delivery.digest and not may.content):
-            return _wrong_whole(delivery, place, indices)
+            if delivery.rows is None:
+                return (
+                    f"batch {place} does not hold the samples {list(indices)} that were asked for"
+                )
+            return f"batch {place} is wrong: it differs from the reference"
     return None
-
-
-def _wrong_whole(delivery: Delivery, place: int, indices: tuple[object, ...]) -> str:
-    if delivery.rows is None:
-        return f"batch {place} does not hold the samples {list(indices)} that were asked for"
-    return f"batch {place} is wrong: it differs from the reference"
 
 
 def _missing(one: Pass) -> str | None:
