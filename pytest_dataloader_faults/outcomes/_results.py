@@ -6,12 +6,14 @@ import errno
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.lifecycle import Step
-from pytest_dataloader_faults.outcomes._outcome import Outcome
 from pytest_dataloader_faults.outcomes._verdicts import Verdict
+
+if TYPE_CHECKING:
+    from pytest_dataloader_faults.outcomes._outcome import Outcome
 
 
 @dataclass(frozen=True)
