@@ -95,7 +95,7 @@ def test_options_beside_a_ready_loader(entry, records):
     """One of the two has to go."""
     loader = {"batch_size": 2}
     text = refusal(InvalidArgumentError, entry, lambda: DataLoader(Records(records)), loader=loader)
-    assert lacks(text, repr(loader), "ready DataLoader", "Leave one of the two out") == []
+    assert lacks(text, repr(loader), "ready DataLoader", "Return the dataset") == []
 
 
 @pytest.mark.parametrize("epochs", [0, -1, 1.5, "2", None, True])
