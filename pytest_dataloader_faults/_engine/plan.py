@@ -45,8 +45,8 @@ class FilterRequirements:
 class Plan:
     """The schedule of one scope.
 
-    *watch* asks for every data file to be followed (recon); *seed* is of faults drawn at random.
-    *samples*: each firing has its sample. *seeded*: what random numbers begin anew from at
+    *watch*: every data file is followed, as a baseline needs it. *seed* is of faults drawn at
+    random. *samples*: each firing has its sample. *seeded*: what random numbers begin anew from at
     each sample, together with its index; None to leave them. *active*: the places of the faults
     that can happen now; None for all of them. The others are followed and not counted: they may be
     switched on later.

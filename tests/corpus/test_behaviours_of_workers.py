@@ -112,7 +112,7 @@ def test_an_error_of_worker_init_fn_is_the_one_told(records):
     assert "UnboundLocalError" not in result.outcome.exception.text
 
 
-def test_deaths_after_the_first_disturb_nobody(records):
+def test_deaths_after_the_first_disturb_no_process(records):
     """Every worker dies; one of them ends the epoch, and the recovery is a whole pass."""
     loader = {"num_workers": 3, "batch_size": 2}
     outcome = run_trial(lambda: Records(records), WorkerKilled(worker=None), loader=loader)

@@ -155,7 +155,7 @@ BEHAVIOURS: dict[str, str] = {
     "F7": (
         "torch's handler of SIGCHLD raises in whatever code is running: a trial looks for deaths"
         " only where the loader waits for a batch"
-        " (corpus/test_behaviours_of_workers.py::test_deaths_after_the_first_disturb_nobody)"
+        " (corpus/test_behaviours_of_workers.py::test_deaths_after_the_first_disturb_no_process)"
     ),
     "F8": (
         "a persistent worker that dies between epochs is an error of the next one"

@@ -30,7 +30,7 @@ BEHAVIOURS = {
         " and it is given back (battery/test_growth.py::test_what_settles_is_no_growth)"
     ),
     "E7": (
-        "recon refuses samples that cannot be collated, with torch's words"
+        "the baseline refuses samples that cannot be collated, with torch's words"
         " (trial/test_bad_input.py::test_samples_that_cannot_be_collated)"
     ),
     "F9": (
