@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from pytest_dataloader_faults.exceptions import CheckFailedError, FaultNotFiredError
@@ -63,15 +63,23 @@ class Exploration:
             yield self.left_out
 
 
-def raise_or_warn(result: Exploration, unexercised: str | None, on_fail: str | None) -> None:
-    """Raise what *result* and *on_fail* ask for, or warn.
+def conclude(
+    result: Exploration,
+    unexercised: str | None,
+    on_fail: str | None,
+    report: Callable[[str], object] | None,
+) -> Exploration:
+    """Report *result*. Raise what it and *on_fail* ask for, or warn, or return it.
 
     *unexercised*: what to say where no trial has shown anything.
     """
     __tracebackhide__ = True
+    if report is not None:
+        report(result.describe())
     if unexercised and not result.failure:
         raise FaultNotFiredError(unexercised)
     if result.failure and on_fail == "raise":
         raise CheckFailedError(f"{result.failure}\n\n{result.describe()}")
     if result.failure and on_fail == "warn":
-        warnings.warn(result.failure, stacklevel=4)
+        warnings.warn(result.failure, stacklevel=3)
+    return result

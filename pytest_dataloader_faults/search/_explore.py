@@ -11,54 +11,18 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_dataloader_faults import _arguments
+from pytest_dataloader_faults import _arguments, lifecycle
 from pytest_dataloader_faults.battery._survey import survey
 from pytest_dataloader_faults.battery._targets import Files
-from pytest_dataloader_faults.faults import (
-    KINDS,
-    NEED_A_WORKER,
-    ClosedDescriptor,
-    Fault,
-    OpenError,
-    ReadError,
-    ShortRead,
-    SlowRead,
-    TruncatedFile,
-    has_files,
-)
-from pytest_dataloader_faults.lifecycle import (
-    Arm,
-    BreakEpoch,
-    DeleteLoader,
-    Disarm,
-    Iterate,
-    KillWorker,
-    NewLoader,
-    PickleDataset,
-    StartEpoch,
-    Step,
-)
+from pytest_dataloader_faults.faults import KINDS, NEED_A_WORKER, Fault, has_files
 from pytest_dataloader_faults.outcomes import Contract
-from pytest_dataloader_faults.search._exploration import Exploration, raise_or_warn
+from pytest_dataloader_faults.search._exploration import Exploration, conclude
 from pytest_dataloader_faults.search._lifecycle import check_loader, steps_left_out
 
 if TYPE_CHECKING:
     from hypothesis import strategies as st
 
-    from pytest_dataloader_faults.search._runner import Search
-
-LIFECYCLE_KINDS = (OpenError, ReadError, ShortRead, TruncatedFile, SlowRead, ClosedDescriptor)
-STEPS = (
-    NewLoader,
-    Iterate,
-    BreakEpoch,
-    StartEpoch,
-    KillWorker,
-    Arm,
-    Disarm,
-    PickleDataset,
-    DeleteLoader,
-)
+STEPS = tuple(lifecycle.Step.__subclasses__())
 _ENOUGH_EXAMPLES = 50
 """From here on, some examples go into finding out which transient errors the dataset survives."""
 
@@ -114,8 +78,8 @@ def explore(
 
     __tracebackhide__ = True
     require_loader(loader)
-    _check(max_examples, deadline, seed, on_fail, report)
-    _arguments.check(max_faults=max_faults, max_epochs=max_epochs)
+    _arguments.check(max_examples=max_examples, deadline=deadline, seed=seed or 0)
+    _arguments.check(on_fail=on_fail, report=report, max_faults=max_faults, max_epochs=max_epochs)
     settings_of(settings)  # Hypothesis refuses what it does not know, before anything is tried.
     fixed = loader if isinstance(loader, Mapping) else None
     chosen = _default_kinds(fixed)
@@ -131,7 +95,7 @@ def explore(
         failure = search.try_transient_errors(loader, max_epochs, chosen)
     if not failure:
         failure = search.run(drawn, seed, max_examples=max_examples - search.trials, **settings)
-    return _conclude(search, search.exploration(failure), on_fail, report)
+    return conclude(search.exploration(failure), search.unexercised(), on_fail, report)
 
 
 def explore_lifecycle(
@@ -139,7 +103,7 @@ def explore_lifecycle(
     *,
     files: Files | None = None,
     kinds: Iterable[type[Fault]] | None = None,
-    steps: Iterable[type[Step]] | None = None,
+    steps: Iterable[type[lifecycle.Step]] | None = None,
     max_steps: int = 12,
     loader: Mapping[str, Any] | None = None,
     contract: Contract | None = None,
@@ -157,22 +121,17 @@ def explore_lifecycle(
     that happened to the loader's workers, and names it. No descriptors, processes or shared memory
     pile up.
 
+    Every argument that is not explained here means what it means for ``explore``.
+
     Args:
         make_dataset: Returns a map-style or iterable dataset.
-        files: Globs of the files to put at risk; by default all that its worker reads.
         kinds: Classes of faults of files, to arm; by default those that a healthy dataset survives
             or fails of cleanly.
         steps: Classes of steps to draw; by default all.
         max_steps: The most steps in one lifecycle.
         loader: Options that every loader has, such as ``collate_fn``.
-        contract: What the author promises beyond the ordinary.
         max_examples: Lifecycles before any shrinking.
         deadline: Seconds for each lifecycle; a hang costs as many each time it is tried.
-        seed: Of the search. By default Hypothesis chooses.
-        engine: ``"auto"``, ``"kernel"`` or ``"python"``.
-        on_fail: ``"raise"``, ``"warn"`` or None.
-        report: Called with the statistics, before anything is raised.
-        **settings: What else ``hypothesis.settings`` takes, as ``derandomize`` or ``database``.
 
     Returns:
         The statistics and, with *on_fail* ``"warn"`` or None, the shrunk steps that fail, if any.
@@ -183,34 +142,25 @@ def explore_lifecycle(
         InvalidArgumentError, UnusableDatasetError, EngineUnavailableError: See ``run_trial``.
 
     """
-    from pytest_dataloader_faults.search._lifecycle_runner import LifecycleSearch, programs
+    from pytest_dataloader_faults.search import _lifecycle_runner
 
     __tracebackhide__ = True
-    _check(max_examples, deadline, seed, on_fail, report)
-    _arguments.check(max_steps=max_steps)
+    _arguments.check(max_examples=max_examples, deadline=deadline, seed=seed or 0)
+    _arguments.check(on_fail=on_fail, report=report, max_steps=max_steps)
     check_loader(loader)
     of_files = [kind for kind in KINDS.values() if has_files(kind())]
-    armed = _arguments.chosen(of_files, kinds=LIFECYCLE_KINDS if kinds is None else kinds)
+    usual = _lifecycle_runner.LIFECYCLE_KINDS
+    armed = _arguments.chosen(of_files, kinds=usual if kinds is None else kinds)
     chosen = _arguments.chosen(STEPS, steps=STEPS if steps is None else steps)
     where: dict[str, Any] = {"loader": loader, "deadline": deadline, "engine": engine}
     found = survey(make_dataset, files=files, contract=contract, **where)
     left_out = steps_left_out(chosen, found, **where)
-    search = LifecycleSearch(found, **where)
-    drawn = programs(found, armed, [each for each in chosen if each not in left_out], max_steps)
+    search = _lifecycle_runner.LifecycleSearch(found, **where)
+    possible = [each for each in chosen if each not in left_out]
+    drawn = _lifecycle_runner.programs(found, armed, possible, max_steps)
     failure = search.run(drawn, seed, max_examples=max_examples, **settings)
     result = replace(search.exploration(failure), left_out="\n".join(left_out.values()) or None)
-    return _conclude(search, result, on_fail, report)
-
-
-def _check(
-    max_examples: int,
-    deadline: float,
-    seed: int | None,
-    on_fail: str | None,
-    report: Callable[[str], object] | None,
-) -> None:
-    _arguments.check(max_examples=max_examples, deadline=deadline, seed=seed or 0)
-    _arguments.check(on_fail=on_fail, report=report)
+    return conclude(result, search.unexercised(), on_fail, report)
 
 
 def _default_kinds(loader: Mapping[str, Any] | None) -> list[type[Fault]]:
@@ -219,16 +169,3 @@ def _default_kinds(loader: Mapping[str, Any] | None) -> list[type[Fault]]:
 
     has_workers = (loader or {}).get("num_workers") != 0
     return [each for each in DEFAULT_KINDS if has_workers or not issubclass(each, NEED_A_WORKER)]
-
-
-def _conclude(
-    search: Search,
-    result: Exploration,
-    on_fail: str | None,
-    report: Callable[[str], object] | None,
-) -> Exploration:
-    __tracebackhide__ = True
-    if report is not None:
-        report(result.describe())
-    raise_or_warn(result, search.unexercised(), on_fail)
-    return result

@@ -3,67 +3,48 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
-from typing import Any
 
 from hypothesis import strategies as st
 
-from pytest_dataloader_faults import strategies
+from pytest_dataloader_faults import lifecycle, strategies
 from pytest_dataloader_faults.battery._survey import Survey
 from pytest_dataloader_faults.exceptions import CheckFailedError
-from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.lifecycle import (
-    Arm,
-    BreakEpoch,
-    DeleteLoader,
-    Disarm,
-    Iterate,
-    KillWorker,
-    NewLoader,
-    PickleDataset,
-    StartEpoch,
-    Step,
-)
+from pytest_dataloader_faults.faults import Fault, has_files
 from pytest_dataloader_faults.outcomes import Verdict
 from pytest_dataloader_faults.search._assertion import not_exercised, violation
 from pytest_dataloader_faults.search._exploration import Exploration
 from pytest_dataloader_faults.search._lifecycle import Steps, run_and_judge
 from pytest_dataloader_faults.search._runner import Search, Trial
 
+LIFECYCLE_KINDS = [kind for kind in strategies.DEFAULT_KINDS if has_files(kind())]
 _WORKERS = 2
 _EPOCHS: tuple[Steps, ...] = (
-    (Iterate(),),
-    (Iterate(1),),
-    (Iterate(2),),
-    (Disarm(), Iterate()),
-    (Iterate(), Iterate()),
-    (Iterate(), Disarm(), Iterate()),
-    (Iterate(1), Disarm(), Iterate()),
+    (lifecycle.Iterate(),),
+    (lifecycle.Iterate(1),),
+    (lifecycle.Iterate(2),),
+    (lifecycle.Disarm(), lifecycle.Iterate()),
+    (lifecycle.Iterate(), lifecycle.Iterate()),
+    (lifecycle.Iterate(), lifecycle.Disarm(), lifecycle.Iterate()),
+    (lifecycle.Iterate(1), lifecycle.Disarm(), lifecycle.Iterate()),
 )
 _EVENTS: tuple[Steps, ...] = (
-    (StartEpoch(),),
-    (BreakEpoch(),),
-    (Disarm(),),
-    (KillWorker(),),
-    (PickleDataset(),),
-    (PickleDataset(), Iterate()),
-    (DeleteLoader(),),
-    (NewLoader(persistent_workers=True),),
+    (lifecycle.StartEpoch(),),
+    (lifecycle.BreakEpoch(),),
+    (lifecycle.Disarm(),),
+    (lifecycle.KillWorker(),),
+    (lifecycle.PickleDataset(),),
+    (lifecycle.PickleDataset(), lifecycle.Iterate()),
+    (lifecycle.DeleteLoader(),),
+    (lifecycle.NewLoader(persistent_workers=True),),
 )
-_ORDINARY = (_EPOCHS, _EVENTS)
-_BATCHES = (4, 1, 2)
 
 
 class LifecycleSearch(Search):
-    """A search for steps that fail."""
+    """A search for steps that fail. Its trials take a *loader*, too."""
 
-    def __init__(
-        self, found: Survey, *, loader: Mapping[str, Any] | None, deadline: float, engine: str
-    ) -> None:
-        super().__init__(found, deadline=deadline, engine=engine)
-        self._loader = loader
-        self._unfired: Trial | None = None
+    _unfired: Trial | None = None
 
     def exploration(self, failure: str | None) -> Exploration:
         """The result, with the shrunk steps."""
@@ -78,17 +59,7 @@ class LifecycleSearch(Search):
         return f"in none of {self.trials} lifecycles: {error}"
 
     def _run(self, case: Steps) -> Trial:
-        return Trial(
-            case,
-            *run_and_judge(
-                self._found,
-                case,
-                loader=self._loader,
-                deadline=self._deadline,
-                seed=0,
-                engine=self._engine,
-            ),
-        )
+        return Trial(case, *run_and_judge(self._found, case, seed=0, **self._how))
 
     def _violation(self, trial: Trial) -> CheckFailedError:
         _, outcome, judgement = trial
@@ -127,12 +98,15 @@ def _simpler(steps: Steps) -> Iterator[Steps]:
     for place in range(1, len(steps)):
         yield tuple(without_no_ops((*steps[:place], *steps[place + 1 :])))
     for place in reversed(range(1, len(steps))):
-        if isinstance(steps[place], Iterate):
-            yield (*steps[:place], StartEpoch(), *steps[place + 1 :])
+        if isinstance(steps[place], lifecycle.Iterate):
+            yield (*steps[:place], lifecycle.StartEpoch(), *steps[place + 1 :])
 
 
 def programs(
-    files: Survey, kinds: Iterable[type[Fault]], steps: Collection[type[Step]], max_steps: int
+    files: Survey,
+    kinds: Iterable[type[Fault]],
+    steps: Collection[type[lifecycle.Step]],
+    max_steps: int,
 ) -> st.SearchStrategy[Steps]:
     """Steps that can follow each other, of the classes *steps*; the first one makes a loader.
 
@@ -140,40 +114,38 @@ def programs(
     choices, so that shrinking can take it out. A list of Hypothesis has about five items, however
     many it may have: so there are two lists.
     """
-    known = ([each for each in some if {*map(type, each)} <= {*steps}] for some in _ORDINARY)
+    lists = (_EPOCHS, _EVENTS)
+    known = ([each for each in some if {*map(type, each)} <= {*steps}] for some in lists)
     choices: list[st.SearchStrategy[Steps]] = [st.sampled_from(each) for each in known if each]
-    if Arm in steps:
+    if lifecycle.Arm in steps:
         faults = strategies.faults(files=files, kinds=kinds, max_workers=_WORKERS)
-        choices.append(faults.map(lambda fault: (Arm(fault),)))
+        choices.append(faults.map(lambda fault: (lifecycle.Arm(fault),)))
     some = st.lists(st.one_of(choices), max_size=max_steps)
 
-    def program(first: NewLoader, one: list[Steps], two: list[Steps]) -> Steps:
+    def program(first: lifecycle.NewLoader, one: list[Steps], two: list[Steps]) -> Steps:
         drawn = itertools.chain((first,), *one, *two)
         return tuple(itertools.islice(without_no_ops(drawn), max_steps))
 
-    return st.builds(program, _loaders(), some, some)
-
-
-def _loaders() -> st.SearchStrategy[NewLoader]:
-    return st.builds(
-        NewLoader,
+    loaders = st.builds(
+        lifecycle.NewLoader,
         persistent_workers=st.sampled_from((False, True, True)),
         num_workers=st.integers(1, _WORKERS),
-        batch_size=st.sampled_from(_BATCHES),
+        batch_size=st.sampled_from((4, 1, 2)),
     )
+    return st.builds(program, loaders, some, some)
 
 
-def without_no_ops(steps: Iterable[Step]) -> Iterator[Step]:
+def without_no_ops(steps: Iterable[lifecycle.Step]) -> Iterator[lifecycle.Step]:
     """*steps* without those that have no effect, such as a loader that is replaced unused."""
     state = LoaderState()
-    loader: Step | None = None
+    loader: lifecycle.Step | None = None
     for step in steps:
         if not state.has_effect(step):
             continue
         state.apply(step)
-        if loader and not isinstance(step, NewLoader):
+        if loader and not isinstance(step, lifecycle.NewLoader):
             yield loader
-        loader = step if isinstance(step, NewLoader) else None
+        loader = step if isinstance(step, lifecycle.NewLoader) else None
         if loader is None:
             yield step
     if loader:
@@ -186,30 +158,31 @@ class LoaderState:
     def __init__(self) -> None:
         self._loader = self._workers = self._epoch = self._armed = self._stays = False
 
-    def has_effect(self, step: Step) -> bool:
+    def has_effect(self, step: lifecycle.Step) -> bool:
         """Whether *step* would change anything."""
-        if isinstance(step, BreakEpoch):
+        if isinstance(step, lifecycle.BreakEpoch):
             return self._epoch
-        if isinstance(step, KillWorker):
+        if isinstance(step, lifecycle.KillWorker):
             return self._workers
-        if isinstance(step, Disarm):
+        if isinstance(step, lifecycle.Disarm):
             return self._armed
-        return self._loader or not isinstance(step, (Iterate, StartEpoch, DeleteLoader))
+        needs = (lifecycle.Iterate, lifecycle.StartEpoch, lifecycle.DeleteLoader)
+        return self._loader or not isinstance(step, needs)
 
-    def apply(self, step: Step) -> None:
+    def apply(self, step: lifecycle.Step) -> None:
         """Remember that *step* was done."""
-        if isinstance(step, (Arm, Disarm)):
-            self._armed = isinstance(step, Arm)
-        elif isinstance(step, NewLoader):
+        if isinstance(step, (lifecycle.Arm, lifecycle.Disarm)):
+            self._armed = isinstance(step, lifecycle.Arm)
+        elif isinstance(step, lifecycle.NewLoader):
             self._loader, self._stays = True, step.persistent_workers
-        elif isinstance(step, DeleteLoader):
+        elif isinstance(step, lifecycle.DeleteLoader):
             self._loader = False
-        if isinstance(step, (NewLoader, DeleteLoader, PickleDataset)):
+        if isinstance(step, (lifecycle.NewLoader, lifecycle.DeleteLoader, lifecycle.PickleDataset)):
             self._workers = self._epoch = False
-        elif isinstance(step, (Iterate, StartEpoch)):
-            self._epoch = step != Iterate()
+        elif isinstance(step, (lifecycle.Iterate, lifecycle.StartEpoch)):
+            self._epoch = step != lifecycle.Iterate()
             self._workers = self._epoch or self._stays
-        elif isinstance(step, BreakEpoch):
+        elif isinstance(step, lifecycle.BreakEpoch):
             self._epoch, self._workers = False, self._stays
-        elif isinstance(step, KillWorker):
+        elif isinstance(step, lifecycle.KillWorker):
             self._workers = False

@@ -15,11 +15,7 @@ from pytest_dataloader_faults.search._assertion import (
     assert_survives_or_fails_cleanly,
     require_pass,
 )
-from pytest_dataloader_faults.search._lifecycle import (
-    check_loader,
-    require_order,
-    run_and_judge,
-)
+from pytest_dataloader_faults.search._lifecycle import check_loader, require_order, run_and_judge
 
 
 def replay(
@@ -63,23 +59,15 @@ def replay(
     steps = tuple(each for each in what if isinstance(each, Step))
     if steps:
         _require_steps(what, loader, epochs)
-    found = survey(
-        make_dataset,
-        loader=loader if steps else _without_workers(loader),
-        contract=contract,
-        deadline=deadline,
-        seed=seed,
-        engine=engine,
-    )
+    how: dict[str, Any] = {"deadline": deadline, "seed": seed, "engine": engine}
+    options = dict(loader or {})
+    options.pop("num_workers", None)  # The reference does not depend on it.
+    found = survey(make_dataset, loader=loader if steps else options, contract=contract, **how)
     if steps:
-        outcome, judgement = run_and_judge(
-            found, steps, loader=loader, deadline=deadline, seed=seed, engine=engine
-        )
+        outcome, judgement = run_and_judge(found, steps, loader=loader, **how)
         return require_pass(outcome, judgement, make_dataset, contract, steps)
     faults = tuple(each for each in what if not isinstance(each, Step))
-    outcome = found.run_trial(
-        *faults, loader=loader, epochs=epochs, deadline=deadline, seed=seed, engine=engine
-    )
+    outcome = found.run_trial(*faults, loader=loader, epochs=epochs, **how)
     return assert_survives_or_fails_cleanly(outcome, found)
 
 
@@ -99,8 +87,3 @@ def _require_steps(
         raise InvalidArgumentError(message)
     require_order(what)
     check_loader(loader)
-
-
-def _without_workers(loader: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The options that the reference depends on, too."""
-    return {name: value for name, value in (loader or {}).items() if name != "num_workers"}

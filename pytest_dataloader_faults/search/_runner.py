@@ -13,17 +13,9 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
-from pytest_dataloader_faults import strategies
+from pytest_dataloader_faults import faults, strategies
 from pytest_dataloader_faults.battery._survey import DataFiles, Survey
 from pytest_dataloader_faults.exceptions import CheckFailedError, InvalidArgumentError
-from pytest_dataloader_faults.faults import (
-    Fault,
-    OpenError,
-    ReadError,
-    WorkerExited,
-    WorkerHung,
-    WorkerKilled,
-)
 from pytest_dataloader_faults.faults._base import InWorkers
 from pytest_dataloader_faults.outcomes import Judgement, Outcome, Verdict
 from pytest_dataloader_faults.search._assertion import (
@@ -52,7 +44,7 @@ _OFTEN = 5
 class Case:
     """One trial to run: the faults, and the loader."""
 
-    schedule: tuple[Fault, ...]
+    schedule: tuple[faults.Fault, ...]
     loader: dict[str, Any]
     epochs: int
     seed: int
@@ -67,7 +59,7 @@ def cases(
     max_epochs: int,
     *,
     max_faults: int,
-    kinds: Iterable[type[Fault]] = strategies.DEFAULT_KINDS,
+    kinds: Iterable[type[faults.Fault]] = strategies.DEFAULT_KINDS,
 ) -> Case:
     """The loader first, which says how long workers live.
 
@@ -96,21 +88,21 @@ def _clamped_to_workers(fault: Any, workers: int) -> Any:
     if isinstance(fault, InWorkers) and fault.workers:
         (worker,) = fault.workers
         return replace(fault, workers=None if alone else (worker % workers,))
-    if isinstance(fault, (WorkerExited, WorkerHung, WorkerKilled)):
+    if isinstance(fault, (faults.WorkerExited, faults.WorkerHung, faults.WorkerKilled)):
         every = fault.worker is None and not alone
         return replace(fault, worker=None if every else (fault.worker or 0) % max(1, workers))
     return fault
 
 
 def _transient_errors(
-    files: DataFiles, kinds: Collection[type[Fault]], epoch: int
-) -> Iterator[OpenError | ReadError]:
+    files: DataFiles, kinds: Collection[type[faults.Fault]], epoch: int
+) -> Iterator[faults.OpenError | faults.ReadError]:
     """One transient error of each sort, of those *kinds*.
 
     It hits the first file, at the first operation of a worker on that file in *epoch*.
     """
     for error in TRANSIENT_ERRORS:
-        counts = files.opens if isinstance(error, OpenError) else files.reads
+        counts = files.opens if isinstance(error, faults.OpenError) else files.reads
         if counts and type(error) in kinds:
             path, each = next(iter(counts.items()))
             yield replace(error, path=path, nth=each * (epoch - 1) + 1)
@@ -149,12 +141,14 @@ class Trial(NamedTuple):
 
 
 class Search:
-    """A search for a case that fails, and what its trials have shown so far."""
+    """A search for a case that fails, and what its trials have shown so far.
 
-    def __init__(self, found: Survey, *, deadline: float, engine: str) -> None:
+    *how*: what each trial takes, as its deadline and its engine.
+    """
+
+    def __init__(self, found: Survey, **how: Any) -> None:
         self._found = found
-        self._deadline = deadline
-        self._engine = engine
+        self._how = how
         self.trials = 0
         self.examples: int | None = None
         self.verdicts: Counter[str] = Counter()
@@ -173,7 +167,7 @@ class Search:
         return str(self._violation(trial))
 
     def try_transient_errors(
-        self, loader: Loader, max_epochs: int, kinds: Collection[type[Fault]]
+        self, loader: Loader, max_epochs: int, kinds: Collection[type[faults.Fault]]
     ) -> str | None:
         """Find out which transient errors the dataset survives; the text of a failure, if any."""
         survived = []
@@ -191,7 +185,10 @@ class Search:
         """Try *drawn* cases; the text of the failure, shrunk, if there is one."""
 
         def explored(case: Case) -> None:
-            self._try(case)
+            trial = self._trial_of(case)
+            record_statistics(trial.outcome, trial.judgement)
+            if is_violation(trial.judgement):
+                raise self._violation(trial)
 
         # Hypothesis' database tells tests apart by their source and signature.
         explored.__annotations__["case"] = _name_of(self._found.make_dataset)
@@ -228,12 +225,6 @@ class Search:
         error = not_exercised(self.last.outcome, self.last.judgement)
         return f"none of {self.trials} trials: {error}"
 
-    def _try(self, case: Any) -> None:
-        trial = self._trial_of(case)
-        record_statistics(trial.outcome, trial.judgement)
-        if is_violation(trial.judgement):
-            raise self._violation(trial)
-
     def _trial_of(self, case: Any) -> Trial:
         """The trial of *case*, which runs once only.
 
@@ -250,14 +241,8 @@ class Search:
         return trial
 
     def _run(self, case: Any) -> Trial:
-        outcome = self._found.run_trial(
-            *case.schedule,
-            loader=case.loader,
-            epochs=case.epochs,
-            seed=case.seed,
-            deadline=self._deadline,
-            engine=self._engine,
-        )
+        how = {"loader": case.loader, "epochs": case.epochs, "seed": case.seed, **self._how}
+        outcome = self._found.run_trial(*case.schedule, **how)
         return Trial(case, outcome, judge_outcome(outcome, self._found))
 
     def _violation(self, trial: Trial) -> CheckFailedError:

@@ -41,8 +41,8 @@ from pytest_dataloader_faults.lifecycle import (
     StartEpoch,
 )
 from pytest_dataloader_faults.search import replay
-from pytest_dataloader_faults.search._explore import LIFECYCLE_KINDS, STEPS
-from pytest_dataloader_faults.search._lifecycle_runner import programs
+from pytest_dataloader_faults.search._explore import STEPS
+from pytest_dataloader_faults.search._lifecycle_runner import LIFECYCLE_KINDS, programs
 from support.datasets import Records, RecordStream
 from support.lifecycles import (
     SPECIMENS,
