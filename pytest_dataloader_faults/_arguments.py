@@ -84,7 +84,7 @@ def _has_reasons(value: Any) -> bool:
     )
 
 
-NOT_REPRODUCED = ("warn", "fail")
+_NOT_REPRODUCED = ("warn", "fail")
 _ON_FAIL = ("raise", "warn", None)
 
 RULES = {
@@ -99,14 +99,13 @@ RULES = {
     "max_epochs": COUNT,
     "max_steps": ints(2, allowed="an int, 2 or more, of which the first step makes a loader"),
     "on_fail": Rule(lambda value: value in _ON_FAIL, f"one of {_ON_FAIL}"),
-    "not_reproduced": Rule(lambda value: value in NOT_REPRODUCED, f"one of {NOT_REPRODUCED}"),
+    "not_reproduced": Rule(lambda value: value in _NOT_REPRODUCED, f"one of {_NOT_REPRODUCED}"),
     "epochs": COUNT,
     "deadline": SECONDS,
     "seed": ints(0, 2**32 - 1, "an int from 0 to 2**32 - 1"),
     "report": optional(callable, "a function of a str, such as print, or None"),
     "expected_failures": optional(
-        _has_reasons,
-        'a dict that gives each check a reason, such as {"open-error": "issue 7"}',
+        _has_reasons, 'a dict that gives each check a reason, such as {"open-error": "issue 7"}'
     ),
 }
 

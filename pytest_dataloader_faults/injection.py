@@ -11,17 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults import _arguments
-from pytest_dataloader_faults._engine.scope import (
-    FaultTotals,
-    Injection,
-    arm,
-    engine_for,
-    require_faults,
-)
-from pytest_dataloader_faults.exceptions import (
-    FaultNotFiredError,
-    InvalidArgumentError,
-)
+from pytest_dataloader_faults._engine.scope import FaultTotals, Injection, arm, engine_for
+from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import FaultFacts, Outcome
 from pytest_dataloader_faults.outcomes._fault_facts import unfired
@@ -56,7 +47,6 @@ def inject(
 
     """
     _arguments.check(seed=seed)
-    require_faults(faults)
     with arm(*faults, engine=engine_for(engine, faults), seed=seed) as (injection, _watch):
         yield injection
     if require_fired and (unfired := injection.unfired()):
@@ -113,16 +103,17 @@ class FaultInjector:
 
         """
         together = (*self._faults, *faults)
-        require_faults(together)
         engine = engine_for(self._engine, together)
         if self._injection is not None:
             message = f"{faults!r} come too late: workers were started. Arm every fault before that"
             raise InvalidArgumentError(message)
         if self._chosen is None:
-            self._scope.enter_context(_iterators_made_by(self._first_iterator))
-        positions = range(len(self._faults), len(together))
+            from pytest_dataloader_faults._engine.loader.iterator import iterators_made_by  # torch
+
+            self._scope.enter_context(iterators_made_by(self._first_iterator))
+        armed = ArmedFaults(self, range(len(self._faults), len(together)))
         self._chosen, self._faults = engine, together
-        return ArmedFaults(self, positions)
+        return armed
 
     def run(self, make_dataset: Callable[[], Any], *faults: Fault, **loader: Any) -> Outcome:
         """Run one trial; see ``run_trial``. *loader*: options of the ``DataLoader``.
@@ -131,14 +122,8 @@ class FaultInjector:
         """
         from pytest_dataloader_faults._trial import run_trial
 
-        outcome = run_trial(
-            make_dataset,
-            *faults,
-            loader=loader,
-            engine=self._engine,
-            deadline=self._deadline,
-            seed=self._seed,
-        )
+        how: dict[str, Any] = {"engine": self._engine, "deadline": self._deadline}
+        outcome = run_trial(make_dataset, *faults, loader=loader, seed=self._seed, **how)
         self._outcomes.append(outcome)
         return outcome
 
@@ -162,12 +147,6 @@ class FaultInjector:
             arm(*self._faults, engine=self._chosen or self._engine, seed=self._seed)
         )
         return loader._get_iterator()
-
-
-def _iterators_made_by(make_iterator: Callable[[Any, Any], Any]) -> Any:
-    from pytest_dataloader_faults._engine.loader.iterator import iterators_made_by  # Needs torch.
-
-    return iterators_made_by(make_iterator)
 
 
 def _unfired(outcome: Outcome) -> str | None:

@@ -169,16 +169,12 @@ def arm(
         injection._finish()
 
 
-def require_faults(faults: tuple[Fault, ...]) -> None:
-    """Refuse what is no fault."""
+def engine_for(engine: str, faults: tuple[Fault, ...]) -> str:
+    """The engine to take for *engine*; raises where it cannot make *faults* happen."""
     for fault in faults:
         if not isinstance(fault, Fault):
             message = f"{fault!r} is no fault. Give faults, such as ReadError('*.jpg')"
             raise InvalidArgumentError(message)
-
-
-def engine_for(engine: str, faults: tuple[Fault, ...]) -> str:
-    """The engine to take for *engine*; raises where it cannot make *faults* happen."""
     chosen = choose(engine)
     if fake_files() is not None:
         refuse_for_fake_files(chosen, faults)

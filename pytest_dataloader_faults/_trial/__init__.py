@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_dataloader_faults import _arguments, exceptions
 from pytest_dataloader_faults._engine.processes import fork
-from pytest_dataloader_faults._engine.scope import engine_for, require_faults
+from pytest_dataloader_faults._engine.scope import engine_for
 from pytest_dataloader_faults._trial import job as jobs
 from pytest_dataloader_faults._trial import journal as journals
 from pytest_dataloader_faults._trial.process import environment, shortages
@@ -119,7 +119,6 @@ def _checked(job: _Armed) -> _Armed:
     _arguments.check(make_dataset=job.make_dataset, loader=job.loader)
     asked = job.request
     _arguments.check(epochs=asked.epochs, deadline=job.deadline, seed=job.seed)
-    require_faults(asked.schedule)
     return replace(job, engine=engine_for(job.engine, asked.schedule))
 
 

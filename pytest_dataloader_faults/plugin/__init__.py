@@ -15,7 +15,7 @@ import pytest
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults._engine import is_portable, start_probe, unavailable
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.plugin import _gpu, _options
+from pytest_dataloader_faults.plugin import _environment, _options
 from pytest_dataloader_faults.plugin._options import Settings
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the markers and check the options."""
     config.addinivalue_line("markers", _options.marker_line())
-    config.addinivalue_line("markers", _gpu.MARKER_LINE)
+    config.addinivalue_line("markers", _environment.GPU_MARKER_LINE)
     try:
         _options.read_options(config)
     except InvalidArgumentError as error:
@@ -106,7 +106,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip an item that needs an accelerator before pytest makes its fixtures."""
-    _gpu.require(item)
+    _environment.require_accelerator(item)
 
 
 @pytest.hookimpl(wrapper=True)

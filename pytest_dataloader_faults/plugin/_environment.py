@@ -1,4 +1,4 @@
-"""Report what a machine lacks: in full in the first item of a session, in short in the others."""
+"""Report what a machine lacks: an accelerator, or some of what every loader needs."""
 
 from __future__ import annotations
 
@@ -7,22 +7,40 @@ from collections.abc import Iterator
 
 import pytest
 
+from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
 
+GPU_MARKER_LINE = (
+    "gpu: the test needs an accelerator. With dataloader_faults beside it, it is skipped"
+    " where torch finds none, or fails with --dataloader-faults-require-gpu"
+)
 _first_items = pytest.StashKey[dict[str, str]]()
 """What is lacking, and the id of the item that reported it in full."""
 
 
+def require_accelerator(item: pytest.Item) -> None:
+    """Skip or fail *item* if it needs an accelerator and there is none.
+
+    ``gpu`` without ``dataloader_faults`` may be a marker of the suite's own, with another meaning.
+    """
+    if not {"gpu", "dataloader_faults"} <= {mark.name for mark in item.iter_markers()}:
+        return
+    reason = missing_accelerator()
+    if reason and item.config.getoption("dataloader_faults_require_gpu"):
+        pytest.fail(f"--dataloader-faults-require-gpu: {reason}", pytrace=False)
+    if reason:
+        pytest.skip(reason)
+
+
 @contextlib.contextmanager
 def reported_once(node: pytest.Item) -> Iterator[None]:
-    """Fail *node*, without a traceback, where the machine lacks something."""
+    """Fail *node* without a traceback where the machine lacks something: in full once."""
     try:
         yield
     except UnusableEnvironmentError as error:
-        raise pytest.fail.Exception(_text(node, str(error)), pytrace=False) from None
-
-
-def _text(node: pytest.Item, text: str) -> str:
-    lacking = text.partition(":")[0]
-    first = node.config.stash.setdefault(_first_items, {}).setdefault(lacking, node.nodeid)
-    return text if first == node.nodeid else f"{lacking}: see {first}. No dataset was judged"
+        text = str(error)
+        lacking = text.partition(":")[0]
+        first = node.config.stash.setdefault(_first_items, {}).setdefault(lacking, node.nodeid)
+        short = f"{lacking}: see {first}. No dataset was judged"
+        message = text if first == node.nodeid else short
+        raise pytest.fail.Exception(message, pytrace=False) from None

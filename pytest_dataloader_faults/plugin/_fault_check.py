@@ -43,11 +43,12 @@ class FaultCheck:
         self._called = True
         expected = (self._settings.expected_failures or {}).get(self.name)
         again = f"pytest {shlex.quote(_from_here(self._node))} {self._options()}"
+        folder = getattr(self._node, "funcargs", {}).get("tmp_path")
         with reported_once(self._node):
             result = self._node.config.stash.setdefault(_baselines, BaselineCache()).ask(
                 self.name,
                 make_dataset,
-                home=self._home(),
+                home=folder and str(folder),
                 expected=expected,
                 reproduce=again.rstrip(),
                 files=files,
@@ -60,11 +61,6 @@ class FaultCheck:
         self._node.user_properties.append(("dataloader_faults_verdict", str(result.verdict)))
         _report_to_pytest(result, self._settings.not_reproduced)
         return result
-
-    def _home(self) -> str | None:
-        """The item's ``tmp_path``, if the test or one of its fixtures requests that."""
-        folder = getattr(self._node, "funcargs", {}).get("tmp_path")
-        return folder and str(folder)
 
     def _options(self) -> str:
         """The options of this run, and the python engine where the kernel engine cannot run."""

@@ -55,10 +55,7 @@ class PytestFaultInjector(FaultInjector):
         return explore(make_dataset, report=self._record_statistics, **options)
 
     def explore_lifecycle(self, make_dataset: Callable[[], Any], **options: Any) -> Exploration:
-        """Search for steps in a loader's lifecycle that break it; see ``explore_lifecycle``.
-
-        ``--hypothesis-show-statistics`` shows the statistics, as it does for ``@given``.
-        """
+        """Search for steps in a loader's lifecycle that break it; see ``explore_lifecycle``."""
         from pytest_dataloader_faults.search import explore_lifecycle
 
         __tracebackhide__ = True

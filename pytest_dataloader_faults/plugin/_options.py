@@ -105,15 +105,7 @@ def marker(
     not_reproduced: str | None = None,
 ) -> dict[str, Any]:
     """Choose the checks of fault_check, and how fault tests run; see check_dataset()."""
-    given: dict[str, Any] = {
-        "only": only,
-        "exclude": exclude,
-        "expected_failures": expected_failures,
-        "deadline": deadline,
-        "seed": seed,
-        "engine": engine,
-        "not_reproduced": not_reproduced,
-    }
+    given = dict(locals())
     return {name: value for name, value in given.items() if value is not None}
 
 
