@@ -15,7 +15,7 @@ from pytest_dataloader_faults._engine.processes import fork
 from pytest_dataloader_faults._engine.scope import engine_for
 from pytest_dataloader_faults._trial import job as jobs
 from pytest_dataloader_faults._trial import journal as journals
-from pytest_dataloader_faults._trial.process import environment, shortages
+from pytest_dataloader_faults._trial.process import environment
 from pytest_dataloader_faults._trial.process.deadline import HARNESS_SECONDS
 from pytest_dataloader_faults._trial.process.waiting import how_it_vanished, wait_for
 from pytest_dataloader_faults.exceptions import InjectionError
@@ -144,7 +144,7 @@ def _run(job: jobs.Job) -> list[dict[str, Any]]:
         status = wait_for(warden, 2 * job.deadline + HARNESS_SECONDS, facts)
         # Of a crash neither pytest's own frames are shown nor the list of modules.
         events, stderr = facts.events(), _NOISE.sub("", printed.text(_STDERR_READ))
-        shortages.require_environment(job, events, stderr)
+        environment.require_environment(job, events, stderr)
         _raise_what_was_refused(events, stderr)
         if not any("timed_out" in event for event in events):
             raise InjectionError(how_it_vanished(warden, status, _shown(stderr)))

@@ -1,4 +1,4 @@
-"""What a loader's workers need of this machine, and whether it has that. No dataset is run here.
+"""What a loader's workers need of this machine, and whether a trial failed for want of it.
 
 Some facts about what a loader takes (torch 2.13, fork, measured by taking away until a trial of
 small samples failed). Descriptors, besides those that are open as it starts: 16 with one worker, 20
@@ -10,6 +10,11 @@ flaw of the dataset. So a trial is refused where there is less than was ever eno
 
 Limits of processes add up: of the user, of each control group, of the machine. Only starting some
 shows how many are left. One that has ended counts until it is waited for.
+
+Some facts about the cause of such errors. "No space left on device" or "Too many open files" can be
+a fault that was armed, a dataset that takes too much, or a machine that has too little. So an error
+of that kind is the machine's only if no fault asked for it, and if the machine still lacks the
+thing now that all of the trial's processes, files and shared memory are gone.
 """
 
 from __future__ import annotations
@@ -21,16 +26,13 @@ import re
 import resource
 import tempfile
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pytest_dataloader_faults._engine.processes import MORE_PROCESSES, fork
+from pytest_dataloader_faults._trial.job import Job, ReferenceJob, TrialJob
 from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
 
-SHARED = "/dev/shm"
-SCARCE = frozenset(
-    {errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.ENOMEM}
-)
-"""What the kernel answers when there is too little of something."""
+_SHARED = "/dev/shm"
 _ORDINARY = 256
 """Descriptors: with fewer left, the limit is too low for an ordinary dataset."""
 _PROCESSES = 64
@@ -47,8 +49,16 @@ _MORE_SHARED = (
     "Remove unused files from it, or make it larger: docker run --shm-size=1g, or mount -o"
     " remount,size=1g /dev/shm"
 )
-_WRITABLE = "Mount it so that it can be written: docker run --shm-size=1g, or mount -o remount,rw"
-_MORE_MEMORY = "End processes that take much, or give the machine or its control group more"
+_WORDS = {
+    errno.EMFILE: r"received 0 items of ancdata",
+    errno.ENOSPC: r"insufficient shared memory|Disk quota exceeded",
+    errno.EAGAIN: r"can't start new thread|pthread_create failed",
+    errno.ENOMEM: r"Cannot allocate memory|DefaultCPUAllocator: can't allocate",
+}
+"""What errors say of each, besides its number and its text."""
+_SCARCE = {*_WORDS, errno.ENFILE, errno.EDQUOT}
+"""What the kernel answers when there is too little of something."""
+_MOST_OF_LINE = 200
 
 
 def _message(what: str, found: str, remedy: str) -> str:
@@ -66,7 +76,10 @@ class FreeResources(NamedTuple):
     @classmethod
     def now(cls) -> FreeResources:
         """What is left now."""
-        return cls(_limit(), _opened(), _statvfs(SHARED))
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        limit = 1 << 30 if soft == resource.RLIM_INFINITY else soft
+        opened = len(os.listdir("/proc/self/fd")) - 1  # Not the one that lists the folder.
+        return cls(limit, opened, _statvfs(_SHARED))
 
     def require_for(self, workers: int) -> None:
         """Refuse where so many *workers* cannot run: less than this was never enough."""
@@ -78,27 +91,28 @@ class FreeResources(NamedTuple):
         least = 13 + 3 * workers
         if self.limit - self.opened >= least:
             return None
-        return _message(
-            "too few file descriptors",
+        found = (
             f"{self.opened} are open and the limit is {self.limit}; a trial of a DataLoader with"
-            f" num_workers={workers} needs {least} more, and its dataset needs some as well",
-            _MORE_DESCRIPTORS,
+            f" num_workers={workers} needs {least} more, and its dataset needs some as well"
         )
+        return _message("too few file descriptors", found, _MORE_DESCRIPTORS)
 
     def _little_shared(self, workers: int) -> str | None:
         least = 10 + 3 * workers
-        if self.shared is None or self.shared.f_flag & os.ST_RDONLY or not _may_write(SHARED):
+        may_write = os.access(_SHARED, os.W_OK | os.X_OK)
+        if self.shared is None or self.shared.f_flag & os.ST_RDONLY or not may_write:
             there = "not there" if self.shared is None else "not writable"
-            found = f"{SHARED} is {there}, and the queues of a DataLoader's workers need it"
-            return _message("no shared memory", found, _WRITABLE)
-        if _is_full(self.shared, least * _PAGE, least):
-            found = (
-                f"{_left_of(SHARED, self.shared)}; a trial of a DataLoader with"
-                f" num_workers={workers} needs {_size(least * _PAGE)} and {least} files, and its"
-                " batches need more"
-            )
-            return _message("too little shared memory", found, _MORE_SHARED)
-        return None
+            found = f"{_SHARED} is {there}, and the queues of a DataLoader's workers need it"
+            options = "docker run --shm-size=1g, or mount -o remount,rw"
+            remedy = f"Mount it so that it can be written: {options}"
+            return _message("no shared memory", found, remedy)
+        if not _is_full(self.shared, least * _PAGE, least):
+            return None
+        found = (
+            f"{_left_of(_SHARED, self.shared)}; a trial of a DataLoader with num_workers={workers}"
+            f" needs {_size(least * _PAGE)} and {least} files, and its batches need more"
+        )
+        return _message("too little shared memory", found, _MORE_SHARED)
 
 
 def require_temporary_room(folder: str) -> None:
@@ -108,13 +122,50 @@ def require_temporary_room(folder: str) -> None:
         raise UnusableEnvironmentError(message)
 
 
+def require_environment(job: Job, events: list[dict[str, Any]], printed: str) -> None:
+    """Raise if *events* or what *job* *printed* report a failure that this machine caused."""
+    errors = list(_errors(events))
+    if not errors:
+        return
+    expected = _armed_errnos(job)
+    for number in _WORDS.keys() - expected:
+        line = _line_about(number, "\n".join([*errors, printed]))
+        if line and (message := shortage(number, line)):
+            raise UnusableEnvironmentError(message)
+
+
+def _errors(events: list[dict[str, Any]]) -> Iterator[str]:
+    """The texts of what went wrong; that of a hang or a death is empty."""
+    for event in events:
+        if event.get("timed_out") or event.get("died"):
+            yield ""
+        yield from (event[name] for name in ("why", "broken") if name in event)
+        if "pass" in event and event["pass"].get("exception"):
+            yield event["pass"]["exception"]["text"]
+
+
+def _armed_errnos(job: Job) -> set[int]:
+    """The errnos that the faults of *job* cause."""
+    if isinstance(job, ReferenceJob):
+        return set()
+    is_limited = isinstance(job, TrialJob) and job.options.descriptors is not None
+    return {each.errno for each in job.faults} | ({errno.EMFILE} if is_limited else set())
+
+
+def _line_about(number: int, text: str) -> str | None:
+    """The first line of *text* that reports *number*."""
+    words = re.compile(rf"{re.escape(os.strerror(number))}|\bErrno {number}\b|{_WORDS[number]}")
+    lines = (line.strip()[:_MOST_OF_LINE] for line in text.splitlines() if words.search(line))
+    return next(lines, None)
+
+
 @contextlib.contextmanager
 def reported_as_shortage() -> Iterator[None]:
     """Report an OSError of the harness's own start as a shortage of this machine."""
     try:
         yield
     except OSError as error:
-        if error.errno not in SCARCE:
+        if error.errno not in _SCARCE:
             raise
         number = error.errno or 0
         text = f"{os.strerror(number)} ({error.filename or 'as a trial began'})"
@@ -132,7 +183,7 @@ def shortage(number: int, text: str) -> str | None:
 
 
 def _few_descriptors_left(text: str) -> str | None:
-    limit, opened = _limit(), _opened()
+    limit, opened, _ = FreeResources.now()
     if limit - opened >= _ORDINARY:
         return None
     found = f"{text!r} was reported; the limit is {limit}, and pytest itself has {opened} open"
@@ -141,11 +192,11 @@ def _few_descriptors_left(text: str) -> str | None:
 
 def _full_shared(text: str) -> str | None:
     """For an error text of torch a small /dev/shm is enough: the trial's files are gone by now."""
-    room = _statvfs(SHARED)
+    room = _statvfs(_SHARED)
     by_torch = re.search(r"unable to .{,60}(shared memory|</torch_)", text)
     if room is None or not _is_full(room, *(_SMALL if by_torch else (_BYTES, _FILES))):
         return None
-    found = f"{text!r} was reported, and {_left_of(SHARED, room)}"
+    found = f"{text!r} was reported, and {_left_of(_SHARED, room)}"
     return _message("too little shared memory", found, _MORE_SHARED)
 
 
@@ -176,14 +227,12 @@ def _few_processes(text: str) -> str | None:
 
 def _processes_that_start() -> int:
     children = []
-    try:
+    with contextlib.suppress(UnusableEnvironmentError):
         for _ in range(_PROCESSES):
             child = fork()
             if not child:
                 os._exit(0)
             children.append(child)
-    except UnusableEnvironmentError:
-        pass
     for child in children:
         os.waitpid(child, 0)
     return len(children)
@@ -191,22 +240,13 @@ def _processes_that_start() -> int:
 
 def _little_memory(text: str) -> str | None:
     with open("/proc/meminfo", encoding="utf-8") as file:
-        found = re.search(r"^MemAvailable:\s*(\d+) kB$", file.read(), re.MULTILINE)
-    left = int(found[1]) << 10 if found else _MEMORY
+        kib = re.search(r"^MemAvailable:\s*(\d+) kB$", file.read(), re.MULTILINE)
+    left = int(kib[1]) << 10 if kib else _MEMORY
     if left >= _MEMORY:
         return None
-    return _message(
-        "too little memory", f"{text!r} was reported, and {_size(left)} are left", _MORE_MEMORY
-    )
-
-
-def _limit() -> int:
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 1 << 30 if soft == resource.RLIM_INFINITY else soft
-
-
-def _opened() -> int:
-    return len(os.listdir("/proc/self/fd")) - 1  # Not the one that lists the folder.
+    found = f"{text!r} was reported, and {_size(left)} are left"
+    remedy = "End processes that take much, or give the machine or its control group more"
+    return _message("too little memory", found, remedy)
 
 
 def _statvfs(folder: str) -> os.statvfs_result | None:
@@ -214,10 +254,6 @@ def _statvfs(folder: str) -> os.statvfs_result | None:
         return os.statvfs(folder)
     except OSError:
         return None
-
-
-def _may_write(folder: str) -> bool:
-    return os.access(folder, os.W_OK | os.X_OK)
 
 
 def _is_full(room: os.statvfs_result, size: int, files: int) -> bool:

@@ -16,11 +16,10 @@ import signal
 
 from pytest_dataloader_faults._engine.processes import how_it_ended, is_stopped, ready
 from pytest_dataloader_faults._trial.journal import Journal
-from pytest_dataloader_faults._trial.process.waiting import NOTHING_SHOWN
+from pytest_dataloader_faults._trial.process.waiting import NOTHING_SHOWN, STOPPED
 
 _PATIENCE = 10.0
 """Seconds for a report; it takes a few milliseconds where the machine is not busy."""
-_STOPPED = "was stopped (SIGSTOP, or a debugger)"
 
 
 class SupervisorWatch:
@@ -34,39 +33,32 @@ class SupervisorWatch:
 
     def ended_early(self) -> str | None:
         """What is wrong, if anything, when it has ended before the trial's process."""
-        if how := how_it_ended(self.pid) or self._ended_by_sigterm():
-            return self._message(how)
-        self.fd = None
-        return None
+        how = how_it_ended(self.pid)
+        if not how and self._has("report"):
+            how = "was ended by SIGTERM"
+        if not how:
+            self.fd = None
+        return self._message(how)
 
     def report(self) -> str | None:
         """Have it write its report after the trial's end; what is wrong if it does not."""
-        if not self._is_needed():
+        if self.fd is None or not self._has("supervisor"):  # It ended as it should, or never armed.
             return None
         how = how_it_ended(self.pid)
-        if how is None:
-            how = self._request_report()
-        return self._message(how) if how else None
+        return self._message(self._request_report() if how is None else how)
 
     def _request_report(self) -> str | None:
         if is_stopped(self.pid):
-            return _STOPPED
+            return STOPPED
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGTERM)
         if self.fd is not None and not ready([self.fd], _PATIENCE):
-            return _STOPPED if is_stopped(self.pid) else f"gave no report for {_PATIENCE:g} s"
+            return STOPPED if is_stopped(self.pid) else f"gave no report for {_PATIENCE:g} s"
         return how_it_ended(self.pid)
-
-    def _ended_by_sigterm(self) -> str | None:
-        return "was ended by SIGTERM" if self._has("report") else None
-
-    def _is_needed(self) -> bool:
-        """Whether the faults are armed, or were, and it has not ended as it should."""
-        return self.fd is not None and self._has("supervisor")
 
     def _has(self, name: str) -> bool:
         return any(name in event for event in self._journal.events())
 
-    def _message(self, how: str) -> str:
+    def _message(self, how: str | None) -> str | None:
         name = f"the supervisor (pid {self.pid}), which answers the system calls of the workers,"
-        return f"{name} {how}{NOTHING_SHOWN}"
+        return how and f"{name} {how}{NOTHING_SHOWN}"

@@ -13,6 +13,7 @@ _GRACE = 30.0
 """Seconds a warden gets beyond its deadline before it counts as broken itself."""
 _BETWEEN_LOOKS, _LOOKS = 1.0, 5
 """Seconds between two looks at the warden; how many times in a row it has to be seen stopped."""
+STOPPED = "was stopped (SIGSTOP, or a debugger)"
 NOTHING_SHOWN = (
     " before the trial was over. So the trial shows nothing about the dataset. Run it again. If it"
     " happens again, find out what ends or stops processes on this machine"
@@ -41,16 +42,15 @@ def _watch(warden: int, watched: int, deadline: float, facts: Journal) -> None:
     while not ready([watched], _BETWEEN_LOOKS):
         stopped = stopped + 1 if is_stopped(warden) else 0
         if stopped == _LOOKS:
-            facts.write(
-                hurt=f"{_name_of(warden)} was stopped (SIGSTOP, or a debugger){NOTHING_SHOWN}"
-            )
+            facts.write(hurt=f"{name_of_warden(warden)} {STOPPED}{NOTHING_SHOWN}")
             os.kill(warden, signal.SIGTERM)  # It ends its tree first.
             os.kill(warden, signal.SIGCONT)
         if time.monotonic() > until:
             os.kill(warden, signal.SIGKILL)
 
 
-def _name_of(warden: int) -> str:
+def name_of_warden(warden: int) -> str:
+    """What messages call it."""
     return f"the process that holds the trial's deadline (pid {warden})"
 
 
@@ -58,4 +58,4 @@ def how_it_vanished(warden: int, status: int, printed: str) -> str:
     """The message for a trial that did not end itself; *status*: the warden's wait status."""
     code = os.waitstatus_to_exitcode(status)
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit status {code}"
-    return f"{_name_of(warden)} {how}{NOTHING_SHOWN}. The trial printed:\n{printed}"
+    return f"{name_of_warden(warden)} {how}{NOTHING_SHOWN}. The trial printed:\n{printed}"

@@ -16,7 +16,8 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import psutil
@@ -28,7 +29,7 @@ from pytest_dataloader_faults._trial.journal import Journal
 from pytest_dataloader_faults._trial.process.deadline import LOADER, OVERDUE, deadline_after
 from pytest_dataloader_faults._trial.process.shared_memory import SharedMemoryCleaner
 from pytest_dataloader_faults._trial.process.supervisor_watch import SupervisorWatch
-from pytest_dataloader_faults._trial.process.waiting import NOTHING_SHOWN
+from pytest_dataloader_faults._trial.process.waiting import NOTHING_SHOWN, STOPPED, name_of_warden
 from pytest_dataloader_faults._trial.resources import has_children, is_infrastructure
 from pytest_dataloader_faults.outcomes._text import printable
 
@@ -83,16 +84,16 @@ def run_under_deadline(
     if hurt := _stopped(child) if stopped else _harness_failure(ended, died, supervisor):
         journal.write(hurt=hurt)
     _end_all(shared_memory)
-    shared_memory.remove({child, *_pids_of(journal)})
+    workers = (pid for event in journal.events() for pid in event.get("pids", ()))
+    shared_memory.remove({child, *workers})
     shutil.rmtree(folder, ignore_errors=True)
-    journal.write(
-        timed_out=ended == "deadline", died=died, duration=round(time.monotonic() - began, 3)
-    )
+    duration = round(time.monotonic() - began, 3)
+    journal.write(timed_out=ended == "deadline", died=died, duration=duration)
 
 
 def _stopped(child: int) -> str:
     return (
-        f"the process that drives the loader (pid {child}) was stopped (SIGSTOP, or a debugger)."
+        f"the process that drives the loader (pid {child}) {STOPPED}."
         " Unless the dataset stopped it, the trial shows nothing about the dataset"
     )
 
@@ -102,10 +103,7 @@ def _harness_failure(
 ) -> str | None:
     """What happened to the harness, so that the trial shows nothing."""
     if ended in signal.Signals.__members__:
-        return (
-            f"{ended} was sent to the process that holds the trial's deadline"
-            f" (pid {os.getpid()}){NOTHING_SHOWN}"
-        )
+        return f"{ended} was sent to {name_of_warden(os.getpid())}{NOTHING_SHOWN}"
     if supervisor and ended == "supervisor ended":
         return supervisor.ended_early()
     return supervisor.report() if supervisor and (died or ended == "deadline") else None
@@ -119,7 +117,9 @@ def _start(
     if not child:
         os.setsid()  # Signals that a worker sends to its group must not reach the warden.
         prctl(Prctl.SET_PDEATHSIG, signal.SIGKILL)
-        _forget_signals()
+        signal.set_wakeup_fd(-1)  # The trial has signals of its own.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         root(supervision)
     if supervision:
         supervision.control.close()  # So that the trial's death ends the connection.
@@ -137,13 +137,6 @@ def _pipe_of_signals() -> int:
     for number in _TO_END:
         signal.signal(number, lambda _number, _frame: None)
     return read
-
-
-def _forget_signals() -> None:
-    """Take the warden's handlers away: the trial has signals of its own."""
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _wait_until_over(watched: _Watched, deadline: float, journal: Journal) -> str:
@@ -174,11 +167,8 @@ def _wait(watched: _Watched, deadline: float) -> str:
             return "abandoned"
         if watched.signals in found and (name := _signal_to_end(watched.signals)):
             return name
-        if (
-            watched.supervisor
-            and watched.supervisor.fd in found
-            and watched.supervisor.ended_early()
-        ):
+        supervisor = watched.supervisor
+        if supervisor and supervisor.fd in found and supervisor.ended_early():
             return "supervisor ended"
     return "deadline"
 
@@ -211,11 +201,6 @@ def _gather_stacks(stacks: Journal, ours: set[int]) -> None:
     for process in psutil.Process().children(recursive=True):
         if process.pid not in ours:
             _describe(process, stacks)
-    _wait_until_quiet(stacks)
-
-
-def _wait_until_quiet(stacks: Journal) -> None:
-    """Wait until *stacks* no longer grows."""
     deadline = time.monotonic() + _STACKS_PATIENCE
     size = -1
     while size != (size := os.fstat(stacks.fd).st_size) and time.monotonic() < deadline:
@@ -225,28 +210,17 @@ def _wait_until_quiet(stacks: Journal) -> None:
 def _describe(process: psutil.Process, stacks: Journal) -> None:
     with contextlib.suppress(psutil.Error, OSError):
         command = " ".join(process.cmdline())
-        status = _read(f"/proc/{process.pid}/status")
+        status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
         caught = int(re.search(r"^SigCgt:\s*(\w+)$", status, re.MULTILINE)[1], 16)  # type: ignore[index]
         if caught >> (STACKS_SIGNAL - 1) & 1:
             os.write(stacks.fd, f"\nProcess {process.pid} ({process.status()}):\n".encode())
             process.send_signal(STACKS_SIGNAL)
             time.sleep(0.05)  # So that the stacks of two processes do not mix.
         elif not is_infrastructure(command):
-            where = _read(f"/proc/{process.pid}/wchan")
+            where = Path(f"/proc/{process.pid}/wchan").read_text(encoding="utf-8")
             shown = printable(command)[:120]  # File names in it may have any bytes.
             line = f"\nProcess {process.pid} ({process.status()}, in {where}): {shown}\n"
             os.write(stacks.fd, line.encode())
-
-
-def _read(path: str) -> str:
-    with open(path, encoding="utf-8") as file:
-        return file.read()
-
-
-def _pids_of(journal: Journal) -> Iterator[int]:
-    """The workers that the trial has written down."""
-    for event in journal.events():
-        yield from event.get("pids", ())
 
 
 def _end_all(shared_memory: SharedMemoryCleaner) -> None:
@@ -271,11 +245,10 @@ def _send(number: signal.Signals, processes: list[psutil.Process]) -> None:
 
 
 def _is_cleaner(process: psutil.Process) -> bool:
-    try:
+    with contextlib.suppress(psutil.Error):
         command = " ".join(process.cmdline())
-    except psutil.Error:
-        return False
-    return any(name in command for name in _CLEANERS)
+        return any(name in command for name in _CLEANERS)
+    return False
 
 
 def _reap() -> None:

@@ -79,11 +79,8 @@ def _of_tensor(value: torch.Tensor, path: str, name: str) -> Iterator[Leaf]:
         yield Leaf(path, form, hash_of(_bytes_of(plain)))
     else:
         sparse = plain.to_sparse().coalesce()
-        yield Leaf(
-            path,
-            f"{form} {value.layout}",
-            hash_of(_bytes_of(sparse.indices()) + _bytes_of(sparse.values())),
-        )
+        content = _bytes_of(sparse.indices()) + _bytes_of(sparse.values())
+        yield Leaf(path, f"{form} {value.layout}", hash_of(content))
 
 
 def _bytes_of(tensor: torch.Tensor) -> bytes:
@@ -140,13 +137,10 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, (list, tuple)):
         yield from ((f"[{place}]", item) for place, item in enumerate(value))
     elif dataclasses.is_dataclass(value):
-        yield from ((f".{each.name}", getattr(value, each.name)) for each in _fields(value))
+        names = [each.name for each in dataclasses.fields(value)]
+        yield from ((f".{name}", getattr(value, name)) for name in names)
     else:
         yield from _reduced(value)
-
-
-def _fields(value: Any) -> tuple[dataclasses.Field[Any], ...]:
-    return dataclasses.fields(value)
 
 
 def _reduced(value: Any) -> Iterator[tuple[str, Any]]:

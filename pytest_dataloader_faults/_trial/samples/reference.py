@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,12 +18,6 @@ from pytest_dataloader_faults.outcomes._reference import Comparison
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
-
-
-_COLLATING = (
-    ". A DataLoader with this collate_fn cannot make a batch of them either: give it one that can,"
-    " as in loader={'collate_fn': ...}, or batch_size=None"
-)
 
 
 def plain_indices(index: Any) -> tuple[Any, ...]:
@@ -121,13 +114,12 @@ def _of_batches(reader: _Reader, drawn: Sequence[Sequence[Any]]) -> dict[str, An
 
 def _reference_in_order(reader: _Reader) -> Reference:
     stream: Any = reader.loader.dataset
-    first = list(
-        itertools.starmap(reader.fingerprinted, enumerate(_with_rows(reader.loader, stream)))
-    )
+    samples = _with_rows(reader.loader, stream)
+    first = [reader.fingerprinted(*each) for each in enumerate(samples)]
     if not first:
         message = f"{type(stream).__name__} is empty: no sample that a fault could hit"
         raise UnusableDatasetError(message)
-    second = list(itertools.starmap(reader.fingerprinted, enumerate(stream)))
+    second = [reader.fingerprinted(*each) for each in enumerate(stream)]
     found = _compared("iterable", first, second, reader.comparer.comparison)
     if len(second) < len(first):
         return replace(found, unstable_index=None, second_pass_count=len(second))
@@ -139,36 +131,32 @@ def _compared(
 ) -> Reference:
     """The reference from two readings of the same samples."""
     pairs = list(zip(first, second, strict=False))
+    differing = sum(a.row.exact != b.row.exact for a, b in pairs)
     return Reference(
         kind,
         tuple((each.index, each.row.digest) for each in first),
         unstable_index=next((a.index for a, b in pairs if a.row.digest != b.row.digest), None),
         leaves=tuple((each.index, each.row.leaves) for each in first if each.row.leaves),
-        nondeterministic_count=0
-        if comparison.compare
-        else sum(a.row.exact != b.row.exact for a, b in pairs),
+        nondeterministic_count=0 if comparison.compare else differing,
         pickled_samples=tuple((each.index, each.pickled) for each in first if each.pickled),
         comparison=comparison.description,
     )
 
 
 def _with_rows(loader: DataLoader[Any], stream: Any) -> Iterator[Any]:
-    """The samples of *stream*, once the first has shown that batches can be split."""
+    """The samples of *stream*, once the first has shown that batches can be split.
+
+    Batches of an iterable differ with the workers; only their samples can be compared.
+    """
     for number, sample in enumerate(stream):
-        if not number and loader._auto_collation:
-            _require_rows(loader, sample)
+        if not number and loader._auto_collation and split(_batch(loader, [sample]), 1) is None:
+            message = (
+                f"the batches of {type(stream).__name__} cannot be taken apart into samples, and an"
+                " iterable dataset has no indices that say what a batch should hold: nothing can be"
+                " compared. Try it with batch_size=None, or with a collate_fn that stacks samples"
+            )
+            raise UnusableDatasetError(message)
         yield sample
-
-
-def _require_rows(loader: DataLoader[Any], sample: Any) -> None:
-    """Batches of an iterable differ with the workers; only their samples can be compared."""
-    if split(_batch(loader, [sample]), 1) is None:
-        message = (
-            f"the batches of {type(loader.dataset).__name__} cannot be taken apart into samples,"
-            " and an iterable dataset has no indices that say what a batch should hold: nothing can"
-            " be compared. Try it with batch_size=None, or with a collate_fn that stacks samples"
-        )
-        raise UnusableDatasetError(message)
 
 
 def _alone(loader: DataLoader[Any], sample: Any) -> Any:
@@ -190,5 +178,9 @@ def _splits(reader: _Reader, indices: list[Any], found: Reference) -> bool:
 def _batch(loader: DataLoader[Any], samples: Any) -> Any:
     """What the loader makes of *samples*."""
     name = type(loader.dataset).__name__
-    with loaders.errors_of_dataset(f"collating samples of {name}", _COLLATING):
+    advice = (
+        ". A DataLoader with this collate_fn cannot make a batch of them either: give it one that"
+        " can, as in loader={'collate_fn': ...}, or batch_size=None"
+    )
+    with loaders.errors_of_dataset(f"collating samples of {name}", advice):
         return loader.collate_fn(samples)
