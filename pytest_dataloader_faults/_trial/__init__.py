@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults import _arguments, exceptions
 from pytest_dataloader_faults._engine.processes import fork
@@ -20,13 +20,12 @@ from pytest_dataloader_faults._trial.process.deadline import HARNESS_SECONDS
 from pytest_dataloader_faults._trial.process.waiting import how_it_vanished, wait_for
 from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.lifecycle import Step
+from pytest_dataloader_faults.lifecycle import Arm, Step
 from pytest_dataloader_faults.outcomes import LifecycleOutcome, Outcome, Reference
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_Armed = TypeVar("_Armed", jobs.TrialJob, jobs.LifecycleJob)
 _STDERR_SHOWN = 4000
 _STDERR_READ = 1 << 20
 _NOISE = re.compile(
@@ -77,9 +76,9 @@ def run_trial(
     return run_trial_job(job)
 
 
-def run_trial_job(job: jobs.TrialJob) -> Outcome:
+def run_trial_job(asked: jobs.TrialJob) -> Outcome:
     """``run_trial``, with all that a check or a search can ask for."""
-    job = _checked(job)
+    job = _checked(asked)
     return journals.outcome_from(job.request, _run(job))
 
 
@@ -87,7 +86,10 @@ def run_lifecycle(
     make_dataset: Callable[[], Any], steps: tuple[Step, ...], **settings: Unpack[jobs.Settings]
 ) -> LifecycleOutcome:
     """Do *steps* in a disposable process; *loader*: options of every loader in it."""
-    job = _checked(jobs.LifecycleJob(make_dataset=make_dataset, steps=steps, **settings))
+    faults = tuple(step.fault for step in steps if isinstance(step, Arm))
+    job = _checked(
+        jobs.LifecycleJob(make_dataset=make_dataset, faults=faults, steps=steps, **settings)
+    )
     return journals.lifecycle_from(job.request, steps, _run(job))
 
 
@@ -114,7 +116,7 @@ def take_reference(
     return journals.reference_from(events, events[-1]["stderr"])
 
 
-def _checked(job: _Armed) -> _Armed:
+def _checked(job: jobs.Job) -> jobs.Job:
     """*job*, if it can be done, with its engine chosen."""
     _arguments.check(make_dataset=job.make_dataset, loader=job.loader)
     asked = job.request
@@ -134,7 +136,7 @@ def _run(job: jobs.Job) -> list[dict[str, Any]]:
     files = [journals.Journal(name) for name in ("facts", "stderr", "stacks")]
     facts, printed, stacks = files
     try:
-        environment.require_temporary_room(folder)
+        environment.require_temporary_room()
         sys.stdout.flush()
         sys.stderr.flush()
         warden = fork()

@@ -72,7 +72,10 @@ class LoaderDriver:
         return self._iterator is not None
 
     def start_epoch(self, epoch: int | None, seed: int, patience: float | None = None) -> bool:
-        """Begin *epoch*, None for the recovery; whether the loader raised no error."""
+        """Begin *epoch*, None for the recovery; whether the loader raised no error.
+
+        Its iterator waits at most *patience* seconds for a batch; with None as long as it would.
+        """
         self._epoch, self._received = epoch, 0
         self.drawn.clear()
         self.comparer.begin()
@@ -123,8 +126,13 @@ class LoaderDriver:
         self.pids = ()
 
     def _start_iterator(self, patience: float | None) -> None:
-        before = self._iterator
-        self._iterator = iter_with_timeout(self.loader, patience)
+        before, timeout = self._iterator, self.loader.timeout
+        if patience is not None:
+            self.loader.timeout = min(timeout or patience, patience)
+        try:
+            self._iterator = iter(self.loader)
+        finally:
+            self.loader.timeout = timeout
         if before is not self._iterator:
             end_workers(before)
         self._sigchld.look_while_waiting(self._iterator)
@@ -197,17 +205,6 @@ def end_workers(iterator: Any) -> None:
     """End the workers of *iterator* now; the garbage collector may take 5 s for each."""
     if hasattr(iterator, "_shutdown_workers"):
         iterator._shutdown_workers()
-
-
-def iter_with_timeout(loader: DataLoader[Any], seconds: float | None) -> Any:
-    """``iter(loader)``, whose iterator waits at most *seconds* for a batch; None: as it would."""
-    own = loader.timeout
-    if seconds is not None:
-        loader.timeout = min(own or seconds, seconds)
-    try:
-        return iter(loader)
-    finally:
-        loader.timeout = own
 
 
 @contextlib.contextmanager

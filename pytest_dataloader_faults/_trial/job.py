@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypedDict
+from dataclasses import dataclass, field, replace
+from typing import Any, TypedDict
 
 from pytest_dataloader_faults.faults import Fault, WorkerKilled
-from pytest_dataloader_faults.lifecycle import Arm, KillWorker, Step
+from pytest_dataloader_faults.lifecycle import KillWorker, Step
 from pytest_dataloader_faults.outcomes._facts import TrialRequest
 from pytest_dataloader_faults.outcomes._reference import EXACT, Comparison
 from pytest_dataloader_faults.outcomes._text import plain
@@ -58,65 +58,53 @@ class Settings(TypedDict, total=False):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Job:
-    """What all jobs have; *loader*: options of the DataLoader."""
+class Job:
+    """What all jobs have.
+
+    *loader*: options of the DataLoader. *changes* overrule them, and also those of a ready loader.
+    """
 
     make_dataset: Callable[[], Any]
+    faults: tuple[Fault, ...] = ()
     loader: Mapping[str, Any] | None = None
+    changes: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     deadline: float = 30.0
     engine: str = "kernel"
     comparison: Comparison = EXACT
-
-    def _requested(
-        self, faults: tuple[Fault, ...], loader: Mapping[str, Any], epochs: int
-    ) -> TrialRequest:
-        compared = self.comparison.description
-        return TrialRequest(
-            faults, plain(loader), epochs, self.seed, self.deadline, self.engine, compared
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrialJob(_Job):
-    """Epochs under faults, and a recovery; *changes* overrule even a ready loader's options."""
-
-    faults: tuple[Fault, ...] = ()
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    needs_workers: bool = False
     options: TrialOptions = ONE_EPOCH
 
     @property
     def request(self) -> TrialRequest:
         """What an outcome says of it."""
-        loader = {**(self.loader or {}), **self.changes}
-        return self._requested(self.faults, loader, self.options.epochs)
+        loader = plain({**(self.loader or {}), **self.changes})
+        settings = (self.options.epochs, self.seed, self.deadline, self.engine)
+        return TrialRequest(self.faults, loader, *settings, self.comparison.description)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReferenceJob(_Job):
+class TrialJob(Job):
+    """Epochs under faults, and a recovery."""
+
+    needs_workers: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceJob(Job):
     """Samples one by one; *batches*: their indices, by default as the loader's sampler draws."""
 
     batches: Sequence[tuple[Any, ...]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class LifecycleJob(_Job):
-    """The steps that a loader goes through, with faults of their own."""
+class LifecycleJob(Job):
+    """The steps that a loader goes through; *faults* are those that the steps arm."""
 
     steps: tuple[Step, ...]
 
     @property
-    def faults(self) -> tuple[Fault, ...]:
-        """Those that the steps arm."""
-        return tuple(step.fault for step in self.steps if isinstance(step, Arm))
-
-    @property
     def request(self) -> TrialRequest:
         """What an outcome says of it."""
-        steps = [step for step in self.steps if isinstance(step, KillWorker)]
+        steps = (step for step in self.steps if isinstance(step, KillWorker))
         killed = (WorkerKilled(worker=step.worker) for step in steps)
-        return self._requested((*self.faults, *killed), self.loader or {}, 1)
-
-
-Job: TypeAlias = TrialJob | ReferenceJob | LifecycleJob
+        return replace(super().request, schedule=(*self.faults, *killed))

@@ -11,11 +11,14 @@ import fcntl
 import json
 import os
 from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import asdict, replace
 from typing import Any
 
+from pytest_dataloader_faults import outcomes
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
+from pytest_dataloader_faults.faults import to_dict
 from pytest_dataloader_faults.lifecycle import Step
-from pytest_dataloader_faults.outcomes import LifecycleOutcome, Outcome, Reference, StepOutcome
 from pytest_dataloader_faults.outcomes._error_text import with_likely_sender
 from pytest_dataloader_faults.outcomes._facts import TrialRequest
 from pytest_dataloader_faults.outcomes._fault_facts import facts_from
@@ -33,6 +36,13 @@ class Journal:
         data = memoryview(b"\n" + json.dumps(event).encode() + b"\n")
         while data:
             data = data[os.write(self.fd, data) :]
+
+    def write_facts(
+        self, faults: Iterable[outcomes.FaultFacts], workers: Iterable[outcomes.WorkerFacts]
+    ) -> None:
+        """Append what happened under the faults."""
+        written = [{**asdict(each), "fault": to_dict(each.fault)} for each in faults]
+        self.write(faults=written, workers=[asdict(each) for each in workers])
 
     def text(self, most: int | None = None) -> str:
         """The whole text, or its last *most* bytes."""
@@ -53,10 +63,10 @@ class Journal:
         os.close(self.fd)
 
 
-def outcome_from(request: TrialRequest, events: list[dict[str, Any]]) -> Outcome:
+def outcome_from(request: TrialRequest, events: list[dict[str, Any]]) -> outcomes.Outcome:
     """The outcome of *request*, with the facts in *events*."""
-    data = Outcome(**vars(request)).to_dict()
-    has_facts = any("faults" in event for event in events)
+    data = outcomes.Outcome(**vars(request)).to_dict()
+    report = None
     passes: dict[int | None, dict[str, Any]] = defaultdict(
         lambda: {"drawn": [], "delivered": [], "exception": None, "complete": False}
     )
@@ -66,7 +76,7 @@ def outcome_from(request: TrialRequest, events: list[dict[str, Any]]) -> Outcome
         elif "pass" in event:
             passes[event["epoch"]].update(event["pass"])
         elif "report" in event:
-            data.update({} if has_facts else _facts(request, event["report"]))
+            report = event["report"]
         elif "resources" in event:
             data["resources"] = [*data["resources"], event["resources"]]
         elif "footprints" in event:
@@ -75,35 +85,33 @@ def outcome_from(request: TrialRequest, events: list[dict[str, Any]]) -> Outcome
             data.update({name: event[name] for name in event if name in data})
     data["recovery"] = passes.pop(None, None)
     data["passes"] = list(passes.values())
-    return Outcome.from_dict(data)
+    outcome = outcomes.Outcome.from_dict(data)
+    if report is None or any("faults" in event for event in events):
+        return outcome
+    # The supervisor reported, since the trial's process had died.
+    faults, workers = facts_from(report["workers"], {}, request.schedule, ())
+    return replace(outcome, faults=faults, workers=workers)
 
 
 def lifecycle_from(
     request: TrialRequest, steps: tuple[Step, ...], events: list[dict[str, Any]]
-) -> LifecycleOutcome:
+) -> outcomes.LifecycleOutcome:
     """The outcome of a lifecycle of *steps*, from *events*."""
     ended = []
     for place, event in enumerate(events, start=1):
         if found := event.get("step"):
             found = {**found, "leftover_files": tuple(found["leftover_files"])}
-            ended.append(StepOutcome(outcome_from(request, events[:place]), **found))
+            ended.append(outcomes.StepOutcome(outcome_from(request, events[:place]), **found))
     if any("report" in event for event in events):  # It is later than the facts of the steps.
         events = [event for event in events if "faults" not in event]
-    return LifecycleOutcome(steps, tuple(ended), outcome_from(request, events))
+    return outcomes.LifecycleOutcome(steps, tuple(ended), outcome_from(request, events))
 
 
-def _facts(request: TrialRequest, report: dict[str, Any]) -> dict[str, Any]:
-    """The facts in *report*, which the supervisor wrote after the trial's process had died."""
-    faults, workers = facts_from(report["workers"], {}, request.schedule, ())
-    done = Outcome(**vars(request), faults=faults, workers=workers).to_dict()
-    return {"faults": done["faults"], "workers": done["workers"]}
-
-
-def reference_from(events: list[dict[str, Any]], printed: str) -> Reference:
+def reference_from(events: list[dict[str, Any]], printed: str) -> outcomes.Reference:
     """The reference that a reference job wrote, unless the dataset ended its process before."""
     for event in events:
         if "reference" in event:
-            return Reference.from_dict(event["reference"])
+            return outcomes.Reference.from_dict(event["reference"])
     how = next((event["died"] for event in events if event.get("died")), "for an unknown reason")
     message = (
         f"the process that read the dataset died ({with_likely_sender(how)}), with no fault armed"

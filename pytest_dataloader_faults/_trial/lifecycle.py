@@ -14,21 +14,25 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeAlias
 
 from pytest_dataloader_faults import lifecycle as steps
-from pytest_dataloader_faults._engine.channel import SupervisorHandle
-from pytest_dataloader_faults._engine.scope import Injection, arm
+from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor
+from pytest_dataloader_faults._engine.scope import Injection
 from pytest_dataloader_faults._trial import loaders, resources
 from pytest_dataloader_faults._trial.driver import LoaderDriver, record_sampler
 from pytest_dataloader_faults._trial.job import LifecycleJob
 from pytest_dataloader_faults._trial.journal import Journal
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
-from pytest_dataloader_faults.faults import WorkerKilled, to_dict
+from pytest_dataloader_faults.faults import WorkerKilled
 from pytest_dataloader_faults.outcomes import FaultFacts, Firing
 from pytest_dataloader_faults.outcomes._error_text import explains_fault
 from pytest_dataloader_faults.outcomes._fault_facts import occurrences
+
+Armed: TypeAlias = AbstractContextManager[tuple[Injection, LoaderMonitor]]
+"""The scope of a job's faults."""
 
 _NO_DATA = ("/dev/", "/proc/", "/memfd:")
 _SHARED_MEMORY = "/dev/shm/"
@@ -36,22 +40,10 @@ _OF_TORCH = ("torch_", "sem.")
 """Segments and semaphores of torch, which a killed worker may leave."""
 
 
-def run_lifecycle(
-    job: LifecycleJob, journal: Journal, stacks: str, supervision: SupervisorHandle | None
-) -> None:
+def run_lifecycle(job: LifecycleJob, journal: Journal, armed: Armed) -> None:
     """Do the steps of *job*."""
     dataset = loaders.dataset_of(job.make_dataset)
     journal.write(kind=loaders.kind_of(dataset))
-    armed = arm(
-        *job.faults,
-        engine=job.engine,
-        seed=job.seed,
-        may_arm_own_process=True,
-        stacks=stacks,
-        supervisor=supervision,
-        samples=True,
-        seeded=job.comparison.seeded,
-    )
     with armed as (injection, watch), record_sampler() as drawn:
         journal.write(supervisor=watch.client.pid)
         driver = LoaderDriver(
@@ -167,9 +159,7 @@ class _Lifecycle:
         gc.collect()
         self._journal.write(rested=time.monotonic())
         facts = (*self._injection.faults, *map(self._surfaced, self._kills))
-        faults = [{**asdict(_of_any_epoch(each)), "fault": to_dict(each.fault)} for each in facts]
-        workers = [asdict(each) for each in self._injection.workers]
-        self._journal.write(faults=faults, workers=workers)
+        self._journal.write_facts(map(_of_any_epoch, facts), self._injection.workers)
         running = bool(self._driver.pids)
         state = {
             "armed": len(self._armed),
@@ -188,9 +178,16 @@ class _Lifecycle:
         return replace(kill, surfaced=int(surfaced))
 
     def _open_files(self) -> dict[str, dict[str, int]]:
+        """How often each process has each data file open."""
         pids: dict[str, int | str] = {"the loader's process": "self"}
         pids |= {f"worker {number}": pid for number, pid in enumerate(self._driver.pids)}
-        return {name: _data_files(pid) for name, pid in pids.items()}
+        found: dict[str, dict[str, int]] = {name: {} for name in pids}
+        for name, pid in pids.items():
+            with contextlib.suppress(OSError):  # It is dead.
+                paths = resources.descriptors(pid).values()
+                files = (path for path in paths if path[0] == "/")
+                found[name] = Counter(path for path in files if not path.startswith(_NO_DATA))
+        return found
 
     def _leftover_files(self) -> list[str]:
         left = (path for worker in self._injection.workers for path in worker.leftover_files)
@@ -209,11 +206,3 @@ def _options_of(step: steps.NewLoader, given: Mapping[str, Any]) -> dict[str, An
     if "batch_sampler" in given:
         del own["batch_size"]
     return {**own, **given}
-
-
-def _data_files(pid: int | str) -> dict[str, int]:
-    """How often *pid* has each data file open; nothing if it is dead."""
-    with contextlib.suppress(OSError):
-        paths = resources.descriptors(pid).values()
-        return Counter(path for path in paths if path[0] == "/" and not path.startswith(_NO_DATA))
-    return {}

@@ -93,7 +93,7 @@ def dataset_of(make_dataset: Callable[[], Any]) -> Any:
 def loader_for(dataset: Any, options: Mapping[str, Any]) -> DataLoader[Any]:
     """A loader over *dataset* with *options*, and with the default options of trials."""
     defaults = {"num_workers": 2} if "batch_sampler" in options else DEFAULTS
-    if _length(dataset) == 0:
+    if _length(dataset, type(dataset).__name__) == 0:
         raise UnusableDatasetError(_empty(dataset))
     try:
         return DataLoader(dataset, **{**defaults, **options})
@@ -102,26 +102,21 @@ def loader_for(dataset: Any, options: Mapping[str, Any]) -> DataLoader[Any]:
         raise InvalidArgumentError(message) from error
 
 
-def _length(dataset: Any) -> int | None:
+def _length(of: Any, name: str) -> int | None:
     """The length, or None if there is none: TypeError is how Python and torch say so."""
-    with errors_of_dataset(f"len({type(dataset).__name__})"):
+    with errors_of_dataset(f"len({name})"):
         try:
-            return len(dataset)
+            return len(of)
         except (TypeError, NotImplementedError):
             return None
 
 
 def _require_samples(loader: DataLoader[Any]) -> None:
     name = type(loader.dataset).__name__
-    if _length(loader.dataset) is None and not hasattr(loader.dataset, "__len__"):
+    if _length(loader.dataset, name) is None and not hasattr(loader.dataset, "__len__"):
         message = f"{name} has no length, which a map-style dataset needs: define __len__"
         raise UnusableDatasetError(message)
-    with errors_of_dataset(f"len(DataLoader({name}))"):
-        try:
-            batches = len(loader)
-        except (TypeError, NotImplementedError):  # The sampler has no length.
-            return
-    if not batches:
+    if _length(loader, f"DataLoader({name})") == 0:
         raise UnusableDatasetError(_empty(loader.dataset))
 
 

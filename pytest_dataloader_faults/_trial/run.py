@@ -17,17 +17,17 @@ from pytest_dataloader_faults import exceptions
 from pytest_dataloader_faults._engine.channel import SupervisorHandle
 from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor
 from pytest_dataloader_faults._engine.protocol import Idle
-from pytest_dataloader_faults._engine.scope import Injection, arm
+from pytest_dataloader_faults._engine.scope import arm
 from pytest_dataloader_faults._engine.worker.fetch_hooks import SeedSamples
 from pytest_dataloader_faults._trial import accelerator, loaders, resources
 from pytest_dataloader_faults._trial.driver import LoaderDriver, record_sampler
 from pytest_dataloader_faults._trial.job import Job, LifecycleJob, ReferenceJob, TrialJob
 from pytest_dataloader_faults._trial.journal import Journal
-from pytest_dataloader_faults._trial.lifecycle import run_lifecycle
+from pytest_dataloader_faults._trial.lifecycle import Armed, run_lifecycle
 from pytest_dataloader_faults._trial.process.environment import FreeResources
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
 from pytest_dataloader_faults._trial.samples.reference import sample_of, take_reference
-from pytest_dataloader_faults.faults import NEED_A_WORKER, PinMemoryThreadDeath, to_dict
+from pytest_dataloader_faults.faults import NEED_A_WORKER, PinMemoryThreadDeath
 
 _REFUSALS = (
     exceptions.InvalidArgumentError,
@@ -39,21 +39,31 @@ _REFUSALS = (
 def run(job: Job, journal: Journal, stacks: str, supervision: SupervisorHandle | None) -> None:
     """Do *job* and write down what happens."""
     free = FreeResources.now()
-    loaders.limit_descriptors(job.options.descriptors if isinstance(job, TrialJob) else None)
+    loaders.limit_descriptors(job.options.descriptors)
     torch.set_num_threads(1)  # A forked copy of OpenMP's thread pool has no threads.
     loaders.seed_everything(job.seed)
+    armed = arm(
+        *job.faults,
+        engine=job.engine,
+        seed=job.seed,
+        watch_files=job.options.watch_files,
+        may_arm_own_process=True,
+        stacks=stacks,
+        supervisor=supervision,
+        samples=bool(job.faults) or isinstance(job, LifecycleJob),
+        seeded=job.comparison.seeded,
+    )
     try:
         if isinstance(job, LifecycleJob):
-            run_lifecycle(job, journal, stacks, supervision)
+            run_lifecycle(job, journal, armed)
             return
-        changes = job.changes if isinstance(job, TrialJob) else {}
-        loader = loaders.make_loader(job.make_dataset, job.loader, changes)
+        loader = loaders.make_loader(job.make_dataset, job.loader, job.changes)
         if isinstance(job, ReferenceJob):
             reference = take_reference(loader, job.seed, job.batches, job.comparison)
             journal.write(reference=asdict(reference))
-        else:
+        elif isinstance(job, TrialJob):
             free.require_for(loader.num_workers)
-            _Trial(job, journal, loader).run(stacks, supervision)
+            _Trial(job, journal, loader).run(armed)
     except _REFUSALS as error:
         journal.write(refused=type(error).__name__, why=str(error))
 
@@ -71,7 +81,7 @@ class _Trial:
             self.footprints = resources.FootprintSampler(self.job.deadline)
             self.loader.worker_init_fn = resources.GcEachEpoch(self.loader.worker_init_fn)
 
-    def run(self, stacks: str, supervision: SupervisorHandle | None) -> None:
+    def run(self, armed: Armed) -> None:
         self._refuse_impossible_faults()
         self.journal.write(kind=loaders.kind_of(self.loader.dataset))
         if self.options.accelerator:
@@ -79,17 +89,6 @@ class _Trial:
         if self.options.touch:
             self._touch()
         self._write_resources("before")
-        armed = arm(
-            *self.job.faults,
-            engine=self.job.engine,
-            seed=self.job.seed,
-            watch_files=self.options.watch_files,
-            may_arm_own_process=True,
-            stacks=stacks,
-            supervisor=supervision,
-            samples=bool(self.job.faults),
-            seeded=self.job.comparison.seeded,
-        )
         loaders.preload_forkserver(self.loader)
         with record_sampler() as drawn:
             driver = LoaderDriver(
@@ -102,7 +101,7 @@ class _Trial:
             )
             with armed as (injection, watch):
                 self._run_epochs(driver, watch)
-            self._write_facts(injection)
+            self.journal.write_facts(injection.faults, injection.workers)
             if self.job.faults:
                 self._recover(driver)
         self.journal.write(phase="done")
@@ -112,7 +111,7 @@ class _Trial:
         self.journal.write(supervisor=watch.client.pid)
         driver.wait_until_idle = watch.wait_until_idle
         for epoch in range(1, self.options.epochs + 1):
-            self._phase(f"epoch {epoch}")
+            self.journal.write(phase=f"epoch {epoch}", began=time.monotonic())
             seed = self.job.seed + (0 if self.options.same_order else epoch)
             completed = driver.start_epoch(epoch, seed, self.options.patience) and driver.take()
             if not completed and not self.options.keep_workers:
@@ -126,7 +125,7 @@ class _Trial:
 
     def _recover(self, driver: LoaderDriver) -> None:
         """One more epoch, when the faults are over."""
-        self._phase("recovery")
+        self.journal.write(phase="recovery", began=time.monotonic())
         driver.wait_until_idle = Idle
         if (start := self.job.comparison.seeded) is not None:
             self.loader.worker_init_fn = SeedSamples(start, self.loader.worker_init_fn)
@@ -156,9 +155,6 @@ class _Trial:
             )
             raise exceptions.InvalidArgumentError(message)
 
-    def _phase(self, name: str) -> None:
-        self.journal.write(phase=name, began=time.monotonic())
-
     def _touch(self) -> None:
         """Read a sample here before the fork, as some scripts do: that opens files."""
         dataset = self.loader.dataset
@@ -183,7 +179,3 @@ class _Trial:
         self.journal.write(rested=time.monotonic())
         found = {"descriptors": resources.descriptors(), "processes": resources.processes()}
         self.journal.write(resources={"phase": phase, **found})
-
-    def _write_facts(self, injection: Injection) -> None:
-        faults = [{**asdict(each), "fault": to_dict(each.fault)} for each in injection.faults]
-        self.journal.write(faults=faults, workers=[asdict(each) for each in injection.workers])

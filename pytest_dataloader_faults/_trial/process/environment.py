@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from pytest_dataloader_faults._engine.processes import MORE_PROCESSES, fork
-from pytest_dataloader_faults._trial.job import Job, ReferenceJob, TrialJob
+from pytest_dataloader_faults._trial.job import Job
 from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
 
 _SHARED = "/dev/shm"
@@ -115,10 +115,9 @@ class FreeResources(NamedTuple):
         return _message("too little shared memory", found, _MORE_SHARED)
 
 
-def require_temporary_room(folder: str) -> None:
-    """Refuse where the sockets of workers have no room in *folder*."""
-    if _is_full(os.statvfs(folder), 0, _SOCKETS):
-        message = _no_temporary_room(folder, f"{_SOCKETS} files are needed")
+def require_temporary_room() -> None:
+    """Refuse where the sockets of workers have no room."""
+    if message := _little_temporary(0, _SOCKETS, f"{_SOCKETS} files are needed"):
         raise UnusableEnvironmentError(message)
 
 
@@ -127,8 +126,10 @@ def require_environment(job: Job, events: list[dict[str, Any]], printed: str) ->
     errors = list(_errors(events))
     if not errors:
         return
-    expected = _armed_errnos(job)
-    for number in _WORDS.keys() - expected:
+    armed = {each.errno for each in job.faults}
+    if job.options.descriptors is not None:
+        armed.add(errno.EMFILE)
+    for number in _WORDS.keys() - armed:
         line = _line_about(number, "\n".join([*errors, printed]))
         if line and (message := shortage(number, line)):
             raise UnusableEnvironmentError(message)
@@ -142,14 +143,6 @@ def _errors(events: list[dict[str, Any]]) -> Iterator[str]:
         yield from (event[name] for name in ("why", "broken") if name in event)
         if "pass" in event and event["pass"].get("exception"):
             yield event["pass"]["exception"]["text"]
-
-
-def _armed_errnos(job: Job) -> set[int]:
-    """The errnos that the faults of *job* cause."""
-    if isinstance(job, ReferenceJob):
-        return set()
-    is_limited = isinstance(job, TrialJob) and job.options.descriptors is not None
-    return {each.errno for each in job.faults} | ({errno.EMFILE} if is_limited else set())
 
 
 def _line_about(number: int, text: str) -> str | None:
@@ -178,7 +171,7 @@ def shortage(number: int, text: str) -> str | None:
     if number in (errno.EMFILE, errno.ENFILE):
         return _few_descriptors_left(text)
     if number in (errno.ENOSPC, errno.EDQUOT):
-        return _full_shared(text) or _full_temporary(text)
+        return _full_shared(text) or _little_temporary(_BYTES, _FILES, f"{text!r} was reported")
     return _few_processes(text) if number == errno.EAGAIN else _little_memory(text)
 
 
@@ -200,32 +193,16 @@ def _full_shared(text: str) -> str | None:
     return _message("too little shared memory", found, _MORE_SHARED)
 
 
-def _full_temporary(text: str) -> str | None:
+def _little_temporary(size: int, files: int, why: str) -> str | None:
     folder = tempfile.gettempdir()
     room = _statvfs(folder)
-    is_full = room and _is_full(room, _BYTES, _FILES)
-    return _no_temporary_room(folder, f"{text!r} was reported") if is_full else None
-
-
-def _no_temporary_room(folder: str, why: str) -> str:
-    folder = tempfile.gettempdir() if folder.startswith(tempfile.gettempdir()) else folder
-    found = f"{_left_of(folder, os.statvfs(folder))}; {why}"
+    if room is None or not _is_full(room, size, files):
+        return None
     remedy = f"Free some of {folder}, or set TMPDIR to a folder that has room"
-    return _message("no room for temporary files", found, remedy)
+    return _message("no room for temporary files", f"{_left_of(folder, room)}; {why}", remedy)
 
 
 def _few_processes(text: str) -> str | None:
-    started = _processes_that_start()
-    if started == _PROCESSES:
-        return None
-    found = (
-        f"{text!r} was reported, and only {started} more processes could be started; a trial takes"
-        " three, and two for each worker, and its dataset may take more"
-    )
-    return _message("too few processes", found, MORE_PROCESSES)
-
-
-def _processes_that_start() -> int:
     children = []
     with contextlib.suppress(UnusableEnvironmentError):
         for _ in range(_PROCESSES):
@@ -235,7 +212,13 @@ def _processes_that_start() -> int:
             children.append(child)
     for child in children:
         os.waitpid(child, 0)
-    return len(children)
+    if len(children) == _PROCESSES:
+        return None
+    found = (
+        f"{text!r} was reported, and only {len(children)} more processes could be started; a trial"
+        " takes three, and two for each worker, and its dataset may take more"
+    )
+    return _message("too few processes", found, MORE_PROCESSES)
 
 
 def _little_memory(text: str) -> str | None:

@@ -29,6 +29,7 @@ from typing import Any
 from torch.utils.data._utils import signal_handling
 
 _BETWEEN_LOOKS = 0.01
+_raise_for_deaths = signal_handling._error_if_any_worker_fails  # type: ignore[attr-defined]
 
 
 class SigchldGuard:
@@ -67,7 +68,7 @@ class SigchldGuard:
     def _on_sigchld(self, number: int, frame: Any) -> None:
         if self._is_waiting:
             self._is_waiting = False  # It raises once in each wait.
-            raise_for_deaths()
+            _raise_for_deaths()
             self._is_waiting = True
         if callable(self._previous):
             self._previous(number, frame)
@@ -95,13 +96,8 @@ class _InterruptibleQueue:
             left = until - time.monotonic()
             try:
                 with self._waiting():
-                    raise_for_deaths()  # From here on, a death interrupts.
+                    _raise_for_deaths()  # From here on, a death interrupts.
                     return self._batches.get(timeout=max(0.0, min(left, _BETWEEN_LOOKS)))
             except queue.Empty:
                 if left <= _BETWEEN_LOOKS:
                     raise
-
-
-def raise_for_deaths() -> None:
-    """Raise RuntimeError for a worker that has died, as torch's handler does."""
-    signal_handling._error_if_any_worker_fails()  # type: ignore[attr-defined]

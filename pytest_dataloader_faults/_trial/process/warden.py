@@ -146,44 +146,34 @@ def _wait_until_over(watched: _Watched, deadline: float, journal: Journal) -> st
     the supervisor ended too early. A signal's name: that signal asked the trial to end.
     """
     began = time.monotonic()
-    until = began + deadline
-    while (ended := _wait(watched, until - time.monotonic())) == "deadline":
+    whose, until = LOADER, began + deadline
+    while until > time.monotonic():
+        if why := _wait(watched, until):
+            return why
         whose, until = deadline_after(journal.events(), began, deadline)
-        if until > time.monotonic():
-            continue
-        if whose == LOADER:
-            return "deadline"
-        journal.write(broken=OVERDUE)
-        return "abandoned"
-    return ended
+    if whose == LOADER:
+        return "deadline"
+    journal.write(broken=OVERDUE)
+    return "abandoned"
 
 
-def _wait(watched: _Watched, deadline: float) -> str:
-    until = time.monotonic() + deadline
-    while found := ready(_descriptors_of(watched), until - time.monotonic()):
-        if watched.child in found:
+def _wait(watched: _Watched, until: float) -> str | None:
+    """Why the wait is over before the time *until*; None if it is not."""
+    child, parent, signals, supervisor = watched
+    while True:
+        # The supervisor's first: if it ended because the trial did, both must be seen as ended.
+        first = [supervisor.fd] if supervisor and supervisor.fd is not None else []
+        found = ready([*first, child, parent, signals], until - time.monotonic())
+        if not found:
+            return None
+        if child in found:
             return "ended"
-        if watched.parent in found:
+        if parent in found:
             return "abandoned"
-        if watched.signals in found and (name := _signal_to_end(watched.signals)):
-            return name
-        supervisor = watched.supervisor
+        if signals in found and (received := _TO_END.intersection(os.read(signals, 1 << 10))):
+            return signal.Signals(min(received)).name
         if supervisor and supervisor.fd in found and supervisor.ended_early():
             return "supervisor ended"
-    return "deadline"
-
-
-def _descriptors_of(watched: _Watched) -> list[int]:
-    """The supervisor's first: if it ended because the trial did, both must be seen as ended."""
-    supervisor_fd = watched.supervisor.fd if watched.supervisor else None
-    own = [watched.child, watched.parent, watched.signals]
-    return own if supervisor_fd is None else [supervisor_fd, *own]
-
-
-def _signal_to_end(signals: int) -> str | None:
-    """The name of the signal that asked the trial to end, if one came."""
-    received = _TO_END.intersection(os.read(signals, 1 << 10))
-    return signal.Signals(min(received)).name if received else None
 
 
 def _how_it_died(child: int) -> str | None:
