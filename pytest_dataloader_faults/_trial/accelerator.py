@@ -23,8 +23,7 @@ from pytest_dataloader_faults._engine.processes import fork
 from pytest_dataloader_faults.exceptions import InjectionError, UnusableDatasetError
 
 if TYPE_CHECKING:
-    import torch
-    from torch.utils.data import DataLoader
+    import torch.utils.data
 
 _FOUND, _MISSING = 42, 43
 """Exit statuses of the child that asks."""
@@ -50,13 +49,12 @@ def missing_accelerator() -> str | None:
     return None if code == _FOUND else f"torch {torch.__version__} finds no accelerator here"
 
 
-def pins(loader: DataLoader[Any]) -> bool:
+def pins(loader: torch.utils.data.DataLoader[Any]) -> bool:
     """Whether *loader* has a thread that pins its batches."""
     return bool(loader.num_workers and loader.pin_memory and is_there())
 
 
 def is_there() -> bool:
-    """Whether torch finds an accelerator."""
     import torch
 
     return bool(getattr(torch, "accelerator", torch.cuda).is_available())

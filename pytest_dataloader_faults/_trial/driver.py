@@ -68,7 +68,6 @@ class LoaderDriver:
 
     @property
     def in_epoch(self) -> bool:
-        """Whether an epoch has begun and not ended."""
         return self._iterator is not None
 
     def start_epoch(self, epoch: int | None, seed: int, patience: float | None = None) -> bool:
@@ -119,7 +118,6 @@ class LoaderDriver:
         self._iterator = None
 
     def end_workers(self) -> None:
-        """End the workers, and the epoch with them."""
         for iterator in (self._iterator, self.loader._iterator):
             end_workers(iterator)
         self._iterator = self.loader._iterator = None

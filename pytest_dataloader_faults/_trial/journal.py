@@ -40,7 +40,6 @@ class Journal:
     def write_facts(
         self, faults: Iterable[outcomes.FaultFacts], workers: Iterable[outcomes.WorkerFacts]
     ) -> None:
-        """Append what happened under the faults."""
         written = [{**asdict(each), "fault": to_dict(each.fault)} for each in faults]
         self.write(faults=written, workers=[asdict(each) for each in workers])
 
@@ -59,12 +58,10 @@ class Journal:
         return found
 
     def close(self) -> None:
-        """Close the file, which removes it."""
         os.close(self.fd)
 
 
 def outcome_from(request: TrialRequest, events: list[dict[str, Any]]) -> outcomes.Outcome:
-    """The outcome of *request*, with the facts in *events*."""
     data = outcomes.Outcome(**vars(request)).to_dict()
     report = None
     passes: dict[int | None, dict[str, Any]] = defaultdict(
@@ -96,7 +93,6 @@ def outcome_from(request: TrialRequest, events: list[dict[str, Any]]) -> outcome
 def lifecycle_from(
     request: TrialRequest, steps: tuple[Step, ...], events: list[dict[str, Any]]
 ) -> outcomes.LifecycleOutcome:
-    """The outcome of a lifecycle of *steps*, from *events*."""
     ended = []
     for place, event in enumerate(events, start=1):
         if found := event.get("step"):

@@ -41,7 +41,6 @@ _OF_TORCH = ("torch_", "sem.")
 
 
 def run_lifecycle(job: LifecycleJob, journal: Journal, armed: Armed) -> None:
-    """Do the steps of *job*."""
     dataset = loaders.dataset_of(job.make_dataset)
     journal.write(kind=loaders.kind_of(dataset))
     with armed as (injection, watch), record_sampler() as drawn:
@@ -155,7 +154,6 @@ class _Lifecycle:
         self._kills.append(FaultFacts(fault, 1, len(firings), 0, firings))
 
     def _write_outcome(self) -> None:
-        """Write down the facts and the state after a step."""
         gc.collect()
         self._journal.write(rested=time.monotonic())
         facts = (*self._injection.faults, *map(self._surfaced, self._kills))

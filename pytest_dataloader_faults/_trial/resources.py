@@ -29,18 +29,14 @@ import gc
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import psutil
 
 from pytest_dataloader_faults._engine.worker.fetch_hooks import NullListener, observe_fetches
 from pytest_dataloader_faults._trial import accelerator
 from pytest_dataloader_faults.outcomes._records import FEWEST_EPOCHS
-
-if TYPE_CHECKING:
-    from torch.utils.data import DataLoader
-
 
 _INFRASTRUCTURE = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "torch_shm")
 
@@ -125,7 +121,6 @@ class GcEachEpoch:
         self._then = then
 
     def __call__(self, worker: int) -> None:
-        """Run in the worker."""
         map_large_blocks()
         observe_fetches(_GcListener(), samples=False)
         if self._then is not None:
@@ -152,10 +147,9 @@ class FootprintSampler:
         enough = epoch >= FEWEST_EPOCHS and seconds > _ENOUGH_SECONDS
         return enough or seconds > self._most_seconds
 
-    def look(self, epoch: int, loader: DataLoader[Any]) -> list[dict[str, Any]]:
-        """What each process takes after *epoch*, as plain data."""
+    def look(self, epoch: int, workers: Iterable[Any]) -> list[dict[str, Any]]:
+        """What the loader's process and *workers* take after *epoch*, as plain data."""
         collect_and_trim()
-        workers = getattr(loader._iterator, "_workers", ())
         pids = {"loader": os.getpid()} | {f"worker {i}": each.pid for i, each in enumerate(workers)}
         found = [{"epoch": epoch, "process": name, **self._of(pid)} for name, pid in pids.items()]
         found[0].update(accelerator.bytes_in_use())

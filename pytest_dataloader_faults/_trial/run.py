@@ -37,7 +37,6 @@ _REFUSALS = (
 
 
 def run(job: Job, journal: Journal, stacks: str, supervision: SupervisorHandle | None) -> None:
-    """Do *job* and write down what happens."""
     free = FreeResources.now()
     loaders.limit_descriptors(job.options.descriptors)
     torch.set_num_threads(1)  # A forked copy of OpenMP's thread pool has no threads.
@@ -59,8 +58,7 @@ def run(job: Job, journal: Journal, stacks: str, supervision: SupervisorHandle |
             return
         loader = loaders.make_loader(job.make_dataset, job.loader, job.changes)
         if isinstance(job, ReferenceJob):
-            reference = take_reference(loader, job.seed, job.batches, job.comparison)
-            journal.write(reference=asdict(reference))
+            journal.write(reference=asdict(take_reference(loader, job)))
         elif isinstance(job, TrialJob):
             free.require_for(loader.num_workers)
             _Trial(job, journal, loader).run(armed)
@@ -107,7 +105,6 @@ class _Trial:
         self.journal.write(phase="done")
 
     def _run_epochs(self, driver: LoaderDriver, watch: LoaderMonitor) -> None:
-        """The epochs under the faults."""
         self.journal.write(supervisor=watch.client.pid)
         driver.wait_until_idle = watch.wait_until_idle
         for epoch in range(1, self.options.epochs + 1):
@@ -124,7 +121,6 @@ class _Trial:
         self._write_resources("after")
 
     def _recover(self, driver: LoaderDriver) -> None:
-        """One more epoch, when the faults are over."""
         self.journal.write(phase="recovery", began=time.monotonic())
         driver.wait_until_idle = Idle
         if (start := self.job.comparison.seeded) is not None:
@@ -170,7 +166,8 @@ class _Trial:
             return False
         self.journal.write(rested=time.monotonic())
         driver.wait_until_idle()
-        self.journal.write(footprints=self.footprints.look(epoch, self.loader))
+        workers = getattr(self.loader._iterator, "_workers", ())
+        self.journal.write(footprints=self.footprints.look(epoch, workers))
         self.journal.write(began=time.monotonic())
         return self.footprints.are_enough(epoch)
 

@@ -75,7 +75,6 @@ class FreeResources(NamedTuple):
 
     @classmethod
     def now(cls) -> FreeResources:
-        """What is left now."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         limit = 1 << 30 if soft == resource.RLIM_INFINITY else soft
         opened = len(os.listdir("/proc/self/fd")) - 1  # Not the one that lists the folder.
@@ -116,7 +115,6 @@ class FreeResources(NamedTuple):
 
 
 def require_temporary_room() -> None:
-    """Refuse where the sockets of workers have no room."""
     if message := _little_temporary(0, _SOCKETS, f"{_SOCKETS} files are needed"):
         raise UnusableEnvironmentError(message)
 

@@ -52,7 +52,6 @@ class SigchldGuard:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """While the loader waits, a death interrupts it."""
         self._is_waiting = True
         try:
             yield

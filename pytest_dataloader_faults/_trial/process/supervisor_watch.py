@@ -23,8 +23,6 @@ _PATIENCE = 10.0
 
 
 class SupervisorWatch:
-    """A supervisor, as its parent sees it."""
-
     def __init__(self, pid: int, journal: Journal) -> None:
         self.pid = pid
         self.fd: int | None = os.pidfd_open(pid)

@@ -50,7 +50,6 @@ def _watch(warden: int, watched: int, deadline: float, facts: Journal) -> None:
 
 
 def name_of_warden(warden: int) -> str:
-    """What messages call it."""
     return f"the process that holds the trial's deadline (pid {warden})"
 
 

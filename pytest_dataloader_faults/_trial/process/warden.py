@@ -112,7 +112,6 @@ def _harness_failure(
 def _start(
     root: Callable[[SupervisorHandle | None], None], supervision: SupervisorHandle | None
 ) -> int:
-    """Have a child do the trial; its pid."""
     child = os.fork()
     if not child:
         os.setsid()  # Signals that a worker sends to its group must not reach the warden.
@@ -214,7 +213,6 @@ def _describe(process: psutil.Process, stacks: Journal) -> None:
 
 
 def _end_all(shared_memory: SharedMemoryCleaner) -> None:
-    """Kill and reap every descendant."""
     cleaners_until = time.monotonic() + _CLEANERS_PATIENCE
     give_up = time.monotonic() + _UNKILLABLE
     while has_children() and time.monotonic() < give_up:

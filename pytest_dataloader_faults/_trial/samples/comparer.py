@@ -42,7 +42,6 @@ class SampleComparer:
     _reported: int = 0
 
     def __post_init__(self) -> None:
-        """Unpack the known samples."""
         self._known: dict[Any, tuple[str, Any]] = {}
         for index, pickled in self.comparison.pickled_samples:
             sample = pickle.loads(base64.b64decode(pickled))  # noqa: S301  # our own

@@ -43,10 +43,12 @@ def leaves(value: Any, path: str = "", above: tuple[int, ...] = ()) -> Iterator[
     kind = type(value)
     name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
     if isinstance(value, _PLAIN):
-        yield Leaf(path, name, _short(repr(value)))
+        text = repr(value)  # A report can show it where it is no longer than a digest.
+        digest = hash_of(text.encode("utf-8", "surrogatepass")) if len(text) > 2 * _SIZE else text
+        yield Leaf(path, name, digest)
     elif isinstance(value, torch.Tensor):
         yield from _of_tensor(value, path, name)
-    elif _is_array(value):
+    elif (numpy := sys.modules.get("numpy")) and isinstance(value, (numpy.ndarray, numpy.generic)):
         yield from _of_array(value, path, name)
     elif id(value) in above:
         yield Leaf(path, name, f"itself, {len(above) - above.index(id(value))} levels above")
@@ -55,13 +57,7 @@ def leaves(value: Any, path: str = "", above: tuple[int, ...] = ()) -> Iterator[
 
 
 def hash_of(data: bytes) -> str:
-    """24 hexadecimal digits of BLAKE2b."""
     return hashlib.blake2b(data, digest_size=_SIZE).hexdigest()
-
-
-def _short(text: str) -> str:
-    """*text* itself where that is shorter than a digest: then a report can show it."""
-    return text if len(text) <= 2 * _SIZE else hash_of(text.encode("utf-8", "surrogatepass"))
 
 
 def _of_tensor(value: torch.Tensor, path: str, name: str) -> Iterator[Leaf]:
@@ -86,11 +82,6 @@ def _of_tensor(value: torch.Tensor, path: str, name: str) -> Iterator[Leaf]:
 def _bytes_of(tensor: torch.Tensor) -> bytes:
     plain = tensor.resolve_conj().resolve_neg().contiguous()
     return ctypes.string_at(plain.data_ptr(), plain.nbytes)  # torch may have no NumPy.
-
-
-def _is_array(value: Any) -> bool:
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic))
 
 
 def _of_array(value: Any, path: str, name: str) -> Iterator[Leaf]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_sample
 from pytest_dataloader_faults._trial import loaders
+from pytest_dataloader_faults._trial.job import ReferenceJob
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, SampleFingerprint
 from pytest_dataloader_faults._trial.samples.fingerprint import split
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
@@ -32,24 +33,21 @@ def sample_of(dataset: Any, index: Any) -> Any:
         return dataset[index]
 
 
-def take_reference(
-    loader: DataLoader[Any],
-    seed: int,
-    asked: Sequence[tuple[Any, ...]] | None,
-    comparison: Comparison,
-) -> Reference:
+def take_reference(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
     """What the dataset gives here, one sample at a time.
 
     Each sample gets its fingerprint before the next is made. So a dataset that returns the same
     buffer each time cannot hide that in its own reference.
     """
-    reader = _Reader(loader, SampleComparer(comparison), seed)
+    reader = _Reader(loader, SampleComparer(job.comparison))
     name = type(loader.dataset).__name__
     if loaders.kind_of(loader.dataset) == "iterable":
         with loaders.errors_of_dataset(f"iterating {name}"):
             return _reference_in_order(reader)
     with loaders.errors_of_dataset(f"comparing samples of {name}"):
-        return _reference_by_index(reader, asked)
+        loaders.seed_everything(job.seed)
+        drawn = loaders.sampled(loader) if job.batches is None else job.batches
+        return _reference_by_index(reader, drawn)
 
 
 class _Reading(NamedTuple):
@@ -66,33 +64,42 @@ class _Reader:
 
     loader: DataLoader[Any]
     comparer: SampleComparer
-    seed: int
 
     def get(self, index: Any) -> Any:
-        """The sample itself."""
         start = self.comparer.comparison.seeded
         if start is not None and hasattr(index, "__index__"):
             seed_sample(start, operator.index(index))
         return sample_of(self.loader.dataset, index)
 
     def read(self, index: Any) -> _Reading:
-        """The fingerprint of the sample *index*."""
         return self.fingerprinted(plain_indices(index)[0], self.get(index))
 
     def fingerprinted(self, index: Any, sample: Any) -> _Reading:
-        """That of *sample*, as it would be in a batch of its own."""
-        alone = _alone(self.loader, sample)
+        """*sample* as a row of a batch of its own; as that batch, if batches cannot be split."""
+        if self.loader._auto_collation:
+            batch = self.batch([sample])
+            alone = (split(batch, 1) or [batch])[0]
+        else:
+            alone = self.batch(sample)
         pickled = self.comparer.keep(alone, index)
         return _Reading(index, self.comparer.row(alone, index), pickled)
 
     def collated(self, indices: Sequence[Any]) -> Any:
         """A batch of copies: a reused buffer would otherwise be the same sample many times."""
-        return _batch(self.loader, [copy.deepcopy(self.get(index)) for index in indices])
+        return self.batch([copy.deepcopy(self.get(index)) for index in indices])
+
+    def batch(self, samples: Any) -> Any:
+        """What the loader makes of *samples*."""
+        advice = (
+            ". A DataLoader with this collate_fn cannot make a batch of them either: give it one"
+            " that can, as in loader={'collate_fn': ...}, or batch_size=None"
+        )
+        name = type(self.loader.dataset).__name__
+        with loaders.errors_of_dataset(f"collating samples of {name}", advice):
+            return self.loader.collate_fn(samples)
 
 
-def _reference_by_index(reader: _Reader, asked: Sequence[tuple[Any, ...]] | None) -> Reference:
-    loaders.seed_everything(reader.seed)
-    drawn = loaders.sampled(reader.loader) if asked is None else asked
+def _reference_by_index(reader: _Reader, drawn: Sequence[Sequence[Any]]) -> Reference:
     indices = list(dict.fromkeys(index for batch in drawn for index in batch))
     first, second = (list(map(reader.read, indices)) for _ in range(2))
     found = _compared("map", first, second, reader.comparer.comparison)
@@ -114,8 +121,7 @@ def _of_batches(reader: _Reader, drawn: Sequence[Sequence[Any]]) -> dict[str, An
 
 def _reference_in_order(reader: _Reader) -> Reference:
     stream: Any = reader.loader.dataset
-    samples = _with_rows(reader.loader, stream)
-    first = [reader.fingerprinted(*each) for each in enumerate(samples)]
+    first = [reader.fingerprinted(*each) for each in enumerate(_with_rows(reader, stream))]
     if not first:
         message = f"{type(stream).__name__} is empty: no sample that a fault could hit"
         raise UnusableDatasetError(message)
@@ -143,13 +149,14 @@ def _compared(
     )
 
 
-def _with_rows(loader: DataLoader[Any], stream: Any) -> Iterator[Any]:
+def _with_rows(reader: _Reader, stream: Any) -> Iterator[Any]:
     """The samples of *stream*, once the first has shown that batches can be split.
 
     Batches of an iterable differ with the workers; only their samples can be compared.
     """
     for number, sample in enumerate(stream):
-        if not number and loader._auto_collation and split(_batch(loader, [sample]), 1) is None:
+        is_collated = not number and reader.loader._auto_collation
+        if is_collated and split(reader.batch([sample]), 1) is None:
             message = (
                 f"the batches of {type(stream).__name__} cannot be taken apart into samples, and an"
                 " iterable dataset has no indices that say what a batch should hold: nothing can be"
@@ -159,28 +166,8 @@ def _with_rows(loader: DataLoader[Any], stream: Any) -> Iterator[Any]:
         yield sample
 
 
-def _alone(loader: DataLoader[Any], sample: Any) -> Any:
-    """*sample* as a row of a batch; as a whole batch, if batches cannot be split."""
-    if not loader._auto_collation:
-        return _batch(loader, sample)
-    batch = _batch(loader, [sample])
-    rows = split(batch, 1)
-    return rows[0] if rows else batch
-
-
 def _splits(reader: _Reader, indices: list[Any], found: Reference) -> bool:
     """Whether a row of a batch is equal to its sample on its own."""
     alone, names = dict(found.samples), plain_indices(indices)
     rows = reader.comparer.rows(reader.collated(indices), len(indices), names)
     return rows is not None and [row.digest for row in rows] == [alone[each] for each in names]
-
-
-def _batch(loader: DataLoader[Any], samples: Any) -> Any:
-    """What the loader makes of *samples*."""
-    name = type(loader.dataset).__name__
-    advice = (
-        ". A DataLoader with this collate_fn cannot make a batch of them either: give it one that"
-        " can, as in loader={'collate_fn': ...}, or batch_size=None"
-    )
-    with loaders.errors_of_dataset(f"collating samples of {name}", advice):
-        return loader.collate_fn(samples)
