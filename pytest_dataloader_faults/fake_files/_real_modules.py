@@ -48,34 +48,26 @@ _OURS = (
 """Modules that a test may call. After the test, pyfakefs forgets those imported under it."""
 
 
-class _State:
-    depth = 0
-    """How many scopes of ``real_modules`` are open."""
-
-
-_state = _State()
+_scopes: list[contextlib.ExitStack] = []
+"""Those of ``real_modules`` that are open."""
 
 
 @contextlib.contextmanager
 def real_modules() -> Iterator[None]:
     """In this scope loaders can start workers under pyfakefs. Enter it before pyfakefs starts."""
-    if not _state.depth and patcher() is not None:
+    if not _scopes and patcher() is not None:
         message = (
             "pyfakefs is active already, and has replaced what starts processes. Enter"
             " FakeDatasetFs before the Patcher, or use it in place of the Patcher"
         )
         raise InvalidArgumentError(message)
-    _state.depth += 1
     with contextlib.ExitStack() as undo:
-        undo.callback(_leave)
-        if _state.depth == 1:
+        _scopes.append(undo)
+        undo.callback(_scopes.remove, undo)
+        if len(_scopes) == 1:
             _load_what_tests_call()
             exclude_machinery(undo)
         yield
-
-
-def _leave() -> None:
-    _state.depth -= 1
 
 
 def exclude_machinery(undo: contextlib.ExitStack) -> None:

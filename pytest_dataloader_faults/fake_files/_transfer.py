@@ -26,23 +26,15 @@ _STAYS = frozenset(
 )
 """Attributes of a file system that belong to its process; ``patcher`` in pyfakefs before 6.1."""
 _OURS = tuple(
-    f"pytest_dataloader_faults._engine.{name}"
-    for name in (
-        *("worker.arm", "worker.fetch_hooks", "worker.kernel_session", "worker.python_session"),
-    )
+    f"pytest_dataloader_faults._engine.worker.{name}"
+    for name in ("arm", "fetch_hooks", "kernel_session", "python_session")
 )
 _NESTED = ("dataset", "datasets")
 """The attributes in which torch's own datasets keep the datasets inside them."""
 
 
-class _State:
-    """What a spawned worker has to keep for as long as it lives."""
-
-    patcher: Any = None
-    excluded: contextlib.ExitStack
-
-
-_state = _State()
+_kept: list[Any] = []
+"""What a spawned worker has to keep for as long as it lives."""
 
 
 class FakeFilesCarrier(int):
@@ -63,7 +55,9 @@ class FakeFilesCarrier(int):
 
     @functools.cached_property
     def _contents(self) -> tuple[Any, ...]:
-        return _modules_of(self._loader), _packed(fake_files()), _ids()
+        from pyfakefs.helpers import get_gid, get_uid
+
+        return _modules_of(self._loader), _packed(fake_files()), (get_uid(), get_gid())
 
     def __reduce__(self) -> tuple[Callable[..., int], tuple[Any, ...]]:
         """A plain number in the worker."""
@@ -86,18 +80,12 @@ def unpack_in_worker(
 
     patcher: Any = Patcher()
     patcher.setUp()
-    _state.patcher, _state.excluded = patcher, for_good
+    _kept.extend((patcher, for_good))
     vars(patcher.fs).update(_Unpacker(files, patcher.fs).load())
     set_uid(ids[0])
     set_gid(ids[1])
     patch_for_good(patcher)
     return kind
-
-
-def _ids() -> tuple[int, int]:
-    from pyfakefs.helpers import get_gid, get_uid
-
-    return get_uid(), get_gid()
 
 
 class _Packer(pickle.Pickler):

@@ -17,19 +17,11 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from pytest_dataloader_faults._engine.policy import OPEN, Fail, FaultPolicy, Operation
+from pytest_dataloader_faults._engine.python import install as real
 from pytest_dataloader_faults._engine.python.descriptors import Clock, DescriptorTable
 from pytest_dataloader_faults._engine.python.file_objects import open_with, read_all
-from pytest_dataloader_faults._engine.python.install import (
-    Replacement,
-    numpy_replacements,
-    replace_everywhere,
-)
 from pytest_dataloader_faults._engine.python.os_functions import OsFunctions
 from pytest_dataloader_faults._engine.python.pyfakefs.os_functions import FakeOs
-
-_REPLACED = ("open", "close", "dup", "dup2", "read", "pread")
-_HARMLESS = ("fstat", "lseek")
-"""Functions of ``os``, by what ``OsFunctions`` makes of them."""
 
 
 class FakeDescriptorTable(DescriptorTable):
@@ -44,9 +36,7 @@ class FakeDescriptorTable(DescriptorTable):
         if dir_fd is not None:
             folder = self._fake.get_open_file(dir_fd).get_object().path
             path = self._fake.joinpaths(folder, self._fake.make_string_path(path))
-        name = self._fake.make_string_path(path)
-        text = name.decode() if isinstance(name, bytes) else name
-        return str(self._fake.absnormpath(text))
+        return str(self._fake.absnormpath(os.fsdecode(self._fake.make_string_path(path))))
 
     def check_write(self, path: Any) -> None:
         """Raise what the opening of *path* for writing alone is to raise."""
@@ -153,11 +143,11 @@ def install(policy: FaultPolicy, clock: Clock, patcher: Any, *, scarce: bool) ->
     system = FakeOs(patcher.fs, fake_os, fake_open, scarce=scarce)
     files = FakeDescriptorTable(policy, system, clock, patcher.fs)
     _handle_inherited(files, patcher.fs)
-    opens = Replacement(fake_open, _opens(files, fake_open))
-    pairs = [(fake_open, opens), *numpy_replacements()]
-    replace_everywhere(pairs)
+    opens = real.Replacement(fake_open, _opens(files, fake_open))
+    pairs = [(fake_open, opens), *real.numpy_replacements()]
+    real.replace_everywhere(pairs)
     with contextlib.ExitStack() as undo:
-        undo.callback(replace_everywhere, [(new, old) for old, new in pairs])
+        undo.callback(real.replace_everywhere, [(new, old) for old, new in pairs])
         _replace_in_os(fake_os, files, undo)
         _replace_sizes(patcher.fs, fake_os.path, files, undo)
         return undo.pop_all().close
@@ -171,53 +161,39 @@ def _handle_inherited(files: FakeDescriptorTable, fake: Any) -> None:
         if found is None or not isinstance(path, str) or files.policy.leaves_alone(path):
             continue
         if files.policy.inherited(path, found.st_size):
-            files.policy.refuse(_HELD.format(path))
+            files.policy.refuse(
+                f"a fault is due for {path!r}, which was open when the worker started. A file of"
+                " pyfakefs that is open can neither be closed nor exchanged for another one. Open"
+                " it in the worker, or use real files, as in pytest's tmp_path"
+            )
         elif files.policy.faults.needs_reads_of(path):
             files.policy.count_unobserved("inherited descriptor")
-
-
-_HELD = (
-    "a fault is due for {!r}, which was open when the worker started. A file of pyfakefs that is"
-    " open can neither be closed nor exchanged for another one. Open it in the worker, or use real"
-    " files, as in pytest's tmp_path"
-)
 
 
 def _opens(files: FakeDescriptorTable, fake_open: Callable[..., Any]) -> Callable[..., Any]:
     """A fake_open() that asks *files*."""
     kind = type("FileIO", (FaultedFakeIO,), {"files": files})
-    around = open_with(FileIO=kind, os=_OsOf(files.system))
+    asked = types.SimpleNamespace(fspath=os.fspath, fstat=files.system.fstat)
+    around = open_with(FileIO=kind, os=asked)
 
     def opens(fake: Any, skip: Any, file: Any, mode: str = "r", *more: Any, **named: Any) -> Any:
-        if not files.may_have_faults(file):
-            return fake_open(fake, skip, file, mode, *more, **named)
-        if set("wax") & set(mode):
+        may_have_faults = files.may_have_faults(file)
+        if may_have_faults and not set("wax") & set(mode):
+            named.pop("is_fake_open_code", None)
+            return around(file, mode, *more[:6], **named)  # open() takes no more.
+        if may_have_faults:
             files.check_write(file)
-            return fake_open(fake, skip, file, mode, *more, **named)
-        named.pop("is_fake_open_code", None)
-        return around(file, mode, *more[:_OF_OPEN], **named)
+        return fake_open(fake, skip, file, mode, *more, **named)
 
     return opens
-
-
-_OF_OPEN = 6
-"""How many arguments open() has after the first two."""
-
-
-class _OsOf:
-    """What the twin of open() asks ``os`` for."""
-
-    fspath = staticmethod(os.fspath)
-
-    def __init__(self, system: FakeOs) -> None:
-        self.fstat = system.fstat
 
 
 def _replace_in_os(fake_os: Any, files: FakeDescriptorTable, undo: contextlib.ExitStack) -> None:
     """In the fake ``os``, and wherever a module has a name of its own for one of its functions."""
     calls = OsFunctions(files)
-    new = {name: getattr(calls, name) for name in _REPLACED}
-    new |= {name: calls.harmless(getattr(files.system, name)) for name in _HARMLESS}
+    replaced = ("open", "close", "dup", "dup2", "read", "pread")
+    new = {name: getattr(calls, name) for name in replaced}
+    new |= {name: calls.harmless(getattr(files.system, name)) for name in ("fstat", "lseek")}
     for module in list(sys.modules.values()):
         for name, value in list(getattr(module, "__dict__", {}).items()):
             is_of_os = type(value) is types.MethodType and value.__self__ is fake_os

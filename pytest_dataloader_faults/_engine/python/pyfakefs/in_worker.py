@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from pytest_dataloader_faults._engine.python.pyfakefs import patcher
@@ -16,22 +15,15 @@ _FIRST_NUMBER = 4096
 """Of the fake descriptors. Real ones are lower, so that neither is ever taken for the other."""
 
 
-@dataclass
-class _State:
-    """What has been done to this process."""
-
-    patched_pid: int | None = None
-    """The process that is patched. A process that it forks is patched again."""
-
-
-_state = _State()
+_patched: set[int] = set()
+"""The process that is patched. A process that it forks is patched again."""
 
 
 def patch_for_good(current: Any) -> None:
     """Let every file access in this process see the fake files: all of them are the user's."""
-    if _state.patched_pid == os.getpid():
+    if os.getpid() in _patched:
         return
-    _state.patched_pid = os.getpid()
+    _patched.add(os.getpid())
     explain_errors()
     patch_every_module(current, contextlib.ExitStack())
     separate_fd_range(current)

@@ -28,11 +28,7 @@ _RETURN_NONE = {"imread", "imreadmulti", "VideoCapture"}
 _QUOTED = re.compile(r"""['"]([^'"]+)['"]""")
 _MAX_LISTED = 100
 """Of a list of paths: where one is a fake file, they all are."""
-_SEES_FAKE_FILES = (
-    "/pyfakefs/",
-    "/pytest_dataloader_faults/fake_files/",
-    "/pytest_dataloader_faults/_engine/",
-)
+_SEES_FAKE_FILES = re.compile(r"/pyfakefs/|/pytest_dataloader_faults/(fake_files|_engine)/")
 _LIBRARIES = re.compile(rf"{re.escape(sysconfig.get_path('stdlib'))}/|.*/(site|dist)-packages/")
 
 
@@ -60,17 +56,13 @@ def _explaining(fetch: Callable[..., Any]) -> Callable[..., Any]:
 
 def explain(error: BaseException) -> None:
     """Add a note to *error* if it is about a fake file."""
-    if note := note_for(error):
-        _add_note(error, note)
-
-
-def _add_note(error: BaseException, note: str) -> None:
+    if not (note := note_for(error)):
+        return
     if hasattr(error, "add_note"):  # From Python 3.11 on.
         error.add_note(note)
         return
-    while cause := error.__cause__ or error.__context__:
-        error = cause
-    error.__cause__ = FileNotFoundError(note)
+    *_, deepest = _chain(error)
+    deepest.__cause__ = FileNotFoundError(note)
 
 
 def note_for(error: BaseException) -> str | None:
@@ -78,13 +70,17 @@ def note_for(error: BaseException) -> str | None:
     files = fake_files()
     for each in _chain(error) if files is not None else ():
         frames = list(traceback.walk_tb(each.__traceback__))
-        if not frames or any(part in _file_of(frames[-1][0]) for part in _SEES_FAKE_FILES):
+        if not frames or _SEES_FAKE_FILES.search(frames[-1][0].f_code.co_filename):
             continue  # Code that sees fake files raised it.
         said = _text_of(each)
         silent = _silent_readers(said, frames)
         is_missed = isinstance(each, FileNotFoundError) or _NOT_FOUND.search(said)
         if (is_missed or silent) and (path := _fake_path(each, said, frames, files)):
-            return _note(path, silent or _line(frames))
+            return (
+                f"{path!r} is in the fake file system, which only Python's own open() and os"
+                f" functions see: {silent or _line(frames)} reads in C, and looks for it among the"
+                " real files. Write real files for such a reader, as in pytest's tmp_path"
+            )
     return None
 
 
@@ -92,10 +88,6 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
-
-
-def _file_of(frame: types.FrameType) -> str:
-    return frame.f_code.co_filename
 
 
 def _text_of(error: BaseException) -> str:
@@ -138,7 +130,8 @@ def _attributes_of(values: list[Any]) -> Iterator[Any]:
 
 def _is_user(frame: types.FrameType) -> bool:
     """Whether it is of no library; what C code made of Python has no absolute path."""
-    return os.path.isabs(path := _file_of(frame)) and not _LIBRARIES.match(path)
+    path = frame.f_code.co_filename
+    return os.path.isabs(path) and not _LIBRARIES.match(path)
 
 
 def _line(frames: list[tuple[types.FrameType, int]]) -> str:
@@ -146,11 +139,3 @@ def _line(frames: list[tuple[types.FrameType, int]]) -> str:
     own = [frame for frame in frames if _is_user(frame[0])] or frames
     (summary,) = traceback.StackSummary.extract(iter(own[-1:]))
     return f"`{summary.line}` ({os.path.basename(summary.filename)}, line {summary.lineno})"
-
-
-def _note(path: str, reader: str) -> str:
-    return (
-        f"{path!r} is in the fake file system, which only Python's own open() and os functions see:"
-        f" {reader} reads in C, and looks for it among the real files. Write real files for such a"
-        " reader, as in pytest's tmp_path"
-    )

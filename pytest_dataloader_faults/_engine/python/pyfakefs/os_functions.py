@@ -8,9 +8,11 @@ number of fake files can be open.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import resource
+from collections.abc import Iterator
 from typing import Any
 
 _SCRATCH = "/.pytest-dataloader-faults"
@@ -59,36 +61,32 @@ class FakeOs:
         return _SCRATCH
 
     def stat(self, path: Any, *, dir_fd: int | None = None, follow_symlinks: bool = True) -> Any:
-        """As os.stat()."""
         if dir_fd is not None:
             return self._own("stat")(path, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
         return self._stat(path, follow_symlinks)
 
     def lseek(self, fd: int, place: int, whence: int) -> int:
-        """As os.lseek()."""
         file = self._files.get_open_file(fd)
         file.seek(place, whence)
         return int(file.tell())
 
     def ftruncate(self, fd: int, length: int) -> None:
-        """As os.ftruncate()."""
         self._files.get_open_file(fd).get_object().size = length
 
     def pread(self, fd: int, length: int, offset: int) -> bytes:
-        """As os.pread()."""
-        before = self.lseek(fd, 0, os.SEEK_CUR)
-        try:
-            self.lseek(fd, offset, os.SEEK_SET)
+        with self._at(fd, offset):
             return bytes(self.read(fd, length))
-        finally:
-            self.lseek(fd, before, os.SEEK_SET)
 
     def pwrite(self, fd: int, data: bytes, offset: int) -> int:
-        """As os.pwrite()."""
+        with self._at(fd, offset):
+            return int(self.write(fd, data))
+
+    @contextlib.contextmanager
+    def _at(self, fd: int, offset: int) -> Iterator[None]:
         before = self.lseek(fd, 0, os.SEEK_CUR)
         try:
             self.lseek(fd, offset, os.SEEK_SET)
-            return int(self.write(fd, data))
+            yield
         finally:
             self.lseek(fd, before, os.SEEK_SET)
 
