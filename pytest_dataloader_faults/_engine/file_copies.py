@@ -141,7 +141,14 @@ def _nameless_file(
 ) -> int:
     """A nameless file that *fill* has filled, in memory if *length* bytes of data fit there."""
     in_memory = length <= _IN_MEMORY and hasattr(system, "memfd_create")
-    written, name = _memory_file(system, path) if in_memory else _temporary_file(system)
+    if in_memory:
+        label = os.fsencode(os.path.basename(path))[:200]  # The kernel takes 249 bytes.
+        written = system.memfd_create(os.fsdecode(label))
+        name = f"/proc/self/fd/{written}"
+    else:
+        folder = system.scratch() if hasattr(system, "scratch") else gettempdir()
+        name = os.path.join(folder, f"pytest-dataloader-faults-{os.urandom(8).hex()}")
+        written = system.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         fill(written)
         return int(system.open(name, flags & os.O_ACCMODE | os.O_CLOEXEC))
@@ -149,15 +156,3 @@ def _nameless_file(
         system.close(written)
         if not in_memory:
             system.unlink(name)
-
-
-def _memory_file(system: Any, path: str) -> tuple[int, str]:
-    name = os.fsencode(os.path.basename(path))[:200]  # The kernel takes 249 bytes.
-    fd = system.memfd_create(os.fsdecode(name))
-    return fd, f"/proc/self/fd/{fd}"
-
-
-def _temporary_file(system: Any) -> tuple[int, str]:
-    folder = system.scratch() if hasattr(system, "scratch") else gettempdir()
-    name = os.path.join(folder, f"pytest-dataloader-faults-{os.urandom(8).hex()}")
-    return system.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), name

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -52,7 +52,11 @@ class InProcessRuns:
         self, make_dataset: Callable[[], Any], faults: tuple[Fault, ...], seed: int
     ) -> InProcessResult:
         """Read each sample of the dataset under *faults*, until one raises an error."""
-        _require_file_faults(faults)
+        if others := [each for each in faults if not has_files(each) or isinstance(each, HungRead)]:
+            message = (
+                f"{others[0]!r} needs a worker process, and run() starts none. Use run_trial()"
+            )
+            raise InvalidArgumentError(message)
         policy = self._policy or self._put_hooks_in_place()
         counters = WorkerFaults(Plan(faults, seed=seed), 0)
         dataset = make_dataset()
@@ -60,7 +64,9 @@ class InProcessRuns:
         samples: list[Any] = []
         error = None
         try:
-            samples.extend(_samples(dataset))
+            by_index = hasattr(dataset, "__getitem__")
+            found = (dataset[i] for i in range(len(dataset))) if by_index else iter(dataset)
+            samples.extend(found)
         except Exception as raised:  # noqa: BLE001  # the error is the finding
             error = raised
         finally:
@@ -96,19 +102,6 @@ def _close_all() -> None:
 
 
 os.register_at_fork(after_in_child=_close_all)
-
-
-def _samples(dataset: Any) -> Iterator[Any]:
-    if hasattr(dataset, "__getitem__"):
-        return (dataset[index] for index in range(len(dataset)))
-    return iter(dataset)
-
-
-def _require_file_faults(faults: tuple[Fault, ...]) -> None:
-    for fault in faults:
-        if not has_files(fault) or isinstance(fault, HungRead):
-            message = f"{fault!r} needs a worker process, and run() starts none. Use run_trial()"
-            raise InvalidArgumentError(message)
 
 
 def _idle() -> FaultPolicy:

@@ -40,24 +40,13 @@ _kept: list[Any] = []
 class FakeFilesCarrier(int):
     """torch's number for the kind of a dataset, which carries the fake files when it is pickled."""
 
-    _loader: Any
-
-    @classmethod
-    def of(cls, loader: Any) -> FakeFilesCarrier:
-        """The kind of the dataset of *loader*."""
-        kind = cls(loader._dataset_kind)
-        kind._loader = loader
-        return kind
-
-    def forget(self) -> None:
-        """Let go of the loader: its iterator keeps this number, and must not keep the loader."""
-        vars(self).clear()
+    loader: Any
 
     @functools.cached_property
     def _contents(self) -> tuple[Any, ...]:
         from pyfakefs.helpers import get_gid, get_uid
 
-        return _modules_of(self._loader), _packed(fake_files()), (get_uid(), get_gid())
+        return _modules_of(self.loader), _packed(fake_files()), (get_uid(), get_gid())
 
     def __reduce__(self) -> tuple[Callable[..., int], tuple[Any, ...]]:
         """A plain number in the worker."""
@@ -159,19 +148,14 @@ def _with_carrier(original: Callable[..., Any]) -> Callable[..., Any]:
     def get_iterator(loader: Any) -> Any:
         if not loader.num_workers or fake_files() is None:
             return original(loader)
-        with _carrying(loader):
+        kind, then = loader._dataset_kind, loader.worker_init_fn
+        loader._dataset_kind = carrier = FakeFilesCarrier(kind)
+        carrier.loader = loader
+        loader.worker_init_fn = PatchWorker(then)
+        try:
             return original(loader)
+        finally:
+            loader._dataset_kind, loader.worker_init_fn = kind, then
+            vars(carrier).clear()  # The iterator keeps it, and must not keep the loader.
 
     return get_iterator
-
-
-@contextlib.contextmanager
-def _carrying(loader: Any) -> Iterator[None]:
-    kind, then = loader._dataset_kind, loader.worker_init_fn
-    loader._dataset_kind = carrier = FakeFilesCarrier.of(loader)
-    loader.worker_init_fn = PatchWorker(then)
-    try:
-        yield
-    finally:
-        loader._dataset_kind, loader.worker_init_fn = kind, then
-        carrier.forget()

@@ -26,27 +26,20 @@ def kernel_engine_reason() -> str | None:
     if sys.platform != "linux":
         return f"it needs Linux, this is {sys.platform}"
     from pytest_dataloader_faults._engine.kernel import linux
+    from pytest_dataloader_faults._engine.kernel.bpf import program
 
     if linux.MACHINE not in linux.SYSCALLS:
         return f"it knows {' and '.join(linux.SYSCALLS)}, this is {linux.MACHINE}"
     try:
-        return _try_everything()
+        if (sizes := linux.notification_sizes()) != (linux.NOTIF.size, linux.RESPONSE.size, 64):
+            return f"the kernel's notification structs have sizes {sizes}"
+        # A machine word of process memory, as the supervisor will read paths.
+        linux.read_memory(os.getpid(), id(sizes), 8)
+        os.close(os.memfd_create("probe"))
+        code = linux.ARCHITECTURES[linux.MACHINE]
+        os.close(linux.filter_this_process(program({}, code, base=1 << 20), os.getpid()))
     except OSError as error:
         number = error.errno or 0
         name = errno.errorcode.get(number, "error")
         return f"{_HINTS.get(number, error.strerror)} [{name}, Linux {os.uname().release}]"
-
-
-def _try_everything() -> str | None:
-    from pytest_dataloader_faults._engine.kernel import linux
-    from pytest_dataloader_faults._engine.kernel.bpf import program
-
-    expected = (linux.NOTIF.size, linux.RESPONSE.size, 64)
-    if linux.notification_sizes() != expected:
-        return f"the kernel's notification structs have sizes {linux.notification_sizes()}"
-    # A machine word of process memory, as the supervisor will read paths.
-    linux.read_memory(os.getpid(), id(expected), 8)
-    os.close(os.memfd_create("probe"))
-    code = linux.ARCHITECTURES[linux.MACHINE]
-    os.close(linux.filter_this_process(program({}, code, base=1 << 20), os.getpid()))
     return None

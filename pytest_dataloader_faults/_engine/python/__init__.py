@@ -1,3 +1,1 @@
 """The portable engine: Python's own file access, replaced in the worker; no kernel support."""
-
-from __future__ import annotations

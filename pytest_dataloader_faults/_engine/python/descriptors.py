@@ -108,8 +108,7 @@ class DescriptorTable:
 
     def observe(self, fd: int) -> TrackedFile | None:
         """The file of *fd*, if it is tracked. A replaced function uses *fd*: this is seen."""
-        what = self._handed_out.pop(fd, None)
-        if what is not None:
+        if what := self._handed_out.pop(fd, None):
             self.policy.count_unobserved(what, -1)
         return self._identified(fd)
 
@@ -208,13 +207,11 @@ class DescriptorTable:
         tracked = self._tracked.get(fd)
         if tracked is None:
             return None
-        try:
-            still = self._identity(fd) == tracked.identity
-        except OSError:
-            still = False
-        if not still:
-            self.forget(fd)
-        return tracked if still else None
+        with contextlib.suppress(OSError):
+            if self._identity(fd) == tracked.identity:
+                return tracked
+        self.forget(fd)
+        return None
 
     def _identity(self, fd: int) -> tuple[int, int]:
         found = self.system.fstat(fd)

@@ -44,11 +44,7 @@ class FaultedFileIO(io.FileIO, metaclass=ReplacesClass):
     files: ClassVar[DescriptorTable]
 
     def __init__(
-        self,
-        file: Any,
-        mode: str = "r",
-        closefd: bool = True,
-        opener: Callable[[str, int], int] | None = None,
+        self, file: Any, mode: str = "r", closefd: bool = True, opener: Any = None
     ) -> None:
         super().__init__(file, mode, closefd, opener or partial(self.files.open, mode=0o666))
 

@@ -61,15 +61,13 @@ class FaultedFakeIO(io.RawIOBase):
     files: ClassVar[FakeDescriptorTable]
     _blksize = io.DEFAULT_BUFFER_SIZE  # What open() asks a FileIO for, from Python 3.13 on.
 
-    def __init__(
-        self, file: Any, mode: str = "r", closefd: bool = True, opener: Any = None
-    ) -> None:
+    def __init__(self, file: Any, mode: str, closefd: bool, opener: Any) -> None:
         super().__init__()
         self.name, self.mode, self.closefd = file, mode, closefd
         self._writes = "+" in mode
         flags = os.O_RDWR if self._writes else os.O_RDONLY
-        own = self.files.open if opener is None else opener
-        self._fd: int = file if isinstance(file, int) else own(file, flags)
+        opens = opener or self.files.open
+        self._fd: int = file if isinstance(file, int) else opens(file, flags)
         self.files.system.fstat(self._fd)  # A descriptor that was closed at once raises here.
 
     def reads_matter(self) -> bool:
@@ -77,7 +75,8 @@ class FaultedFakeIO(io.RawIOBase):
         return True
 
     def fileno(self) -> int:
-        self._check_open()
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
         return self._fd
 
     def _isatty_open_only(self) -> bool:  # The same.
@@ -96,8 +95,7 @@ class FaultedFakeIO(io.RawIOBase):
         """One read, or for a negative *size* as many as it takes."""
         if size is None or size < 0:
             return self.readall()
-        self._check_open()
-        allowed_length = self.files.allowed_length(self._fd, "read", size)
+        allowed_length = self.files.allowed_length(self.fileno(), "read", size)
         return bytes(self.files.system.read(self._fd, allowed_length))
 
     def readinto(self, buffer: Any, /) -> int:
@@ -111,8 +109,7 @@ class FaultedFakeIO(io.RawIOBase):
         return read_all(self, self.files.system.fstat(self._fd).st_size)
 
     def write(self, data: Any, /) -> int:
-        self._check_open()
-        return int(self.files.system.write(self._fd, bytes(data)))
+        return int(self.files.system.write(self.fileno(), bytes(data)))
 
     def truncate(self, size: int | None = None, /) -> int:
         length = self.tell() if size is None else size
@@ -120,8 +117,7 @@ class FaultedFakeIO(io.RawIOBase):
         return length
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
-        self._check_open()
-        return self.files.system.lseek(self._fd, offset, whence)  # type: ignore[no-any-return]
+        return int(self.files.system.lseek(self.fileno(), offset, whence))
 
     def close(self) -> None:
         """And forget the number, if it goes."""
@@ -129,10 +125,6 @@ class FaultedFakeIO(io.RawIOBase):
             self.files.forget(self._fd)
             self.files.system.close(self._fd)
         super().close()
-
-    def _check_open(self) -> None:
-        if self.closed:
-            raise ValueError("I/O operation on closed file")
 
 
 def install(policy: FaultPolicy, clock: Clock, patcher: Any, *, scarce: bool) -> Callable[[], None]:
