@@ -7,10 +7,7 @@ import os
 
 from pytest_dataloader_faults._engine.processes import fork
 from pytest_dataloader_faults._engine.python.pyfakefs import fake_files
-from pytest_dataloader_faults.exceptions import (
-    EngineUnavailableError,
-    InvalidArgumentError,
-)
+from pytest_dataloader_faults.exceptions import EngineUnavailableError, InvalidArgumentError
 
 ENGINES = ("auto", "kernel", "python")
 

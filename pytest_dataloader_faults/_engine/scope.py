@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_dataloader_faults._engine import choose
 from pytest_dataloader_faults._engine.python.pyfakefs import fake_files
-from pytest_dataloader_faults.exceptions import (
-    InjectionError,
-    InvalidArgumentError,
-)
+from pytest_dataloader_faults.exceptions import InjectionError, InvalidArgumentError
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     DescriptorExhaustion,

@@ -231,9 +231,7 @@ def _arming(loader: DataLoader[Any], client: SupervisorClient, number: int) -> I
 
 
 @contextlib.contextmanager
-def iterators_made_by(
-    make_iterator: Callable[[DataLoader[Any], _Make], Any],
-) -> Iterator[None]:
+def iterators_made_by(make_iterator: Callable[[DataLoader[Any], _Make], Any]) -> Iterator[None]:
     """Each iterator that a DataLoader makes in this scope comes from *make_iterator*."""
     if hasattr(DataLoader._get_iterator, "__wrapped__"):
         message = (

@@ -15,13 +15,7 @@ from collections.abc import Callable, Sequence
 from pytest_dataloader_faults._engine.kernel.remote_process import descriptors, room_below
 from pytest_dataloader_faults._engine.plan import FaultCounter
 from pytest_dataloader_faults._engine.policy import Die
-from pytest_dataloader_faults._engine.protocol import (
-    Block,
-    DieWhileSending,
-    ExitNow,
-    Proceed,
-    Task,
-)
+from pytest_dataloader_faults._engine.protocol import Block, DieWhileSending, ExitNow, Proceed, Task
 from pytest_dataloader_faults._engine.supervisor.death_scheduler import DeathScheduler
 from pytest_dataloader_faults._engine.supervisor.events import Timers
 from pytest_dataloader_faults._engine.supervisor.inherited_files import (

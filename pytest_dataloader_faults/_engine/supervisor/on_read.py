@@ -10,11 +10,7 @@ from dataclasses import dataclass
 from pytest_dataloader_faults._engine.file_copies import FileCopies, FileEdit
 from pytest_dataloader_faults._engine.kernel.bpf import READS
 from pytest_dataloader_faults._engine.kernel.remote_process import Syscall, TrackedFile, signed
-from pytest_dataloader_faults._engine.kernel.syscalls import (
-    give_short,
-    source_for,
-    span,
-)
+from pytest_dataloader_faults._engine.kernel.syscalls import give_short, source_for, span
 from pytest_dataloader_faults._engine.policy import (
     MAP,
     Actions,

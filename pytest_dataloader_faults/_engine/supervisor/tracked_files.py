@@ -19,11 +19,7 @@ from __future__ import annotations
 import os
 from collections.abc import Set as AbstractSet
 
-from pytest_dataloader_faults._engine.kernel.remote_process import (
-    TrackedFile,
-    descriptors,
-    family,
-)
+from pytest_dataloader_faults._engine.kernel.remote_process import TrackedFile, descriptors, family
 
 _COLLECT_ABOVE = 256
 

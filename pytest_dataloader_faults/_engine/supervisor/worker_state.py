@@ -86,11 +86,7 @@ class WorkerState(WorkerProgress):
         """Why faults that were due there could not happen."""
         self.faults = WorkerFaults(plan, self.id)
         self.policy = FaultPolicy(
-            self.faults,
-            self.id,
-            self.pid,
-            timestamp=self.timestamp,
-            fails_mappings=True,
+            self.faults, self.id, self.pid, timestamp=self.timestamp, fails_mappings=True
         )
         self.keep_low_fds = plan.needs.keep_low_fds
         self.files = TrackedFiles(self.pid, hello.high_fds)
