@@ -204,7 +204,7 @@ class FaultPolicy:
 
     def record(self, firing: FaultFired) -> None:
         """Write down *firing*, which is counted under its fault."""
-        what = {name: value for name, value in vars(firing).items() if name != "fault"}
+        what = {name: value for name, value in firing._asdict().items() if name != "fault"}
         self.faults.all[firing.fault].fire(worker=self._worker, **what, **self._timestamp())
 
     def count_unobserved(self, what: str, count: int = 1) -> None:

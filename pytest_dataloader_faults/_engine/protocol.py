@@ -37,8 +37,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias, get_args
+from typing import Any, NamedTuple, TypeAlias, get_args
 
 from pytest_dataloader_faults.exceptions import InjectionError
 
@@ -46,21 +45,18 @@ ActiveFaults: TypeAlias = Sequence[int] | None
 """Which faults of the schedule can happen, by index; None for all of them."""
 
 
-@dataclass(frozen=True)
-class Configure:
+class Configure(NamedTuple):
     """Serve *plan* (``Plan.to_dict``); end when the process *driver* dies."""
 
     plan: Mapping[str, Any]
     driver: int
 
 
-@dataclass(frozen=True)
-class Ready:
+class Ready(NamedTuple):
     """Workers can connect."""
 
 
-@dataclass(frozen=True)
-class AwaitingBatch:
+class AwaitingBatch(NamedTuple):
     """The loop waits for the *nth* batch of *worker* in *epoch*; all but *worker* count from 1."""
 
     loader: int
@@ -69,15 +65,13 @@ class AwaitingBatch:
     nth: int
 
 
-@dataclass(frozen=True)
-class ReleaseLoader:
+class ReleaseLoader(NamedTuple):
     """No fault may happen in the workers of *loader* from now on, nor keep them waiting."""
 
     loader: int
 
 
-@dataclass(frozen=True)
-class WaitUntilIdle:
+class WaitUntilIdle(NamedTuple):
     """Answer once each worker has made the batches that it was *sent*, as (worker, count)."""
 
     loader: int
@@ -85,35 +79,30 @@ class WaitUntilIdle:
     sent: Sequence[tuple[int, int]]
 
 
-@dataclass(frozen=True)
-class Idle:
+class Idle(NamedTuple):
     """The workers that have ended: *early*, or after their stream had no more samples."""
 
     early: Sequence[int] = ()
     in_time: Sequence[int] = ()
 
 
-@dataclass(frozen=True)
-class SetActive:
+class SetActive(NamedTuple):
     """Only *faults* may happen from now on, by index."""
 
     faults: Sequence[int]
 
 
-@dataclass(frozen=True)
-class ActiveSet:
+class ActiveSet(NamedTuple):
     """They are active."""
 
 
-@dataclass(frozen=True)
-class GetReport:
+class GetReport(NamedTuple):
     """Report; with *finish*, no fault may happen from now on."""
 
     finish: bool
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """What each worker did and met, what failed in the harness, and what could not be caused."""
 
     workers: Sequence[Mapping[str, Any]]
@@ -121,8 +110,7 @@ class Report:
     refused: Sequence[str]
 
 
-@dataclass(frozen=True)
-class Hello:
+class Hello(NamedTuple):
     """A worker arms itself: its id, the number of its loader's iterator, its process.
 
     *inherited*: the descriptors that it has of files that matter, with their paths. *mapped*: the
@@ -138,37 +126,32 @@ class Hello:
     high_fds: tuple[int, int] = (0, 0)
 
 
-@dataclass(frozen=True)
-class FetchStarted:
+class FetchStarted(NamedTuple):
     """The *nth* batch of *epoch* begins."""
 
     epoch: int
     nth: int
 
 
-@dataclass(frozen=True)
-class SampleStarted:
+class SampleStarted(NamedTuple):
     """The sample at index *sample* begins; unless *alone*, others are made along with it."""
 
     sample: int
     alone: bool
 
 
-@dataclass(frozen=True)
-class FetchFinished:
+class FetchFinished(NamedTuple):
     """The *nth* batch is over; *ended*: the dataset has no more."""
 
     nth: int
     ended: bool
 
 
-@dataclass(frozen=True)
-class WorkerIdle:
+class WorkerIdle(NamedTuple):
     """No batch will ever begin."""
 
 
-@dataclass(frozen=True)
-class Counts:
+class Counts(NamedTuple):
     """Counters of the python engine; *files* are those that changed, *reached* is by fault."""
 
     files: Mapping[str, Sequence[int]]
@@ -176,8 +159,7 @@ class Counts:
     reached: Sequence[int]
 
 
-@dataclass(frozen=True)
-class FaultFired:
+class FaultFired(NamedTuple):
     """The *fault* with this index happened to *call*."""
 
     fault: int
@@ -187,15 +169,13 @@ class FaultFired:
     fetch: int
 
 
-@dataclass(frozen=True)
-class FaultRefused:
+class FaultRefused(NamedTuple):
     """Why a fault that is due cannot happen."""
 
     reason: str
 
 
-@dataclass(frozen=True)
-class Proceed:
+class Proceed(NamedTuple):
     """Do this to your own descriptors and mappings, then go on.
 
     The second number of each pair is an index among the descriptors that come along. The first one
@@ -211,22 +191,19 @@ class Proceed:
     more: bool = False
 
 
-@dataclass(frozen=True)
-class ExitNow:
+class ExitNow(NamedTuple):
     """Exit with this status."""
 
     code: int
 
 
-@dataclass(frozen=True)
-class DieWhileSending:
+class DieWhileSending(NamedTuple):
     """Die by this signal halfway through the next batch that is sent to the loader."""
 
     signal: int
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     """Wait for ``Proceed``, which comes when the loader gives up; *hold_gil*: in every thread."""
 
     hold_gil: bool
@@ -236,16 +213,8 @@ FromLoader: TypeAlias = (
     Configure | AwaitingBatch | ReleaseLoader | WaitUntilIdle | SetActive | GetReport
 )
 ToLoader: TypeAlias = Ready | Idle | ActiveSet | Report
-FromWorker: TypeAlias = (
-    Hello
-    | FetchStarted
-    | SampleStarted
-    | FetchFinished
-    | WorkerIdle
-    | Counts
-    | FaultFired
-    | FaultRefused
-)
+OfFetches: TypeAlias = FetchStarted | SampleStarted | FetchFinished | WorkerIdle
+FromWorker: TypeAlias = Hello | OfFetches | Counts | FaultFired | FaultRefused
 Task: TypeAlias = ExitNow | DieWhileSending | Block
 Message: TypeAlias = FromLoader | ToLoader | FromWorker | Proceed | Task
 KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}
@@ -257,7 +226,7 @@ class UnknownMessageError(InjectionError):
 
 def encode(message: Message) -> bytes:
     """*message* as JSON that names its type."""
-    return json.dumps({"type": type(message).__name__, **vars(message)}).encode()
+    return json.dumps({"type": type(message).__name__, **message._asdict()}).encode()
 
 
 def decode(text: bytes) -> Message:

@@ -6,17 +6,10 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults._engine import choose
 from pytest_dataloader_faults._engine.python.pyfakefs import fake_files
 from pytest_dataloader_faults.exceptions import InjectionError, InvalidArgumentError
-from pytest_dataloader_faults.faults import (
-    ClosedDescriptor,
-    DescriptorExhaustion,
-    Fault,
-    SharedMemoryExhaustion,
-    WorkerKilled,
-    has_files,
-)
 from pytest_dataloader_faults.outcomes import FaultFacts, WorkerFacts
 from pytest_dataloader_faults.outcomes._fault_facts import facts_from, unfired
 
@@ -26,23 +19,6 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor
     from pytest_dataloader_faults._engine.plan import Plan
     from pytest_dataloader_faults._engine.protocol import Report
-
-
-def refuse_for_fake_files(engine: str, faults: tuple[Fault, ...]) -> None:
-    """Raise if *engine* cannot make one of *faults* happen to a fake file."""
-    for fault in faults:
-        if engine == "kernel" and (has_files(fault) or isinstance(fault, DescriptorExhaustion)):
-            message = (
-                f"{fault!r}: the kernel does not see files of pyfakefs. Use engine='python', or"
-                " real files, as in pytest's tmp_path"
-            )
-            raise InvalidArgumentError(message)
-        if isinstance(fault, ClosedDescriptor) and fault.sample is not None:
-            message = (
-                f"{fault!r}: a file of pyfakefs has no descriptor that could be closed from outside"
-                " at a sample. Use nth=, which closes at an open, or real files"
-            )
-            raise InvalidArgumentError(message)
 
 
 class FaultTotals:
@@ -136,7 +112,7 @@ class Injection(FaultTotals):
 
 @contextlib.contextmanager
 def arm(
-    *faults: Fault,
+    *faults: vocabulary.Fault,
     engine: str,
     seed: int = 0,
     watch_files: bool = False,
@@ -166,28 +142,45 @@ def arm(
         injection._finish()
 
 
-def engine_for(engine: str, faults: tuple[Fault, ...]) -> str:
+def engine_for(engine: str, faults: tuple[vocabulary.Fault, ...]) -> str:
     """The engine to take for *engine*; raises where it cannot make *faults* happen."""
     for fault in faults:
-        if not isinstance(fault, Fault):
-            message = f"{fault!r} is no fault. Give faults, such as ReadError('*.jpg')"
-            raise InvalidArgumentError(message)
+        if not isinstance(fault, vocabulary.Fault):
+            raise InvalidArgumentError(
+                f"{fault!r} is no fault. Give faults, such as ReadError('*.jpg')"
+            )
     chosen = choose(engine)
-    if fake_files() is not None:
-        refuse_for_fake_files(chosen, faults)
+    fake = fake_files() is not None
+    for fault in faults:
+        if reason := fake and _beyond_fake_files(chosen, fault):
+            raise InvalidArgumentError(f"{fault!r}: {reason}")
     for fault in faults if chosen == "python" else ():
         if reason := _beyond_python(fault):
-            message = (
+            raise InvalidArgumentError(
                 f"{fault!r}: the python engine cannot make it happen, since {reason}."
                 " Use engine='kernel'"
             )
-            raise InvalidArgumentError(message)
     return chosen
 
 
-def _beyond_python(fault: Fault) -> str | None:
-    if isinstance(fault, SharedMemoryExhaustion):
+def _beyond_fake_files(engine: str, fault: vocabulary.Fault) -> str | None:
+    takes_files = vocabulary.has_files(fault) or isinstance(fault, vocabulary.DescriptorExhaustion)
+    if engine == "kernel" and takes_files:
+        return (
+            "the kernel does not see files of pyfakefs. Use engine='python', or real files, as in"
+            " pytest's tmp_path"
+        )
+    if isinstance(fault, vocabulary.ClosedDescriptor) and fault.sample is not None:
+        return (
+            "a file of pyfakefs has no descriptor that could be closed from outside at a sample."
+            " Use nth=, which closes at an open, or real files"
+        )
+    return None
+
+
+def _beyond_python(fault: vocabulary.Fault) -> str | None:
+    if isinstance(fault, vocabulary.SharedMemoryExhaustion):
         return "torch reserves shared memory in C++"
-    if isinstance(fault, WorkerKilled) and fault.reading is not None:
+    if isinstance(fault, vocabulary.WorkerKilled) and fault.reading is not None:
         return "a read that has begun is the kernel's"
     return None

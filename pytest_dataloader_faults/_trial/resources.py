@@ -34,7 +34,7 @@ from typing import Any
 
 import psutil
 
-from pytest_dataloader_faults._engine.worker.fetch_hooks import NullListener, observe_fetches
+from pytest_dataloader_faults._engine.worker.fetch_hooks import FetchListener, observe_fetches
 from pytest_dataloader_faults._trial import accelerator
 from pytest_dataloader_faults.outcomes._records import FEWEST_EPOCHS
 
@@ -127,7 +127,7 @@ class GcEachEpoch:
             self._then(worker)
 
 
-class _GcListener(NullListener):
+class _GcListener(FetchListener):
     def restart(self) -> None:
         collect_and_trim()
 

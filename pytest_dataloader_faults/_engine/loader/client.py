@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 import pytest_dataloader_faults as package
+from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.channel import (
     Channel,
     SupervisorHandle,
@@ -20,18 +21,6 @@ from pytest_dataloader_faults._engine.channel import (
 )
 from pytest_dataloader_faults._engine.plan import Plan
 from pytest_dataloader_faults._engine.processes import is_stopped
-from pytest_dataloader_faults._engine.protocol import (
-    ActiveSet,
-    Configure,
-    FromLoader,
-    GetReport,
-    Idle,
-    Ready,
-    Report,
-    SetActive,
-    ToLoader,
-    WaitUntilIdle,
-)
 from pytest_dataloader_faults.exceptions import InjectionError
 
 _ROOT = os.path.realpath(os.path.join(os.path.dirname(package.__file__), ".."))
@@ -42,7 +31,7 @@ _START = (
 _PATIENCE = 10.0
 _outliving: list[subprocess.Popen[bytes]] = []
 """Supervisors whose workers outlived their scope; each ends with the last of its workers."""
-_Answer = TypeVar("_Answer", bound=ToLoader)
+_Answer = TypeVar("_Answer", bound=protocol.ToLoader)
 
 
 class SupervisorClient:
@@ -57,17 +46,17 @@ class SupervisorClient:
     ) -> None:
         self._lock = threading.Lock()
         self._closed = False
-        self._unsent: list[FromLoader] = []
+        self._unsent: list[protocol.FromLoader] = []
         process, handle = (None, supervisor) if supervisor else _start()
         self._process: subprocess.Popen[bytes] | None = process
         self.pid = handle.pid
         """The supervisor's process id."""
         self._channel = Channel(handle.control)
         handle.control.settimeout(_PATIENCE)
-        self._ask(Configure(plan.to_dict(), os.getpid()), Ready)
+        self._ask(protocol.Configure(plan.to_dict(), os.getpid()), protocol.Ready)
         self.config = WorkerConfig(handle.address, self.pid, plan, engine, stacks)
 
-    def send(self, message: FromLoader) -> None:
+    def send(self, message: protocol.FromLoader) -> None:
         """Send *message*, which has no answer. After the scope it is dropped.
 
         The garbage collector may end an iterator, which sends ``ReleaseLoader``, while this very
@@ -87,20 +76,22 @@ class SupervisorClient:
                 if not self._closed:
                     self._send(message)
 
-    def wait_until_idle(self, loader: int, epoch: int, sent: Mapping[int, int]) -> Idle:
+    def wait_until_idle(self, loader: int, epoch: int, sent: Mapping[int, int]) -> protocol.Idle:
         """Wait until every live worker has made the batches it was sent, or hangs."""
         try:
-            return self._exchange(WaitUntilIdle(loader, epoch, tuple(sent.items())), Idle)
+            return self._exchange(
+                protocol.WaitUntilIdle(loader, epoch, tuple(sent.items())), protocol.Idle
+            )
         except TimeoutError:
-            return Idle()
+            return protocol.Idle()
 
     def set_active(self, faults: Sequence[int]) -> None:
         """Let only *faults* happen from now on, by their index in the schedule."""
-        self._ask(SetActive(faults), ActiveSet)
+        self._ask(protocol.SetActive(faults), protocol.ActiveSet)
 
-    def report(self, *, finish: bool = False) -> Report:
+    def report(self, *, finish: bool = False) -> protocol.Report:
         """What has happened so far; *finish*: and inject nothing from now on."""
-        return self._ask(GetReport(finish), Report)
+        return self._ask(protocol.GetReport(finish), protocol.Report)
 
     def close(self) -> None:
         """Hang up. The supervisor ends with the last process whose calls it answers."""
@@ -110,14 +101,14 @@ class SupervisorClient:
         if self._process is not None:
             _let_end(self._process)
 
-    def _ask(self, message: FromLoader, kind: type[_Answer]) -> _Answer:
+    def _ask(self, message: protocol.FromLoader, kind: type[_Answer]) -> _Answer:
         """The answer to *message*, which has to come in time."""
         try:
             return self._exchange(message, kind)
         except TimeoutError as error:
             raise self._silent() from error
 
-    def _exchange(self, message: FromLoader, kind: type[_Answer]) -> _Answer:
+    def _exchange(self, message: protocol.FromLoader, kind: type[_Answer]) -> _Answer:
         """The answer to *message*. A late answer to an earlier one may come before it."""
         with self._lock:
             self._send_pending()
@@ -131,7 +122,7 @@ class SupervisorClient:
             self._send_pending()
             return answer
 
-    def _send(self, message: FromLoader) -> None:
+    def _send(self, message: protocol.FromLoader) -> None:
         """Send *message*. A timeout may leave half of it sent, so it ends the scope."""
         try:
             self._channel.send(message)

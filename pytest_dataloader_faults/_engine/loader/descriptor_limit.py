@@ -13,10 +13,9 @@ import contextlib
 import os
 import resource
 from collections.abc import Iterator
-from typing import Any
 
 from pytest_dataloader_faults._engine.kernel.remote_process import descriptors, room_below
-from pytest_dataloader_faults._engine.plan import FaultCounter, Plan, fresh_counters
+from pytest_dataloader_faults._engine.plan import Plan, fresh_counters
 from pytest_dataloader_faults.faults import DescriptorExhaustion
 
 
@@ -24,18 +23,20 @@ class LoaderDescriptorLimit:
     """The limit that the schedule puts on this process, if any."""
 
     def __init__(self, plan: Plan) -> None:
-        self._counters = [each for each in fresh_counters(plan, None) if _is_of_loader(each)]
+        every = fresh_counters(plan, None)
+        found = [each for each in every if isinstance(each.fault, DescriptorExhaustion)]
+        self.counters = [each for each in found if each.fault.where == "loader"]
         self._limit: int | None = None
 
     @contextlib.contextmanager
     def lowered(self) -> Iterator[None]:
         """Lower the limit for as long as this scope lasts."""
-        if not self._counters:
+        if not self.counters:
             yield
             return
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if self._limit is None:
-            headroom = min(each.fault.headroom for each in self._counters)
+            headroom = min(each.fault.headroom for each in self.counters)
             self._limit = room_below(descriptors(os.getpid()), headroom)
         try:  # torch's handler of SIGCHLD may raise at any place from here on.
             resource.setrlimit(resource.RLIMIT_NOFILE, (min(self._limit, soft), hard))
@@ -48,14 +49,10 @@ class LoaderDescriptorLimit:
 
     def record_error(self, error: Exception) -> None:
         """Count *error*, raised while a batch was awaited, if the limit caused it."""
-        is_ours = self._counters and (_names_the_limit(error) or not _is_room())
-        for counter in self._counters if is_ours else ():
+        is_ours = self.counters and (_names_the_limit(error) or not _is_room())
+        for counter in self.counters if is_ours else ():
             counter.reached += 1
             counter.fire(worker=None, pid=os.getpid(), call="recvmsg", path=None, fetch=0)
-
-    def reports(self) -> dict[int, Any]:
-        """The counters of each of these faults, by its index in the schedule."""
-        return {each.index: each.to_dict() for each in self._counters}
 
 
 def _names_the_limit(error: Exception) -> bool:
@@ -68,7 +65,3 @@ def _is_room() -> bool:
     except OSError:
         return False
     return True
-
-
-def _is_of_loader(counter: FaultCounter[Any]) -> bool:
-    return isinstance(counter.fault, DescriptorExhaustion) and counter.fault.where == "loader"

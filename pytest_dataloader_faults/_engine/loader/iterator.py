@@ -80,7 +80,8 @@ class LoaderMonitor:
 
     def reports(self) -> dict[int, Any]:
         """The counters of the faults of this process, by their index in the schedule."""
-        return {**self.descriptor_limit.reports(), **self._pin_memory.reports()}
+        counters = (*self.descriptor_limit.counters, *self._pin_memory.counters)
+        return {each.index: each.to_dict() for each in counters}
 
     def wait_until_idle(self) -> Idle:
         """Wait until the workers have done all that the latest iterator asked of them."""

@@ -32,7 +32,7 @@ class PinMemoryFaults:
     def __init__(self, plan: Plan, on_error: Callable[[Exception], None]) -> None:
         every = fresh_counters(plan, None)
         self._on_error = on_error
-        self._counters = [each for each in every if isinstance(each.fault, PinMemoryThreadDeath)]
+        self.counters = [each for each in every if isinstance(each.fault, PinMemoryThreadDeath)]
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
@@ -40,7 +40,7 @@ class PinMemoryFaults:
         original: Any = pin_memory._pin_memory_loop
 
         def loop(taken_from: Any, *rest: Any) -> None:
-            original(FaultyQueue(taken_from, self._counters, self._on_error), *rest)
+            original(FaultyQueue(taken_from, self.counters, self._on_error), *rest)
 
         replaced: Any = loop
         pin_memory._pin_memory_loop = replaced
@@ -48,10 +48,6 @@ class PinMemoryFaults:
             yield
         finally:
             pin_memory._pin_memory_loop = original
-
-    def reports(self) -> dict[int, Any]:
-        """The counters of each of these faults, by its index in the schedule."""
-        return {each.index: each.to_dict() for each in self._counters}
 
 
 class FaultyQueue:

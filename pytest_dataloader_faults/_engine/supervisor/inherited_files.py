@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from pytest_dataloader_faults._engine.file_copies import FileCopies, unrelated_file
 from pytest_dataloader_faults._engine.kernel.remote_process import descriptors, link_of
@@ -36,7 +36,7 @@ class DescriptorOrders:
     def message(self, worker: WorkerState, *, more: bool) -> Proceed:
         """The message to *worker*; *more*: another part follows."""
         proceed = worker.proceed(more=more)
-        return replace(proceed, close=self.close, replace=self.replace, remap=self.remap)
+        return proceed._replace(close=self.close, replace=self.replace, remap=self.remap)
 
     @property
     def is_full(self) -> bool:

@@ -12,10 +12,10 @@ import resource
 import signal
 from collections.abc import Callable, Sequence
 
+from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.kernel.remote_process import descriptors, room_below
 from pytest_dataloader_faults._engine.plan import FaultCounter
 from pytest_dataloader_faults._engine.policy import Die
-from pytest_dataloader_faults._engine.protocol import Block, DieWhileSending, ExitNow, Proceed, Task
 from pytest_dataloader_faults._engine.supervisor.death_scheduler import DeathScheduler
 from pytest_dataloader_faults._engine.supervisor.events import Timers
 from pytest_dataloader_faults._engine.supervisor.inherited_files import (
@@ -75,13 +75,15 @@ class FetchStart:
             task = _kill_now(self._worker, counter, self._deaths)
             if task is not None:
                 self._send(task)
-            blocks = blocks or isinstance(task, Block)
+            blocks = blocks or isinstance(task, protocol.Block)
         if blocks:
             self._deaths.add_hung(self._worker.loader, self.proceed)
         else:
             self.proceed()
 
-    def _send(self, message: Proceed | Task, descriptors: Sequence[int] = ()) -> None:
+    def _send(
+        self, message: protocol.Proceed | protocol.Task, descriptors: Sequence[int] = ()
+    ) -> None:
         if self._worker.alive:
             with contextlib.suppress(ConnectionError):  # It has died since.
                 self._worker.channel.send(message, descriptors)
@@ -98,21 +100,21 @@ def _lower_limit(worker: WorkerState) -> None:
 
 def _kill_now(
     worker: WorkerState, counter: FaultCounter[InOneWorker], deaths: DeathScheduler
-) -> Task | None:
+) -> protocol.Task | None:
     """Make the fault of *counter* happen; what the worker itself has to do for it."""
     fault = counter.fault
     counter.reached += 1
     if isinstance(fault, WorkerExited):
         worker.policy.fire(counter, f"exit {fault.code}")
-        return ExitNow(fault.code)
+        return protocol.ExitNow(fault.code)
     if isinstance(fault, WorkerHung):
         worker.policy.fire(counter, "hang")
         worker.hung = True
-        return Block(fault.hold_gil)
+        return protocol.Block(fault.hold_gil)
     assert isinstance(fault, WorkerKilled)
     worker.policy.fire(counter, f"signal {fault.signal}")
     if fault.sending:
-        return DieWhileSending(fault.signal)
+        return protocol.DieWhileSending(fault.signal)
     end(worker, fault.signal, deaths)
     return None
 

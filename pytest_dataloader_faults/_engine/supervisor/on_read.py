@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pytest_dataloader_faults._engine import policy
 from pytest_dataloader_faults._engine.file_copies import FileCopies, FileEdit
 from pytest_dataloader_faults._engine.kernel.bpf import READS
 from pytest_dataloader_faults._engine.kernel.remote_process import Syscall, TrackedFile, signed
 from pytest_dataloader_faults._engine.kernel.syscalls import give_short, source_for, span
-from pytest_dataloader_faults._engine.policy import (
-    MAP,
-    Actions,
-    Delay,
-    Die,
-    Fail,
-    Hang,
-    Operation,
-    Short,
-)
 from pytest_dataloader_faults._engine.supervisor.death_scheduler import DeathScheduler
 from pytest_dataloader_faults._engine.supervisor.events import Timers
 from pytest_dataloader_faults._engine.supervisor.on_fetch import die_in_read
@@ -45,103 +37,86 @@ class SupervisorServices:
 def on_read(worker: WorkerState, call: Syscall, services: SupervisorServices) -> None:
     """Answer a read, or a mapping, of what may be a followed file."""
     number = signed(call.arguments[READS[call.name]])
-    followed = worker.files.at(call.pid, number)
-    if followed is None:
+    file = worker.files.at(call.pid, number)
+    if file is None:
         worker.listener.continue_syscall(call)
         return
-    if followed.inherited and call.name in SHARED_OFFSET_CALLS:
-        worker.files.read_at_offset[followed.path] = number
-    wanted = span(call, source_for(call, followed))
-    operation = Operation(call.name, followed.path, call.pid)
+    if file.inherited and call.name in SHARED_OFFSET_CALLS:
+        worker.files.read_at_offset[file.path] = number
+    source = source_for(call, file)
+    wanted = span(call, source)
+    operation = policy.Operation(call.name, file.path, call.pid)
     actions = worker.policy.read(operation, wanted.start, wanted.length)
-    answer = _answer(worker, call, followed, actions, services)
-    _after_what_takes_time(worker, call, actions, answer, services)
+    _Read(worker, call, file, source, services).answer(actions)
 
 
-def _answer(
-    worker: WorkerState,
-    call: Syscall,
-    followed: TrackedFile,
-    actions: Actions,
-    services: SupervisorServices,
-) -> Answer:
-    """What answers *call* in the end."""
-    for action in actions:
-        if isinstance(action, Fail) and call.name == MAP:
-            kept = action.offset
-            return lambda: _fail_mapping(worker, call, followed.path, kept, services.copies)
-        if isinstance(action, Fail):
-            number = action.errno
-            return lambda: worker.listener.fail(call, number)
-        if isinstance(action, Short) and (ours := source_for(call, followed)) is not None:
-            source, length = os.dup(ours), action.max_bytes  # It may be closed before the answer.
-            return lambda: _answer_short(worker, call, source, length)
-    return _plain(worker, call, followed, services)
+@dataclass(frozen=True)
+class _Read:
+    worker: WorkerState
+    call: Syscall
+    file: TrackedFile
+    source: int | None
+    services: SupervisorServices
 
+    def answer(self, actions: policy.Actions) -> None:
+        """After the death, hang or delays among *actions*; at once, if there are none."""
+        answer, services = self._outcome(actions), self.services
+        later = self._unless_gone(answer)
+        for action in actions:
+            if isinstance(action, policy.Die):
+                die_in_read(self.worker, action, services.deaths, services.timers, later)
+                return
+            if isinstance(action, policy.Hang):
+                self.worker.hung = True
+                services.deaths.add_hung(self.worker.loader, later)
+                return
+        if seconds := sum(each.seconds for each in actions if isinstance(each, policy.Delay)):
+            services.timers.after(seconds, later)
+        else:
+            answer()
 
-def _after_what_takes_time(
-    worker: WorkerState,
-    call: Syscall,
-    actions: Actions,
-    answer: Answer,
-    services: SupervisorServices,
-) -> None:
-    """Answer after the death, hang or delays among *actions*; at once, if there are none."""
-    later = _unless_gone(worker, call, answer)
-    for action in actions:
-        if isinstance(action, Die):
-            die_in_read(worker, action, services.deaths, services.timers, later)
-            return
-        if isinstance(action, Hang):
-            worker.hung = True
-            services.deaths.add_hung(worker.loader, later)
-            return
-    if seconds := sum(action.seconds for action in actions if isinstance(action, Delay)):
-        services.timers.after(seconds, later)
-    else:
-        answer()
+    def _outcome(self, actions: policy.Actions) -> Answer:
+        """What answers the call in the end."""
+        for action in actions:
+            if isinstance(action, policy.Fail) and self.call.name == policy.MAP:
+                return functools.partial(self._fail_mapping, action.offset)
+            if isinstance(action, policy.Fail):
+                return functools.partial(self.worker.listener.fail, self.call, action.errno)
+            if isinstance(action, policy.Short) and self.source is not None:
+                source = os.dup(self.source)  # It may be closed before the answer.
+                return functools.partial(self._answer_short, source, action.max_bytes)
+        plain = functools.partial(self.worker.listener.continue_syscall, self.call)
+        is_shared = self.file.inherited and self.call.name in SHARED_OFFSET_CALLS
+        if self.services.provokes_races and is_shared:
+            late = self._unless_gone(plain)
+            return lambda: self.services.barrier.arrive(self.file.path, late)
+        return plain
 
+    def _unless_gone(self, answer: Answer) -> Answer:
+        """*answer*, for later. By then the caller may be dead, and the listener closed with it."""
 
-def _unless_gone(worker: WorkerState, call: Syscall, answer: Answer) -> Answer:
-    """*answer*, for later. By then the caller may be dead, and the listener closed with it."""
+        def answer_if_awaited() -> None:
+            if self.worker.listener.is_waiting(self.call):
+                with contextlib.suppress(ProcessLookupError):  # It has died since.
+                    answer()
 
-    def answer_if_awaited() -> None:
-        if worker.listener.is_waiting(call):
-            with contextlib.suppress(ProcessLookupError):  # It has died since.
-                answer()
+        return answer_if_awaited
 
-    return answer_if_awaited
+    def _fail_mapping(self, kept: int) -> None:
+        """A page fault is no system call: let mmap(2) map a file that has no such page to give.
 
+        The death that follows cannot be scheduled, as others are: Python's mmap keeps the
+        interpreter lock, and without it the worker cannot hand over the batches that it has made.
+        """
+        copies = self.services.copies
+        unreadable = copies.altered(self.file.path, FileEdit(kept)) if kept else copies.empty
+        number = signed(self.call.arguments[READS["mmap"]])
+        self.worker.listener.replace_fd(self.call, unreadable, number)
+        self.worker.files.set_stand_in(number, unreadable)
+        self.worker.listener.continue_syscall(self.call)
 
-def _fail_mapping(
-    worker: WorkerState, call: Syscall, path: str, kept: int, copies: FileCopies
-) -> None:
-    """A page fault is no system call: let mmap(2) map a file that has no such page to give.
-
-    The death that follows cannot be scheduled, as others are: Python's mmap keeps the interpreter
-    lock, and without it the worker cannot hand over the batches that it has made.
-    """
-    unreadable = copies.altered(path, FileEdit(kept)) if kept else copies.empty
-    number = signed(call.arguments[READS["mmap"]])
-    worker.listener.replace_fd(call, unreadable, number)
-    worker.files.set_stand_in(number, unreadable)
-    worker.listener.continue_syscall(call)
-
-
-def _answer_short(worker: WorkerState, call: Syscall, source: int, length: int) -> None:
-    try:
-        worker.listener.return_value(call, give_short(call, source, length))
-    finally:
-        os.close(source)
-
-
-def _plain(
-    worker: WorkerState, call: Syscall, followed: TrackedFile, services: SupervisorServices
-) -> Answer:
-    def continue_syscall() -> None:
-        worker.listener.continue_syscall(call)
-
-    if services.provokes_races and followed.inherited and call.name in SHARED_OFFSET_CALLS:
-        late = _unless_gone(worker, call, continue_syscall)
-        return lambda: services.barrier.arrive(followed.path, late)
-    return continue_syscall
+    def _answer_short(self, source: int, length: int) -> None:
+        try:
+            self.worker.listener.return_value(self.call, give_short(self.call, source, length))
+        finally:
+            os.close(source)

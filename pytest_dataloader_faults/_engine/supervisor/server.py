@@ -109,7 +109,7 @@ class Supervisor:
         """Write the final report, which a trial that hangs or is dead cannot ask for, and exit."""
         self._remove_leftover_shm()
         if self._report_fd is not None:
-            report = json.dumps({"report": vars(self._report())}).encode()
+            report = json.dumps({"report": self._report()._asdict()}).encode()
             os.write(self._report_fd, b"\n" + report + b"\n")
         sys.exit(0)
 

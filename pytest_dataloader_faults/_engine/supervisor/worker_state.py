@@ -16,19 +16,12 @@ from collections.abc import Iterable
 from dataclasses import astuple
 from typing import Any
 
+from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.channel import Channel
 from pytest_dataloader_faults._engine.kernel.listener import Listener
 from pytest_dataloader_faults._engine.kernel.remote_process import Syscall
 from pytest_dataloader_faults._engine.plan import FileCounter, Plan, WorkerFaults
 from pytest_dataloader_faults._engine.policy import FaultPolicy
-from pytest_dataloader_faults._engine.protocol import (
-    Counts,
-    FaultFired,
-    Hello,
-    Idle,
-    Proceed,
-    WaitUntilIdle,
-)
 from pytest_dataloader_faults._engine.supervisor.death_scheduler import DeathScheduler
 from pytest_dataloader_faults._engine.supervisor.tracked_files import TrackedFiles
 from pytest_dataloader_faults.faults import HungRead
@@ -72,7 +65,7 @@ class WorkerState(WorkerProgress):
     """One worker process: its connection, its faults, its files, and how far it is."""
 
     def __init__(
-        self, hello: Hello, channel: Channel, listener: Listener | None, plan: Plan
+        self, hello: protocol.Hello, channel: Channel, listener: Listener | None, plan: Plan
     ) -> None:
         super().__init__()
         self.id = hello.worker
@@ -122,9 +115,9 @@ class WorkerState(WorkerProgress):
         epoch = self.loader - 1 + max(1, self.position[0])
         return {"epoch": epoch, "sample": self.sample}
 
-    def proceed(self, *, more: bool = False) -> Proceed:
+    def proceed(self, *, more: bool = False) -> protocol.Proceed:
         """The message that lets it proceed."""
-        return Proceed(self.armed, self.faults.active, more=more)
+        return protocol.Proceed(self.armed, self.faults.active, more=more)
 
     def disarm(self) -> None:
         """Let no fault happen there from now on, and no read hang."""
@@ -137,7 +130,7 @@ class WorkerState(WorkerProgress):
             os.close(self.hang_socket)
             self.hang_socket = None
 
-    def apply_counts(self, counts: Counts) -> None:
+    def apply_counts(self, counts: protocol.Counts) -> None:
         """Take over the counters of the python engine, which decides about files in the worker.
 
         Deaths, hangs of the worker and descriptors closed at a sample are counted here. Once the
@@ -151,7 +144,7 @@ class WorkerState(WorkerProgress):
         for counter, reached in zip(self.faults.all, counts.reached, strict=True):
             counter.reached = reached or counter.reached
 
-    def apply_firing(self, firing: FaultFired, deaths: DeathScheduler) -> None:
+    def apply_firing(self, firing: protocol.FaultFired, deaths: DeathScheduler) -> None:
         """Take over what the python engine has let happen in the worker."""
         if not self.armed:
             return
@@ -185,7 +178,7 @@ class WorkerState(WorkerProgress):
         }
 
 
-def all_idle(workers: Iterable[WorkerState], asked: WaitUntilIdle) -> Idle | None:
+def all_idle(workers: Iterable[WorkerState], asked: protocol.WaitUntilIdle) -> protocol.Idle | None:
     """The answer to *asked*, once each of *workers* has made the batches that it was sent."""
     of_loader = [each for each in workers if each.loader == asked.loader]
     latest = {each.id: each for each in of_loader}
@@ -194,7 +187,7 @@ def all_idle(workers: Iterable[WorkerState], asked: WaitUntilIdle) -> Idle | Non
             return None
     dead = [each for each in of_loader if not each.alive]
     early, in_time = ([each.id for each in dead if each.ended is end] for end in (False, True))
-    return Idle(early, in_time)
+    return protocol.Idle(early, in_time)
 
 
 _MOST = 1000

@@ -14,24 +14,20 @@ import random
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 
-class SampleListener(Protocol):
-    """Called for samples."""
-
-    def begin_sample(self, sample: int, *, alone: bool) -> None:
-        """A sample begins; unless *alone*, it is made together with others."""
-
-
-class FetchListener(SampleListener, Protocol):
-    """Called for fetches, too."""
+class FetchListener:
+    """What is called for fetches and samples. This one does nothing."""
 
     def restart(self) -> None:
         """An epoch begins: torch makes a fetcher for each."""
 
     def begin(self) -> None:
         """A fetch begins."""
+
+    def begin_sample(self, sample: int, *, alone: bool) -> None:
+        """A sample begins; unless *alone*, it is made together with others."""
 
     def end(self, *, ended: bool) -> None:
         """The fetch is over; *ended*: there are no more."""
@@ -57,21 +53,17 @@ def observe_fetches(listener: FetchListener, *, samples: bool, seed: int | None 
     """
     from torch.utils.data._utils import fetch
 
-    of_map, of_iterable = fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher
-    for fetcher in (of_map, of_iterable):
-        fetcher.fetch = _with_calls(fetcher.fetch, listener)  # type: ignore[method-assign]
-    to_items = functools.partial(_observe_items, listener=listener)
-    to_stream = functools.partial(_observe_stream, listener=listener)
-    if seed is not None:
-        seeding = SeedingListener(listener if samples else None, seed)
-        to_items = functools.partial(_observe_items, listener=seeding)
-    for fetcher, observe, wanted in (
-        (of_map, to_items, samples or seed is not None),
-        (of_iterable, to_stream, samples),
-    ):
-        fetcher.__init__ = _made(  # type: ignore[method-assign]
-            fetcher.__init__, listener, observe if wanted else None
-        )
+    def observe(fetcher: Any) -> None:
+        if isinstance(fetcher, fetch._IterableDatasetFetcher):
+            if samples:
+                fetcher.dataset_iter = ObservedStream(fetcher.dataset_iter, listener)
+        elif samples or seed is not None:
+            of_samples = listener if samples else FetchListener()
+            fetcher.dataset = ObservedDataset(fetcher.dataset, of_samples, seed)
+
+    for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
+        kind.fetch = _with_calls(kind.fetch, listener)  # type: ignore[method-assign]
+        kind.__init__ = _made(kind.__init__, listener, observe)  # type: ignore[method-assign]
 
 
 def _with_calls(fetch: Callable[..., Any], listener: FetchListener) -> Callable[..., Any]:
@@ -91,25 +83,16 @@ def _with_calls(fetch: Callable[..., Any], listener: FetchListener) -> Callable[
 
 
 def _made(
-    make: Callable[..., None], listener: FetchListener, observe: Callable[[Any], None] | None
+    make: Callable[..., None], listener: FetchListener, observe: Callable[[Any], None]
 ) -> Callable[..., None]:
     @functools.wraps(make)
     def made(self: Any, *args: Any, **kwargs: Any) -> None:
         with idle_after_error(listener):
             make(self, *args, **kwargs)
         listener.restart()
-        if observe is not None:
-            observe(self)
+        observe(self)
 
     return made
-
-
-def _observe_items(fetcher: Any, listener: SampleListener) -> None:
-    fetcher.dataset = ObservedDataset(fetcher.dataset, listener)
-
-
-def _observe_stream(fetcher: Any, listener: FetchListener) -> None:
-    fetcher.dataset_iter = ObservedStream(fetcher.dataset_iter, listener)
 
 
 class ObservedStream(Iterator[Any]):
@@ -131,9 +114,10 @@ class ObservedStream(Iterator[Any]):
 class ObservedDataset:
     """A dataset that reports each index it is asked for. Only torch's fetcher ever sees it."""
 
-    def __init__(self, dataset: Any, listener: SampleListener) -> None:
+    def __init__(self, dataset: Any, listener: FetchListener, seed: int | None) -> None:
         self._dataset = dataset
         self._listener = listener
+        self._seed = seed
         if getattr(dataset, "__getitems__", None):
             self.__getitems__ = self._several
 
@@ -147,9 +131,10 @@ class ObservedDataset:
 
     def _notify(self, index: Any) -> None:
         asked = index if isinstance(index, (list, tuple)) else (index,)
-        for each in asked:
-            if hasattr(each, "__index__"):
-                self._listener.begin_sample(operator.index(each), alone=len(asked) == 1)
+        for sample in (operator.index(each) for each in asked if hasattr(each, "__index__")):
+            self._listener.begin_sample(sample, alone=len(asked) == 1)
+            if self._seed is not None:
+                seed_sample(self._seed, sample)
 
 
 class SeedSamples:
@@ -161,41 +146,9 @@ class SeedSamples:
 
     def __call__(self, worker: int) -> None:
         """Run in the worker, before it makes its first sample."""
-        observe_fetches(NullListener(), samples=False, seed=self._seed)
+        observe_fetches(FetchListener(), samples=False, seed=self._seed)
         if self._then is not None:
             self._then(worker)
-
-
-class NullListener:
-    """Does nothing."""
-
-    def restart(self) -> None:
-        pass
-
-    def begin(self) -> None:
-        pass
-
-    def begin_sample(self, sample: int, *, alone: bool) -> None:
-        pass
-
-    def end(self, *, ended: bool) -> None:
-        pass
-
-    def idle(self) -> None:
-        pass
-
-
-class SeedingListener:
-    """Seeds this process at each sample, once *listener*, if there is one, was called."""
-
-    def __init__(self, listener: SampleListener | None, seed: int) -> None:
-        self._listener = listener
-        self._seed = seed
-
-    def begin_sample(self, sample: int, *, alone: bool) -> None:
-        if self._listener is not None:
-            self._listener.begin_sample(sample, alone=alone)
-        seed_sample(self._seed, sample)
 
 
 def seed_sample(seed: int, index: int) -> None:

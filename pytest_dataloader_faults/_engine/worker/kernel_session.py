@@ -14,14 +14,7 @@ import os
 import resource
 
 from pytest_dataloader_faults._engine.channel import Channel, WorkerConfig
-from pytest_dataloader_faults._engine.kernel import bpf
-from pytest_dataloader_faults._engine.kernel.linux import (
-    ARCHITECTURES,
-    MACHINE,
-    SYSCALLS,
-    filter_this_process,
-    map_over,
-)
+from pytest_dataloader_faults._engine.kernel import bpf, linux
 from pytest_dataloader_faults._engine.processes import (
     MemoryMapping,
     inherited_fds,
@@ -64,7 +57,7 @@ def arm(config: WorkerConfig, worker: int, loader: int) -> WorkerSession:
 def _remap(mapped: list[MemoryMapping], orders: Proceed, descriptors: list[int]) -> None:
     for index, source in orders.remap:
         each = mapped[index]
-        map_over(each.start, each.length, each.protection, descriptors[source], each.offset)
+        linux.map_over(each.start, each.length, each.protection, descriptors[source], each.offset)
 
 
 def _hand_over(channel: Channel, config: WorkerConfig, hello: Hello) -> None:
@@ -76,15 +69,15 @@ def _hand_over(channel: Channel, config: WorkerConfig, hello: Hello) -> None:
     elif len(listed) > _MAX_LISTED:  # A program has at most 4096 instructions.
         base, listed = min(listed), []
     program = bpf.program(
-        SYSCALLS[MACHINE],
-        ARCHITECTURES[MACHINE],
+        linux.SYSCALLS[linux.MACHINE],
+        linux.ARCHITECTURES[linux.MACHINE],
         base=base,
         held=listed,
         descriptors=needs.descriptors,
         stats=needs.stats,
         room=needs.room,
     )
-    listener = filter_this_process(program, config.supervisor)
+    listener = linux.filter_this_process(program, config.supervisor)
     try:
         channel.send(hello, [listener, *(fd for fd, _path in hello.inherited[:_MAX_LISTED])])
     finally:

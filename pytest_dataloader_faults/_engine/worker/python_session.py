@@ -11,17 +11,10 @@ import os
 import socket
 import time
 
+from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.channel import Channel, WorkerConfig
 from pytest_dataloader_faults._engine.plan import WorkerFaults
 from pytest_dataloader_faults._engine.policy import FaultPolicy
-from pytest_dataloader_faults._engine.protocol import (
-    FaultFired,
-    FaultRefused,
-    FromWorker,
-    Hello,
-    Proceed,
-    UnknownMessageError,
-)
 from pytest_dataloader_faults._engine.python.install import install
 from pytest_dataloader_faults._engine.python.pyfakefs import patcher
 from pytest_dataloader_faults._engine.python.pyfakefs.faults import install as install_fake
@@ -60,15 +53,15 @@ class PythonWorkerSession(WorkerSession):
         self.policy.armed = False
         self._send_counts()
 
-    def _report(self, firing: FaultFired) -> None:
+    def _report(self, firing: protocol.FaultFired) -> None:
         with contextlib.suppress(ConnectionError):  # The loader's process meets it too, and raises.
             self._send(firing)
 
     def _refuse(self, reason: str) -> None:
         with contextlib.suppress(ConnectionError):
-            self._send(FaultRefused(reason))
+            self._send(protocol.FaultRefused(reason))
 
-    def _send(self, message: FromWorker) -> None:
+    def _send(self, message: protocol.FromWorker) -> None:
         with self.policy.lock:
             self._send_counts()
             if os.getpid() == self._process:
@@ -80,12 +73,12 @@ class PythonWorkerSession(WorkerSession):
             with self.policy.lock:
                 super()._send(self.policy.changes())
 
-    def switch(self, orders: Proceed) -> None:
+    def switch(self, orders: protocol.Proceed) -> None:
         """Have those faults happen, from now on, that the supervisor says."""
         self.policy.armed = orders.armed
         self.policy.faults.active = orders.active
 
-    def _proceed(self, orders: Proceed, descriptors: list[int]) -> None:
+    def _proceed(self, orders: protocol.Proceed, descriptors: list[int]) -> None:
         self.switch(orders)
         super()._proceed(orders, descriptors)
 
@@ -109,10 +102,10 @@ def _connect(config: WorkerConfig, worker: int, loader: int) -> PythonWorkerSess
     channel = config.connect()
     hang_socket, other_end = socket.socketpair()
     with other_end:
-        channel.send(Hello(worker, loader, os.getpid(), "python"), [other_end.fileno()])
+        channel.send(protocol.Hello(worker, loader, os.getpid(), "python"), [other_end.fileno()])
     session = PythonWorkerSession(channel, hang_socket, WorkerFaults(config.plan, worker), worker)
     orders = channel.receive()[0]
-    if not isinstance(orders, Proceed):
-        raise UnknownMessageError(f"a worker that starts does not know {orders!r}")
+    if not isinstance(orders, protocol.Proceed):
+        raise protocol.UnknownMessageError(f"a worker that starts does not know {orders!r}")
     session.switch(orders)
     return session

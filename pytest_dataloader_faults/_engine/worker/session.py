@@ -13,22 +13,12 @@ import os
 from multiprocessing.connection import Connection
 from typing import Any
 
+from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.channel import Channel
-from pytest_dataloader_faults._engine.protocol import (
-    Block,
-    DieWhileSending,
-    ExitNow,
-    FetchFinished,
-    FetchStarted,
-    FromWorker,
-    Proceed,
-    SampleStarted,
-    UnknownMessageError,
-    WorkerIdle,
-)
+from pytest_dataloader_faults._engine.worker.fetch_hooks import FetchListener
 
 
-class WorkerSession:
+class WorkerSession(FetchListener):
     """This process, under faults."""
 
     def __init__(self, channel: Channel) -> None:
@@ -43,26 +33,26 @@ class WorkerSession:
     def begin(self) -> None:
         """A fetch begins: wait until the supervisor lets it proceed."""
         self._fetch += 1
-        self._send(FetchStarted(self._epoch, self._fetch))
+        self._send(protocol.FetchStarted(self._epoch, self._fetch))
         self._wait_to_proceed()
 
     def begin_sample(self, sample: int, *, alone: bool) -> None:
         """A sample begins: wait until the supervisor lets it proceed."""
-        self._send(SampleStarted(sample, alone))
+        self._send(protocol.SampleStarted(sample, alone))
         self._wait_to_proceed()
 
     def end(self, *, ended: bool) -> None:
         """The fetch is over; *ended*: there are no more."""
-        self._send(FetchFinished(self._fetch, ended))
+        self._send(protocol.FetchFinished(self._fetch, ended))
 
     def idle(self) -> None:
         """No fetch will ever begin."""
-        self._send(WorkerIdle())
+        self._send(protocol.WorkerIdle())
 
     def disarm(self) -> None:
         """The scope ends. Called where this process outlives it."""
 
-    def _send(self, message: FromWorker) -> None:
+    def _send(self, message: protocol.FromWorker) -> None:
         self._channel.send(message)
 
     def _wait_to_proceed(self) -> None:
@@ -70,17 +60,17 @@ class WorkerSession:
         more = True
         while more:
             message, descriptors = self._channel.receive()
-            if isinstance(message, Proceed):
+            if isinstance(message, protocol.Proceed):
                 self._proceed(message, descriptors)
                 more = message.more
             else:
                 _run_task(message, self._channel.fileno())
 
-    def _proceed(self, orders: Proceed, descriptors: list[int]) -> None:
+    def _proceed(self, orders: protocol.Proceed, descriptors: list[int]) -> None:
         apply_orders(orders, descriptors)
 
 
-def apply_orders(orders: Proceed, descriptors: list[int]) -> None:
+def apply_orders(orders: protocol.Proceed, descriptors: list[int]) -> None:
     """Close and replace descriptors of this process as *orders* say; *descriptors* came along."""
     for fd in orders.close:
         os.close(fd)
@@ -93,18 +83,18 @@ def apply_orders(orders: Proceed, descriptors: list[int]) -> None:
 def _run_task(task: object, channel: int) -> None:
     """Exit, now or later, or wait until the supervisor writes again."""
     match task:
-        case ExitNow():
+        case protocol.ExitNow():
             os._exit(task.code)
-        case DieWhileSending():
+        case protocol.DieWhileSending():
             die_sending(task.signal)
-        case Block(hold_gil=False):
+        case protocol.Block(hold_gil=False):
             pass
-        case Block():
+        case protocol.Block():
             from pytest_dataloader_faults._engine.kernel.linux import wait_holding_the_lock
 
             wait_holding_the_lock(channel)
         case _:
-            raise UnknownMessageError(f"a worker cannot do {task!r}")
+            raise protocol.UnknownMessageError(f"a worker cannot do {task!r}")
 
 
 def _replace_fd(fd: int, source: int) -> None:
