@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults.battery._baseline import GoldenRun, OutdatedBaselineError, Settings
 from pytest_dataloader_faults.battery._battery import Battery
-from pytest_dataloader_faults.battery._results import ask
+from pytest_dataloader_faults.battery._check_dataset import ask
 from pytest_dataloader_faults.outcomes import CheckResult, Verdict
 
 if TYPE_CHECKING:
@@ -132,10 +132,10 @@ def _moved(found: Any, was: str, now: str) -> Any:
         if isinstance(value, dict):
             return {moved(key): moved(each) for key, each in value.items()}
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            fields = {
-                each.name: moved(getattr(value, each.name)) for each in dataclasses.fields(value)
-            }
-            return dataclasses.replace(value, **fields)
+            names = [each.name for each in dataclasses.fields(value)]
+            return dataclasses.replace(
+                value, **{name: moved(getattr(value, name)) for name in names}
+            )
         return value
 
     return moved(found)

@@ -15,19 +15,15 @@ from pytest_dataloader_faults.battery.checks import CHECKS, Check
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Verdict
-from pytest_dataloader_faults.outcomes._judge._repeats import (
-    Conclusion,
-    Trial,
-    conclude,
-    needs_another,
-)
+from pytest_dataloader_faults.outcomes._judge import _repeats
+from pytest_dataloader_faults.outcomes._judge._repeats import Conclusion, Trial
 from pytest_dataloader_faults.outcomes._reference import SHAPES
 from pytest_dataloader_faults.outcomes._text import call, plain, run_settings
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_CONTROL = "workers-agree"
+CONTROL = "workers-agree"
 _FEWEST_SECONDS = 5.0
 _TIMES_CONTROL = 10.0
 """How much longer than the epoch without faults a trial may take, where one has hung before."""
@@ -59,7 +55,7 @@ class Battery:
         check = CHECKS[name]
         if check.gpu and (lacking := missing_accelerator()):
             return NotApplicable(lacking)
-        if name == _CONTROL:
+        if name == CONTROL:
             return self._run(check, (), should_fail)
         if self.baseline.unusable_reason:
             return NotApplicable(self.baseline.unusable_reason)
@@ -78,7 +74,7 @@ class Battery:
         self, check: Check | None, faults: tuple[Fault, ...], should_fail: bool
     ) -> Conclusion | NotApplicable:
         trials: list[Trial] = []
-        while needs_another(trials, should_fail=should_fail):
+        while _repeats.needs_another(trials, should_fail=should_fail):
             outcome = self._outcome(check, faults, trials)
             if isinstance(outcome, NotApplicable):
                 return outcome
@@ -87,13 +83,13 @@ class Battery:
             trials.append(Trial(outcome, self._judge(outcome, check)))
             if check is None and trials[0].judgement.verdict is Verdict.NOT_EXERCISED:
                 break  # The end of a sweep's row, and no failure.
-        return replace(conclude(trials, self.baseline.control), trials=tuple(trials))
+        return replace(_repeats.conclude(trials, self.baseline.control), trials=tuple(trials))
 
     def _outcome(
         self, check: Check | None, faults: tuple[Fault, ...], before: list[Trial]
     ) -> Outcome | NotApplicable:
         """One trial; not applicable where the python engine cannot make the faults happen."""
-        is_control = check is not None and check.name == _CONTROL
+        is_control = check is not None and check.name == CONTROL
         if is_control and not before:
             return self.baseline.control
         own = check.changes if check else {}

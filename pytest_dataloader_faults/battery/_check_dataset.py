@@ -7,12 +7,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from pytest_dataloader_faults import _arguments
+from pytest_dataloader_faults.battery._baseline import Settings
 from pytest_dataloader_faults.battery._battery import Battery
-from pytest_dataloader_faults.battery._results import ask, report
 from pytest_dataloader_faults.battery._targets import Files
+from pytest_dataloader_faults.battery._workload import NotApplicable
 from pytest_dataloader_faults.battery.checks import CHECKS, names_of_checks
-from pytest_dataloader_faults.exceptions import InvalidArgumentError, NotReproducedWarning
-from pytest_dataloader_faults.outcomes import CheckResult, Contract
+from pytest_dataloader_faults.exceptions import (
+    CheckFailedError,
+    InvalidArgumentError,
+    NotReproducedWarning,
+)
+from pytest_dataloader_faults.faults import has_files
+from pytest_dataloader_faults.outcomes import CheckResult, Contract, Verdict
+from pytest_dataloader_faults.outcomes._judge._repeats import Conclusion, Trial
+from pytest_dataloader_faults.outcomes._judge._report import explain
+from pytest_dataloader_faults.outcomes._text import printable
+
+_OTHER_FILES = (
+    "The workers opened none of the files that they opened in the run without a fault."
+    " make_dataset must use the same files on every call: create them outside it"
+)
 
 
 def select_checks(
@@ -79,29 +93,78 @@ def check_dataset(
     """
     _arguments.check(on_fail=on_fail, not_reproduced=not_reproduced)
     names = select_checks(only, exclude, expected_failures)
-    battery = Battery(
-        make_dataset,
-        files=files,
-        loader=loader,
-        contract=contract,
-        deadline=deadline,
-        seed=seed,
-        engine=engine,
+    settings = Settings(
+        files=files, loader=loader, contract=contract, deadline=deadline, seed=seed, engine=engine
     )
-    return list(_ask(battery, names, expected_failures or {}, on_fail, not_reproduced))
+    battery = Battery(make_dataset, **settings)
+    expected = expected_failures or {}
+    results = (ask(battery, name, expected=expected.get(name)) for name in names)
+    return list(_reported(results, on_fail, not_reproduced))
 
 
-def _ask(
-    battery: Battery,
-    names: list[str],
-    expected: Mapping[str, str],
-    on_fail: str | None,
-    not_reproduced: str,
+def _reported(
+    results: Iterable[CheckResult], on_fail: str | None, not_reproduced: str
 ) -> Iterator[CheckResult]:
-    for name in names:
-        result = ask(battery, name, expected=expected.get(name))
+    for result in results:
+        text = f"{result.check}: {result.explanation}"
         if not result.reproduced and not_reproduced == "warn":
-            warnings.warn(f"{name}: {result.explanation}", NotReproducedWarning, stacklevel=3)
+            warnings.warn(text, NotReproducedWarning, stacklevel=3)
         elif result.failed or not result.reproduced:
-            report(f"{name}: {result.explanation}", on_fail)
+            report(text, on_fail)
         yield result
+
+
+def ask(
+    battery: Battery, name: str, *, expected: str | None = None, reproduce: str | None = None
+) -> CheckResult:
+    """Run the check *name*, and say what came of it.
+
+    *expected*: why it is expected to fail. *reproduce*: the command that repeats it, if there is a
+    better one than a call of ``check_dataset``.
+    """
+    found = battery.check(name, should_fail=bool(expected))
+    if isinstance(found, NotApplicable):
+        shown = "\n".join(map(printable, found.reason.split("\n")))  # It may quote names of files.
+        text = f"not_exercised: {name} does not apply to this dataset: {shown}"
+        return CheckResult(name, Verdict.NOT_EXERCISED, False, text, None, False, expected)
+    reproduce = reproduce or battery.reproduce("check_dataset", only=name)
+    return _result(name, found, reproduce, expected)
+
+
+def _result(name: str, found: Conclusion, reproduce: str, expected: str | None) -> CheckResult:
+    outcome, judgement = found.trial.outcome, found.trial.judgement
+    notes = (*_advice(name, found.trial), *found.notes)
+    text = explain(outcome, judgement, reproduce, notes)
+    if judgement.passed and expected:
+        text = (
+            f"expected to fail ({expected}), but it passed. Remove it from expected_failures."
+            f"\n{text}"
+        )
+    return CheckResult(
+        name,
+        judgement.verdict,
+        judgement.passed,
+        text,
+        outcome,
+        expected=expected,
+        reproduced=found.reproduced,
+        trials=tuple(each.outcome for each in found.trials),
+    )
+
+
+def _advice(name: str, trial: Trial) -> tuple[str, ...]:
+    """What to know and to do about a check that failed, if anything."""
+    if trial.judgement.passed:
+        return ()
+    of_files = [each for each in trial.outcome.faults if has_files(each.fault)]
+    if trial.judgement.verdict is Verdict.NOT_EXERCISED and of_files:
+        return () if any(each.reached for each in of_files) else (_OTHER_FILES,)
+    return (CHECKS[name].advice,) if CHECKS[name].advice else ()
+
+
+def report(text: str, on_fail: str | None) -> None:
+    """Raise or warn of a failure as *on_fail* says, at the line that called our caller's caller."""
+    if on_fail == "raise":
+        raise CheckFailedError(text)
+    if on_fail == "warn":
+        warnings.warn(text, stacklevel=4)

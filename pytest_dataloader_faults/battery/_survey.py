@@ -162,15 +162,10 @@ def survey(
         InvalidArgumentError, UnusableDatasetError, EngineUnavailableError: See ``run_trial``.
 
     """
-    return Survey(
-        make_dataset,
-        files=files,
-        loader=loader,
-        deadline=deadline,
-        seed=seed,
-        engine=engine,
-        contract=contract,
+    settings = Settings(
+        files=files, loader=loader, contract=contract, deadline=deadline, seed=seed, engine=engine
     )
+    return Survey(make_dataset, **settings)
 
 
 def require_same_comparison(contract: Contract, own: Contract) -> None:

@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_dataloader_faults import _arguments
-from pytest_dataloader_faults.battery._battery import Battery
-from pytest_dataloader_faults.battery._results import ask, report
+from pytest_dataloader_faults.battery._baseline import Settings
+from pytest_dataloader_faults.battery._battery import CONTROL, Battery
+from pytest_dataloader_faults.battery._check_dataset import ask, report
 from pytest_dataloader_faults.battery._targets import Files
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
@@ -29,7 +30,6 @@ from pytest_dataloader_faults.outcomes._judge._report import explain
 __all__ = ("sweep",)
 
 _FAULTS = (OpenError(), ReadError())
-_CONTROL = "workers-agree"
 
 
 def sweep(
@@ -54,13 +54,7 @@ def sweep(
             path hits all data files that the workers open, or read.
         start_at: The step to begin with, such as the ``next`` of a sweep that was stopped.
         max_trials: How many trials there may be.
-        files: Globs of the files that faults may hit; by default all that the workers read.
-        loader: Options of the ``DataLoader``; by default ``num_workers=2, batch_size=4``.
-        contract: What the author promises beyond, or short of, the ordinary.
-        deadline: Seconds for each trial.
-        seed: Of the samplers and workers.
-        engine: ``"auto"``, ``"kernel"`` or ``"python"``.
-        on_fail: ``"raise"`` at the first failure, ``"warn"`` of each, or None.
+        files, loader, contract, deadline, seed, engine, on_fail: See ``check_dataset``.
 
     Returns:
         The steps, a table of them, and whether it is complete.
@@ -72,20 +66,15 @@ def sweep(
 
     """
     _arguments.check(max_trials=max_trials, on_fail=on_fail)
-    battery = Battery(
-        make_dataset,
-        files=files,
-        loader=loader,
-        contract=contract,
-        deadline=deadline,
-        seed=seed,
-        engine=engine,
+    settings = Settings(
+        files=files, loader=loader, contract=contract, deadline=deadline, seed=seed, engine=engine
     )
-    control = ask(battery, _CONTROL)
+    battery = Battery(make_dataset, **settings)
+    control = ask(battery, CONTROL)
     if not control.passed:
         raise CheckFailedError(f"with no fault at all, {control.explanation}")
-    left = rows_from(rows(faults), start_at)
-    left = [each for each in left if with_target(each, *battery.targets)]
+    left = _rows_from(_rows(faults), start_at)
+    left = [each for each in left if _with_target(each, *battery.targets)]
     if not left:
         message = "its workers open and read no data file, so there is nothing to sweep"
         raise UnusableDatasetError(message)
@@ -108,28 +97,22 @@ def _swept(battery: Battery, rows: list[Any], max_trials: int, on_fail: str | No
     return SweepResult(tuple(steps))
 
 
-def _step(battery: Battery, fault: Fault) -> SweepStep:
-    found = battery.run_faults(with_target(fault, *battery.targets))
+def _step(battery: Battery, fault: Any) -> SweepStep:
+    found = battery.run_faults(_with_target(fault, *battery.targets))
     outcome, judgement = found.trial.outcome, found.trial.judgement
-    again = battery.reproduce("sweep", **_resume_arguments(fault))
+    template = replace(fault, nth=1, times=None)
+    again = battery.reproduce("sweep", faults=[template], start_at=fault, max_trials=1)
     text = explain(outcome, judgement, again, found.notes)
-    passed = judgement.passed or judgement.verdict is Verdict.NOT_EXERCISED
-    passed |= not found.reproduced
+    passed = judgement.passed or judgement.verdict is Verdict.NOT_EXERCISED or not found.reproduced
     if not found.reproduced:
         warnings.warn(text, NotReproducedWarning, stacklevel=4)
     return SweepStep(fault, outcome.fired, judgement.verdict, passed, text)
 
 
-def _resume_arguments(fault: Any) -> dict[str, Any]:
-    """Arguments of ``sweep`` for this step alone."""
-    template = replace(fault, nth=1, times=None)
-    return {"faults": [template], "start_at": fault, "max_trials": 1}
-
-
 _ANY_FILE = "*"
 
 
-def rows(templates: Iterable[Any]) -> list[Any]:
+def _rows(templates: Iterable[Any]) -> list[Any]:
     """The first step of each row: each of *templates*, once and for good."""
     if isinstance(templates, Fault) or not (templates := list(templates)):
         message = f"faults={templates!r} must be several faults, such as [OpenError(), ReadError()]"
@@ -141,7 +124,7 @@ def rows(templates: Iterable[Any]) -> list[Any]:
     return made
 
 
-def with_target(fault: Any, opened: Any, read: Any) -> Any:
+def _with_target(fault: Any, opened: Any, read: Any) -> Any:
     """*fault* with the path of the files that it hits; None if there are none.
 
     *opened*, *read*: the files that the workers open, and those that they read.
@@ -162,7 +145,7 @@ def _require_template(template: Any) -> None:
     raise InvalidArgumentError(message)
 
 
-def rows_from(rows: list[Any], start_at: Any) -> list[Any]:
+def _rows_from(rows: list[Any], start_at: Any) -> list[Any]:
     """*rows* from *start_at* on, which is a step of one of them."""
     if start_at is None:
         return rows

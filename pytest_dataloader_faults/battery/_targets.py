@@ -173,9 +173,8 @@ def _line_in(path: str) -> int | None:
 
 
 def _is_text(window: bytes) -> bool:
-    cut = window[_WINDOW - len(window) and 0 :]
     try:
-        text = cut.decode("utf-8", "ignore" if len(window) == _WINDOW else "strict")
+        text = window.decode("utf-8", "ignore" if len(window) == _WINDOW else "strict")
     except UnicodeDecodeError as error:
         return error.start > len(window) - 4 and _is_text(window[: error.start])
     return all(letter.isprintable() or letter in "\t\r\n\f\ufeff" for letter in text)

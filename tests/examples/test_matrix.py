@@ -15,7 +15,7 @@ import data
 import demo
 import example_datasets
 from pytest_dataloader_faults.battery._battery import Battery
-from pytest_dataloader_faults.battery._results import ask as ask_check
+from pytest_dataloader_faults.battery._check_dataset import ask as ask_check
 
 NAMES = list(demo.examples(Path()))
 IN_EVERY_RUN = ("FromFile", "TarTiles")

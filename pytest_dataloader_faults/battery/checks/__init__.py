@@ -10,10 +10,9 @@ import difflib
 from collections.abc import Iterable
 
 from pytest_dataloader_faults.battery.checks._base import Check as Check
-from pytest_dataloader_faults.battery.checks._epochs import EPOCHS
+from pytest_dataloader_faults.battery.checks._epochs import EPOCHS, SHARING
 from pytest_dataloader_faults.battery.checks._files import FILES, HANGS
 from pytest_dataloader_faults.battery.checks._leaks import GROWTH, PINNING
-from pytest_dataloader_faults.battery.checks._sharing import SHARING
 from pytest_dataloader_faults.battery.checks._workers import WORKERS
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 

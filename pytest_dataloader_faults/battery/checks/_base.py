@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from pytest_dataloader_faults._trial.job import ONE_EPOCH, TrialOptions
 from pytest_dataloader_faults.battery._workload import FileSet, NotApplicable, Workload
@@ -52,28 +52,23 @@ def no_fault(_: Workload) -> Plan:
     return ()
 
 
-_Choose: TypeAlias = Callable[[Workload], FileSet]
-_OnFiles: TypeAlias = Callable[[Callable[[Any], Fault]], Callable[[Workload], Plan]]
+def on(
+    files: Literal["opened", "read", "content"],
+    kind: Callable[..., Fault],
+    *,
+    one: bool = False,
+    **options: Any,
+) -> Callable[[Workload], Plan]:
+    """A plan: a fault of these *files* of the workload, or of *one* of them, if there are any.
 
+    "content" is for faults that happen as a file is opened: it does not matter whether Python or C
+    reads it then.
+    """
 
-def _on(verb: str, choose: _Choose, *, one: bool = False) -> _OnFiles:
-    """Makes plans: a fault of the files that *choose* gives, or of one, if workers *verb* any."""
+    def plan(workload: Workload) -> Plan:
+        found: FileSet = getattr(workload, files)
+        if not found.paths:
+            return workload.no_target("open" if files == "opened" else "read")
+        return (kind(found.middle if one else found.path, **options),)
 
-    def on(make: Callable[[Any], Fault]) -> Callable[[Workload], Plan]:
-        def plan(workload: Workload) -> Plan:
-            files = choose(workload)
-            if not files.paths:
-                return workload.no_target(verb)
-            return (make(files.middle if one else files.path),)
-
-        return plan
-
-    return on
-
-
-on_opened = _on("open", lambda workload: workload.opened)
-on_one_opened = _on("open", lambda workload: workload.opened, one=True)
-on_read = _on("read", lambda workload: workload.read)
-# These faults happen as a file is opened: it does not matter whether Python or C reads it then.
-on_content = _on("read", lambda workload: workload.content)
-on_content_of_one = _on("read", lambda workload: workload.content, one=True)
+    return plan

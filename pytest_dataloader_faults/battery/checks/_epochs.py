@@ -1,15 +1,55 @@
-"""Checks that need more than one epoch. Pure."""
+"""Checks of what several processes, and several epochs, make of one dataset. Pure."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from pytest_dataloader_faults._trial.job import TrialOptions
-from pytest_dataloader_faults.battery._workload import Workload
-from pytest_dataloader_faults.battery.checks._base import Check, Plan, no_fault
+from pytest_dataloader_faults.battery.checks._base import Check, no_fault, on
 from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.outcomes import Outcome, Pass, Reference, Verdict
 from pytest_dataloader_faults.outcomes._verdicts import Finding
+
+_USED_BEFORE = (
+    "The main process read one sample before it started the workers. Forked workers share a handle"
+    " that was opened for that sample, and spawned workers cannot receive it. Open the file once"
+    " per process: keep os.getpid() beside the handle, and open the file again where it differs. Or"
+    " exclude 'used-before', if nothing reads the dataset before the loop over the loader"
+)
+
+_PICKLES = (
+    "Workers that are started by spawn or forkserver receive the dataset, its transforms and the"
+    " loader's functions by pickle. That is the default on macOS and Windows, and on Linux from"
+    " Python 3.14 on. Leave handles out of what is pickled (__getstate__) and open them in the"
+    " worker; use functions of a module or functools.partial instead of lambdas; put many small"
+    " tensors into one. Or exclude 'pickles', if no worker is ever spawned"
+)
+_DESCRIPTORS = 1024
+"""The usual soft limit: a dataset that needs more cannot be sent to workers on many machines."""
+
+SHARING = (
+    Check(
+        "workers-agree",
+        "N workers give the same samples as the main process",
+        no_fault,
+        options=TrialOptions(watch_files=True),
+    ),
+    Check(
+        "used-before",
+        "the same, after the main process has read a sample",
+        no_fault,
+        options=TrialOptions(touch=True, watch_files=True),
+        advice=_USED_BEFORE,
+    ),
+    Check(
+        "pickles",
+        "the dataset can be sent to a spawned worker",
+        no_fault,
+        {"multiprocessing_context": "spawn", "num_workers": 1},
+        options=TrialOptions(descriptors=_DESCRIPTORS),
+        advice=_PICKLES,
+    ),
+)
 
 _ENOUGH = 8
 """Random samples that have to be equal before that is no accident."""
@@ -54,12 +94,6 @@ def _parts(one: Pass) -> dict[Any, Any]:
     return dict(parts_of)
 
 
-def _first_read_once(workload: Workload) -> Plan:
-    if not workload.read.paths:
-        return workload.no_target("read")
-    return (ReadError(workload.read.path, times=1),)
-
-
 def _is_error_again(outcome: Outcome, _reference: Reference) -> Finding | None:
     """An error of the second epoch, in which no read failed."""
     raised = outcome.exception
@@ -94,7 +128,7 @@ EPOCHS = (
     Check(
         "read-error-next-epoch",
         "a persistent worker recovers after one read error",
-        _first_read_once,
+        on("read", ReadError, times=1),
         {"persistent_workers": True},
         TrialOptions(epochs=2, keep_workers=True),
         extra_rule=_is_error_again,

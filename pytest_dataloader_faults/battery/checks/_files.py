@@ -6,27 +6,10 @@ import errno
 import glob
 from collections.abc import Callable
 
+from pytest_dataloader_faults import faults
 from pytest_dataloader_faults._trial.job import TrialOptions
 from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
-from pytest_dataloader_faults.battery.checks._base import (
-    Check,
-    Plan,
-    on_content,
-    on_content_of_one,
-    on_one_opened,
-    on_opened,
-    on_read,
-)
-from pytest_dataloader_faults.faults import (
-    ClosedDescriptor,
-    CorruptedFile,
-    HungRead,
-    OpenError,
-    ReadError,
-    ShortRead,
-    TruncatedFile,
-    permission_denied,
-)
+from pytest_dataloader_faults.battery.checks._base import Check, Plan, on
 from pytest_dataloader_faults.outcomes import Outcome
 
 _HALVES = 2
@@ -44,7 +27,7 @@ def _read_in_the_middle(times: int | None) -> Callable[[Workload], Plan]:
         # Where an even number of items is read, this is the last read of an item and not the first
         # read of the next: it reads content, and not a header.
         nth = max(_HALVES, workload.reads // _HALVES)
-        return (ReadError(workload.read.path, nth=nth, times=times),)
+        return (faults.ReadError(workload.read.path, nth=nth, times=times),)
 
     return plan
 
@@ -58,23 +41,27 @@ def _cannot_be_short(_: Workload, outcome: Outcome) -> str | None:
 def _without_the_end(workload: Workload) -> Plan:
     if workload.truncation_points:
         points = workload.truncation_points
-        return tuple(TruncatedFile(glob.escape(path), keep=end) for path, end in points)
-    return on_content(lambda path: TruncatedFile(path, keep=0.9))(workload)
+        return tuple(faults.TruncatedFile(glob.escape(path), keep=end) for path, end in points)
+    return on("content", faults.TruncatedFile, keep=0.9)(workload)
 
 
 FILES = (
-    Check("open-error", "handles files that cannot be opened", on_opened(OpenError)),
+    Check("open-error", "handles files that cannot be opened", on("opened", faults.OpenError)),
     Check(
         "file-missing",
         "handles a file that does not exist",
-        on_one_opened(lambda path: OpenError(path, errno=errno.ENOENT)),
+        on("opened", faults.OpenError, one=True, errno=errno.ENOENT),
     ),
     Check(
         "permission-denied",
         "handles files that it may not read",
-        on_opened(permission_denied),
+        on("opened", faults.permission_denied),
     ),
-    Check("read-error-first", "handles a disk that fails at the first read", on_read(ReadError)),
+    Check(
+        "read-error-first",
+        "handles a disk that fails at the first read",
+        on("read", faults.ReadError),
+    ),
     Check("read-error-later", "handles a disk that fails half way", _read_in_the_middle(None)),
     Check(
         "read-error-transient",
@@ -84,18 +71,18 @@ FILES = (
     Check(
         "short-read",
         "handles reads that return fewer bytes than requested",
-        on_read(lambda path: ShortRead(path, max_bytes=_FEW)),
+        on("read", faults.ShortRead, max_bytes=_FEW),
         skip_reason=_cannot_be_short,
     ),
     Check(
         "truncated-half",
         "handles files that end in the middle",
-        on_content(lambda path: TruncatedFile(path, keep=0.5)),
+        on("content", faults.TruncatedFile, keep=0.5),
     ),
     Check(
         "truncated-empty",
         "handles a file that is empty",
-        on_content_of_one(lambda path: TruncatedFile(path, keep=0)),
+        on("content", faults.TruncatedFile, one=True, keep=0),
     ),
     Check(
         "truncated-tail",
@@ -105,12 +92,12 @@ FILES = (
     Check(
         "corrupted-file",
         "handles files with damaged bytes",
-        on_content(lambda path: CorruptedFile(path, flips=8)),
+        on("content", faults.CorruptedFile, flips=8),
     ),
     Check(
         "closed-descriptor",
         "handles a descriptor that is closed while the dataset uses it",
-        on_content(ClosedDescriptor),
+        on("content", faults.ClosedDescriptor),
     ),
 )
 
@@ -121,7 +108,7 @@ _PATIENCE = 1.0
 def _hung(workload: Workload) -> Plan:
     if not workload.readers:
         return workload.no_target("read")
-    return (HungRead(workload.read.path),)
+    return (faults.HungRead(workload.read.path),)
 
 
 HANGS = (

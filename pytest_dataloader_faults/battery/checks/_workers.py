@@ -60,20 +60,10 @@ WORKERS = (
         "handles a worker that dies in its first batch",
         lambda _: (WorkerKilled(),),
     ),
+    Check("worker-killed-middle", "handles a worker that dies half way", _killed_in_the_middle),
+    Check("worker-killed-last", "handles a worker that dies in its last batch", _killed_at_the_end),
     Check(
-        "worker-killed-middle",
-        "handles a worker that dies half way",
-        _killed_in_the_middle,
-    ),
-    Check(
-        "worker-killed-last",
-        "handles a worker that dies in its last batch",
-        _killed_at_the_end,
-    ),
-    Check(
-        "worker-killed-reading",
-        "handles a worker that dies inside a read",
-        _killed_while_it_reads,
+        "worker-killed-reading", "handles a worker that dies inside a read", _killed_while_it_reads
     ),
     Check(
         "worker-killed-sending",
