@@ -66,7 +66,6 @@ class Baseline:
         observed: The epoch by which faults are chosen. It is the control, unless that fails.
         changes: Loader options that the dataset needs to work with no fault.
         unusable_reason: Why the dataset does not work with these either, or None.
-
     """
 
     def __init__(

@@ -39,7 +39,6 @@ def select_checks(
     Raises:
         InvalidArgumentError: A name is no check, an argument is of the wrong kind, or no check is
             left.
-
     """
     _arguments.check(expected_failures=expected_failures)
     wanted = set(CHECKS) if only is None else names_of_checks("only", only)
@@ -89,7 +88,6 @@ def check_dataset(
     Raises:
         CheckFailedError: A check failed and *on_fail* is ``"raise"``.
         InvalidArgumentError, UnusableDatasetError, EngineUnavailableError: See ``run_trial``.
-
     """
     _arguments.check(on_fail=on_fail, not_reproduced=not_reproduced)
     names = select_checks(only, exclude, expected_failures)

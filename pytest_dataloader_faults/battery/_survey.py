@@ -41,7 +41,6 @@ class DataFiles:
         epochs: How many epochs a worker lives for.
         focus: The one file that faults of a single file hit; by default each file.
         tolerated_errors: Transient errors that the dataset survives; None if that was not tried.
-
     """
 
     opens: Mapping[str, int]
@@ -75,7 +74,6 @@ class Survey:
         control: The outcome of the epoch without a fault.
         make_dataset: The factory of the dataset.
         contract: What the author promises. It says how samples are compared, too.
-
     """
 
     def __init__(self, make_dataset: Callable[[], Any], **settings: Unpack[Settings]) -> None:
@@ -160,7 +158,6 @@ def survey(
 
     Raises:
         InvalidArgumentError, UnusableDatasetError, EngineUnavailableError: See ``run_trial``.
-
     """
     settings = Settings(
         files=files, loader=loader, contract=contract, deadline=deadline, seed=seed, engine=engine

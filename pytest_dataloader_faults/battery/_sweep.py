@@ -63,7 +63,6 @@ def sweep(
         CheckFailedError: The dataset fails a step and *on_fail* is ``"raise"``; or it fails
             without a fault.
         InvalidArgumentError, UnusableDatasetError, EngineUnavailableError: See ``run_trial``.
-
     """
     _arguments.check(max_trials=max_trials, on_fail=on_fail)
     settings = Settings(

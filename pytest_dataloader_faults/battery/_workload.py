@@ -56,7 +56,6 @@ class Workload:
         readers: The workers that read by system calls, and not only in what was mapped before.
         fetches: The batches that worker 0 makes.
         truncation_points: Places where some of these files could end and still look whole.
-
     """
 
     control: Outcome

@@ -51,7 +51,6 @@ class TrialFacts(TrialRequest):
         died: How the loader's process ended, if not by itself (``"signal 7 (SIGBUS)"``).
         stacks: The stacks of the processes that were running at the deadline.
         stderr: The end of what the loader's process and its workers printed.
-
     """
 
     kind: str = "map"

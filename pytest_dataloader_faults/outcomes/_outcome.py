@@ -19,7 +19,6 @@ class Outcome(TrialFacts):
         Raises:
             ValueError: *reference* does not know a batch that was delivered.
             InvalidArgumentError: The samples of *reference* were compared in another way.
-
         """
         # Imported on use: the process of a trial does not load the judge.
         from pytest_dataloader_faults.outcomes._judge import judge

@@ -30,7 +30,6 @@ class Firing:
         epoch: The epoch of the trial, from 1; None if it is not known.
         sample: The index of the sample that was being made; None if that is not known, or if
             several were.
-
     """
 
     fault: int
@@ -53,7 +52,6 @@ class FaultFacts:
         fired: To how many of them it happened.
         surfaced: 1 if an exception of the loader names it.
         firings: The first 200 occurrences of each worker.
-
     """
 
     fault: Fault
@@ -83,7 +81,6 @@ class WorkerFacts:
         unobserved: How often it did something whose reads the engine cannot see, by name.
         shared_offset_files: Files that it and another worker read through the same file offset.
         leftover_files: Temporary files and shared memory that it made and did not remove.
-
     """
 
     worker: int
@@ -108,7 +105,6 @@ class Delivery:
         digest: Of the whole batch. Where the batch has rows, it is made of their exact digests.
         leaves: The parts of each row, of the first samples of a pass: path, type and shape, and a
             digest, or the value itself where that is shorter.
-
     """
 
     indices: tuple[Any, ...] | None
@@ -161,7 +157,6 @@ class Pass:
         exception: The exception that ended the pass, if one did.
         deaths: The workers that had died when the pass ended.
         complete: Whether the pass came to its end.
-
     """
 
     drawn: tuple[tuple[Any, ...], ...] = ()
@@ -183,7 +178,6 @@ class Footprint:
         newly_open: What it has open more often than after the first epoch; "" if nothing.
         pinned: Bytes of pinned memory in use, in the loader's process, as torch counts them.
         device: Bytes in use on the accelerator, likewise.
-
     """
 
     epoch: int
@@ -205,7 +199,6 @@ class Resources:
         descriptors: The target of each link in /proc/self/fd, by the descriptor's number as text.
         processes: The command line of each descendant that belongs neither to the harness nor to
             multiprocessing, by its pid as text.
-
     """
 
     phase: str

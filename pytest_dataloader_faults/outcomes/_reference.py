@@ -27,7 +27,6 @@ class Reference:
         second_pass_count: How many samples a stream gave in a second pass, if fewer.
         pickled_samples: The samples, pickled and in base64, for the author's own ``compare``.
         comparison: What of samples is compared, as in an outcome.
-
     """
 
     kind: str
@@ -82,7 +81,6 @@ class Comparison:
             leave them as they are.
         compare: The author's own ``compare(a, b)``, or None.
         pickled_samples: The reference's samples, for it.
-
     """
 
     shapes: bool = False

@@ -30,7 +30,6 @@ class CheckResult:
         expected: The reason given in ``expected_failures``, if it was listed there.
         reproduced: False if one trial failed, and two more of the same kind passed.
         trials: The outcome of each trial: one, or two or three where the first was not as expected.
-
     """
 
     check: str
@@ -61,7 +60,6 @@ class SweepStep:
         verdict: The verdict; ``not_exercised`` at the end of a row of steps.
         passed: Whether the contract allows it, or nothing fired and nothing went wrong.
         explanation: The verdict, the evidence, and how to repeat this step alone.
-
     """
 
     fault: Fault
@@ -78,7 +76,6 @@ class SweepResult:
     Attributes:
         steps: The trials, in order.
         next: The fault to go on with, as ``start_at``; None if nothing is left to try.
-
     """
 
     steps: tuple[SweepStep, ...]
@@ -139,7 +136,6 @@ class StepOutcome:
         open_files: How often each process has each file open, by the name of the process.
         processes: Descendants that are no worker, by pid. Empty while workers run.
         leftover_files: Files in /dev/shm that workers made. Empty while workers run.
-
     """
 
     outcome: Outcome
@@ -159,7 +155,6 @@ class LifecycleOutcome:
         steps: The steps to do.
         step_outcomes: What was found after each step that ended.
         outcome: All that had happened at the end, as of ``run_trial``.
-
     """
 
     steps: tuple[Step, ...]

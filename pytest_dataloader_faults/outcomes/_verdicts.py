@@ -54,7 +54,6 @@ class Contract(Checked):
             Where that makes no two readings alike, only types and shapes are compared.
         compare: ``compare(a, b) -> bool`` says whether two samples are the same, in place of their
             bytes. It gets the samples as they are in a batch of one.
-
     """
 
     survives: bool = False

@@ -33,7 +33,6 @@ class Check:
             contract says. Then only types and shapes are compared.
         gpu: Whether it needs an accelerator.
         skip_reason: Why it does not apply after all, given the workload and its own trial, or None.
-
     """
 
     name: str

@@ -29,7 +29,6 @@ def judge(outcome: TrialFacts, reference: Reference, contract: Contract) -> Judg
     Raises:
         ValueError: The reference does not know a batch that was delivered.
         InvalidArgumentError: The reference's samples were compared in another way.
-
     """
     _require_same_comparison(outcome, reference)
     if unknown := reference.unknown_batches(outcome):

@@ -40,7 +40,6 @@ class Conclusion:
         reproduced: False if only one of three failed, and no race of the dataset explains that.
         notes: Sentences about the other trials.
         trials: All trials, in order.
-
     """
 
     trial: Trial

@@ -41,7 +41,6 @@ class Tolerance:
         missing: Indices of samples that may be missing.
         lost: How many samples of a stream may be missing, which have no index.
         content: Whether samples may have other content.
-
     """
 
     missing: Container[Any] = ()
