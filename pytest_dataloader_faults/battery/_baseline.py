@@ -18,14 +18,9 @@ from pytest_dataloader_faults._trial.job import ONE_EPOCH, TrialJob, TrialOption
 from pytest_dataloader_faults.battery._targets import Files, parse_globs
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Reference
+from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Reference, _reference
 from pytest_dataloader_faults.outcomes._judge import judge
-from pytest_dataloader_faults.outcomes._reference import (
-    EXACT,
-    Comparison,
-    comparisons_for,
-    nondeterminism_message,
-)
+from pytest_dataloader_faults.outcomes._reference import EXACT, Comparison
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -170,26 +165,22 @@ class Baseline:
 
     def _take(self, attempts: Sequence[Mapping[str, Any]]) -> None:
         """Reference and control, by the most exact comparison that shows nothing wrong."""
-        for comparison in comparisons_for(self.contract, self.seed):
+        for comparison in _reference.comparisons_for(self.contract, self.seed):
             self.comparison = comparison
             if self.reference.unstable_index is None:
                 self._run_control(attempts)
                 if self.unusable_reason is None:
                     return
         if (index := self.reference.unstable_index) is not None:
-            raise UnusableDatasetError(nondeterminism_message(index, self.contract))
+            raise UnusableDatasetError(_reference.nondeterminism_message(index, self.contract))
 
     def _run_control(self, attempts: Sequence[Mapping[str, Any]]) -> None:
         _require_samples(self.reference, self.contract)
         runs = list(self._attempted(attempts))
         self.control, self.observed = runs[0], runs[-1]
         found = self.judge(self.observed, Contract())
-        self.unusable_reason = None
-        if not found.passed:
-            self.unusable_reason = (
-                "with one worker and no fault it fails already"
-                f" ({found.sentence}); see workers-agree"
-            )
+        why = f"with one worker and no fault it fails already ({found.sentence}); see workers-agree"
+        self.unusable_reason = None if found.passed else why
 
     def _attempted(self, attempts: Sequence[Mapping[str, Any]]) -> Iterator[Outcome]:
         """Epochs without a fault, until one of them shows nothing wrong."""

@@ -133,9 +133,7 @@ def _moved(found: Any, was: str, now: str) -> Any:
             return {moved(key): moved(each) for key, each in value.items()}
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             names = [each.name for each in dataclasses.fields(value)]
-            return dataclasses.replace(
-                value, **{name: moved(getattr(value, name)) for name in names}
-            )
+            return dataclasses.replace(value, **{key: moved(getattr(value, key)) for key in names})
         return value
 
     return moved(found)

@@ -6,17 +6,12 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from pytest_dataloader_faults import _arguments
+from pytest_dataloader_faults import _arguments, exceptions
 from pytest_dataloader_faults.battery._baseline import Settings
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery._targets import Files
 from pytest_dataloader_faults.battery._workload import NotApplicable
 from pytest_dataloader_faults.battery.checks import CHECKS, names_of_checks
-from pytest_dataloader_faults.exceptions import (
-    CheckFailedError,
-    InvalidArgumentError,
-    NotReproducedWarning,
-)
 from pytest_dataloader_faults.faults import has_files
 from pytest_dataloader_faults.outcomes import CheckResult, Contract, Verdict
 from pytest_dataloader_faults.outcomes._judge._repeats import Conclusion, Trial
@@ -46,7 +41,7 @@ def select_checks(
     names_of_checks("expected_failures", expected_failures or ())
     if not wanted:
         message = f"only={only!r} and exclude={exclude!r} leave no check to run. Leave one"
-        raise InvalidArgumentError(message)
+        raise exceptions.InvalidArgumentError(message)
     return [name for name in CHECKS if name in wanted]
 
 
@@ -106,7 +101,7 @@ def _reported(
     for result in results:
         text = f"{result.check}: {result.explanation}"
         if not result.reproduced and not_reproduced == "warn":
-            warnings.warn(text, NotReproducedWarning, stacklevel=3)
+            warnings.warn(text, exceptions.NotReproducedWarning, stacklevel=3)
         elif result.failed or not result.reproduced:
             report(text, on_fail)
         yield result
@@ -134,10 +129,8 @@ def _result(name: str, found: Conclusion, reproduce: str, expected: str | None) 
     notes = (*_advice(name, found.trial), *found.notes)
     text = explain(outcome, judgement, reproduce, notes)
     if judgement.passed and expected:
-        text = (
-            f"expected to fail ({expected}), but it passed. Remove it from expected_failures."
-            f"\n{text}"
-        )
+        news = f"expected to fail ({expected}), but it passed. Remove it from expected_failures."
+        text = f"{news}\n{text}"
     return CheckResult(
         name,
         judgement.verdict,
@@ -151,7 +144,6 @@ def _result(name: str, found: Conclusion, reproduce: str, expected: str | None) 
 
 
 def _advice(name: str, trial: Trial) -> tuple[str, ...]:
-    """What to know and to do about a check that failed, if anything."""
     if trial.judgement.passed:
         return ()
     of_files = [each for each in trial.outcome.faults if has_files(each.fault)]
@@ -163,6 +155,6 @@ def _advice(name: str, trial: Trial) -> tuple[str, ...]:
 def report(text: str, on_fail: str | None) -> None:
     """Raise or warn of a failure as *on_fail* says, at the line that called our caller's caller."""
     if on_fail == "raise":
-        raise CheckFailedError(text)
+        raise exceptions.CheckFailedError(text)
     if on_fail == "warn":
         warnings.warn(text, stacklevel=4)

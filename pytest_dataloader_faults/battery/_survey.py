@@ -21,8 +21,6 @@ from pytest_dataloader_faults.outcomes._reference import Comparison, comparisons
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ("DataFiles", "Survey", "survey")
-
 
 @dataclass(frozen=True, kw_only=True)
 class DataFiles:

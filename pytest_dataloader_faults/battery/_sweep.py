@@ -11,23 +11,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pytest_dataloader_faults import _arguments
+from pytest_dataloader_faults import _arguments, exceptions
 from pytest_dataloader_faults.battery._baseline import Settings
 from pytest_dataloader_faults.battery._battery import CONTROL, Battery
 from pytest_dataloader_faults.battery._check_dataset import ask, report
 from pytest_dataloader_faults.battery._targets import Files
-from pytest_dataloader_faults.exceptions import (
-    CheckFailedError,
-    InvalidArgumentError,
-    NotReproducedWarning,
-    UnusableDatasetError,
-)
 from pytest_dataloader_faults.faults import Fault, OpenError, ReadError
 from pytest_dataloader_faults.faults._base import FileFault, Trigger, Triggered
 from pytest_dataloader_faults.outcomes import Contract, SweepResult, SweepStep, Verdict
 from pytest_dataloader_faults.outcomes._judge._report import explain
-
-__all__ = ("sweep",)
 
 _FAULTS = (OpenError(), ReadError())
 
@@ -71,12 +63,12 @@ def sweep(
     battery = Battery(make_dataset, **settings)
     control = ask(battery, CONTROL)
     if not control.passed:
-        raise CheckFailedError(f"with no fault at all, {control.explanation}")
+        raise exceptions.CheckFailedError(f"with no fault at all, {control.explanation}")
     left = _rows_from(_rows(faults), start_at)
     left = [each for each in left if _with_target(each, *battery.targets)]
     if not left:
         message = "its workers open and read no data file, so there is nothing to sweep"
-        raise UnusableDatasetError(message)
+        raise exceptions.UnusableDatasetError(message)
     return _swept(battery, left, max_trials, on_fail)
 
 
@@ -104,7 +96,7 @@ def _step(battery: Battery, fault: Any) -> SweepStep:
     text = explain(outcome, judgement, again, found.notes)
     passed = judgement.passed or judgement.verdict is Verdict.NOT_EXERCISED or not found.reproduced
     if not found.reproduced:
-        warnings.warn(text, NotReproducedWarning, stacklevel=4)
+        warnings.warn(text, exceptions.NotReproducedWarning, stacklevel=4)
     return SweepStep(fault, outcome.fired, judgement.verdict, passed, text)
 
 
@@ -115,7 +107,7 @@ def _rows(templates: Iterable[Any]) -> list[Any]:
     """The first step of each row: each of *templates*, once and for good."""
     if isinstance(templates, Fault) or not (templates := list(templates)):
         message = f"faults={templates!r} must be several faults, such as [OpenError(), ReadError()]"
-        raise InvalidArgumentError(message)
+        raise exceptions.InvalidArgumentError(message)
     made = []
     for template in templates:
         _require_template(template)
@@ -141,7 +133,7 @@ def _require_template(template: Any) -> None:
     else:
         problem = "must be a fault of files with nth and times, such as OpenError() or ReadError()"
     message = f"faults: {template!r} {problem}"
-    raise InvalidArgumentError(message)
+    raise exceptions.InvalidArgumentError(message)
 
 
 def _rows_from(rows: list[Any], start_at: Any) -> list[Any]:
@@ -153,4 +145,4 @@ def _rows_from(rows: list[Any], start_at: Any) -> list[Any]:
             return [start_at, *rows[place + 1 :]]
     shown = "".join(f"\n  {row!r}" for row in rows)
     message = f"start_at={start_at!r} is no step of this sweep. These are, with any nth:{shown}"
-    raise InvalidArgumentError(message)
+    raise exceptions.InvalidArgumentError(message)

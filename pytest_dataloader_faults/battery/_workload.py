@@ -8,12 +8,7 @@ from __future__ import annotations
 import glob
 from dataclasses import dataclass
 
-from pytest_dataloader_faults.battery._targets import (
-    existing_files,
-    path_of,
-    shortest_globs,
-    truncation_points,
-)
+from pytest_dataloader_faults.battery import _targets
 from pytest_dataloader_faults.faults._globs import GlobMatcher
 from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.outcomes._records import FileCounts
@@ -36,7 +31,7 @@ class FileSet:
     @property
     def path(self) -> str | tuple[str, ...]:
         """All of them, as a fault takes them."""
-        return path_of(self.globs)
+        return _targets.path_of(self.globs)
 
     @property
     def middle(self) -> str:
@@ -87,7 +82,7 @@ class Workload:
     def of(cls, control: Outcome, globs: tuple[str, ...]) -> Workload:
         """Sum up *control*, as far as files are concerned that *globs* mean."""
         seen = {path for worker in control.workers for path in worker.files}
-        meant = existing_files(filter(GlobMatcher(globs), seen))
+        meant = _targets.existing_files(filter(GlobMatcher(globs), seen))
         used = [
             (worker.worker, {path: each for path, each in worker.files.items() if path in meant})
             for worker in control.workers
@@ -97,12 +92,12 @@ class Workload:
         read = tuple(sorted({path for path, counts in every if counts.reads}))
         return cls(
             control,
-            FileSet(opened, shortest_globs(opened, seen, globs)),
-            FileSet(read, shortest_globs(read, seen, globs)),
+            FileSet(opened, _targets.shortest_globs(opened, seen, globs)),
+            FileSet(read, _targets.shortest_globs(read, seen, globs)),
             max((sum(each.reads for each in files.values()) for _, files in used), default=0),
             tuple(worker for worker, files in used if _reads(files, control.engine)),
             max((each.fetches for each in control.workers if each.worker == 0), default=0),
-            truncation_points(read),
+            _targets.truncation_points(read),
         )
 
 

@@ -74,8 +74,7 @@ class WorkerFacts:
     """What one worker process did.
 
     Attributes:
-        worker: Its id.
-        pid: Its process id.
+        worker, pid: Its id, and that of the process.
         fetches: How many batches it began.
         files: How often it opened and read each data file, and how many bytes it read.
         unobserved: How often it did something whose reads the engine cannot see, by name.

@@ -106,7 +106,6 @@ def _is_exhausted(step: SweepStep) -> bool:
 
 
 def _lines(steps: tuple[SweepStep, ...]) -> Iterator[str]:
-    """The table without its last line."""
     cells: dict[tuple[int, str], str] = {}
     for each in steps:
         fault: Any = each.fault

@@ -22,21 +22,13 @@ def shortened(text: str) -> str:
     """
     if len(text) <= 2 * _KEPT + _WORDS:
         return text
-    head = text[: _end_of_line(text, _KEPT)]
-    tail = text[_begin_of_line(text, len(text) - _KEPT) :]
+    # At the end of a line, unless the lines are too long.
+    head = text[: text.rfind("\n", _KEPT // 2, _KEPT) + 1 or _KEPT]
+    start = len(text) - _KEPT
+    tail = text[text.find("\n", start, start + _KEPT // 2) + 1 or start :]
     left_out = len(text) - len(head) - len(tail)
     # Indented like a frame of a traceback, so that it does not read as the message of an error.
     return f"{head}  ... {left_out} characters are left out here ...\n{tail}"
-
-
-def _end_of_line(text: str, most: int) -> int:
-    """Where the last line ends that ends before *most*; *most* where the lines are too long."""
-    return text.rfind("\n", most // 2, most) + 1 or most
-
-
-def _begin_of_line(text: str, least: int) -> int:
-    """Where the first line begins after *least*; *least* where the lines are too long."""
-    return text.find("\n", least, least + _KEPT // 2) + 1 or least
 
 
 def printable(text: str) -> str:
@@ -47,9 +39,7 @@ def printable(text: str) -> str:
     """
     if text.isprintable():
         return text
-    escaped = [
-        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
-    ]
+    escaped = [one if one.isprintable() else one.encode("unicode_escape").decode() for one in text]
     return "".join(escaped)
 
 

@@ -36,7 +36,6 @@ class Verdict(str, Enum):
     """The fault never fired, so the trial shows nothing. Never a pass."""
 
     def __str__(self) -> str:
-        """The value."""
         return self.value
 
 

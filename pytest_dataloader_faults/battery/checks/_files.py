@@ -16,14 +16,13 @@ _HALVES = 2
 _FEW = 7
 
 
-def _read_in_the_middle(times: int | None) -> Callable[[Workload], Plan]:
+def _half_way(times: int | None) -> Callable[[Workload], Plan]:
     def plan(workload: Workload) -> Plan:
         if workload.is_python_engine and not workload.read.paths:
             return workload.no_target("read")
         if workload.reads < _HALVES:
-            return NotApplicable(
-                f"the busiest worker makes {workload.reads} reads, fewer than {_HALVES}"
-            )
+            reason = f"the busiest worker makes {workload.reads} reads, fewer than {_HALVES}"
+            return NotApplicable(reason)
         # Where an even number of items is read, this is the last read of an item and not the first
         # read of the next: it reads content, and not a header.
         nth = max(_HALVES, workload.reads // _HALVES)
@@ -38,7 +37,7 @@ def _cannot_be_short(_: Workload, outcome: Outcome) -> str | None:
     return f"its workers map their files, or read {_FEW} bytes at a time at most"
 
 
-def _without_the_end(workload: Workload) -> Plan:
+def _cut_off(workload: Workload) -> Plan:
     if workload.truncation_points:
         points = workload.truncation_points
         return tuple(faults.TruncatedFile(glob.escape(path), keep=end) for path, end in points)
@@ -62,12 +61,8 @@ FILES = (
         "handles a disk that fails at the first read",
         on("read", faults.ReadError),
     ),
-    Check("read-error-later", "handles a disk that fails half way", _read_in_the_middle(None)),
-    Check(
-        "read-error-transient",
-        "handles one read error, after which reads work",
-        _read_in_the_middle(1),
-    ),
+    Check("read-error-later", "handles a disk that fails half way", _half_way(None)),
+    Check("read-error-transient", "handles one read error, after which reads work", _half_way(1)),
     Check(
         "short-read",
         "handles reads that return fewer bytes than requested",
@@ -87,7 +82,7 @@ FILES = (
     Check(
         "truncated-tail",
         "handles files whose end is missing, although they look complete",
-        _without_the_end,
+        _cut_off,
     ),
     Check(
         "corrupted-file",

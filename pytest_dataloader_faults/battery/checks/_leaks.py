@@ -9,7 +9,7 @@ from pytest_dataloader_faults.outcomes import Outcome, Reference, Verdict
 from pytest_dataloader_faults.outcomes._records import FEWEST_EPOCHS
 from pytest_dataloader_faults.outcomes._verdicts import Finding
 
-_MOST_EPOCHS = 40
+_EPOCHS = 40
 """A trial that looks for growth stops as soon as it has seen enough."""
 _EPOCHS_OF_NEW_WORKERS = 3
 
@@ -44,9 +44,8 @@ def _left_files(outcome: Outcome, _: Reference) -> Finding | None:
 
 def _needs_kernel_engine(workload: Workload) -> Plan:
     if workload.is_python_engine:
-        return NotApplicable(
-            "the python engine does not see which files are made; the kernel's does"
-        )
+        reason = "the python engine does not see which files are made; the kernel's does"
+        return NotApplicable(reason)
     return ()
 
 
@@ -56,7 +55,7 @@ GROWTH = (
         "descriptors, threads and memory do not grow with each epoch",
         no_fault,
         {"persistent_workers": True},
-        options=TrialOptions(epochs=_MOST_EPOCHS, footprints=True, same_order=True),
+        options=TrialOptions(epochs=_EPOCHS, footprints=True, same_order=True),
         skip_reason=_too_slow,
     ),
     Check(
@@ -82,9 +81,7 @@ PINNING = (
         "pinned batches have the same samples on the device, and no epoch keeps its memory",
         no_fault,
         {"pin_memory": True},
-        options=TrialOptions(
-            accelerator=True, epochs=_MOST_EPOCHS, footprints=True, same_order=True
-        ),
+        options=TrialOptions(accelerator=True, epochs=_EPOCHS, footprints=True, same_order=True),
         advice=_PINNED,
         gpu=True,
     ),

@@ -18,7 +18,7 @@ def _killed_in_the_middle(workload: Workload) -> Plan:
     return (WorkerKilled(at=fetches // _HALVES + 1),)
 
 
-def _killed_while_it_reads(workload: Workload) -> Plan:
+def _killed_reading(workload: Workload) -> Plan:
     if not workload.readers:
         return workload.no_target("read")
     # In its first batch: a reader may keep the interpreter lock, and then the worker could not hand
@@ -62,9 +62,7 @@ WORKERS = (
     ),
     Check("worker-killed-middle", "handles a worker that dies half way", _killed_in_the_middle),
     Check("worker-killed-last", "handles a worker that dies in its last batch", _killed_at_the_end),
-    Check(
-        "worker-killed-reading", "handles a worker that dies inside a read", _killed_while_it_reads
-    ),
+    Check("worker-killed-reading", "handles a worker that dies inside a read", _killed_reading),
     Check(
         "worker-killed-sending",
         "handles a worker that dies while it sends a batch",

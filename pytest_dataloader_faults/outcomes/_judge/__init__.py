@@ -56,7 +56,6 @@ def _require_same_comparison(outcome: TrialFacts, reference: Reference) -> None:
 
 
 def _violation(outcome: TrialFacts, reference: Reference, contract: Contract) -> Finding | None:
-    """The gravest rule that *outcome* violates, if there is one."""
     return (
         _hung(outcome)
         or _crashed(outcome)
@@ -118,7 +117,7 @@ def _crashed(outcome: TrialFacts) -> Finding | None:
 
 
 def _corrupted(outcome: TrialFacts, reference: Reference, contract: Contract) -> Finding | None:
-    found = _samples.find_corruption(outcome, reference, contract)
+    found = _samples.corruption(outcome, reference, contract)
     if found and outcome.fired and "seeded" in outcome.comparison:
         return found[0], found[1] + _SEEDED
     return found

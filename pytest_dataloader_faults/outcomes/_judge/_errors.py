@@ -87,9 +87,8 @@ def _is_clear(outcome: TrialFacts, death: WorkerDeath) -> bool:
     if any(one.pid == death.pid and one.call.startswith(_ENDS) for one in firings):
         return True
     is_mapped = any(one.worker == death.worker and one.call == "mmap" for one in firings)
-    return death.exitcode == -signal.SIGBUS and (
-        is_mapped or _has_fired(outcome, faults.SharedMemoryExhaustion)
-    )
+    may_be_clear = is_mapped or _has_fired(outcome, faults.SharedMemoryExhaustion)
+    return death.exitcode == -signal.SIGBUS and may_be_clear
 
 
 def _cause(outcome: TrialFacts, death: WorkerDeath) -> str:

@@ -74,6 +74,5 @@ def leaked(outcome: TrialFacts) -> Finding | None:
 
 
 def _new_files(before: Resources, after: Resources) -> dict[str, int]:
-    """Data files that are open more often than before."""
     more = Counter(after.descriptors.values()) - Counter(before.descriptors.values())
     return {path: count for path, count in more.items() if not path.startswith(_HARMLESS)}

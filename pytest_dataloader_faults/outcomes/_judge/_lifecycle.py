@@ -126,7 +126,6 @@ def _broken_promise(raised: Raised | None, contract: Contract) -> Finding | None
 
 
 def _leftovers(now: StepOutcome) -> Finding | None:
-    """Processes and shared memory that workers left when they ended."""
     if now.processes:
         command = next(iter(now.processes.values()))
         return Verdict.LEAKED, f"{len(now.processes)} processes were left running ({command})"
@@ -137,7 +136,6 @@ def _leftovers(now: StepOutcome) -> Finding | None:
 
 
 def _growing_descriptors(so_far: Sequence[StepOutcome]) -> Finding | None:
-    """A file that a process has open once more, epoch after epoch."""
     for process, files in so_far[-1].open_files.items():
         for path, count in files.items():
             counts = _counts(so_far, process, path)

@@ -7,12 +7,9 @@ import re
 import signal
 from collections.abc import Iterable, Iterator
 
+from pytest_dataloader_faults.outcomes import _fault_facts
 from pytest_dataloader_faults.outcomes._error_text import exception_lines
 from pytest_dataloader_faults.outcomes._facts import TrialFacts
-from pytest_dataloader_faults.outcomes._fault_facts import (
-    shared_offset_files,
-    unobserved_operations,
-)
 from pytest_dataloader_faults.outcomes._records import FaultFacts, Firing
 from pytest_dataloader_faults.outcomes._text import printable
 from pytest_dataloader_faults.outcomes._verdicts import Judgement, Verdict
@@ -45,9 +42,9 @@ def _evidence(outcome: TrialFacts, judgement: Judgement) -> Iterator[str]:
         yield from _about_fault(each)
     if outcome.engine == "python":
         yield "engine: python, which sees only what Python code opens and reads"
-    if hidden := unobserved_operations(outcome.workers):
+    if hidden := _fault_facts.unobserved_operations(outcome.workers):
         yield f"hidden from the engine: {hidden}"
-    shared = shared_offset_files(outcome.workers)
+    shared = _fault_facts.shared_offset_files(outcome.workers)
     for path, workers in itertools.islice(shared.items(), _MAX_FILES):
         yield f"{path}: opened before the fork, so {workers} workers share its file offset"
     yield _about_delivery(outcome)

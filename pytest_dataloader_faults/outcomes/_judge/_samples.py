@@ -52,7 +52,6 @@ NOTHING = Tolerance()
 
 
 def _tolerance(outcome: TrialFacts, contract: Contract, number: int) -> Tolerance:
-    """What *contract* allows in epoch *number* of *outcome*."""
     content = may_be_damaged(outcome, contract)
     if not contract.may_skip:
         return Tolerance(content=content)
@@ -72,9 +71,7 @@ def may_be_damaged(outcome: TrialFacts, contract: Contract) -> bool:
     return damaged and not contract.detects_corruption
 
 
-def find_corruption(
-    outcome: TrialFacts, reference: Reference, contract: Contract
-) -> Finding | None:
+def corruption(outcome: TrialFacts, reference: Reference, contract: Contract) -> Finding | None:
     """The first sample under the faults that is not as it has to be."""
     for number, one in enumerate(outcome.passes, start=1):
         may = _tolerance(outcome, contract, number)
@@ -117,11 +114,9 @@ def _wrong_batch(one: Pass, reference: Reference, may: Tolerance) -> str | None:
             if wrong := _wrong_rows(place, delivery, reference, may):
                 return wrong
         elif samples or (batches[indices] != delivery.digest and not may.content):
-            if delivery.rows is None:
-                return (
-                    f"batch {place} does not hold the samples {list(indices)} that were asked for"
-                )
-            return f"batch {place} is wrong: it differs from the reference"
+            if delivery.rows is not None:
+                return f"batch {place} is wrong: it differs from the reference"
+            return f"batch {place} does not hold the samples {list(indices)} that were asked for"
     return None
 
 
@@ -156,11 +151,10 @@ def _first(items: list[object]) -> str:
 
 
 def _wrong_rows(place: int, delivery: Delivery, reference: Reference, may: Tolerance) -> str | None:
-    """What is wrong with batch *place*, which came apart into samples; or None."""
     indices, rows = delivery.indices or (), delivery.rows or ()
     samples = dict(reference.samples)
     if len(rows) != len(indices):
-        return _wrong_of_few(place, delivery, samples, may)
+        return _too_few(place, delivery, samples, may)
     pairs = enumerate(zip(indices, rows, strict=True))
     wrong = [at for at, (index, digest) in pairs if samples[index] != digest]
     if not wrong or may.content:
@@ -169,9 +163,7 @@ def _wrong_rows(place: int, delivery: Delivery, reference: Reference, may: Toler
     return f"sample {indices[at]!r} (batch {place}) {_instead(delivery, at, reference)}"
 
 
-def _wrong_of_few(
-    place: int, delivery: Delivery, samples: dict[Any, str], may: Tolerance
-) -> str | None:
+def _too_few(place: int, delivery: Delivery, samples: dict[Any, str], may: Tolerance) -> str | None:
     """Of a batch that has fewer samples than were asked for, in whatever order."""
     indices = list(delivery.indices or ())
     left = sorted(indices, key=lambda index: index in may.missing)
@@ -188,7 +180,6 @@ def _wrong_of_few(
 
 
 def _instead(delivery: Delivery, at: int, reference: Reference) -> str:
-    """What is in the place of the sample there."""
     assert delivery.rows is not None
     assert delivery.indices is not None
     owners = {digest: index for index, digest in reference.samples}
