@@ -10,10 +10,8 @@ import difflib
 from collections.abc import Iterable
 
 from pytest_dataloader_faults.battery.checks._base import Check as Check
-from pytest_dataloader_faults.battery.checks._epochs import EPOCHS, SHARING
-from pytest_dataloader_faults.battery.checks._files import FILES, HANGS
-from pytest_dataloader_faults.battery.checks._leaks import GROWTH, PINNING
-from pytest_dataloader_faults.battery.checks._workers import WORKERS
+from pytest_dataloader_faults.battery.checks._epochs import EPOCHS, GROWTH, PINNING, SHARING
+from pytest_dataloader_faults.battery.checks._faults import FILES, HANGS, WORKERS
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
 FAMILIES = (*SHARING, *EPOCHS, *GROWTH, *FILES, *HANGS, *WORKERS, *PINNING)
