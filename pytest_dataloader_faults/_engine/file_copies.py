@@ -62,9 +62,7 @@ def reopen(fd: int, flags: int) -> int:
     return os.open(f"/proc/self/fd/{fd}", flags & os.O_ACCMODE | os.O_CLOEXEC)
 
 
-def altered_copy(
-    system: Any, path: str, edit: FileEdit, flags: int, *, source: str | None = None
-) -> int:
+def altered_copy(system: Any, path: str, edit: FileEdit, flags: int, *, source: str = "") -> int:
     """A descriptor of a nameless copy of *path* that differs by *edit*.
 
     *flags* say whether it can be read or written. *source*: another name, by which *path* can be
@@ -86,7 +84,7 @@ def altered_copy(
                         byte = system.pread(copy, 1, place)[0]
                         system.pwrite(copy, bytes([byte ^ mask]), place)
 
-        return _nameless_file(system, path, flags, sum(end - start for start, end in extents), fill)
+        return _nameless(system, path, flags, sum(end - start for start, end in extents), fill)
     finally:
         system.close(original)
 
@@ -99,7 +97,7 @@ def unrelated_file(system: Any, path: str, flags: int) -> int:
         system.write(to, _NOTICE[:size])
         system.ftruncate(to, size)
 
-    return _nameless_file(system, path, flags, len(_NOTICE), fill)
+    return _nameless(system, path, flags, len(_NOTICE), fill)
 
 
 def flipped(name: str, size: int, flips: int, seed: int) -> dict[int, int]:
@@ -136,9 +134,7 @@ def _copy(system: Any, original: int, copy: int, start: int, end: int) -> None:
         start += system.pwrite(copy, chunk, start)
 
 
-def _nameless_file(
-    system: Any, path: str, flags: int, length: int, fill: Callable[[int], None]
-) -> int:
+def _nameless(system: Any, path: str, flags: int, length: int, fill: Callable[[int], None]) -> int:
     """A nameless file that *fill* has filled, in memory if *length* bytes of data fit there."""
     in_memory = length <= _IN_MEMORY and hasattr(system, "memfd_create")
     if in_memory:

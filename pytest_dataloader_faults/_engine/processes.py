@@ -19,14 +19,18 @@ from dataclasses import dataclass
 from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
 
 
-def is_stopped(pid: int) -> bool:
-    """Whether it is stopped until it gets SIGCONT."""
+def state_of(pid: int) -> str | None:
+    """The letter of its state in /proc/PID/stat; None if it is gone."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            state = file.read().rpartition(")")[2].split()[0]
+            return file.read().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
-        return False
-    return state in ("T", "t")
+        return None
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether it is stopped until it gets SIGCONT."""
+    return state_of(pid) in ("T", "t")
 
 
 def how_it_ended(pid: int) -> str | None:

@@ -52,10 +52,8 @@ class InProcessRuns:
         self, make_dataset: Callable[[], Any], faults: tuple[Fault, ...], seed: int
     ) -> InProcessResult:
         """Read each sample of the dataset under *faults*, until one raises an error."""
-        if others := [each for each in faults if not has_files(each) or isinstance(each, HungRead)]:
-            message = (
-                f"{others[0]!r} needs a worker process, and run() starts none. Use run_trial()"
-            )
+        if wrong := [each for each in faults if not has_files(each) or isinstance(each, HungRead)]:
+            message = f"{wrong[0]!r} needs a worker process, and run() starts none. Use run_trial()"
             raise InvalidArgumentError(message)
         policy = self._policy or self._put_hooks_in_place()
         counters = WorkerFaults(Plan(faults, seed=seed), 0)

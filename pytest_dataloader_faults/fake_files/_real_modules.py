@@ -117,9 +117,7 @@ def _private_copies() -> dict[str, types.ModuleType]:
 
 
 def _private_copy(module: types.ModuleType) -> types.ModuleType:
-    spec = importlib.util.find_spec(module.__name__)
-    assert spec is not None
-    assert spec.loader is not None
+    spec: Any = importlib.util.find_spec(module.__name__)
     copy = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(copy)
     vars(copy)["open"] = io.open

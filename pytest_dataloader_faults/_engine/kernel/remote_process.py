@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from pytest_dataloader_faults._engine.kernel.linux import AT_FDCWD, read_memory
+from pytest_dataloader_faults._engine.processes import state_of
 
 _PAGE = 4096
 _DESCRIPTOR = re.compile(r"(?:/proc/(?:self|thread-self|\d+)|/dev)/fd/(\d+)")
@@ -129,17 +130,9 @@ def descriptors(pid: int) -> set[int]:
     except (FileNotFoundError, ProcessLookupError):
         return set()
     except PermissionError:  # Until the dead are waited for, their folders are root's.
-        if not _is_dead(pid):
+        if state_of(pid) not in ("Z", "X", None):
             raise
         return set()
-
-
-def _is_dead(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as status:
-            return status.read().rpartition(")")[2].split()[0] in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
 
 
 def family(pid: int) -> Iterator[int]:

@@ -65,7 +65,6 @@ class FaultedFileIO(io.FileIO, metaclass=ReplacesClass):
         return super().read(self._allowed_length(size))
 
     def readinto(self, buffer: Any, /) -> int:
-        """One read."""
         view = memoryview(buffer).cast("B")
         return super().readinto(view[: self._allowed_length(len(view))])
 

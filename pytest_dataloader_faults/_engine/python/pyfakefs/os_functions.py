@@ -29,7 +29,8 @@ class FakeOs:
         self._os = fake_os
         self._stat = files.stat
         self._open_fake = open_fake
-        self._limit = FakeDescriptorLimit(files) if scarce else None
+        self.take_number = FakeDescriptorLimit(files).take if scarce else lambda _path: None
+        """Raises EMFILE where a real file could not be opened."""
 
     def __getattr__(self, name: str) -> Any:
         """All others are pyfakefs' own, whatever has come in their place since."""
@@ -48,11 +49,6 @@ class FakeOs:
             file.raw_io = True
             return int(file.fileno())
         return int(self._own("open")(path, flags, mode, dir_fd=dir_fd))
-
-    def take_number(self, path: Any) -> None:
-        """Raise EMFILE where a real file could not be opened."""
-        if self._limit is not None:
-            self._limit.take(path)
 
     def scratch(self) -> str:
         """A folder for files that have no name for long, on a disk without limits."""
