@@ -80,19 +80,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "fault_check" not in metafunc.fixturenames:
         return
     from pytest_dataloader_faults.battery._check_dataset import select_checks
+    from pytest_dataloader_faults.battery.checks import CHECKS
 
     node = metafunc.definition
     with _options.bad_values_fail(node):
         given = _options.settings_for(node.config, node.iter_markers(_MARKER))
         names = select_checks(given.only, given.exclude, given.expected_failures)
-    metafunc.parametrize("fault_check", [_parameter(name) for name in names], indirect=True)
-
-
-def _parameter(check: str) -> Any:
-    """The parameter of the item for *check*, with the marker ``gpu`` if it needs a GPU."""
-    from pytest_dataloader_faults.battery.checks import CHECKS
-
-    return pytest.param(check, marks=[pytest.mark.gpu] if CHECKS[check].gpu else [], id=check)
+    marks = {name: [pytest.mark.gpu] if CHECKS[name].gpu else [] for name in names}
+    items = [pytest.param(name, marks=marks[name], id=name) for name in names]
+    metafunc.parametrize("fault_check", items, indirect=True)
 
 
 @pytest.hookimpl(tryfirst=True)

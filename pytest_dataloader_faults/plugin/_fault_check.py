@@ -83,7 +83,6 @@ def _from_here(node: pytest.Item) -> str:
 
 
 def _report_to_pytest(result: CheckResult, not_reproduced: str) -> None:
-    """Skip, warn, fail or xfail, as *result* says."""
     __tracebackhide__ = True
     if not result.applies:
         pytest.skip(result.explanation)

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from pytest_dataloader_faults._arguments import Rule
 from pytest_dataloader_faults.battery._survey import Survey, require_same_comparison
-from pytest_dataloader_faults.exceptions import (
-    CheckFailedError,
-    FaultNotFiredError,
-    InvalidArgumentError,
-)
+from pytest_dataloader_faults.exceptions import CheckFailedError, FaultNotFiredError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.lifecycle import Arm, Step
 from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Reference, Verdict
@@ -30,6 +27,10 @@ VIOLATIONS: dict[Verdict, type[CheckFailedError]] = {
 """One class for each verdict: Hypothesis takes failures of one class and one place for the same
 bug, and would shrink a hang into a failure of another kind."""
 
+_OUTCOME = Rule(lambda value: isinstance(value, Outcome), "what run_trial(...) returned")
+_KNOWN = Rule(
+    lambda value: isinstance(value, (Survey, Reference)), "a survey(make_dataset) or a Reference"
+)
 _NAMELESS = "make_dataset"
 
 
@@ -87,12 +88,8 @@ def judge_outcome(
 ) -> Judgement:
     """The verdict; ``not_exercised`` also where torch hangs for a reason of its own."""
     contract = contract and Contract.given(contract)
-    if not isinstance(outcome, Outcome):
-        message = f"outcome={outcome!r} must be what run_trial(...) returned"
-        raise InvalidArgumentError(message)
-    if not isinstance(known, (Survey, Reference)):
-        message = f"reference={known!r} must be a survey(make_dataset) or a Reference"
-        raise InvalidArgumentError(message)
+    _OUTCOME.check("outcome", outcome)
+    _KNOWN.check("reference", known)
     if torch_dropped_a_batch(outcome):
         sentence = (
             "torch ran out of descriptors or shared memory while sharing a batch, dropped it, and"
@@ -148,10 +145,8 @@ def violation(
         epochs=outcome.epochs if outcome.epochs != 1 else None,
         **run_settings(outcome.deadline, outcome.seed, outcome.engine),
     )
-    home = "# make_dataset: what gave the dataset, as lambda: MyDataset(folder)"
-    if name != _NAMELESS:
-        home = f"from {getattr(make_dataset, '__module__', None)} import {name}"
-    imports = [*_imports(outcome, promise, steps), home]
+    anonymous = "# make_dataset: what gave the dataset, as lambda: MyDataset(folder)"
+    imports = [*_imports(outcome, promise, steps), _home_of(make_dataset, anonymous)]
     test = "\n".join(["", *imports, "", "def test_again():", f"    {again}"])
     return VIOLATIONS[judgement.verdict](explain(outcome, judgement, test))
 
@@ -161,7 +156,8 @@ def _imports(outcome: Outcome, contract: Contract | None, steps: tuple[Step, ...
     if contract is not None:
         yield "from pytest_dataloader_faults import Contract"
         if contract.compare is not None:
-            yield _home_of(contract.compare)
+            shown = code(plain({"compare": contract.compare})["compare"])
+            yield _home_of(contract.compare, f"# {shown}: the contract's compare")
     yield from _explained(outcome.loader)
     faults = [step.fault for step in steps if isinstance(step, Arm)] if steps else outcome.schedule
     yield from _import("faults", faults)
@@ -174,10 +170,9 @@ def _import(module: str, values: Iterable[Fault | Step]) -> Iterator[str]:
         yield f"from pytest_dataloader_faults.{module} import {names}"
 
 
-def _home_of(compare: Callable[..., Any]) -> str:
-    if (name := _name_of(compare)) != _NAMELESS:
-        return f"from {compare.__module__} import {name}"
-    return f"# {code(plain({'compare': compare})['compare'])}: the contract's compare"
+def _home_of(function: Callable[..., Any] | None, anonymous: str) -> str:
+    name = _name_of(function)
+    return anonymous if name == _NAMELESS else f"from {function.__module__} import {name}"
 
 
 def _explained(loader: Mapping[str, Any]) -> Iterator[str]:

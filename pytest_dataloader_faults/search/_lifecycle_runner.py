@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import replace
 
 from hypothesis import strategies as st
 
 from pytest_dataloader_faults import lifecycle, strategies
 from pytest_dataloader_faults.battery._survey import Survey
-from pytest_dataloader_faults.exceptions import CheckFailedError
 from pytest_dataloader_faults.faults import Fault, has_files
 from pytest_dataloader_faults.outcomes import Verdict
-from pytest_dataloader_faults.search._assertion import not_exercised, violation
-from pytest_dataloader_faults.search._exploration import Exploration
+from pytest_dataloader_faults.search._assertion import not_exercised
 from pytest_dataloader_faults.search._lifecycle import Steps, run_and_judge
 from pytest_dataloader_faults.search._runner import Search, Trial
 
@@ -46,11 +43,6 @@ class LifecycleSearch(Search):
 
     _unfired: Trial | None = None
 
-    def exploration(self, failure: str | None) -> Exploration:
-        """The result, with the shrunk steps."""
-        steps = self.failed.case if failure and self.failed else None
-        return replace(super().exploration(failure), steps=steps)
-
     def unexercised(self) -> str | None:
         """What to say if no fault fired, even where lifecycles without a fault survived."""
         if self._unfired is None or self.fired.total():
@@ -60,11 +52,6 @@ class LifecycleSearch(Search):
 
     def _run(self, case: Steps) -> Trial:
         return Trial(case, *run_and_judge(self._found, case, seed=0, **self._how))
-
-    def _violation(self, trial: Trial) -> CheckFailedError:
-        _, outcome, judgement = trial
-        found = self._found
-        return violation(outcome, judgement, found.make_dataset, found.contract, trial.case)
 
     def _count(self, trial: Trial) -> None:
         super()._count(trial)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -14,18 +14,15 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
 from pytest_dataloader_faults import faults, strategies
+from pytest_dataloader_faults._arguments import optional
 from pytest_dataloader_faults.battery._survey import DataFiles, Survey
 from pytest_dataloader_faults.exceptions import CheckFailedError, InvalidArgumentError
 from pytest_dataloader_faults.faults._base import InWorkers
 from pytest_dataloader_faults.outcomes import Judgement, Outcome, Verdict
-from pytest_dataloader_faults.search._assertion import (
-    is_violation,
-    judge_outcome,
-    not_exercised,
-    record_statistics,
-    violation,
-)
+from pytest_dataloader_faults.search import _assertion
+from pytest_dataloader_faults.search._assertion import is_violation
 from pytest_dataloader_faults.search._exploration import Exploration
+from pytest_dataloader_faults.search._lifecycle import Steps
 from pytest_dataloader_faults.strategies._files import TRANSIENT_ERRORS
 
 Loader = Mapping[str, Any] | st.SearchStrategy[dict[str, Any]] | None
@@ -33,8 +30,6 @@ Loader = Mapping[str, Any] | st.SearchStrategy[dict[str, Any]] | None
 _PHASES = (Phase.reuse, Phase.generate, Phase.shrink)
 """Not ``explain``, which would run many more trials to say what the shrunk schedule says."""
 _ONE_WORKER = {"num_workers": 1, "batch_size": 4}
-_SEEDS = 3
-_NO_FAULT = {"num_workers": 2}
 _WORKERS = 2
 _OFTEN = 5
 """How much likelier several epochs are than one alone: the later ones show what a worker keeps."""
@@ -51,34 +46,23 @@ class Case:
 
 
 @st.composite
-def cases(
-    draw: st.DrawFn,
-    /,
-    files: Survey,
-    loader: Loader,
-    max_epochs: int,
-    *,
-    max_faults: int,
-    kinds: Iterable[type[faults.Fault]] = strategies.DEFAULT_KINDS,
-) -> Case:
+def cases(draw: st.DrawFn, /, files: Survey, loader: Loader, max_epochs: int, **how: Any) -> Case:
     """The loader first, which says how long workers live.
 
     The number of workers must not change what the choices after it mean. Otherwise Hypothesis could
     not shrink the loader without changing the faults.
+
+    *how*: the most faults and their kinds, as ``fault_schedules`` takes them.
     """
     options = draw(_loaders(loader, files))
     epochs = draw(st.sampled_from([1, *(_OFTEN * [*range(2, max_epochs + 1)])]))
     at_risk = files.files.for_loader(options, epochs)
     fixed = loader if isinstance(loader, Mapping) else {}
     most: int = fixed.get("num_workers", _WORKERS)
-    drawn = draw(
-        strategies.fault_schedules(
-            files=at_risk, max_faults=max_faults, kinds=kinds, max_workers=max(1, most)
-        )
-    )
+    drawn = draw(strategies.fault_schedules(files=at_risk, max_workers=max(1, most), **how))
     workers: int = options.get("num_workers", most)
     schedule = dict.fromkeys(_clamped_to_workers(fault, workers) for fault in drawn)
-    seed = draw(st.sampled_from(range(_SEEDS + 1))) if options.get("shuffle") else 0
+    seed = draw(st.sampled_from(range(4))) if options.get("shuffle") else 0
     return Case(tuple(schedule), options, epochs, seed)
 
 
@@ -118,12 +102,12 @@ def _first_loaders(loader: Loader, max_epochs: int) -> Iterator[dict[str, Any]]:
 
 def require_loader(loader: Loader) -> None:
     """Refuse what is neither options nor a strategy for them."""
-    if not (loader is None or isinstance(loader, (Mapping, st.SearchStrategy))):
-        message = (
-            f"loader={loader!r} must be a dict of DataLoader options, such as {{'num_workers': 2}},"
-            " a strategy for one, such as strategies.loader_options(), or None"
-        )
-        raise InvalidArgumentError(message)
+    allowed = (
+        "a dict of DataLoader options, such as {'num_workers': 2},"
+        " a strategy for one, such as strategies.loader_options(), or None"
+    )
+    kinds = (Mapping, st.SearchStrategy)
+    optional(lambda value: isinstance(value, kinds), allowed).check("loader", loader)
 
 
 def _loaders(loader: Loader, files: Survey) -> st.SearchStrategy[dict[str, Any]]:
@@ -138,6 +122,11 @@ class Trial(NamedTuple):
     case: Any
     outcome: Outcome
     judgement: Judgement
+
+    @property
+    def steps(self) -> Steps:
+        """The case, if it is a lifecycle."""
+        return self.case if isinstance(self.case, tuple) else ()
 
 
 class Search:
@@ -160,7 +149,8 @@ class Search:
 
     def check_without_fault(self, loader: Mapping[str, Any] | None) -> str | None:
         """What is wrong without a fault: any trial would show it, and blame its faults."""
-        trial = self._run(Case((), dict(_NO_FAULT if loader is None else loader), 1, 0))
+        options = {"num_workers": _WORKERS} if loader is None else dict(loader)
+        trial = self._run(Case((), options, 1, 0))
         if trial.judgement.passed:
             return None
         self.failed = trial
@@ -186,7 +176,7 @@ class Search:
 
         def explored(case: Case) -> None:
             trial = self._trial_of(case)
-            record_statistics(trial.outcome, trial.judgement)
+            _assertion.record_statistics(trial.outcome, trial.judgement)
             if is_violation(trial.judgement):
                 raise self._violation(trial)
 
@@ -216,13 +206,14 @@ class Search:
             outcome=failed.outcome if failed else None,
             verdict=failed.judgement.verdict if failed else verdict,
             comparison=self._found.comparison.description,
+            steps=failed.steps or None if failed else None,
         )
 
     def unexercised(self) -> str | None:
         """What to say if no trial has shown anything."""
         if self.last is None or set(self.verdicts) != {Verdict.NOT_EXERCISED.value}:
             return None
-        error = not_exercised(self.last.outcome, self.last.judgement)
+        error = _assertion.not_exercised(self.last.outcome, self.last.judgement)
         return f"none of {self.trials} trials: {error}"
 
     def _trial_of(self, case: Any) -> Trial:
@@ -243,11 +234,12 @@ class Search:
     def _run(self, case: Any) -> Trial:
         how = {"loader": case.loader, "epochs": case.epochs, "seed": case.seed, **self._how}
         outcome = self._found.run_trial(*case.schedule, **how)
-        return Trial(case, outcome, judge_outcome(outcome, self._found))
+        return Trial(case, outcome, _assertion.judge_outcome(outcome, self._found))
 
     def _violation(self, trial: Trial) -> CheckFailedError:
-        found = self._found
-        return violation(trial.outcome, trial.judgement, found.make_dataset, found.contract)
+        _, outcome, judgement = trial
+        known = self._found.make_dataset, self._found.contract
+        return _assertion.violation(outcome, judgement, *known, trial.steps)
 
     def _confirmed(self) -> str:
         """The text of the failure. Its case runs once more, to show that it was not chance."""

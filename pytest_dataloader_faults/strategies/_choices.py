@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -22,29 +22,34 @@ from typing import Any, TypeAlias
 from hypothesis import strategies as st
 from hypothesis.errors import InvalidArgument
 
-from pytest_dataloader_faults._arguments import COUNT
+from pytest_dataloader_faults._arguments import COUNT, Rule, chosen
 from pytest_dataloader_faults.battery._survey import DataFiles, Survey
 from pytest_dataloader_faults.battery._targets import Files as Globs
 from pytest_dataloader_faults.battery._targets import parse_globs
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.strategies._arguments import require
 
 
-def combinations(**domains: tuple[Hashable, ...]) -> st.SearchStrategy[dict[str, Any]]:
-    """A value for each of *domains*, by name, drawn together; shrinks to the first of each."""
-    return st.sampled_from(_combined(tuple(domains.items())))
+def require(rule: Rule, **named: Any) -> None:
+    """Refuse what *rule* does not allow, as Hypothesis refuses arguments of its strategies."""
+    for name, value in named.items():
+        rule.check(name, value, error=InvalidArgument)
+
+
+def require_some(known: Collection[Any], **named: Iterable[Any]) -> list[Any]:
+    """The one argument in *named* as a list: at least one of *known*."""
+    return chosen(known, InvalidArgument, **named)
 
 
 @lru_cache
-def _combined(domains: tuple[tuple[str, tuple[Hashable, ...]], ...]) -> list[dict[str, Any]]:
-    names = [name for name, _ in domains]
-    places = itertools.product(*(range(len(values)) for _, values in domains))
+def combinations(**domains: tuple[Hashable, ...]) -> st.SearchStrategy[dict[str, Any]]:
+    """A value for each of *domains*, by name, drawn together; shrinks to the first of each."""
+    places = itertools.product(*(range(len(values)) for values in domains.values()))
     simplest_first = sorted(places, key=lambda each: (sum(map(bool, each)), each))
     every = [
-        [values[place] for (_, values), place in zip(domains, each, strict=True)]
+        {name: values[place] for (name, values), place in zip(domains.items(), each, strict=True)}
         for each in simplest_first
     ]
-    return [dict(zip(names, values, strict=True)) for values in every]
+    return st.sampled_from(every)
 
 
 Files: TypeAlias = DataFiles | Survey | Globs | None

@@ -14,7 +14,6 @@ from pytest_dataloader_faults import faults
 from pytest_dataloader_faults._arguments import COUNT, FLAG, SECONDS, ints
 from pytest_dataloader_faults.battery._survey import DataFiles
 from pytest_dataloader_faults.faults._files import OPEN_ERRNOS, READ_ERRNOS
-from pytest_dataloader_faults.strategies._arguments import require, require_some
 from pytest_dataloader_faults.strategies._choices import (
     Files,
     Target,
@@ -23,6 +22,8 @@ from pytest_dataloader_faults.strategies._choices import (
     nth_of,
     opened,
     read,
+    require,
+    require_some,
 )
 
 F = TypeVar("F", bound=faults.Fault)

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_dataloader_faults._arguments import COUNT, FLAG, Rule, ints, is_number
 from pytest_dataloader_faults.battery._survey import DataFiles, Survey
-from pytest_dataloader_faults.strategies._arguments import require, require_some
-from pytest_dataloader_faults.strategies._choices import data_files
+from pytest_dataloader_faults.strategies._choices import data_files, require, require_some
 
 _BATCH = 8
 _PREFETCH = 4
@@ -57,19 +56,15 @@ def loader_options(
     require(_TIMEOUT, timeout=timeout)
     workers = draw(st.sampled_from(range(min_workers, max_workers + 1)))
     options: dict[str, Any] = {"num_workers": workers}
-    options["batch_size"] = draw(_batch_sizes(max_batch_size))
+    usual = min(4, max_batch_size)  # What trials have by default; the others shrink to it.
+    sizes = [*range(usual, max_batch_size + 1), *range(1, usual)]
+    options["batch_size"] = draw(st.sampled_from(sizes))
     if shuffle and draw(_maybe("shuffle")):
         options["shuffle"] = True
     if workers:
         options |= draw(_for_workers(methods, may_be_unordered=not in_order))
         options |= {"timeout": timeout} if timeout else {}
     return options
-
-
-def _batch_sizes(most: int) -> st.SearchStrategy[int]:
-    """4, as trials have by default, or another; shrinks to 4."""
-    usual = min(4, most)
-    return st.sampled_from([*range(usual, most + 1), *range(1, usual)])
 
 
 def _maybe(option: str) -> st.SearchStrategy[str | None]:

@@ -15,8 +15,7 @@ from pytest_dataloader_faults._arguments import COUNT, ints
 from pytest_dataloader_faults.battery._survey import DataFiles
 from pytest_dataloader_faults.faults import KINDS, Fault
 from pytest_dataloader_faults.strategies import _files, _workers
-from pytest_dataloader_faults.strategies._arguments import require, require_some
-from pytest_dataloader_faults.strategies._choices import Files, data_files
+from pytest_dataloader_faults.strategies._choices import Files, data_files, require, require_some
 
 Kinds = Iterable[type[Fault]]
 Transient = vocabulary.OpenError | vocabulary.ReadError
@@ -66,10 +65,6 @@ _OFTEN = {
 }
 """How much likelier some kinds are: they have more variants, and find more bugs."""
 _NEED_AN_OPEN = {vocabulary.OpenError, vocabulary.DescriptorExhaustion}
-
-
-def _hits_files(kind: type[Fault]) -> bool:
-    return vocabulary.has_files(kind())
 
 
 @st.composite
@@ -135,15 +130,11 @@ def _any_of(files: Files, kinds: Kinds, max_workers: int) -> st.SearchStrategy[F
         message = f"kinds={chosen!r} must have one that can happen to these files: files={files!r}"
         raise InvalidArgument(message)
     over = [error for error in known.tolerated_errors or () if type(error) in possible]
-    met = {type(error) for error in over}
-    often = {kind: 0 if kind in met else _OFTEN.get(kind, 0) for kind in possible}
-    sorts = [*possible, *(kind for kind in possible for _ in range(often[kind]))]
+    likelier = [kind for kind in possible if kind not in map(type, over)]
+    sorts = [*possible, *(kind for kind in likelier for _ in range(_OFTEN.get(kind, 0)))]
     # A tolerated error is as likely as anything else: after it, a second fault can happen.
-    return _one_of(known, (*sorts, *_repeated(over, len(sorts))), max_workers)
-
-
-def _repeated(values: list[Any], times: int) -> list[Any]:
-    return list(itertools.islice(itertools.cycle(values), times))
+    repeated = itertools.islice(itertools.cycle(over), len(sorts))
+    return _one_of(known, (*sorts, *repeated), max_workers)
 
 
 @st.composite
@@ -163,4 +154,4 @@ def _one_of(
 def _can_happen(kind: type[Fault], files: Any) -> bool:
     if kind in _NEED_AN_OPEN:
         return bool(files.opens)
-    return bool(files.reads) or not _hits_files(kind)
+    return bool(files.reads) or not vocabulary.has_files(kind())

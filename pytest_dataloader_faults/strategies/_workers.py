@@ -10,8 +10,13 @@ from hypothesis import strategies as st
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults._arguments import COUNT, FLAG, ints
 from pytest_dataloader_faults.faults._base import SIGNALS
-from pytest_dataloader_faults.strategies._arguments import require, require_some
-from pytest_dataloader_faults.strategies._choices import Files, combinations, data_files
+from pytest_dataloader_faults.strategies._choices import (
+    Files,
+    combinations,
+    data_files,
+    require,
+    require_some,
+)
 
 _DEADLY = tuple(int(getattr(signal, f"SIG{name}")) for name in "KILL SEGV BUS TERM ABRT".split())
 
