@@ -22,7 +22,12 @@ class Probe:
         self._read, write = os.pipe()
         self._child = fork()
         if not self._child:
-            _run_probe(write)
+            try:
+                from pytest_dataloader_faults._engine.kernel.probe import kernel_engine_reason
+
+                os.write(write, (kernel_engine_reason() or "works").encode())
+            finally:
+                os._exit(0)
         os.close(write)
 
     def reason(self) -> str | None:
@@ -31,16 +36,6 @@ class Probe:
             text = answer.read()
         os.waitpid(self._child, 0)
         return None if text == "works" else text or "the probe died without an answer"
-
-
-def _run_probe(write: int) -> None:
-    """In the child: try, write one word or a reason, and exit."""
-    try:
-        from pytest_dataloader_faults._engine.kernel.probe import kernel_engine_reason
-
-        os.write(write, (kernel_engine_reason() or "works").encode())
-    finally:
-        os._exit(0)
 
 
 @functools.cache
@@ -69,8 +64,7 @@ def choose(engine: str) -> str:
     """The engine to take for *engine*; raises EngineUnavailableError where there is none."""
     if engine not in ENGINES:
         allowed = ", ".join(map(repr, ENGINES))
-        message = f"engine={engine!r} is not an engine. Choose one of {allowed}"
-        raise InvalidArgumentError(message)
+        raise InvalidArgumentError(f"engine={engine!r} is not an engine. Choose one of {allowed}")
     if engine == "auto" and fake_files() is not None:
         engine = "python"  # The kernel does not see fake files.
     reason = "asked for" if engine == "python" else unavailable()

@@ -45,11 +45,8 @@ class Channel:
         """Send *message*; the other side gets duplicates of *descriptors*."""
         body = encode(message)
         data = memoryview(_HEADER.pack(len(body), len(descriptors)) + body)
-        attached = (
-            [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
-            if descriptors
-            else []
-        )
+        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
+        attached = [rights] if descriptors else []
         while data:
             data = data[self.connection.sendmsg([data], attached) :]
             attached = []
@@ -72,11 +69,12 @@ class Channel:
         self._bytes += data
         came = [each for _, _, numbers in control for each in array.array("i", numbers)]
         self._descriptors += came
-        if flags & socket.MSG_CTRUNC:
-            _refuse_the_rest(len(came))
+        if flags & socket.MSG_CTRUNC:  # There were too many, or there is no number for them.
+            if len(came) >= _MAX_DESCRIPTORS:
+                raise ValueError(f"more than {_MAX_DESCRIPTORS} descriptors came at once")
+            raise OSError(errno.EMFILE, "descriptors that came with a message were lost")
 
     def _next(self) -> tuple[Message, list[int]] | None:
-        """The first whole message, and its descriptors."""
         if len(self._bytes) < _HEADER.size:
             return None
         length, count = _HEADER.unpack_from(self._bytes)
@@ -98,14 +96,6 @@ class Channel:
         while self._descriptors:
             os.close(self._descriptors.pop())
         self.connection.close()
-
-
-def _refuse_the_rest(came: int) -> None:
-    """The kernel has dropped descriptors: there were too many, or there is no number for them."""
-    if came >= _MAX_DESCRIPTORS:
-        message = f"more than {_MAX_DESCRIPTORS} descriptors came at once"
-        raise ValueError(message)
-    raise OSError(errno.EMFILE, "descriptors that came with a message were lost")
 
 
 @dataclass(frozen=True)

@@ -57,19 +57,15 @@ MORE_PROCESSES = (
 
 
 def fork() -> int:
-    """os.fork(2) without the warning of Python 3.12 about other threads, which we know of.
-
-    Raises:
-        UnusableEnvironmentError: There is no room for another process.
-
-    """
+    """os.fork(2) without the warning of Python 3.12 about other threads, which we know of."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         try:
             return os.fork()
         except OSError as error:
-            message = f"too few processes: no other one starts ({error}). {MORE_PROCESSES}"
-            raise UnusableEnvironmentError(message) from error
+            raise UnusableEnvironmentError(
+                f"too few processes: no other one starts ({error}). {MORE_PROCESSES}"
+            ) from error
 
 
 def ready(descriptors: Iterable[int], seconds: float) -> list[int]:
@@ -81,9 +77,6 @@ def ready(descriptors: Iterable[int], seconds: float) -> list[int]:
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)
     return [descriptor for descriptor, _ in poll.poll(1000 * max(0.0, seconds))]
-
-
-_STANDARD_STREAMS = (0, 1, 2)
 
 
 @dataclass(frozen=True)
@@ -104,19 +97,16 @@ def inherited_fds(matches: Callable[[str], bool]) -> Iterator[tuple[int, str]]:
             path = os.readlink(f"/proc/self/fd/{name}")
         except FileNotFoundError:  # The one that listed the folder.
             continue
-        if int(name) in _STANDARD_STREAMS:
+        fd = int(name)
+        if fd in (0, 1, 2):
             continue  # Where a test's output goes is no dataset's.
-        if _is_there(path) and matches(path) and _is_regular(int(name)):
-            yield int(name), path
+        if _is_there(path) and matches(path) and stat.S_ISREG(os.fstat(fd).st_mode):
+            yield fd, path
 
 
 def _is_there(path: str) -> bool:
     """Whether *path*, as /proc gives it, is that of a file that has its name still."""
     return path.startswith("/") and not path.endswith(" (deleted)")
-
-
-def _is_regular(fd: int) -> bool:
-    return stat.S_ISREG(os.fstat(fd).st_mode)
 
 
 def inherited_mappings() -> Iterator[MemoryMapping]:
@@ -127,10 +117,6 @@ def inherited_mappings() -> Iterator[MemoryMapping]:
             if rest and _is_there(rest[0]):
                 start, end = (int(number, 16) for number in span.split("-"))
                 bits = (bit for bit, right in zip((1, 2, 4), rights, strict=False) if right != "-")
-                path = _with_newlines(rest[0])
+                path = rest[0]  # The kernel writes \012 for a newline, but a backslash as it is.
+                path = path if os.path.lexists(path) else path.replace(r"\012", "\n")
                 yield MemoryMapping(start, end - start, sum(bits), int(offset, 16), path)
-
-
-def _with_newlines(path: str) -> str:
-    r"""*path* as it is: the kernel writes \012 for a newline here, but a backslash as it is."""
-    return path if os.path.lexists(path) else path.replace(r"\012", "\n")

@@ -12,13 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 import pytest_dataloader_faults as package
-from pytest_dataloader_faults._engine import protocol
-from pytest_dataloader_faults._engine.channel import (
-    Channel,
-    SupervisorHandle,
-    WorkerConfig,
-    listening_socket,
-)
+from pytest_dataloader_faults._engine import channel, protocol
 from pytest_dataloader_faults._engine.plan import Plan
 from pytest_dataloader_faults._engine.processes import is_stopped
 from pytest_dataloader_faults.exceptions import InjectionError
@@ -38,23 +32,19 @@ class SupervisorClient:
     """The connection to a running supervisor, for as long as its scope lasts."""
 
     def __init__(
-        self,
-        plan: Plan,
-        engine: str,
-        stacks: str | None = None,
-        supervisor: SupervisorHandle | None = None,
+        self, plan: Plan, engine: str, stacks: str | None, running: channel.SupervisorHandle | None
     ) -> None:
         self._lock = threading.Lock()
         self._closed = False
         self._unsent: list[protocol.FromLoader] = []
-        process, handle = (None, supervisor) if supervisor else _start()
-        self._process: subprocess.Popen[bytes] | None = process
+        self._process: subprocess.Popen[bytes] | None
+        self._process, handle = (None, running) if running else _start()
         self.pid = handle.pid
         """The supervisor's process id."""
-        self._channel = Channel(handle.control)
+        self._channel = channel.Channel(handle.control)
         handle.control.settimeout(_PATIENCE)
         self._ask(protocol.Configure(plan.to_dict(), os.getpid()), protocol.Ready)
-        self.config = WorkerConfig(handle.address, self.pid, plan, engine, stacks)
+        self.config = channel.WorkerConfig(handle.address, self.pid, plan, engine, stacks)
 
     def send(self, message: protocol.FromLoader) -> None:
         """Send *message*, which has no answer. After the scope it is dropped.
@@ -79,9 +69,8 @@ class SupervisorClient:
     def wait_until_idle(self, loader: int, epoch: int, sent: Mapping[int, int]) -> protocol.Idle:
         """Wait until every live worker has made the batches it was sent, or hangs."""
         try:
-            return self._exchange(
-                protocol.WaitUntilIdle(loader, epoch, tuple(sent.items())), protocol.Idle
-            )
+            asked = protocol.WaitUntilIdle(loader, epoch, tuple(sent.items()))
+            return self._exchange(asked, protocol.Idle)
         except TimeoutError:
             return protocol.Idle()
 
@@ -118,7 +107,10 @@ class SupervisorClient:
                 while not isinstance(answer, kind):
                     answer = self._channel.receive()[0]
             except (EOFError, ConnectionError) as error:
-                raise self._broken() from error
+                raise InjectionError(
+                    f"the supervisor (pid {self.pid}) is gone; the workers' system calls then fail"
+                    " with ENOSYS, which says nothing about the dataset"
+                ) from error
             self._send_pending()
             return answer
 
@@ -131,32 +123,24 @@ class SupervisorClient:
 
     def _silent(self) -> InjectionError:
         how = "is stopped (SIGSTOP, or a debugger)" if is_stopped(self.pid) else "lives"
-        message = (
+        return InjectionError(
             f"the supervisor (pid {self.pid}) {how}, and gave no answer for {_PATIENCE:g} s; the"
             " workers' system calls wait for it, which says nothing about the dataset. Run it"
             " again; if it comes again, find out what stops processes on this machine"
         )
-        return InjectionError(message)
-
-    def _broken(self) -> InjectionError:
-        message = (
-            f"the supervisor (pid {self.pid}) is gone; the workers' system calls then fail with"
-            " ENOSYS, which says nothing about the dataset"
-        )
-        return InjectionError(message)
 
 
-def _start() -> tuple[subprocess.Popen[bytes], SupervisorHandle]:
+def _start() -> tuple[subprocess.Popen[bytes], channel.SupervisorHandle]:
     """Start a process, isolated and without site-packages, which imports no code of the user."""
     command = [sys.executable, "-I", "-S", "-c", _START.format(root=_ROOT)]
     ours, theirs = socket.socketpair()
-    listening, address = listening_socket()
+    listening, address = channel.listening_socket()
     with listening, theirs:
         inherited = [theirs.fileno(), listening.fileno()]
         process = subprocess.Popen(
             [*command, *map(str, inherited)], pass_fds=inherited, stdin=subprocess.DEVNULL
         )
-    return process, SupervisorHandle(process.pid, ours, address)
+    return process, channel.SupervisorHandle(process.pid, ours, address)
 
 
 def _let_end(process: subprocess.Popen[bytes]) -> None:

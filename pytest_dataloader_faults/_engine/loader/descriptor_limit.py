@@ -49,14 +49,11 @@ class LoaderDescriptorLimit:
 
     def record_error(self, error: Exception) -> None:
         """Count *error*, raised while a batch was awaited, if the limit caused it."""
-        is_ours = self.counters and (_names_the_limit(error) or not _is_room())
+        says_so = "Too many open files" in str(error) or "ancdata" in str(error)
+        is_ours = self.counters and (says_so or not _is_room())
         for counter in self.counters if is_ours else ():
             counter.reached += 1
             counter.fire(worker=None, pid=os.getpid(), call="recvmsg", path=None, fetch=0)
-
-
-def _names_the_limit(error: Exception) -> bool:
-    return "Too many open files" in str(error) or "ancdata" in str(error)
 
 
 def _is_room() -> bool:

@@ -88,11 +88,9 @@ class LoaderMonitor:
         latest = self._latest
         if latest is None:
             return Idle()
-        alive = {  # One that died before it was armed is not known to the supervisor.
-            worker: count
-            for worker, count in latest._sent.items()
-            if latest._workers[worker].is_alive()
-        }
+        # One that died before it was armed is not known to the supervisor.
+        workers, sent = latest._workers, latest._sent
+        alive = {worker: sent[worker] for worker in sent if workers[worker].is_alive()}
         return self.client.wait_until_idle(latest._number, latest._epoch, alive)
 
     def record_error(self, error: BaseException) -> None:
@@ -123,12 +121,11 @@ class LoaderMonitor:
 
     def _arm_this_process(self) -> None:
         if not self.may_arm_own_process:
-            message = (
+            raise InjectionError(
                 "inject() reaches worker processes, but this DataLoader has num_workers=0 and would"
                 " read in this process, which is never filtered. Use num_workers=1 or more, or"
                 " run_trial(), which runs the loader in a process of its own"
             )
-            raise InjectionError(message)
         if self._armed_process != os.getpid():
             self._armed_process = os.getpid()
             self._session = arm(self.client.config, 0, self.iterators)
@@ -235,11 +232,10 @@ def _arming(loader: DataLoader[Any], client: SupervisorClient, number: int) -> I
 def iterators_made_by(make_iterator: Callable[[DataLoader[Any], _Make], Any]) -> Iterator[None]:
     """Each iterator that a DataLoader makes in this scope comes from *make_iterator*."""
     if hasattr(DataLoader._get_iterator, "__wrapped__"):
-        message = (
+        raise InvalidArgumentError(
             "faults are armed already in this process: give all of them to one inject(), or to one"
             " FaultInjector, since a worker can be armed once only"
         )
-        raise InvalidArgumentError(message)
     with contextlib.ExitStack() as patches:
         for kind in with_iterators_of_their_own(DataLoader):
             original = kind._get_iterator

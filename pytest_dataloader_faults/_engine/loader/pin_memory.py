@@ -20,7 +20,7 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data._utils import pin_memory
 from torch.utils.data._utils.worker import _IterableDatasetStopIteration
 
-from pytest_dataloader_faults._engine.plan import FaultCounter, Plan, fresh_counters
+from pytest_dataloader_faults._engine.plan import Plan, fresh_counters
 from pytest_dataloader_faults.faults import PinMemoryThreadDeath
 
 _NOT_PINNED = (ExceptionWrapper, _IterableDatasetStopIteration, type(None))
@@ -31,7 +31,7 @@ class PinMemoryFaults:
 
     def __init__(self, plan: Plan, on_error: Callable[[Exception], None]) -> None:
         every = fresh_counters(plan, None)
-        self._on_error = on_error
+        self.on_error = on_error
         self.counters = [each for each in every if isinstance(each.fault, PinMemoryThreadDeath)]
 
     @contextlib.contextmanager
@@ -40,7 +40,7 @@ class PinMemoryFaults:
         original: Any = pin_memory._pin_memory_loop
 
         def loop(taken_from: Any, *rest: Any) -> None:
-            original(FaultyQueue(taken_from, self.counters, self._on_error), *rest)
+            original(FaultyQueue(taken_from, self), *rest)
 
         replaced: Any = loop
         pin_memory._pin_memory_loop = replaced
@@ -53,15 +53,9 @@ class PinMemoryFaults:
 class FaultyQueue:
     """The workers' queue, as one pin-memory thread sees it."""
 
-    def __init__(
-        self,
-        batches: Any,
-        counters: list[FaultCounter[PinMemoryThreadDeath]],
-        on_error: Callable[[Exception], None],
-    ) -> None:
+    def __init__(self, batches: Any, faults: PinMemoryFaults) -> None:
         self._batches = batches
-        self._counters = counters
-        self._on_error = on_error
+        self._faults = faults
         self._taken = 0
 
     def get(self, timeout: float) -> Any:
@@ -69,7 +63,7 @@ class FaultyQueue:
         if isinstance(batch, _NOT_PINNED):
             return number, batch
         self._taken += 1
-        for counter in self._counters:
+        for counter in self._faults.counters:
             counter.reached += 1
             fault = counter.fault
             if self._taken == fault.at:
@@ -85,7 +79,7 @@ class FaultyQueue:
         except queue.Empty:
             raise
         except Exception as error:  # It ends the thread, and is only printed.
-            self._on_error(error)
+            self._faults.on_error(error)
             raise
 
 

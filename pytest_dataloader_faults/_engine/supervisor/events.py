@@ -1,4 +1,4 @@
-"""What the supervisor waits for: descriptors that can be read, and timers [runs in it]."""
+"""What the supervisor waits for: descriptors, timers, and batches that are awaited [runs in it]."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import heapq
 import itertools
 import select
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
+Action = Callable[[], None]
 EventHandler = Callable[[int], None]
 """Called with the EPOLL* flags."""
 
@@ -43,10 +46,10 @@ class Timers:
 
     def __init__(self) -> None:
         self._waiting: list[tuple[float, int]] = []
-        self._actions: dict[int, Callable[[], None]] = {}
+        self._actions: dict[int, Action] = {}
         self._number = itertools.count()
 
-    def after(self, seconds: float, action: Callable[[], None]) -> int:
+    def after(self, seconds: float, action: Action) -> int:
         """Do *action* in *seconds*; the number returned is for ``cancel``."""
         number = next(self._number)
         self._actions[number] = action
@@ -71,3 +74,67 @@ class Timers:
             action = self._actions.pop(number, None)
             if action is not None:
                 action()
+
+
+BatchPosition = tuple[int, int]
+"""An epoch, and one of a worker's batches in it; both from 1."""
+
+
+class _Death(NamedTuple):
+    loader: int
+    worker: int
+    position: BatchPosition
+    action: Action
+
+
+class DeathScheduler:
+    """Deaths that wait until the loader waits for the very batch that will not come.
+
+    Without that, the number of batches delivered before a death would depend on timing, and torch's
+    error would be one of five (the handover of an earlier batch may break instead).
+
+    Several loaders may be at work; each has a number, and its workers' ids begin at 0.
+    """
+
+    def __init__(self) -> None:
+        self._deaths: list[_Death] = []
+        self._awaited: dict[tuple[int, int], BatchPosition] = {}
+        self._released: set[int] = set()
+        self._hung: defaultdict[int, list[Action]] = defaultdict(list)
+
+    def schedule(self, loader: int, worker: int, position: BatchPosition, action: Action) -> None:
+        """Do *action* once *loader* waits for the batch of *worker* at that *position*."""
+        self._deaths.append(_Death(loader, worker, position, action))
+        self._run_due()
+
+    def add_hung(self, loader: int, release: Action) -> None:
+        """Something of *loader*'s workers hangs; *release* ends that."""
+        self._hung[loader].append(release)
+
+    def set_awaited(self, loader: int, worker: int, position: BatchPosition) -> None:
+        """*loader* waits for the batch of *worker* at that *position*."""
+        self._awaited[loader, worker] = position
+        self._run_due()
+
+    def release_deaths(self, loader: int) -> None:
+        """*loader* waits for nothing any more."""
+        self._released.add(loader)
+        self._run_due()
+
+    def release(self, loader: int) -> None:
+        """*loader* ends: nothing of it may hang any longer."""
+        self.release_deaths(loader)
+        for release in self._hung.pop(loader, []):
+            release()
+
+    def release_all(self) -> None:
+        """The scope ends."""
+        for loader in {each.loader for each in self._deaths} | set(self._hung):
+            self.release(loader)
+
+    def _run_due(self) -> None:
+        for each in list(self._deaths):
+            awaited = self._awaited.get((each.loader, each.worker), (0, 0))
+            if each.loader in self._released or awaited >= each.position:
+                self._deaths.remove(each)
+                each.action()

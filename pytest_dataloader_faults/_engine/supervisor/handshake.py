@@ -12,15 +12,12 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import NamedTuple, TypeGuard
 
 from pytest_dataloader_faults._engine.channel import Channel
 from pytest_dataloader_faults._engine.protocol import Hello, Message, UnknownMessageError
-from pytest_dataloader_faults._engine.supervisor.descriptor_budget import (
-    DescriptorBudget,
-    RunErrors,
-)
+from pytest_dataloader_faults._engine.supervisor import descriptor_budget
 from pytest_dataloader_faults._engine.supervisor.events import Events
 
 _MAX_DESCRIPTORS = 61
@@ -48,9 +45,6 @@ class Handshake(NamedTuple):
     inherited: list[int]
 
 
-Register = Callable[[Handshake, Channel], None]
-
-
 class WorkerAcceptor:
     """Accepts connections at the socket *listening*, and gives those of workers to *register*."""
 
@@ -58,9 +52,9 @@ class WorkerAcceptor:
         self,
         listening: socket.socket,
         events: Events,
-        budget: DescriptorBudget,
-        errors: RunErrors,
-        register: Register,
+        budget: descriptor_budget.DescriptorBudget,
+        errors: descriptor_budget.RunErrors,
+        register: Callable[[Handshake, Channel], None],
     ) -> None:
         self._listening = listening
         self._events = events
@@ -93,19 +87,15 @@ class WorkerAcceptor:
         try:
             self._budget.ensure(_MAX_DESCRIPTORS)
             handshake = _read_handshake(channel, pid)
-        except UnknownPeerError:
-            self._reject(channel)
-        except OSError as error:
-            self._errors.add(_WHERE, error)
-            self._reject(channel)
-        else:
-            if handshake is not None:
-                self._events.unwatch(channel.fileno())
-                self._register(handshake, channel)
-
-    def _reject(self, channel: Channel) -> None:
-        self._events.unwatch(channel.fileno())
-        channel.close()
+        except (UnknownPeerError, OSError) as error:
+            if isinstance(error, OSError):
+                self._errors.add(_WHERE, error)
+            self._events.unwatch(channel.fileno())
+            channel.close()
+            return
+        if handshake is not None:
+            self._events.unwatch(channel.fileno())
+            self._register(handshake, channel)
 
 
 def _read_handshake(channel: Channel, pid: int) -> Handshake | None:
@@ -120,7 +110,8 @@ def _read_handshake(channel: Channel, pid: int) -> Handshake | None:
         if _is_from_worker(message, descriptors, pid):
             return Handshake(message, descriptors[0], descriptors[1:])
     if messages or is_too_much:
-        _close(descriptor for _, descriptors in messages for descriptor in descriptors)
+        for descriptor in (each for _, descriptors in messages for each in descriptors):
+            os.close(descriptor)
         raise UnknownPeerError
     return None
 
@@ -131,8 +122,3 @@ def _is_from_worker(message: Message, descriptors: list[int], pid: int) -> TypeG
     if not 0 < len(descriptors) <= _MAX_DESCRIPTORS:
         return False
     return message.engine == "python" or os.readlink(f"/proc/self/fd/{descriptors[0]}") == _LISTENER
-
-
-def _close(descriptors: Iterable[int]) -> None:
-    for each in descriptors:
-        os.close(each)

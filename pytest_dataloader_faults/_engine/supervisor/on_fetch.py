@@ -10,26 +10,16 @@ import contextlib
 import os
 import resource
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+from pytest_dataloader_faults import faults
 from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.kernel.remote_process import descriptors, room_below
 from pytest_dataloader_faults._engine.plan import FaultCounter
 from pytest_dataloader_faults._engine.policy import Die
-from pytest_dataloader_faults._engine.supervisor.death_scheduler import DeathScheduler
-from pytest_dataloader_faults._engine.supervisor.events import Timers
-from pytest_dataloader_faults._engine.supervisor.inherited_files import (
-    DescriptorOrders,
-    close_at_sample,
-)
+from pytest_dataloader_faults._engine.supervisor import inherited_files
+from pytest_dataloader_faults._engine.supervisor.events import Action, DeathScheduler, Timers
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
-from pytest_dataloader_faults.faults import (
-    DescriptorExhaustion,
-    WorkerExited,
-    WorkerHung,
-    WorkerKilled,
-    has_files,
-)
 from pytest_dataloader_faults.faults._workers import InOneWorker
 
 
@@ -40,13 +30,13 @@ class FetchStart:
         self._worker = worker
         self._sample = sample
         self._deaths = deaths
-        self._orders = [DescriptorOrders()]
+        self._orders = [inherited_files.DescriptorOrders()]
 
     def process(self) -> None:
         """Make happen what is due now, and let the worker proceed after that."""
         _lower_limit(self._worker)
         if self._sample is not None:
-            self._orders = list(close_at_sample(self._worker, self._sample))
+            self._orders = list(inherited_files.close_at_sample(self._worker, self._sample))
         if self._due_deaths():
             worker = self._worker
             self._deaths.schedule(worker.loader, worker.id, worker.position, self._kill)
@@ -62,10 +52,10 @@ class FetchStart:
 
     def _due_deaths(self) -> list[FaultCounter[InOneWorker]]:
         every = self._worker.faults.of_kind(InOneWorker)
-        counters = [each for each in every if not has_files(each.fault)]
+        counters = [each for each in every if not faults.has_files(each.fault)]
         if self._sample is not None:
             return [each for each in counters if each.fault.sample == self._sample]
-        now = (None, self._worker.fetches)
+        now = (None, self._worker.policy.fetch)
         return [each for each in counters if (each.fault.sample, each.fault.at) == now]
 
     def _kill(self) -> None:
@@ -81,9 +71,7 @@ class FetchStart:
         else:
             self.proceed()
 
-    def _send(
-        self, message: protocol.Proceed | protocol.Task, descriptors: Sequence[int] = ()
-    ) -> None:
+    def _send(self, message: protocol.Message, descriptors: Sequence[int] = ()) -> None:
         if self._worker.alive:
             with contextlib.suppress(ConnectionError):  # It has died since.
                 self._worker.channel.send(message, descriptors)
@@ -91,7 +79,7 @@ class FetchStart:
 
 def _lower_limit(worker: WorkerState) -> None:
     """Lower the worker's soft limit, once, to what it uses and the headroom."""
-    for counter in worker.faults.of_kind(DescriptorExhaustion):
+    for counter in worker.faults.of_kind(faults.DescriptorExhaustion):
         if worker.limit is None:
             worker.limit = room_below(descriptors(worker.pid), counter.fault.headroom)
             _, hard = resource.prlimit(worker.pid, resource.RLIMIT_NOFILE)
@@ -104,22 +92,20 @@ def _kill_now(
     """Make the fault of *counter* happen; what the worker itself has to do for it."""
     fault = counter.fault
     counter.reached += 1
-    if isinstance(fault, WorkerExited):
+    if isinstance(fault, faults.WorkerExited):
         worker.policy.fire(counter, f"exit {fault.code}")
         return protocol.ExitNow(fault.code)
-    if isinstance(fault, WorkerHung):
+    if isinstance(fault, faults.WorkerHung):
         worker.policy.fire(counter, "hang")
         worker.hung = True
         return protocol.Block(fault.hold_gil)
-    assert isinstance(fault, WorkerKilled)
+    assert isinstance(fault, faults.WorkerKilled)
     worker.policy.fire(counter, f"signal {fault.signal}")
     if fault.sending:
         return protocol.DieWhileSending(fault.signal)
     end(worker, fault.signal, deaths)
     return None
 
-
-Action = Callable[[], None]
 
 _PATIENCE = 1.0
 """Seconds that a death in a read waits for the loader to wait for that batch. Code in C may keep

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from pytest_dataloader_faults._engine import policy
@@ -13,14 +12,11 @@ from pytest_dataloader_faults._engine.file_copies import FileCopies, FileEdit
 from pytest_dataloader_faults._engine.kernel.bpf import READS
 from pytest_dataloader_faults._engine.kernel.remote_process import Syscall, TrackedFile, signed
 from pytest_dataloader_faults._engine.kernel.syscalls import give_short, source_for, span
-from pytest_dataloader_faults._engine.supervisor.death_scheduler import DeathScheduler
-from pytest_dataloader_faults._engine.supervisor.events import Timers
+from pytest_dataloader_faults._engine.supervisor.events import Action, DeathScheduler, Timers
 from pytest_dataloader_faults._engine.supervisor.on_fetch import die_in_read
 from pytest_dataloader_faults._engine.supervisor.shared_offsets import CALLS as SHARED_OFFSET_CALLS
 from pytest_dataloader_faults._engine.supervisor.shared_offsets import SharedOffsetBarrier
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
-
-Answer = Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -75,7 +71,7 @@ class _Read:
         else:
             answer()
 
-    def _outcome(self, actions: policy.Actions) -> Answer:
+    def _outcome(self, actions: policy.Actions) -> Action:
         """What answers the call in the end."""
         for action in actions:
             if isinstance(action, policy.Fail) and self.call.name == policy.MAP:
@@ -92,7 +88,7 @@ class _Read:
             return lambda: self.services.barrier.arrive(self.file.path, late)
         return plain
 
-    def _unless_gone(self, answer: Answer) -> Answer:
+    def _unless_gone(self, answer: Action) -> Action:
         """*answer*, for later. By then the caller may be dead, and the listener closed with it."""
 
         def answer_if_awaited() -> None:

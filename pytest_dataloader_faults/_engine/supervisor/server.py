@@ -30,12 +30,11 @@ from pytest_dataloader_faults._engine.kernel.remote_process import BadSyscallErr
 from pytest_dataloader_faults._engine.plan import Plan
 from pytest_dataloader_faults._engine.protocol import Message, ToLoader, UnknownMessageError
 from pytest_dataloader_faults._engine.supervisor import inherited_files
-from pytest_dataloader_faults._engine.supervisor.death_scheduler import DeathScheduler
 from pytest_dataloader_faults._engine.supervisor.descriptor_budget import (
     DescriptorBudget,
     RunErrors,
 )
-from pytest_dataloader_faults._engine.supervisor.events import Events, Timers
+from pytest_dataloader_faults._engine.supervisor.events import DeathScheduler, Events, Timers
 from pytest_dataloader_faults._engine.supervisor.handshake import Handshake, WorkerAcceptor
 from pytest_dataloader_faults._engine.supervisor.on_fetch import FetchStart
 from pytest_dataloader_faults._engine.supervisor.on_open import answer

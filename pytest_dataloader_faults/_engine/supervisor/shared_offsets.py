@@ -51,10 +51,8 @@ def _shared_offsets(workers: list[WorkerState]) -> defaultdict[int, set[str]]:
 
 def _are_one(one: WorkerState, descriptor: int, other: WorkerState, counterpart: int) -> bool:
     pair = (one.files.get(descriptor), other.files.get(counterpart))
-    sources = [
-        each.source for each in pair if each and not each.reopened and each.source is not None
-    ]
-    return len(sources) == len(pair) and are_one_description(*sources)
+    first, second = (None if each is None or each.reopened else each.source for each in pair)
+    return first is not None and second is not None and are_one_description(first, second)
 
 
 def are_one_description(one: int, other: int) -> bool:

@@ -58,15 +58,13 @@ class TrackedFiles:
         if len(self._files) > self._collect_above:
             self.collect(pid)
             self._collect_above = max(self._collect_above, 2 * len(self._files))
-        number = self._free_number(pid, busy)
-        if number is None:
+        for _ in range(2):
+            if (number := self._free_number(pid, busy)) is not None:
+                return number
             self.collect(pid)
-            number = self._free_number(pid, busy)
-        if number is None:
-            count = len(self._files)
-            message = f"the worker (pid {pid}) has {count} faulted files open, no number is left"
-            raise RuntimeError(message)
-        return number
+        raise RuntimeError(
+            f"the worker (pid {pid}) has {len(self._files)} faulted files open, no number is left"
+        )
 
     def _free_number(self, pid: int, busy: AbstractSet[int]) -> int | None:
         for _ in self._numbers:

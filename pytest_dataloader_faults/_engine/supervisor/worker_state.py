@@ -22,52 +22,17 @@ from pytest_dataloader_faults._engine.kernel.listener import Listener
 from pytest_dataloader_faults._engine.kernel.remote_process import Syscall
 from pytest_dataloader_faults._engine.plan import FileCounter, Plan, WorkerFaults
 from pytest_dataloader_faults._engine.policy import FaultPolicy
-from pytest_dataloader_faults._engine.supervisor.death_scheduler import DeathScheduler
+from pytest_dataloader_faults._engine.supervisor.events import DeathScheduler
 from pytest_dataloader_faults._engine.supervisor.tracked_files import TrackedFiles
 from pytest_dataloader_faults.faults import HungRead
 
 
-class WorkerProgress:
-    """How far a worker is."""
-
-    def __init__(self) -> None:
-        self.position = (0, 0)
-        """The epoch, and which of its fetches has begun."""
-        self.sample: int | None = None
-        """The index that is being made; None if it is unknown, or if there are several."""
-        self.done = 0
-        """The latest fetch of the epoch that is over."""
-        self.alive = True
-        self.ended = False
-        """Whether its stream has no more samples in this epoch."""
-        self.hung = False
-
-    def start_fetch(self, epoch: int, nth: int) -> None:
-        """The *nth* fetch of *epoch* begins."""
-        if epoch != self.position[0]:
-            self.done, self.ended = 0, False
-        self.position = (epoch, nth)
-        self.sample = None
-
-    def finish_fetch(self, nth: int, *, ended: bool) -> None:
-        """The *nth* fetch is over; *ended*: the stream has no more samples."""
-        self.done = nth
-        self.ended = self.ended or ended
-
-    def has_done(self, epoch: int, count: int) -> bool:
-        """Whether nothing more is to come of the first *count* batches asked of it in *epoch*."""
-        if not self.alive or self.hung or not count:
-            return True
-        return self.position[0] == epoch and (self.ended or self.done >= count)
-
-
-class WorkerState(WorkerProgress):
+class WorkerState:
     """One worker process: its connection, its faults, its files, and how far it is."""
 
     def __init__(
         self, hello: protocol.Hello, channel: Channel, listener: Listener | None, plan: Plan
     ) -> None:
-        super().__init__()
         self.id = hello.worker
         self.loader = hello.loader
         self.pid = hello.pid
@@ -88,6 +53,16 @@ class WorkerState(WorkerProgress):
         self.created = CreatedFiles()
         self.leftover_shm: list[str] = []
         """Files of shared memory that no process removes once their making has failed."""
+        self.position = (0, 0)
+        """The epoch, and which of its fetches has begun."""
+        self.sample: int | None = None
+        """The index that is being made; None if it is unknown, or if there are several."""
+        self.done = 0
+        """The latest fetch of the epoch that is over."""
+        self.alive = True
+        self.ended = False
+        """Whether its stream has no more samples in this epoch."""
+        self.hung = False
 
     @property
     def listener(self) -> Listener:
@@ -100,15 +75,24 @@ class WorkerState(WorkerProgress):
         """Whether faults can still happen there."""
         return self.policy.armed
 
-    @property
-    def fetches(self) -> int:
-        """How many have begun, over all epochs."""
-        return self.policy.fetch
-
     def start_fetch(self, epoch: int, nth: int) -> None:
         """The *nth* fetch of *epoch* begins."""
-        super().start_fetch(epoch, nth)
+        if epoch != self.position[0]:
+            self.done, self.ended = 0, False
+        self.position = (epoch, nth)
+        self.sample = None
         self.policy.fetch += 1
+
+    def finish_fetch(self, nth: int, *, ended: bool) -> None:
+        """The *nth* fetch is over; *ended*: the stream has no more samples."""
+        self.done = nth
+        self.ended = self.ended or ended
+
+    def has_done(self, epoch: int, count: int) -> bool:
+        """Whether nothing more is to come of the first *count* batches asked of it in *epoch*."""
+        if not self.alive or self.hung or not count:
+            return True
+        return self.position[0] == epoch and (self.ended or self.done >= count)
 
     def timestamp(self) -> dict[str, Any]:
         """The epoch and the sample, for what happens now."""
@@ -170,7 +154,7 @@ class WorkerState(WorkerProgress):
         return {
             "worker": self.id,
             "pid": self.pid,
-            "fetches": self.fetches,
+            "fetches": self.policy.fetch,
             "files": {path: astuple(counts) for path, counts in self.policy.files.items()},
             "unobserved": dict(+self.policy.unobserved),
             "leftover_files": self.created.left(),

@@ -61,8 +61,9 @@ class ArmWorker:
         except DataLoaderFaultsError:
             raise
         except Exception as error:
-            message = f"worker {worker} could not be put under faults: {error!r}"
-            raise InjectionError(message) from error
+            raise InjectionError(
+                f"worker {worker} could not be put under faults: {error!r}"
+            ) from error
         with idle_after_error(session):
             if self._then is not None:
                 self._then(worker)

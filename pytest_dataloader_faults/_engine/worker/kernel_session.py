@@ -15,11 +15,7 @@ import resource
 
 from pytest_dataloader_faults._engine.channel import Channel, WorkerConfig
 from pytest_dataloader_faults._engine.kernel import bpf, linux
-from pytest_dataloader_faults._engine.processes import (
-    MemoryMapping,
-    inherited_fds,
-    inherited_mappings,
-)
+from pytest_dataloader_faults._engine.processes import inherited_fds, inherited_mappings
 from pytest_dataloader_faults._engine.protocol import Hello, Proceed, UnknownMessageError
 from pytest_dataloader_faults._engine.worker.session import WorkerSession, apply_orders
 from pytest_dataloader_faults.faults._globs import GlobMatcher
@@ -48,16 +44,12 @@ def arm(config: WorkerConfig, worker: int, loader: int) -> WorkerSession:
         orders, descriptors = channel.receive()
         if not isinstance(orders, Proceed):
             raise UnknownMessageError(f"a worker that starts does not know {orders!r}")
-        _remap(mapped, orders, descriptors)
+        for place, source in orders.remap:
+            old = mapped[place]
+            linux.map_over(old.start, old.length, old.protection, descriptors[source], old.offset)
         apply_orders(orders, descriptors)
         more = orders.more
     return WorkerSession(channel)
-
-
-def _remap(mapped: list[MemoryMapping], orders: Proceed, descriptors: list[int]) -> None:
-    for index, source in orders.remap:
-        each = mapped[index]
-        linux.map_over(each.start, each.length, each.protection, descriptors[source], each.offset)
 
 
 def _hand_over(channel: Channel, config: WorkerConfig, hello: Hello) -> None:

@@ -32,7 +32,11 @@ class PythonWorkerSession(WorkerSession):
         self._hang_socket = hang_socket
         self._process = os.getpid()
         self.policy = FaultPolicy(
-            faults, worker, self._process, on_fired=self._report, refuse=self._refuse
+            faults,
+            worker,
+            self._process,
+            on_fired=self._tell,
+            refuse=lambda reason: self._tell(protocol.FaultRefused(reason)),
         )
 
     def begin(self) -> None:
@@ -53,13 +57,9 @@ class PythonWorkerSession(WorkerSession):
         self.policy.armed = False
         self._send_counts()
 
-    def _report(self, firing: protocol.FaultFired) -> None:
+    def _tell(self, message: protocol.FaultFired | protocol.FaultRefused) -> None:
         with contextlib.suppress(ConnectionError):  # The loader's process meets it too, and raises.
-            self._send(firing)
-
-    def _refuse(self, reason: str) -> None:
-        with contextlib.suppress(ConnectionError):
-            self._send(protocol.FaultRefused(reason))
+            self._send(message)
 
     def _send(self, message: protocol.FromWorker) -> None:
         with self.policy.lock:
