@@ -7,7 +7,8 @@ workers and the engine on, but with no fault.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -84,6 +85,9 @@ class Baseline:
         self.comparison = EXACT
         self.changes: Mapping[str, Any] = {}
         self.unusable_reason: str | None = None
+        self._take_reference = functools.partial(
+            take_reference, make_dataset, loader=self.loader, deadline=self.deadline, seed=self.seed
+        )
         self._references: dict[Comparison, Reference] = {}
         if known is None:
             self._take(attempts)
@@ -142,26 +146,15 @@ class Baseline:
         comparison = next(same, self.comparison)
         reference = self._reference_by(comparison)
         if batches := reference.unknown_batches(outcome):
-            reference = reference.merged_with(self._take_reference(comparison, batches))
+            more = self._take_reference(comparison=comparison, batches=batches)
+            reference = reference.merged_with(more)
             self._references[comparison] = reference
         return reference
 
     def _reference_by(self, comparison: Comparison) -> Reference:
         if comparison not in self._references:
-            self._references[comparison] = self._take_reference(comparison)
+            self._references[comparison] = self._take_reference(comparison=comparison)
         return self._references[comparison]
-
-    def _take_reference(
-        self, comparison: Comparison, batches: Sequence[tuple[Any, ...]] | None = None
-    ) -> Reference:
-        return take_reference(
-            self.make_dataset,
-            loader=self.loader,
-            deadline=self.deadline,
-            seed=self.seed,
-            batches=batches,
-            comparison=comparison,
-        )
 
     def _take(self, attempts: Sequence[Mapping[str, Any]]) -> None:
         """Reference and control, by the most exact comparison that shows nothing wrong."""
@@ -176,19 +169,15 @@ class Baseline:
 
     def _run_control(self, attempts: Sequence[Mapping[str, Any]]) -> None:
         _require_samples(self.reference, self.contract)
-        runs = list(self._attempted(attempts))
+        runs = []
+        for self.changes in attempts:  # Until one of them shows nothing wrong.
+            runs.append(self.run_trial(options=_WATCHED))
+            found = self.judge(runs[-1], Contract())
+            if found.passed:
+                break
         self.control, self.observed = runs[0], runs[-1]
-        found = self.judge(self.observed, Contract())
         why = f"with one worker and no fault it fails already ({found.sentence}); see workers-agree"
         self.unusable_reason = None if found.passed else why
-
-    def _attempted(self, attempts: Sequence[Mapping[str, Any]]) -> Iterator[Outcome]:
-        """Epochs without a fault, until one of them shows nothing wrong."""
-        for self.changes in attempts:
-            outcome = self.run_trial(options=_WATCHED)
-            yield outcome
-            if self.judge(outcome, Contract()).passed:
-                return
 
 
 def _require_samples(reference: Reference, contract: Contract) -> None:

@@ -45,11 +45,6 @@ class Battery:
             found = self.workload.opened.paths or self.workload.read.paths
             require_match(self.baseline.globs, found, self.baseline.observed)
 
-    @property
-    def targets(self) -> tuple[str | tuple[str, ...], str | tuple[str, ...]]:
-        """Globs of the data files that the workers open, and of those that they read."""
-        return self.workload.opened.path, self.workload.read.path
-
     def check(self, name: str, *, should_fail: bool = False) -> Conclusion | NotApplicable:
         """Run the trial of one check, and those that confirm it where it is not as expected."""
         check = CHECKS[name]

@@ -16,6 +16,7 @@ from pytest_dataloader_faults.battery._baseline import Settings
 from pytest_dataloader_faults.battery._battery import CONTROL, Battery
 from pytest_dataloader_faults.battery._check_dataset import ask, report
 from pytest_dataloader_faults.battery._targets import Files
+from pytest_dataloader_faults.battery._workload import Workload
 from pytest_dataloader_faults.faults import Fault, OpenError, ReadError
 from pytest_dataloader_faults.faults._base import FileFault, Trigger, Triggered
 from pytest_dataloader_faults.outcomes import Contract, SweepResult, SweepStep, Verdict
@@ -65,7 +66,7 @@ def sweep(
     if not control.passed:
         raise exceptions.CheckFailedError(f"with no fault at all, {control.explanation}")
     left = _rows_from(_rows(faults), start_at)
-    left = [each for each in left if _with_target(each, *battery.targets)]
+    left = [each for each in left if _with_target(each, battery.workload)]
     if not left:
         message = "its workers open and read no data file, so there is nothing to sweep"
         raise exceptions.UnusableDatasetError(message)
@@ -89,7 +90,7 @@ def _swept(battery: Battery, rows: list[Any], max_trials: int, on_fail: str | No
 
 
 def _step(battery: Battery, fault: Any) -> SweepStep:
-    found = battery.run_faults(_with_target(fault, *battery.targets))
+    found = battery.run_faults(_with_target(fault, battery.workload))
     outcome, judgement = found.trial.outcome, found.trial.judgement
     template = replace(fault, nth=1, times=None)
     again = battery.reproduce("sweep", faults=[template], start_at=fault, max_trials=1)
@@ -98,9 +99,6 @@ def _step(battery: Battery, fault: Any) -> SweepStep:
     if not found.reproduced:
         warnings.warn(text, exceptions.NotReproducedWarning, stacklevel=4)
     return SweepStep(fault, outcome.fired, judgement.verdict, passed, text)
-
-
-_ANY_FILE = "*"
 
 
 def _rows(templates: Iterable[Any]) -> list[Any]:
@@ -115,13 +113,10 @@ def _rows(templates: Iterable[Any]) -> list[Any]:
     return made
 
 
-def _with_target(fault: Any, opened: Any, read: Any) -> Any:
-    """*fault* with the path of the files that it hits; None if there are none.
-
-    *opened*, *read*: the files that the workers open, and those that they read.
-    """
-    files = opened if isinstance(fault, OpenError) else read
-    path = files if fault.path == _ANY_FILE else fault.path
+def _with_target(fault: Any, workload: Workload) -> Any:
+    """*fault* with the path of the files that it hits; None if there are none."""
+    files = workload.opened if isinstance(fault, OpenError) else workload.read
+    path = files.path if fault.path == "*" else fault.path
     return replace(fault, path=path) if path else None
 
 

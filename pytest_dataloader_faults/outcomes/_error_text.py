@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -36,6 +35,7 @@ _DELAYS = (faults.SlowRead, faults.HungRead, faults.WorkerHung, faults.WorkerKil
 """A loader's ``timeout`` may end these. The signal of ``WorkerKilled`` may be SIGSTOP."""
 _DEATHS = (faults.WorkerKilled, faults.WorkerExited)
 _PIN_THREAD = re.compile(r"pin[- ]memory thread", re.IGNORECASE)
+_SIGBUS = re.compile(r"SIGBUS|Bus error")
 _TIMED_OUT = re.compile(r"timed?[- ]?out", re.IGNORECASE)
 
 _SKIPPED = (
@@ -90,11 +90,8 @@ def explains_fault(text: str, occurrences: Iterable[Occurrence]) -> bool:
 
 def _explains_kind(lines: str, fault: Fault, call: str) -> bool:
     """Whether *lines* have the words for what *fault* does in *call*."""
-    return (
-        any(words.search(lines) for words in _words_for(fault, call))
-        or _mentions_errno(lines, fault.errno)
-        or (call == "mmap" and _mentions_sigbus(lines))
-    )
+    has_words = any(words.search(lines) for words in _words_for(fault, call))
+    return has_words or _mentions_errno(lines, fault.errno)
 
 
 def _words_for(fault: Fault, call: str) -> Iterable[re.Pattern[str]]:
@@ -107,6 +104,10 @@ def _words_for(fault: Fault, call: str) -> Iterable[re.Pattern[str]]:
         yield _PIN_THREAD
     if fault.content or (isinstance(fault, faults.ClosedDescriptor) and fault.reuse):
         yield _BAD_CONTENT
+    # A mapping that cannot be read ends the worker by SIGBUS. The dataset has no influence on
+    # torch's error about a death, so torch's words are enough.
+    if call == "mmap":
+        yield from (_SIGBUS, _DEATH)
 
 
 def ends_in_torch_error(fault: Fault) -> bool:
@@ -129,14 +130,6 @@ def _mentions_errno(lines: str, number: int) -> bool:
     short = message.replace("input/output", "i/o")  # As SQLite and others call it.
     number_named = re.search(rf"errno\s*[=:]?\s*{number}\b", lines)
     return message in lines or short in lines or number_named is not None
-
-
-def _mentions_sigbus(lines: str) -> bool:
-    """A mapping that cannot be read ends the worker by SIGBUS.
-
-    The dataset has no influence on torch's error about a death, so torch's words are enough.
-    """
-    return signal.SIGBUS.name in lines or "Bus error" in lines or _DEATH.search(lines) is not None
 
 
 _SIGKILL = (

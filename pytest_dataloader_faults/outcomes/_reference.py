@@ -52,13 +52,8 @@ class Reference:
 
     def merged_with(self, other: Reference) -> Reference:
         """This and what *other* knows."""
-        return replace(
-            self,
-            samples=(*self.samples, *other.samples),
-            batches=(*self.batches, *other.batches),
-            leaves=(*self.leaves, *other.leaves),
-            pickled_samples=(*self.pickled_samples, *other.pickled_samples),
-        )
+        names = ("samples", "batches", "leaves", "pickled_samples")
+        return replace(self, **{name: getattr(self, name) + getattr(other, name) for name in names})
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Reference:

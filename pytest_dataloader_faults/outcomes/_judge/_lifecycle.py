@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults.outcomes._outcome import Outcome
 
 _INCREASES = 2
-"""A count that has increased so often is taken to go on increasing."""
+"""A count that was so often higher than each one before is taken to go on increasing."""
 _LOADER = "the loader's process"
 
 
@@ -139,7 +139,8 @@ def _growing_descriptors(so_far: Sequence[StepOutcome]) -> Finding | None:
     for process, files in so_far[-1].open_files.items():
         for path, count in files.items():
             counts = _counts(so_far, process, path)
-            if _increases(counts) >= _INCREASES and count == max(counts):
+            increases = sum(now > max(counts[:at]) for at, now in enumerate(counts) if at)
+            if increases >= _INCREASES and count == max(counts):
                 sentence = f"{path} is open {count} times in {process}, once more each time"
                 return Verdict.LEAKED, sentence
     return None
@@ -154,8 +155,3 @@ def _counts(so_far: Sequence[StepOutcome], process: str, path: str) -> list[int]
     there = [each for each in same if process in each.open_files]
     epochs = {len(each.outcome.passes): each.open_files[process].get(path, 0) for each in there}
     return list(epochs.values())
-
-
-def _increases(counts: Sequence[int]) -> int:
-    """How often a count is higher than each one before it."""
-    return sum(count > max(counts[:place]) for place, count in enumerate(counts) if place)

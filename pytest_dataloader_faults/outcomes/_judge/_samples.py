@@ -155,12 +155,12 @@ def _wrong_rows(place: int, delivery: Delivery, reference: Reference, may: Toler
     samples = dict(reference.samples)
     if len(rows) != len(indices):
         return _too_few(place, delivery, samples, may)
-    pairs = enumerate(zip(indices, rows, strict=True))
-    wrong = [at for at, (index, digest) in pairs if samples[index] != digest]
-    if not wrong or may.content:
-        return None
-    at = wrong[0]
-    return f"sample {indices[at]!r} (batch {place}) {_instead(delivery, at, reference)}"
+    for at, (index, digest) in enumerate(zip(indices, rows, strict=True)):
+        if samples[index] != digest and not may.content:
+            came = delivery.leaves[at] if at < len(delivery.leaves) else ()
+            instead = _instead(index, digest, came, reference)
+            return f"sample {index!r} (batch {place}) is wrong: {instead}"
+    return None
 
 
 def _too_few(place: int, delivery: Delivery, samples: dict[Any, str], may: Tolerance) -> str | None:
@@ -179,15 +179,12 @@ def _too_few(place: int, delivery: Delivery, samples: dict[Any, str], may: Toler
     return f"{sentence}: {sorted(lost, key=indices.index)} are missing"
 
 
-def _instead(delivery: Delivery, at: int, reference: Reference) -> str:
-    assert delivery.rows is not None
-    assert delivery.indices is not None
+def _instead(index: Any, digest: str, came: Leaves, reference: Reference) -> str:
     owners = {digest: index for index, digest in reference.samples}
-    if delivery.rows[at] in owners:
-        return f"is wrong: it has the content of sample {owners[delivery.rows[at]]!r}"
-    expected = dict(reference.leaves).get(delivery.indices[at], ())
-    came = delivery.leaves[at] if at < len(delivery.leaves) else ()
-    return f"is wrong: {difference(expected, came) or 'it differs from the reference'}"
+    if digest in owners:
+        return f"it has the content of sample {owners[digest]!r}"
+    expected = dict(reference.leaves).get(index, ())
+    return difference(expected, came) or "it differs from the reference"
 
 
 def difference(expected: Leaves, came: Leaves) -> str:
