@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
-from pytest_dataloader_faults._trial.job import ONE_EPOCH
 from pytest_dataloader_faults.battery._baseline import Baseline, GoldenRun, Settings
 from pytest_dataloader_faults.battery._targets import EVERY_FILE, require_match
 from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 CONTROL = "workers-agree"
+_SWEEP = Check("sweep", "handles the failure of one operation")
 _FEWEST_SECONDS = 5.0
 _TIMES_CONTROL = 10.0
 """How much longer than the epoch without faults a trial may take, where one has hung before."""
@@ -61,44 +61,43 @@ class Battery:
 
     def run_faults(self, *faults: Fault) -> Conclusion:
         """Run *faults* as no check does, and repeat a trial that fails."""
-        found = self._run(None, faults, should_fail=False)
+        found = self._run(_SWEEP, faults, should_fail=False)
         assert isinstance(found, Conclusion)
         return found
 
     def _run(
-        self, check: Check | None, faults: tuple[Fault, ...], should_fail: bool
+        self, check: Check, faults: tuple[Fault, ...], should_fail: bool
     ) -> Conclusion | NotApplicable:
         trials: list[Trial] = []
         while _repeats.needs_another(trials, should_fail=should_fail):
             outcome = self._outcome(check, faults, trials)
             if isinstance(outcome, NotApplicable):
                 return outcome
-            if check and (reason := check.skip_reason(self.workload, outcome)):
+            if reason := check.skip_reason(self.workload, outcome):
                 return NotApplicable(reason)
             trials.append(Trial(outcome, self._judge(outcome, check)))
-            if check is None and trials[0].judgement.verdict is Verdict.NOT_EXERCISED:
+            if check is _SWEEP and trials[0].judgement.verdict is Verdict.NOT_EXERCISED:
                 break  # The end of a sweep's row, and no failure.
         return replace(_repeats.conclude(trials, self.baseline.control), trials=tuple(trials))
 
     def _outcome(
-        self, check: Check | None, faults: tuple[Fault, ...], before: list[Trial]
+        self, check: Check, faults: tuple[Fault, ...], before: list[Trial]
     ) -> Outcome | NotApplicable:
         """One trial; not applicable where the python engine cannot make the faults happen."""
-        is_control = check is not None and check.name == CONTROL
+        is_control = check.name == CONTROL
         if is_control and not before:
             return self.baseline.control
-        own = check.changes if check else {}
-        by_shapes = check and check.keep_randomness and not self.baseline.contract.deterministic
+        by_shapes = check.keep_randomness and not self.baseline.contract.deterministic
         try:
             return self.baseline.run_trial(
                 *faults,
-                changes={} if is_control else {**self.baseline.changes, **own},
+                changes={} if is_control else {**self.baseline.changes, **check.changes},
                 comparison=SHAPES if by_shapes else None,
                 deadline=self._deadline_after(before),
-                options=check.options if check else ONE_EPOCH,
+                options=check.options,
             )
         except InvalidArgumentError as error:
-            if check is None or self.baseline.engine != "python":
+            if check is _SWEEP or self.baseline.engine != "python":
                 raise
             return NotApplicable(str(error))
 
@@ -109,9 +108,9 @@ class Battery:
             return min(self.baseline.deadline, enough)
         return self.baseline.deadline
 
-    def _judge(self, outcome: Outcome, check: Check | None) -> Judgement:
+    def _judge(self, outcome: Outcome, check: Check) -> Judgement:
         judgement = self.baseline.judge(outcome)
-        if check is None or not judgement.passed:
+        if not judgement.passed:
             return judgement
         violation = check.extra_rule(outcome, self.baseline.reference_for(outcome))
         return Judgement(*violation, passed=False) if violation else judgement

@@ -10,12 +10,11 @@ import difflib
 from collections.abc import Iterable
 
 from pytest_dataloader_faults.battery.checks._base import Check as Check
-from pytest_dataloader_faults.battery.checks._epochs import EPOCHS, GROWTH, PINNING, SHARING
-from pytest_dataloader_faults.battery.checks._faults import FILES, HANGS, WORKERS
+from pytest_dataloader_faults.battery.checks._epochs import EPOCHS, PINNING
+from pytest_dataloader_faults.battery.checks._faults import FAULTS
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
-FAMILIES = (*SHARING, *EPOCHS, *GROWTH, *FILES, *HANGS, *WORKERS, *PINNING)
-CHECKS: dict[str, Check] = {check.name: check for check in FAMILIES}
+CHECKS: dict[str, Check] = {check.name: check for check in (*EPOCHS, *FAULTS, *PINNING)}
 
 
 def names_of_checks(argument: str, names: str | Iterable[str]) -> set[str]:

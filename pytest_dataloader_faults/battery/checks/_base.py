@@ -16,6 +16,10 @@ Plan: TypeAlias = tuple[Fault, ...] | NotApplicable
 Rule: TypeAlias = Callable[[Outcome, Reference], Finding | None]
 
 
+def no_fault(_: Workload) -> Plan:
+    return ()
+
+
 @dataclass(frozen=True)
 class Check:
     """One item of the battery.
@@ -37,7 +41,7 @@ class Check:
 
     name: str
     promise: str
-    plan: Callable[[Workload], Plan]
+    plan: Callable[[Workload], Plan] = no_fault
     changes: dict[str, Any] = field(default_factory=dict)
     options: TrialOptions = ONE_EPOCH
     extra_rule: Rule = lambda _outcome, _reference: None
@@ -45,10 +49,6 @@ class Check:
     keep_randomness: bool = False
     gpu: bool = False
     skip_reason: Callable[[Workload, Outcome], str | None] = lambda _workload, _outcome: None
-
-
-def no_fault(_: Workload) -> Plan:
-    return ()
 
 
 def on(

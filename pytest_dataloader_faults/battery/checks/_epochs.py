@@ -6,7 +6,7 @@ from typing import Any
 
 from pytest_dataloader_faults._trial.job import TrialOptions
 from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
-from pytest_dataloader_faults.battery.checks._base import Check, Plan, no_fault, on
+from pytest_dataloader_faults.battery.checks._base import Check, Plan, on
 from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.outcomes import Outcome, Pass, Reference, Verdict
 from pytest_dataloader_faults.outcomes._records import FEWEST_EPOCHS
@@ -29,29 +29,6 @@ _PICKLES = (
 _DESCRIPTORS = 1024
 """The usual soft limit: a dataset that needs more cannot be sent to workers on many machines."""
 
-SHARING = (
-    Check(
-        "workers-agree",
-        "N workers give the same samples as the main process",
-        no_fault,
-        options=TrialOptions(watch_files=True),
-    ),
-    Check(
-        "used-before",
-        "the same, after the main process has read a sample",
-        no_fault,
-        options=TrialOptions(touch=True, watch_files=True),
-        advice=_USED_BEFORE,
-    ),
-    Check(
-        "pickles",
-        "the dataset can be sent to a spawned worker",
-        no_fault,
-        {"multiprocessing_context": "spawn", "num_workers": 1},
-        options=TrialOptions(descriptors=_DESCRIPTORS),
-        advice=_PICKLES,
-    ),
-)
 
 _ENOUGH = 8
 """Random samples that have to be equal before that is no accident."""
@@ -106,38 +83,7 @@ def _is_error_again(outcome: Outcome, _reference: Reference) -> Finding | None:
     return Verdict.POISONED, f"{after} {raised.type}: {raised.message.strip()[-200:]}"
 
 
-EPOCHS = (
-    Check(
-        "two-epochs",
-        "the second epoch is complete, and differs from the first where samples are random",
-        no_fault,
-        options=TrialOptions(epochs=2),
-        extra_rule=_is_bad_second_epoch,
-        advice=_TWO_EPOCHS,
-        keep_randomness=True,
-    ),
-    Check(
-        "persistent-workers",
-        "persistent workers give a complete second epoch",
-        no_fault,
-        {"persistent_workers": True},
-        TrialOptions(epochs=2),
-        advice=(
-            "With persistent_workers=True each worker goes on with its copy of the dataset, in the"
-            " state that the first epoch left"
-        ),
-    ),
-    Check(
-        "read-error-next-epoch",
-        "a persistent worker recovers after one read error",
-        on("read", ReadError, times=1),
-        {"persistent_workers": True},
-        TrialOptions(epochs=2, keep_workers=True),
-        extra_rule=_is_error_again,
-    ),
-)
-
-_EPOCHS = 40
+_MOST_EPOCHS = 40
 """A trial that looks for growth stops as soon as it has seen enough."""
 _EPOCHS_OF_NEW_WORKERS = 3
 
@@ -177,20 +123,63 @@ def _needs_kernel_engine(workload: Workload) -> Plan:
     return ()
 
 
-GROWTH = (
+EPOCHS = (
+    Check(
+        "workers-agree",
+        "N workers give the same samples as the main process",
+        options=TrialOptions(watch_files=True),
+    ),
+    Check(
+        "used-before",
+        "the same, after the main process has read a sample",
+        options=TrialOptions(touch=True, watch_files=True),
+        advice=_USED_BEFORE,
+    ),
+    Check(
+        "pickles",
+        "the dataset can be sent to a spawned worker",
+        changes={"multiprocessing_context": "spawn", "num_workers": 1},
+        options=TrialOptions(descriptors=_DESCRIPTORS),
+        advice=_PICKLES,
+    ),
+    Check(
+        "two-epochs",
+        "the second epoch is complete, and differs from the first where samples are random",
+        options=TrialOptions(epochs=2),
+        extra_rule=_is_bad_second_epoch,
+        advice=_TWO_EPOCHS,
+        keep_randomness=True,
+    ),
+    Check(
+        "persistent-workers",
+        "persistent workers give a complete second epoch",
+        changes={"persistent_workers": True},
+        options=TrialOptions(epochs=2),
+        advice=(
+            "With persistent_workers=True each worker goes on with its copy of the dataset, in the"
+            " state that the first epoch left"
+        ),
+    ),
+    Check(
+        "read-error-next-epoch",
+        "a persistent worker recovers after one read error",
+        on("read", ReadError, times=1),
+        changes={"persistent_workers": True},
+        options=TrialOptions(epochs=2, keep_workers=True),
+        extra_rule=_is_error_again,
+    ),
     Check(
         "growth",
         "descriptors, threads and memory do not grow with each epoch",
-        no_fault,
-        {"persistent_workers": True},
-        options=TrialOptions(epochs=_EPOCHS, footprints=True, same_order=True),
+        changes={"persistent_workers": True},
+        options=TrialOptions(epochs=_MOST_EPOCHS, footprints=True, same_order=True),
         skip_reason=_too_slow,
     ),
     Check(
         "leftovers",
         "workers that exit leave no temporary file and no shared memory",
         _needs_kernel_engine,
-        {"persistent_workers": False},
+        changes={"persistent_workers": False},
         options=TrialOptions(epochs=_EPOCHS_OF_NEW_WORKERS, same_order=True),
         extra_rule=_left_files,
         advice=_LEFTOVERS,
@@ -207,9 +196,10 @@ PINNING = (
     Check(
         "pinned",
         "pinned batches have the same samples on the device, and no epoch keeps its memory",
-        no_fault,
-        {"pin_memory": True},
-        options=TrialOptions(accelerator=True, epochs=_EPOCHS, footprints=True, same_order=True),
+        changes={"pin_memory": True},
+        options=TrialOptions(
+            accelerator=True, epochs=_MOST_EPOCHS, footprints=True, same_order=True
+        ),
         advice=_PINNED,
         gpu=True,
     ),

@@ -15,6 +15,8 @@ from pytest_dataloader_faults.outcomes._judge._errors import torch_dropped_a_bat
 
 _HALVES = 2
 _FEW = 7
+_PATIENCE = 1.0
+"""Seconds. A dataset with a shorter time limit of its own reaches that first."""
 
 
 def _half_way(times: int | None) -> Callable[[Workload], Plan]:
@@ -45,7 +47,50 @@ def _cut_off(workload: Workload) -> Plan:
     return on("content", faults.TruncatedFile, keep=0.9)(workload)
 
 
-FILES = (
+def _hung(workload: Workload) -> Plan:
+    if not workload.readers:
+        return workload.no_target("read")
+    return (faults.HungRead(workload.read.path),)
+
+
+def _killed_in_the_middle(workload: Workload) -> Plan:
+    fetches = workload.fetches
+    if fetches < _HALVES:
+        return NotApplicable(f"worker 0 makes {fetches} batches, fewer than {_HALVES}")
+    return (faults.WorkerKilled(at=fetches // _HALVES + 1),)
+
+
+def _killed_reading(workload: Workload) -> Plan:
+    if not workload.readers:
+        return workload.no_target("read")
+    # In its first batch: a reader may keep the interpreter lock, and then the worker could not hand
+    # over the batches that it made before.
+    return (faults.WorkerKilled(reading=workload.read.path, worker=min(workload.readers)),)
+
+
+def _killed_at_the_end(workload: Workload) -> Plan:
+    fetches = workload.fetches
+    if fetches < _HALVES:
+        return NotApplicable(f"worker 0 makes {fetches} batches, and the first is the last")
+    return (faults.WorkerKilled(at=fetches),)
+
+
+def _needs_no_descriptor(workload: Workload, outcome: Outcome) -> str | None:
+    opens = [each.opens for worker in workload.control.workers for each in worker.files.values()]
+    if not outcome.fired and not any(opens):
+        if workload.is_python_engine:
+            return workload.no_target("open").reason
+        return "its workers need no descriptor"
+    if torch_dropped_a_batch(outcome):
+        return (
+            "its workers need no descriptor for the samples, but torch needs one to share a batch."
+            " Where that fails, torch's queue thread prints the error and drops the batch, and the"
+            " loader waits forever, whatever the dataset does"
+        )
+    return None
+
+
+FAULTS = (
     Check("open-error", "handles files that cannot be opened", on("opened", faults.OpenError)),
     Check(
         "file-missing",
@@ -95,66 +140,12 @@ FILES = (
         "handles a descriptor that is closed while the dataset uses it",
         on("content", faults.ClosedDescriptor),
     ),
-)
-
-_PATIENCE = 1.0
-"""Seconds. A dataset with a shorter time limit of its own reaches that first."""
-
-
-def _hung(workload: Workload) -> Plan:
-    if not workload.readers:
-        return workload.no_target("read")
-    return (faults.HungRead(workload.read.path),)
-
-
-HANGS = (
     Check(
         "hung-read",
         "raises an error in time where the storage does not answer",
         _hung,
         options=TrialOptions(patience=_PATIENCE),
     ),
-)
-
-
-def _killed_in_the_middle(workload: Workload) -> Plan:
-    fetches = workload.fetches
-    if fetches < _HALVES:
-        return NotApplicable(f"worker 0 makes {fetches} batches, fewer than {_HALVES}")
-    return (faults.WorkerKilled(at=fetches // _HALVES + 1),)
-
-
-def _killed_reading(workload: Workload) -> Plan:
-    if not workload.readers:
-        return workload.no_target("read")
-    # In its first batch: a reader may keep the interpreter lock, and then the worker could not hand
-    # over the batches that it made before.
-    return (faults.WorkerKilled(reading=workload.read.path, worker=min(workload.readers)),)
-
-
-def _killed_at_the_end(workload: Workload) -> Plan:
-    fetches = workload.fetches
-    if fetches < _HALVES:
-        return NotApplicable(f"worker 0 makes {fetches} batches, and the first is the last")
-    return (faults.WorkerKilled(at=fetches),)
-
-
-def _needs_no_descriptor(workload: Workload, outcome: Outcome) -> str | None:
-    opens = [each.opens for worker in workload.control.workers for each in worker.files.values()]
-    if not outcome.fired and not any(opens):
-        if workload.is_python_engine:
-            return workload.no_target("open").reason
-        return "its workers need no descriptor"
-    if torch_dropped_a_batch(outcome):
-        return (
-            "its workers need no descriptor for the samples, but torch needs one to share a batch."
-            " Where that fails, torch's queue thread prints the error and drops the batch, and the"
-            " loader waits forever, whatever the dataset does"
-        )
-    return None
-
-
-WORKERS = (
     Check(
         "descriptor-exhaustion",
         "handles a worker that has no free descriptor",
