@@ -15,9 +15,8 @@ from pytest_dataloader_faults._engine.processes import fork
 from pytest_dataloader_faults._engine.scope import engine_for
 from pytest_dataloader_faults._trial import job as jobs
 from pytest_dataloader_faults._trial import journal as journals
-from pytest_dataloader_faults._trial.process import environment
+from pytest_dataloader_faults._trial.process import environment, harness
 from pytest_dataloader_faults._trial.process.deadline import HARNESS_SECONDS
-from pytest_dataloader_faults._trial.process.waiting import how_it_vanished, wait_for
 from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.lifecycle import Arm, Step
@@ -143,13 +142,13 @@ def _run(job: jobs.Job) -> list[dict[str, Any]]:
         if not warden:
             child.main(job, facts, printed, stacks, folder)
         # The recovery has a deadline of its own, and our own work in the trial some seconds.
-        status = wait_for(warden, 2 * job.deadline + HARNESS_SECONDS, facts)
+        status = harness.wait_for(warden, 2 * job.deadline + HARNESS_SECONDS, facts)
         # Of a crash neither pytest's own frames are shown nor the list of modules.
         events, stderr = facts.events(), _NOISE.sub("", printed.text(_STDERR_READ))
         environment.require_environment(job, events, stderr)
         _raise_what_was_refused(events, stderr)
         if not any("timed_out" in event for event in events):
-            raise InjectionError(how_it_vanished(warden, status, _shown(stderr)))
+            raise InjectionError(harness.how_it_vanished(warden, status, _shown(stderr)))
         most = _STDERR_SHOWN * max(1, len(getattr(job, "steps", ())))
         return [*events, {"stderr": stderr[-most:], "stacks": stacks.text()}]
     finally:

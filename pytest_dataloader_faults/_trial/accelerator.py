@@ -23,7 +23,7 @@ from pytest_dataloader_faults._engine.processes import fork
 from pytest_dataloader_faults.exceptions import InjectionError, UnusableDatasetError
 
 if TYPE_CHECKING:
-    import torch.utils.data
+    import torch
 
 _FOUND, _MISSING = 42, 43
 """Exit statuses of the child that asks."""
@@ -47,11 +47,6 @@ def missing_accelerator() -> str | None:
         message = f"torch could not be asked for an accelerator: the child ended with status {code}"
         raise InjectionError(message)
     return None if code == _FOUND else f"torch {torch.__version__} finds no accelerator here"
-
-
-def pins(loader: torch.utils.data.DataLoader[Any]) -> bool:
-    """Whether *loader* has a thread that pins its batches."""
-    return bool(loader.num_workers and loader.pin_memory and is_there())
 
 
 def is_there() -> bool:

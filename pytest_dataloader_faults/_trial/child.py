@@ -53,10 +53,8 @@ def main(job: Job, facts: Journal, printed: Journal, stacks: Journal, folder: st
     def warden() -> None:
         _use_streams(printed.fd)
         gc.freeze()  # To look through pytest's objects would take 50 ms.
-        start_supervisor = (
-            None if isinstance(job, ReferenceJob) else partial(fork_supervisor, facts.fd)
-        )
-        run_under_deadline(root, start_supervisor, job.deadline, facts, stacks, folder)
+        start = None if isinstance(job, ReferenceJob) else partial(fork_supervisor, facts.fd)
+        run_under_deadline(root, start, job.deadline, facts, stacks, folder)
 
     def root(supervision: SupervisorHandle | None) -> None:
         _run_then_exit(lambda: trial(supervision), facts)

@@ -63,10 +63,9 @@ def processes(patience: float = 1.0) -> dict[str, str]:
 
 
 def has_children() -> bool:
-    """Whether there are descendants, as the kernel says: a look through /proc takes 2 ms.
+    """Whether there are descendants; orphans are children of a subreaper, which this process is.
 
-    That look can also miss a process whose parent dies at that moment. Orphans are children here,
-    since this process is a subreaper.
+    The kernel says it at once and for certain; a look through /proc takes 2 ms.
     """
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)

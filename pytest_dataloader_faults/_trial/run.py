@@ -131,15 +131,17 @@ class _Trial:
         self._write_resources("recovery")
 
     def _refuse_impossible_faults(self) -> None:
+        workers, pin_memory = self.loader.num_workers, self.loader.pin_memory
         for fault in self.job.faults:
-            if isinstance(fault, PinMemoryThreadDeath) and not accelerator.pins(self.loader):
+            needs_pins = isinstance(fault, PinMemoryThreadDeath)
+            if needs_pins and not (workers and pin_memory and accelerator.is_there()):
                 message = (
                     f"{fault!r} needs a thread that pins batches, and this loader has none. Such a"
-                    f" thread needs an accelerator, pin_memory=True (here"
-                    f" {self.loader.pin_memory}) and workers (here {self.loader.num_workers})"
+                    f" thread needs an accelerator, pin_memory=True (here {pin_memory}) and workers"
+                    f" (here {workers})"
                 )
                 raise exceptions.InvalidArgumentError(message)
-        if self.loader.num_workers:
+        if workers:
             return
         users = [repr(fault) for fault in self.job.faults if isinstance(fault, NEED_A_WORKER)]
         if self.job.needs_workers:

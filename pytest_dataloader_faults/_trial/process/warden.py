@@ -26,10 +26,9 @@ from pytest_dataloader_faults._engine.channel import SupervisorHandle
 from pytest_dataloader_faults._engine.kernel.linux import Prctl, prctl
 from pytest_dataloader_faults._engine.processes import STACKS_SIGNAL, is_stopped, ready
 from pytest_dataloader_faults._trial.journal import Journal
+from pytest_dataloader_faults._trial.process import harness
 from pytest_dataloader_faults._trial.process.deadline import LOADER, OVERDUE, deadline_after
 from pytest_dataloader_faults._trial.process.shared_memory import SharedMemoryCleaner
-from pytest_dataloader_faults._trial.process.supervisor_watch import SupervisorWatch
-from pytest_dataloader_faults._trial.process.waiting import NOTHING_SHOWN, STOPPED, name_of_warden
 from pytest_dataloader_faults._trial.resources import has_children, is_infrastructure
 from pytest_dataloader_faults.outcomes._text import printable
 
@@ -48,7 +47,7 @@ class _Watched(NamedTuple):
     child: int
     parent: int
     signals: int
-    supervisor: SupervisorWatch | None
+    supervisor: harness.SupervisorWatch | None
 
 
 def run_under_deadline(
@@ -69,7 +68,7 @@ def run_under_deadline(
     prctl(Prctl.SET_CHILD_SUBREAPER, 1)
     # Before this process has signal handlers of its own, which the supervisor would inherit.
     supervision = start_supervisor() if start_supervisor else None
-    supervisor = SupervisorWatch(supervision.pid, journal) if supervision else None
+    supervisor = harness.SupervisorWatch(supervision.pid, journal) if supervision else None
     signals = _pipe_of_signals()
     shared_memory = SharedMemoryCleaner()
     began = time.monotonic()
@@ -93,17 +92,17 @@ def run_under_deadline(
 
 def _stopped(child: int) -> str:
     return (
-        f"the process that drives the loader (pid {child}) {STOPPED}."
+        f"the process that drives the loader (pid {child}) {harness.STOPPED}."
         " Unless the dataset stopped it, the trial shows nothing about the dataset"
     )
 
 
 def _harness_failure(
-    ended: str, died: str | None, supervisor: SupervisorWatch | None
+    ended: str, died: str | None, supervisor: harness.SupervisorWatch | None
 ) -> str | None:
     """What happened to the harness, so that the trial shows nothing."""
     if ended in signal.Signals.__members__:
-        return f"{ended} was sent to {name_of_warden(os.getpid())}{NOTHING_SHOWN}"
+        return f"{ended} was sent to {harness.name_of_warden(os.getpid())}{harness.NOTHING_SHOWN}"
     if supervisor and ended == "supervisor ended":
         return supervisor.ended_early()
     return supervisor.report() if supervisor and (died or ended == "deadline") else None
@@ -178,10 +177,9 @@ def _wait(watched: _Watched, until: float) -> str | None:
 def _how_it_died(child: int) -> str | None:
     """By which signal or exit status *child* ended; None if it ended as it should."""
     _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        return f"signal {number} ({signal.Signals(number).name})"
-    code = os.WEXITSTATUS(status)
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        return f"signal {-code} ({signal.Signals(-code).name})"
     return f"exit status {code}" if code else None
 
 

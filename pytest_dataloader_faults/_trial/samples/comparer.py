@@ -10,6 +10,7 @@ import base64
 import pickle
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 from pytest_dataloader_faults._trial.samples.fingerprint import Leaf, digest_of, leaves, split
@@ -73,8 +74,7 @@ class SampleComparer:
         samples = split(batch, count)
         if samples is None:
             return None
-        known = [*indices, *(None for _ in range(count))]
-        return tuple(self.row(*each) for each in zip(samples, known, strict=False))
+        return tuple(self.row(*each) for each in zip_longest(samples, indices))
 
     def keep(self, value: Any, index: Any) -> str | None:
         """Know *value* from now on where the author compares; returns it packed for later."""
