@@ -83,7 +83,6 @@ class Injection(FaultTotals):
             self._take(self._client.report())
 
     def _take(self, report: Report) -> None:
-        """Fill in what the supervisor reports."""
         armed = (each.fault for each in self._faults)
         loader = self._monitor.reports()
         self._faults, self._workers = facts_from(report.workers, loader, armed, self.errors)

@@ -91,7 +91,6 @@ class SupervisorClient:
             _let_end(self._process)
 
     def _ask(self, message: protocol.FromLoader, kind: type[_Answer]) -> _Answer:
-        """The answer to *message*, which has to come in time."""
         try:
             return self._exchange(message, kind)
         except TimeoutError as error:

@@ -70,12 +70,15 @@ class LoaderMonitor:
         if not loader.num_workers:
             self._arm_this_process()
             return _monitored(make(loader), self, self.iterators)
+        users = loader.worker_init_fn
+        loader.worker_init_fn = ArmWorker(self.client.config, self.iterators, users)
         self._making = True
         try:
-            with _arming(loader, self.client, self.iterators), self._pin_memory.installed():
+            with self._pin_memory.installed():
                 self._latest = _monitored(make(loader), self, self.iterators)
         finally:
             self._making = False
+            loader.worker_init_fn = users
         return self._latest
 
     def reports(self) -> dict[int, Any]:
@@ -132,7 +135,6 @@ class LoaderMonitor:
 
 
 def _monitored(iterator: Any, monitor: LoaderMonitor, number: int) -> Any:
-    """*iterator*, which becomes one of a class that reports to *monitor*."""
     iterator._monitor, iterator._number = monitor, number
     iterator._epoch, iterator._sent, iterator._ordinals = 1, Counter(), {}
     if not hasattr(iterator, "_task_info"):
@@ -215,17 +217,6 @@ class MonitoredWorkersIterator(MonitoredIterator):
     def _shutdown_workers(self) -> None:
         self._monitor.client.send(ReleaseLoader(self._number))
         super()._shutdown_workers()  # type: ignore[misc]
-
-
-@contextlib.contextmanager
-def _arming(loader: DataLoader[Any], client: SupervisorClient, number: int) -> Iterator[None]:
-    """While workers start, have them arm themselves before the user's own ``worker_init_fn``."""
-    own = loader.worker_init_fn
-    loader.worker_init_fn = ArmWorker(client.config, number, own)
-    try:
-        yield
-    finally:
-        loader.worker_init_fn = own
 
 
 @contextlib.contextmanager

@@ -84,8 +84,6 @@ class FaultyQueue:
 
 
 class _Unpinnable:
-    """A batch that cannot be pinned."""
-
     def pin_memory(self) -> NoReturn:
         raise RuntimeError(_TEXT)
 

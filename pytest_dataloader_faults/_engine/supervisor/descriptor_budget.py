@@ -38,17 +38,12 @@ class DescriptorBudget:
         self._left -= wanted
         if self._left >= 0:
             return
-        for close_some in (None, *self._close_some):
-            if close_some is not None:
-                close_some()
-            self._left = _free() - _RESERVE - wanted
+        for close_some in (lambda: None, *self._close_some):
+            close_some()
+            soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            self._left = soft - len(os.listdir("/proc/self/fd")) - _RESERVE - wanted
             if self._left >= 0:
                 return
-
-
-def _free() -> int:
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return soft - len(os.listdir("/proc/self/fd"))
 
 
 class RunErrors:
@@ -72,7 +67,6 @@ def is_shortage(error: BaseException) -> TypeGuard[OSError]:
 
 
 def _describe(error: OSError) -> str:
-    """What a shortage means for the run, and what to do about it."""
     name = errno.errorcode[error.errno or 0]
     if error.errno == errno.ENFILE:
         limit, remedy = "of the whole system", "Raise it (sysctl fs.file-max)"

@@ -99,7 +99,6 @@ class WorkerAcceptor:
 
 
 def _read_handshake(channel: Channel, pid: int) -> Handshake | None:
-    """The handshake of process *pid*, once all of it has come."""
     try:
         messages = channel.ready()
     except (EOFError, ConnectionError, ValueError, UnknownMessageError) as error:

@@ -89,7 +89,6 @@ def _lower_limit(worker: WorkerState) -> None:
 def _kill_now(
     worker: WorkerState, counter: FaultCounter[InOneWorker], deaths: DeathScheduler
 ) -> protocol.Task | None:
-    """Make the fault of *counter* happen; what the worker itself has to do for it."""
     fault = counter.fault
     counter.reached += 1
     if isinstance(fault, faults.WorkerExited):

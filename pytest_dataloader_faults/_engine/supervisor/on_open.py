@@ -7,18 +7,9 @@ import os
 import stat
 
 from pytest_dataloader_faults._engine.file_copies import FileCopies, reopen, unrelated_file
-from pytest_dataloader_faults._engine.kernel import bpf
+from pytest_dataloader_faults._engine.kernel import bpf, remote_process
 from pytest_dataloader_faults._engine.kernel.linux import F_DUPFD
-from pytest_dataloader_faults._engine.kernel.remote_process import (
-    OpenRequest,
-    ResolvedPath,
-    Syscall,
-    descriptors,
-    link_of,
-    open_request,
-    resolved_path,
-    signed,
-)
+from pytest_dataloader_faults._engine.kernel.remote_process import OpenRequest, Syscall
 from pytest_dataloader_faults._engine.kernel.syscalls import is_about_link, write_stat
 from pytest_dataloader_faults._engine.policy import Action, Closed, Fail, Operation, Substitute
 from pytest_dataloader_faults._engine.supervisor.descriptor_budget import is_shortage
@@ -41,15 +32,15 @@ def answer(worker: WorkerState, call: Syscall, services: SupervisorServices) -> 
 
 def _is_answered(worker: WorkerState, call: Syscall, copies: FileCopies) -> bool:
     if call.name in bpf.OPENS:
-        return _on_open(worker, call, open_request(call), copies)
+        return _on_open(worker, call, remote_process.open_request(call), copies)
     if call.name in bpf.DUPLICATES:
         return _on_duplicate(worker, call)
     if call.name in bpf.STATS:
-        return _on_stat(worker, call, resolved_path(call))
+        return _on_stat(worker, call)
     if call.name in bpf.ROOM:
         return _on_room(worker, call)
     if call.name in bpf.LOCKS:  # flock(2) is of the open file description, which ours would keep.
-        worker.files.stop_sharing(call.pid, signed(call.arguments[0]))
+        worker.files.stop_sharing(call.pid, remote_process.signed(call.arguments[0]))
     elif call.name in bpf.BLIND:
         worker.policy.unobserved[call.name] += 1
     return False
@@ -60,9 +51,9 @@ def _note_exhaustion(worker: WorkerState, call: Syscall) -> None:
     makers = (*bpf.OPENS, *bpf.ALLOCATORS, *bpf.DUPLICATES)
     if call.name not in makers or call.name in _RESULT_IS_CHOSEN:
         return
-    used = descriptors(call.pid)
+    used = remote_process.descriptors(call.pid)
     is_full = all(number in used for number in range(worker.limit or 0))
-    path = open_request(call).path if is_full and call.name in bpf.OPENS else ""
+    path = remote_process.open_request(call).path if is_full and call.name in bpf.OPENS else ""
     worker.policy.allocated(Operation(call.name, path, call.pid), is_full=is_full)
 
 
@@ -113,9 +104,9 @@ def _is_followed(worker: WorkerState, call: Syscall, wanted: OpenRequest) -> boo
     return True
 
 
-def _on_stat(worker: WorkerState, call: Syscall, place: ResolvedPath) -> bool:
-    path = place.path
-    _, size = _kind_and_size(place.raw)
+def _on_stat(worker: WorkerState, call: Syscall) -> bool:
+    path, raw = remote_process.resolved_path(call)
+    _, size = _kind_and_size(raw)
     if size is not None and not is_about_link(call, path):
         for action in worker.policy.size_of(Operation(call.name, path, call.pid), size):
             if isinstance(action, Substitute) and action.edit.kept is not None:
@@ -127,7 +118,7 @@ def _on_stat(worker: WorkerState, call: Syscall, place: ResolvedPath) -> bool:
 
 def _on_duplicate(worker: WorkerState, call: Syscall) -> bool:
     """A duplicate of a followed descriptor must be one, and so must have a high number."""
-    followed = worker.files.at(call.pid, signed(call.arguments[0]))
+    followed = worker.files.at(call.pid, remote_process.signed(call.arguments[0]))
     if followed is None or followed.source is None or followed.reopened:
         return False
     if call.name in _RESULT_IS_CHOSEN:
@@ -140,7 +131,7 @@ def _on_duplicate(worker: WorkerState, call: Syscall) -> bool:
 
 def _on_room(worker: WorkerState, call: Syscall) -> bool:
     """Reserving room in a file of /dev/shm fails as it does when that is full."""
-    path = link_of(call.pid, signed(call.arguments[0]))
+    path = remote_process.link_of(call.pid, remote_process.signed(call.arguments[0]))
     for action in worker.policy.reserved(Operation(call.name, path, call.pid)):
         if isinstance(action, Fail):
             worker.leftover_shm.append(path)
@@ -163,7 +154,6 @@ def _return_tracked(worker: WorkerState, call: Syscall, path: str, source: int, 
 
 
 def _return_descriptor(worker: WorkerState, call: Syscall, source: int, on_exec: bool) -> int:
-    """Answer *call* with a descriptor of *source*; its number."""
     busy: set[int] = set()
     while not worker.keep_low_fds:
         number = worker.files.next_high_fd(call.pid, busy)

@@ -72,7 +72,6 @@ class _Read:
             answer()
 
     def _outcome(self, actions: policy.Actions) -> Action:
-        """What answers the call in the end."""
         for action in actions:
             if isinstance(action, policy.Fail) and self.call.name == policy.MAP:
                 return functools.partial(self._fail_mapping, action.offset)

@@ -29,11 +29,7 @@ from pytest_dataloader_faults._engine.kernel.listener import Listener
 from pytest_dataloader_faults._engine.kernel.remote_process import BadSyscallError, Syscall
 from pytest_dataloader_faults._engine.plan import Plan
 from pytest_dataloader_faults._engine.protocol import Message, ToLoader, UnknownMessageError
-from pytest_dataloader_faults._engine.supervisor import inherited_files
-from pytest_dataloader_faults._engine.supervisor.descriptor_budget import (
-    DescriptorBudget,
-    RunErrors,
-)
+from pytest_dataloader_faults._engine.supervisor import descriptor_budget, inherited_files
 from pytest_dataloader_faults._engine.supervisor.events import DeathScheduler, Events, Timers
 from pytest_dataloader_faults._engine.supervisor.handshake import Handshake, WorkerAcceptor
 from pytest_dataloader_faults._engine.supervisor.on_fetch import FetchStart
@@ -61,21 +57,22 @@ class Supervisor:
         self.workers: list[WorkerState] = []
         self.armed = True
         self._report_fd = report_fd
-        self._errors = RunErrors()
+        self._errors = descriptor_budget.RunErrors()
         timers = Timers()
         self.services = SupervisorServices(
             FileCopies(), timers, DeathScheduler(), SharedOffsetBarrier(timers), plan.watch
         )
-        self._budget = DescriptorBudget(self._collect, self.services.copies.shrink)
+        self._budget = descriptor_budget.DescriptorBudget(
+            self._collect, self.services.copies.shrink
+        )
         self._awaiting_idle: protocol.WaitUntilIdle | None = None
-        self._driver = os.pidfd_open(driver)
         self._events = Events()
         self._events.last = control.fileno()
         self._events.watch(control.fileno(), self._on_control)
         self._acceptor = WorkerAcceptor(
             listening, self._events, self._budget, self._errors, self._register_worker
         )
-        self._events.watch(self._driver, self._on_orphaned)
+        self._events.watch(os.pidfd_open(driver), self._on_orphaned)
 
     def run(self) -> None:
         """Answer until there is no process left to answer."""
@@ -143,7 +140,6 @@ class Supervisor:
                 raise UnknownMessageError(f"a loader does not send {message!r}")
 
     def _set_active(self, faults: tuple[int, ...]) -> None:
-        """From now on only *faults* can happen, by their index in the schedule."""
         self.plan = replace(self.plan, active=faults)
         for worker in self.workers:
             worker.faults.active = faults
@@ -164,7 +160,6 @@ class Supervisor:
         return protocol.Report(reports(self.workers), self._errors.texts, refused)
 
     def _disarm(self) -> None:
-        """From now on, let everything pass."""
         self.armed = False
         for worker in self.workers:
             worker.disarm()
@@ -173,8 +168,10 @@ class Supervisor:
         self._remove_leftover_shm()
 
     def _remove_leftover_shm(self) -> None:
-        for worker in self.workers:
-            worker.remove_leftover_shm()
+        """Remove what torch leaves behind of shared memory that it did not get."""
+        for path in (each for worker in self.workers for each in worker.leftover_shm):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
 
     def _hang_up(self) -> None:
         assert self.control is not None
@@ -185,7 +182,6 @@ class Supervisor:
         self._acceptor.close()
 
     def _answer_if_idle(self) -> None:
-        """Answer the loader once every live worker has made the batches that it was sent."""
         if self.control and self._awaiting_idle:
             idle = all_idle(self.workers, self._awaiting_idle)
             if idle is not None:
@@ -208,7 +204,6 @@ class Supervisor:
             channel.send(worker.proceed())
 
     def _handle_inherited(self, worker: WorkerState, handshake: Handshake) -> None:
-        """Say what *worker* has to do with the files that it has open already."""
         if not worker.armed:
             return
         sources, copies = handshake.inherited, self.services.copies

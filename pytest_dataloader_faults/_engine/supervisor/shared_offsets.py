@@ -87,27 +87,24 @@ class SharedOffsetBarrier:
         self._timeouts = 0
 
     def arrive(self, path: str, continue_syscall: Callable[[], None]) -> None:
-        """A worker is about to read *path*; *go_on* lets it."""
-        other = self._waiting.pop(path, None)
-        if other is not None:
+        """A worker is about to read *path*; *continue_syscall* lets it."""
+        if path in self._waiting:
             self._met[path] += 1
-            self._timers.cancel(other.end)
-            other.continue_syscall()
+            self._release(path)
             continue_syscall()
         elif self._met[path] >= _MEETINGS or self._timeouts >= _MAX_TIMEOUTS:
             continue_syscall()
         else:
-            self._release_others()
+            for other in tuple(self._waiting):
+                self._release(other)
             end = self._timers.after(_TIMEOUT, lambda: self._give_up(path))
             self._waiting[path] = _Waiting(continue_syscall, end)
 
-    def _release_others(self) -> None:
-        """Let the workers at other files go on."""
-        for path in tuple(self._waiting):
-            waiting = self._waiting.pop(path)
-            self._timers.cancel(waiting.end)
-            waiting.continue_syscall()
+    def _release(self, path: str) -> None:
+        waiting = self._waiting.pop(path)
+        self._timers.cancel(waiting.end)
+        waiting.continue_syscall()
 
     def _give_up(self, path: str) -> None:
         self._timeouts += 1
-        self._waiting.pop(path).continue_syscall()
+        self._release(path)

@@ -8,7 +8,6 @@ there, and that is seen. What was renamed or removed since is not left.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import tempfile
 from collections import Counter
@@ -96,8 +95,7 @@ class WorkerState:
 
     def timestamp(self) -> dict[str, Any]:
         """The epoch and the sample, for what happens now."""
-        epoch = self.loader - 1 + max(1, self.position[0])
-        return {"epoch": epoch, "sample": self.sample}
+        return {"epoch": self.loader - 1 + max(1, self.position[0]), "sample": self.sample}
 
     def proceed(self, *, more: bool = False) -> protocol.Proceed:
         """The message that lets it proceed."""
@@ -142,12 +140,6 @@ class WorkerState:
         if call is None:
             return isinstance(error, (ProcessLookupError, ConnectionError))
         return not self.listener.is_waiting(call)
-
-    def remove_leftover_shm(self) -> None:
-        """Remove what torch leaves behind of shared memory that it did not get."""
-        for path in self.leftover_shm:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
 
     def to_dict(self) -> dict[str, Any]:
         """The facts, as plain data."""

@@ -53,7 +53,6 @@ def arm(config: WorkerConfig, worker: int, loader: int) -> WorkerSession:
 
 
 def _hand_over(channel: Channel, config: WorkerConfig, hello: Hello) -> None:
-    """Install the filter, and send its listener to the supervisor."""
     listed = [fd for fd, _path in hello.inherited]
     base, needs = hello.high_fds[0], config.plan.needs
     if needs.keep_low_fds:

@@ -85,20 +85,6 @@ class PythonWorkerSession(WorkerSession):
 
 def arm(config: WorkerConfig, worker: int, loader: int) -> WorkerSession:
     """Replace Python's file access in this process, for good."""
-    session = _connect(config, worker, loader)
-    lock = session.policy.lock  # A child forked while a thread holds it would wait for ever.
-    os.register_at_fork(
-        before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
-    )
-    if (fake := patcher()) is None:
-        install(session.policy, session)
-    else:
-        patch_for_good(fake)
-        install_fake(session.policy, session, fake, scarce=config.plan.needs.descriptors)
-    return session
-
-
-def _connect(config: WorkerConfig, worker: int, loader: int) -> PythonWorkerSession:
     channel = config.connect()
     hang_socket, other_end = socket.socketpair()
     with other_end:
@@ -108,4 +94,13 @@ def _connect(config: WorkerConfig, worker: int, loader: int) -> PythonWorkerSess
     if not isinstance(orders, protocol.Proceed):
         raise protocol.UnknownMessageError(f"a worker that starts does not know {orders!r}")
     session.switch(orders)
+    lock = session.policy.lock  # A child forked while a thread holds it would wait for ever.
+    os.register_at_fork(
+        before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
+    )
+    if (fake := patcher()) is None:
+        install(session.policy, session)
+    else:
+        patch_for_good(fake)
+        install_fake(session.policy, session, fake, scarce=config.plan.needs.descriptors)
     return session

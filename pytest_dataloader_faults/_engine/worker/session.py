@@ -56,7 +56,6 @@ class WorkerSession(FetchListener):
         self._channel.send(message)
 
     def _wait_to_proceed(self) -> None:
-        """Do what the supervisor says, up to its last ``Proceed``."""
         more = True
         while more:
             message, descriptors = self._channel.receive()
@@ -74,14 +73,17 @@ def apply_orders(orders: protocol.Proceed, descriptors: list[int]) -> None:
     """Close and replace descriptors of this process as *orders* say; *descriptors* came along."""
     for fd in orders.close:
         os.close(fd)
-    for fd, index in orders.replace:
-        _replace_fd(fd, descriptors[index])
+    for fd, index in orders.replace:  # A file of its own, at the same offset.
+        offset = os.lseek(fd, 0, os.SEEK_CUR)
+        fresh = os.open(f"/proc/self/fd/{descriptors[index]}", os.O_RDONLY | os.O_CLOEXEC)
+        os.lseek(fresh, offset, os.SEEK_SET)
+        os.dup2(fresh, fd, inheritable=os.get_inheritable(fd))
+        os.close(fresh)
     for fd in descriptors:
         os.close(fd)
 
 
 def _run_task(task: object, channel: int) -> None:
-    """Exit, now or later, or wait until the supervisor writes again."""
     match task:
         case protocol.ExitNow():
             os._exit(task.code)
@@ -95,15 +97,6 @@ def _run_task(task: object, channel: int) -> None:
             wait_holding_the_lock(channel)
         case _:
             raise protocol.UnknownMessageError(f"a worker cannot do {task!r}")
-
-
-def _replace_fd(fd: int, source: int) -> None:
-    """Make *fd* a descriptor of *source*'s file, at the same offset."""
-    offset = os.lseek(fd, 0, os.SEEK_CUR)
-    fresh = os.open(f"/proc/self/fd/{source}", os.O_RDONLY | os.O_CLOEXEC)
-    os.lseek(fresh, offset, os.SEEK_SET)
-    os.dup2(fresh, fd, inheritable=os.get_inheritable(fd))
-    os.close(fresh)
 
 
 def die_sending(number: int) -> None:
