@@ -149,9 +149,8 @@ def engine_for(engine: str, faults: tuple[vocabulary.Fault, ...]) -> str:
                 f"{fault!r} is no fault. Give faults, such as ReadError('*.jpg')"
             )
     chosen = choose(engine)
-    fake = fake_files() is not None
-    for fault in faults:
-        if reason := fake and _beyond_fake_files(chosen, fault):
+    for fault in faults if fake_files() is not None else ():
+        if reason := _beyond_fake_files(chosen, fault):
             raise InvalidArgumentError(f"{fault!r}: {reason}")
     for fault in faults if chosen == "python" else ():
         if reason := _beyond_python(fault):

@@ -49,6 +49,30 @@ class DescriptorOrders:
             self.descriptors.append(descriptor)
         return self.descriptors.index(descriptor)
 
+    def add_closed(self, fd: int, path: str, *, reuse: bool) -> None:
+        """Close *fd*, which is *path*; *reuse*: and open another file in its place."""
+        if reuse:
+            self.made.append(unrelated_file(os, path, os.O_RDONLY))
+            self.replace.append((fd, self.attach(self.made[-1])))
+        else:
+            self.close.append(fd)
+
+    def add_fd(self, worker: WorkerState, fd: int, path: str, copies: FileCopies) -> None:
+        """What *worker* does to its descriptor *fd*."""
+        for action in worker.policy.inherited(path, os.stat(path).st_size):
+            if isinstance(action, Substitute):
+                self.replace.append((fd, self.attach(copies.altered(path, action.edit))))
+            elif isinstance(action, Closed):
+                self.add_closed(fd, path, reuse=action.reuse)
+
+    def add_mapping(self, worker: WorkerState, place: int, path: str, copies: FileCopies) -> None:
+        """What *worker* does to its mapping at *place* in ``Hello.mapped``."""
+        for action in worker.policy.inherited_mapping(path, os.stat(path).st_size):
+            copy = copies.empty
+            if isinstance(action, Substitute):
+                copy = copies.altered(path, action.edit)
+            self.remap.append((place, self.attach(copy)))
+
     def sent(self) -> None:
         """They are the worker's now."""
         while self.made:
@@ -61,47 +85,18 @@ def orders_for(
     """Decide about each descriptor and mapping that *worker* brought along, part by part."""
     result = DescriptorOrders()
     for place, (fd, path) in enumerate(hello.inherited):
-        _handle_inherited_fd(worker, fd, path, result, copies)
+        result.add_fd(worker, fd, path, copies)
         source = sources[place] if place < len(sources) else None
         worker.files.add(fd, path, source, inherited=True)
         if result.is_full:
             yield result
             result = DescriptorOrders()
     for place, path in enumerate(hello.mapped):
-        _handle_inherited_mapping(worker, place, path, result, copies)
+        result.add_mapping(worker, place, path, copies)
         if result.is_full:
             yield result
             result = DescriptorOrders()
     yield result
-
-
-def _handle_inherited_fd(
-    worker: WorkerState, fd: int, path: str, result: DescriptorOrders, copies: FileCopies
-) -> None:
-    for action in worker.policy.inherited(path, os.stat(path).st_size):
-        if isinstance(action, Substitute):
-            copy = copies.altered(path, action.edit)
-            result.replace.append((fd, result.attach(copy)))
-        elif isinstance(action, Closed):
-            _close(fd, path, result, reuse=action.reuse)
-
-
-def _close(fd: int, path: str, result: DescriptorOrders, *, reuse: bool) -> None:
-    if reuse:
-        result.made.append(unrelated_file(os, path, os.O_RDONLY))
-        result.replace.append((fd, result.attach(result.made[-1])))
-    else:
-        result.close.append(fd)
-
-
-def _handle_inherited_mapping(
-    worker: WorkerState, place: int, path: str, result: DescriptorOrders, copies: FileCopies
-) -> None:
-    for action in worker.policy.inherited_mapping(path, os.stat(path).st_size):
-        copy = copies.empty
-        if isinstance(action, Substitute):
-            copy = copies.altered(path, action.edit)
-        result.remap.append((place, result.attach(copy)))
 
 
 def close_at_sample(worker: WorkerState, sample: int) -> Iterator[DescriptorOrders]:
@@ -116,7 +111,7 @@ def close_at_sample(worker: WorkerState, sample: int) -> Iterator[DescriptorOrde
         if counter is not None and os.path.isfile(path):
             counter.reached += 1
             worker.policy.fire(counter, "close", path)
-            _close(fd, path, result, reuse=counter.fault.reuse)
+            result.add_closed(fd, path, reuse=counter.fault.reuse)
             if result.is_full:
                 yield result
                 result = DescriptorOrders()

@@ -24,10 +24,9 @@ import fcntl
 import itertools
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-from pytest_dataloader_faults._engine.supervisor.events import Timers
+from pytest_dataloader_faults._engine.supervisor.events import Action, Timers
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 
 
@@ -72,21 +71,16 @@ _MEETINGS = 8
 _MAX_TIMEOUTS = 2
 
 
-class _Waiting(NamedTuple):
-    continue_syscall: Callable[[], None]
-    end: int
-
-
 class SharedOffsetBarrier:
     """Workers that wait at a shared offset, by file."""
 
     def __init__(self, timers: Timers) -> None:
         self._timers = timers
-        self._waiting: dict[str, _Waiting] = {}
+        self._waiting: dict[str, tuple[Action, int]] = {}
         self._met: Counter[str] = Counter()
         self._timeouts = 0
 
-    def arrive(self, path: str, continue_syscall: Callable[[], None]) -> None:
+    def arrive(self, path: str, continue_syscall: Action) -> None:
         """A worker is about to read *path*; *continue_syscall* lets it."""
         if path in self._waiting:
             self._met[path] += 1
@@ -98,12 +92,12 @@ class SharedOffsetBarrier:
             for other in tuple(self._waiting):
                 self._release(other)
             end = self._timers.after(_TIMEOUT, lambda: self._give_up(path))
-            self._waiting[path] = _Waiting(continue_syscall, end)
+            self._waiting[path] = (continue_syscall, end)
 
     def _release(self, path: str) -> None:
-        waiting = self._waiting.pop(path)
-        self._timers.cancel(waiting.end)
-        waiting.continue_syscall()
+        continue_syscall, end = self._waiting.pop(path)
+        self._timers.cancel(end)
+        continue_syscall()
 
     def _give_up(self, path: str) -> None:
         self._timeouts += 1

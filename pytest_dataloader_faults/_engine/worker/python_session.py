@@ -31,13 +31,7 @@ class PythonWorkerSession(WorkerSession):
         super().__init__(channel)
         self._hang_socket = hang_socket
         self._process = os.getpid()
-        self.policy = FaultPolicy(
-            faults,
-            worker,
-            self._process,
-            on_fired=self._tell,
-            refuse=lambda reason: self._tell(protocol.FaultRefused(reason)),
-        )
+        self.policy = FaultPolicy(faults, worker, self._process, self._tell, self._refuse)
 
     def begin(self) -> None:
         """Count the fetches, since each firing has the number of its fetch."""
@@ -56,6 +50,9 @@ class PythonWorkerSession(WorkerSession):
         """Let everything pass from now on, and send the last counters."""
         self.policy.armed = False
         self._send_counts()
+
+    def _refuse(self, reason: str) -> None:
+        self._tell(protocol.FaultRefused(reason))
 
     def _tell(self, message: protocol.FaultFired | protocol.FaultRefused) -> None:
         with contextlib.suppress(ConnectionError):  # The loader's process meets it too, and raises.
