@@ -145,12 +145,10 @@ def survey(
     """Run the dataset that *make_dataset* returns once without a fault, and see what it reads.
 
     Args:
-        make_dataset: Returns a map-style or iterable dataset, or a ready ``DataLoader``.
+        make_dataset, seed, engine: See ``check_dataset``.
         files: Globs of the files that faults may hit; by default all that its worker reads.
         loader: Options of the ``DataLoader`` that every trial has, such as ``collate_fn``.
         deadline: Seconds for each of the two runs.
-        seed: Of the samplers and workers.
-        engine: ``"auto"``, ``"kernel"`` or ``"python"``.
         contract: What the author promises beyond the ordinary. Where it says that samples are
             random, or how to compare them, run trials by the survey's own ``run_trial``.
 

@@ -1,7 +1,4 @@
-"""What the workers do in an epoch without a fault: batches, opens and reads. Pure.
-
-Checks choose their faults by it.
-"""
+"""What the workers do in an epoch without a fault, by which checks choose their faults. Pure."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pytest_dataloader_faults.outcomes._outcome import Outcome
 from pytest_dataloader_faults.outcomes._records import (
     Delivery,
     FaultFacts,
@@ -18,6 +17,7 @@ from pytest_dataloader_faults.outcomes._reference import Reference
 from pytest_dataloader_faults.outcomes._results import (
     CheckResult,
     LifecycleOutcome,
+    Outcome,
     StepOutcome,
     SweepResult,
     SweepStep,

@@ -1,4 +1,4 @@
-"""The results of checks, of sweeps, and of the steps in the lifecycle of a loader. Plain data."""
+"""The results of trials, checks and sweeps, and of the steps in a loader's lifecycle. Plain data."""
 
 from __future__ import annotations
 
@@ -6,14 +6,30 @@ import errno
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.lifecycle import Step
-from pytest_dataloader_faults.outcomes._verdicts import Verdict
+from pytest_dataloader_faults.outcomes._facts import TrialFacts
+from pytest_dataloader_faults.outcomes._reference import Reference
+from pytest_dataloader_faults.outcomes._verdicts import Contract, Judgement, Verdict
 
-if TYPE_CHECKING:
-    from pytest_dataloader_faults.outcomes._outcome import Outcome
+
+@dataclass(frozen=True)
+class Outcome(TrialFacts):
+    __doc__ = TrialFacts.__doc__
+
+    def judge(self, reference: Reference, contract: Contract | None = None) -> Judgement:
+        """The verdict on these facts, given what the dataset gives when nothing is wrong.
+
+        Raises:
+            ValueError: *reference* does not know a batch that was delivered.
+            InvalidArgumentError: The samples of *reference* were compared in another way.
+        """
+        # Imported on use: the process of a trial does not load the judge.
+        from pytest_dataloader_faults.outcomes._judge import judge
+
+        return judge(self, reference, contract or Contract())
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ _USED_BEFORE = (
     " per process: keep os.getpid() beside the handle, and open the file again where it differs. Or"
     " exclude 'used-before', if nothing reads the dataset before the loop over the loader"
 )
-
 _PICKLES = (
     "Workers that are started by spawn or forkserver receive the dataset, its transforms and the"
     " loader's functions by pickle. That is the default on macOS and Windows, and on Linux from"
@@ -28,11 +27,8 @@ _PICKLES = (
 )
 _DESCRIPTORS = 1024
 """The usual soft limit: a dataset that needs more cannot be sent to workers on many machines."""
-
-
 _ENOUGH = 8
 """Random samples that have to be equal before that is no accident."""
-
 _TWO_EPOCHS = (
     "Each epoch starts workers from the dataset as it is in the main process. There, an iterator, a"
     " sampler or a random generator that the dataset keeps is used up after one epoch, or it starts"
@@ -86,7 +82,6 @@ def _is_error_again(outcome: Outcome, _reference: Reference) -> Finding | None:
 _MOST_EPOCHS = 40
 """A trial that looks for growth stops as soon as it has seen enough."""
 _EPOCHS_OF_NEW_WORKERS = 3
-
 _LEFTOVERS = (
     "A worker exits without atexit handlers and without the finalizers of its objects. Remove a"
     " temporary file in the sample that created it, or create and remove it in the main process"

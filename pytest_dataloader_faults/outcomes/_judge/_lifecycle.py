@@ -19,11 +19,10 @@ from pytest_dataloader_faults.outcomes._judge import judge
 from pytest_dataloader_faults.outcomes._judge._errors import last_error_printed
 from pytest_dataloader_faults.outcomes._records import Raised
 from pytest_dataloader_faults.outcomes._reference import Reference
-from pytest_dataloader_faults.outcomes._results import LifecycleOutcome, StepOutcome
 from pytest_dataloader_faults.outcomes._verdicts import Contract, Finding, Judgement, Verdict
 
 if TYPE_CHECKING:
-    from pytest_dataloader_faults.outcomes._outcome import Outcome
+    from pytest_dataloader_faults.outcomes._results import LifecycleOutcome, Outcome, StepOutcome
 
 _INCREASES = 2
 """A count that was so often higher than each one before is taken to go on increasing."""

@@ -18,7 +18,7 @@ from pytest_dataloader_faults.outcomes._fault_facts import shared_offset_files
 from pytest_dataloader_faults.outcomes._verdicts import Judgement
 
 if TYPE_CHECKING:
-    from pytest_dataloader_faults.outcomes._outcome import Outcome
+    from pytest_dataloader_faults.outcomes._results import Outcome
 
 _MOST = 3
 

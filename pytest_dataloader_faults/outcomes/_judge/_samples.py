@@ -126,7 +126,8 @@ def _missing(one: Pass) -> str | None:
     asked = Counter(index for indices in one.drawn for index in indices)
     came = Counter(index for each in one.delivered for index in each.indices or ())
     missing = list((asked - came).elements())
-    return f"{len(missing)} samples are missing ({_first(missing)})" if missing else None
+    shown = ", ".join(map(repr, missing[:_SHOWN])) + (", ..." if len(missing) > _SHOWN else "")
+    return f"{len(missing)} samples are missing ({shown})" if missing else None
 
 
 def _stream_mismatches(one: Pass, reference: Reference, may: Tolerance) -> Iterator[str]:
@@ -143,11 +144,6 @@ def _stream_mismatches(one: Pass, reference: Reference, may: Tolerance) -> Itera
     if one.complete and lost > may.lost:
         sentence = f"{lost} of {sum(known.values())} samples are missing"
         yield f"{sentence}, but faults hit only {may.lost}" if may.lost else sentence
-
-
-def _first(items: list[object]) -> str:
-    shown = ", ".join(map(repr, items[:_SHOWN]))
-    return f"{shown}, ..." if len(items) > _SHOWN else shown
 
 
 def _wrong_rows(place: int, delivery: Delivery, reference: Reference, may: Tolerance) -> str | None:
