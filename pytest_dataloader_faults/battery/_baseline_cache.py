@@ -52,7 +52,8 @@ class BaselineCache:
         *home* is a folder that the test has for itself, and gets a new one of for each item.
         """
         key = _identity(make_dataset, settings, home)
-        guess = self._recall(key, home)
+        run, was = self._found.get(key) or (None, None)
+        guess = _moved(run, was, home) if run and was and home else run
         was_wrong = False
         if guess is not None:
             try:
@@ -64,14 +65,9 @@ class BaselineCache:
                 was_wrong = True
         battery = Battery(make_dataset, **settings)
         result = ask(battery, name, expected=expected, reproduce=reproduce)
-        if key is not None and (run := battery.baseline.golden_run) is not None:
-            self._found[key] = None if was_wrong else (run, home)
+        if key is not None and (found := battery.baseline.golden_run) is not None:
+            self._found[key] = None if was_wrong else (found, home)
         return result
-
-    def _recall(self, key: Hashable, home: str | None) -> GoldenRun | None:
-        run, was = self._found.get(key) or (None, None)
-        moved: GoldenRun | None = _moved(run, was, home) if run and was and home else run
-        return moved
 
 
 def _identity(

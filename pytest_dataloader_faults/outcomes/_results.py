@@ -1,4 +1,4 @@
-"""The results of trials, checks and sweeps, and of the steps in a loader's lifecycle. Plain data."""
+"""The results of trials, checks and sweeps, and of steps in a loader's lifecycle. Plain data."""
 
 from __future__ import annotations
 

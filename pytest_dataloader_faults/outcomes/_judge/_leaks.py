@@ -62,10 +62,9 @@ def leaked(outcome: TrialFacts) -> Finding | None:
     moments = {each.phase: each for each in outcome.resources}
     before, after, recovery = map(moments.get, ("before", "after", "recovery"))
     for later in (after, recovery):
-        if before is None or later is None:
-            continue
-        known = before.processes
-        if commands := [what for pid, what in later.processes.items() if pid not in known]:
+        known = before.processes if before else {}
+        running = later.processes if before and later else {}
+        if commands := [what for pid, what in running.items() if pid not in known]:
             return Verdict.LEAKED, f"{len(commands)} processes were left running ({commands[0]})"
     if after and recovery and (more := _new_files(after, recovery)):
         sentence = f"{sum(more.values())} more descriptors are open after a second pass"
