@@ -12,7 +12,7 @@ import sys
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from typing import Any, NamedTuple, TypeAlias
 
 from pytest_dataloader_faults import faults as vocabulary
@@ -28,49 +28,42 @@ READS_INTO_BUFFERS = ("read", "pread64", "readv", "preadv", "preadv2")
 _SHARED_MEMORY = "/dev/shm/"
 
 
-@dataclass(frozen=True)
-class Fail:
+class Fail(NamedTuple):
     """The operation raises OSError. Of a mapping, pages from *offset* on cannot be read."""
 
     errno: int
     offset: int = 0
 
 
-@dataclass(frozen=True)
-class Closed:
+class Closed(NamedTuple):
     """The descriptor is not open; with *reuse*, it belongs to another file of the same length."""
 
     reuse: bool
 
 
-@dataclass(frozen=True)
-class Substitute:
+class Substitute(NamedTuple):
     """The file is a copy that differs by *edit*."""
 
     edit: FileEdit
 
 
-@dataclass(frozen=True)
-class Short:
+class Short(NamedTuple):
     """A read gives *max_bytes* at most."""
 
     max_bytes: int
 
 
-@dataclass(frozen=True)
-class Delay:
+class Delay(NamedTuple):
     """The operation takes *seconds* longer."""
 
     seconds: float
 
 
-@dataclass(frozen=True)
-class Hang:
+class Hang(NamedTuple):
     """The operation does not return while faults are armed."""
 
 
-@dataclass(frozen=True)
-class Die:
+class Die(NamedTuple):
     """The worker dies within its read of *path*. The fault of *counter* fires when it does."""
 
     counter: FaultCounter[vocabulary.WorkerKilled]
@@ -229,14 +222,11 @@ class FaultPolicy:
         kind: type[AnyFault],
         operation: Operation,
         concerns: Callable[[AnyFault], bool] = lambda _fault: True,
-        *,
-        fires: bool = True,
     ) -> AnyFault | None:
         """The first fault of that kind whose turn it is; it fires by that."""
         for counter in self.faults.for_path(kind, operation.path):
             if concerns(counter.fault) and counter.reach():
-                if fires:
-                    self.fire(counter, *operation)
+                self.fire(counter, *operation)
                 return counter.fault
         return None
 
@@ -263,14 +253,13 @@ class FaultPolicy:
 
     def _failing(self, operation: Operation, end: int) -> Actions:
         """A mapping that the engine cannot make fail does not fire."""
-        fires = operation.call != MAP or self._fails_mappings
-        fault = self._due(
-            vocabulary.ReadError,
-            operation,
-            lambda each: each.offset is None or end > each.offset,
-            fires=fires,
-        )
-        return [Fail(fault.errno, fault.offset or 0)] if fault else []
+        for counter in self.faults.for_path(vocabulary.ReadError, operation.path):
+            offset = counter.fault.offset
+            if (offset is None or end > offset) and counter.reach():
+                if operation.call != MAP or self._fails_mappings:
+                    self.fire(counter, *operation)
+                return [Fail(counter.fault.errno, offset or 0)]
+        return []
 
     def _short(self, operation: Operation, length: int) -> Actions:
         if operation.call not in READS_INTO_BUFFERS:

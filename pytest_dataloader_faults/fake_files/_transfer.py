@@ -70,38 +70,34 @@ def unpack_in_worker(
     patcher: Any = Patcher()
     patcher.setUp()
     _kept.extend((patcher, for_good))
-    vars(patcher.fs).update(_Unpacker(files, patcher.fs).load())
+    vars(patcher.fs).update(_unpacked(files, patcher.fs))
     set_uid(ids[0])
     set_gid(ids[1])
     patch_for_good(patcher)
     return kind
 
 
-class _Packer(pickle.Pickler):
-    """Replaces the file system, which every file refers to, by the one of the worker."""
-
-    def __init__(self, to: io.BytesIO, files: Any) -> None:
-        super().__init__(to, pickle.HIGHEST_PROTOCOL)
-        self._files = files
-
-    def persistent_id(self, thing: Any) -> str | None:
-        return "files" if thing is self._files else None
-
-
-class _Unpacker(pickle.Unpickler):
-    def __init__(self, data: bytes, files: Any) -> None:
-        super().__init__(io.BytesIO(data))
-        self._files = files
-
-    def persistent_load(self, _name: Any) -> Any:
-        return self._files
-
-
 def _packed(files: Any) -> bytes:
+    """The attributes of the file system *files*, to which every file in them refers."""
+
+    class Packer(pickle.Pickler):
+        def persistent_id(self, thing: Any) -> str | None:
+            return "files" if thing is files else None
+
     to = io.BytesIO()
     state = {name: value for name, value in vars(files).items() if name not in _STAYS}
-    _Packer(to, files).dump(state)
+    Packer(to, pickle.HIGHEST_PROTOCOL).dump(state)
     return to.getvalue()
+
+
+def _unpacked(data: bytes, files: Any) -> Any:
+    """Those attributes, with *files* in the place of the file system."""
+
+    class Unpacker(pickle.Unpickler):
+        def persistent_load(self, _name: Any) -> Any:
+            return files
+
+    return Unpacker(io.BytesIO(data)).load()
 
 
 def _modules_of(loader: Any) -> tuple[str, ...]:

@@ -24,13 +24,6 @@ class Prctl(IntEnum):
     SET_PTRACER = 0x59616D61
 
 
-class Seccomp(IntEnum):
-    """First argument of seccomp(2)."""
-
-    SET_MODE_FILTER = 1
-    GET_NOTIF_SIZES = 3
-
-
 class FilterFlag(IntFlag):
     """Flags of SECCOMP_SET_MODE_FILTER."""
 
@@ -57,6 +50,8 @@ class Ioctl(IntEnum):
     SET_FLAGS = 0x40082104
 
 
+SET_MODE_FILTER = 1
+GET_NOTIF_SIZES = 3
 SYNC_WAKE_UP = 1
 CONTINUE = 1
 ADDFD_SETFD = 1
@@ -137,9 +132,8 @@ def prctl(option: Prctl, argument: int) -> None:
 def install_filter(program: bytes, flags: FilterFlag) -> int:
     """Put *program* on this process, for good. With NEW_LISTENER, its descriptor is returned."""
     instructions = ctypes.byref(_Instructions(len(program) // 8, program))
-    command, options = int(Seccomp.SET_MODE_FILTER), ctypes.c_ulong(int(flags))
-    what = f"seccomp(SET_MODE_FILTER, {flags!r})"
-    return raw_call("seccomp", command, options, instructions, what=what)
+    options, what = ctypes.c_ulong(int(flags)), f"seccomp(SET_MODE_FILTER, {flags!r})"
+    return raw_call("seccomp", SET_MODE_FILTER, options, instructions, what=what)
 
 
 def filter_this_process(program: bytes, supervisor: int) -> int:
@@ -163,7 +157,7 @@ def notification_sizes() -> tuple[int, ...]:
     """Sizes of the notification, response and data structs in the running kernel, in bytes."""
     sizes = struct.Struct("=HHH")
     buffer = ctypes.create_string_buffer(sizes.size)
-    raw_call("seccomp", int(Seccomp.GET_NOTIF_SIZES), 0, buffer, what="GET_NOTIF_SIZES")
+    raw_call("seccomp", GET_NOTIF_SIZES, 0, buffer, what="GET_NOTIF_SIZES")
     return sizes.unpack(buffer.raw)
 
 

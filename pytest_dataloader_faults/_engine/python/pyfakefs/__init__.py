@@ -9,8 +9,7 @@ from typing import Any
 def patcher() -> Any:
     """The patcher of pyfakefs, if it is at work in this process; else None."""
     unittest = sys.modules.get("pyfakefs.fake_filesystem_unittest")
-    found = getattr(unittest, "Patcher", None)
-    current = getattr(found, "PATCHER", None)
+    current = getattr(getattr(unittest, "Patcher", None), "PATCHER", None)
     return current if current is not None and current.is_patching else None
 
 
