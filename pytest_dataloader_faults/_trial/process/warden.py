@@ -17,7 +17,6 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import psutil
@@ -197,14 +196,15 @@ def _gather_stacks(stacks: Journal, ours: set[int]) -> None:
 def _describe(process: psutil.Process, stacks: Journal) -> None:
     with contextlib.suppress(psutil.Error, OSError):
         command = " ".join(process.cmdline())
-        status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
-        caught = int(re.search(r"^SigCgt:\s*(\w+)$", status, re.MULTILINE)[1], 16)  # type: ignore[index]
+        with open(f"/proc/{process.pid}/status", encoding="utf-8") as file:
+            caught = int(re.search(r"^SigCgt:\s*(\w+)$", file.read(), re.MULTILINE)[1], 16)  # type: ignore[index]
         if caught >> (STACKS_SIGNAL - 1) & 1:
             os.write(stacks.fd, f"\nProcess {process.pid} ({process.status()}):\n".encode())
             process.send_signal(STACKS_SIGNAL)
             time.sleep(0.05)  # So that the stacks of two processes do not mix.
         elif not is_infrastructure(command):
-            where = Path(f"/proc/{process.pid}/wchan").read_text(encoding="utf-8")
+            with open(f"/proc/{process.pid}/wchan", encoding="utf-8") as file:
+                where = file.read()
             shown = printable(command)[:120]  # File names in it may have any bytes.
             line = f"\nProcess {process.pid} ({process.status()}, in {where}): {shown}\n"
             os.write(stacks.fd, line.encode())
