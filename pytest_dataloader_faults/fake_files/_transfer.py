@@ -29,8 +29,6 @@ _OURS = tuple(
     f"pytest_dataloader_faults._engine.worker.{name}"
     for name in ("arm", "fetch_hooks", "kernel_session", "python_session")
 )
-_NESTED = ("dataset", "datasets")
-"""The attributes in which torch's own datasets keep the datasets inside them."""
 
 
 _kept: list[Any] = []
@@ -114,7 +112,7 @@ def _modules_of(loader: Any) -> tuple[str, ...]:
 def _datasets(dataset: Any) -> list[Any]:
     """*dataset*, and the datasets inside it."""
     found = [dataset]
-    for name in _NESTED:
+    for name in ("dataset", "datasets"):  # Where torch's own datasets keep others.
         inner = getattr(dataset, "__dict__", {}).get(name)
         for each in inner if isinstance(inner, (list, tuple)) else [inner]:
             found += [] if each is None else _datasets(each)

@@ -68,8 +68,7 @@ class DescriptorTable:
             if isinstance(action, decisions.Fail):
                 raise OSError(action.errno, os.strerror(action.errno), os.fspath(path))
             if isinstance(action, decisions.Substitute):
-                copy = altered_copy(self.system, where, action.edit, flags)
-                return self.track(copy, where)
+                return self.track(altered_copy(self.system, where, action.edit, flags), where)
             if isinstance(action, decisions.Closed):
                 if not action.reuse:
                     return next(self._never_open)
@@ -100,8 +99,7 @@ class DescriptorTable:
 
     def track_duplicate(self, fd: int, other: int, to: str) -> int:
         """Track *other*, a duplicate of *fd*; code outside Python may read it unseen."""
-        tracked = self.observe(fd)
-        if tracked is not None:
+        if tracked := self.observe(fd):
             self._tracked[other] = tracked
             self.hand_out(other, to)
         return other

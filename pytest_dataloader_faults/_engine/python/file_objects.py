@@ -83,8 +83,6 @@ class FaultedFileIO(io.FileIO, metaclass=ReplacesClass):
 
 
 _CHUNK = io.DEFAULT_BUFFER_SIZE
-_OFFSET = 3
-"""Its place among the arguments of mmap() after the first two."""
 
 
 def read_all(file: io.RawIOBase, size: int) -> bytes:
@@ -102,7 +100,7 @@ class FaultedMapping(mmap.mmap, metaclass=ReplacesClass):
     files: ClassVar[DescriptorTable]
 
     def __new__(cls, fileno: int, length: int, *arguments: Any, **named: Any) -> Any:
-        offset = named.get("offset", arguments[_OFFSET] if len(arguments) > _OFFSET else 0)
+        offset = named.get("offset", next(iter(arguments[3:]), 0))  # The sixth of mmap().
         cls.files.check_mapping(fileno, length, offset)
         return super().__new__(cls, fileno, length, *arguments, **named)
 
@@ -111,18 +109,6 @@ def bind(kind: type, files: DescriptorTable, original: type) -> Any:
     """*kind*, which asks *files*, in the place of *original*."""
     body = {"files": files, "replaces": original, "__module__": original.__module__}
     return type(kind)(original.__name__, (kind,), body)
-
-
-def make_open(
-    files: DescriptorTable, file_type: type, original: Callable[..., Any]
-) -> Callable[..., Any]:
-    """An open() that gives what *original* does, around a *file_type* where faults may be met."""
-    around = open_with(FileIO=file_type)
-
-    def opens(file: Any, *arguments: Any, **more: Any) -> Any:
-        return (around if files.may_have_faults(file) else original)(file, *arguments, **more)
-
-    return opens
 
 
 def open_with(**own: Any) -> Callable[..., Any]:

@@ -72,8 +72,12 @@ def _objects(files: DescriptorTable) -> Iterator[tuple[Any, Any]]:
     file_type = file_objects.bind(file_objects.FaultedFileIO, files, io.FileIO)
     yield io.FileIO, file_type
     yield mmap.mmap, file_objects.bind(file_objects.FaultedMapping, files, mmap.mmap)
-    opens = file_objects.make_open(files, file_type, builtins.open)
-    yield builtins.open, Replacement(builtins.open, opens)
+    original, around = builtins.open, file_objects.open_with(FileIO=file_type)
+
+    def opens(file: Any, *arguments: Any, **more: Any) -> Any:
+        return (around if files.may_have_faults(file) else original)(file, *arguments, **more)
+
+    yield original, Replacement(original, opens)
 
 
 class Replacement:
