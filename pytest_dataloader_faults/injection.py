@@ -137,8 +137,11 @@ class FaultInjector:
         """Disarm. Describe the first fault that never fired, if there is one."""
         self._scope.close()
         workers = self._injection.workers if self._injection else ()
-        text = unfired(self.facts(), workers, self._chosen or self._engine)
-        return text or next(filter(None, map(_unfired, self._outcomes)), None)
+        if text := unfired(self.facts(), workers, self._chosen or self._engine):
+            return text
+        texts = (unfired(each.faults, each.workers, each.engine) for each in self._outcomes)
+        text = next(filter(None, texts), None)  # That of a trial, which run_trial itself accepts.
+        return text and f"{text}\nIf that is meant, call run_trial() and look at outcome.fired"
 
     def _first_iterator(self, loader: Any, _make: object) -> Any:
         """Arm all faults, and have *loader* make its iterator among them."""
@@ -147,9 +150,3 @@ class FaultInjector:
             arm(*self._faults, engine=self._chosen or self._engine, seed=self._seed)
         )
         return loader._get_iterator()
-
-
-def _unfired(outcome: Outcome) -> str | None:
-    """The text for a fault of *outcome* that did not fire; run_trial itself accepts that."""
-    text = unfired(outcome.faults, outcome.workers, outcome.engine)
-    return text and f"{text}\nIf that is meant, call run_trial() and look at outcome.fired"

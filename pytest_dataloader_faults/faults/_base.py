@@ -125,11 +125,12 @@ class Fault(allow.Checked):
         """Refuse arguments that cannot come together."""
 
 
+@dataclass(frozen=True, repr=False)
 class FileFault(Fault):
     """A fault of files, which have a *path*."""
 
     __slots__ = ()
-    path: Globs
+    path: Globs = "*"
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)

@@ -36,7 +36,6 @@ class OpenError(Triggered, FileFault):
     """open(2), openat(2) and openat2(2) of a matching file fail with *errno*."""
 
     errnos: ClassVar = OPEN_ERRNOS
-    path: Globs = "*"
     errno: int = _errno.EIO
     nth: int = 1
     times: int | None = None
@@ -59,7 +58,6 @@ class ReadError(Triggered, FileFault):
     """
 
     errnos: ClassVar = READ_ERRNOS
-    path: Globs = "*"
     errno: int = _errno.EIO
     nth: int = 1
     times: int | None = None
@@ -74,7 +72,6 @@ class ShortRead(Triggered, FileFault):
     """
 
     content: ClassVar[bool] = True
-    path: Globs = "*"
     max_bytes: int = 1
     nth: int = 1
     times: int | None = None
@@ -90,7 +87,6 @@ class TruncatedFile(InWorkers, FileFault):
     """
 
     content: ClassVar[bool] = True
-    path: Globs = "*"
     keep: float = 0.5
 
     def kept(self, size: int) -> int:
@@ -107,7 +103,6 @@ class CorruptedFile(InWorkers, FileFault):
     """
 
     content: ClassVar[bool] = True
-    path: Globs = "*"
     flips: int = 1
     seed: int = 0
 
@@ -125,7 +120,6 @@ class ClosedDescriptor(Triggered, FileFault):
     """
 
     errno = _errno.EBADF
-    path: Globs = "*"
     reuse: bool = False
     nth: int = 1
     times: int | None = None
@@ -140,7 +134,6 @@ class ClosedDescriptor(Triggered, FileFault):
 class SlowRead(Triggered, FileFault):
     """read(2), pread(2), readv(2), preadv(2), mmap(2) are answered *seconds* late."""
 
-    path: Globs = "*"
     seconds: float = 0.5
     nth: int = 1
     times: int | None = None
@@ -153,5 +146,4 @@ class HungRead(InWorkers, FileFault):
     Only SIGKILL ends the wait of the reading thread. At the end of the scope the read goes on.
     """
 
-    path: Globs = "*"
     nth: int = 1

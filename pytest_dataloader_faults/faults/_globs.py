@@ -18,7 +18,6 @@ _SYSTEM = (
     *("/usr/local/bin/", "/usr/local/lib/"),
 )
 _CODE = (".py", ".pyc", ".pyi", ".so", ".pth", ".egg-link")
-_NOTHING = r"(?!)"
 _WILD = re.compile(r"[*?\[]")
 
 
@@ -48,7 +47,7 @@ class GlobMatcher:
     """The files that some globs mean."""
 
     def __init__(self, globs: tuple[str, ...]) -> None:
-        self._match = re.compile("|".join(map(fnmatch.translate, globs)) or _NOTHING).match
+        self._match = re.compile("|".join(map(fnmatch.translate, globs)) or r"(?!)").match
         asked = (_WILD.split(glob, maxsplit=1)[0] for glob in globs)
         self._asked = tuple(prefix for prefix in asked if prefix and is_excluded(prefix))
 
@@ -58,6 +57,4 @@ class GlobMatcher:
 
     def __call__(self, path: str) -> bool:
         """Whether *path*, absolute, is meant."""
-        if self._match(path) is None:
-            return False
-        return not is_excluded(path) or bool(self._asked and path.startswith(self._asked))
+        return self.means(path) and (not is_excluded(path) or path.startswith(self._asked))

@@ -54,9 +54,7 @@ class FaultCheck:
                 files=files,
                 loader=loader,
                 contract=contract,
-                deadline=self._settings.deadline,
-                seed=self._settings.seed,
-                engine=self._settings.engine,
+                **self._settings.for_trials(),
             )
         self._node.user_properties.append(("dataloader_faults_verdict", str(result.verdict)))
         _report_to_pytest(result, self._settings.not_reproduced)

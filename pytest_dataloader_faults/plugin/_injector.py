@@ -21,7 +21,7 @@ class PytestFaultInjector(FaultInjector):
     """Faults for one test. An argument of a call goes before the test's settings."""
 
     def __init__(self, settings: Settings, node: pytest.Item) -> None:
-        super().__init__(engine=settings.engine, deadline=settings.deadline, seed=settings.seed)
+        super().__init__(**settings.for_trials())
         self._settings = settings
         self._node = node
         self._statistics: list[str] = []
@@ -34,7 +34,7 @@ class PytestFaultInjector(FaultInjector):
         from pytest_dataloader_faults.battery import sweep
 
         __tracebackhide__ = True
-        options = {**self._for_a_call(self._settings.seed), **options}
+        options = {**self._settings.for_trials(), **options}
         try:
             with reported_once(self._node):
                 result = sweep(make_dataset, **options)
@@ -51,7 +51,7 @@ class PytestFaultInjector(FaultInjector):
         from pytest_dataloader_faults.search import explore
 
         __tracebackhide__ = True
-        options = {**self._for_a_call(self._settings.search_seed), **options}
+        options = {**self._for_a_search(), **options}
         return explore(make_dataset, report=self._record_statistics, **options)
 
     def explore_lifecycle(self, make_dataset: Callable[[], Any], **options: Any) -> Exploration:
@@ -59,12 +59,11 @@ class PytestFaultInjector(FaultInjector):
         from pytest_dataloader_faults.search import explore_lifecycle
 
         __tracebackhide__ = True
-        options = {**self._for_a_call(self._settings.search_seed), **options}
+        options = {**self._for_a_search(), **options}
         return explore_lifecycle(make_dataset, report=self._record_statistics, **options)
 
-    def _for_a_call(self, seed: int | None) -> dict[str, Any]:
-        """The test's settings, as arguments of a function that has *seed*."""
-        return {"engine": self._settings.engine, "deadline": self._settings.deadline, "seed": seed}
+    def _for_a_search(self) -> dict[str, Any]:
+        return {**self._settings.for_trials(), "seed": self._settings.search_seed}
 
     def _record_statistics(self, statistics: str) -> None:
         """Keep *statistics* where Hypothesis' pytest plugin looks for them."""

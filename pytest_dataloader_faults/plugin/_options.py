@@ -33,6 +33,10 @@ class Settings(NamedTuple):
     exclude: str | Iterable[str] = ()
     expected_failures: Mapping[str, str] | None = None
 
+    def for_trials(self) -> dict[str, Any]:
+        """The arguments that every function has which runs trials."""
+        return {"engine": self.engine, "deadline": self.deadline, "seed": self.seed}
+
     @property
     def search_seed(self) -> int | None:
         """The seed of a search: None, for Hypothesis to choose, where the user gave no seed."""

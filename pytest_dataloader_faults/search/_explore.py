@@ -75,6 +75,7 @@ def explore(
 
     """
     from pytest_dataloader_faults.search._runner import Search, cases, require_loader, settings_of
+    from pytest_dataloader_faults.strategies import DEFAULT_KINDS
 
     __tracebackhide__ = True
     require_loader(loader)
@@ -82,9 +83,9 @@ def explore(
     _arguments.check(on_fail=on_fail, report=report, max_faults=max_faults, max_epochs=max_epochs)
     settings_of(settings)  # Hypothesis refuses what it does not know, before anything is tried.
     fixed = loader if isinstance(loader, Mapping) else None
-    chosen = _default_kinds(fixed)
-    if kinds is not None:
-        chosen = _arguments.chosen([*KINDS.values()], kinds=kinds)
+    beyond = NEED_A_WORKER if (fixed or {}).get("num_workers") == 0 else ()
+    usual = [kind for kind in DEFAULT_KINDS if not issubclass(kind, beyond)]
+    chosen = usual if kinds is None else _arguments.chosen([*KINDS.values()], kinds=kinds)
     found = survey(
         make_dataset, files=files, loader=fixed, contract=contract, deadline=deadline, engine=engine
     )
@@ -121,7 +122,7 @@ def explore_lifecycle(
     that happened to the loader's workers, and names it. No descriptors, processes or shared memory
     pile up.
 
-    Every argument that is not explained here means what it means for ``explore``.
+    What is not explained here is as for ``explore``: arguments, the result, what is raised.
 
     Args:
         make_dataset: Returns a map-style or iterable dataset.
@@ -132,14 +133,6 @@ def explore_lifecycle(
         loader: Options that every loader has, such as ``collate_fn``.
         max_examples: Lifecycles before any shrinking.
         deadline: Seconds for each lifecycle; a hang costs as many each time it is tried.
-
-    Returns:
-        The statistics and, with *on_fail* ``"warn"`` or None, the shrunk steps that fail, if any.
-
-    Raises:
-        CheckFailedError: The shrunk steps, the verdict, the evidence, a test that repeats it.
-        FaultNotFiredError: No fault of any lifecycle happened, so nothing was shown.
-        InvalidArgumentError, UnusableDatasetError, EngineUnavailableError: See ``run_trial``.
 
     """
     from pytest_dataloader_faults.search import _lifecycle_runner
@@ -161,11 +154,3 @@ def explore_lifecycle(
     failure = search.run(drawn, seed, max_examples=max_examples, **settings)
     result = replace(search.exploration(failure), left_out="\n".join(left_out.values()) or None)
     return conclude(result, search.unexercised(), on_fail, report)
-
-
-def _default_kinds(loader: Mapping[str, Any] | None) -> list[type[Fault]]:
-    """The kinds of ``DEFAULT_KINDS`` that can happen where *loader* reads."""
-    from pytest_dataloader_faults.strategies import DEFAULT_KINDS
-
-    has_workers = (loader or {}).get("num_workers") != 0
-    return [each for each in DEFAULT_KINDS if has_workers or not issubclass(each, NEED_A_WORKER)]

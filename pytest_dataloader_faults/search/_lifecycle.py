@@ -19,12 +19,7 @@ from pytest_dataloader_faults.outcomes._judge._lifecycle import judge_lifecycle
 Steps = tuple[lifecycle.Step, ...]
 
 _OF_NEW_LOADER = ("num_workers", "batch_size", "persistent_workers")
-_NEED_A_LOADER = (
-    lifecycle.Iterate,
-    lifecycle.BreakEpoch,
-    lifecycle.StartEpoch,
-    lifecycle.KillWorker,
-)
+_USE_LOADER = (lifecycle.Iterate, lifecycle.BreakEpoch, lifecycle.StartEpoch, lifecycle.KillWorker)
 
 
 def run_and_judge(found: Survey, steps: Steps, **how: Any) -> tuple[Outcome, Judgement]:
@@ -69,7 +64,7 @@ def require_order(steps: Sequence[Any]) -> None:
     """Raise InvalidArgumentError unless *steps* can follow each other."""
     workers: int | None = None
     for number, step in enumerate(steps, start=1):
-        if isinstance(step, _NEED_A_LOADER) and workers is None:
+        if isinstance(step, _USE_LOADER) and workers is None:
             message = f"step {number} is {step!r}, but there is no loader: put NewLoader() before"
             raise InvalidArgumentError(message)
         if isinstance(step, lifecycle.KillWorker) and step.worker >= (workers or 0):

@@ -38,9 +38,7 @@ def replay(
         loader: Options of the ``DataLoader``. For steps, those that ``NewLoader`` does not have.
         contract: What the author promises beyond the ordinary.
         epochs: Passes under the faults. Steps say themselves how many epochs there are.
-        deadline: Seconds for the trial.
-        seed: Of the samplers and workers.
-        engine: ``"auto"``, ``"kernel"`` or ``"python"``.
+        deadline, seed, engine: See ``run_trial``.
 
     Returns:
         The verdict, which is a pass.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -54,7 +54,9 @@ def cases(draw: st.DrawFn, /, files: Survey, loader: Loader, max_epochs: int, **
 
     *how*: the most faults and their kinds, as ``fault_schedules`` takes them.
     """
-    options = draw(_loaders(loader, files))
+    if loader is None:
+        loader = strategies.loader_options(shuffle=not files.is_iterable)
+    options = draw(loader) if isinstance(loader, st.SearchStrategy) else dict(loader)
     epochs = draw(st.sampled_from([1, *(_OFTEN * [*range(2, max_epochs + 1)])]))
     at_risk = files.files.for_loader(options, epochs)
     fixed = loader if isinstance(loader, Mapping) else {}
@@ -108,12 +110,6 @@ def require_loader(loader: Loader) -> None:
     )
     kinds = (Mapping, st.SearchStrategy)
     optional(lambda value: isinstance(value, kinds), allowed).check("loader", loader)
-
-
-def _loaders(loader: Loader, files: Survey) -> st.SearchStrategy[dict[str, Any]]:
-    if loader is None:
-        return strategies.loader_options(shuffle=not files.is_iterable)
-    return loader if isinstance(loader, st.SearchStrategy) else st.just(dict(loader))
 
 
 class Trial(NamedTuple):
@@ -181,7 +177,9 @@ class Search:
                 raise self._violation(trial)
 
         # Hypothesis' database tells tests apart by their source and signature.
-        explored.__annotations__["case"] = _name_of(self._found.make_dataset)
+        make = self._found.make_dataset
+        name = getattr(make, "__qualname__", type(make).__name__)
+        explored.__annotations__["case"] = f"{getattr(make, '__module__', '')}.{name}"
         test = settings_of(options)(hypothesis.given(drawn)(explored))
         if seed is not None:
             test = hypothesis.seed(seed)(test)
@@ -273,8 +271,3 @@ def settings_of(given: Mapping[str, Any]) -> settings:
     except TypeError as error:
         message = f"{error}: what is no argument of the search goes to hypothesis.settings"
         raise InvalidArgumentError(message) from None
-
-
-def _name_of(make_dataset: Callable[[], Any]) -> str:
-    name = getattr(make_dataset, "__qualname__", type(make_dataset).__name__)
-    return f"{getattr(make_dataset, '__module__', '')}.{name}"

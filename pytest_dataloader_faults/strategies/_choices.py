@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Iterable
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from hypothesis import strategies as st
 from hypothesis.errors import InvalidArgument
@@ -59,8 +58,7 @@ Path: TypeAlias = str | tuple[str, ...]
 _NTH = 4
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(NamedTuple):
     """A file, or all files, and how often a worker opens or reads it: in one epoch, and in all."""
 
     path: Path
@@ -94,32 +92,20 @@ def data_files(files: Files) -> DataFiles:
     return DataFiles(opens=counts, reads=counts, all_files=globs[0] if len(globs) == 1 else globs)
 
 
-def opened(files: Files, most: int | None = None) -> st.SearchStrategy[Target]:
-    """One of the files that are opened, or all; the first one first."""
+def operations(files: Files, verb: str, most: int | None = None) -> st.SearchStrategy[Target]:
+    """One of the files that workers *verb*, or all of them; the first one first.
+
+    *verb*: ``"open"``, ``"read"`` or, for its descriptors, which may be inherited, ``"keep"``.
+    """
     known = data_files(files)
-    return _targets(known, known.opens, most, "open")
-
-
-def read(files: Files, most: int | None = None) -> st.SearchStrategy[Target]:
-    """One of the files that are read, or all; the first one first."""
-    known = data_files(files)
-    return _targets(known, known.reads, most, "read")
-
-
-def kept_open(files: Files, most: int | None = None) -> st.SearchStrategy[Target]:
-    """One of the files that workers read, also by a descriptor that they inherited, or all."""
-    known = data_files(files)
-    counts = {path: max(1, known.opens.get(path, 0)) for path in known.reads}
-    return _targets(known, counts, most, "read")
-
-
-def _targets(
-    known: DataFiles, counts: Mapping[str, int], most: int | None, verb: str
-) -> st.SearchStrategy[Target]:
+    counts = known.opens if verb == "open" else known.reads
+    if verb == "keep":
+        counts = {path: max(1, known.opens.get(path, 0)) for path in known.reads}
     if most is not None:
         require(COUNT, max_nth=most)
     if not counts:
-        message = f"files={known!r} must have a file that workers {verb}; this dataset has none"
+        done = "open" if verb == "open" else "read"
+        message = f"files={known!r} must have a file that workers {done}; this dataset has none"
         raise InvalidArgument(message)
     named = [known.focus] if known.focus is not None and known.focus in counts else [*counts]
     each = [_target(path, counts[path], known.epochs, most) for path in named]

@@ -14,17 +14,8 @@ from pytest_dataloader_faults import faults
 from pytest_dataloader_faults._arguments import COUNT, FLAG, SECONDS, ints
 from pytest_dataloader_faults.battery._survey import DataFiles
 from pytest_dataloader_faults.faults._files import OPEN_ERRNOS, READ_ERRNOS
-from pytest_dataloader_faults.strategies._choices import (
-    Files,
-    Target,
-    combinations,
-    kept_open,
-    nth_of,
-    opened,
-    read,
-    require,
-    require_some,
-)
+from pytest_dataloader_faults.strategies import _choices
+from pytest_dataloader_faults.strategies._choices import Files, combinations, operations, require
 
 F = TypeVar("F", bound=faults.Fault)
 
@@ -53,14 +44,14 @@ def _each_or_all(most: int) -> tuple[tuple[int, ...] | None, ...]:
 def _drawn(
     draw: st.DrawFn,
     make: Callable[..., F],
-    targets: st.SearchStrategy[Target],
+    targets: st.SearchStrategy[_choices.Target],
     max_workers: int,
     **domains: tuple[Hashable, ...],
 ) -> F:
     """A fault of one of *targets*, at one of its operations; *domains*: its other arguments."""
     workers = _each_or_all(max_workers)
     target = draw(targets)
-    nth = draw(nth_of(target))
+    nth = draw(_choices.nth_of(target))
     how = draw(combinations(**domains, workers=workers))
     return make(path=target.path, nth=nth, **how)
 
@@ -75,7 +66,7 @@ def errors_like(
 ) -> faults.OpenError | faults.ReadError:
     """*error* in any file, in the first epoch, so that its consequences show later."""
     early = replace(files, epochs=1)
-    targets = opened(early) if isinstance(error, faults.OpenError) else read(early)
+    targets = operations(early, "open" if isinstance(error, faults.OpenError) else "read")
     make: Callable[..., faults.OpenError | faults.ReadError] = partial(replace, error)
     return _drawn(draw, make, targets, max_workers, times=(error.times,))
 
@@ -90,8 +81,8 @@ def open_errors(
     max_workers: int = 2,
 ) -> faults.OpenError:
     """``OpenError``: a file cannot be opened, for good or up to three times."""
-    chosen = tuple(require_some(sorted(OPEN_ERRNOS), errnos=errnos))
-    targets = opened(files, max_nth)
+    chosen = tuple(_choices.require_some(sorted(OPEN_ERRNOS), errnos=errnos))
+    targets = operations(files, "open", max_nth)
     return _drawn(draw, faults.OpenError, targets, max_workers, errno=chosen, times=_TIMES)
 
 
@@ -105,8 +96,8 @@ def read_errors(
     max_workers: int = 2,
 ) -> faults.ReadError:
     """``ReadError``: reads fail, for good or up to three times."""
-    chosen = tuple(require_some(sorted(READ_ERRNOS), errnos=errnos))
-    targets = read(files, max_nth)
+    chosen = tuple(_choices.require_some(sorted(READ_ERRNOS), errnos=errnos))
+    targets = operations(files, "read", max_nth)
     return _drawn(draw, faults.ReadError, targets, max_workers, errno=chosen, times=_TIMES)
 
 
@@ -121,7 +112,7 @@ def short_reads(
 ) -> faults.ShortRead:
     """``ShortRead``: up to three reads give fewer bytes. More of them would only be slow."""
     require(COUNT, max_bytes=max_bytes)
-    targets, sizes = read(files, max_nth), tuple(range(1, max_bytes + 1))
+    targets, sizes = operations(files, "read", max_nth), tuple(range(1, max_bytes + 1))
     return _drawn(draw, faults.ShortRead, targets, max_workers, max_bytes=sizes, times=_FEW)
 
 
@@ -131,7 +122,7 @@ def truncated_files(
 ) -> faults.TruncatedFile:
     """``TruncatedFile``: a file ends early, after half of it or after up to *max_bytes*."""
     require(ints(0), max_bytes=max_bytes)
-    target = draw(read(files))
+    target = draw(operations(files, "read"))
     kept = (*_FRACTIONS, *range(max_bytes + 1))
     how = draw(combinations(keep=kept, workers=_each_or_all(max_workers)))
     return faults.TruncatedFile(target.path, **how)
@@ -143,7 +134,7 @@ def corrupted_files(
 ) -> faults.CorruptedFile:
     """``CorruptedFile``: bytes differ. For datasets that promise to notice, as by a checksum."""
     require(COUNT, max_flips=max_flips)
-    target = draw(read(files))
+    target = draw(operations(files, "read"))
     flips, workers = tuple(range(1, max_flips + 1)), _each_or_all(max_workers)
     how = draw(combinations(flips=flips, seed=_SEEDS, workers=workers))
     return faults.CorruptedFile(target.path, **how)
@@ -163,7 +154,7 @@ def closed_descriptors(
     With *reuse* its number may belong to another file by then, which few datasets can notice.
     """
     require(FLAG, reuse=reuse)
-    targets, reuses = kept_open(files, max_nth), (False, True) if reuse else (False,)
+    targets, reuses = operations(files, "keep", max_nth), (False, True) if reuse else (False,)
     return _drawn(draw, faults.ClosedDescriptor, targets, max_workers, reuse=reuses, times=_TIMES)
 
 
@@ -178,7 +169,7 @@ def slow_reads(
 ) -> faults.SlowRead:
     """``SlowRead``: up to three reads come *seconds* late."""
     require(SECONDS, seconds=seconds)
-    targets = read(files, max_nth)
+    targets = operations(files, "read", max_nth)
     return _drawn(draw, faults.SlowRead, targets, max_workers, seconds=(seconds,), times=_FEW)
 
 
@@ -187,4 +178,4 @@ def hung_reads(
     draw: st.DrawFn, *, files: Files = None, max_nth: int | None = None, max_workers: int = 2
 ) -> faults.HungRead:
     """``HungRead``: a read never returns. Give the loader a ``timeout``."""
-    return _drawn(draw, faults.HungRead, read(files, max_nth), max_workers)
+    return _drawn(draw, faults.HungRead, operations(files, "read", max_nth), max_workers)

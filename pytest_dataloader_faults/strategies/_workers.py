@@ -10,13 +10,8 @@ from hypothesis import strategies as st
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults._arguments import COUNT, FLAG, ints
 from pytest_dataloader_faults.faults._base import SIGNALS
-from pytest_dataloader_faults.strategies._choices import (
-    Files,
-    combinations,
-    data_files,
-    require,
-    require_some,
-)
+from pytest_dataloader_faults.strategies import _choices
+from pytest_dataloader_faults.strategies._choices import Files, combinations, require
 
 _DEADLY = tuple(int(getattr(signal, f"SIG{name}")) for name in "KILL SEGV BUS TERM ABRT".split())
 
@@ -25,7 +20,7 @@ def _fetches(files: Files, most: int | None) -> st.SearchStrategy[int]:
     """The worker's first batch or a later one, rather the second: the first may leave state."""
     if most is not None:
         require(COUNT, max_at=most)
-    known = data_files(files)
+    known = _choices.data_files(files)
     last = most or max(1, known.batches * known.epochs)
     return st.sampled_from([*range(1, last + 1), min(2, last)])
 
@@ -46,7 +41,7 @@ def killed_workers(
     max_workers: int = 2,
 ) -> faults.WorkerKilled:
     """``WorkerKilled``: a signal ends a worker as it begins a batch, one of those of *files*."""
-    chosen = require_some(sorted(map(int, SIGNALS)), signals=signals)
+    chosen = _choices.require_some(sorted(map(int, SIGNALS)), signals=signals)
     at = draw(_fetches(files, max_at))
     how = draw(combinations(signal=tuple(chosen), worker=_one_or_each(max_workers)))
     return faults.WorkerKilled(at=at, **how)
@@ -62,7 +57,7 @@ def exited_workers(
     max_workers: int = 2,
 ) -> faults.WorkerExited:
     """``WorkerExited``: a worker exits. If the code is 0, torch notices only after 5 s."""
-    chosen = require_some(range(256), codes=codes)
+    chosen = _choices.require_some(range(256), codes=codes)
     at = draw(_fetches(files, max_at))
     how = draw(combinations(code=tuple(chosen), worker=_one_or_each(max_workers)))
     return faults.WorkerExited(at=at, **how)
@@ -116,7 +111,7 @@ def pin_memory_thread_deaths(
 
     Give the loader ``pin_memory=True``, and run it where there is an accelerator.
     """
-    chosen = require_some(["take", "pin"], stages=stages)
+    chosen = _choices.require_some(["take", "pin"], stages=stages)
     at = draw(_fetches(files, max_at))
     return faults.PinMemoryThreadDeath(at=at, **draw(combinations(stage=tuple(chosen))))
 
