@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pytest_dataloader_faults.exceptions import CheckFailedError, FaultNotFiredError
@@ -46,21 +46,18 @@ class Exploration:
 
     def describe(self) -> str:
         """The statistics, for people."""
-        return "\n".join(self._lines())
-
-    def _lines(self) -> Iterator[str]:
         total = sum(self.verdicts.values())
         shown = total - self.verdicts[Verdict.NOT_EXERCISED.value]
         found = "" if self.examples is None else f", {self.trials - total} more to shrink one"
-        yield f"{total} examples tried{found}; {shown} of them showed something"
-        for verdict, count in self.verdicts.most_common():
-            yield f"  {verdict}: {count}"
+        lines = [f"{total} examples tried{found}; {shown} of them showed something"]
+        lines += [f"  {verdict}: {count}" for verdict, count in self.verdicts.most_common()]
         if self.comparison != "bytes":
-            yield f"  samples were compared by {self.comparison}"
-        for kind, count in sorted(self.attempted.items()):
-            yield f"  {kind}: fired in {self.fired[kind]} of {count}"
+            lines.append(f"  samples were compared by {self.comparison}")
+        kinds = sorted(self.attempted.items())
+        lines += [f"  {kind}: fired in {self.fired[kind]} of {count}" for kind, count in kinds]
         if self.left_out:
-            yield self.left_out
+            lines.append(self.left_out)
+        return "\n".join(lines)
 
 
 def conclude(

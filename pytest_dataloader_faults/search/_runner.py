@@ -80,26 +80,24 @@ def _clamped_to_workers(fault: Any, workers: int) -> Any:
     return fault
 
 
-def _transient_errors(
-    files: DataFiles, kinds: Collection[type[faults.Fault]], epoch: int
-) -> Iterator[faults.OpenError | faults.ReadError]:
-    """One transient error of each sort, of those *kinds*.
+def _first_cases(
+    files: DataFiles, kinds: Collection[type[faults.Fault]], loader: Loader, max_epochs: int
+) -> Iterator[Case]:
+    """One transient error of each sort, for one epoch and, where workers may live for it, for two.
 
-    It hits the first file, at the first operation of a worker on that file in *epoch*.
+    It hits the first file, at the first operation of a worker on that file in the last epoch.
     """
-    for error in TRANSIENT_ERRORS:
-        counts = files.opens if isinstance(error, faults.OpenError) else files.reads
-        if counts and type(error) in kinds:
-            path, each = next(iter(counts.items()))
-            yield replace(error, path=path, nth=each * (epoch - 1) + 1)
-
-
-def _first_loaders(loader: Loader, max_epochs: int) -> Iterator[dict[str, Any]]:
-    """Options to begin with: for one epoch and, where workers may live for it, for two."""
     options = dict(loader) if isinstance(loader, Mapping) else _ONE_WORKER
-    yield options
+    every = [options]
     if max_epochs > 1 and (loader is None or options.get("persistent_workers")):
-        yield {**options, "persistent_workers": True}
+        every.append({**options, "persistent_workers": True})
+    for epochs, options in enumerate(every, start=1):
+        for error in TRANSIENT_ERRORS:
+            counts = files.opens if isinstance(error, faults.OpenError) else files.reads
+            if counts and type(error) in kinds:
+                path, each = next(iter(counts.items()))
+                late = replace(error, path=path, nth=each * (epochs - 1) + 1)
+                yield Case((late,), options, epochs, 0)
 
 
 def require_loader(loader: Loader) -> None:
@@ -156,14 +154,13 @@ class Search:
         self, loader: Loader, max_epochs: int, kinds: Collection[type[faults.Fault]]
     ) -> str | None:
         """Find out which transient errors the dataset survives; the text of a failure, if any."""
-        survived = []
-        for epochs, options in enumerate(_first_loaders(loader, max_epochs), start=1):
-            for error in _transient_errors(self._found.files, kinds, epochs):
-                judgement = self._trial_of(Case((error,), options, epochs, 0)).judgement
-                if is_violation(judgement):
-                    return self._confirmed()
-                if judgement.verdict is Verdict.SURVIVED and epochs == 1:
-                    survived.append(error)
+        survived: list[Any] = []
+        for case in _first_cases(self._found.files, kinds, loader, max_epochs):
+            judgement = self._trial_of(case).judgement
+            if is_violation(judgement):
+                return self._confirmed()
+            if judgement.verdict is Verdict.SURVIVED and case.epochs == 1:
+                survived += case.schedule
         self._found.files = replace(self._found.files, tolerated_errors=tuple(survived))
         return None
 
@@ -171,10 +168,7 @@ class Search:
         """Try *drawn* cases; the text of the failure, shrunk, if there is one."""
 
         def explored(case: Case) -> None:
-            trial = self._trial_of(case)
-            _assertion.record_statistics(trial.outcome, trial.judgement)
-            if is_violation(trial.judgement):
-                raise self._violation(trial)
+            self._try(case)
 
         # Hypothesis' database tells tests apart by their source and signature.
         make = self._found.make_dataset
@@ -213,6 +207,12 @@ class Search:
             return None
         error = _assertion.not_exercised(self.last.outcome, self.last.judgement)
         return f"none of {self.trials} trials: {error}"
+
+    def _try(self, case: Any) -> None:
+        trial = self._trial_of(case)
+        _assertion.record_statistics(trial.outcome, trial.judgement)
+        if is_violation(trial.judgement):
+            raise self._violation(trial)
 
     def _trial_of(self, case: Any) -> Trial:
         """The trial of *case*, which runs once only.

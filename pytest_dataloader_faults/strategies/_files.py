@@ -6,7 +6,7 @@ import errno
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from hypothesis import strategies as st
 
@@ -18,17 +18,16 @@ from pytest_dataloader_faults.strategies import _choices
 from pytest_dataloader_faults.strategies._choices import Files, combinations, operations, require
 
 F = TypeVar("F", bound=faults.Fault)
+Transient: TypeAlias = faults.OpenError | faults.ReadError
 
 _FEW = (1, 2, 3)
 """Times, for what costs time whenever it happens."""
 _TIMES = (None, 1, 1, None, 1, 1, *_FEW[1:])
 """For good, or for a moment: mostly once, which is what a second attempt copes with."""
-_FRACTIONS = (0.5, 0.25, 0.75)
-_SEEDS = tuple(range(8))
 _OPEN_ERRNOS = tuple(getattr(errno, name) for name in "EIO ENOENT EMFILE ESTALE".split())
 _READ_ERRNOS = tuple(getattr(errno, name) for name in "EIO ESTALE".split())
 """Not EINTR and EAGAIN, which ask for another try: for good they are an endless loop."""
-TRANSIENT_ERRORS: tuple[faults.OpenError | faults.ReadError, ...] = (
+TRANSIENT_ERRORS: tuple[Transient, ...] = (
     *(faults.OpenError(errno=number, times=1) for number in _OPEN_ERRNOS),
     *(faults.ReadError(errno=number, times=1) for number in _READ_ERRNOS),
 )
@@ -58,16 +57,12 @@ def _drawn(
 
 @st.composite
 def errors_like(
-    draw: st.DrawFn,
-    *,
-    error: faults.OpenError | faults.ReadError,
-    files: DataFiles,
-    max_workers: int,
-) -> faults.OpenError | faults.ReadError:
+    draw: st.DrawFn, *, error: Transient, files: DataFiles, max_workers: int
+) -> Transient:
     """*error* in any file, in the first epoch, so that its consequences show later."""
     early = replace(files, epochs=1)
     targets = operations(early, "open" if isinstance(error, faults.OpenError) else "read")
-    make: Callable[..., faults.OpenError | faults.ReadError] = partial(replace, error)
+    make: Callable[..., Transient] = partial(replace, error)
     return _drawn(draw, make, targets, max_workers, times=(error.times,))
 
 
@@ -123,7 +118,7 @@ def truncated_files(
     """``TruncatedFile``: a file ends early, after half of it or after up to *max_bytes*."""
     require(ints(0), max_bytes=max_bytes)
     target = draw(operations(files, "read"))
-    kept = (*_FRACTIONS, *range(max_bytes + 1))
+    kept = (0.5, 0.25, 0.75, *range(max_bytes + 1))
     how = draw(combinations(keep=kept, workers=_each_or_all(max_workers)))
     return faults.TruncatedFile(target.path, **how)
 
@@ -136,7 +131,7 @@ def corrupted_files(
     require(COUNT, max_flips=max_flips)
     target = draw(operations(files, "read"))
     flips, workers = tuple(range(1, max_flips + 1)), _each_or_all(max_workers)
-    how = draw(combinations(flips=flips, seed=_SEEDS, workers=workers))
+    how = draw(combinations(flips=flips, seed=tuple(range(8)), workers=workers))
     return faults.CorruptedFile(target.path, **how)
 
 

@@ -35,7 +35,6 @@ def loader_options(
     """Options of a ``DataLoader``, for ``run_trial(..., loader=options)``.
 
     Args:
-        draw: Given by Hypothesis.
         min_workers: The fewest workers; faults of workers need at least one.
         max_workers: The most.
         max_batch_size: The largest batch.
@@ -107,7 +106,6 @@ def dataset_access(
     Samples may come again, be left out, and come in any order. For map-style datasets.
 
     Args:
-        draw: Given by Hypothesis.
         files: A survey of the dataset, which knows how many samples there are.
         samples: Their number, if there is no survey.
         max_size: How many are asked for at most; by default as many as there are.

@@ -18,7 +18,6 @@ from pytest_dataloader_faults.strategies import _files, _workers
 from pytest_dataloader_faults.strategies._choices import Files, data_files, require, require_some
 
 Kinds = Iterable[type[Fault]]
-Transient = vocabulary.OpenError | vocabulary.ReadError
 
 DEFAULT_KINDS: tuple[type[Fault], ...] = (
     vocabulary.OpenError,
@@ -64,7 +63,6 @@ _OFTEN = {
     vocabulary.WorkerKilled: 3,
 }
 """How much likelier some kinds are: they have more variants, and find more bugs."""
-_NEED_AN_OPEN = {vocabulary.OpenError, vocabulary.DescriptorExhaustion}
 
 
 @st.composite
@@ -88,10 +86,8 @@ def fault_schedules(
     """A tuple of faults, for ``run_trial(make_dataset, *schedule)``.
 
     Args:
-        draw: Given by Hypothesis.
         files: Globs of the files to put at risk or, better, a ``survey`` of the dataset.
-        min_faults: The fewest.
-        max_faults: The most.
+        min_faults, max_faults: The fewest and the most.
         kinds: Fault classes to choose from.
         max_workers: The most workers that the loader may have.
 
@@ -139,7 +135,10 @@ def _any_of(files: Files, kinds: Kinds, max_workers: int) -> st.SearchStrategy[F
 
 @st.composite
 def _one_of(
-    draw: st.DrawFn, files: DataFiles, sorts: tuple[type[Fault] | Transient, ...], max_workers: int
+    draw: st.DrawFn,
+    files: DataFiles,
+    sorts: tuple[type[Fault] | _files.Transient, ...],
+    max_workers: int,
 ) -> Fault:
     """One of *sorts*: a kind of fault, or an error that the dataset tolerates.
 
@@ -152,6 +151,6 @@ def _one_of(
 
 
 def _can_happen(kind: type[Fault], files: Any) -> bool:
-    if kind in _NEED_AN_OPEN:
+    if kind in {vocabulary.OpenError, vocabulary.DescriptorExhaustion}:
         return bool(files.opens)
     return bool(files.reads) or not vocabulary.has_files(kind())
