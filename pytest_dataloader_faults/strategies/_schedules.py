@@ -16,6 +16,7 @@ from pytest_dataloader_faults.battery._survey import DataFiles
 from pytest_dataloader_faults.faults import KINDS, Fault
 from pytest_dataloader_faults.strategies import _files, _workers
 from pytest_dataloader_faults.strategies._choices import Files, data_files, require, require_some
+from pytest_dataloader_faults.strategies._files import Transient
 
 Kinds = Iterable[type[Fault]]
 
@@ -135,10 +136,7 @@ def _any_of(files: Files, kinds: Kinds, max_workers: int) -> st.SearchStrategy[F
 
 @st.composite
 def _one_of(
-    draw: st.DrawFn,
-    files: DataFiles,
-    sorts: tuple[type[Fault] | _files.Transient, ...],
-    max_workers: int,
+    draw: st.DrawFn, files: DataFiles, sorts: tuple[type[Fault] | Transient, ...], max_workers: int
 ) -> Fault:
     """One of *sorts*: a kind of fault, or an error that the dataset tolerates.
 
