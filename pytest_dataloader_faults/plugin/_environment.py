@@ -41,6 +41,6 @@ def reported_once(node: pytest.Item) -> Iterator[None]:
         text = str(error)
         lacking = text.partition(":")[0]
         first = node.config.stash.setdefault(_first_items, {}).setdefault(lacking, node.nodeid)
-        short = f"{lacking}: see {first}. No dataset was judged"
-        message = text if first == node.nodeid else short
-        raise pytest.fail.Exception(message, pytrace=False) from None
+        if first != node.nodeid:
+            text = f"{lacking}: see {first}. No dataset was judged"
+        raise pytest.fail.Exception(text, pytrace=False) from None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pytest
@@ -44,36 +44,25 @@ class Settings(NamedTuple):
 
 
 class _Option(NamedTuple):
-    type: Callable[[Any], Any]
-    rule: Rule
     default: Any
     help: str
 
 
 _OPTIONS = {
     "engine": _Option(
-        str,
-        Rule(lambda value: value in ENGINES, f"one of {', '.join(ENGINES)}"),
         "auto",
         "what injects the faults: kernel (at system calls; tests fail where this machine cannot),"
         " python (in Python's own file functions) or auto (kernel where it can, else python)",
     ),
-    "deadline": _Option(
-        float, RULES["deadline"], 30.0, "seconds that one trial may take before it counts as hung"
-    ),
+    "deadline": _Option(30.0, "seconds that one trial may take before it counts as hung"),
     "seed": _Option(
-        int,
-        RULES["seed"],
-        0,
-        "seed of samplers, workers and faults in trials; if given, of searches, too",
+        0, "seed of samplers, workers and faults in trials; if given, of searches, too"
     ),
     "not_reproduced": _Option(
-        str,
-        RULES["not_reproduced"],
-        "warn",
-        "what a check does if one trial fails and two repeats of it pass: warn or fail",
+        "warn", "what a check does if one trial fails and two repeats of it pass: warn or fail"
     ),
 }
+_ENGINE = Rule(lambda value: value in ENGINES, f"one of {', '.join(ENGINES)}")
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -168,10 +157,10 @@ def _parsed(name: str, value: Any, where: str) -> dict[str, Any]:
     """``{name: value}`` with the value in its type; empty if *where* gives none."""
     if value is None:
         return {}
-    option = _OPTIONS[name]
+    rule = _ENGINE if name == "engine" else RULES[name]
     with contextlib.suppress(TypeError, ValueError):
-        typed = option.type(value)
-        if option.rule.allows(typed):
+        typed = type(_OPTIONS[name].default)(value)
+        if rule.allows(typed):
             return {name: typed}
-    message = f"{name}={value!r} from {where} must be {option.rule.allowed}"
+    message = f"{name}={value!r} from {where} must be {rule.allowed}"
     raise InvalidArgumentError(message)

@@ -14,7 +14,6 @@ from pytest_dataloader_faults._engine.python.pyfakefs import fake_files
 if TYPE_CHECKING:
     from pytest_dataloader_faults.fake_files._filesystem import FakeDatasetFilesystem
 
-
 _FIXTURES_OF_PYFAKEFS = {"fs", "fs_class", "fs_module", "fs_session"}
 
 

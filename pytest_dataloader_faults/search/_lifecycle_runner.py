@@ -59,11 +59,7 @@ class LifecycleSearch(Search):
             self._unfired = trial
 
     def _confirmed(self) -> str:
-        self._shorten()
-        return super()._confirmed()
-
-    def _shorten(self) -> None:
-        """Leave out single steps: Hypothesis only takes out choices, which may be several steps.
+        """Leave out single steps first: Hypothesis takes out choices, which may be several steps.
 
         Hypothesis has tried most of these lists already, so this takes few trials.
         """
@@ -78,6 +74,7 @@ class LifecycleSearch(Search):
             if self._known[name].judgement.verdict is verdict:
                 self.failed = self._known[name]
                 candidates = _simpler(fewer)
+        return super()._confirmed()
 
 
 def _simpler(steps: Steps) -> Iterator[Steps]:

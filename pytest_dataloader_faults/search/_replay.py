@@ -11,10 +11,7 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.lifecycle import Step
 from pytest_dataloader_faults.outcomes import Contract, Verdict
-from pytest_dataloader_faults.search._assertion import (
-    assert_survives_or_fails_cleanly,
-    require_pass,
-)
+from pytest_dataloader_faults.search import _assertion
 from pytest_dataloader_faults.search._lifecycle import check_loader, require_order, run_and_judge
 
 
@@ -63,10 +60,10 @@ def replay(
     found = survey(make_dataset, loader=loader if steps else options, contract=contract, **how)
     if steps:
         outcome, judgement = run_and_judge(found, steps, loader=loader, **how)
-        return require_pass(outcome, judgement, make_dataset, contract, steps)
+        return _assertion.require_pass(outcome, judgement, make_dataset, contract, steps)
     faults = tuple(each for each in what if not isinstance(each, Step))
     outcome = found.run_trial(*faults, loader=loader, epochs=epochs, **how)
-    return assert_survives_or_fails_cleanly(outcome, found)
+    return _assertion.assert_survives_or_fails_cleanly(outcome, found)
 
 
 def _require_steps(

@@ -29,7 +29,6 @@ Loader = Mapping[str, Any] | st.SearchStrategy[dict[str, Any]] | None
 
 _PHASES = (Phase.reuse, Phase.generate, Phase.shrink)
 """Not ``explain``, which would run many more trials to say what the shrunk schedule says."""
-_ONE_WORKER = {"num_workers": 1, "batch_size": 4}
 _WORKERS = 2
 _OFTEN = 5
 """How much likelier several epochs are than one alone: the later ones show what a worker keeps."""
@@ -87,7 +86,7 @@ def _first_cases(
 
     It hits the first file, at the first operation of a worker on that file in the last epoch.
     """
-    options = dict(loader) if isinstance(loader, Mapping) else _ONE_WORKER
+    options = dict(loader) if isinstance(loader, Mapping) else {"num_workers": 1, "batch_size": 4}
     every = [options]
     if max_epochs > 1 and (loader is None or options.get("persistent_workers")):
         every.append({**options, "persistent_workers": True})

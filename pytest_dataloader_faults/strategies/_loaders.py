@@ -13,8 +13,6 @@ from pytest_dataloader_faults._arguments import COUNT, FLAG, Rule, ints, is_numb
 from pytest_dataloader_faults.battery._survey import DataFiles, Survey
 from pytest_dataloader_faults.strategies._choices import data_files, require, require_some
 
-_BATCH = 8
-_PREFETCH = 4
 _TIMEOUT = Rule(lambda value: is_number(value) and value >= 0, "0 or more seconds")
 _LONG_LIVED = ("persistent_workers",) * 2
 """Rather so than not: a worker of several epochs can keep more state."""
@@ -26,7 +24,7 @@ def loader_options(
     *,
     min_workers: int = 1,
     max_workers: int = 2,
-    max_batch_size: int = _BATCH,
+    max_batch_size: int = 8,
     start_methods: Iterable[str] = ("fork",),
     shuffle: bool = True,
     in_order: bool = True,
@@ -35,8 +33,7 @@ def loader_options(
     """Options of a ``DataLoader``, for ``run_trial(..., loader=options)``.
 
     Args:
-        min_workers: The fewest workers; faults of workers need at least one.
-        max_workers: The most.
+        min_workers, max_workers: The fewest and the most; faults of workers need at least one.
         max_batch_size: The largest batch.
         start_methods: ``"fork"``, ``"spawn"``, ``"forkserver"``; the last two take seconds for each
             trial, and need a dataset that pickles.
@@ -77,7 +74,7 @@ def _for_workers(draw: st.DrawFn, methods: list[str], *, may_be_unordered: bool)
     options: dict[str, Any] = {}
     if draw(st.sampled_from([None, *_LONG_LIVED])):
         options["persistent_workers"] = True
-    if prefetch := draw(st.sampled_from([None, *range(1, _PREFETCH + 1)])):
+    if prefetch := draw(st.sampled_from([None, *range(1, 5)])):
         options["prefetch_factor"] = prefetch
     method = draw(st.sampled_from(methods))
     if method != multiprocessing.get_all_start_methods()[0]:
