@@ -86,9 +86,8 @@ def run_lifecycle(
 ) -> LifecycleOutcome:
     """Do *steps* in a disposable process; *loader*: options of every loader in it."""
     faults = tuple(step.fault for step in steps if isinstance(step, Arm))
-    job = _checked(
-        jobs.LifecycleJob(make_dataset=make_dataset, faults=faults, steps=steps, **settings)
-    )
+    asked = jobs.LifecycleJob(make_dataset=make_dataset, faults=faults, steps=steps, **settings)
+    job = _checked(asked)
     return journals.lifecycle_from(job.request, steps, _run(job))
 
 
@@ -97,10 +96,7 @@ def take_reference(
     batches: Sequence[tuple[Any, ...]] | None = None,
     **settings: Unpack[jobs.Settings],
 ) -> Reference:
-    """What the dataset gives sample by sample, with no fault and no worker.
-
-    *batches*: the indices of the batches to take; by default what the loader's sampler draws.
-    """
+    """What the dataset gives sample by sample, with no fault and no worker."""
     job = jobs.ReferenceJob(make_dataset=make_dataset, batches=batches, **settings)
     events = _run(job)
     if any(event.get("died") for event in events):  # Once may be by a signal from outside.

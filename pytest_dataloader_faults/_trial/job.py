@@ -59,10 +59,7 @@ class Settings(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What all jobs have.
-
-    *loader*: options of the DataLoader. *changes* overrule them, and also those of a ready loader.
-    """
+    """*loader*: options of the DataLoader; *changes* overrule them, and those of a ready loader."""
 
     make_dataset: Callable[[], Any]
     faults: tuple[Fault, ...] = ()
@@ -104,7 +101,6 @@ class LifecycleJob(Job):
 
     @property
     def request(self) -> TrialRequest:
-        """What an outcome says of it."""
         steps = (step for step in self.steps if isinstance(step, KillWorker))
         killed = (WorkerKilled(worker=step.worker) for step in steps)
         return replace(super().request, schedule=(*self.faults, *killed))

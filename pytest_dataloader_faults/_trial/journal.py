@@ -19,6 +19,7 @@ from pytest_dataloader_faults import outcomes
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import to_dict
 from pytest_dataloader_faults.lifecycle import Step
+from pytest_dataloader_faults.outcomes import FaultFacts, WorkerFacts
 from pytest_dataloader_faults.outcomes._error_text import with_likely_sender
 from pytest_dataloader_faults.outcomes._facts import TrialRequest
 from pytest_dataloader_faults.outcomes._fault_facts import facts_from
@@ -37,9 +38,7 @@ class Journal:
         while data:
             data = data[os.write(self.fd, data) :]
 
-    def write_facts(
-        self, faults: Iterable[outcomes.FaultFacts], workers: Iterable[outcomes.WorkerFacts]
-    ) -> None:
+    def write_facts(self, faults: Iterable[FaultFacts], workers: Iterable[WorkerFacts]) -> None:
         written = [{**asdict(each), "fault": to_dict(each.fault)} for each in faults]
         self.write(faults=written, workers=[asdict(each) for each in workers])
 

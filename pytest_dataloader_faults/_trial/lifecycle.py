@@ -14,7 +14,6 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeAlias
 
@@ -31,11 +30,10 @@ from pytest_dataloader_faults.outcomes import FaultFacts, Firing
 from pytest_dataloader_faults.outcomes._error_text import explains_fault
 from pytest_dataloader_faults.outcomes._fault_facts import occurrences
 
-Armed: TypeAlias = AbstractContextManager[tuple[Injection, LoaderMonitor]]
+Armed: TypeAlias = contextlib.AbstractContextManager[tuple[Injection, LoaderMonitor]]
 """The scope of a job's faults."""
 
 _NO_DATA = ("/dev/", "/proc/", "/memfd:")
-_SHARED_MEMORY = "/dev/shm/"
 _OF_TORCH = ("torch_", "sem.")
 """Segments and semaphores of torch, which a killed worker may leave."""
 
@@ -189,7 +187,7 @@ class _Lifecycle:
 
     def _leftover_files(self) -> list[str]:
         left = (path for worker in self._injection.workers for path in worker.leftover_files)
-        shared = (path for path in left if path.startswith(_SHARED_MEMORY))
+        shared = (path for path in left if path.startswith("/dev/shm/"))
         return [path for path in shared if not os.path.basename(path).startswith(_OF_TORCH)]
 
 

@@ -1,4 +1,4 @@
-"""What a process has open, which processes it has started, and how much each takes [in the trial].
+"""What processes have open, have started, take and leave [in the trial and in the warden].
 
 Some facts about what only looks like a leak. multiprocessing keeps a resource tracker, and a
 forkserver, for the life of the process, and a descriptor to each; torch may keep its shared memory
@@ -20,16 +20,25 @@ size of what was freed last (mallopt(3), M_MMAP_THRESHOLD), so that large tensor
 heap, where they are aligned, and leave holes that the next one may not fit into: a healthy dataset
 of samples of 1 MiB took 8 MiB more with each epoch. A threshold that is set stays, and large blocks
 go when freed; of small ones, malloc_trim(3) gives back the pages.
+
+Some facts about the names in /dev/shm. torch calls a segment torch_<pid>_..., after the process
+that made it, and unlinks it once it is received; never, if one of the two is gone before.
+sem_open(3) of glibc writes a semaphore to sem.XXXXXX, links that to the name it is to have, and has
+it open all the while: a process that is killed in the midst of it leaves the first name. Other
+files there belong to other programs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import os
+import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import psutil
@@ -39,16 +48,18 @@ from pytest_dataloader_faults._trial import accelerator
 from pytest_dataloader_faults.outcomes._records import FEWEST_EPOCHS
 
 _INFRASTRUCTURE = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "torch_shm")
+_SHARED_MEMORY = "/dev/shm"
+_UNNAMED_SEMAPHORE = re.compile(r"/dev/shm/(sem\.\w{6})")
+_OF_TORCH = re.compile(r"torch_(\d+)_")
 
 
 def descriptors(pid: int | str = "self") -> dict[str, str]:
     """What /proc/<pid>/fd says: a path, or a kind of kernel object with its number."""
     found = {}
     for name in os.listdir(f"/proc/{pid}/fd"):
-        try:
+        # One was closed since, or is the one that listed the folder.
+        with contextlib.suppress(FileNotFoundError):
             found[name] = os.readlink(f"/proc/{pid}/fd/{name}")
-        except FileNotFoundError:  # Closed since, or the one that listed the folder.
-            continue
     return found
 
 
@@ -67,11 +78,10 @@ def has_children() -> bool:
 
     The kernel says it at once and for certain; a look through /proc takes 2 ms.
     """
-    try:
+    with contextlib.suppress(ChildProcessError):
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _running() -> dict[str, str]:
@@ -96,34 +106,33 @@ _ENOUGH_SECONDS = 0.5
 _M_MMAP_THRESHOLD = -3
 _LARGE = 1 << 17
 _COUNTED = ("Anonymous:", "Pss_Shmem:", "Private_Hugetlb:", "Swap:")
+_LIBC = ctypes.CDLL(None)
 
 
 def map_large_blocks() -> None:
     """Have malloc(3) map each large block on its own from now on."""
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):  # glibc has it, musl has not.
-        libc.mallopt(_M_MMAP_THRESHOLD, _LARGE)
+    if hasattr(_LIBC, "mallopt"):  # glibc has it, musl has not.
+        _LIBC.mallopt(_M_MMAP_THRESHOLD, _LARGE)
 
 
 def collect_and_trim() -> None:
     """Free cycles of Python's objects, and give back free pages in the heap of malloc(3)."""
     gc.collect()
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "malloc_trim"):
-        libc.malloc_trim(ctypes.c_size_t(0))
+    if hasattr(_LIBC, "malloc_trim"):
+        _LIBC.malloc_trim(ctypes.c_size_t(0))
 
 
+@dataclass(frozen=True)
 class GcEachEpoch:
     """A ``worker_init_fn`` that frees unused memory at the start of each epoch. Picklable."""
 
-    def __init__(self, then: Callable[[int], object] | None) -> None:
-        self._then = then
+    then: Callable[[int], object] | None
 
     def __call__(self, worker: int) -> None:
         map_large_blocks()
         observe_fetches(_GcListener(), samples=False)
-        if self._then is not None:
-            self._then(worker)
+        if self.then is not None:
+            self.then(worker)
 
 
 class _GcListener(FetchListener):
@@ -167,3 +176,29 @@ class FootprintSampler:
             "threads": len(os.listdir(f"/proc/{pid}/task")),
             "newly_open": max(more, key=more.__getitem__, default=""),
         }
+
+
+class SharedMemoryCleaner:
+    """Removes the files of dead processes that were not there when this object was made."""
+
+    def __init__(self) -> None:
+        self._before = set(os.listdir(_SHARED_MEMORY))
+        self._unnamed: set[str] = set()
+        self._killed: set[int] = set()
+
+    def look_at(self, pid: int) -> None:
+        """Record what *pid*, which is about to be killed, may leave."""
+        self._killed.add(pid)
+        with contextlib.suppress(OSError):  # The process is gone.
+            for target in descriptors(pid).values():
+                found = _UNNAMED_SEMAPHORE.fullmatch(target)
+                self._unnamed.update(found.groups() if found else ())
+
+    def remove(self, pids: Collection[int]) -> None:
+        """Remove what *pids* have left, and the processes that were looked at."""
+        dead = self._killed.union(pids)
+        for name in set(os.listdir(_SHARED_MEMORY)) - self._before:
+            owner = _OF_TORCH.match(name)
+            if name in self._unnamed or (owner and int(owner[1]) in dead):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(_SHARED_MEMORY, name))

@@ -60,7 +60,8 @@ def run(job: Job, journal: Journal, stacks: str, supervision: SupervisorHandle |
         if isinstance(job, ReferenceJob):
             journal.write(reference=asdict(take_reference(loader, job)))
         elif isinstance(job, TrialJob):
-            free.require_for(loader.num_workers)
+            if loader.num_workers:
+                free.require_for(loader.num_workers)
             _Trial(job, journal, loader).run(armed)
     except _REFUSALS as error:
         journal.write(refused=type(error).__name__, why=str(error))

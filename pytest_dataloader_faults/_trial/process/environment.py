@@ -82,8 +82,7 @@ class FreeResources(NamedTuple):
 
     def require_for(self, workers: int) -> None:
         """Refuse where so many *workers* cannot run: less than this was never enough."""
-        message = workers and (self._few_descriptors(workers) or self._little_shared(workers))
-        if message:
+        if message := self._few_descriptors(workers) or self._little_shared(workers):
             raise UnusableEnvironmentError(message)
 
     def _few_descriptors(self, workers: int) -> str | None:
@@ -127,8 +126,10 @@ def require_environment(job: Job, events: list[dict[str, Any]], printed: str) ->
     armed = {each.errno for each in job.faults}
     if job.options.descriptors is not None:
         armed.add(errno.EMFILE)
+    lines = "\n".join([*errors, printed]).splitlines()
     for number in _WORDS.keys() - armed:
-        line = _line_about(number, "\n".join([*errors, printed]))
+        texts = rf"{re.escape(os.strerror(number))}|\bErrno {number}\b|{_WORDS[number]}"
+        line = next((line.strip()[:_MOST_OF_LINE] for line in lines if re.search(texts, line)), "")
         if line and (message := shortage(number, line)):
             raise UnusableEnvironmentError(message)
 
@@ -141,13 +142,6 @@ def _errors(events: list[dict[str, Any]]) -> Iterator[str]:
         yield from (event[name] for name in ("why", "broken") if name in event)
         if "pass" in event and event["pass"].get("exception"):
             yield event["pass"]["exception"]["text"]
-
-
-def _line_about(number: int, text: str) -> str | None:
-    """The first line of *text* that reports *number*."""
-    words = re.compile(rf"{re.escape(os.strerror(number))}|\bErrno {number}\b|{_WORDS[number]}")
-    lines = (line.strip()[:_MOST_OF_LINE] for line in text.splitlines() if words.search(line))
-    return next(lines, None)
 
 
 @contextlib.contextmanager

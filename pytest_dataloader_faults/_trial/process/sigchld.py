@@ -83,13 +83,7 @@ class _InterruptibleQueue:
             self._waiting = guard.waiting  # type: ignore[assignment]
 
     def get(self, timeout: float) -> Any:
-        """The next batch.
-
-        Raises:
-            RuntimeError: A worker died by a signal, or exited with another status than 0.
-            queue.Empty: There was none for *timeout* seconds.
-
-        """
+        """The next batch; RuntimeError if a worker failed, queue.Empty after *timeout* seconds."""
         until = time.monotonic() + timeout
         while True:
             left = until - time.monotonic()

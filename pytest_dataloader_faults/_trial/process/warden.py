@@ -17,20 +17,21 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import psutil
 
 from pytest_dataloader_faults._engine.channel import SupervisorHandle
 from pytest_dataloader_faults._engine.kernel.linux import Prctl, prctl
 from pytest_dataloader_faults._engine.processes import STACKS_SIGNAL, is_stopped, ready
+from pytest_dataloader_faults._trial import resources
 from pytest_dataloader_faults._trial.journal import Journal
 from pytest_dataloader_faults._trial.process import harness
 from pytest_dataloader_faults._trial.process.deadline import LOADER, OVERDUE, deadline_after
-from pytest_dataloader_faults._trial.process.shared_memory import SharedMemoryCleaner
-from pytest_dataloader_faults._trial.resources import has_children, is_infrastructure
 from pytest_dataloader_faults.outcomes._text import printable
 
+_Root: TypeAlias = Callable[[SupervisorHandle | None], None]
+"""What the trial's process does."""
 _CLEANERS_PATIENCE = 10.0
 _STACKS_PATIENCE = 1.0
 _CLEANERS = ("multiprocessing.resource_tracker", "torch_shm_manager")
@@ -50,7 +51,7 @@ class _Watched(NamedTuple):
 
 
 def run_under_deadline(
-    root: Callable[[SupervisorHandle | None], None],
+    root: _Root,
     start_supervisor: Callable[[], SupervisorHandle] | None,
     deadline: float,
     journal: Journal,
@@ -69,7 +70,7 @@ def run_under_deadline(
     supervision = start_supervisor() if start_supervisor else None
     supervisor = harness.SupervisorWatch(supervision.pid, journal) if supervision else None
     signals = _pipe_of_signals()
-    shared_memory = SharedMemoryCleaner()
+    shared_memory = resources.SharedMemoryCleaner()
     began = time.monotonic()
     child = _start(root, supervision)
     watched = _Watched(os.pidfd_open(child), parent, signals, supervisor)
@@ -107,9 +108,7 @@ def _harness_failure(
     return supervisor.report() if supervisor and (died or ended == "deadline") else None
 
 
-def _start(
-    root: Callable[[SupervisorHandle | None], None], supervision: SupervisorHandle | None
-) -> int:
+def _start(root: _Root, supervision: SupervisorHandle | None) -> int:
     child = os.fork()
     if not child:
         os.setsid()  # Signals that a worker sends to its group must not reach the warden.
@@ -202,7 +201,7 @@ def _describe(process: psutil.Process, stacks: Journal) -> None:
             os.write(stacks.fd, f"\nProcess {process.pid} ({process.status()}):\n".encode())
             process.send_signal(STACKS_SIGNAL)
             time.sleep(0.05)  # So that the stacks of two processes do not mix.
-        elif not is_infrastructure(command):
+        elif not resources.is_infrastructure(command):
             with open(f"/proc/{process.pid}/wchan", encoding="utf-8") as file:
                 where = file.read()
             shown = printable(command)[:120]  # File names in it may have any bytes.
@@ -210,10 +209,10 @@ def _describe(process: psutil.Process, stacks: Journal) -> None:
             os.write(stacks.fd, line.encode())
 
 
-def _end_all(shared_memory: SharedMemoryCleaner) -> None:
+def _end_all(shared_memory: resources.SharedMemoryCleaner) -> None:
     cleaners_until = time.monotonic() + _CLEANERS_PATIENCE
     give_up = time.monotonic() + _UNKILLABLE
-    while has_children() and time.monotonic() < give_up:
+    while resources.has_children() and time.monotonic() < give_up:
         children = psutil.Process().children(recursive=True)
         may_clean = time.monotonic() < cleaners_until
         doomed = [each for each in children if not (may_clean and _is_cleaner(each))]
@@ -243,6 +242,6 @@ def _reap() -> None:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        if not has_children():
+        if not resources.has_children():
             return
         time.sleep(0.002)

@@ -24,11 +24,7 @@ _MOST_SAMPLES, _MOST_LEAVES = 256, 16
 
 @dataclass(frozen=True)
 class SampleFingerprint:
-    """One sample of a batch.
-
-    *digest* follows the comparison, *exact* is always of the bytes. *leaves* are the parts of the
-    sample, of the first samples of a pass.
-    """
+    """A sample: *digest* by the comparison, *exact* by its bytes, *leaves* if it is reported."""
 
     digest: str
     exact: str
