@@ -95,7 +95,8 @@ def test_a_spawned_worker_that_is_told_to_end_does_not_abort():
 def _supervisor():
     """The process that answers the workers' calls."""
     children = psutil.Process().children()
-    (found,) = (each for each in children if "_engine.supervisor.main" in " ".join(each.cmdline()))
+    running = [each for each in children if each.status() != psutil.STATUS_ZOMBIE]
+    (found,) = (each for each in running if "_engine.supervisor.main" in " ".join(each.cmdline()))
     return found
 
 
