@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-TESTS = Path(__file__).resolve().parents[1]
 PLUGINS = ("-p", "dataloader_faults", "-p", "pyfakefs.pytest_plugin")
 
 SUITE = """
 import os
 import pytest
 from torch.utils.data import DataLoader
+from support.inner import PYTHONPATH
 from support.fake_datasets import COUNT, FakeRecords, write_fake_records
 from pyfakefs.fake_filesystem_unittest import TestCase
 
@@ -82,7 +80,7 @@ def test_process(fs):
 
 @pytest.fixture(name="run_pytest")
 def _run_pytest(pytester, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
 

@@ -62,7 +62,7 @@ def test_pinned_memory_that_is_kept_is_leaked(accelerator, records):
     """It is counted by torch, and on a machine without an accelerator by the stand-in."""
     result = _check(records, KeepsPinned)
     assert (result.verdict, result.failed) == ("leaked", True), result.explanation
-    said = "KiB more pinned memory in the loader's process, and keeps it"
+    said = "KiB more pinned memory in the loader's process and never frees it"
     assert said in result.explanation.splitlines()[0]
 
 

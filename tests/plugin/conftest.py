@@ -7,20 +7,13 @@ no worker run in this process, which saves another one.
 from __future__ import annotations
 
 import functools
-import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-import pytest_dataloader_faults as package
-
 PLUGIN = ("-p", "dataloader_faults")
 """Load it by the name of its entry point."""
-TESTS = Path(__file__).resolve().parents[1]
-ROOT = Path(package.__file__).resolve().parents[1]
-"""Inner suites test the package that these tests import."""
 
 CONFTEST = """
 import pytest
@@ -37,6 +30,7 @@ UNDER_A_LISTENER = """
 import os
 import sys
 
+from support.inner import PYTHONPATH
 from pytest_dataloader_faults._engine.kernel import linux
 from pytest_dataloader_faults._engine.kernel.bpf import program
 
@@ -69,7 +63,7 @@ class Suite:
 @pytest.fixture(name="_inner_environment")
 def _inner_environment_(monkeypatch) -> None:
     """Inner suites find tests/support, and load no other plugin."""
-    monkeypatch.setenv("PYTHONPATH", f"{TESTS}{os.pathsep}{ROOT}")
+    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
 

@@ -1,19 +1,18 @@
-"""Shared by the tests of strategies: a machine that can run trials, and inner suites."""
+"""Inner test suites with Hypothesis, run by a pytest of their own."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-TESTS = Path(__file__).resolve().parents[1]
+from support.inner import PYTHONPATH
+
 PLUGINS = ("-p", "dataloader_faults", "-p", "hypothesispytest")
 
 
 @pytest.fixture
 def inner(pytester, monkeypatch, engine):
     """Run a test file in a pytest of its own, with this plugin and Hypothesis' alone."""
-    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.delenv("CI", raising=False)  # Hypothesis would take another profile.
 

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -17,9 +16,9 @@ from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._engine.supervisor.main import NAME
 from pytest_dataloader_faults.faults import ReadError
 from support.datasets import Records
+from support.inner import PYTHONPATH
 from support.waiting import until
 
-TESTS = Path(__file__).resolve().parents[1]
 SCRIPT = """
 import signal
 import sys
@@ -55,7 +54,7 @@ def _start(records, announced, strategy="file_descriptor", context="fork") -> su
     arguments = [str(records), str(announced), strategy, context]
     runner = subprocess.Popen(
         [sys.executable, "-c", SCRIPT, *arguments],
-        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        env={**os.environ, "PYTHONPATH": PYTHONPATH},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
