@@ -70,7 +70,11 @@ def sweep(
     if not left:
         message = "its workers open and read no data file, so there is nothing to sweep"
         raise exceptions.UnusableDatasetError(message)
-    return _swept(battery, left, max_trials, on_fail)
+    swept = _swept(battery, left, max_trials, on_fail)
+    if start_at is None and not any(each.fired for each in swept.steps):
+        text = f"not_exercised: no fault of the sweep happened. {swept.steps[0].explanation}"
+        report(f"{text}\n{swept.table()}", on_fail)
+    return swept
 
 
 def _swept(battery: Battery, rows: list[Any], max_trials: int, on_fail: str | None) -> SweepResult:

@@ -62,7 +62,9 @@ class InProcessRuns:
         samples: list[Any] = []
         error = None
         try:
-            by_index = hasattr(dataset, "__getitem__")
+            from torch.utils.data import IterableDataset
+
+            by_index = not isinstance(dataset, IterableDataset)
             found = (dataset[i] for i in range(len(dataset))) if by_index else iter(dataset)
             samples.extend(found)
         except Exception as raised:  # noqa: BLE001  # the error is the finding

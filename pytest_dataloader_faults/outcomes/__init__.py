@@ -5,6 +5,7 @@ from __future__ import annotations
 from pytest_dataloader_faults.outcomes._records import (
     Delivery,
     FaultFacts,
+    FileCounts,
     Firing,
     Footprint,
     Pass,
@@ -29,6 +30,7 @@ __all__ = (
     "Contract",
     "Delivery",
     "FaultFacts",
+    "FileCounts",
     "Firing",
     "Footprint",
     "Judgement",

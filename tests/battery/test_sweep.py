@@ -177,3 +177,9 @@ def test_a_dataset_that_fails_without_a_fault_is_not_swept(records):
     """What faults do to it cannot be told."""
     with pytest.raises(CheckFailedError, match=r"with no fault at all, .*OSError"):
         sweep(lambda: _FailsInWorkers(records), loader=ONE_WORKER)
+
+
+def test_a_sweep_in_which_no_fault_happens_fails(records):
+    """A fault of files that are not there shows nothing."""
+    with pytest.raises(CheckFailedError, match="not_exercised: no fault of the sweep happened"):
+        sweep(lambda: FewReads(records), faults=[OpenError("*.nothing")], loader=ONE_WORKER)

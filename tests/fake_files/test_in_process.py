@@ -8,7 +8,7 @@ import time
 
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from pytest_dataloader_faults import inject, run_trial
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
@@ -111,3 +111,16 @@ def test_without_fake_files_it_is_refused(fake_dataset_fs):
     fake_dataset_fs.pause()
     with pytest.raises(InvalidArgumentError, match="no fake files now"):
         fake_dataset_fs.run(FakeRecords)
+
+
+class Stream(IterableDataset):
+    """The fake records, one after another."""
+
+    def __iter__(self):
+        return (dataset[index] for dataset in [FakeRecords()] for index in range(COUNT))
+
+
+def test_a_stream_is_read_to_its_end(run):
+    """It has no length."""
+    assert len(run(Stream).samples) == COUNT
+    assert isinstance(run(Stream, OpenError("*.rec", nth=2)).exception, OSError)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from support.inner import PYTHONPATH
+
 PLUGINS = ("-p", "dataloader_faults", "-p", "pyfakefs.pytest_plugin")
 
 SUITE = """
 import os
 import pytest
 from torch.utils.data import DataLoader
-from support.inner import PYTHONPATH
 from support.fake_datasets import COUNT, FakeRecords, write_fake_records
 from pyfakefs.fake_filesystem_unittest import TestCase
 

@@ -12,6 +12,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 from pytest_dataloader_faults import Verdict, check_dataset, explore, strategies
 from pytest_dataloader_faults.battery._survey import survey
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
@@ -162,3 +163,9 @@ def test_as_items_of_pytest(pytester, monkeypatch):
     pytester.makepyfile(SUITE)
     result = pytester.runpytest("-p", "dataloader_faults")
     result.assert_outcomes(passed=2)
+
+
+def test_the_battery_refuses_the_kernel_engine(files):
+    """It does not see fake files, so no check could happen."""
+    with pytest.raises(InvalidArgumentError, match="the kernel does not see files of pyfakefs"):
+        check_dataset(FakeRecords, only="open-error", engine="kernel")

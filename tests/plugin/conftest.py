@@ -12,6 +12,8 @@ from collections.abc import Callable
 
 import pytest
 
+from support.inner import PYTHONPATH
+
 PLUGIN = ("-p", "dataloader_faults")
 """Load it by the name of its entry point."""
 
@@ -30,7 +32,6 @@ UNDER_A_LISTENER = """
 import os
 import sys
 
-from support.inner import PYTHONPATH
 from pytest_dataloader_faults._engine.kernel import linux
 from pytest_dataloader_faults._engine.kernel.bpf import program
 

@@ -76,7 +76,9 @@ def _is_error_again(outcome: Outcome, _reference: Reference) -> Finding | None:
     if raised is None or len(outcome.passes) < 2 or epochs != {1}:  # noqa: PLR2004  # two epochs
         return None
     after = "although no read failed in epoch 2, the same workers raised"
-    return Verdict.POISONED, f"{after} {raised.type}: {raised.message.strip()[-200:]}"
+    line = raised.message.strip().rpartition("\n")[2][:200]
+    shown = line if line.startswith(raised.type) else f"{raised.type}: {line}"
+    return Verdict.POISONED, f"{after} {shown}"
 
 
 _MOST_EPOCHS = 40

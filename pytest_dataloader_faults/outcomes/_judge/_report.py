@@ -85,11 +85,12 @@ def _call(call: str) -> str:
 
 
 def _about_delivery(outcome: TrialFacts) -> str:
-    came, seconds = len(outcome.delivered), f"({outcome.duration:g} s)"
+    came, seconds = str(len(outcome.delivered)), f"({outcome.duration:g} s)"
     if outcome.timed_out or outcome.died:
         return f"delivered {came} batches, then nothing more in phase {outcome.phase!r} {seconds}"
-    asked = sum(len(one.drawn) for one in outcome.passes)
-    return f"delivered {came} of {asked} batches, {_how_it_ended(outcome)} {seconds}"
+    if outcome.kind == "map":  # A stream's number of batches is not known beforehand.
+        came = f"{came} of {sum(len(one.drawn) for one in outcome.passes)}"
+    return f"delivered {came} batches, {_how_it_ended(outcome)} {seconds}"
 
 
 def _how_it_ended(outcome: TrialFacts) -> str:
