@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
+from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults.faults import Fault, has_files
 from pytest_dataloader_faults.outcomes._error_text import Occurrence, explains_fault
 from pytest_dataloader_faults.outcomes._records import FaultFacts, Firing, WorkerFacts, from_json
@@ -79,12 +80,9 @@ def _reasons(fault: FaultFacts, workers: Sequence[WorkerFacts], engine: str) -> 
         )
         return
     if fault.reached:
-        yield (
-            f"{fault.reached} operations matched it in {len(workers)} worker(s), but none satisfied"
-            " its triggers (nth, every, probability). Lower nth (or headroom)"
-        )
+        yield _why_none_was_due(fault, len(workers))
     else:
-        yield "no operation matched it"
+        yield _why_nothing_matched(fault.fault, {each.worker for each in workers})
         fetches = (f"worker {each.worker}: {each.fetches}" for each in workers)
         yield f"Batches fetched: {', '.join(fetches)}"
         if hidden := unobserved_operations(workers):
@@ -93,6 +91,25 @@ def _reasons(fault: FaultFacts, workers: Sequence[WorkerFacts], engine: str) -> 
         yield "The python engine sees only what Python code opens and reads"
     if not fault.reached:
         yield _files_opened(workers)
+
+
+def _why_none_was_due(facts: FaultFacts, workers: int) -> str:
+    matched = f"{facts.reached} operations matched it in {workers} worker(s), but"
+    if isinstance(facts.fault, (vocabulary.TruncatedFile, vocabulary.CorruptedFile)):
+        return f"{matched} it changes none of the files: each is empty, or no larger than keep"
+    if isinstance(facts.fault, vocabulary.DescriptorExhaustion):
+        return f"{matched} descriptors were left each time. Lower headroom"
+    return f"{matched} none satisfied its triggers (nth, every, probability). Lower nth"
+
+
+def _why_nothing_matched(fault: Fault, ids: set[int]) -> str:
+    nothing = "no operation matched it"
+    wanted = getattr(fault, "workers", None) or (getattr(fault, "worker", None),)
+    if None not in wanted and not ids & {*wanted}:
+        return f"{nothing}: it is for workers {sorted(wanted)}, and the loader's are {sorted(ids)}"
+    if isinstance(fault, vocabulary.ShortRead):
+        return f"{nothing}, which takes a read of more than max_bytes={fault.max_bytes}"
+    return nothing
 
 
 def _files_opened(workers: Sequence[WorkerFacts]) -> str:

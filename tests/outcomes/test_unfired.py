@@ -1,0 +1,37 @@
+"""A fault that never happened: the text says why, for this fault and these workers."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_dataloader_faults import faults
+from pytest_dataloader_faults.outcomes import FaultFacts, WorkerFacts
+from pytest_dataloader_faults.outcomes._fault_facts import unfired
+
+WORKERS = [WorkerFacts(worker=each, pid=100 + each, fetches=4, files={}) for each in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("fault", "reached", "reason"),
+    [
+        (faults.ReadError("*.bin", nth=9), 3, "none satisfied its triggers"),
+        (faults.TruncatedFile("*.bin", keep=10_000), 3, "each is empty, or no larger than keep"),
+        (faults.CorruptedFile("*.bin"), 3, "each is empty"),
+        (faults.DescriptorExhaustion(headroom=900), 3, "Lower headroom"),
+        (faults.ShortRead("*.bin", max_bytes=100), 0, "a read of more than max_bytes=100"),
+        (
+            faults.ReadError("*.bin", workers=(7,)),
+            0,
+            "for workers [7], and the loader's are [0, 1]",
+        ),
+        (faults.WorkerKilled(worker=5), 0, "for workers [5], and the loader's are [0, 1]"),
+        (faults.WorkerKilled(at=50), 0, "worker 0: 4, worker 1: 4"),
+        (faults.ReadError("*.jpg"), 0, "no operation matched it"),
+    ],
+    ids=repr,
+)
+def test_the_reason(fault, reached, reason):
+    """It names what to change."""
+    text = unfired([FaultFacts(fault, reached, 0)], WORKERS, "kernel")
+    assert text.startswith(f"{fault!r} never fired: ")
+    assert reason in text
