@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
+from pytest_dataloader_faults import _arguments
 from pytest_dataloader_faults._engine.plan import Plan, WorkerFaults
 from pytest_dataloader_faults._engine.policy import FaultPolicy
 from pytest_dataloader_faults._engine.python.pyfakefs import patcher
@@ -52,6 +53,11 @@ class InProcessRuns:
         self, make_dataset: Callable[[], Any], faults: tuple[Fault, ...], seed: int
     ) -> InProcessResult:
         """Read each sample of the dataset under *faults*, until one raises an error."""
+        _arguments.check(make_dataset=make_dataset, seed=seed)
+        for each in faults:
+            if not isinstance(each, Fault):
+                message = f"{each!r} is no fault. Give faults, such as ReadError('*.jpg')"
+                raise InvalidArgumentError(message)
         if wrong := [each for each in faults if not has_files(each) or isinstance(each, HungRead)]:
             message = f"{wrong[0]!r} needs a worker process, and run() starts none. Use run_trial()"
             raise InvalidArgumentError(message)

@@ -75,8 +75,8 @@ def unfired(
 def _reasons(fault: FaultFacts, workers: Sequence[WorkerFacts], engine: str) -> Iterator[str]:
     if not workers:
         yield (
-            "no DataLoader worker was started inside the scope. Iterate the loader inside it; with"
-            " persistent_workers=True, make its first iterator there"
+            "no DataLoader worker was started after it was armed. Arm faults before iter(loader),"
+            " and in the scope of inject(); with persistent_workers=True, before its first iterator"
         )
         return
     if fault.reached:

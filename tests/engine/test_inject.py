@@ -170,7 +170,7 @@ def test_workers_from_before_the_scope_are_not_reached(paths):
     """The message says what to do."""
     loader = alone(Tries(paths, WAYS["read"]), persistent_workers=True)
     epoch(loader)
-    message = "no DataLoader worker was started inside"
+    message = "no DataLoader worker was started after"
     with pytest.raises(FaultNotFiredError, match=message), inject(ReadError("*.rec")):
         results = epoch(loader).batches
     assert [] == failed(results)

@@ -124,3 +124,13 @@ def test_a_stream_is_read_to_its_end(run):
     """It has no length."""
     assert len(run(Stream).samples) == COUNT
     assert isinstance(run(Stream, OpenError("*.rec", nth=2)).exception, OSError)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [((FakeRecords, "x"), "'x' is no fault"), (("records",), "make_dataset='records' must be")],
+)
+def test_bad_arguments_are_refused(run, arguments, text):
+    """As run_trial() refuses them."""
+    with pytest.raises(InvalidArgumentError, match=text):
+        run(*arguments)

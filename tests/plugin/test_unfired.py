@@ -83,7 +83,7 @@ def test_started_before(records, request):
 """
 
 OPENED = "never fired: no operation matched it. Batches fetched: worker ?: 2, worker ?: 2*"
-NO_WORKER = "never fired: no DataLoader worker was started inside the scope. Iterate the loader*"
+NO_WORKER = "never fired: no DataLoader worker was started after it was armed. Arm faults*"
 MESSAGES = {
     "test_eio_reads": f"ReadError(path='*.nothing') {OPENED}",
     "test_truncated_files": f"TruncatedFile(path='*.nothing') {OPENED}",
