@@ -47,13 +47,18 @@ class TrialOptions:
 ONE_EPOCH = TrialOptions()
 
 
-class Settings(TypedDict, total=False):
-    """What holds for all jobs of a dataset: fields of theirs."""
+class RunSettings(TypedDict, total=False):
+    """How a trial is run, as the arguments of ``run_trial`` say it."""
 
     loader: Mapping[str, Any] | None
     seed: int
     deadline: float
     engine: str
+
+
+class Settings(RunSettings, total=False):
+    """What holds for all jobs of a dataset: fields of theirs."""
+
     comparison: Comparison
 
 

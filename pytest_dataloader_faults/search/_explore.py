@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults import _arguments, lifecycle
+from pytest_dataloader_faults._trial.job import RunSettings
 from pytest_dataloader_faults.battery._survey import survey
 from pytest_dataloader_faults.battery._targets import Files
 from pytest_dataloader_faults.faults import KINDS, NEED_A_WORKER, Fault, has_files
@@ -145,7 +146,7 @@ def explore_lifecycle(
     usual = _lifecycle_runner.LIFECYCLE_KINDS
     armed = _arguments.chosen(of_files, kinds=usual if kinds is None else kinds)
     chosen = _arguments.chosen(STEPS, steps=STEPS if steps is None else steps)
-    where: dict[str, Any] = {"loader": loader, "deadline": deadline, "engine": engine}
+    where = RunSettings(loader=loader, deadline=deadline, seed=0, engine=engine)
     found = survey(make_dataset, files=files, contract=contract, **where)
     left_out = steps_left_out(chosen, found, **where)
     search = _lifecycle_runner.LifecycleSearch(found, **where)

@@ -51,7 +51,7 @@ class LifecycleSearch(Search):
         return f"in none of {self.trials} lifecycles: {error}"
 
     def _run(self, case: Steps) -> Trial:
-        return Trial(case, *run_and_judge(self._found, case, seed=0, **self._how))
+        return Trial(case, *run_and_judge(self._found, case, **self._how))
 
     def _count(self, trial: Trial) -> None:
         super()._count(trial)

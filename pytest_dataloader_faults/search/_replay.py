@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pytest_dataloader_faults import _arguments
+from pytest_dataloader_faults._trial.job import RunSettings
 from pytest_dataloader_faults.battery._survey import survey
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import Fault
@@ -54,15 +55,16 @@ def replay(
     steps = tuple(each for each in what if isinstance(each, Step))
     if steps:
         _require_steps(what, loader, epochs)
-    how: dict[str, Any] = {"deadline": deadline, "seed": seed, "engine": engine}
+    how = RunSettings(loader=loader, deadline=deadline, seed=seed, engine=engine)
     options = dict(loader or {})
     options.pop("num_workers", None)  # The reference does not depend on it.
-    found = survey(make_dataset, loader=loader if steps else options, contract=contract, **how)
+    of_reference: RunSettings = {**how, "loader": loader if steps else options}
+    found = survey(make_dataset, contract=contract, **of_reference)
     if steps:
-        outcome, judgement = run_and_judge(found, steps, loader=loader, **how)
+        outcome, judgement = run_and_judge(found, steps, **how)
         return _assertion.require_pass(outcome, judgement, make_dataset, contract, steps)
     faults = tuple(each for each in what if not isinstance(each, Step))
-    outcome = found.run_trial(*faults, loader=loader, epochs=epochs, **how)
+    outcome = found.run_trial(*faults, epochs=epochs, **how)
     return _assertion.assert_survives_or_fails_cleanly(outcome, found)
 
 

@@ -6,7 +6,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import hypothesis
 from hypothesis import Phase, settings
@@ -15,6 +15,7 @@ from hypothesis.errors import Flaky
 
 from pytest_dataloader_faults import faults, strategies
 from pytest_dataloader_faults._arguments import optional
+from pytest_dataloader_faults._trial.job import RunSettings
 from pytest_dataloader_faults.battery._survey import DataFiles, Survey
 from pytest_dataloader_faults.exceptions import CheckFailedError, InvalidArgumentError
 from pytest_dataloader_faults.faults._base import InWorkers
@@ -24,6 +25,9 @@ from pytest_dataloader_faults.search._assertion import is_violation
 from pytest_dataloader_faults.search._exploration import Exploration
 from pytest_dataloader_faults.search._lifecycle import Steps
 from pytest_dataloader_faults.strategies._files import TRANSIENT_ERRORS
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Loader = Mapping[str, Any] | st.SearchStrategy[dict[str, Any]] | None
 
@@ -45,13 +49,20 @@ class Case:
 
 
 @st.composite
-def cases(draw: st.DrawFn, /, files: Survey, loader: Loader, max_epochs: int, **how: Any) -> Case:
+def cases(
+    draw: st.DrawFn,
+    /,
+    files: Survey,
+    loader: Loader,
+    max_epochs: int,
+    *,
+    max_faults: int,
+    kinds: Collection[type[faults.Fault]],
+) -> Case:
     """The loader first, which says how long workers live.
 
     The number of workers must not change what the choices after it mean. Otherwise Hypothesis could
     not shrink the loader without changing the faults.
-
-    *how*: the most faults and their kinds, as ``fault_schedules`` takes them.
     """
     if loader is None:
         loader = strategies.loader_options(shuffle=not files.is_iterable)
@@ -60,7 +71,11 @@ def cases(draw: st.DrawFn, /, files: Survey, loader: Loader, max_epochs: int, **
     at_risk = files.files.for_loader(options, epochs)
     fixed = loader if isinstance(loader, Mapping) else {}
     most: int = fixed.get("num_workers", _WORKERS)
-    drawn = draw(strategies.fault_schedules(files=at_risk, max_workers=max(1, most), **how))
+    drawn = draw(
+        strategies.fault_schedules(
+            files=at_risk, max_workers=max(1, most), max_faults=max_faults, kinds=kinds
+        )
+    )
     workers: int = options.get("num_workers", most)
     schedule = dict.fromkeys(_clamped_to_workers(fault, workers) for fault in drawn)
     seed = draw(st.sampled_from(range(4))) if options.get("shuffle") else 0
@@ -123,12 +138,9 @@ class Trial(NamedTuple):
 
 
 class Search:
-    """A search for a case that fails, and what its trials have shown so far.
+    """A search for a case that fails, and what its trials have shown so far."""
 
-    *how*: what each trial takes, as its deadline and its engine.
-    """
-
-    def __init__(self, found: Survey, **how: Any) -> None:
+    def __init__(self, found: Survey, **how: Unpack[RunSettings]) -> None:
         self._found = found
         self._how = how
         self.trials = 0
