@@ -58,7 +58,7 @@ def test_a_schedule_gives_the_same_again(records, times):
     number, unlike = itertools.count(), []
 
     @settings(max_examples=times // 2, database=None, derandomize=True, deadline=None)
-    @given(cases(found, None, 2, max_faults=3))
+    @given(cases(found, None, 2, max_faults=3, kinds=DEFAULT_KINDS))
     def twice(case):
         next(number)
         one, two = (
