@@ -172,7 +172,7 @@ CASES: tuple[Case, ...] = (
         collate_that_stops,
         "truncated-empty",
         "corrupted",
-        "are wrong",
+        "is wrong",
         collate_with_an_answer,
     ),
     Case(
