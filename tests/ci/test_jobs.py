@@ -79,7 +79,7 @@ def test_night_keeps_what_it_found(project):
     data.write_text(sound.replace(READS, SWALLOWS), encoding="utf-8")
     assert sound != data.read_text(encoding="utf-8")
     *_, command = _of_github("nightly")
-    found = _run(f"{command} -k test_no_schedule", project)
+    found = _run(f"{command} -k test_survives_or_fails", project)
 
     assert found.returncode == 1, found.stdout
     assert list((project / ".hypothesis/examples").rglob("*"))
