@@ -115,6 +115,15 @@ def test_library_works_without_pytest(name):
     assert set() == loaded & {"pytest", "_pytest"}
 
 
+def test_the_plugin_loads_only_what_each_run_needs():
+    """Pytest loads the plugin in every run, also where no test uses it."""
+    own = {each for each in _loaded_by(f"import {NAME}.plugin") if each.startswith(f"{NAME}.")}
+
+    assert {each.split(".")[1] for each in own} == {
+        *("_arguments", "_engine", "exceptions", "faults", "plugin"),
+    }
+
+
 def test_trial_loads_no_judgement():
     """What runs in the disposable process has nothing to judge with."""
     loaded = _loaded_by(f"import {NAME}._trial.child, {NAME}._engine.loader.iterator")

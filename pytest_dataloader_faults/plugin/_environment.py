@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
 
 GPU_MARKER_LINE = (
@@ -25,6 +24,8 @@ def require_accelerator(item: pytest.Item) -> None:
     """
     if not {"gpu", "dataloader_faults"} <= {mark.name for mark in item.iter_markers()}:
         return
+    from pytest_dataloader_faults._trial.accelerator import missing_accelerator
+
     reason = missing_accelerator()
     if reason and item.config.getoption("dataloader_faults_require_gpu"):
         pytest.fail(f"--dataloader-faults-require-gpu: {reason}", pytrace=False)
