@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults._engine.protocol import Report
 
 
+KERNEL_SEES_NO_FAKE_FILES = (
+    "the kernel does not see files of pyfakefs. Use engine='python', or real files, as in pytest's"
+    " tmp_path"
+)
+
+
 class FaultTotals:
     """Sums over ``faults``."""
 
@@ -143,11 +149,7 @@ def arm(
 
 def engine_for(engine: str, faults: tuple[vocabulary.Fault, ...]) -> str:
     """The engine to take for *engine*; raises where it cannot make *faults* happen."""
-    for fault in faults:
-        if not isinstance(fault, vocabulary.Fault):
-            raise InvalidArgumentError(
-                f"{fault!r} is no fault. Give faults, such as ReadError('*.jpg')"
-            )
+    require_faults(faults)
     chosen = choose(engine)
     for fault in faults if fake_files() is not None else ():
         if reason := _beyond_fake_files(chosen, fault):
@@ -161,13 +163,18 @@ def engine_for(engine: str, faults: tuple[vocabulary.Fault, ...]) -> str:
     return chosen
 
 
+def require_faults(faults: tuple[vocabulary.Fault, ...]) -> None:
+    """Refuse what is no fault."""
+    for fault in faults:
+        if not isinstance(fault, vocabulary.Fault):
+            message = f"{fault!r} is no fault. Give faults, such as ReadError('*.jpg')"
+            raise InvalidArgumentError(message)
+
+
 def _beyond_fake_files(engine: str, fault: vocabulary.Fault) -> str | None:
     takes_files = vocabulary.has_files(fault) or isinstance(fault, vocabulary.DescriptorExhaustion)
     if engine == "kernel" and takes_files:
-        return (
-            "the kernel does not see files of pyfakefs. Use engine='python', or real files, as in"
-            " pytest's tmp_path"
-        )
+        return KERNEL_SEES_NO_FAKE_FILES
     if isinstance(fault, vocabulary.ClosedDescriptor) and fault.sample is not None:
         return (
             "a file of pyfakefs has no descriptor that could be closed from outside at a sample."

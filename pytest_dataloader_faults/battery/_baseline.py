@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from pytest_dataloader_faults import _arguments
 from pytest_dataloader_faults._engine import choose
 from pytest_dataloader_faults._engine.python.pyfakefs import fake_files
+from pytest_dataloader_faults._engine.scope import KERNEL_SEES_NO_FAKE_FILES
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
 from pytest_dataloader_faults._trial.job import ONE_EPOCH, TrialJob, TrialOptions
 from pytest_dataloader_faults.battery._targets import Files, parse_globs
@@ -76,10 +77,7 @@ class Baseline:
         """*attempts*: loader options for the control, and for further tries where it fails."""
         self.engine = choose(settings.get("engine", "auto"))
         if self.engine == "kernel" and fake_files() is not None:
-            raise InvalidArgumentError(
-                "engine='kernel': the kernel does not see files of pyfakefs. Use engine='python' or"
-                " 'auto', or real files, as in pytest's tmp_path"
-            )
+            raise InvalidArgumentError(f"engine='kernel': {KERNEL_SEES_NO_FAKE_FILES}")
         self.make_dataset = make_dataset
         self.loader = settings.get("loader")
         self.deadline = settings.get("deadline", 30.0)

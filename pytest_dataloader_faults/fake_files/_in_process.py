@@ -21,6 +21,7 @@ from pytest_dataloader_faults._engine.policy import FaultPolicy
 from pytest_dataloader_faults._engine.python.pyfakefs import patcher
 from pytest_dataloader_faults._engine.python.pyfakefs.faults import install
 from pytest_dataloader_faults._engine.python.pyfakefs.in_worker import patch_every_module
+from pytest_dataloader_faults._engine.scope import require_faults
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import Fault, HungRead, has_files
 
@@ -54,13 +55,12 @@ class InProcessRuns:
     ) -> InProcessResult:
         """Read each sample of the dataset under *faults*, until one raises an error."""
         _arguments.check(make_dataset=make_dataset, seed=seed)
-        for each in faults:
-            if not isinstance(each, Fault):
-                message = f"{each!r} is no fault. Give faults, such as ReadError('*.jpg')"
-                raise InvalidArgumentError(message)
+        require_faults(faults)
         if wrong := [each for each in faults if not has_files(each) or isinstance(each, HungRead)]:
             message = f"{wrong[0]!r} needs a worker process, and run() starts none. Use run_trial()"
             raise InvalidArgumentError(message)
+        from pytest_dataloader_faults._trial.loaders import kind_of
+
         policy = self._policy or self._put_hooks_in_place()
         counters = WorkerFaults(Plan(faults, seed=seed), 0)
         dataset = make_dataset()
@@ -68,9 +68,7 @@ class InProcessRuns:
         samples: list[Any] = []
         error = None
         try:
-            from torch.utils.data import IterableDataset
-
-            by_index = not isinstance(dataset, IterableDataset)
+            by_index = hasattr(dataset, "__getitem__") and kind_of(dataset) == "map"
             found = (dataset[i] for i in range(len(dataset))) if by_index else iter(dataset)
             samples.extend(found)
         except Exception as raised:  # noqa: BLE001  # the error is the finding

@@ -134,3 +134,8 @@ def test_bad_arguments_are_refused(run, arguments, text):
     """As run_trial() refuses them."""
     with pytest.raises(InvalidArgumentError, match=text):
         run(*arguments)
+
+
+def test_any_iterable_is_read_to_its_end(run):
+    """One without ``__getitem__`` needs to be no IterableDataset."""
+    assert run(lambda: iter([1, 2])).samples == (1, 2)
