@@ -53,8 +53,8 @@ def sweep(
         The steps, a table of them, and whether it is complete.
 
     Raises:
-        CheckFailedError: The dataset fails a step and *on_fail* is ``"raise"``; or it fails
-            without a fault.
+        CheckFailedError: The dataset fails a step, or no fault happened, and *on_fail* is
+            ``"raise"``; or the dataset fails without a fault.
         InvalidArgumentError, UnusableDatasetError, EngineUnavailableError: See ``run_trial``.
     """
     _arguments.check(max_trials=max_trials, on_fail=on_fail)
@@ -71,9 +71,8 @@ def sweep(
         message = "its workers open and read no data file, so there is nothing to sweep"
         raise exceptions.UnusableDatasetError(message)
     swept = _swept(battery, left, max_trials, on_fail)
-    if start_at is None and not any(each.fired for each in swept.steps):
-        text = f"not_exercised: no fault of the sweep happened. {swept.steps[0].explanation}"
-        report(f"{text}\n{swept.table()}", on_fail)
+    if start_at is None:
+        _require_fired(swept, on_fail)
     return swept
 
 
@@ -91,6 +90,13 @@ def _swept(battery: Battery, rows: list[Any], max_trials: int, on_fail: str | No
                 break
             fault = replace(fault, nth=fault.nth + 1)  # noqa: PLW2901  # the next in this row
     return SweepResult(tuple(steps))
+
+
+def _require_fired(swept: SweepResult, on_fail: str | None) -> None:
+    """Report a sweep in which no fault happened: it has shown nothing."""
+    if not any(each.fired for each in swept.steps):
+        text = f"not_exercised: no fault of the sweep happened. {swept.steps[0].explanation}"
+        report(f"{text}\n{swept.table()}", on_fail)
 
 
 def _step(battery: Battery, fault: Any) -> SweepStep:

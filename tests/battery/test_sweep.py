@@ -181,5 +181,9 @@ def test_a_dataset_that_fails_without_a_fault_is_not_swept(records):
 
 def test_a_sweep_in_which_no_fault_happens_fails(records):
     """A fault of files that are not there shows nothing."""
+    nothing = {"faults": [OpenError("*.nothing")], "loader": ONE_WORKER}
     with pytest.raises(CheckFailedError, match="not_exercised: no fault of the sweep happened"):
-        sweep(lambda: FewReads(records), faults=[OpenError("*.nothing")], loader=ONE_WORKER)
+        sweep(lambda: FewReads(records), **nothing)
+    with pytest.warns(UserWarning, match="no fault of the sweep happened") as warned:
+        sweep(lambda: FewReads(records), **nothing, on_fail="warn")
+    assert warned[0].filename == __file__
