@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from pytest_dataloader_faults._engine import unavailable
 from support.environments import OURS, environment_for, needed
+from support.scripts import load_script
 
 ROOT = Path(__file__).resolve().parent.parent
 _QUICK = Path("docs/tutorial/first_fault.md")
 
 
-def _load_generator():
-    spec = importlib.util.spec_from_file_location("docs_generate_bare", ROOT / "docs/generate.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # Its dataclasses look themselves up there.
-    spec.loader.exec_module(module)
-    return module
-
-
-generate = _load_generator()
+generate = load_script("docs/generate.py")
 
 
 def _pages():

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import inspect
 import re
-import sys
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 
@@ -30,19 +28,12 @@ from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.outcomes import Judgement, SweepResult
 from pytest_dataloader_faults.plugin import _options
 from pytest_dataloader_faults.plugin import _pyfakefs as _fixtures_of_files
+from support.scripts import load_script
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def _load_generator():
-    spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs/generate.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # Its dataclasses look themselves up there.
-    spec.loader.exec_module(module)
-    return module
-
-
-generate = _load_generator()
+generate = load_script("docs/generate.py")
 PAGES = generate.pages()
 TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
 REFERENCE = "\n".join(text for page, text in TEXTS.items() if "reference" in page.parts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from pytest_dataloader_faults import Verdict
 from pytest_dataloader_faults.battery.checks import CHECKS
 from support.corpus import BEHAVIOURS, CASES, ENTRIES, EXCUSED
+from support.scripts import load_script
 
 TESTS = Path(__file__).parent.parent
 SHOWN = {case.entry for case in CASES}
@@ -47,8 +47,6 @@ def test_behaviour_is_tested_where_it_says(entry):
 
 def test_page_is_as_the_corpus_is():
     """``python docs/corpus.py`` writes it anew."""
-    spec = importlib.util.spec_from_file_location("docs_corpus", TESTS.parent / "docs/corpus.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = load_script("docs/corpus.py")
 
     assert script.PAGE.read_text(encoding="utf-8") == script.page()

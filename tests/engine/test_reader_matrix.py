@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
 from support import reader_matrix
 from support.library_readers import READERS, usable
+from support.scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def _load_writer():
-    spec = importlib.util.spec_from_file_location("docs_readers", ROOT / "docs/readers.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-writer = _load_writer()
+writer = load_script("docs/readers.py")
 RECORD = json.loads(writer.RECORD.read_text(encoding="utf-8"))
 OUTCOMES = {
     key: {name: cell["outcome"] for name, cell in row.items()}

@@ -11,22 +11,13 @@ import pytest
 
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults.faults import ClosedDescriptor, OpenError, ReadError, TruncatedFile
-from support.attempts import CONTENT, attempt, error_of, undisturbed
+from support.attempts import attempt, error_of, undisturbed
 from support.epochs import alone, epoch
 from support.families import direct
 from support.tries import WAYS, Tries
 
 EIO = os.strerror(errno.EIO)
 GB = 1 << 30
-
-
-@pytest.fixture(name="path")
-def _path(tmp_path):
-    """A file of 200 bytes."""
-    path = tmp_path / "data" / "file.rec"
-    path.parent.mkdir()
-    path.write_bytes(CONTENT)
-    return str(path)
 
 
 @pytest.fixture(name="aligned")

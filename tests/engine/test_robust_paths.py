@@ -18,15 +18,6 @@ from support.tries import ENOUGH, WAYS, Tries, pread
 EIO = os.strerror(errno.EIO)
 
 
-@pytest.fixture(name="path")
-def _path(tmp_path):
-    """A file of 200 bytes."""
-    path = tmp_path / "data" / "file.rec"
-    path.parent.mkdir()
-    path.write_bytes(CONTENT)
-    return str(path)
-
-
 def test_a_worker_that_goes_elsewhere(records):
     """Its init function changes the folder; from then on all paths are relative."""
     names = sorted(os.listdir(records))

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch.utils.data import default_collate
 
-from pytest_dataloader_faults._trial.samples.fingerprint import digest, leaves, split
+from pytest_dataloader_faults._trial.samples.fingerprint import leaves, split
 from pytest_dataloader_faults.outcomes._judge._samples import difference
+from support.fingerprints import digest
 
 DTYPES = [
     torch.bool,

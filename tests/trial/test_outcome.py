@@ -14,7 +14,7 @@ from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 from pytest_dataloader_faults import Outcome, Verdict, faults, run_trial
 from pytest_dataloader_faults._trial import take_reference
-from pytest_dataloader_faults._trial.samples.fingerprint import digest, digest_of_rows
+from pytest_dataloader_faults._trial.samples.fingerprint import digest_of_rows
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
@@ -25,6 +25,7 @@ from pytest_dataloader_faults.faults import (
     WorkerKilled,
 )
 from support.datasets import Records, RecordStream
+from support.fingerprints import digest
 from support.loaders import Counted, Fields, Ragged, concatenate
 
 BATCHES = [(0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11), (12, 13, 14, 15)]

@@ -156,11 +156,6 @@ def _reduced(value: Any) -> Iterator[tuple[str, Any]]:
     yield from sorted(((f"[{key!r}]", item) for key, item in pairs or ()), key=lambda one: one[0])
 
 
-def digest(value: Any) -> str:
-    """The fingerprint of *value* in 24 hexadecimal digits; TypeError if it has none."""
-    return digest_of(leaves(value))
-
-
 def digest_of(parts: Iterable[Leaf]) -> str:
     """The fingerprint of a value that has these parts."""
     return hash_of("\n".join(map(repr, map(tuple, parts))).encode("utf-8", "surrogatepass"))

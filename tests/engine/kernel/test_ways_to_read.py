@@ -11,10 +11,9 @@ import pytest
 
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults.faults import ClosedDescriptor, OpenError, ReadError, TruncatedFile
+from support.attempts import CONTENT
 from support.epochs import alone, epoch
 from support.tries import WAYS, Tries
-
-BYTES = bytes(range(200))
 
 
 def _with_errno(call):
@@ -35,15 +34,6 @@ def _open_in_no_folder(_path):
 
 
 SENSELESS = (_statx_nothing, _open_nothing, _open_in_no_folder)
-
-
-@pytest.fixture(name="path")
-def _path(tmp_path):
-    """A file of 200 bytes."""
-    path = tmp_path / "data" / "file.rec"
-    path.parent.mkdir()
-    path.write_bytes(BYTES)
-    return str(path)
 
 
 def attempt(path, way, *faults, **options):
@@ -77,14 +67,14 @@ def test_each_way_meets_a_failing_open(path, way):
 def test_each_way_meets_the_shorter_file(path, way):
     """And reads what is left of it rightly."""
     gave, _ = attempt(path, way, TruncatedFile("*/data/file.rec", keep=50))
-    assert BYTES[:50] == gave
+    assert CONTENT[:50] == gave
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_each_way_works_when_its_turn_has_not_come(path, way):
     """The file is followed, its reads are looked at, and nothing is changed."""
     gave, injection = attempt(path, way, ReadError("*.rec", nth=99), require_fired=False)
-    assert BYTES == gave
+    assert CONTENT == gave
     assert 0 < injection.reached
     assert 0 == injection.fired
 
@@ -102,7 +92,7 @@ def test_a_chosen_number_is_out_of_reach_and_told(path):
     """dup2(2) puts a file where its reads cannot be seen: the report says so."""
     with inject(ReadError("*.rec"), require_fired=False) as injection:
         (result,) = epoch(alone(Tries([path], _through_dup2))).batches
-    assert BYTES == result.gave
+    assert CONTENT == result.gave
     assert {"dup2": 1} == injection.workers[0].unobserved
 
 
@@ -125,10 +115,10 @@ def test_data_inside_a_package_is_left_alone_and_told(tmp_path):
     """A glob that means everything spares installed packages; what was spared is counted."""
     inside = tmp_path / "site-packages" / "images" / "a.rec"
     inside.parent.mkdir(parents=True)
-    inside.write_bytes(BYTES)
+    inside.write_bytes(CONTENT)
     with inject(ReadError("*"), require_fired=False) as injection:
         (result,) = epoch(alone(Tries([str(inside)], _plainly))).batches
-    assert BYTES == result.gave
+    assert CONTENT == result.gave
     assert {"open of an excluded file": 1} == injection.workers[0].unobserved
 
 

@@ -15,20 +15,12 @@ from pytest_dataloader_faults._engine.file_copies import FileEdit, altered_copy
 from pytest_dataloader_faults._engine.plan import Plan, WorkerFaults
 from pytest_dataloader_faults._engine.policy import Delay, Fail, FaultPolicy, Hang, Short
 from pytest_dataloader_faults.faults import OpenError, ReadError
+from support.attempts import CONTENT
 from support.patching import patched
 from support.python_readers import READERS, descriptor, opened
 from support.schedules import counted, schedule
 
-BYTES = bytes(range(200))
 NEVER = ReadError("*.rec", nth=10**6)
-
-
-@pytest.fixture(name="path")
-def _path(tmp_path):
-    """A file of 200 bytes."""
-    path = tmp_path / "data.rec"
-    path.write_bytes(BYTES)
-    return path
 
 
 class Script(FaultPolicy):
@@ -61,12 +53,12 @@ class Clock:
 
 
 SHORT = {
-    "buffered": (opened("rb", use=lambda file: file.read(10)), BYTES[:10]),
-    "unbuffered": (opened("rb", 0, use=lambda file: file.read(10)), BYTES[:3]),
-    "readall": (opened("rb", 0, use=lambda file: file.read()), BYTES),
+    "buffered": (opened("rb", use=lambda file: file.read(10)), CONTENT[:10]),
+    "unbuffered": (opened("rb", 0, use=lambda file: file.read(10)), CONTENT[:3]),
+    "readall": (opened("rb", 0, use=lambda file: file.read()), CONTENT),
     "readinto": (opened("rb", 0, use=lambda file: file.readinto(bytearray(10))), 3),
-    "read": (descriptor(lambda fd: os.read(fd, 10)), BYTES[:3]),
-    "pread": (descriptor(lambda fd: os.pread(fd, 10, 5)), BYTES[5:8]),
+    "read": (descriptor(lambda fd: os.read(fd, 10)), CONTENT[:3]),
+    "pread": (descriptor(lambda fd: os.pread(fd, 10, 5)), CONTENT[5:8]),
     "readv": (descriptor(lambda fd: os.readv(fd, [bytearray(2), bytearray(9)])), 3),
     "preadv": (descriptor(lambda fd: os.preadv(fd, [bytearray(9), bytearray(9)], 1)), 3),
 }
@@ -86,7 +78,7 @@ def test_what_takes_time_comes_first(path):
     with patched(Script([Delay(0.5), Hang(), Fail(errno.EIO)]), clock):
         with pytest.raises(OSError, match="Input/output error"):
             path.read_bytes()
-        assert BYTES == path.read_bytes()
+        assert CONTENT == path.read_bytes()
     assert [0.5, "hang"] == clock.log
 
 
@@ -145,7 +137,7 @@ def test_functions_keep_their_names_and_places(path):
     with patched(schedule(NEVER)):
         holder = type("Holder", (), {"size": os.stat})
         assert {os.open, os.stat} <= os.supports_dir_fd
-        assert len(BYTES) == holder().size(path).st_size
+        assert len(CONTENT) == holder().size(path).st_size
         assert pickle.loads(pickle.dumps(os.stat)) is os.stat  # noqa: S301  # our own
         assert "open" == open.__name__
 
@@ -196,10 +188,10 @@ def test_what_is_disarmed_lets_everything_pass(path):
     """Files that are open already, too."""
     policy = schedule(ReadError("*.rec", nth=2), OpenError("*.rec", nth=2))
     with patched(policy), open(path, "rb", buffering=0) as file:
-        assert BYTES[:10] == file.read(10)
+        assert CONTENT[:10] == file.read(10)
         policy.armed = False
-        assert BYTES[10:] == file.read(1000)
-        assert BYTES == path.read_bytes()
+        assert CONTENT[10:] == file.read(1000)
+        assert CONTENT == path.read_bytes()
     assert [1, 1] == [each["reached"] for each in counted(policy)["faults"]]
 
 
@@ -231,7 +223,7 @@ def test_a_system_without_nameless_files_gets_one_that_is_unlinked(path):
     system.pop("memfd_create", None)
     names = set(os.listdir(path.parent))
     fd = altered_copy(type(files.system)(**system), str(path), FileEdit(50), os.O_RDONLY)
-    assert BYTES[:50] == os.read(fd, 100)
+    assert CONTENT[:50] == os.read(fd, 100)
     assert 0 == os.fstat(fd).st_nlink
     assert names == set(os.listdir(path.parent))
     os.close(fd)

@@ -14,19 +14,11 @@ import pytest
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import ClosedDescriptor, ReadError, TruncatedFile
+from support.attempts import CONTENT
 from support.patching import patched
 from support.schedules import counted, schedule
 
-BYTES = bytes(range(200))
 NEVER = ReadError("*.rec", nth=10**6)
-
-
-@pytest.fixture(name="path")
-def _path(tmp_path):
-    """A file of 200 bytes."""
-    path = tmp_path / "data.rec"
-    path.write_bytes(BYTES)
-    return path
 
 
 def test_a_mapping_that_should_fail_is_refused(path):
@@ -48,14 +40,14 @@ def test_a_mapping_that_need_not_fail_is_one(path, fault):
     with patched(schedule(fault)), open(path, "rb") as file:
         mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         assert isinstance(mapping, mmap.mmap)
-        assert BYTES == mapping[:]
+        assert CONTENT == mapping[:]
         mapping.close()
 
 
 def test_a_shorter_file_is_mapped_shorter(path):
     """A substitute is a real file."""
     with patched(schedule(TruncatedFile("*.rec", keep=50))):
-        assert BYTES[:50] == np.memmap(path, mode="r").tobytes()
+        assert CONTENT[:50] == np.memmap(path, mode="r").tobytes()
         assert 50 == np.fromfile(path, np.uint8).size
         assert 50 == os.path.getsize(path) == path.stat().st_size == os.lstat(path).st_size
 
@@ -82,8 +74,8 @@ def test_a_number_that_comes_back_is_not_told(path):
     """Whoever only asks for the size has read nothing."""
     policy = schedule(NEVER)
     with patched(policy), open(path, "rb") as file:
-        assert len(BYTES) == os.fstat(file.fileno()).st_size
-        assert BYTES[:5] == os.pread(file.fileno(), 5, 0)
+        assert len(CONTENT) == os.fstat(file.fileno()).st_size
+        assert CONTENT[:5] == os.pread(file.fileno(), 5, 0)
     assert {} == counted(policy)["unobserved"]
 
 
@@ -91,7 +83,7 @@ def test_another_program_is_told(path):
     """Its reads are its own."""
     policy = schedule(ReadError("*.rec"))
     with patched(policy):
-        assert BYTES == subprocess.run(["/bin/cat", path], check=True, capture_output=True).stdout
+        assert CONTENT == subprocess.run(["/bin/cat", path], check=True, capture_output=True).stdout
     assert {"fork_exec in subprocess._execute_child": 1} == counted(policy)["unobserved"]
 
 
@@ -119,7 +111,7 @@ def test_what_was_open_before_is_told_and_its_number_followed(path):
     with open(path, "rb") as file, patched(policy):
         with pytest.raises(OSError, match="Input/output"):
             os.pread(file.fileno(), 10, 0)
-        assert BYTES == file.read()
+        assert CONTENT == file.read()
     assert {"inherited descriptor": 1} == counted(policy)["unobserved"]
 
 
@@ -141,7 +133,7 @@ def test_what_was_open_before_is_exchanged_or_closed(path, fault):
     os.lseek(fd, 10, os.SEEK_SET)
     with patched(schedule(fault)):
         if isinstance(fault, TruncatedFile):
-            assert BYTES[10:50] == os.read(fd, 100)
+            assert CONTENT[10:50] == os.read(fd, 100)
             os.close(fd)
         else:
             with pytest.raises(OSError, match="Bad file descriptor"):

@@ -21,15 +21,6 @@ EIO = os.strerror(errno.EIO)
 KERNEL = tuple(map(int, platform.release().split("-")[0].split(".")[:2]))
 
 
-@pytest.fixture(name="path")
-def _path(tmp_path):
-    """A file of 200 bytes."""
-    path = tmp_path / "data" / "file.rec"
-    path.parent.mkdir()
-    path.write_bytes(CONTENT)
-    return str(path)
-
-
 @pytest.mark.parametrize("way", FAMILIES.values(), ids=FAMILIES)
 @pytest.mark.parametrize(
     ("kind", "number"),

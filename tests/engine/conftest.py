@@ -1,0 +1,16 @@
+"""Shared by the tests of the engine: one small data file."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.attempts import CONTENT
+
+
+@pytest.fixture(name="path")
+def _path(tmp_path):
+    """A file of 200 bytes, alone in its folder."""
+    path = tmp_path / "data" / "file.rec"
+    path.parent.mkdir()
+    path.write_bytes(CONTENT)
+    return str(path)

@@ -1,0 +1,12 @@
+"""The fingerprint of a value on its own; in a trial it is made of a sample's parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytest_dataloader_faults._trial.samples.fingerprint import digest_of, leaves
+
+
+def digest(value: Any) -> str:
+    """The fingerprint of *value* in 24 hexadecimal digits; TypeError if it has none."""
+    return digest_of(leaves(value))
