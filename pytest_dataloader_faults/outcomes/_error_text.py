@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.outcomes._records import Raised
 
 
 class Occurrence(NamedTuple):
@@ -71,6 +72,12 @@ def exception_lines(text: str) -> str:
 def last_exception_line(message: str) -> str:
     """The last line of *message* that is not of a frame, cut off where it is very long."""
     return (exception_lines(message).splitlines() or ["no message"])[-1][:MOST]
+
+
+def error_line(raised: Raised) -> str:
+    """The type of *raised* and the last line of its message, which may begin with the type."""
+    line = last_exception_line(raised.message)
+    return line if line.startswith(raised.type) else f"{raised.type}: {line}"
 
 
 def explains_fault(text: str, occurrences: Iterable[Occurrence]) -> bool:

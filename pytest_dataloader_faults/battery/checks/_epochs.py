@@ -9,6 +9,7 @@ from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
 from pytest_dataloader_faults.battery.checks._base import Check, Plan, on
 from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.outcomes import Outcome, Pass, Reference, Verdict
+from pytest_dataloader_faults.outcomes._error_text import error_line
 from pytest_dataloader_faults.outcomes._records import FEWEST_EPOCHS
 from pytest_dataloader_faults.outcomes._verdicts import Finding
 
@@ -76,9 +77,7 @@ def _is_error_again(outcome: Outcome, _reference: Reference) -> Finding | None:
     if raised is None or len(outcome.passes) < 2 or epochs != {1}:  # noqa: PLR2004  # two epochs
         return None
     after = "although no read failed in epoch 2, the same workers raised"
-    line = raised.message.strip().rpartition("\n")[2][:200]
-    shown = line if line.startswith(raised.type) else f"{raised.type}: {line}"
-    return Verdict.POISONED, f"{after} {shown}"
+    return Verdict.POISONED, f"{after} {error_line(raised)}"
 
 
 _MOST_EPOCHS = 40

@@ -128,8 +128,7 @@ def _poisoned(outcome: TrialFacts, reference: Reference, contract: Contract) -> 
     if recovery is None:
         return None
     if recovery.exception is not None:
-        message = _error_text.exception_lines(recovery.exception.message)[-_error_text.MOST :]
-        return Verdict.POISONED, f"{_AFTER} raised {recovery.exception.type}: {message}"
+        return Verdict.POISONED, f"{_AFTER} raised {_error_text.error_line(recovery.exception)}"
     # A dataset that need not notice damage may have kept a copy of the damaged bytes.
     may = _samples.Tolerance(content=_samples.may_be_damaged(outcome, contract))
     wrong = _samples.first_mismatch(recovery, reference, may)

@@ -111,7 +111,7 @@ def _wrong_batch(one: Pass, reference: Reference, may: Tolerance) -> str | None:
     for place, delivery in enumerate(one.delivered):
         indices = delivery.indices or ()
         if delivery.rows is not None and samples:
-            if wrong := _wrong_rows(place, delivery, reference, may):
+            if wrong := _wrong_rows(place, delivery, samples, reference, may):
                 return wrong
         elif samples or (batches[indices] != delivery.digest and not may.content):
             if delivery.rows is not None:
@@ -146,9 +146,14 @@ def _stream_mismatches(one: Pass, reference: Reference, may: Tolerance) -> Itera
         yield f"{sentence}, but faults hit only {may.lost}" if may.lost else sentence
 
 
-def _wrong_rows(place: int, delivery: Delivery, reference: Reference, may: Tolerance) -> str | None:
+def _wrong_rows(
+    place: int,
+    delivery: Delivery,
+    samples: dict[Any, str],
+    reference: Reference,
+    may: Tolerance,
+) -> str | None:
     indices, rows = delivery.indices or (), delivery.rows or ()
-    samples = dict(reference.samples)
     if len(rows) != len(indices):
         return _too_few(place, delivery, samples, may)
     for at, (index, digest) in enumerate(zip(indices, rows, strict=True)):
