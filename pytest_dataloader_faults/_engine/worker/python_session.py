@@ -59,16 +59,14 @@ class PythonWorkerSession(WorkerSession):
             self._send(message)
 
     def _send(self, message: protocol.FromWorker) -> None:
-        with self.policy.lock:
-            self._send_counts()
-            if os.getpid() == self._process:
-                super()._send(message)
+        self._send_counts(message)
 
-    def _send_counts(self) -> None:
-        """A process forked from this one shares the connection, and must not write to it."""
-        if os.getpid() == self._process:
-            with self.policy.lock:
-                super()._send(self.policy.changes())
+    def _send_counts(self, *then: protocol.FromWorker) -> None:
+        """Send the counters, *then* a message. A process forked from this one sends nothing."""
+        with self.policy.lock:
+            if os.getpid() == self._process:
+                for message in (self.policy.changes(), *then):
+                    super()._send(message)
 
     def switch(self, orders: protocol.Proceed) -> None:
         """Have those faults happen, from now on, that the supervisor says."""
