@@ -10,7 +10,7 @@ from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults.battery._baseline import Baseline, GoldenRun, Settings
 from pytest_dataloader_faults.battery._targets import EVERY_FILE, require_match
 from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
-from pytest_dataloader_faults.battery.checks import CHECKS, Check
+from pytest_dataloader_faults.battery.checks import CHECKS, Check, Variant
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Verdict
@@ -50,27 +50,39 @@ class Battery:
         check = CHECKS[name]
         if check.gpu and (lacking := missing_accelerator()):
             return NotApplicable(lacking)
-        if name == CONTROL:
-            return self._run(check, (), should_fail)
-        if self.baseline.unusable_reason:
+        if self.baseline.unusable_reason and name != CONTROL:
             return NotApplicable(self.baseline.unusable_reason)
-        faults = check.plan(self.workload)
-        if isinstance(faults, NotApplicable):
-            return faults
-        return self._run(check, faults, should_fail)
+        plan = check.plan(self.workload)
+        if isinstance(plan, NotApplicable):
+            return plan
+        return self._ask(check, plan, should_fail)
 
     def run_faults(self, *faults: Fault) -> Conclusion:
         """Run *faults* as no check does, and repeat a trial that fails."""
-        found = self._run(_SWEEP, faults, should_fail=False)
+        found = self._run(_SWEEP, Variant(faults), should_fail=False)
         assert isinstance(found, Conclusion)
         return found
 
-    def _run(
-        self, check: Check, faults: tuple[Fault, ...], should_fail: bool
+    def _ask(
+        self, check: Check, variants: tuple[Variant, ...], should_fail: bool
     ) -> Conclusion | NotApplicable:
+        """Run the variants until one fails; those that do not apply are left out."""
+        found: list[tuple[str, Conclusion]] = []
+        refused: list[NotApplicable] = []
+        for each in variants:
+            result = self._run(check, each, should_fail)
+            if isinstance(result, NotApplicable):
+                refused.append(result)
+                continue
+            found.append((each.title, result))
+            if result.reproduced and not result.trial.judgement.passed:
+                break
+        return _repeats.combine(found) if found else refused[0]
+
+    def _run(self, check: Check, variant: Variant, should_fail: bool) -> Conclusion | NotApplicable:
         trials: list[Trial] = []
         while _repeats.needs_another(trials, should_fail=should_fail):
-            outcome = self._outcome(check, faults, trials)
+            outcome = self._outcome(check, variant, trials)
             if isinstance(outcome, NotApplicable):
                 return outcome
             if reason := check.skip_reason(self.workload, outcome):
@@ -81,7 +93,7 @@ class Battery:
         return replace(_repeats.conclude(trials, self.baseline.control), trials=tuple(trials))
 
     def _outcome(
-        self, check: Check, faults: tuple[Fault, ...], before: list[Trial]
+        self, check: Check, variant: Variant, before: list[Trial]
     ) -> Outcome | NotApplicable:
         """One trial; not applicable where the python engine cannot make the faults happen."""
         is_control = check.name == CONTROL
@@ -90,8 +102,8 @@ class Battery:
         by_shapes = check.keep_randomness and not self.baseline.contract.deterministic
         try:
             return self.baseline.run_trial(
-                *faults,
-                changes={} if is_control else {**self.baseline.changes, **check.changes},
+                *variant.faults,
+                changes={} if is_control else self._changes_for(check, variant),
                 comparison=SHAPES if by_shapes else None,
                 deadline=self._deadline_after(before),
                 options=check.options,
@@ -100,6 +112,9 @@ class Battery:
             if check is _SWEEP or self.baseline.engine != "python":
                 raise
             return NotApplicable(str(error))
+
+    def _changes_for(self, check: Check, variant: Variant) -> dict[str, Any]:
+        return {**self.baseline.changes, **check.changes, **variant.changes}
 
     def _deadline_after(self, trials: list[Trial]) -> float:
         """Of the next trial: after a hang, the next one is ended sooner."""

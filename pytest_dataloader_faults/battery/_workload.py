@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pytest_dataloader_faults.battery import _targets
@@ -45,6 +46,7 @@ class Workload:
         opened: The data files that workers open.
         read: Those that they read or map.
         reads: The reads of the busiest worker.
+        mean_read: How many bytes of a file a read gives, on average.
         readers: The workers that read by system calls, and not only in what was mapped before.
         fetches: The batches that worker 0 makes.
         truncation_points: Places where some of these files could end and still look whole.
@@ -54,6 +56,7 @@ class Workload:
     opened: FileSet
     read: FileSet
     reads: int
+    mean_read: int
     readers: tuple[int, ...]
     fetches: int
     truncation_points: tuple[tuple[str, int], ...]
@@ -92,10 +95,16 @@ class Workload:
             FileSet(opened, _targets.shortest_globs(opened, seen, globs)),
             FileSet(read, _targets.shortest_globs(read, seen, globs)),
             max((sum(each.reads for each in files.values()) for _, files in used), default=0),
+            _mean_read(counts for _, counts in every),
             tuple(worker for worker, files in used if _reads(files, control.engine)),
             max((each.fetches for each in control.workers if each.worker == 0), default=0),
             _targets.truncation_points(read),
         )
+
+
+def _mean_read(every: Iterable[FileCounts]) -> int:
+    counts = list(every)
+    return sum(each.bytes for each in counts) // max(1, sum(each.reads for each in counts))
 
 
 def _reads(files: dict[str, FileCounts], engine: str) -> bool:

@@ -45,7 +45,8 @@ class CheckResult:
         applies: False if the check does not apply to this dataset.
         expected: The reason given in ``expected_failures``, if it was listed there.
         reproduced: False if one trial failed, and two more of the same kind passed.
-        trials: The outcome of each trial: one, or two or three where the first was not as expected.
+        trials: The outcome of each trial: one, or two or three where the first was not as expected;
+            of each variant, where the check has several.
     """
 
     check: str

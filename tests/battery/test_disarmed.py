@@ -46,7 +46,7 @@ def test_check_that_is_disarmed_is_not_exercised(name, packed):
     """Each check's verdict comes from its fault: without it, nothing is shown."""
     make, reference, workload = packed
     check = CHECKS[name]
-    schedule = check.plan(workload)
+    schedule = check.plan(workload)[0].faults
     loader = {"loader": {"num_workers": 2, "batch_size": 4}, "changes": check.changes}
     how = {"make_dataset": make, **loader, "engine": "auto", "options": check.options}
 

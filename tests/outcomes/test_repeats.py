@@ -8,7 +8,13 @@ import pytest
 
 from pytest_dataloader_faults import Verdict
 from pytest_dataloader_faults.outcomes import Judgement, Pass, WorkerFacts
-from pytest_dataloader_faults.outcomes._judge._repeats import Trial, conclude, needs_another
+from pytest_dataloader_faults.outcomes._judge._repeats import (
+    Conclusion,
+    Trial,
+    combine,
+    conclude,
+    needs_another,
+)
 from support.facts import ordinary
 
 CONTROL = ordinary(Pass())
@@ -102,3 +108,33 @@ def test_a_race_of_the_datasets_own_explains_one_of_three(where):
     assert found.notes[0] == (
         "1 of 3 trials failed: workers share the file offset of /data/a.rec, which is a race"
     )
+
+
+@pytest.mark.parametrize(
+    ("marks", "decides", "reproduced"),
+    [
+        (["+"], 0, True),
+        (["+", "+"], 0, True),
+        (["+", "--"], 1, True),
+        (["-++", "+"], 0, False),
+        (["-++", "--"], 1, True),
+    ],
+)
+def test_the_gravest_variant_decides(marks, decides, reproduced):
+    """A failure that is confirmed comes before one that is not, and that before a pass."""
+    variants = [(f"variant {place}", _concluded(each)) for place, each in enumerate(marks)]
+    found = combine(variants)
+
+    assert (found.trial, found.reproduced) == (variants[decides][1].trial, reproduced)
+    assert len(found.trials) == len("".join(marks))
+    assert found.notes[-1].startswith(f"tried: variant 0 ({VERDICTS[marks[0][0]]})")
+
+
+def test_the_only_variant_of_a_check_needs_no_title():
+    """No note tells of it."""
+    assert combine([("", _concluded("+"))]).notes == ()
+
+
+def _concluded(marks: str) -> Conclusion:
+    trials = _trials(marks)
+    return replace(conclude(trials, CONTROL), trials=tuple(trials))

@@ -1,7 +1,7 @@
 """The checks of the battery: what each promises, and the faults it needs. Pure.
 
-A check sees the workload of a run without a fault. It answers with a schedule, or says why it does
-not apply.
+A check sees the workload of a run without a fault. It answers with the variants to run, or says why
+it does not apply.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import difflib
 from collections.abc import Iterable
 
 from pytest_dataloader_faults.battery.checks._base import Check as Check
+from pytest_dataloader_faults.battery.checks._base import Variant as Variant
 from pytest_dataloader_faults.battery.checks._epochs import EPOCHS, PINNING
 from pytest_dataloader_faults.battery.checks._faults import FAULTS
 from pytest_dataloader_faults.exceptions import InvalidArgumentError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -12,12 +12,33 @@ from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Outcome, Reference
 from pytest_dataloader_faults.outcomes._verdicts import Finding
 
-Plan: TypeAlias = tuple[Fault, ...] | NotApplicable
+
+@dataclass(frozen=True)
+class Variant:
+    """One of the ways to ask a check. A check passes if the dataset passes each of its variants.
+
+    Attributes:
+        faults: The faults of its trial.
+        title: What sets it apart from the other variants, in a few words; "" if there is one only.
+        changes: Loader options that it needs besides those of the check.
+    """
+
+    faults: tuple[Fault, ...] = ()
+    title: str = ""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+
+Plan: TypeAlias = tuple[Variant, ...] | NotApplicable
 Rule: TypeAlias = Callable[[Outcome, Reference], Finding | None]
 
 
 def no_fault(_: Workload) -> Plan:
-    return ()
+    return (Variant(),)
+
+
+def once(*faults: Fault) -> Plan:
+    """The plan of a check that is asked in one way: with *faults*."""
+    return (Variant(faults),)
 
 
 @dataclass(frozen=True)
@@ -27,7 +48,7 @@ class Check:
     Attributes:
         name: Its name in results, options and the documentation.
         promise: What a dataset that passes it does, or what happens to the dataset.
-        plan: The faults that it needs, given the workload; or why it does not apply.
+        plan: The ways to ask it, given the workload; or why it does not apply.
         changes: Loader options that it needs.
         options: What its trial does beyond one epoch under the faults.
         extra_rule: A violation that only this check looks for: its verdict and the sentence, or
@@ -68,6 +89,6 @@ def on(
         found: FileSet = getattr(workload, files)
         if not found.paths:
             return workload.no_target("open" if files == "opened" else "read")
-        return (kind(found.middle if one else found.path, **options),)
+        return once(kind(found.middle if one else found.path, **options))
 
     return plan

@@ -6,7 +6,7 @@ from typing import Any
 
 from pytest_dataloader_faults._trial.job import TrialOptions
 from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
-from pytest_dataloader_faults.battery.checks._base import Check, Plan, on
+from pytest_dataloader_faults.battery.checks._base import Check, Plan, no_fault, on
 from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.outcomes import Outcome, Pass, Reference, Verdict
 from pytest_dataloader_faults.outcomes._error_text import error_line
@@ -116,7 +116,7 @@ def _needs_kernel_engine(workload: Workload) -> Plan:
     if workload.is_python_engine:
         reason = "the python engine does not see which files are made; the kernel's does"
         return NotApplicable(reason)
-    return ()
+    return no_fault(workload)
 
 
 EPOCHS = (

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults._trial.job import TrialOptions
 from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
-from pytest_dataloader_faults.battery.checks._base import Check, Plan, on
+from pytest_dataloader_faults.battery.checks._base import Check, Plan, Variant, on, once
 from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.outcomes._judge._errors import torch_dropped_a_batch
 
@@ -29,9 +29,23 @@ def _half_way(times: int | None) -> Callable[[Workload], Plan]:
         # Where an even number of items is read, this is the last read of an item and not the first
         # read of the next: it reads content, and not a header.
         nth = max(_HALVES, workload.reads // _HALVES)
-        return (faults.ReadError(workload.read.path, nth=nth, times=times),)
+        return once(faults.ReadError(workload.read.path, nth=nth, times=times))
 
     return plan
+
+
+def _short(workload: Workload) -> Plan:
+    """Two sizes: a reader may check that its short header is whole, and not what follows."""
+    if not workload.read.paths:
+        return workload.no_target("read")
+    sizes = (_FEW, workload.mean_read) if workload.mean_read > _FEW else (_FEW,)
+    return tuple(
+        Variant(
+            (faults.ShortRead(workload.read.path, max_bytes=size),),
+            f"reads of {size} bytes at most",
+        )
+        for size in sizes
+    )
 
 
 def _cannot_be_short(_: Workload, outcome: Outcome) -> str | None:
@@ -43,21 +57,21 @@ def _cannot_be_short(_: Workload, outcome: Outcome) -> str | None:
 def _cut_off(workload: Workload) -> Plan:
     if workload.truncation_points:
         points = workload.truncation_points
-        return tuple(faults.TruncatedFile(glob.escape(path), keep=end) for path, end in points)
+        return once(*(faults.TruncatedFile(glob.escape(path), keep=end) for path, end in points))
     return on("content", faults.TruncatedFile, keep=0.9)(workload)
 
 
 def _hung(workload: Workload) -> Plan:
     if not workload.readers:
         return workload.no_target("read")
-    return (faults.HungRead(workload.read.path),)
+    return once(faults.HungRead(workload.read.path))
 
 
 def _killed_in_the_middle(workload: Workload) -> Plan:
     fetches = workload.fetches
     if fetches < _HALVES:
         return NotApplicable(f"worker 0 makes {fetches} batches, fewer than {_HALVES}")
-    return (faults.WorkerKilled(at=fetches // _HALVES + 1),)
+    return once(faults.WorkerKilled(at=fetches // _HALVES + 1))
 
 
 def _killed_reading(workload: Workload) -> Plan:
@@ -65,14 +79,14 @@ def _killed_reading(workload: Workload) -> Plan:
         return workload.no_target("read")
     # In its first batch: a reader may keep the interpreter lock, and then the worker could not hand
     # over the batches that it made before.
-    return (faults.WorkerKilled(reading=workload.read.path, worker=min(workload.readers)),)
+    return once(faults.WorkerKilled(reading=workload.read.path, worker=min(workload.readers)))
 
 
 def _killed_at_the_end(workload: Workload) -> Plan:
     fetches = workload.fetches
     if fetches < _HALVES:
         return NotApplicable(f"worker 0 makes {fetches} batches, and the first is the last")
-    return (faults.WorkerKilled(at=fetches),)
+    return once(faults.WorkerKilled(at=fetches))
 
 
 def _needs_no_descriptor(workload: Workload, outcome: Outcome) -> str | None:
@@ -112,7 +126,7 @@ FAULTS = (
     Check(
         "short-read",
         "handles reads that return fewer bytes than requested",
-        on("read", faults.ShortRead, max_bytes=_FEW),
+        _short,
         skip_reason=_cannot_be_short,
     ),
     Check(
@@ -149,13 +163,13 @@ FAULTS = (
     Check(
         "descriptor-exhaustion",
         "handles a worker that has no free descriptor",
-        lambda _: (faults.DescriptorExhaustion(),),
+        lambda _: once(faults.DescriptorExhaustion()),
         skip_reason=_needs_no_descriptor,
     ),
     Check(
         "worker-killed-first",
         "handles a worker that dies in its first batch",
-        lambda _: (faults.WorkerKilled(),),
+        lambda _: once(faults.WorkerKilled()),
     ),
     Check("worker-killed-middle", "handles a worker that dies half way", _killed_in_the_middle),
     Check("worker-killed-last", "handles a worker that dies in its last batch", _killed_at_the_end),
@@ -163,6 +177,6 @@ FAULTS = (
     Check(
         "worker-killed-sending",
         "handles a worker that dies while it sends a batch",
-        lambda _: (faults.WorkerKilled(sending=True),),
+        lambda _: once(faults.WorkerKilled(sending=True)),
     ),
 )

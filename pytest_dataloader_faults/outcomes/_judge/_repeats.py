@@ -11,7 +11,7 @@ workers read a file through one offset: that is a race, and known to be of the d
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_dataloader_faults.outcomes._fault_facts import shared_offset_files
@@ -76,6 +76,23 @@ def conclude(trials: Sequence[Trial], control: Outcome) -> Conclusion:
         why = f"{count}: workers share the file offset of {next(iter(shared))}, which is a race"
         return Conclusion(failed[0], notes=(why, *others))
     return Conclusion(failed[0], reproduced=False, notes=(f"not reproduced: {count}", *others))
+
+
+def combine(variants: Sequence[tuple[str, Conclusion]]) -> Conclusion:
+    """The conclusion on a check of several *variants*, each with its title: the gravest of theirs.
+
+    Its last note says which variants were tried, if they have titles.
+    """
+    decides = min((each for _, each in variants), key=_order)
+    trials = tuple(trial for _, each in variants for trial in each.trials)
+    tried = [f"{name} ({each.trial.judgement.verdict})" for name, each in variants if name]
+    notes = (*decides.notes, f"tried: {'; '.join(tried)}") if tried else decides.notes
+    return replace(decides, notes=notes, trials=trials)
+
+
+def _order(found: Conclusion) -> int:
+    """First what fails for sure, then what failed once, then what passes."""
+    return 2 if found.trial.judgement.passed else int(not found.reproduced)
 
 
 def _confirmed(failed: Sequence[Trial]) -> str:

@@ -115,4 +115,5 @@ ENTRIES = {
     "M3": "text-truncation",
     "M4": "pil-load-truncated-flag",
     "M5": "imread-none",
+    "M6": "short-read-after-the-header",
 }

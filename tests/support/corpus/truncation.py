@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -128,6 +129,41 @@ class Checked(Records):
         return torch.tensor(list(data), dtype=torch.uint8)
 
 
+class Framed(Records):
+    """One file of records, each behind a header of eight bytes, read without a buffer: healthy."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.framed = folder.parent / "records.framed"
+        self.framed.write_bytes(
+            b"".join(struct.pack("<Q", SIZE) + path.read_bytes() for path in self.paths)
+        )
+
+    def __getitem__(self, index: int) -> Any:
+        with open(self.framed, "rb", buffering=0) as file:
+            file.seek(index * (8 + SIZE))
+            (size,) = struct.unpack("<Q", self._whole(file, 8))
+            return torch.tensor(list(self._payload(file, size)), dtype=torch.uint8)
+
+    def _payload(self, file: Any, size: int) -> bytes:
+        return self._whole(file, size)
+
+    def _whole(self, file: Any, size: int) -> bytes:
+        data: bytes = file.read(size)
+        if len(data) < size:
+            message = f"{self.framed}: {len(data)} bytes, expected {size}"
+            raise ValueError(message)
+        return data
+
+
+class TrustsPayloads(Framed):
+    """Looks whether it got the whole header, and not whether it got the whole record."""
+
+    def _payload(self, file: Any, size: int) -> bytes:
+        data: bytes = file.read(size)
+        return data
+
+
 CASES: tuple[Case, ...] = (
     Case("M1", EndsWithTheArchive, "truncated-tail", "corrupted", "are missing", Shards),
     Case(
@@ -141,6 +177,7 @@ CASES: tuple[Case, ...] = (
     Case("M3", Rows, "truncated-tail", "corrupted", "are missing", CountedRows),
     Case("M4", LoadsTruncatedPictures, "truncated-half", "corrupted", "is wrong", Pictures),
     Case("M5", BlackIfNone, "open-error", "corrupted", "is wrong", Pictures),
+    Case("M6", TrustsPayloads, "short-read", "corrupted", "is wrong", Framed),
     Case("M2", Records, "corrupted-file", "corrupted", "is wrong", Checked, options=PROMISES),
 )
 BEHAVIOURS: dict[str, str] = {}
