@@ -7,7 +7,7 @@ function-scoped fixtures must not be used.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults import _arguments
@@ -19,6 +19,8 @@ from pytest_dataloader_faults.outcomes._fault_facts import unfired
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from pytest_dataloader_faults._trial.factory import DatasetFactory
 
 __all__ = ("ArmedFaults", "FaultInjector", "Injection", "inject")
 
@@ -115,7 +117,7 @@ class FaultInjector:
         self._chosen, self._faults = engine, together
         return armed
 
-    def run(self, make_dataset: Callable[[], Any], *faults: Fault, **loader: Any) -> Outcome:
+    def run(self, make_dataset: DatasetFactory, *faults: Fault, **loader: Any) -> Outcome:
         """Run one trial; see ``run_trial``. *loader*: options of the ``DataLoader``.
 
         Each of *faults* has to fire, as those of ``inject`` have to.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
-import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from pytest_dataloader_faults._engine.processes import fork
 from pytest_dataloader_faults._engine.scope import engine_for
 from pytest_dataloader_faults._trial import job as jobs
 from pytest_dataloader_faults._trial import journal as journals
+from pytest_dataloader_faults._trial.factory import DatasetFactory, bound, remove_folder
 from pytest_dataloader_faults._trial.process import environment, harness
 from pytest_dataloader_faults._trial.process.deadline import HARNESS_SECONDS
 from pytest_dataloader_faults.exceptions import InjectionError
@@ -33,7 +34,7 @@ _NOISE = re.compile(
 
 
 def run_trial(
-    make_dataset: Callable[[], Any],
+    make_dataset: DatasetFactory,
     *faults: Fault,
     loader: Mapping[str, Any] | None = None,
     epochs: int = 1,
@@ -82,7 +83,7 @@ def run_trial_job(asked: jobs.TrialJob) -> Outcome:
 
 
 def run_lifecycle(
-    make_dataset: Callable[[], Any], steps: tuple[Step, ...], **settings: Unpack[jobs.Settings]
+    make_dataset: DatasetFactory, steps: tuple[Step, ...], **settings: Unpack[jobs.Settings]
 ) -> LifecycleOutcome:
     """Do *steps* in a disposable process; *loader*: options of every loader in it."""
     faults = tuple(step.fault for step in steps if isinstance(step, Arm))
@@ -92,7 +93,7 @@ def run_lifecycle(
 
 
 def take_reference(
-    make_dataset: Callable[[], Any],
+    make_dataset: DatasetFactory,
     batches: Sequence[tuple[Any, ...]] | None = None,
     **settings: Unpack[jobs.Settings],
 ) -> Reference:
@@ -126,17 +127,22 @@ def _run(job: jobs.Job) -> list[dict[str, Any]]:
 
     from pytest_dataloader_faults._trial import child
 
-    folder = tempfile.mkdtemp(prefix="dlf-")  # Short: socket paths end at 107 bytes.
+    make_dataset, private = bound(job.make_dataset)
+    job = replace(job, make_dataset=make_dataset)
+    # The first one is for sockets. Its path is short, since theirs end at 107 bytes.
+    folders = (tempfile.mkdtemp(prefix="dlf-"), *private)
     child.preload(job.engine)
     files = [journals.Journal(name) for name in ("facts", "stderr", "stacks")]
     facts, printed, stacks = files
     try:
         environment.require_temporary_room()
+        for folder in private:
+            os.mkdir(folder, 0o700)
         sys.stdout.flush()
         sys.stderr.flush()
         warden = fork()
         if not warden:
-            child.main(job, facts, printed, stacks, folder)
+            child.main(job, facts, printed, stacks, folders)
         # The recovery has a deadline of its own, and our own work in the trial some seconds.
         status = harness.wait_for(warden, 2 * job.deadline + HARNESS_SECONDS, facts)
         # Of a crash neither pytest's own frames are shown nor the list of modules.
@@ -148,7 +154,8 @@ def _run(job: jobs.Job) -> list[dict[str, Any]]:
         most = _STDERR_SHOWN * max(1, len(getattr(job, "steps", ())))
         return [*events, {"stderr": stderr[-most:], "stacks": stacks.text()}]
     finally:
-        shutil.rmtree(folder, ignore_errors=True)  # Unless it was killed, the warden has done so.
+        for folder in folders:  # Unless it was killed, the warden has done so.
+            remove_folder(folder)
         for file in files:
             file.close()
 

@@ -45,7 +45,9 @@ def preload(engine: str) -> None:
         import_module("numpy.random")  # numpy itself imports it late.
 
 
-def main(job: Job, facts: Journal, printed: Journal, stacks: Journal, folder: str) -> NoReturn:
+def main(
+    job: Job, facts: Journal, printed: Journal, stacks: Journal, folders: tuple[str, ...]
+) -> NoReturn:
     """Run the warden in this process, and the trial in a child of it."""
     # The caller may be handling an exception, which would be the context of all errors here.
     ctypes.pythonapi.PyErr_SetExcInfo(None, None, None)
@@ -54,7 +56,7 @@ def main(job: Job, facts: Journal, printed: Journal, stacks: Journal, folder: st
         _use_streams(printed.fd)
         gc.freeze()  # To look through pytest's objects would take 50 ms.
         start = None if isinstance(job, ReferenceJob) else partial(fork_supervisor, facts.fd)
-        run_under_deadline(root, start, job.deadline, facts, stacks, folder)
+        run_under_deadline(root, start, job.deadline, facts, stacks, folders)
 
     def root(supervision: SupervisorHandle | None) -> None:
         _run_then_exit(lambda: trial(supervision), facts)
@@ -68,7 +70,7 @@ def main(job: Job, facts: Journal, printed: Journal, stacks: Journal, folder: st
         for category in (DeprecationWarning, ImportWarning, ResourceWarning):
             warnings.simplefilter("ignore", category)
         # The folder for the sockets of workers: one that is killed cannot remove its own.
-        current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]
+        current_process()._config["tempdir"] = folders[0]  # type: ignore[attr-defined]
         faulthandler.register(STACKS_SIGNAL, file=stacks.fd, all_threads=True)
         run(job, facts, f"/proc/{os.getpid()}/fd/{stacks.fd}", supervision)
 

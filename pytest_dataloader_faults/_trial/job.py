@@ -66,7 +66,7 @@ class Settings(RunSettings, total=False):
 class Job:
     """*loader*: options of the DataLoader; *changes* overrule them, and those of a ready loader."""
 
-    make_dataset: Callable[[], Any]
+    make_dataset: Callable[..., Any]
     faults: tuple[Fault, ...] = ()
     loader: Mapping[str, Any] | None = None
     changes: Mapping[str, Any] = field(default_factory=dict)

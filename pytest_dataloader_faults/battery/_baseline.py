@@ -8,7 +8,7 @@ workers and the engine on, but with no fault.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -17,6 +17,7 @@ from pytest_dataloader_faults._engine import choose
 from pytest_dataloader_faults._engine.python.pyfakefs import fake_files
 from pytest_dataloader_faults._engine.scope import KERNEL_SEES_NO_FAKE_FILES
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
+from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults._trial.job import ONE_EPOCH, TrialJob, TrialOptions
 from pytest_dataloader_faults.battery._targets import Files, parse_globs
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
@@ -68,7 +69,7 @@ class Baseline:
 
     def __init__(
         self,
-        make_dataset: Callable[[], Any],
+        make_dataset: DatasetFactory,
         *,
         attempts: Sequence[Mapping[str, Any]] = ({}, ONE_WORKER),
         known: GoldenRun | None = None,

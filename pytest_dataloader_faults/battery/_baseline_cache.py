@@ -14,11 +14,12 @@ from __future__ import annotations
 import dataclasses
 import glob
 import re
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import PurePath
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults.battery._baseline import GoldenRun, OutdatedBaselineError, Settings
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery._check_dataset import ask
@@ -40,7 +41,7 @@ class BaselineCache:
     def ask(
         self,
         name: str,
-        make_dataset: Callable[[], Any],
+        make_dataset: DatasetFactory,
         *,
         home: str | None,
         expected: str | None,
@@ -71,7 +72,7 @@ class BaselineCache:
 
 
 def _identity(
-    make_dataset: Callable[[], Any], options: Mapping[str, Any], home: str | None
+    make_dataset: DatasetFactory, options: Mapping[str, Any], home: str | None
 ) -> Hashable:
     """A key that is equal for factories that are likely to make the same dataset, or None.
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
+from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults.battery._baseline import Baseline, GoldenRun, Settings
 from pytest_dataloader_faults.battery._targets import EVERY_FILE, require_match
 from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
@@ -34,7 +34,7 @@ class Battery:
 
     def __init__(
         self,
-        make_dataset: Callable[[], Any],
+        make_dataset: DatasetFactory,
         *,
         known: GoldenRun | None = None,
         **settings: Unpack[Settings],

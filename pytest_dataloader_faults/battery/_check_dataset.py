@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pytest_dataloader_faults import _arguments, exceptions
+from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults.battery._baseline import Settings
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery._targets import Files
@@ -46,7 +47,7 @@ def select_checks(
 
 
 def check_dataset(
-    make_dataset: Callable[[], Any],
+    make_dataset: DatasetFactory,
     *,
     files: Files | None = None,
     loader: Mapping[str, Any] | None = None,

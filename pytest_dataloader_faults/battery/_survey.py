@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults._trial import run_trial_job
+from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults._trial.job import TrialJob, TrialOptions
 from pytest_dataloader_faults.battery._baseline import ONE_WORKER, Baseline, Settings
 from pytest_dataloader_faults.battery._targets import Files as Globs
@@ -74,7 +75,7 @@ class Survey:
         contract: What the author promises. It says how samples are compared, too.
     """
 
-    def __init__(self, make_dataset: Callable[[], Any], **settings: Unpack[Settings]) -> None:
+    def __init__(self, make_dataset: DatasetFactory, **settings: Unpack[Settings]) -> None:
         self._baseline = Baseline(make_dataset, attempts=[ONE_WORKER], **settings)
         self.make_dataset = make_dataset
         self.contract = self._baseline.contract
@@ -133,7 +134,7 @@ class Survey:
 
 
 def survey(
-    make_dataset: Callable[[], Any],
+    make_dataset: DatasetFactory,
     *,
     files: Globs | None = None,
     loader: Mapping[str, Any] | None = None,

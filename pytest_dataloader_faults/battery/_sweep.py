@@ -7,11 +7,12 @@ the seventh alone, as while an index is rebuilt, is found by trying each, as SQL
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from pytest_dataloader_faults import _arguments, exceptions
+from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults.battery._baseline import Settings
 from pytest_dataloader_faults.battery._battery import CONTROL, Battery
 from pytest_dataloader_faults.battery._check_dataset import ask, report
@@ -26,7 +27,7 @@ _FAULTS = (OpenError(), ReadError())
 
 
 def sweep(
-    make_dataset: Callable[[], Any],
+    make_dataset: DatasetFactory,
     *,
     faults: Iterable[Fault] = _FAULTS,
     start_at: Fault | None = None,

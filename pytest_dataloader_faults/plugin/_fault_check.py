@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from pytest_dataloader_faults._engine import choose
+from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults.battery._baseline_cache import BaselineCache
 from pytest_dataloader_faults.battery._targets import Files
 from pytest_dataloader_faults.exceptions import NotReproducedWarning
@@ -32,7 +33,7 @@ class FaultCheck:
 
     def __call__(
         self,
-        make_dataset: Callable[[], Any],
+        make_dataset: DatasetFactory,
         *,
         files: Files | None = None,
         loader: Mapping[str, Any] | None = None,

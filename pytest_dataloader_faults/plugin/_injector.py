@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +12,7 @@ from pytest_dataloader_faults.plugin._environment import reported_once
 from pytest_dataloader_faults.plugin._options import Settings
 
 if TYPE_CHECKING:
+    from pytest_dataloader_faults._trial.factory import DatasetFactory
     from pytest_dataloader_faults.outcomes import SweepResult
     from pytest_dataloader_faults.search import Exploration
 
@@ -26,7 +26,7 @@ class PytestFaultInjector(FaultInjector):
         self._node = node
         self._statistics: list[str] = []
 
-    def sweep(self, make_dataset: Callable[[], Any], **options: Any) -> SweepResult:
+    def sweep(self, make_dataset: DatasetFactory, **options: Any) -> SweepResult:
         """Let the N-th operation fail, for each N; see ``sweep``. Prints the table.
 
         Fails the test at the first step that does not pass.
@@ -43,7 +43,7 @@ class PytestFaultInjector(FaultInjector):
         print(result.table())  # noqa: T201  # pytest shows it with -s, or -rP
         return result
 
-    def explore(self, make_dataset: Callable[[], Any], **options: Any) -> Exploration:
+    def explore(self, make_dataset: DatasetFactory, **options: Any) -> Exploration:
         """Search for a schedule of faults that breaks the dataset; see ``explore``.
 
         ``--hypothesis-show-statistics`` shows the statistics, as it does for ``@given``.
@@ -54,7 +54,7 @@ class PytestFaultInjector(FaultInjector):
         options = {**self._for_a_search(), **options}
         return explore(make_dataset, report=self._record_statistics, **options)
 
-    def explore_lifecycle(self, make_dataset: Callable[[], Any], **options: Any) -> Exploration:
+    def explore_lifecycle(self, make_dataset: DatasetFactory, **options: Any) -> Exploration:
         """Search for steps in a loader's lifecycle that break it; see ``explore_lifecycle``."""
         from pytest_dataloader_faults.search import explore_lifecycle
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from pytest_dataloader_faults._arguments import Rule
+from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults.battery._survey import Survey, require_same_comparison
 from pytest_dataloader_faults.exceptions import CheckFailedError, FaultNotFiredError
 from pytest_dataloader_faults.faults import Fault
@@ -65,7 +66,7 @@ def assert_survives_or_fails_cleanly(
 def require_pass(
     outcome: Outcome,
     judgement: Judgement,
-    make_dataset: Callable[[], Any] | None,
+    make_dataset: DatasetFactory | None,
     contract: Contract | None,
     steps: tuple[Step, ...] = (),
 ) -> Verdict:
@@ -126,7 +127,7 @@ def not_exercised(outcome: Outcome, judgement: Judgement) -> FaultNotFiredError:
 def violation(
     outcome: Outcome,
     judgement: Judgement,
-    make_dataset: Callable[[], Any] | None = None,
+    make_dataset: DatasetFactory | None = None,
     contract: Contract | None = None,
     steps: tuple[Step, ...] = (),
 ) -> CheckFailedError:

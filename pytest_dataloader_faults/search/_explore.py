@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults import _arguments, lifecycle
+from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults._trial.job import RunSettings
 from pytest_dataloader_faults.battery._survey import survey
 from pytest_dataloader_faults.battery._targets import Files
@@ -29,7 +30,7 @@ _ENOUGH_EXAMPLES = 50
 
 
 def explore(
-    make_dataset: Callable[[], Any],
+    make_dataset: DatasetFactory,
     *,
     files: Files | None = None,
     kinds: Iterable[type[Fault]] | None = None,
@@ -101,7 +102,7 @@ def explore(
 
 
 def explore_lifecycle(
-    make_dataset: Callable[[], Any],
+    make_dataset: DatasetFactory,
     *,
     files: Files | None = None,
     kinds: Iterable[type[Fault]] | None = None,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pytest_dataloader_faults import _arguments
+from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults._trial.job import RunSettings
 from pytest_dataloader_faults.battery._survey import survey
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
@@ -17,7 +18,7 @@ from pytest_dataloader_faults.search._lifecycle import check_loader, require_ord
 
 
 def replay(
-    make_dataset: Callable[[], Any],
+    make_dataset: DatasetFactory,
     *what: Fault | Step,
     loader: Mapping[str, Any] | None = None,
     contract: Contract | None = None,

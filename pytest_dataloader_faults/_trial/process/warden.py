@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from pytest_dataloader_faults._engine.channel import SupervisorHandle
 from pytest_dataloader_faults._engine.kernel.linux import Prctl, prctl
 from pytest_dataloader_faults._engine.processes import STACKS_SIGNAL, is_stopped, ready
 from pytest_dataloader_faults._trial import resources
+from pytest_dataloader_faults._trial.factory import remove_folder
 from pytest_dataloader_faults._trial.journal import Journal
 from pytest_dataloader_faults._trial.process import harness
 from pytest_dataloader_faults._trial.process.deadline import LOADER, OVERDUE, deadline_after
@@ -56,12 +56,12 @@ def run_under_deadline(
     deadline: float,
     journal: Journal,
     stacks: Journal,
-    folder: str,
+    folders: tuple[str, ...],
 ) -> None:
     """Run *root* in a child, with a supervisor if it needs one, and end all that it started.
 
     The loader may take *deadline* seconds, and *deadline* more once the recovery begins. The
-    temporary files in *folder* are removed, and *folder* with them.
+    *folders* are removed, with what is in them.
     """
     os.setsid()
     parent = os.pidfd_open(os.getppid())
@@ -85,7 +85,8 @@ def run_under_deadline(
     _end_all(shared_memory)
     workers = (pid for event in journal.events() for pid in event.get("pids", ()))
     shared_memory.remove({child, *workers})
-    shutil.rmtree(folder, ignore_errors=True)
+    for folder in folders:
+        remove_folder(folder)
     duration = round(time.monotonic() - began, 3)
     journal.write(timed_out=ended == "deadline", died=died, duration=duration)
 

@@ -1,0 +1,77 @@
+"""The factory of a dataset, and the folder that it may ask for [runs in pytest].
+
+Some facts about that folder. A dataset that writes a cache reads the cache ever after, and its
+sources no more: a fault in the sources then finds nothing to happen to. A factory that takes a
+folder can have the cache there. The folder is empty when a trial begins, or a reading of the
+reference, so each of them begins cold. Its path stays the same within a process: samples may hold
+paths, and files that one trial reads are the targets of the next. The trial's warden removes it,
+also when pytest is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import os
+import shutil
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from pytest_dataloader_faults._engine.python.pyfakefs import fake_files
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
+
+DatasetFactory: TypeAlias = Callable[[], Any] | Callable[[Path], Any]
+"""Makes the dataset. With a required parameter, it gets an empty folder for this trial alone."""
+
+_FAKE = (
+    "make_dataset takes a folder, but there are fake files. Each trial has its own copy of these,"
+    " so a cache in them is new each time: use a factory that takes no argument"
+)
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def takes_folder(make_dataset: DatasetFactory) -> bool:
+    """Whether *make_dataset* has one required parameter; InvalidArgumentError if it has more."""
+    try:
+        parameters = inspect.signature(make_dataset).parameters.values()
+    except (TypeError, ValueError):  # It is written in C, and does not say.
+        return False
+    required = [each for each in parameters if each.default is each.empty]
+    names = [each.name for each in required if each.kind in _POSITIONAL]
+    if len(names) > 1:
+        message = (
+            f"make_dataset requires {len(names)} arguments ({', '.join(names)}), but it is called"
+            " with none, or with an empty folder where it requires one: use a lambda that gives the"
+            f" others, such as lambda: {getattr(make_dataset, '__name__', 'make_dataset')}(...)"
+        )
+        raise InvalidArgumentError(message)
+    return bool(names)
+
+
+def bound(make_dataset: Callable[..., Any]) -> tuple[Callable[[], Any], tuple[str, ...]]:
+    """*make_dataset* for one trial, and the folder that it gets, which is not made yet."""
+    asks = takes_folder(make_dataset)
+    if asks and fake_files() is not None:
+        raise InvalidArgumentError(_FAKE)
+    if not asks:
+        return make_dataset, ()
+    path = _path(os.getpid(), threading.get_ident(), os.path.realpath(tempfile.gettempdir()))
+    return functools.partial(make_dataset, path), (str(path),)
+
+
+@functools.lru_cache
+def _path(_pid: int, _thread: int, temporary: str) -> Path:
+    return Path(temporary, f"dlf-{uuid.uuid4().hex[:12]}")
+
+
+def remove_folder(path: str) -> None:
+    """Remove *path*, also where it has copies of folders that are read-only."""
+    for folder, _, _ in os.walk(path):
+        with contextlib.suppress(OSError):
+            os.chmod(folder, 0o700)
+    shutil.rmtree(path, ignore_errors=True)
