@@ -45,7 +45,8 @@ def run_trial(
     """Run a loader over a dataset under *faults*, in a disposable process, and report the facts.
 
     Args:
-        make_dataset: Returns a map-style or iterable dataset, or a ready ``DataLoader``.
+        make_dataset: Returns a map-style or iterable dataset, or a ready ``DataLoader``. If it has
+            a required parameter, it gets an empty folder, for that trial alone.
         *faults: What happens in its workers, all in one schedule.
         loader: Options of the ``DataLoader``; by default ``num_workers=2, batch_size=4``.
         epochs: Passes under the faults. The first error ends them.

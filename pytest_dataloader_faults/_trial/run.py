@@ -7,6 +7,7 @@ process dies or hangs. Nothing here judges.
 from __future__ import annotations
 
 import gc
+import os
 import time
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -101,6 +102,9 @@ class _Trial:
             with armed as (injection, watch):
                 self._run_epochs(driver, watch)
             self.journal.write_facts(injection.faults, injection.workers)
+            if self.options.watch_files:
+                used = {path for worker in injection.workers for path in worker.files}
+                self.journal.write(lasting_files=sorted(filter(os.path.lexists, used)))
             if self.job.faults:
                 self._recover(driver)
         self.journal.write(phase="done")

@@ -64,7 +64,8 @@ def check_dataset(
     """Run every check of the battery on the dataset that *make_dataset* returns.
 
     Args:
-        make_dataset: Returns a map-style or iterable dataset, or a ready ``DataLoader``.
+        make_dataset: Returns a map-style or iterable dataset, or a ready ``DataLoader``. If it has
+            a required parameter, it gets an empty folder, for that trial alone.
         files: Globs of the files that faults may hit; by default all that the workers read.
         loader: Options of the ``DataLoader``; by default ``num_workers=2, batch_size=4``.
         contract: What the author promises beyond, or short of, the ordinary.

@@ -115,13 +115,13 @@ def _files_below(folder: str, most: int) -> set[str] | None:
     return found if len(found) < most else None
 
 
-def existing_files(paths: Iterable[str]) -> set[str]:
-    """Those of *paths* that exist; all, if none does.
+def existing_files(paths: Iterable[str], lasting: Collection[str] = ()) -> set[str]:
+    """Those of *paths* that exist, or were *lasting* in a folder of the trial; all, if none did.
 
     A dataset may write temporary files and read them, and no other trial has the same ones.
     """
     seen = set(paths)
-    return {path for path in seen if os.path.lexists(path)} or seen
+    return {path for path in seen if path in lasting or os.path.lexists(path)} or seen
 
 
 def require_match(globs: tuple[str, ...], found: object, control: Outcome) -> None:

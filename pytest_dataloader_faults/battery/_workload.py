@@ -82,7 +82,7 @@ class Workload:
     def of(cls, control: Outcome, globs: tuple[str, ...]) -> Workload:
         """Sum up *control*, as far as files are concerned that *globs* mean."""
         seen = {path for worker in control.workers for path in worker.files}
-        meant = _targets.existing_files(filter(GlobMatcher(globs), seen))
+        meant = _targets.existing_files(filter(GlobMatcher(globs), seen), control.lasting_files)
         used = [
             (worker.worker, {path: each for path, each in worker.files.items() if path in meant})
             for worker in control.workers

@@ -59,8 +59,10 @@ class InProcessRuns:
         if wrong := [each for each in faults if not has_files(each) or isinstance(each, HungRead)]:
             message = f"{wrong[0]!r} needs a worker process, and run() starts none. Use run_trial()"
             raise InvalidArgumentError(message)
+        from pytest_dataloader_faults._trial.factory import bound
         from pytest_dataloader_faults._trial.loaders import kind_of
 
+        make_dataset, _ = bound(make_dataset)  # It refuses a factory that takes a folder.
         policy = self._policy or self._put_hooks_in_place()
         counters = WorkerFaults(Plan(faults, seed=seed), 0)
         dataset = make_dataset()

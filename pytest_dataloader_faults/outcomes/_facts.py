@@ -43,6 +43,8 @@ class TrialFacts(TrialRequest):
             not get so far.
         faults: How often each fault happened.
         workers: The worker processes.
+        lasting_files: Of the files that workers used, those that were there after the last epoch.
+            Taken where every file is watched, as in the run without a fault.
         resources: Before the first epoch, after the last, and after the recovery.
         footprints: What each process of the loader had after each epoch, if that was measured.
         duration: Seconds from the start of the process to its end.
@@ -58,6 +60,7 @@ class TrialFacts(TrialRequest):
     recovery: records.Pass | None = None
     faults: tuple[records.FaultFacts, ...] = ()
     workers: tuple[records.WorkerFacts, ...] = ()
+    lasting_files: tuple[str, ...] = ()
     resources: tuple[records.Resources, ...] = ()
     footprints: tuple[records.Footprint, ...] = ()
     duration: float = 0.0
