@@ -59,7 +59,7 @@ def _ask_twin(tmp_path_factory) -> _Ask:
 
 def _require_failure(case, records):
     (result,) = check_dataset(
-        lambda: case.specimen(records),
+        functools.partial(case.specimen, records),
         only=case.check,
         on_fail=None,
         **{"deadline": case.deadline, **case.options},
@@ -70,7 +70,7 @@ def _require_failure(case, records):
 
 def _require_pass(case, records):
     (result,) = check_dataset(
-        lambda: case.twin(records), only=case.check, on_fail=None, **case.options
+        functools.partial(case.twin, records), only=case.check, on_fail=None, **case.options
     )
     assert result.passed, result.explanation
 
@@ -118,7 +118,7 @@ def _asked(results):
 @pytest.mark.parametrize("case", TWINS.values(), ids=TWINS)
 def test_twin_passes_every_check(case, records):
     """And all others, but those that do not apply to it."""
-    results = check_dataset(lambda: case.twin(records), on_fail=None, **case.options)
+    results = check_dataset(functools.partial(case.twin, records), on_fail=None, **case.options)
 
     found = {each.check: each.explanation for each in _asked(results) if not each.applies}
     assert case.not_applicable.keys() == found.keys(), found

@@ -120,6 +120,40 @@ class LocksHdf5(ReadsHdf5):
     mode = "a"
 
 
+class Spectrograms(Records):
+    """Keeps each spectrogram in a file. An error of a read is the end of the file to np.fromfile.
+
+    A cache that is full hides that. It requires the folder of the cache, and so gets an empty one.
+    """
+
+    def __init__(self, folder: Path, cache: Path) -> None:
+        super().__init__(folder)
+        self.cache = cache
+
+    def __getitem__(self, index: int) -> Any:
+        cached = self.cache / f"{index:02}.npy"
+        if cached.exists():
+            return torch.from_numpy(np.load(cached))
+        wave = self.wave(index)
+        spectrogram = np.abs(np.fft.rfft(wave, SIZE))
+        part = self.cache / f"{index:02}.{os.getpid()}.npy"
+        np.save(part, spectrogram)
+        part.rename(cached)
+        return torch.from_numpy(spectrogram)
+
+    def wave(self, index: int) -> Any:
+        """As many values as np.fromfile finds."""
+        return np.fromfile(self.paths[index], np.uint8)
+
+
+class CheckedSpectrograms(Spectrograms):
+    """The same, of files that were read to their end: healthy."""
+
+    def wave(self, index: int) -> Any:
+        """As many values as there have to be."""
+        return Records.__getitem__(self, index)[0].numpy()
+
+
 CASES: tuple[Case, ...] = (
     Case(
         "J1",
@@ -158,6 +192,7 @@ CASES: tuple[Case, ...] = (
         "without any fault",
         ReadsHdf5,
     ),
+    Case("J8", Spectrograms, "read-error-first", "corrupted", "is wrong", CheckedSpectrograms),
 )
 BEHAVIOURS: dict[str, str] = {}
 EXCUSED: dict[str, str] = {

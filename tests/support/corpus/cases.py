@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from support.datasets import Records
@@ -13,6 +12,8 @@ from support.datasets import Records
 @dataclass(frozen=True)
 class Case:
     """A bug that a dataset author can cause: a dataset with it, what the battery says, its twin.
+
+    A *specimen* or *twin* that requires a folder for its cache gets an empty one for each trial.
 
     Attributes:
         entry: Its number in the corpus.
@@ -28,11 +29,11 @@ class Case:
     """
 
     entry: str
-    specimen: Callable[[Path], Any]
+    specimen: Callable[..., Any]
     check: str
     verdict: str
     says: str
-    twin: Callable[[Path], Any] = Records
+    twin: Callable[..., Any] = Records
     options: Mapping[str, Any] = field(default_factory=dict)
     deadline: float = 30.0
     not_applicable: Mapping[str, str] = field(default_factory=dict)

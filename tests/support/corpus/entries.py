@@ -90,6 +90,7 @@ ENTRIES = {
     "J5": "swallowed-cache-error-hang",
     "J6": "permission-errors",
     "J7": "hdf5-file-locking",
+    "J8": "cache-hides-its-sources",
     "K1": "no-timeout-hung-read",
     "K2": "timeout-cleanup-serial",
     "K3": "timeout-does-not-cover-fd-handover",
