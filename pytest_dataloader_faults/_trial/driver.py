@@ -169,10 +169,11 @@ class LoaderDriver:
         workers = getattr(iterator, "_workers", ())
         are_alive = bool(workers) and all(each.is_alive() for each in workers)
         may_stay = error is None or (self.keep_workers and are_alive)
+        # Before the workers are ended: that may take longer than the deadline.
+        self._write_epoch(complete=error is None, **found)
         if persistent is None or not may_stay:
             self.end_workers()
         self._iterator = None
-        self._write_epoch(complete=error is None, **found)
 
     def _describe(self, error: BaseException, iterator: Any) -> dict[str, Any]:
         """*error* and the workers that have died by now. This takes the trial's time."""

@@ -6,10 +6,22 @@ its text, so *errno* and *filename* are lost and only the text can be judged (to
 are indented, lines of the exceptions themselves are not. Only the latter count, or a source line
 that happens to say "truncated" would make any error a clear one. A cause chained with ``raise ...
 from`` stays in the text, one cut off with ``from None`` does not.
+
+Some facts about the error that was being handled. Python prints it, too, whatever the handler did:
+one that raises an error with words of its own means to report it, and one that has a bug does not.
+The second looks for a substitute and comes to an index that is not there, or to itself again and
+again. Its IndexError says nothing about the file, and that it came just then is an accident. So
+what was handled counts, unless the error that came out is of a kind that bugs have. A handler may
+mean a KeyError, a TypeError or an AttributeError. Then the last frame is at a ``raise``.
+
+Some facts about an error that names the file. That is enough to find it, unless the error tells
+another cause than the one that it had: "not found" of a disk that fails sends its reader to look
+for a file that is there. Only causes that send people elsewhere count as another cause.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterable
@@ -47,6 +59,35 @@ _DEATH = re.compile(
     r"is killed by signal|exited unexpectedly|exit code|Connection(Reset|Refused|Aborted)Error"
     r"|BrokenPipeError|EOFError|FileNotFoundError"
 )
+_IN_HANDLER = re.compile(
+    r"^During handling of the above exception, another exception occurred:\n\n"
+    r"Traceback \(most recent call last\):\n((?:[ \t].*\n)*)(\w+)\b",
+    re.MULTILINE,
+)
+_BUGS = {
+    *("IndexError", "NameError", "RecursionError", "UnboundLocalError", "ZeroDivisionError"),
+}
+_BUGS_UNLESS_MEANT = {"AttributeError", "KeyError", "TypeError"}
+_RAISE = re.compile(r"^\s+raise\b", re.MULTILINE)
+_NOT_FOUND = re.compile(
+    r"FileNotFoundError|No such file( or directory)?"
+    r"|(\b(file|folder|directory|path|image|video|audio)|\.\w+['\"]?)"
+    r" (does(n't| not) exist|(is |was |could )?not (be )?found)",
+    re.IGNORECASE,
+)
+_CLAIMS = (
+    (_NOT_FOUND, {errno.ENOENT, errno.ENOTDIR, errno.ESTALE}),
+    (
+        re.compile(r"PermissionError|permission denied|not permitted|access denied", re.IGNORECASE),
+        {errno.EACCES, errno.EPERM, errno.EROFS},
+    ),
+    (re.compile(r"too many open files", re.IGNORECASE), {errno.EMFILE, errno.ENFILE}),
+)
+"""Words for causes that send people elsewhere, and the errnos that they are right for."""
+_SAY_NOTHING = re.compile(
+    rf"{_NOT_FOUND.pattern}|^IndexError: .*out of (bounds|range).*", re.IGNORECASE | re.MULTILINE
+)
+"""Of bad content, although some of its words are among those that do."""
 _BAD_CONTENT = re.compile(
     r"truncat|corrupt|malformed|damaged|broken|incomplete|invalid|unexpected (?!keyword)|mismatch"
     r"|cannot identify|not enough|\bshort(er)?\b|too (small|few)|(smaller|larger|greater) than"
@@ -55,6 +96,8 @@ _BAD_CONTENT = re.compile(
     r"|buffer (size|length|is)|reshape|not a (zip|valid)|could only read|able to read"
     r"|fully written|bytes? (expected|missing|remain)|expected \d+|out of (bounds|range)"
     r"|BadZip|Unidentified|\bnot found\b|no item named|not a \w+ file|contains pickled"
+    r"|not (understood|recogni[sz]ed)|not supported(?! between)|unsupported (?!operand)"
+    r"|not a multiple|cannot work out"
     r"|\bbad (byte|symbol|local|global|object|heap|rank|version|[\d/]+)\b",
     re.IGNORECASE,
 )
@@ -62,11 +105,26 @@ _BAD_CONTENT = re.compile(
 
 def exception_lines(text: str) -> str:
     """The lines of *text* that belong to exceptions rather than to the frames of a traceback."""
-    if _ESCAPED in text:
-        text = text.replace("\\n", "\n").rstrip("'\"\n")
     # Only \n ends a line of a traceback; what else ends lines may be in a file's name.
-    lines = (line for line in text.split("\n") if line and not line[0].isspace())
+    lines = (line for line in _unescaped(text).split("\n") if line and not line[0].isspace())
     return "\n".join(line for line in lines if not line.startswith(_SKIPPED))
+
+
+def _unescaped(text: str) -> str:
+    return text.replace("\\n", "\n").rstrip("'\"\n") if _ESCAPED in text else text
+
+
+def related_lines(text: str) -> str:
+    """Those of the last exception, and of the ones that it was raised from or meant to report."""
+    text = _unescaped(text)
+    starts = [link.start(2) for link in _IN_HANDLER.finditer(text) if _is_bug(*link.groups())]
+    return exception_lines(text[starts[-1] :] if starts else text)
+
+
+def _is_bug(frames: str, kind: str) -> bool:
+    """Whether an exception of *kind* out of a handler is one that nobody meant to raise."""
+    last_frame = frames.rpartition('  File "')[2]
+    return kind in _BUGS or (kind in _BUGS_UNLESS_MEANT and not _RAISE.search(last_frame))
 
 
 def last_exception_line(message: str) -> str:
@@ -81,24 +139,40 @@ def error_line(raised: Raised) -> str:
 
 
 def explains_fault(text: str, occurrences: Iterable[Occurrence]) -> bool:
-    """Whether *text* names the file or the kind of error of one of the *occurrences*.
+    """Whether *text* tells the kind of error of one of the *occurrences*, or names the file.
 
     A text may be long, and a fault may have happened hundreds of times. So the text is taken apart
     once, and searched once for each file and once for each kind of call.
     """
-    lines = exception_lines(text)
+    lines = related_lines(text)
     different = dict.fromkeys(occurrences)
-    paths = dict.fromkeys(each.path for each in different)
     calls = dict.fromkeys((each.fault, each.call) for each in different)
-    return any(mentions_path(lines, path) for path in paths) or any(
-        _explains_kind(lines, fault, call) for fault, call in calls
-    )
+    if any(_explains_kind(lines, fault, call) for fault, call in calls):
+        return True
+    paths = dict.fromkeys(each.path for each in different)
+    is_named = any(mentions_path(lines, path) for path in paths)
+    return is_named and not _claim(lines, {fault.errno for fault, _ in calls})
+
+
+def other_cause(text: str, occurrences: Iterable[Occurrence]) -> str:
+    """The words of *text* for a cause that none of the *occurrences* has; empty if none."""
+    return _claim(related_lines(text), {each.fault.errno for each in occurrences})
+
+
+def _claim(lines: str, happened: set[int]) -> str:
+    found = (words.search(lines) for words, right in _CLAIMS if not right & happened)
+    return next((each[0] for each in found if each), "")
 
 
 def _explains_kind(lines: str, fault: Fault, call: str) -> bool:
     """Whether *lines* have the words for what *fault* does in *call*."""
     has_words = any(words.search(lines) for words in _words_for(fault, call))
-    return has_words or _mentions_errno(lines, fault.errno)
+    return has_words or _mentions_errno(lines, fault.errno) or _tells_of_content(lines, fault)
+
+
+def _tells_of_content(lines: str, fault: Fault) -> bool:
+    may = fault.content or (isinstance(fault, faults.ClosedDescriptor) and fault.reuse)
+    return bool(may and _BAD_CONTENT.search(_SAY_NOTHING.sub("", lines)))
 
 
 def _words_for(fault: Fault, call: str) -> Iterable[re.Pattern[str]]:
@@ -109,8 +183,6 @@ def _words_for(fault: Fault, call: str) -> Iterable[re.Pattern[str]]:
     # The pin-memory thread prints the error that ended it, and torch only says that it has ended.
     if isinstance(fault, faults.PinMemoryThreadDeath) or call == "recvmsg":
         yield _PIN_THREAD
-    if fault.content or (isinstance(fault, faults.ClosedDescriptor) and fault.reuse):
-        yield _BAD_CONTENT
     # A mapping that cannot be read ends the worker by SIGBUS. The dataset has no influence on
     # torch's error about a death, so torch's words are enough.
     if call == "mmap":

@@ -17,7 +17,12 @@ from pytest_dataloader_faults.faults import (
     TruncatedFile,
     WorkerKilled,
 )
-from pytest_dataloader_faults.outcomes._error_text import exception_lines, mentions_path
+from pytest_dataloader_faults.outcomes._error_text import (
+    Occurrence,
+    exception_lines,
+    mentions_path,
+    other_cause,
+)
 from support.clarity import explains
 from support.readers import READERS, SHARED, truncated
 from support.specimens import UnbuildableError
@@ -44,6 +49,73 @@ def _in_handler():
     except OSError:
         message = "bad sample"
         raise RuntimeError(message)  # noqa: B904  # the implicit context is the subject
+
+
+class _Substitutes:
+    """Looks for another sample in the handler, and comes to one that is not there."""
+
+    def __init__(self, samples):
+        self.samples = samples
+
+    def __getitem__(self, index):
+        sample = self.samples[index]
+        try:
+            return sample()
+        except OSError:
+            return self[index + 1]
+
+    def forever(self):
+        try:
+            return self.samples[0]()
+        except OSError:
+            return self.forever()
+
+
+def _with_substitute_index():
+    return _Substitutes([_os_error] * 3)[0]
+
+
+def _with_endless_substitutes():
+    return _Substitutes([_os_error]).forever()
+
+
+def _with_unbound_local():
+    try:
+        _os_error()
+    except OSError:
+        return sample  # noqa: F821  # that is the bug
+    else:
+        sample = 1
+        return sample  # noqa: RET504  # a local variable is what this is about
+
+
+def _with_missing_key():
+    try:
+        _os_error()
+    except OSError:
+        return {}["fallback"]
+
+
+def _from_substitute():
+    try:
+        _with_substitute_index()
+    except IndexError as error:
+        message = "no sample could be had"
+        raise RuntimeError(message) from error
+
+
+def _meant_key_error():
+    try:
+        _os_error()
+    except OSError:
+        raise KeyError("sample 3")  # noqa: B904  # the implicit context is the subject
+
+
+def _named_index_error():
+    try:
+        _os_error()
+    except OSError:
+        raise IndexError(f"{PATH} cannot be read")  # noqa: B904  # the implicit context is the subject
 
 
 def _from_none(message="bad sample"):
@@ -103,6 +175,8 @@ BOTH_WAYS = pytest.mark.parametrize("printed", [_text, _through_torch])
         _with_cause,
         _in_handler,
         _key_error,
+        _meant_key_error,
+        _named_index_error,
         lambda: _from_none(f"cannot read {PATH}"),
         lambda: _from_none("cannot read 0042.jpg"),
         lambda: _from_none("read failed, errno = 5"),
@@ -122,6 +196,71 @@ def test_error_that_tells_of_an_errno(action, printed):
 def test_error_that_tells_nothing(action, fault, printed):
     """An error cut off from its cause is not clear, whatever a frame's source line says."""
     assert not explains(printed(action), fault, PATH, "read")
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize(
+    "action",
+    [
+        _with_substitute_index,
+        _with_endless_substitutes,
+        _with_unbound_local,
+        _with_missing_key,
+        _from_substitute,
+    ],
+)
+def test_bug_in_the_handler_tells_nothing(action, printed):
+    """What was handled stands before it in the text, but the error does not report it."""
+    text = printed(action)
+
+    assert "Input/output error" in text
+    assert not explains(text, EIO, PATH, "read")
+
+
+CLAIMS = [
+    "FileNotFoundError: Image Not Found 0042.jpg",
+    "FileNotFoundError: [Errno 2] No such file or directory: '/data/0042.jpg'",
+    "RuntimeError: /data/0042.jpg not found",
+    "ValueError: image file '/data/0042.jpg' does not exist",
+    "PermissionError: [Errno 13] Permission denied: '/data/0042.jpg'",
+    "OSError: [Errno 24] Too many open files: '/data/0042.jpg'",
+]
+
+
+@pytest.mark.parametrize("text", CLAIMS)
+@pytest.mark.parametrize("fault", [EIO, ClosedDescriptor(), TruncatedFile()])
+def test_error_that_tells_another_cause_misleads(text, fault):
+    """It names the file, and sends its reader to look for what is not wrong with it."""
+    assert not explains(text, fault, PATH, "read")
+    assert other_cause(text, [Occurrence(fault, PATH, "read")])
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        *((text, errno.ENOENT) for text in CLAIMS[:4]),
+        (CLAIMS[4], errno.EACCES),
+        (CLAIMS[4], errno.EPERM),
+        (CLAIMS[5], errno.EMFILE),
+        ("RuntimeError: cannot read 0042.jpg", errno.EIO),
+        ("FileNotFoundError: 0042.jpg\n\nOSError: [Errno 5] Input/output error", errno.EIO),
+    ],
+)
+def test_error_that_tells_its_own_cause_is_clear(text, number):
+    """Or none at all, beside the name of the file; or another one, raised from its own."""
+    assert explains(text, OpenError(errno=number), PATH, "openat")
+
+
+def test_error_of_a_missing_file_that_is_chained_to_its_cause_is_clear():
+    """The reader sees both."""
+
+    def action():
+        try:
+            _os_error()
+        except OSError as error:
+            raise FileNotFoundError(PATH) from error
+
+    assert explains(_through_torch(action), EIO, PATH, "read")
 
 
 @pytest.mark.parametrize(
@@ -181,10 +320,15 @@ def test_decoding_error_tells_of_truncated_content(name, keep, printed, tmp_path
         "OSError: Unable to synchronously open file (bad byte number in an address)",
         'KeyError: "Unable to synchronously open object (bad symbol table leaf node)"',
         "OSError: Unable to synchronously open file (bad 1/2 rank for btree internal nodes)",
+        "ValueError: File format b'' not understood. Only 'RIFF' and 'RIFX' supported.",
+        "ValueError: Size of available data is not a multiple of the data-type size.",
+        "LibsndfileError: Error opening: Format not recognised.",
+        "RuntimeError: Unsupported image file. Only jpeg, png and gif are currently supported.",
+        "ImageFileError: Cannot work out file type of the image",
     ],
 )
 def test_words_of_readers_for_a_file_that_is_cut_near_its_start(text):
-    """NumPy's, gzip's and HDF5's, where a few bytes are left."""
+    """NumPy's, gzip's, HDF5's, SciPy's and others', where a few bytes are left."""
     assert explains(text, TruncatedFile(), PATH, "open")
 
 
@@ -197,6 +341,11 @@ def test_words_of_readers_for_a_file_that_is_cut_near_its_start(text):
         "AttributeError: 'NoneType' object has no attribute 'shape'",
         "AssertionError",
         "ZeroDivisionError: division by zero",
+        "IndexError: list index out of range",
+        "IndexError: index 7 is out of bounds for axis 0 with size 3",
+        "TypeError: '<' not supported between instances of 'NoneType' and 'int'",
+        "TypeError: unsupported operand type(s) for +: 'NoneType' and 'int'",
+        "FileNotFoundError: no image",
     ],
 )
 def test_error_that_does_not_tell_of_truncated_content(text):

@@ -46,6 +46,12 @@ MAP = [
     pytest.param({"timed_out": True, "phase": "epoch 1", "recovery": None}, "hung", id="hung"),
     pytest.param({"timed_out": True, "phase": "start", "passes": ()}, "hung", id="hung at start"),
     pytest.param({"timed_out": True, "phase": "recovery"}, "poisoned", id="recovery hung"),
+    pytest.param(
+        {"timed_out": True, "phase": "epoch 1", "passes": (FAILED,)}, "leaked", id="did not end"
+    ),
+    pytest.param(
+        {"timed_out": True, "phase": "epoch 2", "passes": (FAILED,)}, "hung", id="hung after error"
+    ),
     pytest.param({"died": "signal 7 (SIGBUS)", "phase": "epoch 1"}, "crashed", id="crashed"),
     pytest.param({"passes": (replace(FAILED, delivered=(SWAPPED,)),)}, "corrupted", id="swapped"),
     pytest.param({"passes": (replace(FAILED, delivered=(STRANGE,)),)}, "corrupted", id="strange"),
@@ -89,7 +95,7 @@ def test_trial_that_came_to_no_end_is_not_survived():
 
 
 GRAVITY = [
-    ("hung", {"timed_out": True, "phase": "epoch 1"}),
+    ("hung", {"timed_out": True, "phase": "epoch 2"}),
     ("crashed", {"died": "signal 11 (SIGSEGV)"}),
     ("corrupted", {"passes": (replace(FAILED, delivered=(STRANGE,), exception=UNCLEAR),)}),
     ("failed_unclearly", {"passes": (replace(FAILED, exception=UNCLEAR),)}),

@@ -33,7 +33,7 @@ from pytest_dataloader_faults.faults import (
     permission_denied,
 )
 from pytest_dataloader_faults.outcomes import FaultFacts
-from pytest_dataloader_faults.outcomes._error_text import exception_lines
+from pytest_dataloader_faults.outcomes._error_text import related_lines
 from support import library_readers
 from support.clarity import explains
 from support.epochs import Epoch, alone, epoch
@@ -231,7 +231,7 @@ def cell(finding: Finding | str, right: Finding | str, facts: FaultFacts) -> Cel
 
 def _is_clear(text: str, fault: Fault) -> bool:
     """Whether an error or what it was raised from tells of the fault; a path or EINVAL does not."""
-    said = cleaned(exception_lines(text)).replace(os.strerror(errno.EINVAL), "")
+    said = cleaned(related_lines(text)).replace(os.strerror(errno.EINVAL), "")
     return explains(said, fault, None, "")
 
 

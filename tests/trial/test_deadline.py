@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._trial import take_reference
+from pytest_dataloader_faults._trial.driver import LoaderDriver
 from pytest_dataloader_faults._trial.process import deadline
 from pytest_dataloader_faults._trial.process.deadline import (
     HARNESS,
@@ -91,6 +93,22 @@ def test_a_text_of_many_errors_is_read_once(records):
     assert sum(len(each.firings) for each in outcome.faults) == 2 * _MANY
     assert "are left out here" in outcome.exception.text
     assert judgement.verdict == "failed_unclearly"
+
+
+def test_the_error_is_known_before_the_workers_end(records, monkeypatch):
+    """However long that takes: a loader that raised did not hang."""
+
+    def never_end(_self):
+        threading.Event().wait()
+
+    monkeypatch.setattr(LoaderDriver, "end_workers", never_end)
+    reference = take_reference(lambda: Records(records))
+    outcome = run_trial(lambda: Records(records), ReadError("*.rec"), deadline=_SHORT)
+
+    assert (outcome.timed_out, outcome.exception.type) == (True, "OSError")
+    judgement = outcome.judge(reference)
+    assert judgement.verdict == "leaked"
+    assert "OSError was raised, but then the loader's workers did not end" in judgement.sentence
 
 
 class _BusyOnce(Records):

@@ -52,7 +52,8 @@ class Check:
         changes: Loader options that it needs.
         options: What its trial does beyond one epoch under the faults.
         extra_rule: A violation that only this check looks for: its verdict and the sentence, or
-            None. It is asked where the judge has found nothing wrong.
+            None. It is asked where the judge has found nothing wrong, or no more than an unclear
+            error.
         advice: What to know and to do when it fails, beyond the evidence.
         keep_randomness: Whether random numbers are left as they are in its trial, whatever the
             contract says. Then only types and shapes are compared.

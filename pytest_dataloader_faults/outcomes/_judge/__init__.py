@@ -104,6 +104,9 @@ def _hung(outcome: TrialFacts) -> Finding | None:
         return None
     if outcome.phase == "recovery":
         return Verdict.POISONED, f"{_AFTER} hung for {outcome.deadline:g} s"
+    if outcome.exception and outcome.phase == f"epoch {len(outcome.passes)}":
+        raised = f"{outcome.exception.type} was raised, but then the loader's workers did not end"
+        return Verdict.LEAKED, f"{raised} within {outcome.deadline:g} s"
     waited = f"no exception and no end of the epoch within {outcome.deadline:g} s"
     return Verdict.HUNG, waited + _errors.dropped_batch_cause(outcome)
 

@@ -67,11 +67,21 @@ def unclear(outcome: TrialFacts, contract: Contract) -> Finding | None:
         kinds = ", ".join(sorted({type(each.fault).__name__ for each in happened}))
         printed = dropped_batch_cause(outcome) or last_error_printed(outcome)
         sentence = f"{raised.type} does not say that its cause is {kinds}"
-        return Verdict.FAILED_UNCLEARLY, sentence + (printed or _ADVICE)
+        told = _what_it_tells(raised.text, happened)
+        return Verdict.FAILED_UNCLEARLY, sentence + told + (printed or _ADVICE)
     if contract.names_file and not _names_file(raised, happened):
         sentence = f"{raised.type} does not name the file, as the contract promises (names_file)"
         return Verdict.FAILED_UNCLEARLY, sentence
     return None
+
+
+def _what_it_tells(text: str, happened: list[_error_text.Occurrence]) -> str:
+    """What misleads the reader of *text*, as a part of a sentence; empty if nothing does."""
+    if claim := _error_text.other_cause(text, happened):
+        return f", but {claim!r}, which is another cause"
+    if _error_text.related_lines(text) != _error_text.exception_lines(text):
+        return ", and was raised by accident in the handler of that error"
+    return ""
 
 
 def _names_file(raised: Raised, happened: list[_error_text.Occurrence]) -> bool:

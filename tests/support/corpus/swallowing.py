@@ -234,6 +234,54 @@ def skips_the_unreadable(folder: Path) -> DataLoader[Any]:
     return _filtered(NoneOnError(folder))
 
 
+class NextWithoutEnd(Records):
+    """Tries the next one instead, and after the last one an index that is not there."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)
+        except OSError:
+            return self[index + 1]
+
+
+class SaysSoInHandler(Records):
+    """Says in words of its own that there is no sample: healthy, also without ``from``."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)
+        except OSError:
+            message = f"sample {index} cannot be had"
+            raise RuntimeError(message)  # noqa: B904  # users write it so
+
+
+class Unfinished(Records):
+    """Notes what it works on, and an error leaves the note there for as long as it lives."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.in_progress: set[int] = set()
+
+    def __getitem__(self, index: int) -> Any:
+        if index in self.in_progress:
+            message = "table already exists"
+            raise RuntimeError(message)
+        self.in_progress.add(index)
+        sample = super().__getitem__(index)
+        self.in_progress.discard(index)
+        return sample
+
+
+class Finished(Unfinished):
+    """Takes the note away, whatever happened: healthy."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)
+        finally:
+            self.in_progress.discard(index)
+
+
 class NextIfGone(Records):
     """Takes the next file in place of one that is gone."""
 
@@ -248,6 +296,14 @@ class NextIfGone(Records):
 
 CASES: tuple[Case, ...] = (
     Case("G1", NextIfGone, "file-missing", "corrupted", "has the content"),
+    Case(
+        "G1",
+        NextWithoutEnd,
+        "read-error-first",
+        "failed_unclearly",
+        "IndexError does not say that its cause is ReadError, and was raised by accident",
+        SaysSoInHandler,
+    ),
     Case("G1", NextOnError, "read-error-transient", "corrupted", "has the content", BoundedRetry),
     Case(
         "G2",
@@ -307,6 +363,14 @@ CASES: tuple[Case, ...] = (
         options=SKIPS,
     ),
     Case("G9", RaisesAgain, "read-error-next-epoch", "poisoned", "the same workers raised"),
+    Case(
+        "G9",
+        Unfinished,
+        "read-error-next-epoch",
+        "poisoned",
+        "the same workers raised RuntimeError: table already exists",
+        Finished,
+    ),
 )
 BEHAVIOURS: dict[str, str] = {}
 EXCUSED: dict[str, str] = {}

@@ -21,6 +21,7 @@ from support.corpus.streams import Shards
 from support.datasets import COUNT, SIZE, Records
 
 PROMISES = {"contract": Contract(detects_corruption=True)}
+_CLAIM = "but 'FileNotFoundError', which is another cause"
 
 
 class EndsWithTheArchive(Shards):
@@ -114,6 +115,27 @@ class BlackIfNone(Pictures):
         return torch.from_numpy(np.zeros((32, 32, 3), np.uint8) if picture is None else picture)
 
 
+class NotFoundIfUnreadable(Pictures):
+    """Says that the file is not there, whatever is wrong with it."""
+
+    error: type[Exception] = FileNotFoundError
+    what = "Image Not Found"
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)
+        except (OSError, SyntaxError):  # PIL raises the latter for a PNG that lacks its end.
+            message = f"{self.what} {self._path(index).name}"
+            raise self.error(message) from None
+
+
+class SaysUnreadable(NotFoundIfUnreadable):
+    """Says no more than it knows: healthy."""
+
+    error = RuntimeError
+    what = "cannot read"
+
+
 class Checked(Records):
     """Has a checksum of each record, and looks at it: healthy."""
 
@@ -178,6 +200,10 @@ CASES: tuple[Case, ...] = (
     Case("M4", LoadsTruncatedPictures, "truncated-half", "corrupted", "is wrong", Pictures),
     Case("M5", BlackIfNone, "open-error", "corrupted", "is wrong", Pictures),
     Case("M6", TrustsPayloads, "short-read", "corrupted", "is wrong", Framed),
+    Case("M5", NotFoundIfUnreadable, "truncated-empty", "failed_unclearly", _CLAIM, SaysUnreadable),
+    Case(
+        "M5", NotFoundIfUnreadable, "permission-denied", "failed_unclearly", _CLAIM, SaysUnreadable
+    ),
     Case("M2", Records, "corrupted-file", "corrupted", "is wrong", Checked, options=PROMISES),
 )
 BEHAVIOURS: dict[str, str] = {}
