@@ -23,7 +23,7 @@ from pytest_dataloader_faults.outcomes._text import printable
 Files: TypeAlias = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 EVERY_FILE = ("*",)
-_LISTED = 4
+_LISTED = 2
 _LOOKED_AT = 1000
 """Files looked at in a folder, beyond twice those that are meant, to see if one glob will do."""
 
@@ -51,18 +51,32 @@ def shortest_globs(
 ) -> tuple[str, ...]:
     """Globs for *paths*, some of the files *seen*, and for no other file that exists.
 
-    Few paths are listed. Many become the globs that were *asked* for, or one glob for their folder,
-    where that means the same.
+    Two paths are listed. More become the globs that were *asked* for, one glob for their common
+    folder, or one for each folder, where that means the same.
     """
     names = tuple(glob.escape(path) for path in paths)
     if len(names) <= _LISTED:
         return names
-    folder = (_common_glob(paths, f"{glob.escape(os.path.commonpath(paths))}/"),)
     if asked != EVERY_FILE and means_only(asked, paths, seen):
         return asked
-    existing = _files_below(os.path.commonpath(paths), 2 * len(paths) + _LOOKED_AT)
-    is_exact = existing is not None and means_only(folder, paths, existing | seen)
-    return folder if is_exact else names
+    if (common := _glob_of(os.path.commonpath(paths), paths, seen)) is not None:
+        return (common,)
+    folders = itertools.groupby(sorted(paths, key=os.path.dirname), os.path.dirname)
+    return tuple(each for folder, among in folders for each in _in_folder(folder, [*among], seen))
+
+
+def _in_folder(folder: str, paths: Collection[str], seen: set[str]) -> Iterable[str]:
+    """One glob for those of *paths* that lie in *folder*, if that means only them; else each."""
+    common = _glob_of(folder, paths, seen) if len(paths) > _LISTED else None
+    return map(glob.escape, paths) if common is None else (common,)
+
+
+def _glob_of(folder: str, paths: Collection[str], seen: set[str]) -> str | None:
+    """The glob by *folder* and extension, if it means *paths* and no other file that exists."""
+    found = _common_glob(paths, f"{glob.escape(folder)}/")
+    existing = _files_below(folder, 2 * len(paths) + _LOOKED_AT)
+    is_exact = existing is not None and means_only((found,), paths, existing | seen)
+    return found if is_exact else None
 
 
 def path_of(globs: tuple[str, ...]) -> str | tuple[str, ...]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterable
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from pytest_dataloader_faults.battery import _targets
+from pytest_dataloader_faults.battery._kinds import kinds_of
 from pytest_dataloader_faults.faults._globs import GlobMatcher
 from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.outcomes._records import FileCounts
@@ -39,27 +42,68 @@ class FileSet:
 
 @dataclass(frozen=True)
 class Workload:
-    """What the workers do when nothing is wrong.
+    """What the workers do when nothing is wrong, as far as some of the data files are concerned.
 
     Attributes:
         control: One epoch with workers, the engine on and no fault.
-        opened: The data files that workers open.
-        read: Those that they read or map.
-        reads: The reads of the busiest worker.
-        mean_read: How many bytes of a file a read gives, on average.
-        readers: The workers that read by system calls, and not only in what was mapped before.
-        fetches: The batches that worker 0 makes.
-        truncation_points: Places where some of these files could end and still look whole.
+        globs: Those that the user asked for.
+        paths: The data files that faults may hit.
     """
 
     control: Outcome
-    opened: FileSet
-    read: FileSet
-    reads: int
-    mean_read: int
-    readers: tuple[int, ...]
-    fetches: int
-    truncation_points: tuple[tuple[str, int], ...]
+    globs: tuple[str, ...]
+    paths: frozenset[str]
+
+    @classmethod
+    def of(cls, control: Outcome, globs: tuple[str, ...]) -> Workload:
+        """The workload of *control*, as far as files are concerned that *globs* mean."""
+        meant = filter(GlobMatcher(globs), _seen_by(control))
+        found = _targets.existing_files(meant, control.lasting_files)
+        return cls(control, globs, frozenset(found))
+
+    @cached_property
+    def opened(self) -> FileSet:
+        """The data files that workers open."""
+        return self._files_with(lambda counts: counts.opens)
+
+    @cached_property
+    def read(self) -> FileSet:
+        """Those that they read or map."""
+        return self._files_with(lambda counts: counts.reads)
+
+    @property
+    def content(self) -> FileSet:
+        """The files that are read, or that code in C may read unseen."""
+        return self.opened if self.is_python_engine and not self.read.paths else self.read
+
+    @property
+    def reads(self) -> int:
+        """The reads of the busiest worker."""
+        return max(
+            (sum(each.reads for each in files.values()) for files in self.used.values()), default=0
+        )
+
+    @property
+    def mean_read(self) -> int:
+        """How many bytes of a file a read gives, on average."""
+        every = [counts for files in self.used.values() for counts in files.values()]
+        return sum(each.bytes for each in every) // max(1, sum(each.reads for each in every))
+
+    @property
+    def readers(self) -> tuple[int, ...]:
+        """The workers that read by system calls, and not only in what was mapped before."""
+        engine = self.control.engine
+        return tuple(worker for worker, files in self.used.items() if _reads(files, engine))
+
+    @property
+    def fetches(self) -> int:
+        """The batches that worker 0 makes."""
+        return max((each.fetches for each in self.control.workers if each.worker == 0), default=0)
+
+    @cached_property
+    def truncation_points(self) -> tuple[tuple[str, int], ...]:
+        """Places where some of these files could end and still look whole."""
+        return _targets.truncation_points(self.read.paths)
 
     @property
     def is_python_engine(self) -> bool:
@@ -67,9 +111,18 @@ class Workload:
         return self.control.engine == "python"
 
     @property
-    def content(self) -> FileSet:
-        """The files that are read, or that code in C may read unseen."""
-        return self.opened if self.is_python_engine and not self.read.paths else self.read
+    def kinds(self) -> tuple[Workload, ...]:
+        """A workload for each kind of file; this one alone where all are of one kind."""
+        found = kinds_of(self.used)
+        if len(found) < 2:  # noqa: PLR2004  # kinds
+            return (self,)
+        return tuple(replace(self, paths=frozenset(each)) for each in found)
+
+    @property
+    def title(self) -> str:
+        """The files, in a few words."""
+        names = sorted(map(os.path.basename, self.paths))
+        return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} files like it"
 
     def no_target(self, verb: str) -> NotApplicable:
         """Why a check has no target: the workers *verb* no data file."""
@@ -78,36 +131,25 @@ class Workload:
             return NotApplicable(f"{seen} unseen. engine='kernel' sees that, too")
         return NotApplicable(f"its workers {verb} no data file")
 
-    @classmethod
-    def of(cls, control: Outcome, globs: tuple[str, ...]) -> Workload:
-        """Sum up *control*, as far as files are concerned that *globs* mean."""
-        seen = {path for worker in control.workers for path in worker.files}
-        meant = _targets.existing_files(filter(GlobMatcher(globs), seen), control.lasting_files)
-        used = [
-            (worker.worker, {path: each for path, each in worker.files.items() if path in meant})
-            for worker in control.workers
-        ]
-        every = [(path, counts) for _, files in used for path, counts in files.items()]
-        opened = tuple(sorted({path for path, counts in every if counts.opens}))
-        read = tuple(sorted({path for path, counts in every if counts.reads}))
-        return cls(
-            control,
-            FileSet(opened, _targets.shortest_globs(opened, seen, globs)),
-            FileSet(read, _targets.shortest_globs(read, seen, globs)),
-            max((sum(each.reads for each in files.values()) for _, files in used), default=0),
-            _mean_read(counts for _, counts in every),
-            tuple(worker for worker, files in used if _reads(files, control.engine)),
-            max((each.fetches for each in control.workers if each.worker == 0), default=0),
-            _targets.truncation_points(read),
-        )
+    @cached_property
+    def used(self) -> dict[int, dict[str, FileCounts]]:
+        """What each worker did to each of the files."""
+        return {
+            worker.worker: {path: each for path, each in worker.files.items() if path in self.paths}
+            for worker in self.control.workers
+        }
+
+    def _files_with(self, count: Callable[[FileCounts], int]) -> FileSet:
+        every = {path for files in self.used.values() for path in files if count(files[path])}
+        paths = tuple(sorted(every))
+        return FileSet(paths, _targets.shortest_globs(paths, _seen_by(self.control), self.globs))
 
 
-def _mean_read(every: Iterable[FileCounts]) -> int:
-    counts = list(every)
-    return sum(each.bytes for each in counts) // max(1, sum(each.reads for each in counts))
+def _seen_by(control: Outcome) -> set[str]:
+    return {path for worker in control.workers for path in worker.files}
 
 
-def _reads(files: dict[str, FileCounts], engine: str) -> bool:
+def _reads(files: Mapping[str, FileCounts], engine: str) -> bool:
     """Whether a worker reads by system calls.
 
     A mapping that was there before counts as one read, of a file that the worker never opened. The

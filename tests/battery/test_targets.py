@@ -7,7 +7,7 @@ import pytest
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults.battery._targets import shortest_globs
 from pytest_dataloader_faults.faults._globs import GlobMatcher
-from support.datasets import Records
+from support.datasets import Records, write_records
 
 
 @pytest.fixture(name="files")
@@ -21,8 +21,19 @@ def _meant(globs, files):
 
 
 def test_a_few_files_are_listed(files):
-    """Up to four have their names in the reproducer."""
-    assert shortest_globs(files[:4], set(files), ("*",)) == files[:4]
+    """Up to two have their names in the reproducer."""
+    assert shortest_globs(files[:2], set(files[:2]), ("*",)) == files[:2]
+
+
+def test_each_of_several_folders_is_one_glob(tmp_path):
+    """Files of other folders lie beside them, so that one glob for all would mean too much."""
+    for folder in ("left", "right", "unread"):
+        write_records(tmp_path / folder)
+    files = [str(each) for name in ("left", "right") for each in (tmp_path / name).iterdir()]
+
+    globs = shortest_globs(tuple(sorted(files)), set(files), ("*",))
+
+    assert globs == (f"{tmp_path}/left/*.rec", f"{tmp_path}/right/*.rec")
 
 
 def test_a_whole_folder_is_one_glob(files, records):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from pytest_dataloader_faults._trial.job import ONE_EPOCH, TrialOptions
@@ -80,7 +80,7 @@ def on(
     one: bool = False,
     **options: Any,
 ) -> Callable[[Workload], Plan]:
-    """A plan: a fault of these *files* of the workload, or of *one* of them, if there are any.
+    """A plan: a fault of these *files* of the workload, or of *one* of them, of each kind.
 
     "content" is for faults that happen as a file is opened: it does not matter whether Python or C
     reads it then.
@@ -92,4 +92,21 @@ def on(
             return workload.no_target("open" if files == "opened" else "read")
         return once(kind(found.middle if one else found.path, **options))
 
-    return plan
+    return for_each_kind(plan)
+
+
+def for_each_kind(plan: Callable[[Workload], Plan]) -> Callable[[Workload], Plan]:
+    """*plan* for one kind of file after the other, so that an index does not shield the data."""
+
+    def of_each(workload: Workload) -> Plan:
+        kinds = workload.kinds
+        plans = [(kind.title if len(kinds) > 1 else "", plan(kind)) for kind in kinds]
+        variants = [
+            replace(each, title=", ".join(filter(None, (title, each.title))))
+            for title, found in plans
+            if not isinstance(found, NotApplicable)
+            for each in found
+        ]
+        return tuple(variants) or plans[0][1]
+
+    return of_each

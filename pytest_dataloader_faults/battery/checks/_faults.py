@@ -9,7 +9,14 @@ from collections.abc import Callable
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults._trial.job import TrialOptions
 from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
-from pytest_dataloader_faults.battery.checks._base import Check, Plan, Variant, on, once
+from pytest_dataloader_faults.battery.checks._base import (
+    Check,
+    Plan,
+    Variant,
+    for_each_kind,
+    on,
+    once,
+)
 from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.outcomes._judge._errors import torch_dropped_a_batch
 
@@ -31,9 +38,10 @@ def _half_way(times: int | None) -> Callable[[Workload], Plan]:
         nth = max(_HALVES, workload.reads // _HALVES)
         return once(faults.ReadError(workload.read.path, nth=nth, times=times))
 
-    return plan
+    return for_each_kind(plan)
 
 
+@for_each_kind
 def _short(workload: Workload) -> Plan:
     """Two sizes: a reader may check that its short header is whole, and not what follows."""
     if not workload.read.paths:
@@ -54,6 +62,7 @@ def _cannot_be_short(_: Workload, outcome: Outcome) -> str | None:
     return f"its workers map their files, or read {_FEW} bytes at a time at most"
 
 
+@for_each_kind
 def _cut_off(workload: Workload) -> Plan:
     if workload.truncation_points:
         points = workload.truncation_points

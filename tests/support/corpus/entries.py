@@ -117,4 +117,5 @@ ENTRIES = {
     "M4": "pil-load-truncated-flag",
     "M5": "imread-none",
     "M6": "short-read-after-the-header",
+    "M7": "data-behind-an-index",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import struct
 import zlib
 from collections.abc import Iterator
@@ -186,6 +187,35 @@ class TrustsPayloads(Framed):
         return data
 
 
+class Indexed(Records):
+    """Workers read an index before the records that it names: healthy."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.index = folder.parent / "index.json"
+        self.index.write_text(json.dumps([str(path) for path in self.paths]), encoding="utf-8")
+        self.in_worker = False
+
+    def __getitem__(self, index: int) -> Any:
+        if not self.in_worker:
+            self.paths = [Path(name) for name in json.loads(self.index.read_text(encoding="utf-8"))]
+            self.in_worker = True
+        return self._record(index)
+
+    def _record(self, index: int) -> Any:
+        return super().__getitem__(index)
+
+
+class ZerosBehindAnIndex(Indexed):
+    """Takes the index seriously, and zeros for a record that it cannot read."""
+
+    def _record(self, index: int) -> Any:
+        try:
+            return super()._record(index)
+        except (OSError, ValueError):
+            return torch.zeros(SIZE, dtype=torch.uint8), index
+
+
 CASES: tuple[Case, ...] = (
     Case("M1", EndsWithTheArchive, "truncated-tail", "corrupted", "are missing", Shards),
     Case(
@@ -204,6 +234,8 @@ CASES: tuple[Case, ...] = (
     Case(
         "M5", NotFoundIfUnreadable, "permission-denied", "failed_unclearly", _CLAIM, SaysUnreadable
     ),
+    Case("M7", ZerosBehindAnIndex, "read-error-first", "corrupted", "is wrong", Indexed),
+    Case("M7", ZerosBehindAnIndex, "truncated-half", "corrupted", "is wrong", Indexed),
     Case("M2", Records, "corrupted-file", "corrupted", "is wrong", Checked, options=PROMISES),
 )
 BEHAVIOURS: dict[str, str] = {}
