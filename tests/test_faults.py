@@ -138,6 +138,22 @@ def test_faults_survive_json(fault):
     assert repr(fault) == repr(again)
 
 
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        ({}, "with a 'kind' of OpenError, ReadError"),
+        ({"kind": "ReadErorr"}, "with a 'kind' of OpenError, ReadError"),
+        ({"kind": "ReadError", "path": "*", "nht": 2}, "unexpected keyword argument 'nht'"),
+        ({"kind": "ReadError", "path": "*", "nth": 0}, "nth=0 must be 1 or more"),
+    ],
+    ids=str,
+)
+def test_data_that_is_no_fault_is_refused(data, told):
+    """What is missing or wrong is named."""
+    with pytest.raises(InvalidArgumentError, match=told):
+        faults.from_dict(data)
+
+
 @given(any_fault())
 def test_globs_are_a_tuple(fault):
     """However *path* or *reading* was given; a fault without one has no globs."""

@@ -176,7 +176,7 @@ def _files_of(baseline: Baseline) -> DataFiles:
     workers, reference = baseline.control.workers, baseline.reference
     seen = {path for worker in workers for path in worker.files}
     meant = sorted(filter(GlobMatcher(baseline.globs), seen))
-    require_match(baseline.globs, meant, baseline.control)
+    require_match(baseline.globs, baseline.control)
     files = [worker.files for worker in workers]
     opens = {path: _most(each[path].opens for each in files if path in each) for path in meant}
     reads = {path: _most(each[path].reads for each in files if path in each) for path in meant}

@@ -79,18 +79,16 @@ def sweep(
 
 def _swept(battery: Battery, rows: list[Any], max_trials: int, on_fail: str | None) -> SweepResult:
     steps: list[SweepStep] = []
-    for fault in rows:
-        while True:
-            if len(steps) == max_trials:
-                return SweepResult(tuple(steps), fault)
-            steps.append(_step(battery, fault))
-            if not steps[-1].passed:
-                table = SweepResult(tuple(steps), fault).table()
-                report(f"{steps[-1].explanation}\n{table}", on_fail)
-            if not steps[-1].fired:
-                break
-            fault = replace(fault, nth=fault.nth + 1)  # noqa: PLW2901  # the next in this row
-    return SweepResult(tuple(steps))
+    left = list(rows)
+    while left and len(steps) < max_trials:
+        fault = left.pop(0)
+        steps.append(_step(battery, fault))
+        if steps[-1].fired:
+            left.insert(0, replace(fault, nth=fault.nth + 1))  # The next in this row.
+        if not steps[-1].passed:
+            table = SweepResult(tuple(steps), next(iter(left), None)).table()
+            report(f"{steps[-1].explanation}\n{table}", on_fail)
+    return SweepResult(tuple(steps), next(iter(left), None))
 
 
 def _require_fired(swept: SweepResult, on_fail: str | None) -> None:

@@ -138,13 +138,18 @@ def existing_files(paths: Iterable[str], lasting: Collection[str] = ()) -> set[s
     return {path for path in seen if path in lasting or os.path.lexists(path)} or seen
 
 
-def require_match(globs: tuple[str, ...], found: object, control: Outcome) -> None:
-    """Raise InvalidArgumentError if *globs* were given and nothing was *found* by them."""
-    if found or globs == EVERY_FILE:
-        return
+def require_match(globs: tuple[str, ...], control: Outcome) -> None:
+    """Raise InvalidArgumentError if *globs* were given and one of them means no file of *control*.
+
+    One that is misspelt would otherwise go unnoticed beside another one.
+    """
     files = sorted({path for worker in control.workers for path in worker.files})
+    dead = [each for each in globs if not any(map(GlobMatcher((each,)), files))]
+    if not dead or globs == EVERY_FILE:
+        return
+    which = "" if len(dead) == len(globs) else f"{', '.join(map(repr, dead))} in "
     shown = ", ".join(map(printable, files[:5])) or "no data file at all"
-    message = f"files={globs!r} matches nothing that the workers read. They read: {shown}"
+    message = f"{which}files={globs!r} matches nothing that the workers read. They read: {shown}"
     raise InvalidArgumentError(message)
 
 

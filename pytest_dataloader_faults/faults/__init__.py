@@ -27,6 +27,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults._base import Fault
 from pytest_dataloader_faults.faults._files import (
     ClosedDescriptor,
@@ -106,6 +107,13 @@ def to_dict(fault: Fault) -> dict[str, Any]:
 
 def from_dict(data: dict[str, Any]) -> Fault:
     """The fault that ``to_dict`` made *data* from."""
+    kind = KINDS.get(data.get("kind", ""))
+    if kind is None:
+        message = f"data={data!r} must be what to_dict() gives, with a 'kind' of {', '.join(KINDS)}"
+        raise InvalidArgumentError(message)
     values = {name: tuple(each) if isinstance(each, list) else each for name, each in data.items()}
     del values["kind"]
-    return KINDS[data["kind"]](**values)
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise InvalidArgumentError(f"data={data!r} does not fit: {error}") from error

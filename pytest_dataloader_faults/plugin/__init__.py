@@ -19,7 +19,7 @@ from pytest_dataloader_faults.plugin import _environment, _options
 from pytest_dataloader_faults.plugin._options import Settings
 
 if TYPE_CHECKING:
-    from pytest_dataloader_faults.injection import ArmedFaults, FaultInjector
+    from pytest_dataloader_faults.injection import ArmedFaults
     from pytest_dataloader_faults.plugin._fault_check import FaultCheck
     from pytest_dataloader_faults.plugin._injector import PytestFaultInjector
 
@@ -33,7 +33,7 @@ _NO_PARAMETER = (
     " check. Methods of a unittest.TestCase cannot be parametrized, and getfixturevalue() comes too"
     " late: use a plain function, or call check_dataset() in the test"
 )
-_injector = pytest.StashKey["FaultInjector"]()
+_injector = pytest.StashKey["PytestFaultInjector"]()
 _check = pytest.StashKey["FaultCheck"]()
 
 
@@ -106,10 +106,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Fail a test that passed although a fault never fired, or its check was never called."""
+    """Fail a test that passed although a fault never fired, or nothing was armed or checked."""
     yield
-    if _injector in item.stash and (unfired := item.stash[_injector].unfired()):
-        pytest.fail(unfired, pytrace=False)
+    if _injector in item.stash:
+        item.stash[_injector].require_used()
+        if unfired := item.stash[_injector].unfired():
+            pytest.fail(unfired, pytrace=False)
     if _check in item.stash:
         item.stash[_check].require_called()
 
@@ -164,11 +166,8 @@ def dataloader_faults(request: pytest.FixtureRequest) -> Iterator[PytestFaultInj
 def _fault_fixture(kind: type[faults.Fault], example: str) -> Any:
     """A fixture that arms a fault of *kind*, documented by the docstring of *kind*."""
 
-    def arm_fault(dataloader_faults: FaultInjector) -> Callable[..., ArmedFaults]:
-        def arm(*args: Any, **kwargs: Any) -> ArmedFaults:
-            return dataloader_faults.inject(kind(*args, **kwargs))
-
-        return arm
+    def arm_fault(dataloader_faults: PytestFaultInjector) -> Callable[..., ArmedFaults]:
+        return dataloader_faults.arming(kind, example)
 
     first, *others = (inspect.getdoc(kind) or "").split("\n\n")
     arming = (

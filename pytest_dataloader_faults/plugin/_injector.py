@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +14,9 @@ from pytest_dataloader_faults.plugin._options import Settings
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults._trial.factory import DatasetFactory
-    from pytest_dataloader_faults.outcomes import SweepResult
+    from pytest_dataloader_faults.faults import Fault
+    from pytest_dataloader_faults.injection import ArmedFaults
+    from pytest_dataloader_faults.outcomes import Outcome, SweepResult
     from pytest_dataloader_faults.search import Exploration
 
 
@@ -25,6 +28,35 @@ class PytestFaultInjector(FaultInjector):
         self._settings = settings
         self._node = node
         self._statistics: list[str] = []
+        self._requested: list[str] = []
+        self._used = False
+
+    def arming(self, kind: type[Fault], example: str) -> Callable[..., ArmedFaults]:
+        """The value of a fixture of one fault: a function that arms it; *example*: such a call."""
+        self._requested.append(example)
+
+        def arm(*args: Any, **kwargs: Any) -> ArmedFaults:
+            self._used = True
+            return self.inject(kind(*args, **kwargs))
+
+        return arm
+
+    def require_used(self) -> None:
+        """Fail a test that requested fixtures of one fault and armed none: it shows nothing."""
+        if self._requested and not self._used:
+            names = ", ".join(each.partition("(")[0] for each in self._requested)
+            advice = f"call it, as in {self._requested[0]}, or do not request it"
+            pytest.fail(f"{names} was never called, so no fault was armed: {advice}", pytrace=False)
+
+    def inject(self, *faults: Fault) -> ArmedFaults:
+        """Add *faults* to those that the first loader's workers will meet; see ``inject``."""
+        self._used = True
+        return super().inject(*faults)
+
+    def run(self, make_dataset: DatasetFactory, *faults: Fault, **loader: Any) -> Outcome:
+        """Run one trial; see ``run_trial``. *loader*: options of the ``DataLoader``."""
+        self._used = True
+        return super().run(make_dataset, *faults, **loader)
 
     def sweep(self, make_dataset: DatasetFactory, **options: Any) -> SweepResult:
         """Let the N-th operation fail, for each N; see ``sweep``. Prints the table.
@@ -34,6 +66,7 @@ class PytestFaultInjector(FaultInjector):
         from pytest_dataloader_faults.battery import sweep
 
         __tracebackhide__ = True
+        self._used = True
         options = {**self._settings.for_trials(), **options}
         try:
             with reported_once(self._node):
@@ -63,6 +96,7 @@ class PytestFaultInjector(FaultInjector):
         return explore_lifecycle(make_dataset, report=self._record_statistics, **options)
 
     def _for_a_search(self) -> dict[str, Any]:
+        self._used = True
         return {**self._settings.for_trials(), "seed": self._settings.search_seed}
 
     def _record_statistics(self, statistics: str) -> None:

@@ -112,6 +112,15 @@ def test_a_sweep_can_go_on_after_a_violation(records):
     ]
 
 
+def test_a_sweep_that_failed_says_how_to_look_on_after_the_failure(records):
+    """The printed start is the step after the one that failed."""
+    how = {"loader": ONE_WORKER, "faults": READS}
+    with pytest.raises(CheckFailedError) as failed:
+        sweep(lambda: SwallowsOne(records, 8), start_at=ReadError(nth=BROKEN, times=1), **how)
+    after = ReadError(nth=BROKEN + 1, times=1)
+    assert str(failed.value).endswith(f"stopped; go on with start_at={after!r}")
+
+
 def test_a_sweep_is_bounded_and_goes_on_where_it_stopped(records):
     """The parts are the whole: each step is made once."""
     options = {"loader": ONE_WORKER, "faults": READS}

@@ -78,7 +78,7 @@ def test_a_timeout_that_ends_such_a_wait_hides_the_cause():
 def test_last_error_of_a_worker_that_died():
     """A spawned one, say, that cannot unpickle the dataset."""
     sentence = _sentence(ordinary(Pass(exception=DIED)), f"{OTHER}ImportError: no module x\n")
-    assert "was raised without any fault: DataLoader worker (pid(s) 7)" in sentence
+    assert "fails without any fault: RuntimeError: DataLoader worker (pid(s) 7)" in sentence
     assert sentence.endswith("; a worker printed: ImportError: no module x")
 
 
@@ -92,4 +92,6 @@ def test_no_last_error(error):
 def test_an_error_without_a_message():
     """The sentence says that there is no message."""
     error = Raised("AssertionError", "", "AssertionError\n")
-    assert _sentence(ordinary(Pass(exception=error)), "").endswith("any fault: no message")
+    assert _sentence(ordinary(Pass(exception=error)), "").endswith(
+        "any fault: AssertionError: no message"
+    )

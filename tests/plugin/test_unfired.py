@@ -152,3 +152,56 @@ def test_a_failing_test_is_reported_with_its_own_error_only(suite):
     result.assert_outcomes(failed=1, skipped=1, xfailed=2, passed=1)
     result.stdout.fnmatch_lines(["E * AssertionError: of the test's own", "SKIPPED *test's own"])
     assert "never fired" not in result.stdout.str()
+
+
+NEVER_CALLED = """
+import pytest
+from support.datasets import Records
+
+from pytest_dataloader_faults.faults import OpenError
+
+
+@pytest.fixture
+def disk(short_reads):
+    return short_reads
+
+
+def test_parameter(eio_reads, truncated_files):
+    pass
+
+
+@pytest.mark.usefixtures("emfile")
+def test_mark():
+    pass
+
+
+def test_through_another_fixture(disk, dataloader_faults):
+    pass
+
+
+def test_own_end(eio_reads):
+    pytest.skip("of the test's own")
+
+
+@pytest.mark.parametrize("name", ["eio_reads", "open_errors"])
+def test_one_of_two(name, request, eio_reads, open_errors):
+    with pytest.raises(ValueError):
+        request.getfixturevalue(name)(nth=0)
+
+
+def test_arms_otherwise(eio_reads, dataloader_faults, records):
+    dataloader_faults.run(lambda: Records(records), OpenError("*/00.rec"), num_workers=1)
+"""
+
+
+def test_fixtures_of_a_fault_that_are_never_called(suite):
+    """A test that requests them and arms nothing fails, unless it arms faults in another way."""
+    result = suite.run(NEVER_CALLED)
+    result.assert_outcomes(failed=3, skipped=1, passed=3)
+    result.stdout.fnmatch_lines(
+        [
+            'eio_reads, truncated_files was never called, so no fault was armed: call *("[*].jpg"*',
+            "emfile was never called, so no fault was armed: call it, as in emfile(headroom=0)*",
+            "short_reads was never called, so no fault was armed*",
+        ]
+    )

@@ -125,7 +125,7 @@ class RemoteAtFirstUse(AtFirstUse, Remote):
     """Its event loop runs in a thread, which a forked worker does not have."""
 
 
-WRONG, FAILED = "is wrong: ", "was raised without any fault"
+WRONG, FAILED = "is wrong: ", "fails without any fault"
 CASES = (
     Case("A1", BufferedInInit, "workers-agree", "corrupted", WRONG, Buffered),
     Case("A2", UnbufferedInInit, "workers-agree", "corrupted", WRONG, PositionalAtFirstUse),
