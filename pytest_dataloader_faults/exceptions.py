@@ -32,7 +32,7 @@ class InjectionError(DataLoaderFaultsError):
 
 
 class UnusableDatasetError(DataLoaderFaultsError):
-    """The dataset cannot be checked: its factory raised, it is empty or not deterministic."""
+    """The dataset cannot be checked: its factory raised, it is empty, or nothing of it is comparable."""
 
 
 class UnusableEnvironmentError(DataLoaderFaultsError):

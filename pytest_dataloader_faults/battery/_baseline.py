@@ -8,7 +8,7 @@ workers and the engine on, but with no fault.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -24,7 +24,7 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDa
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Reference, _reference
 from pytest_dataloader_faults.outcomes._judge import judge
-from pytest_dataloader_faults.outcomes._reference import EXACT, Comparison
+from pytest_dataloader_faults.outcomes._reference import EXACT, SHAPES, TYPES, Comparison
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -54,6 +54,7 @@ class GoldenRun:
 
     reference: Reference
     control: Outcome
+    comparison: Comparison = EXACT
 
 
 class Baseline:
@@ -87,7 +88,7 @@ class Baseline:
         _arguments.check(deadline=self.deadline, seed=self.seed)
         self.contract = Contract.given(settings.get("contract"))
         self.globs = parse_globs(settings.get("files"))
-        self.comparison = EXACT
+        self.comparison = known.comparison if known else EXACT
         self.changes: Mapping[str, Any] = {}
         self.unusable_reason: str | None = None
         self._take_reference = functools.partial(
@@ -104,14 +105,22 @@ class Baseline:
     @property
     def golden_run(self) -> GoldenRun | None:
         """What another baseline for the same dataset may begin with; None if something is wrong."""
-        if self.changes or self.comparison != EXACT:
+        if self.changes or self.comparison.compare:
             return None
-        return GoldenRun(self.reference, self.control)
+        return GoldenRun(self.reference, self.control, self.comparison)
 
     @property
     def reference(self) -> Reference:
         """What the dataset gives, by the baseline's comparison."""
         return self._reference_by(self.comparison)
+
+    @property
+    def without_seeds(self) -> Comparison:
+        """The baseline's comparison where random numbers are left as they are."""
+        if self.comparison.seeded is None:
+            return self.comparison
+        is_stable = self._reference_by(SHAPES).unstable_index is None
+        return SHAPES if is_stable else TYPES
 
     def with_reference(self, comparison: Comparison) -> Comparison:
         """*comparison*, with the samples to compare with, where the author's own code does it."""
@@ -163,14 +172,32 @@ class Baseline:
 
     def _take(self, attempts: Sequence[Mapping[str, Any]]) -> None:
         """Reference and control, by the most exact comparison that shows nothing wrong."""
-        for comparison in _reference.comparisons_for(self.contract, self.seed):
-            self.comparison = comparison
-            if self.reference.unstable_index is None:
+        for each in self._comparisons():
+            self.comparison = each
+            if self.reference.unstable_index is None and not self._is_same_by_luck:
                 self._run_control(attempts)
-                if self.unusable_reason is None:
+                if self.unusable_reason is None or not self._allows_for_randomness:
                     return
-        if (index := self.reference.unstable_index) is not None:
-            raise UnusableDatasetError(_reference.nondeterminism_message(index, self.contract))
+        if self.reference.unstable_index is not None:
+            message = _reference.nondeterminism_message(self.reference, self.contract)
+            raise UnusableDatasetError(message)
+
+    def _comparisons(self) -> Iterator[Comparison]:
+        """Those of the contract that can be of use, once the one before has been tried."""
+        for each in _reference.comparisons_for(self.contract, self.seed):
+            is_stream = bool(self._references) and self.reference.kind == "iterable"
+            if each.seeded is None or not is_stream:
+                yield each
+
+    @property
+    def _is_same_by_luck(self) -> bool:
+        """Whether samples draw random numbers, which may have had no effect so far."""
+        is_asked = self.contract.deterministic is None and self.comparison == EXACT
+        return is_asked and self.reference.draws_random_numbers
+
+    @property
+    def _allows_for_randomness(self) -> bool:
+        return self.comparison.seeded is not None or self.comparison.what != "bytes"
 
     def _run_control(self, attempts: Sequence[Mapping[str, Any]]) -> None:
         _require_samples(self.reference, self.contract)

@@ -16,7 +16,6 @@ from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Verdict
 from pytest_dataloader_faults.outcomes._judge import _repeats
 from pytest_dataloader_faults.outcomes._judge._repeats import Conclusion, Trial
-from pytest_dataloader_faults.outcomes._reference import SHAPES
 from pytest_dataloader_faults.outcomes._text import call, plain, run_settings
 
 if TYPE_CHECKING:
@@ -98,12 +97,11 @@ class Battery:
         is_control = check.name == CONTROL
         if is_control and not before:
             return self.baseline.control
-        by_shapes = check.keep_randomness and not self.baseline.contract.deterministic
         try:
             return self.baseline.run_trial(
                 *variant.faults,
                 changes={} if is_control else self._changes_for(check, variant),
-                comparison=SHAPES if by_shapes else None,
+                comparison=self.baseline.without_seeds if check.keep_randomness else None,
                 deadline=self._deadline_after(before),
                 options=check.options,
             )

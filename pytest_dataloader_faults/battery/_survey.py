@@ -17,7 +17,7 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import Fault, OpenError, ReadError
 from pytest_dataloader_faults.faults._globs import GlobMatcher
 from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Reference
-from pytest_dataloader_faults.outcomes._reference import Comparison, comparisons_for
+from pytest_dataloader_faults.outcomes._reference import Comparison
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -164,12 +164,16 @@ def survey(
 
 def require_same_comparison(contract: Contract, own: Contract) -> None:
     """Refuse to judge by *contract* what was compared as *own* says."""
-    if comparisons_for(contract, 0) != comparisons_for(own, 0):
+    if _comparison_of(contract) != _comparison_of(own):
         message = (
             f"contract={contract!r} compares samples otherwise than {own!r}, by which they were"
             " taken: give it to survey(), and run trials by the survey's own run_trial(...)"
         )
         raise InvalidArgumentError(message)
+
+
+def _comparison_of(contract: Contract) -> tuple[object, ...]:
+    return contract.compare, contract.deterministic is False
 
 
 def _files_of(baseline: Baseline) -> DataFiles:

@@ -36,7 +36,8 @@ class TrialFacts(TrialRequest):
         schedule: The faults that were asked for, in order.
         loader: The options of the DataLoader; ``{"code": ...}`` for what is no plain data.
         epochs, seed, deadline, engine: As asked for; *deadline* in seconds.
-        comparison: What of samples is compared: "bytes", "shapes" or "compare", and how seeded.
+        comparison: What of samples is compared: "bytes", "shapes", "types" or "compare", and how
+            seeded.
         kind: ``"map"`` or ``"iterable"``.
         passes: One per epoch, under the faults; the last one is where an exception ended it.
         recovery: A fresh pass over the same dataset object without faults; None if the trial did

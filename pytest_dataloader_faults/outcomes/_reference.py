@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +22,11 @@ class Reference:
         samples: A digest per index (map) or in order (iterable); empty if batches cannot be split.
         batches: A digest per tuple of indices, where batches do not come apart into samples.
         unstable_index: The index of a sample that was not the same twice, or None.
+        unstable_part: What was different in that sample, for people.
         leaves: What the first samples are made of, by the same indices.
         nondeterministic_count: How many samples had other bytes in a second reading.
+        draws_random_numbers: Whether samples draw numbers of torch's, NumPy's or Python's global
+            generator; not asked where these are seeded.
         second_pass_count: How many samples a stream gave in a second pass, if fewer.
         pickled_samples: The samples, pickled and in base64, for the author's own ``compare``.
         comparison: What of samples is compared, as in an outcome.
@@ -33,8 +36,10 @@ class Reference:
     samples: tuple[tuple[Any, str], ...]
     batches: tuple[tuple[tuple[Any, ...], str], ...] = ()
     unstable_index: Any = None
+    unstable_part: str = ""
     leaves: tuple[tuple[Any, Leaves], ...] = ()
-    nondeterministic_count: int = 0
+    nondeterministic_count: int = field(default=0, compare=False)
+    draws_random_numbers: bool = False
     second_pass_count: int | None = None
     pickled_samples: tuple[tuple[Any, str], ...] = field(default=(), repr=False)
     comparison: str = "bytes"
@@ -71,14 +76,15 @@ class Comparison:
     """What counts as the same sample. It is inherited by fork, not pickled.
 
     Attributes:
-        shapes: Whether only types and shapes count, and not what is in them.
+        what: ``"bytes"``; ``"shapes"``, where types and shapes count and not what is in them; or
+            ``"types"``, where shapes and lengths do not count either.
         seeded: What random numbers begin anew from at each sample of a map-style dataset; None to
             leave them as they are.
         compare: The author's own ``compare(a, b)``, or None.
         pickled_samples: The reference's samples, for it.
     """
 
-    shapes: bool = False
+    what: str = "bytes"
     seeded: int | None = None
     compare: Callable[[Any, Any], Any] | None = None
     pickled_samples: tuple[tuple[Any, str], ...] = ()
@@ -86,30 +92,67 @@ class Comparison:
     @property
     def description(self) -> str:
         """What is compared, for people, and to tell fingerprints that mean different things."""
-        what = "compare" if self.compare else "shapes" if self.shapes else "bytes"
+        what = "compare" if self.compare else self.what
         return what if self.seeded is None else f"{what}, seeded from {self.seeded}"
 
 
 EXACT = Comparison()
-SHAPES = Comparison(shapes=True)
-"""What random samples are compared by when their randomness is looked at."""
+SHAPES, TYPES = Comparison("shapes"), Comparison("types")
+"""What random samples are compared by where seeds do not make them the same."""
 
 
-def comparisons_for(contract: Contract, seed: int) -> tuple[Comparison, ...]:
+def comparisons_for(contract: Contract, seed: int) -> Iterator[Comparison]:
     """The comparisons that *contract* allows, the most exact first; *seed*: of random samples."""
-    if contract.deterministic:
-        return (Comparison(compare=contract.compare),)
-    return Comparison(seeded=seed, compare=contract.compare), SHAPES
-
-
-def nondeterminism_message(index: Any, contract: Contract) -> str:
-    """What to say where sample *index* was not the same twice in any comparison of *contract*."""
+    if contract.deterministic is not False:
+        yield Comparison(compare=contract.compare)
     if not contract.deterministic:
-        same = "types and shapes, let alone bytes, when it was read twice"
-        advice = "Say what is the same: Contract(deterministic=False, compare=...)"
-        return f"sample {index!r} did not have the same {same}. {advice}"
+        yield Comparison(seeded=seed, compare=contract.compare)
+        if contract.compare is None or contract.deterministic is False:
+            yield from (SHAPES, TYPES)
+
+
+def nondeterminism_message(reference: Reference, contract: Contract) -> str:
+    """What to say where no comparison of *contract* finds a sample to be the same twice."""
+    index = reference.unstable_index
+    what = f"sample {index!r} was different when it was read a second time in the same process"
+    if reference.unstable_part:
+        what += f": {reference.unstable_part}"
+    if contract.deterministic:
+        return (
+            f"the contract promises deterministic=True, but {what}. Seed samples by their index,"
+            " turn augmentation off in the test, or leave deterministic out"
+        )
+    if contract.compare:
+        return f"{what}. The contract's compare has to say that the two are the same"
     return (
-        f"the samples are not deterministic: sample {index!r} was different when it was read a"
-        " second time in the same process, so a corrupted one could not be told. Seed it by its"
-        " index, turn augmentation off in the test, or say Contract(deterministic=False)"
+        f"{what}. Not even types are the same, so a wrong sample could not be told. Say what is"
+        " the same: Contract(compare=...)"
     )
+
+
+def difference(expected: Leaves, came: Leaves) -> str:
+    """The first part of a sample that differs from the reference; empty if none is known."""
+    if not expected or not came:
+        return ""
+    known = {path: (form, digest) for path, form, digest in expected}
+    for path, form, digest in came:
+        if path not in known:
+            return f"it has {path}, which is not in the reference"
+        if known[path] != (form, digest if known[path][1] else ""):
+            return _differs(path, known[path], (form, digest))
+    there = {path for path, _, _ in came}
+    absent = next((path for path in known if path not in there), None)
+    return "" if absent is None else f"{absent} is missing"
+
+
+_LONG = 24
+"""Digests have this length. What is shorter is the value itself."""
+
+
+def _differs(path: str, expected: tuple[str, str], came: tuple[str, str]) -> str:
+    if expected[0] != came[0]:
+        return f"{path or 'it'} is {came[0]} instead of {expected[0]}"
+    if max(len(expected[1]), len(came[1])) < _LONG:
+        return f"{path or 'it'} is {came[1]} instead of {expected[1]}"
+    part = f"{path} ({came[0]})" if path else came[0]
+    return f"{part} differs from the reference"

@@ -49,8 +49,9 @@ class Contract(Checked):
         may_skip: Samples that a fault hit may be missing, without an exception. No others may.
         detects_corruption: Damaged bytes always give an exception, and never a sample. Without this
             promise, a sample made of damaged bytes on the disk is no violation.
-        deterministic: False where samples are random. Then random numbers are seeded by the sample.
-            Where that makes no two readings alike, only types and shapes are compared.
+        deterministic: Whether a sample is the same each time it is read. With None the harness
+            finds out. Where samples are random it seeds random numbers by the sample; where that
+            does not make two readings the same, it compares only types and shapes.
         compare: ``compare(a, b) -> bool`` says whether two samples are the same, in place of their
             bytes. It gets the samples as they are in a batch of one.
     """
@@ -59,13 +60,12 @@ class Contract(Checked):
     names_file: bool = False
     may_skip: bool = False
     detects_corruption: bool = False
-    deterministic: bool = True
+    deterministic: bool | None = None
     compare: Callable[[Any, Any], Any] | None = None
 
     _rules: ClassVar = {
-        **dict.fromkeys(
-            "survives names_file may_skip detects_corruption deterministic".split(), FLAG
-        ),
+        **dict.fromkeys("survives names_file may_skip detects_corruption".split(), FLAG),
+        "deterministic": optional(FLAG.allows, f"{FLAG.allowed}, or None to find out"),
         "compare": optional(callable, "a function or None"),
     }
 

@@ -9,7 +9,9 @@ import torch
 
 from pytest_dataloader_faults import Contract
 from pytest_dataloader_faults.battery._baseline_cache import BaselineCache
+from support.corpus.state import Noisy
 from support.datasets import SIZE, Records, write_records
+from support.random_samples import OwnNoise
 from support.specimens import ZerosOnError
 
 CHECKS = ["open-error", "read-error-first"]
@@ -56,6 +58,15 @@ def test_the_control_is_not_repeated(records, asked):
         (True, WHOLE),
         (True, RECALLED),
     ]
+
+
+@pytest.mark.parametrize("kind", [Noisy, OwnNoise])
+def test_the_control_of_random_samples_is_not_repeated(kind, records, asked):
+    """Nor is it found out again how to compare them."""
+    (_, first), (result, second) = [asked(_factory(records, asked.log, kind)) for _ in range(2)]
+
+    assert result.passed
+    assert (first > WHOLE, second) == (True, RECALLED)
 
 
 def test_findings_move_with_the_folder_of_the_item(tmp_path, asked):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
@@ -226,10 +227,93 @@ class RandomShape(Records):
         return super().__getitem__(index)[0][: np.random.default_rng().integers(8, 64)]
 
 
-def test_shapes_that_are_random_are_refused(records):
-    """Then there is nothing left to compare."""
-    with pytest.raises(UnusableDatasetError, match="did not have the same types and shapes"):
-        _ask(lambda: RandomShape(records), "workers-agree", RANDOM, loader={"batch_size": 1})
+class RandomType(Records):
+    """Gives what it likes."""
+
+    def __getitem__(self, index: int) -> Any:
+        data, index = super().__getitem__(index)
+        return random.SystemRandom().choice([[data], {"data": index}])
+
+
+class ListOnError(RandomShape):
+    """Gives a list in place of what it cannot read."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)
+        except OSError:
+            return [0.0]
+
+
+ONE = {"batch_size": 1, "num_workers": 2}
+
+
+@pytest.mark.parametrize("contract", [Contract(), RANDOM])
+def test_shapes_that_are_random_are_compared_by_types(contract, records):
+    """That is little, and each result says so; a wrong type is found."""
+    results = [
+        _ask(lambda kind=kind: kind(records), check, contract, loader=ONE)
+        for kind in (RandomShape, ListOnError)
+        for check in ("workers-agree", "two-epochs", "read-error-first")
+    ]
+
+    *right, wrong = [each.verdict for each in results]
+    assert right == ["survived", "survived", "failed_cleanly", "survived", "survived"]
+    assert wrong == "corrupted", results[-1].explanation
+    assert all("compared by types, since shapes differ" in each.explanation for each in results)
+
+
+def test_types_that_are_random_are_refused(records):
+    """Then there is nothing left to compare: both are named, and the cure."""
+    told = r"sample \d+ was different .*: .*compare=\.\.\.\)"
+    with pytest.raises(UnusableDatasetError, match=told):
+        _ask(lambda: RandomType(records), "workers-agree", Contract(), loader=ONE)
+
+
+class Flips(Records):
+    """An augmentation that is rarely chosen: many readings show nothing of it."""
+
+    def __getitem__(self, index: int) -> Any:
+        data, index = super().__getitem__(index)
+        return (data.flip(0) if random.random() < 1e-9 else data), index
+
+
+@pytest.mark.parametrize(
+    ("dataset", "check", "verdict", "told"),
+    [
+        (Noisy, "workers-agree", "survived", "under seeds"),
+        (Noisy, "two-epochs", "survived", "by types and shapes"),
+        (Noisy, "read-error-first", "failed_cleanly", "under seeds"),
+        (NoisyZeros, "read-error-first", "corrupted", "under seeds"),
+        (Flips, "workers-agree", "survived", "under seeds"),
+        (OwnNoise, "workers-agree", "survived", "by types and shapes"),
+        (SharedHandle, "workers-agree", "corrupted", None),
+        (Records, "workers-agree", "survived", None),
+    ],
+)
+def test_random_samples_need_no_contract(dataset, check, verdict, told, records):
+    """The harness finds out, and each result says how the samples were compared."""
+    result = _ask(lambda: dataset(records), check, Contract())
+
+    assert verdict == result.verdict, result.explanation
+    lines = [line for line in result.explanation.splitlines() if "samples are random" in line]
+    assert lines == ([f"  samples are random: compared {told}"] if told else [])
+
+
+class ShuffledStream(RecordStream):
+    """Gives its samples in an order that no seed makes the same."""
+
+    def __iter__(self) -> Any:
+        samples = list(super().__iter__())
+        random.SystemRandom().shuffle(samples)
+        return iter(samples)
+
+
+def test_order_of_a_stream_may_be_random(records):
+    """Its samples are a collection, so their bytes are compared."""
+    result = _ask(lambda: ShuffledStream(records), "workers-agree", Contract())
+
+    assert (result.verdict, result.outcome.comparison) == ("survived", "bytes")
 
 
 @pytest.mark.parametrize(
@@ -263,7 +347,7 @@ def test_comparison_that_cannot_be_right_is_refused(compare, message, records):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"may_skip": "yes"}, {"survives": 1}, {"compare": 3}, {"deterministic": None}],
+    [{"may_skip": "yes"}, {"survives": 1}, {"compare": 3}, {"deterministic": "no"}],
     ids=repr,
 )
 def test_impossible_contract_is_refused(wrong, records):

@@ -74,14 +74,12 @@ def test_cache_of_a_worker_ends_with_it(persistent, opens, records):
     assert len(outcome.delivered) == 2 * COUNT / 4
 
 
-def test_random_samples_are_refused_unless_the_contract_says_so(records):
-    """The message names the contract."""
-    with pytest.raises(UnusableDatasetError, match=r"say Contract\(deterministic=False\)"):
-        check_dataset(lambda: Draws(records, random.random), only="workers-agree")
-    contract = Contract(deterministic=False)
-
-    (result,) = check_dataset(
-        lambda: Draws(records, random.random), only="workers-agree", contract=contract
-    )
-
-    assert result.verdict == "survived"
+def test_promise_of_samples_that_are_the_same(records):
+    """Random samples break it before any fault, and the message names the difference."""
+    told = r"deterministic=True, but sample 0 was different .*: .* differs from the first reading"
+    with pytest.raises(UnusableDatasetError, match=told):
+        check_dataset(
+            lambda: Draws(records, random.random),
+            only="workers-agree",
+            contract=Contract(deterministic=True),
+        )

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import ChainDataset, DataLoader, Dataset, IterableDataset
 
-from pytest_dataloader_faults import Verdict, run_trial
+from pytest_dataloader_faults import Contract, Verdict, run_trial
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import ReadError, WorkerKilled
 from support import troublemakers
@@ -157,10 +157,12 @@ def test_an_empty_stream_exercises_nothing():
 
 
 @pytest.mark.parametrize("kind", [Random, RandomStream])
-def test_samples_that_are_not_deterministic(records, kind):
-    """A corrupted sample could not be told: the first that differs is named, and the cure."""
-    text = refusal(UnusableDatasetError, battery, lambda: kind(records))
-    assert lacks(text, "not deterministic", "sample 0", "Seed it by its index") == []
+def test_samples_that_are_not_as_promised(records, kind):
+    """The first sample that differs is named, what differs in it, and the cure."""
+    contract = Contract(deterministic=True)
+    text = refusal(UnusableDatasetError, battery, lambda: kind(records), contract=contract)
+    parts = ["deterministic=True", "sample 0", "differs from the first reading"]
+    assert lacks(text, *parts, "Seed samples by their index") == []
 
 
 def test_a_dataset_that_fails_by_itself(records):

@@ -13,7 +13,14 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
-from pytest_dataloader_faults._trial.samples.fingerprint import Leaf, digest_of, leaves, split
+from pytest_dataloader_faults._trial.samples.fingerprint import (
+    Leaf,
+    digest_of,
+    leaves,
+    split,
+    types_of,
+    without_shape,
+)
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes._records import Leaves
 from pytest_dataloader_faults.outcomes._reference import Comparison
@@ -56,7 +63,9 @@ class SampleComparer:
         """Likewise, with the parts of *value* unless many have been reported already."""
         parts = list(leaves(value))
         self._reported += 1
-        reported = parts[:_MOST_LEAVES] if self._reported <= _MOST_SAMPLES else ()
+        reported = parts[:_MOST_LEAVES] if self._reported <= _MOST_SAMPLES else []
+        if self.comparison.what == "types":
+            reported = list(map(without_shape, reported))
         return SampleFingerprint(
             self._known_or(self._fingerprint(parts), value, index),
             digest_of(parts),
@@ -83,7 +92,9 @@ class SampleComparer:
         return base64.b64encode(packed).decode()
 
     def _fingerprint(self, parts: list[Leaf]) -> str:
-        if self.comparison.shapes:
+        if self.comparison.what == "types":
+            parts = types_of(parts)
+        elif self.comparison.what == "shapes":
             parts = [each._replace(digest="") for each in parts]
         return digest_of(parts)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import hashlib
+import re
 import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping
@@ -159,6 +160,22 @@ def _reduced(value: Any) -> Iterator[tuple[str, Any]]:
 def digest_of(parts: Iterable[Leaf]) -> str:
     """The fingerprint of a value that has these parts."""
     return hash_of("\n".join(map(repr, map(tuple, parts))).encode("utf-8", "surrogatepass"))
+
+
+_SHAPE = re.compile(r" \([\d, ]*\)| of \d+$")
+_PLACE = re.compile(r"\[\d+\]")
+
+
+def without_shape(part: Leaf) -> Leaf:
+    """*part* with its type, and without its shape or length."""
+    return part._replace(form=_SHAPE.sub("", part.form))
+
+
+def types_of(parts: Iterable[Leaf]) -> list[Leaf]:
+    """What types are where: items of a list have one place, and no shape or content counts."""
+    return sorted(
+        {Leaf(_PLACE.sub("[]", each.path), without_shape(each).form, "") for each in parts}
+    )
 
 
 def digest_of_rows(rows: Iterable[str]) -> str:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import copy
 import operator
+import random
+import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
 
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_sample
 from pytest_dataloader_faults._trial import loaders
@@ -15,7 +20,8 @@ from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, Sam
 from pytest_dataloader_faults._trial.samples.fingerprint import split
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes import Reference
-from pytest_dataloader_faults.outcomes._reference import Comparison
+from pytest_dataloader_faults.outcomes._records import Leaves
+from pytest_dataloader_faults.outcomes._reference import Comparison, difference
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -101,8 +107,12 @@ class _Reader:
 
 def _reference_by_index(reader: _Reader, drawn: Sequence[Sequence[Any]]) -> Reference:
     indices = list(dict.fromkeys(index for batch in drawn for index in batch))
-    first, second = (list(map(reader.read, indices)) for _ in range(2))
+    before = _generator_states()
+    first = list(map(reader.read, indices))
+    draws = reader.comparer.comparison.seeded is None and _generator_states(before) != before
+    second = list(map(reader.read, indices))
     found = _compared("map", first, second, reader.comparer.comparison)
+    found = replace(found, draws_random_numbers=draws)
     if reader.loader._auto_collation and not _splits(reader, list(drawn[0]), found):
         return replace(found, samples=(), leaves=(), **_of_batches(reader, drawn))
     return found
@@ -129,24 +139,63 @@ def _reference_in_order(reader: _Reader) -> Reference:
     found = _compared("iterable", first, second, reader.comparer.comparison)
     if len(second) < len(first):
         return replace(found, unstable_index=None, second_pass_count=len(second))
-    return found if len(second) == len(first) else replace(found, unstable_index=len(first))
+    if len(second) == len(first):
+        return found
+    part = f"the stream gave {len(first)} samples, and then {len(second)}"
+    return replace(found, unstable_index=len(first), unstable_part=part)
 
 
 def _compared(
     kind: str, first: list[_Reading], second: list[_Reading], comparison: Comparison
 ) -> Reference:
-    """The reference from two readings of the same samples."""
-    pairs = list(zip(first, second, strict=False))
-    differing = sum(a.row.exact != b.row.exact for a, b in pairs)
+    """The reference from two readings of the same samples; those of a stream in any order."""
+    unstable = _unstable(kind, first, second)
+    was, now = (
+        each[unstable].row.leaves if unstable is not None else () for each in (first, second)
+    )
+    digests = [Counter(each.row.exact for each in reading) for reading in (first, second)]
+    differing = sum(a.row.exact != b.row.exact for a, b in zip(first, second, strict=False))
+    if kind == "iterable":
+        differing = (digests[0] - digests[1]).total()
     return Reference(
         kind,
         tuple((each.index, each.row.digest) for each in first),
-        unstable_index=next((a.index for a, b in pairs if a.row.digest != b.row.digest), None),
-        leaves=tuple((each.index, each.row.leaves) for each in first if each.row.leaves),
+        unstable_index=None if unstable is None else first[unstable].index,
+        unstable_part=difference(was, now).replace("the reference", "the first reading"),
+        leaves=tuple(_kept_leaves(each, comparison) for each in first if each.row.leaves),
         nondeterministic_count=0 if comparison.compare else differing,
         pickled_samples=tuple((each.index, each.pickled) for each in first if each.pickled),
         comparison=comparison.description,
     )
+
+
+def _kept_leaves(reading: _Reading, comparison: Comparison) -> tuple[Any, Leaves]:
+    """The parts of a sample, without what is in them where that is not compared."""
+    if comparison.what == "bytes":
+        return reading.index, reading.row.leaves
+    return reading.index, tuple((path, form, "") for path, form, _ in reading.row.leaves)
+
+
+def _unstable(kind: str, first: list[_Reading], second: list[_Reading]) -> int | None:
+    """The place of the first sample that was not the same twice, or None."""
+    if kind == "map":
+        pairs = enumerate(zip(first, second, strict=True))
+        return next((place for place, (a, b) in pairs if a.row.digest != b.row.digest), None)
+    left = Counter(each.row.digest for each in second)
+    for place, each in enumerate(first[: len(second)]):
+        if not left[each.row.digest]:
+            return place
+        left[each.row.digest] -= 1
+    return None
+
+
+def _generator_states(like: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The states of the global generators; with *like*, of those that it has."""
+    states = {"torch": torch.get_rng_state().tolist(), "random": random.getstate()}
+    if "numpy" in (sys.modules if like is None else like):
+        kind, keys, *rest = sys.modules["numpy"].random.get_state()
+        states["numpy"] = (kind, keys.tolist(), *rest)
+    return states
 
 
 def _with_rows(reader: _Reader, stream: Any) -> Iterator[Any]:

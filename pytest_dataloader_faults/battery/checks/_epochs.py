@@ -34,7 +34,8 @@ _TWO_EPOCHS = (
     "Each epoch starts workers from the dataset as it is in the main process. There, an iterator, a"
     " sampler or a random generator that the dataset keeps is used up after one epoch, or it starts"
     " from the same state in every worker. Create it in __iter__, or in each worker from"
-    " torch.initial_seed()"
+    " torch.initial_seed(). A sample that the dataset keeps and changes in place starts from the"
+    " same state, too: change a copy of it"
 )
 
 

@@ -49,6 +49,7 @@ def _evidence(outcome: TrialFacts, judgement: Judgement) -> Iterator[str]:
     shared = _fault_facts.shared_offset_files(outcome.workers)
     for path, workers in itertools.islice(shared.items(), _MAX_FILES):
         yield f"{path}: opened before the fork, so {workers} workers share its file offset"
+    yield from _about_comparison(outcome)
     yield _about_delivery(outcome)
     yield from (f"death: {each} (pid {each.pid})" for each in outcome.deaths)
     if outcome.exception is not None:
@@ -84,6 +85,13 @@ def _call(call: str) -> str:
         done = "stopped" if int(number) == signal.SIGSTOP else "killed"
         return f"{done} by {signal.Signals(int(number)).name}"
     return f"exited by _exit({number})" if word == "exit" else call
+
+
+def _about_comparison(outcome: TrialFacts) -> Iterator[str]:
+    what, _, seeds = outcome.comparison.partition(", ")
+    how = {"shapes": "by types and shapes", "types": "by types, since shapes differ, too"}.get(what)
+    if how or (seeds and outcome.kind == "map"):
+        yield f"samples are random: compared {how or 'under seeds'}"
 
 
 def _about_delivery(outcome: TrialFacts) -> str:

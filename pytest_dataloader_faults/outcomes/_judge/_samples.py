@@ -16,12 +16,10 @@ from typing import Any
 from pytest_dataloader_faults.faults import ClosedDescriptor, CorruptedFile, TruncatedFile
 from pytest_dataloader_faults.outcomes._facts import TrialFacts
 from pytest_dataloader_faults.outcomes._records import Delivery, Leaves, Pass
-from pytest_dataloader_faults.outcomes._reference import Reference
+from pytest_dataloader_faults.outcomes._reference import Reference, difference
 from pytest_dataloader_faults.outcomes._verdicts import Contract, Finding, Verdict
 
 _SHOWN = 5
-_LONG = 24
-"""Digests have this length. What is shorter is the value itself."""
 _LASTING = (ClosedDescriptor, CorruptedFile, TruncatedFile)
 _ANY_NUMBER = 1 << 62
 
@@ -186,27 +184,3 @@ def _instead(index: Any, digest: str, came: Leaves, reference: Reference) -> str
         return f"it has the content of sample {owners[digest]!r}"
     expected = dict(reference.leaves).get(index, ())
     return difference(expected, came) or "it differs from the reference"
-
-
-def difference(expected: Leaves, came: Leaves) -> str:
-    """The first part of a sample that differs from the reference; empty if none is known."""
-    if not expected or not came:
-        return ""
-    known = {path: (form, digest) for path, form, digest in expected}
-    for path, form, digest in came:
-        if path not in known:
-            return f"it has {path}, which is not in the reference"
-        if known[path] != (form, digest):
-            return _differs(path, known[path], (form, digest))
-    there = {path for path, _, _ in came}
-    absent = next((path for path in known if path not in there), None)
-    return "" if absent is None else f"{absent} is missing"
-
-
-def _differs(path: str, expected: tuple[str, str], came: tuple[str, str]) -> str:
-    if expected[0] != came[0]:
-        return f"{path or 'it'} is {came[0]} instead of {expected[0]}"
-    if max(len(expected[1]), len(came[1])) < _LONG:
-        return f"{path or 'it'} is {came[1]} instead of {expected[1]}"
-    part = f"{path} ({came[0]})" if path else came[0]
-    return f"{part} differs from the reference"

@@ -11,11 +11,8 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from pytest_dataloader_faults import Contract
 from support.corpus.cases import Case
 from support.datasets import COUNT, Records, RecordStream
-
-RANDOM = {"contract": Contract(deterministic=False)}
 
 
 class Noisy(Records):
@@ -64,6 +61,29 @@ class GeneratorPerWorker(Records):
         return data + self.random.normal(size=data.shape).astype(np.float32), index
 
 
+class ChangesInPlace(Records):
+    """Keeps each sample, and adds to it: a worker does so to a copy, which ends with it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.known: dict[int, Any] = {}
+
+    def __getitem__(self, index: int) -> Any:
+        if index not in self.known:
+            self.known[index] = super().__getitem__(index)[0].float()
+        self.known[index] += 1
+        return self.known[index]
+
+
+class ChangesACopy(ChangesInPlace):
+    """Leaves what it keeps as it is: healthy."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index not in self.known:
+            self.known[index] = Records.__getitem__(self, index)[0].float()
+        return self.known[index] + 1
+
+
 class Resumable(IterableDataset[Any]):
     """Goes on where it was, also when it has been at the end."""
 
@@ -87,7 +107,6 @@ CASES: tuple[Case, ...] = (
         "corrupted",
         "bit by bit, those of epoch 1",
         GeneratorPerWorker,
-        options=RANDOM,
     ),
     Case(
         "I2",
@@ -96,7 +115,14 @@ CASES: tuple[Case, ...] = (
         "corrupted",
         "bit by bit, those of epoch 1",
         Noisy,
-        options=RANDOM,
+    ),
+    Case(
+        "I2",
+        ChangesInPlace,
+        "two-epochs",
+        "corrupted",
+        "bit by bit, those of epoch 1",
+        ChangesACopy,
     ),
     Case(
         "I5",
