@@ -32,7 +32,7 @@ class InjectionError(DataLoaderFaultsError):
 
 
 class UnusableDatasetError(DataLoaderFaultsError):
-    """The dataset cannot be checked: its factory raised, it is empty, or nothing of it is comparable."""
+    """The dataset cannot be tried: its factory raised, it is empty, or no sample is comparable."""
 
 
 class UnusableEnvironmentError(DataLoaderFaultsError):
