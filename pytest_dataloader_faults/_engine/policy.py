@@ -271,7 +271,7 @@ class FaultPolicy:
         for counter in self.faults.for_path(vocabulary.WorkerKilled, operation.path):
             if counter.fault.reading is not None and not counter.fired:
                 counter.reached += 1
-                if self.fetch >= counter.fault.at:
+                if max(1, self.fetch) >= counter.fault.at:  # A stream may read before its first.
                     return [Die(counter, operation.path)]
         return []
 

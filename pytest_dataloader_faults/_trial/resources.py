@@ -45,7 +45,12 @@ import psutil
 
 from pytest_dataloader_faults._engine.worker.fetch_hooks import FetchListener, observe_fetches
 from pytest_dataloader_faults._trial import accelerator
-from pytest_dataloader_faults.outcomes._records import FEWEST_EPOCHS
+from pytest_dataloader_faults.outcomes._growth import (
+    FEWEST_EPOCHS,
+    TIMES_TO_CONFIRM,
+    find_growth,
+)
+from pytest_dataloader_faults.outcomes._records import Footprint
 
 _INFRASTRUCTURE = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "torch_shm")
 _SHARED_MEMORY = "/dev/shm"
@@ -103,6 +108,7 @@ def is_infrastructure(command: str) -> bool:
 
 
 _ENOUGH_SECONDS = 0.5
+_ENOUGH_EPOCHS = 40
 _M_MMAP_THRESHOLD = -3
 _LARGE = 1 << 17
 _COUNTED = ("Anonymous:", "Pss_Shmem:", "Private_Hugetlb:", "Swap:")
@@ -148,12 +154,20 @@ class FootprintSampler:
         self._began = time.monotonic()
         self._most_seconds = deadline / 2
         self._first: dict[int, Counter[str]] = {}
+        self._found: list[Footprint] = []
+        self._last: int | None = None
 
     def are_enough(self, epoch: int) -> bool:
-        """Whether *epoch* should be the last one."""
+        """Whether *epoch* should be the last one: growth is confirmed by four times as many."""
         seconds = time.monotonic() - self._began
-        enough = epoch >= FEWEST_EPOCHS and seconds > _ENOUGH_SECONDS
-        return enough or seconds > self._most_seconds
+        if seconds > self._most_seconds:
+            return True
+        if self._last is None:
+            if epoch < FEWEST_EPOCHS or (epoch < _ENOUGH_EPOCHS and seconds <= _ENOUGH_SECONDS):
+                return False
+            grows = find_growth(self._found) is not None
+            self._last = TIMES_TO_CONFIRM * epoch if grows else epoch
+        return epoch >= self._last
 
     def look(self, epoch: int, workers: Iterable[Any]) -> list[dict[str, Any]]:
         """What the loader's process and *workers* take after *epoch*, as plain data."""
@@ -161,6 +175,7 @@ class FootprintSampler:
         pids = {"loader": os.getpid()} | {f"worker {i}": each.pid for i, each in enumerate(workers)}
         found = [{"epoch": epoch, "process": name, **self._of(pid)} for name, pid in pids.items()]
         found[0].update(accelerator.bytes_in_use())
+        self._found += [Footprint(**each) for each in found]
         return found
 
     def _of(self, pid: int) -> dict[str, Any]:

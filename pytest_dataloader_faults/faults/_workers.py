@@ -77,7 +77,8 @@ class WorkerKilled(InOneWorker):
 
     See ``InOneWorker`` for *worker* and *sample*. A stopped worker goes on at the end of the scope.
     With *reading*, globs as of *path*, the signal comes inside the first read of such a file from
-    that fetch on. With *sending* it comes when half of the batch has been sent to the loader.
+    that fetch on; with ``at=1`` also before it, as a stream reads in ``__iter__``. With *sending*
+    it comes when half of the batch has been sent to the loader.
     """
 
     signal: int = int(_signal.SIGKILL)

@@ -205,9 +205,6 @@ class Resources:
     processes: dict[str, str]
 
 
-FEWEST_EPOCHS = 8
-"""With fewer epochs, growth cannot be told from settling in."""
-
 _field_types = functools.cache(get_type_hints)
 
 

@@ -6,14 +6,19 @@ import ctypes
 import os
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import check_dataset
-from pytest_dataloader_faults.outcomes._judge._leaks import steady_growth
+from pytest_dataloader_faults.battery.checks import CHECKS
+from pytest_dataloader_faults.outcomes import Footprint, Pass
+from pytest_dataloader_faults.outcomes._growth import steady_growth
+from pytest_dataloader_faults.outcomes._judge._leaks import judge_growth
 from support.datasets import Records, RecordStream
+from support.facts import ordinary
 from support.specimens import IndexLeftOpen, TornCache
 
 _PAGES = 16 * 1024
@@ -102,6 +107,19 @@ class Cached(Records):
         return self.cache[index][0]
 
 
+class FillsAPool(Records):
+    """Opens two files per sample until it has its number of them: the pool is full in epoch 10."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.pool = []
+
+    def __getitem__(self, index):
+        if len(self.pool) < 10 * len(self):
+            self.pool += [open(self.paths[index]) for _ in range(2)]
+        return super().__getitem__(index)
+
+
 class MakesCycles(Records):
     """Leaves a megabyte of garbage with each sample that only a collection finds."""
 
@@ -154,6 +172,7 @@ class Photographs(Records):
     ("healthy", "options"),
     [
         (Cached, {"shuffle": True}),
+        (FillsAPool, {}),
         (MakesCycles, {}),
         (Fragments, {}),
         (ManyObjects, {}),
@@ -171,6 +190,34 @@ def test_what_settles_is_no_growth(healthy, options, records):
     assert result.passed, result.explanation
     processes = {each.process for each in result.outcome.footprints}
     assert processes == {"loader", "worker 0", "worker 1"}
+
+
+def test_a_healthy_dataset_takes_no_more_epochs(records):
+    """Only growth is confirmed, by four times as many."""
+    (healthy,) = check_dataset(lambda: Records(records), only="growth")
+    (leaking,) = check_dataset(lambda: KeepsPipes(records), only="growth", on_fail=None)
+
+    assert len(healthy.outcome.passes) <= 40
+    assert len(leaking.outcome.passes) >= 32
+
+
+def _grown(epochs):
+    """A trial of so many epochs, each with one more thread."""
+    one = Pass(complete=True)
+    prints = [Footprint(epoch, "worker 0", 0, 0, epoch) for epoch in range(1, epochs + 1)]
+    return replace(ordinary(one), passes=(one,) * epochs, phase="done", footprints=tuple(prints))
+
+
+@pytest.mark.parametrize(("epochs", "is_sure"), [(8, False), (31, False), (32, True)])
+def test_growth_that_could_not_be_confirmed_is_no_leak(epochs, is_sure):
+    """Where the deadline leaves no time for that, the check does not apply, and says so."""
+    outcome = _grown(epochs)
+    reason = CHECKS["growth"].skip_reason(None, outcome)
+
+    assert (judge_growth(outcome) is not None) == is_sure
+    assert (reason is None) == is_sure
+    if reason:
+        assert "leaves 1 more threads in worker 0, which may end: it takes 32 epochs" in reason
 
 
 def test_ready_loader_is_asked_with_workers_that_stay(records):

@@ -17,7 +17,7 @@ def _outcome(**each_epoch):
     """One whose loader's process has so much more of something after each epoch."""
     prints = tuple(
         Footprint(epoch, "loader", **{**_nothing(), **_times(epoch, each_epoch)})
-        for epoch in range(1, 13)
+        for epoch in range(1, 33)
     )
     return dataclasses.replace(ordinary(Pass()), footprints=prints)
 

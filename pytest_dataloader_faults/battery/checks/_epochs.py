@@ -10,7 +10,12 @@ from pytest_dataloader_faults.battery.checks._base import Check, Plan, no_fault,
 from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.outcomes import Outcome, Pass, Reference, Verdict
 from pytest_dataloader_faults.outcomes._error_text import error_line
-from pytest_dataloader_faults.outcomes._records import FEWEST_EPOCHS
+from pytest_dataloader_faults.outcomes._growth import (
+    FEWEST_EPOCHS,
+    TIMES_TO_CONFIRM,
+    find_growth,
+)
+from pytest_dataloader_faults.outcomes._judge._leaks import sentence_of
 from pytest_dataloader_faults.outcomes._verdicts import Finding
 
 _USED_BEFORE = (
@@ -81,7 +86,7 @@ def _is_error_again(outcome: Outcome, _reference: Reference) -> Finding | None:
     return Verdict.POISONED, f"{after} {error_line(raised)}"
 
 
-_MOST_EPOCHS = 40
+_MOST_EPOCHS = 160
 """A trial that looks for growth stops as soon as it has seen enough."""
 _EPOCHS_OF_NEW_WORKERS = 3
 _LEFTOVERS = (
@@ -94,12 +99,16 @@ def _too_slow(_: Workload, outcome: Outcome) -> str | None:
     """A few epochs show nothing, if there was no time for more."""
     if not all(one.complete for one in outcome.passes) or outcome.phase != "done":
         return None
-    came = len(outcome.passes)
-    if came >= FEWEST_EPOCHS:
-        return None
+    came, needed = len(outcome.passes), FEWEST_EPOCHS
+    seen = f"growth shows after {needed} at least"
+    if came >= needed:
+        found, needed = find_growth(outcome.footprints), TIMES_TO_CONFIRM * FEWEST_EPOCHS
+        if found is None or came >= needed:
+            return None
+        seen = f"{sentence_of(found)}, which may end: it takes {needed} epochs to tell"
     return (
-        f"only {came} epochs fit into half of the deadline ({outcome.deadline:g} s), and growth"
-        f" shows after {FEWEST_EPOCHS} at least. Raise the deadline or use fewer samples"
+        f"only {came} epochs fit into half of the deadline ({outcome.deadline:g} s), and {seen}."
+        " Raise the deadline or use fewer samples"
     )
 
 

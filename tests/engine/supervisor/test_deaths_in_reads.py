@@ -7,11 +7,11 @@ import signal
 
 import pytest
 
-from pytest_dataloader_faults import inject, run_trial
+from pytest_dataloader_faults import check_dataset, inject, run_trial
 from pytest_dataloader_faults._engine import unavailable
 from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
 from pytest_dataloader_faults.faults import WorkerKilled
-from support.datasets import Records
+from support.datasets import Records, RecordStream
 from support.epochs import alone, epoch
 from support.tries import WAYS, Tries
 
@@ -99,3 +99,33 @@ def test_the_python_engine_refuses(records):
     """It has no hold on a read that has begun."""
     with pytest.raises(InvalidArgumentError, match="a read that has begun is the kernel's"):
         run_trial(lambda: Records(records), WorkerKilled(reading="*.rec"), engine="python")
+
+
+class ReadsFirst(RecordStream):
+    """Has read all of its samples by the time that the first is asked for."""
+
+    def __iter__(self):
+        return iter(list(super().__iter__()))
+
+
+def test_a_stream_dies_in_a_read_before_its_first_fetch(records):
+    """What ``__iter__`` reads is read before that."""
+    outcome = run_trial(lambda: ReadsFirst(records), WorkerKilled(reading="*.rec"))
+
+    (firing,) = outcome.faults[0].firings
+    assert (firing.worker, firing.fetch) == (0, 0)
+    assert [str(each) for each in outcome.deaths] == ["worker 0 was killed by SIGKILL"]
+
+
+def test_a_later_fetch_is_waited_for(records):
+    """With another ``at`` than 1 it has to begin."""
+    outcome = run_trial(lambda: ReadsFirst(records), WorkerKilled(reading="*.rec", at=2))
+
+    assert outcome.fired == 0
+
+
+def test_a_stream_that_reads_first_passes_the_check(records):
+    """The fault happens, and the loader tells of it."""
+    (result,) = check_dataset(lambda: ReadsFirst(records), only="worker-killed-reading")
+
+    assert (result.verdict, result.outcome.fired) == ("failed_cleanly", 1)

@@ -1,0 +1,93 @@
+"""Files that are mapped, before the workers start or in them, and what can be asked of them."""
+
+from __future__ import annotations
+
+import mmap
+
+import numpy as np
+import pytest
+import torch
+
+from pytest_dataloader_faults import check_dataset
+from support.datasets import SIZE
+from support.specimens import Packed, SharedHandle
+
+CHECK = "closed-descriptor"
+
+
+class ArrowMapped(Packed):
+    """Maps the file by Arrow, which closes the descriptor then."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.data = self.mapped()
+
+    def mapped(self):
+        """The bytes of all records."""
+        arrow = pytest.importorskip("pyarrow")
+        return np.frombuffer(arrow.memory_map(str(self.pack)).read_buffer(), np.uint8)
+
+    def __getitem__(self, index):
+        return torch.tensor(self.data[index * SIZE : (index + 1) * SIZE])
+
+    def __getstate__(self):
+        return {**self.__dict__, "data": None}
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        self.data = self.mapped()
+
+
+class NumpyMapped(ArrowMapped):
+    """Maps the file by NumPy, whose mapping keeps a descriptor."""
+
+    def mapped(self):
+        """The same."""
+        return np.memmap(self.pack, np.uint8, "r")
+
+
+class MappedInWorker(NumpyMapped):
+    """Maps the file for the first sample."""
+
+    def __init__(self, folder):
+        Packed.__init__(self, folder)
+        self.data = None
+
+    def __getitem__(self, index):
+        if self.data is None:
+            self.data = self.mapped()
+        return super().__getitem__(index)
+
+
+class ZerosIfClosed(SharedHandle):
+    """Has zeros for what it cannot read through its descriptor, which all workers share."""
+
+    def __getitem__(self, index):
+        try:
+            with mmap.mmap(self.handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                return torch.tensor(list(data[index * SIZE : (index + 1) * SIZE]))
+        except (OSError, ValueError):
+            return torch.zeros(SIZE, dtype=torch.int64)
+
+
+def test_a_file_without_a_descriptor_has_none_to_close(records):
+    """The check does not apply, and does not blame the factory."""
+    (result,) = check_dataset(lambda: ArrowMapped(records), only=CHECK)
+
+    assert not result.applies
+    assert "hold no descriptor of them: they are mapped" in result.explanation
+
+
+@pytest.mark.parametrize("mapped", [NumpyMapped, MappedInWorker])
+def test_what_has_a_descriptor_is_asked(mapped, records):
+    """One that was there before, or one that a worker opens."""
+    (result,) = check_dataset(lambda: mapped(records), only=CHECK)
+
+    assert (result.passed, result.outcome.fired > 0) == (True, True)
+
+
+def test_zeros_in_place_of_a_closed_file_are_found(records):
+    """A descriptor from before the fork is closed, too."""
+    (result,) = check_dataset(lambda: ZerosIfClosed(records), only=CHECK, on_fail=None)
+
+    assert (result.verdict, result.failed) == ("corrupted", True)
