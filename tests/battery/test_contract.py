@@ -30,6 +30,7 @@ from support.random_samples import (
     close,
 )
 from support.specimens import SharedHandle, ZerosOnError
+from support.tensor_dicts import Kept, TensorDicts, ZeroTensorDicts, stacked
 
 SKIPS = Contract(may_skip=True)
 RANDOM = Contract(deterministic=False)
@@ -298,6 +299,32 @@ def test_random_samples_need_no_contract(dataset, check, verdict, told, records)
     assert verdict == result.verdict, result.explanation
     lines = [line for line in result.explanation.splitlines() if "samples are random" in line]
     assert lines == ([f"  samples are random: compared {told}"] if told else [])
+
+
+@pytest.mark.parametrize("collate", [stacked, list])
+@pytest.mark.parametrize(
+    ("dataset", "verdicts"),
+    [
+        (TensorDicts, ["survived", "failed_cleanly"]),
+        (ZeroTensorDicts, ["survived", "corrupted"]),
+    ],
+)
+def test_samples_that_refuse_iteration(dataset, verdicts, collate, records):
+    """They are compared by what they hold."""
+    loader = {"batch_size": 4, "collate_fn": collate, "num_workers": 2}
+    results = [
+        _ask(lambda: dataset(records), check, Contract(), loader=loader)
+        for check in ("workers-agree", "read-error-first")
+    ]
+
+    assert [each.verdict for each in results] == verdicts, results[-1].explanation
+
+
+def test_a_cache_may_forget_the_subclass_of_a_tensor(records):
+    """Its content is the same."""
+    result = _ask(lambda: Kept(records), "two-epochs", Contract(deterministic=True))
+
+    assert result.verdict == "survived", result.explanation
 
 
 class ShuffledStream(RecordStream):

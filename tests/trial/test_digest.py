@@ -6,7 +6,7 @@ import copy
 import pickle
 import warnings
 from collections import OrderedDict, namedtuple
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -21,6 +21,7 @@ from torch.utils.data import default_collate
 from pytest_dataloader_faults._trial.samples.fingerprint import leaves, split
 from pytest_dataloader_faults.outcomes._judge._samples import difference
 from support.fingerprints import digest
+from support.tensor_dicts import NoIteration, stacked
 
 DTYPES = [
     torch.bool,
@@ -47,6 +48,18 @@ class Box:
 
     corner: torch.Tensor
     label: str
+
+
+@dataclass
+class Unset:
+    """Has a field that nobody has set."""
+
+    label: str
+    corner: torch.Tensor = field(init=False)
+
+
+class Named(torch.Tensor):
+    """A subclass, as libraries have it for metadata."""
 
 
 def _ones(dtype: torch.dtype) -> torch.Tensor:
@@ -88,6 +101,9 @@ SAME = [
     (_image(7), _image(7)),
     (Box(torch.ones(2), "x"), Box(torch.ones(2), "x")),
     (np.float32(1.5), np.float32(1.5)),
+    (torch.ones(2).as_subclass(Named), torch.ones(2)),
+    (NoIteration(a=torch.ones(2)), NoIteration(a=torch.ones(2))),
+    (Unset("x"), Unset("x")),
     (np.array(["a", None], dtype=object), np.array(["a", None], dtype=object)),
     (np.arange(6).reshape(2, 3).T, np.array([[0, 3], [1, 4], [2, 5]])),
     (PurePosixPath("a"), PurePosixPath("a")),
@@ -99,6 +115,10 @@ DIFFERENT = [
     (1, 1.0),
     (1, True),
     (1, torch.tensor(1)),
+    (torch.ones(2).as_subclass(Named), torch.zeros(2)),
+    (NoIteration(a=torch.ones(2)), NoIteration(a=torch.zeros(2))),
+    (NoIteration(a=torch.ones(2)), {"a": torch.ones(2)}),
+    (Unset("x"), Unset("y")),
     ("1", 1),
     ("a", b"a"),
     (None, "None"),
@@ -170,6 +190,16 @@ def test_a_collated_batch_comes_apart_again(shape, count):
     alone = [row for each in samples for row in split(default_collate([each]), 1)]
     together = split(default_collate(samples), count)
     assert list(map(digest, together)) == list(map(digest, alone))
+    assert len(set(map(digest, alone))) == count
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_mapping_that_refuses_iteration_comes_apart(count):
+    """It is read by ``items()``."""
+    samples = [NoIteration(a=torch.full((2,), number), b=torch.ones(1)) for number in range(count)]
+    alone = [row for each in samples for row in split(stacked([each]), 1)]
+
+    assert list(map(digest, split(stacked(samples), count))) == list(map(digest, alone))
     assert len(set(map(digest, alone))) == count
 
 

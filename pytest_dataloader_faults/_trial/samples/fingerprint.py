@@ -4,6 +4,10 @@ Two parts are the same when a training loop could not tell them apart: types, dt
 bytes are equal. NaN is equal to itself; 0.0 and -0.0 differ. A digest is 24 hexadecimal digits of
 BLAKE2b, or the value itself where that is shorter.
 
+A tensor of a subclass is a tensor: a cache, a queue and ``default_collate`` make one of the other.
+A mapping is read by ``items()``. Some refuse iteration, as a TensorDict without a batch dimension,
+or iterate over their batch dimension and not over their keys.
+
 Some facts about bytes that are no content. The padding between the fields of a structured array,
 what a masked array holds where it is masked, and what pickle remembers of objects that are there
 twice (an object that came through a queue has copies where it had one) differ between equal values.
@@ -48,7 +52,7 @@ def leaves(value: Any, path: str = "", above: tuple[int, ...] = ()) -> Iterator[
         digest = hash_of(text.encode("utf-8", "surrogatepass")) if len(text) > 2 * _SIZE else text
         yield Leaf(path, name, digest)
     elif isinstance(value, torch.Tensor):
-        yield from _of_tensor(value, path, name)
+        yield from _of_tensor(value, path)
     elif (numpy := sys.modules.get("numpy")) and isinstance(value, (numpy.ndarray, numpy.generic)):
         yield from _of_array(value, path, name)
     elif id(value) in above:
@@ -61,14 +65,14 @@ def hash_of(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=_SIZE).hexdigest()
 
 
-def _of_tensor(value: torch.Tensor, path: str, name: str) -> Iterator[Leaf]:
+def _of_tensor(value: torch.Tensor, path: str) -> Iterator[Leaf]:
     plain = value.detach().cpu()
     if value.is_nested:
-        yield Leaf(path, f"{name} nested, {value.dtype}", "")
+        yield Leaf(path, f"torch.Tensor nested, {value.dtype}", "")
         for place, part in enumerate(plain.unbind()):
-            yield from _of_tensor(part, f"{path}[{place}]", name)
+            yield from _of_tensor(part, f"{path}[{place}]")
         return
-    form = f"{name} {value.dtype} {tuple(value.shape)}"
+    form = f"torch.Tensor {value.dtype} {tuple(value.shape)}"
     if value.is_quantized:
         parts = _bytes_of(plain.int_repr()) + _bytes_of(plain.dequantize())
         yield Leaf(path, form, hash_of(parts))
@@ -122,15 +126,15 @@ def _of_container(value: Any, path: str, name: str, above: tuple[int, ...]) -> I
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     """What is in *value*, each with how one gets there."""
     if isinstance(value, Mapping):
-        for key in sorted(value, key=repr):
-            yield f"[{key!r}]", value[key]
+        for key, item in sorted(value.items(), key=lambda pair: repr(pair[0])):
+            yield f"[{key!r}]", item
     elif isinstance(value, tuple) and hasattr(value, "_fields"):
         yield from ((f".{field}", getattr(value, field)) for field in value._fields)
     elif isinstance(value, (list, tuple)):
         yield from ((f"[{place}]", item) for place, item in enumerate(value))
     elif dataclasses.is_dataclass(value):
         names = [each.name for each in dataclasses.fields(value)]
-        yield from ((f".{name}", getattr(value, name)) for name in names)
+        yield from ((f".{name}", getattr(value, name)) for name in names if hasattr(value, name))
     else:
         yield from _reduced(value)
 
@@ -191,9 +195,10 @@ def split(batch: Any, count: int) -> list[Any] | None:
     """
     if isinstance(batch, torch.Tensor) or type(batch).__module__ == "numpy":
         return _slices(batch, count) if batch.ndim else None
-    if isinstance(batch, Mapping):
-        columns = _split_columns(batch.values(), count)
-        return columns and [dict(zip(batch, row, strict=True)) for row in columns]
+    if isinstance(batch, Mapping) or dataclasses.is_dataclass(batch):
+        parts = dict(_parts(batch))
+        columns = _split_columns(parts.values(), count)
+        return columns and [dict(zip(parts, row, strict=True)) for row in columns]
     if not isinstance(batch, (list, tuple)) or not batch:
         return None
     if all(isinstance(item, (str, bytes)) for item in batch):

@@ -1,0 +1,90 @@
+"""Mappings of tensors that refuse iteration, as a TensorDict without a batch dimension does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+import torch
+
+from support.datasets import Records
+
+
+class NoIteration(MutableMapping[str, Any]):
+    """Has keys, values and items, and neither an iterator nor a length of its own."""
+
+    def __init__(self, **parts: Any) -> None:
+        self._parts = parts
+
+    def __iter__(self) -> Iterator[str]:
+        message = "iteration over a 0-d tensordict. Use keys(), values() or items()"
+        raise TypeError(message)
+
+    def __len__(self) -> int:
+        message = "len() of a 0-d tensordict"
+        raise TypeError(message)
+
+    def __getitem__(self, key: str) -> Any:
+        return self._parts[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._parts[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self._parts[key]
+
+    def keys(self) -> Any:
+        """As of a dict."""
+        return self._parts.keys()
+
+    def values(self) -> Any:
+        """As of a dict."""
+        return self._parts.values()
+
+    def items(self) -> Any:
+        """As of a dict."""
+        return self._parts.items()
+
+
+def stacked(samples: list[NoIteration]) -> NoIteration:
+    """A ``collate_fn`` for them."""
+    keys = samples[0].keys()
+    return NoIteration(**{key: torch.stack([each[key] for each in samples]) for key in keys})
+
+
+class TensorDicts(Records):
+    """Gives such mappings; *zeros* for what it cannot read."""
+
+    zeros = False
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            data, _ = super().__getitem__(index)
+        except OSError:
+            if not self.zeros:
+                raise
+            data = torch.zeros(64)
+        return NoIteration(data=data, index=torch.tensor(index))
+
+
+class ZeroTensorDicts(TensorDicts):
+    """A wrong one."""
+
+    zeros = True
+
+
+class Kept(Records):
+    """Gives a tensor of a subclass at first, and then a plain one, as MONAI's caches do."""
+
+    class Named(torch.Tensor):
+        """Has metadata."""
+
+    def __init__(self, folder: Any) -> None:
+        super().__init__(folder)
+        self.known: dict[int, torch.Tensor] = {}
+
+    def __getitem__(self, index: int) -> Any:
+        if index in self.known:
+            return self.known[index]
+        self.known[index] = super().__getitem__(index)[0]
+        return self.known[index].as_subclass(self.Named)
