@@ -93,6 +93,7 @@ RULES = {
         lambda value: isinstance(value, Mapping),
         "a dict of options of DataLoader, such as {'num_workers': 4}, or None",
     ),
+    "samples": optional(at_least(1), "an int, 1 or more, or None for all samples"),
     "max_trials": COUNT,
     "max_examples": COUNT,
     "max_faults": COUNT,

@@ -149,8 +149,8 @@ def test_trial_loads_no_judgement():
             check_dataset,
             (
                 "(make_dataset, *, files=None, loader=None, contract=None, only=None, exclude=(),"
-                " expected_failures=None, deadline=30.0, seed=0, engine='auto', on_fail='raise',"
-                " not_reproduced='warn')"
+                " expected_failures=None, deadline=30.0, seed=0, engine='auto', samples=64,"
+                " on_fail='raise', not_reproduced='warn')"
             ),
         ),
     ],

@@ -96,10 +96,11 @@ def run_lifecycle(
 def take_reference(
     make_dataset: DatasetFactory,
     batches: Sequence[tuple[Any, ...]] | None = None,
+    seconds: float | None = None,
     **settings: Unpack[jobs.Settings],
 ) -> Reference:
     """What the dataset gives sample by sample, with no fault and no worker."""
-    job = jobs.ReferenceJob(make_dataset=make_dataset, batches=batches, **settings)
+    job = jobs.ReferenceJob(make_dataset=make_dataset, batches=batches, seconds=seconds, **settings)
     events = _run(job)
     if any(event.get("died") for event in events):  # Once may be by a signal from outside.
         events = _run(job)

@@ -60,11 +60,16 @@ class Settings(RunSettings, total=False):
     """What holds for all jobs of a dataset: fields of theirs."""
 
     comparison: Comparison
+    samples: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """*loader*: options of the DataLoader; *changes* overrule them, and those of a ready loader."""
+    """What every job has.
+
+    *loader*: options of the DataLoader; *changes* overrule them, and those of a ready loader.
+    *samples*: about how many samples of a map-style dataset are looked at; None for all.
+    """
 
     make_dataset: Callable[..., Any]
     faults: tuple[Fault, ...] = ()
@@ -73,6 +78,7 @@ class Job:
     seed: int = 0
     deadline: float = 30.0
     engine: str = "kernel"
+    samples: int | None = None
     comparison: Comparison = EXACT
     options: TrialOptions = ONE_EPOCH
 
@@ -93,9 +99,14 @@ class TrialJob(Job):
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceJob(Job):
-    """Samples one by one; *batches*: their indices, by default as the loader's sampler draws."""
+    """Samples one by one.
+
+    *batches*: their indices, by default as the loader's sampler draws. *seconds*: where *samples*
+    would take longer, fewer are looked at.
+    """
 
     batches: Sequence[tuple[Any, ...]] | None = None
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -129,11 +129,12 @@ def kind_of(dataset: Any) -> str:
     return "iterable" if isinstance(dataset, IterableDataset) else "map"
 
 
-def sampled(loader: DataLoader[Any]) -> list[list[Any]]:
+def sampled(loader: DataLoader[Any]) -> Iterator[list[Any]]:
     """The lists of indices that one epoch asks for; of length 1 without automatic batching."""
     batched = loader._auto_collation
     with errors_of_dataset("the sampler"):
-        return [list(index) if batched else [index] for index in loader._index_sampler]
+        for index in loader._index_sampler:
+            yield list(index) if batched else [index]
 
 
 def preload_forkserver(loader: DataLoader[Any]) -> None:

@@ -26,6 +26,7 @@ from pytest_dataloader_faults._trial.job import Job, LifecycleJob, ReferenceJob,
 from pytest_dataloader_faults._trial.journal import Journal
 from pytest_dataloader_faults._trial.lifecycle import Armed, run_lifecycle
 from pytest_dataloader_faults._trial.process.environment import FreeResources
+from pytest_dataloader_faults._trial.samples.budget import limit_samples
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
 from pytest_dataloader_faults._trial.samples.reference import sample_of, take_reference
 from pytest_dataloader_faults.faults import NEED_A_WORKER, PinMemoryThreadDeath
@@ -61,6 +62,8 @@ def run(job: Job, journal: Journal, stacks: str, supervision: SupervisorHandle |
         if isinstance(job, ReferenceJob):
             journal.write(reference=asdict(take_reference(loader, job)))
         elif isinstance(job, TrialJob):
+            if job.samples is not None and loaders.kind_of(loader.dataset) == "map":
+                limit_samples(loader, job.samples)
             if loader.num_workers:
                 free.require_for(loader.num_workers)
             _Trial(job, journal, loader).run(armed)
@@ -162,7 +165,7 @@ class _Trial:
         """Read a sample here before the fork, as some scripts do: that opens files."""
         dataset = self.loader.dataset
         if loaders.kind_of(dataset) == "map":
-            sample_of(dataset, loaders.sampled(self.loader)[0][0])
+            sample_of(dataset, next(loaders.sampled(self.loader))[0])
         else:
             with loaders.errors_of_dataset(f"iterating {type(dataset).__name__}"):
                 next(iter(dataset), None)

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 ONE_WORKER: Mapping[str, Any] = {"num_workers": 1}
+SAMPLES = 64
+"""How many samples a battery looks at, unless it is asked for more or fewer."""
+_ENOUGH_SECONDS = 5.0
+"""Where so many would take longer, fewer are looked at."""
 _WATCHED = TrialOptions(watch_files=True)
 
 
@@ -46,6 +50,7 @@ class Settings(TypedDict, total=False):
     deadline: float
     seed: int
     engine: str
+    samples: int | None
 
 
 @dataclass(frozen=True)
@@ -84,13 +89,17 @@ class Baseline:
         self.loader = settings.get("loader")
         self.deadline = settings.get("deadline", 30.0)
         self.seed = settings.get("seed", 0)
+        self.asked_samples = self.samples = settings.get("samples")
         _arguments.check(make_dataset=make_dataset, loader=self.loader)
-        _arguments.check(deadline=self.deadline, seed=self.seed)
+        _arguments.check(deadline=self.deadline, seed=self.seed, samples=self.samples)
+        if known is not None:
+            self.samples = known.reference.limit
         self.contract = Contract.given(settings.get("contract"))
         self.globs = parse_globs(settings.get("files"))
         self.comparison = known.comparison if known else EXACT
         self.changes: Mapping[str, Any] = {}
         self.unusable_reason: str | None = None
+        self._seconds: float | None = None if known or self.samples != SAMPLES else _ENOUGH_SECONDS
         self._take_reference = functools.partial(
             take_reference, make_dataset, loader=self.loader, deadline=self.deadline, seed=self.seed
         )
@@ -145,6 +154,7 @@ class Baseline:
             deadline=deadline or self.deadline,
             seed=self.seed,
             engine=self.engine,
+            samples=self.samples,
             options=options,
             needs_workers=True,
         )
@@ -167,7 +177,11 @@ class Baseline:
 
     def _reference_by(self, comparison: Comparison) -> Reference:
         if comparison not in self._references:
-            self._references[comparison] = self._take_reference(comparison=comparison)
+            found = self._take_reference(
+                comparison=comparison, samples=self.samples, seconds=self._seconds
+            )
+            self._references[comparison] = found
+            self.samples, self._seconds = found.limit, None  # From now on the same for all.
         return self._references[comparison]
 
     def _take(self, attempts: Sequence[Mapping[str, Any]]) -> None:

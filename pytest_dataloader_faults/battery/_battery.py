@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults._trial.factory import DatasetFactory
-from pytest_dataloader_faults.battery._baseline import Baseline, GoldenRun, Settings
+from pytest_dataloader_faults.battery._baseline import SAMPLES, Baseline, GoldenRun, Settings
 from pytest_dataloader_faults.battery._targets import EVERY_FILE, require_match
 from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
 from pytest_dataloader_faults.battery.checks import CHECKS, Check, Variant
@@ -54,6 +54,15 @@ class Battery:
         if isinstance(plan, NotApplicable):
             return plan
         return self._ask(check, plan, should_fail)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the reader of each result should know of the dataset."""
+        reference = self.baseline.reference
+        seen = len(reference.samples) or sum(len(batch) for batch, _ in reference.batches)
+        if reference.total is None or seen >= reference.total:
+            return ()
+        return (f"{seen:,} of {reference.total:,} samples were looked at",)
 
     def run_faults(self, *faults: Fault) -> Conclusion:
         """Run *faults* as no check does, and repeat a trial that fails."""
@@ -138,5 +147,13 @@ class Battery:
             files=base.globs if base.globs != EVERY_FILE else None,
             loader=plain(base.loader) if base.loader else None,
             contract=base.contract if base.contract != Contract() else None,
+            samples=_samples(base.asked_samples),
             **run_settings(base.deadline, base.seed, base.engine),
         )
+
+
+def _samples(asked: int | None) -> Any:
+    """*asked*, as an option of a call: None is a value here, and the default is left out."""
+    if asked is None:
+        return {"code": "None"}
+    return None if asked == SAMPLES else asked

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pytest_dataloader_faults import _arguments, exceptions
 from pytest_dataloader_faults._trial.factory import DatasetFactory
-from pytest_dataloader_faults.battery._baseline import Settings
+from pytest_dataloader_faults.battery._baseline import SAMPLES, Settings
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery._targets import Files
 from pytest_dataloader_faults.battery._workload import NotApplicable
@@ -58,6 +59,7 @@ def check_dataset(
     deadline: float = 30.0,
     seed: int = 0,
     engine: str = "auto",
+    samples: int | None = SAMPLES,
     on_fail: str | None = "raise",
     not_reproduced: str = "warn",
 ) -> list[CheckResult]:
@@ -75,6 +77,10 @@ def check_dataset(
         deadline: Seconds for each trial.
         seed: Of the samplers and workers.
         engine: ``"auto"``, ``"kernel"`` or ``"python"``.
+        samples: About how many samples of a map-style dataset to look at; None for all. They are
+            spread over the dataset, and the same in each check. A sampler of your own is asked for
+            its first batches. Each worker makes two batches at least. Where reading the 64 of
+            the default would take longer than a few seconds, they are 32, 16 or fewer.
         on_fail: ``"raise"`` at the first failure, ``"warn"`` of each, or None.
         not_reproduced: What to do where one trial fails and two repeats of it pass: ``"warn"``, or
             ``"fail"`` as *on_fail* says.
@@ -89,7 +95,13 @@ def check_dataset(
     _arguments.check(on_fail=on_fail, not_reproduced=not_reproduced)
     names = select_checks(only, exclude, expected_failures)
     settings = Settings(
-        files=files, loader=loader, contract=contract, deadline=deadline, seed=seed, engine=engine
+        files=files,
+        loader=loader,
+        contract=contract,
+        deadline=deadline,
+        seed=seed,
+        engine=engine,
+        samples=samples,
     )
     battery = Battery(make_dataset, **settings)
     expected = expected_failures or {}
@@ -123,13 +135,13 @@ def ask(
         text = f"not_exercised: {name} does not apply to this dataset: {shown}"
         return CheckResult(name, Verdict.NOT_EXERCISED, False, text, None, False, expected)
     reproduce = reproduce or battery.reproduce("check_dataset", only=name)
+    found = replace(found, notes=(*_advice(name, found.trial), *found.notes, *battery.notes))
     return _result(name, found, reproduce, expected)
 
 
 def _result(name: str, found: Conclusion, reproduce: str, expected: str | None) -> CheckResult:
     outcome, judgement = found.trial.outcome, found.trial.judgement
-    notes = (*_advice(name, found.trial), *found.notes)
-    text = explain(outcome, judgement, reproduce, notes)
+    text = explain(outcome, judgement, reproduce, found.notes)
     if judgement.passed and expected:
         news = f"expected to fail ({expected}), but it passed. Remove it from expected_failures."
         text = f"{news}\n{text}"

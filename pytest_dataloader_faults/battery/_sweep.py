@@ -13,7 +13,7 @@ from typing import Any
 
 from pytest_dataloader_faults import _arguments, exceptions
 from pytest_dataloader_faults._trial.factory import DatasetFactory
-from pytest_dataloader_faults.battery._baseline import Settings
+from pytest_dataloader_faults.battery._baseline import SAMPLES, Settings
 from pytest_dataloader_faults.battery._battery import CONTROL, Battery
 from pytest_dataloader_faults.battery._check_dataset import ask, report
 from pytest_dataloader_faults.battery._targets import Files
@@ -38,6 +38,7 @@ def sweep(
     deadline: float = 30.0,
     seed: int = 0,
     engine: str = "auto",
+    samples: int | None = SAMPLES,
     on_fail: str | None = "raise",
 ) -> SweepResult:
     """Let the N-th operation of each worker fail, for N = 1, 2, ... until nothing is left to fail.
@@ -48,7 +49,7 @@ def sweep(
             path hits all data files that the workers open, or read.
         start_at: The step to begin with, such as the ``next`` of a sweep that was stopped.
         max_trials: How many trials there may be.
-        files, loader, contract, deadline, seed, engine, on_fail: See ``check_dataset``.
+        files, loader, contract, deadline, seed, engine, samples, on_fail: See ``check_dataset``.
 
     Returns:
         The steps, a table of them, and whether it is complete.
@@ -60,7 +61,13 @@ def sweep(
     """
     _arguments.check(max_trials=max_trials, on_fail=on_fail)
     settings = Settings(
-        files=files, loader=loader, contract=contract, deadline=deadline, seed=seed, engine=engine
+        files=files,
+        loader=loader,
+        contract=contract,
+        deadline=deadline,
+        seed=seed,
+        engine=engine,
+        samples=samples,
     )
     battery = Battery(make_dataset, **settings)
     control = ask(battery, CONTROL)

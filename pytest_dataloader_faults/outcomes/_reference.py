@@ -30,6 +30,8 @@ class Reference:
         second_pass_count: How many samples a stream gave in a second pass, if fewer.
         pickled_samples: The samples, pickled and in base64, for the author's own ``compare``.
         comparison: What of samples is compared, as in an outcome.
+        limit: About how many samples were asked for; None for all.
+        total: How many samples the dataset has, if it was not asked for all.
     """
 
     kind: str
@@ -43,6 +45,8 @@ class Reference:
     second_pass_count: int | None = None
     pickled_samples: tuple[tuple[Any, str], ...] = field(default=(), repr=False)
     comparison: str = "bytes"
+    limit: int | None = None
+    total: int | None = None
 
     def unknown_batches(self, outcome: TrialFacts) -> list[tuple[Any, ...]]:
         """The batches of *outcome* that this reference does not know; samplers may draw others."""

@@ -55,6 +55,7 @@ class FaultCheck:
                 files=files,
                 loader=loader,
                 contract=contract,
+                samples=self._settings.samples,
                 **self._settings.for_trials(),
             )
         self._node.user_properties.append(("dataloader_faults_verdict", str(result.verdict)))

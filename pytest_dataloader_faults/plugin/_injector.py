@@ -67,7 +67,8 @@ class PytestFaultInjector(FaultInjector):
 
         __tracebackhide__ = True
         self._used = True
-        options = {**self._settings.for_trials(), **options}
+        samples = self._settings.samples
+        options = {**self._settings.for_trials(), "samples": samples, **options}
         try:
             with reported_once(self._node):
                 result = sweep(make_dataset, **options)

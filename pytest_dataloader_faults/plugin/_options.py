@@ -27,6 +27,7 @@ class Settings(NamedTuple):
     deadline: float
     seed: int
     not_reproduced: str
+    samples: int | None
     given: frozenset[str]
     """Names of those that do not have their default only because nothing else was given."""
     only: str | Iterable[str] | None = None
@@ -61,7 +62,11 @@ _OPTIONS = {
     "not_reproduced": _Option(
         "warn", "what a check does if one trial fails and two repeats of it pass: warn or fail"
     ),
+    "samples": _Option(
+        64, "about how many samples of a map-style dataset a check or a sweep looks at, or all"
+    ),
 }
+_ALL = "all"
 _ENGINE = Rule(lambda value: value in ENGINES, f"one of {', '.join(ENGINES)}")
 
 
@@ -96,6 +101,7 @@ def marker(
     seed: int | None = None,
     engine: str | None = None,
     not_reproduced: str | None = None,
+    samples: int | str | None = None,
 ) -> dict[str, Any]:
     """Choose the checks of fault_check, and how fault tests run; see check_dataset()."""
     given = dict(locals())
@@ -157,10 +163,13 @@ def _parsed(name: str, value: Any, where: str) -> dict[str, Any]:
     """``{name: value}`` with the value in its type; empty if *where* gives none."""
     if value is None:
         return {}
+    if name == "samples" and value == _ALL:
+        return {name: None}
     rule = _ENGINE if name == "engine" else RULES[name]
     with contextlib.suppress(TypeError, ValueError):
         typed = type(_OPTIONS[name].default)(value)
         if rule.allows(typed):
             return {name: typed}
-    message = f"{name}={value!r} from {where} must be {rule.allowed}"
+    allowed = f"an int, 1 or more, or {_ALL!r}" if name == "samples" else rule.allowed
+    message = f"{name}={value!r} from {where} must be {allowed}"
     raise InvalidArgumentError(message)

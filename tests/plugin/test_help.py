@@ -67,7 +67,7 @@ def test_marker_is_generated_from_the_signature(light_suite):
     names = ", ".join(f"{name}=..." for name in inspect.signature(_options.marker).parameters)
     assert names == (
         "only=..., exclude=..., expected_failures=..., deadline=..., seed=..., engine=...,"
-        " not_reproduced=..."
+        " not_reproduced=..., samples=..."
     )
     light_suite.again("--markers").stdout.fnmatch_lines(
         [f"@pytest.mark.dataloader_faults({names}): *"]

@@ -25,6 +25,8 @@ REFUSED = [
     ("seed", "-1", "an int from 0 to 2**32 - 1"),
     ("seed", "soon", "an int from 0 to 2**32 - 1"),
     ("seed", "1.5", "an int from 0 to 2**32 - 1"),
+    ("samples", "0", "an int, 1 or more, or 'all'"),
+    ("samples", "few", "an int, 1 or more, or 'all'"),
 ]
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import operator
 import random
+import statistics
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +18,7 @@ import torch
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_sample
 from pytest_dataloader_faults._trial import loaders
 from pytest_dataloader_faults._trial.job import ReferenceJob
+from pytest_dataloader_faults._trial.samples.budget import limit_samples
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, SampleFingerprint
 from pytest_dataloader_faults._trial.samples.fingerprint import split
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
@@ -25,6 +28,12 @@ from pytest_dataloader_faults.outcomes._reference import Comparison, difference
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
+
+
+_READINGS = 2
+"""Each sample is read twice, which shows whether it is the same again."""
+_TIMED = 8
+"""So many samples show how long one takes."""
 
 
 def plain_indices(index: Any) -> tuple[Any, ...]:
@@ -52,8 +61,30 @@ def take_reference(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
             return _reference_in_order(reader)
     with loaders.errors_of_dataset(f"comparing samples of {name}"):
         loaders.seed_everything(job.seed)
-        drawn = loaders.sampled(loader) if job.batches is None else job.batches
-        return _reference_by_index(reader, drawn)
+        if job.batches is not None:
+            return _reference_by_index(reader, job.batches)
+        total, limit = len(loader.dataset), _limit(reader, job)  # type: ignore[arg-type]
+        if limit is not None:
+            limit_samples(loader, limit)
+            loaders.seed_everything(job.seed)
+        found = _reference_by_index(reader, list(loaders.sampled(loader)))
+        return found if limit is None else replace(found, limit=limit, total=total)
+
+
+def _limit(reader: _Reader, job: ReferenceJob) -> int | None:
+    """About how many samples to look at: fewer than *job* asks for where they take long."""
+    if job.samples is None or job.seconds is None:
+        return job.samples
+    took = []
+    for index in next(loaders.sampled(reader.loader), [])[:_TIMED]:
+        began = time.monotonic()
+        reader.get(index)
+        took.append(time.monotonic() - began)
+    most = job.samples
+    # Halved, and not computed: how long samples take is never the same twice.
+    while took and most > 1 and most * _READINGS * statistics.median(took) > job.seconds:
+        most //= 2
+    return most
 
 
 class _Reading(NamedTuple):

@@ -1,0 +1,103 @@
+"""How many samples a battery looks at: as many as it is asked for, wherever they lie."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+from pytest_dataloader_faults import check_dataset, sweep
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.faults import ReadError
+
+NOTE = "64 of 2,000 samples were looked at"
+
+
+class Many(Dataset[Any]):
+    """Two thousand samples that share a file; reads of the later ones may fail unnoticed."""
+
+    def __init__(self, path: Any, *, forgiving_from: int = 2000, seconds: float = 0.0) -> None:
+        self.path = path
+        self.forgiving_from = forgiving_from
+        self.seconds = seconds
+
+    def __len__(self) -> int:
+        return 2000
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(self.seconds)
+        try:
+            return torch.tensor([index, len(self.path.read_bytes())])
+        except OSError:
+            if index < self.forgiving_from:
+                raise
+            return torch.tensor([index, 0])
+
+
+@pytest.fixture(name="path")
+def _path(tmp_path):
+    path = tmp_path / "one.bin"
+    path.write_bytes(bytes(100))
+    return path
+
+
+def _asked(make, check, **options):
+    (result,) = check_dataset(make, only=check, on_fail=None, **options)
+    return result
+
+
+def test_samples_of_the_whole_dataset(path):
+    """A defect beyond its head is found, and the result says how many samples were looked at."""
+    broken = _asked(lambda: Many(path, forgiving_from=600), "read-error-later")
+    healthy = _asked(lambda: Many(path), "read-error-later")
+    assert ("corrupted", "failed_cleanly") == (broken.verdict, healthy.verdict)
+    assert NOTE in broken.explanation
+    assert NOTE in healthy.explanation
+    assert "samples=" not in healthy.explanation
+
+
+@pytest.mark.parametrize(("samples", "batches"), [(8, 4), (400, 100), (None, 500)])
+def test_as_many_as_asked_for(path, samples, batches):
+    """``samples`` is the number, and None means all of them; the reproducing line has it."""
+    result = _asked(lambda: Many(path), "workers-agree", samples=samples)
+    assert batches == len(result.outcome.delivered)
+    assert (" samples were looked at" in result.explanation) is (samples is not None)
+    assert f"samples={samples}" in result.explanation.splitlines()[-1]
+
+
+def test_fewer_of_a_slow_dataset(path):
+    """Reading them does not take more than a few seconds."""
+    result = _asked(lambda: Many(path, seconds=0.2), "workers-agree")
+    assert 4 <= sum(len(each.rows) for each in result.outcome.delivered) <= 8
+    assert result.passed
+
+
+def test_the_same_samples_in_every_check(path):
+    """Another order may be drawn, but no other samples."""
+    results = check_dataset(
+        lambda: Many(path),
+        loader={"shuffle": True},
+        only=["workers-agree", "two-epochs"],
+        on_fail=None,
+    )
+    drawn = [each.outcome.passes for each in results]
+    first, *others = (sorted(sum(one.drawn, ())) for passes in drawn for one in passes)
+    assert len(others) == 2
+    assert all(first == other for other in others)
+
+
+def test_a_sweep_of_some_samples(path):
+    """It ends where the operations on these samples end."""
+    swept = sweep(lambda: Many(path), faults=[ReadError()], samples=8)
+    assert swept.complete
+    assert len(swept.steps) < 20
+
+
+def test_what_is_no_number_of_samples(path):
+    """The error says what is allowed."""
+    message = "samples=0 must be an int, 1 or more, or None for all samples"
+    with pytest.raises(InvalidArgumentError, match=message):
+        check_dataset(lambda: Many(path), samples=0)
