@@ -227,10 +227,10 @@ class Baseline:
 
 
 def _require_samples(reference: Reference, contract: Contract) -> None:
-    """Which samples are missing can be seen only where batches come apart into samples."""
-    if contract.may_skip and not reference.samples:
+    """What is missing or replaced can be seen only where batches come apart into samples."""
+    if (contract.may_skip or contract.may_substitute) and not reference.samples:
         message = (
             f"contract={contract!r}: the batches cannot be taken apart into samples, so the battery"
-            " cannot see which are missing. Use a collate_fn that stacks samples"
+            " cannot see which are missing or replaced. Use a collate_fn that stacks samples"
         )
         raise InvalidArgumentError(message)

@@ -47,6 +47,8 @@ class Contract(Checked):
         survives: No fault makes the dataset fail.
         names_file: Each exception names the file concerned.
         may_skip: Samples that a fault hit may be missing, without an exception. No others may.
+        may_substitute: Another sample, or a dummy, may come for a sample that a fault hit. All
+            others must match.
         detects_corruption: Damaged bytes always give an exception, and never a sample. Without this
             promise, a sample made of damaged bytes on the disk is no violation.
         deterministic: Whether a sample is the same each time it is read. With None the harness
@@ -59,12 +61,15 @@ class Contract(Checked):
     survives: bool = False
     names_file: bool = False
     may_skip: bool = False
+    may_substitute: bool = False
     detects_corruption: bool = False
     deterministic: bool | None = None
     compare: Callable[[Any, Any], Any] | None = None
 
     _rules: ClassVar = {
-        **dict.fromkeys("survives names_file may_skip detects_corruption".split(), FLAG),
+        **dict.fromkeys(
+            "survives names_file may_skip may_substitute detects_corruption".split(), FLAG
+        ),
         "deterministic": optional(FLAG.allows, f"{FLAG.allowed}, or None to find out"),
         "compare": optional(callable, "a function or None"),
     }

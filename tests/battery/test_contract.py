@@ -18,8 +18,14 @@ from pytest_dataloader_faults.exceptions import (
 )
 from pytest_dataloader_faults.faults import ReadError
 from support.corpus.state import Noisy
-from support.corpus.swallowing import NoneOnError, SkipsTooMany, without_nones
-from support.corpus.truncation import Checked
+from support.corpus.swallowing import (
+    NextIfGone,
+    NextOnError,
+    NoneOnError,
+    SkipsTooMany,
+    without_nones,
+)
+from support.corpus.truncation import Checked, FromFile, ZerosIfDamaged
 from support.datasets import COUNT, Records, RecordStream, joined
 from support.random_samples import (
     Jittered,
@@ -33,6 +39,7 @@ from support.specimens import SharedHandle, ZerosOnError
 from support.tensor_dicts import Kept, TensorDicts, ZeroTensorDicts, stacked
 
 SKIPS = Contract(may_skip=True)
+SUBSTITUTES = Contract(may_substitute=True)
 RANDOM = Contract(deterministic=False)
 
 
@@ -114,6 +121,35 @@ class EndsAtAnError(SkippingStream):
     """Gives up."""
 
     more = True
+
+
+@pytest.mark.parametrize(
+    ("dataset", "check"),
+    [
+        (NextOnError, "read-error-transient"),
+        (NextIfGone, "file-missing"),
+        (ZerosOnError, "read-error-first"),
+        (ZerosOnError, "truncated-half"),
+        (ZerosOnError, "truncated-empty"),
+        (ZerosIfDamaged, "corrupted-file"),
+    ],
+)
+def test_samples_that_a_fault_hit_may_be_replaced(dataset, check, records):
+    """By a neighbour or a dummy, which are counted; without the contract it is a failure."""
+    allowed, strict = (
+        _ask(lambda: dataset(records), check, contract) for contract in (SUBSTITUTES, Contract())
+    )
+
+    assert (allowed.verdict, allowed.passed) == ("survived", True), allowed.explanation
+    assert "samples that faults hit were replaced" in allowed.explanation
+    assert (strict.verdict, strict.passed) == ("corrupted", False)
+
+
+def test_short_data_is_no_substitute(records):
+    """A dataset that may replace samples may not give half of one."""
+    result = _ask(lambda: FromFile(records), "truncated-half", SUBSTITUTES)
+
+    assert (result.verdict, result.passed) == ("corrupted", False), result.explanation
 
 
 def test_stream_may_skip_as_many_as_were_hit(records):
@@ -374,7 +410,13 @@ def test_comparison_that_cannot_be_right_is_refused(compare, message, records):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"may_skip": "yes"}, {"survives": 1}, {"compare": 3}, {"deterministic": "no"}],
+    [
+        {"may_skip": "yes"},
+        {"may_substitute": 1},
+        {"survives": 1},
+        {"compare": 3},
+        {"deterministic": "no"},
+    ],
     ids=repr,
 )
 def test_impossible_contract_is_refused(wrong, records):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_dataloader_faults import Contract
-from pytest_dataloader_faults.faults import CorruptedFile
+from pytest_dataloader_faults.faults import CorruptedFile, TruncatedFile
 from pytest_dataloader_faults.outcomes import FaultFacts, Firing, Pass
 from pytest_dataloader_faults.outcomes._judge._samples import difference
 from support.facts import (
@@ -16,6 +16,7 @@ from support.facts import (
     delivery,
     map_reference,
     ordinary,
+    raised,
     stream,
     stream_reference,
 )
@@ -126,6 +127,151 @@ def test_damaged_content(contract, one, expected):
     facts = _fired(CorruptedFile(), 1)
 
     assert expected == ordinary(one, facts).judge(map_reference(), contract).verdict
+
+
+SUBSTITUTES = Contract(may_substitute=True)
+NOTHING_LEFT = TruncatedFile("*.rec", keep=0)
+
+
+@pytest.mark.parametrize(
+    ("one", "facts", "expected"),
+    [
+        pytest.param(_came(("d0", "d0"), ("d2", "d3")), _fired(EIO, 1), "survived", id="neighbour"),
+        pytest.param(_came(("d0", "d0"), ("d2", "d3")), _fired(EIO, 0), "corrupted", id="not hit"),
+        pytest.param(_came(("d0", "dx"), ("d2", "d3")), _fired(EIO, 1), "survived", id="dummy"),
+        pytest.param(_came(("d0", "dx"), ("d2", "d3")), _fired(EIO, 2), "corrupted", id="strange"),
+        pytest.param(
+            _came(("d0", "dx"), ("d2", "d3")), _fired(EIO, 1, epoch=2), "corrupted", id="epoch 2"
+        ),
+        pytest.param(
+            _came(("d0", "dx"), ("d2", "d3")), _fired(TRUNCATED, 1), "corrupted", id="short data"
+        ),
+        pytest.param(
+            _came(("d0", "d3"), ("d2", "d3")),
+            _fired(TRUNCATED, 1),
+            "survived",
+            id="of a short file",
+        ),
+        pytest.param(
+            _came(("d0", "dx"), ("d2", "d3")), _fired(NOTHING_LEFT, 1), "survived", id="empty file"
+        ),
+        pytest.param(WITHOUT_1, _fired(EIO, 1), "corrupted", id="missing"),
+    ],
+)
+def test_sample_that_was_hit_may_be_replaced(one, facts, expected):
+    """By another sample, or by anything where nothing was read; and no other one."""
+    outcome = ordinary(one, facts)
+
+    assert expected == outcome.judge(map_reference(), SUBSTITUTES).verdict
+    assert outcome.judge(map_reference()).verdict == "corrupted"
+
+
+@pytest.mark.parametrize(
+    ("one", "expected"),
+    [
+        (stream("a b", "c c"), "survived"),
+        (stream("a b", "c x"), "survived"),
+        (stream("a a", "b b"), "corrupted"),
+        (stream("a x", "y d"), "corrupted"),
+        (stream("a b", "c"), "corrupted"),
+    ],
+)
+def test_stream_may_replace_as_many_as_were_hit(one, expected):
+    """And has to give as many as ever."""
+    outcome = replace(ordinary(one, _fired(EIO, None)), recovery=None)
+
+    assert expected == outcome.judge(stream_reference("a b c d"), SUBSTITUTES).verdict
+
+
+def test_replaced_samples_are_counted():
+    """In the sentence, beside those that are missing."""
+    both = Contract(may_skip=True, may_substitute=True)
+    outcome = ordinary(_came(("d0", "dx"), ("d2",)), _fired(EIO, 1, 3))
+
+    told = outcome.judge(map_reference(), both).sentence
+    assert "1 samples that faults hit are missing and 1 samples that faults hit were rep" in told
+
+
+def test_once_the_fault_is_gone_nothing_may_be_replaced():
+    """A substitute that was kept is not what was promised."""
+    replaced = _came(("d0", "d0"), ("d2", "d3"))
+    outcome = replace(ordinary(replaced, _fired(EIO, 1)), recovery=replaced)
+
+    assert outcome.judge(map_reference(), SUBSTITUTES).verdict == "poisoned"
+
+
+def _picture(name, label="1", shape="(1, 64)"):
+    """The parts of a sample: a picture and its label."""
+    digest = name.ljust(24, "0")
+    return (("[0]", f"torch.Tensor torch.uint8 {shape}", digest), ("[1]", "int", label))
+
+
+def _pictures(*came, shape="(1, 64)"):
+    """What came for the samples 0 to 3, and a reference of the pictures p0 to p3."""
+    parts = [_picture(name, label, shape) for name, label in came]
+    rows = tuple(str(each) for each in parts)
+    batches = [
+        replace(delivery(DRAWN[at], rows[2 * at :][:2]), leaves=tuple(parts[2 * at :][:2]))
+        for at in (0, 1)
+    ]
+    known = [(index, _picture(f"p{index}", str(index), shape)) for index in range(4)]
+    reference = replace(
+        map_reference(), samples=tuple((at, str(each)) for at, each in known), leaves=tuple(known)
+    )
+    one = Pass(DRAWN, tuple(batches), complete=True)
+    return replace(ordinary(one, _fired(CorruptedFile(), 1)), recovery=None), reference
+
+
+P0, P1, P2, P3 = (("p0", "0"), ("p1", "1"), ("p2", "2"), ("p3", "3"))
+
+
+@pytest.mark.parametrize(
+    ("came", "expected", "says"),
+    [
+        ((P0, ("x", "1"), P2, P3), "survived", "some hold the damaged bytes"),
+        ((P0, ("x", "1"), ("y", "2"), P3), "survived", "some hold the damaged bytes"),
+        ((P0, ("p1", "3"), P2, P3), "survived", "some hold the damaged bytes"),
+        ((P0, P2, P2, P3), "corrupted", "sample 1 (batch 0) is wrong: it has the content of samp"),
+        ((P0, ("p2", "1"), P2, P3), "corrupted", "it has the content of sample 2"),
+        ((P0, ("x", "1"), P2, ("x", "3")), "corrupted", "it has the same content as sample 3"),
+    ],
+)
+def test_damage_makes_no_substitute(came, expected, says):
+    """A neighbour's picture, or one picture for two, did not come from damaged bytes."""
+    outcome, reference = _pictures(*came)
+    found = outcome.judge(reference)
+
+    assert (found.verdict, says in found.sentence) == (expected, True), found.sentence
+    assert outcome.judge(reference, SUBSTITUTES).verdict == ("survived")
+
+
+def test_what_is_small_becomes_the_same_by_accident():
+    """A damaged label may well be that of another sample."""
+    outcome, reference = _pictures(P0, ("p2", "1"), P2, ("p2", "3"), shape="(1, 10)")
+
+    assert outcome.judge(reference).verdict == "survived"
+
+
+def test_equal_samples_may_be_damaged_alike():
+    """Two samples of one content have one content when the file that both are read from breaks."""
+    outcome, reference = _pictures(P0, ("x", "1"), ("x", "2"), P3)
+    twice = tuple(
+        (at, _picture("p", str(at)) if at in (1, 2) else it) for at, it in reference.leaves
+    )
+
+    assert outcome.judge(reference).verdict == "corrupted"
+    assert outcome.judge(replace(reference, leaves=twice)).verdict == "survived"
+
+
+@pytest.mark.parametrize("contract", [Contract(), Contract(detects_corruption=True)])
+def test_only_what_was_asked_is_told(contract):
+    """Whether an error names its cause is asked of damaged bytes only by a promise."""
+    error = raised("OSError", "/data/a.rec is corrupt")
+    outcome = ordinary(Pass(DRAWN, (), error), _fired(CorruptedFile(), 1))
+    said = outcome.judge(map_reference(), contract).sentence
+
+    assert ("names its cause, and" in said) == contract.detects_corruption
+    assert ("was not asked" in said) != contract.detects_corruption
 
 
 A, B = "a" * 24, "b" * 24

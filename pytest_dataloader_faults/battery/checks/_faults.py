@@ -23,6 +23,7 @@ from pytest_dataloader_faults.outcomes._judge._errors import torch_dropped_a_bat
 
 _HALVES = 2
 _FEW = 7
+_FLIPS = 8
 _PATIENCE = 1.0
 """Seconds. A dataset with a shorter time limit of its own reaches that first."""
 
@@ -69,6 +70,20 @@ def _cut_off(workload: Workload) -> Plan:
         points = workload.truncation_points
         return once(*(faults.TruncatedFile(glob.escape(path), keep=end) for path, end in points))
     return on("content", faults.TruncatedFile, keep=0.9)(workload)
+
+
+@for_each_kind
+def _damaged(workload: Workload) -> Plan:
+    """All files, and one: what comes in its place can be told while the others are whole."""
+    found = workload.content
+    if not found.paths:
+        return workload.no_target("read")
+    if len(found.paths) == 1:
+        return once(faults.CorruptedFile(found.path, flips=_FLIPS))
+    return (
+        Variant((faults.CorruptedFile(found.path, flips=_FLIPS),), "every file"),
+        Variant((faults.CorruptedFile(found.middle, flips=_FLIPS),), "one file"),
+    )
 
 
 def _hung(workload: Workload) -> Plan:
@@ -165,7 +180,7 @@ FAULTS = (
     Check(
         "corrupted-file",
         "handles files with damaged bytes",
-        on("content", faults.CorruptedFile, flips=8),
+        _damaged,
     ),
     Check(
         "closed-descriptor",

@@ -72,10 +72,10 @@ def _without_violation(outcome: TrialFacts, reference: Reference, contract: Cont
         return Verdict.NOT_EXERCISED, "no fault fired, so the trial shows nothing"
     if outcome.exception is None:
         return Verdict.SURVIVED, _how_it_survived(outcome, reference, contract)
-    return Verdict.FAILED_CLEANLY, _how_it_failed(outcome, outcome.exception)
+    return Verdict.FAILED_CLEANLY, _how_it_failed(outcome, outcome.exception, contract)
 
 
-def _how_it_failed(outcome: TrialFacts, raised: Raised) -> str:
+def _how_it_failed(outcome: TrialFacts, raised: Raised, contract: Contract) -> str:
     if not outcome.schedule:
         last_line = _error_text.last_exception_line(raised.message)
         printed = _errors.dropped_batch_cause(outcome) or _errors.last_error_printed(outcome)
@@ -83,12 +83,22 @@ def _how_it_failed(outcome: TrialFacts, raised: Raised) -> str:
     if outcome.deaths:
         died = " and ".join(map(str, outcome.deaths))
         return f"{died}; an exception was raised before the deadline, and nothing leaked"
+    if _samples.may_be_damaged(outcome, contract):
+        return (
+            f"{raised.type} was raised before the deadline and leaked nothing. Whether it names its"
+            " cause was not asked: the contract does not promise that the dataset notices damage"
+            " (detects_corruption=True)"
+        )
     return f"{raised.type} was raised before the deadline, names its cause, and leaked nothing"
 
 
 def _how_it_survived(outcome: TrialFacts, reference: Reference, contract: Contract) -> str:
-    if contract.may_skip and (count := _samples.count_skipped(outcome, reference)):
-        return f"{count} samples that faults hit are missing; every other one matches the reference"
+    skipped = _samples.count_skipped(outcome, reference) if contract.may_skip else 0
+    replaced = _samples.count_substituted(outcome, reference) if contract.may_substitute else 0
+    counts = {"are missing": skipped, "were replaced": replaced}
+    told = [f"{count} samples that faults hit {what}" for what, count in counts.items() if count]
+    if told:
+        return f"{' and '.join(told)}; every other one matches the reference"
     if any(_samples.first_mismatch(one, reference) for one in outcome.passes):
         return (
             "every sample was delivered; some hold the damaged bytes of their file, and the"

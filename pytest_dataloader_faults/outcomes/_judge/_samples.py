@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_dataloader_faults.faults import ClosedDescriptor, CorruptedFile, TruncatedFile
 from pytest_dataloader_faults.outcomes._facts import TrialFacts
+from pytest_dataloader_faults.outcomes._judge._substitutes import Substitutes
 from pytest_dataloader_faults.outcomes._records import Delivery, Leaves, Pass
 from pytest_dataloader_faults.outcomes._reference import Reference, difference
 from pytest_dataloader_faults.outcomes._verdicts import Contract, Finding, Verdict
@@ -38,12 +39,18 @@ class Tolerance:
     Attributes:
         missing: Indices of samples that may be missing.
         lost: How many samples of a stream may be missing, which have no index.
-        content: Whether samples may have other content.
+        content: Whether samples may have other content, which was read from damaged files.
+        substituted: Indices of samples that another one, or a dummy, may have come for.
+        unlike: Of these: where a dummy need not be the same for several samples.
+        replaced: How many samples of a stream may have come in place of others.
     """
 
     missing: Container[Any] = ()
     lost: int = 0
     content: bool = False
+    substituted: Container[Any] = ()
+    unlike: Container[Any] = ()
+    replaced: int = 0
 
 
 NOTHING = Tolerance()
@@ -51,16 +58,37 @@ NOTHING = Tolerance()
 
 def _tolerance(outcome: TrialFacts, contract: Contract, number: int) -> Tolerance:
     content = may_be_damaged(outcome, contract)
-    if not contract.may_skip:
-        return Tolerance(content=content)
+    hit, count = _hit(outcome, number)
+    may = Tolerance(content=content)
+    if contract.may_skip:
+        may = replace(may, missing=hit, lost=count)
+    if contract.may_substitute:
+        unlike = _hit_by_errors(outcome, number)
+        may = replace(may, substituted=hit, unlike=unlike, replaced=count)
+    return may
+
+
+def _hit(outcome: TrialFacts, number: int) -> tuple[Container[Any], int]:
+    """The samples that faults may have hit in epoch *number*, and how many at most."""
     fired = [each for each in outcome.faults if each.fired]
     if any(isinstance(each.fault, _LASTING) for each in fired):
-        return Tolerance(AllIndices(), _ANY_NUMBER, content)
+        return AllIndices(), _ANY_NUMBER
     hits = [one for each in fired for one in each.firings if one.epoch in (None, number)]
     unlisted = sum(each.fired - len(each.firings) for each in fired)
     is_unknown = unlisted or any(one.sample is None for one in hits)
-    missing = AllIndices() if is_unknown else {one.sample for one in hits}
-    return Tolerance(missing, len(hits) + unlisted, content)
+    samples = AllIndices() if is_unknown else {one.sample for one in hits}
+    return samples, len(hits) + unlisted
+
+
+def _hit_by_errors(outcome: TrialFacts, number: int) -> set[Any]:
+    """The samples for which nothing was read; None stands for those of a stream."""
+    return {
+        one.sample
+        for each in outcome.faults
+        if each.fault.errno or (isinstance(each.fault, TruncatedFile) and not each.fault.keep)
+        for one in each.firings
+        if one.epoch in (None, number)
+    }
 
 
 def may_be_damaged(outcome: TrialFacts, contract: Contract) -> bool:
@@ -92,6 +120,21 @@ def count_skipped(outcome: TrialFacts, reference: Reference) -> int:
     return sum(_skipped_in(one, reference) for one in outcome.passes if one.complete)
 
 
+def count_substituted(outcome: TrialFacts, reference: Reference) -> int:
+    """How many samples came in place of others."""
+    if reference.kind == "iterable":
+        epochs = (_counts(one, reference) for one in outcome.passes)
+        return sum(sum((came - known).values()) for known, came in epochs)
+    samples = dict(reference.samples)
+    pairs = (
+        pair
+        for each in outcome.delivered
+        if len(each.indices or ()) == len(each.rows or ())
+        for pair in zip(each.indices or (), each.rows or (), strict=True)
+    )
+    return sum(samples[index] != digest for index, digest in pairs)
+
+
 def _skipped_in(one: Pass, reference: Reference) -> int:
     if reference.kind == "iterable":
         return len(reference.samples) - sum(len(_digests(each)) for each in one.delivered)
@@ -106,10 +149,11 @@ def _digests(delivery: Delivery) -> tuple[str, ...]:
 
 def _wrong_batch(one: Pass, reference: Reference, may: Tolerance) -> str | None:
     samples, batches = dict(reference.samples), dict(reference.batches)
+    substitutes = Substitutes.among(one, reference)
     for place, delivery in enumerate(one.delivered):
         indices = delivery.indices or ()
         if delivery.rows is not None and samples:
-            if wrong := _wrong_rows(place, delivery, samples, reference, may):
+            if wrong := _wrong_rows(place, delivery, reference, may, substitutes):
                 return wrong
         elif samples or (batches[indices] != delivery.digest and not may.content):
             if delivery.rows is not None:
@@ -128,17 +172,25 @@ def _missing(one: Pass) -> str | None:
     return f"{len(missing)} samples are missing ({shown})" if missing else None
 
 
+def _counts(one: Pass, reference: Reference) -> tuple[Counter[str], Counter[str]]:
+    """How often each sample of a stream is in the reference, and how often it came."""
+    came = Counter(digest for each in one.delivered for digest in _digests(each))
+    return Counter(digest for _, digest in reference.samples), came
+
+
 def _stream_mismatches(one: Pass, reference: Reference, may: Tolerance) -> Iterator[str]:
     """The gravest first. The samples of a stream have no index, so they are counted."""
-    known = Counter(digest for _, digest in reference.samples)
-    came = Counter(digest for each in one.delivered for digest in _digests(each))
+    known, came = _counts(one, reference)
     extra, missing = came - known, known - came
-    if repeated := sum(count for digest, count in extra.items() if digest in known):
+    repeated = sum(count for digest, count in extra.items() if digest in known)
+    if repeated > may.replaced:
         yield f"{repeated} samples were delivered more often than in the reference"
-    unknown = sum(extra.values())
-    if unknown and not may.content:
+    unknown = sum(extra.values()) - repeated
+    alone = sum(count == 1 for digest, count in extra.items() if digest not in known)
+    is_dummy = unknown + repeated <= may.replaced and (may.unlike or not alone)
+    if unknown and not (may.content or is_dummy):
         yield f"{unknown} samples are wrong: they match no sample of the reference"
-    lost = sum(missing.values()) - unknown
+    lost = sum(missing.values()) - unknown - repeated
     if one.complete and lost > may.lost:
         sentence = f"{lost} of {sum(known.values())} samples are missing"
         yield f"{sentence}, but faults hit only {may.lost}" if may.lost else sentence
@@ -147,19 +199,33 @@ def _stream_mismatches(one: Pass, reference: Reference, may: Tolerance) -> Itera
 def _wrong_rows(
     place: int,
     delivery: Delivery,
-    samples: dict[Any, str],
     reference: Reference,
     may: Tolerance,
+    substitutes: Substitutes,
 ) -> str | None:
-    indices, rows = delivery.indices or (), delivery.rows or ()
+    indices, rows, samples = delivery.indices or (), delivery.rows or (), dict(reference.samples)
     if len(rows) != len(indices):
         return _too_few(place, delivery, samples, may)
     for at, (index, digest) in enumerate(zip(indices, rows, strict=True)):
-        if samples[index] != digest and not may.content:
-            came = delivery.leaves[at] if at < len(delivery.leaves) else ()
-            instead = _instead(index, digest, came, reference)
+        if samples[index] == digest:
+            continue
+        came = delivery.leaves[at] if at < len(delivery.leaves) else ()
+        instead = substitutes.describe(index, came)
+        is_known = instead is not None or digest in substitutes.digests
+        if not _is_allowed(index, may, is_substitute=instead is not None, is_known=is_known):
+            instead = instead or _instead(index, digest, came, reference)
             return f"sample {index!r} (batch {place}) is wrong: {instead}"
     return None
+
+
+def _is_allowed(index: Any, may: Tolerance, *, is_substitute: bool, is_known: bool) -> bool:
+    """Whether another content may come for the sample *index*.
+
+    *is_substitute*: it is certainly another sample's, or a dummy. *is_known*: it may be.
+    """
+    if index in may.substituted and (is_known or index in may.unlike):
+        return True
+    return may.content and not is_substitute
 
 
 def _too_few(place: int, delivery: Delivery, samples: dict[Any, str], may: Tolerance) -> str | None:

@@ -216,6 +216,26 @@ class ZerosBehindAnIndex(Indexed):
             return torch.zeros(SIZE, dtype=torch.uint8), index
 
 
+class NextIfDamaged(Checked):
+    """Takes the next record in place of a damaged one."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)
+        except ValueError:
+            return super().__getitem__((index + 1) % len(self))
+
+
+class ZerosIfDamaged(Checked):
+    """Has zeros in place of a damaged record."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)
+        except ValueError:
+            return torch.zeros(SIZE, dtype=torch.uint8)
+
+
 CASES: tuple[Case, ...] = (
     Case("M1", EndsWithTheArchive, "truncated-tail", "corrupted", "are missing", Shards),
     Case(
@@ -237,6 +257,8 @@ CASES: tuple[Case, ...] = (
     Case("M7", ZerosBehindAnIndex, "read-error-first", "corrupted", "is wrong", Indexed),
     Case("M7", ZerosBehindAnIndex, "truncated-half", "corrupted", "is wrong", Indexed),
     Case("M2", Records, "corrupted-file", "corrupted", "is wrong", Checked, options=PROMISES),
+    Case("G1", NextIfDamaged, "corrupted-file", "corrupted", "it has the content of", Checked),
+    Case("G6", ZerosIfDamaged, "corrupted-file", "corrupted", "it has the same content", Checked),
 )
 BEHAVIOURS: dict[str, str] = {}
 EXCUSED: dict[str, str] = {}
