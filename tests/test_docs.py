@@ -39,6 +39,7 @@ TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
 REFERENCE = "\n".join(text for page, text in TEXTS.items() if "reference" in page.parts)
 _SLOW = [
     Path("docs/how-to/choose-a-level.md"),
+    Path("docs/how-to/datasets-that-write-a-cache.md"),
     Path("docs/how-to/inject-into-my-own-loop.md"),
     Path("docs/how-to/replay-a-failure.md"),
     Path("docs/how-to/run-only-some-checks.md"),

@@ -8,6 +8,7 @@ workers and the engine on, but with no fault.
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -19,6 +20,7 @@ from pytest_dataloader_faults._engine.scope import KERNEL_SEES_NO_FAKE_FILES
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
 from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults._trial.job import ONE_EPOCH, TrialJob, TrialOptions
+from pytest_dataloader_faults.battery import _caches
 from pytest_dataloader_faults.battery._targets import Files, parse_globs
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
 from pytest_dataloader_faults.faults import Fault
@@ -60,6 +62,7 @@ class GoldenRun:
     reference: Reference
     control: Outcome
     comparison: Comparison = EXACT
+    made_files: tuple[str, ...] = ()
 
 
 class Baseline:
@@ -70,6 +73,8 @@ class Baseline:
         control: The epoch without a fault, with the loader as it was asked for.
         observed: The epoch by which faults are chosen. It is the control, unless that fails.
         changes: Loader options that the dataset needs to work with no fault.
+        made_files: Files that the workers of the control read, and that were made or changed since
+            the reference began: a cache.
         unusable_reason: Why the dataset does not work with these either, or None.
     """
 
@@ -104,19 +109,27 @@ class Baseline:
             take_reference, make_dataset, loader=self.loader, deadline=self.deadline, seed=self.seed
         )
         self._references: dict[Comparison, Reference] = {}
+        began = time.time_ns()
         if known is None:
             self._take(attempts)
         elif self.reference != known.reference:
             raise OutdatedBaselineError
         else:
             self.control = self.observed = known.control
+        made = known and known.made_files
+        self.made_files = made or _caches.files_made_since(began, self.observed)
 
     @property
     def golden_run(self) -> GoldenRun | None:
         """What another baseline for the same dataset may begin with; None if something is wrong."""
         if self.changes or self.comparison.compare:
             return None
-        return GoldenRun(self.reference, self.control, self.comparison)
+        return GoldenRun(self.reference, self.control, self.comparison, self.made_files)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What to know about every trial with faults of files."""
+        return (_caches.note(self.made_files),) if self.made_files else ()
 
     @property
     def reference(self) -> Reference:

@@ -135,11 +135,15 @@ def ask(
         text = f"not_exercised: {name} does not apply to this dataset: {shown}"
         return CheckResult(name, Verdict.NOT_EXERCISED, False, text, None, False, expected)
     reproduce = reproduce or battery.reproduce("check_dataset", only=name)
-    found = replace(found, notes=(*_advice(name, found.trial), *found.notes, *battery.notes))
-    return _result(name, found, reproduce, expected)
+    of_files = any(has_files(each) for each in found.trial.outcome.schedule)
+    about = (*battery.notes, *(battery.baseline.notes if of_files else ()))
+    found = replace(found, notes=(*_advice(name, found.trial), *found.notes, *about))
+    return _result(name, found, reproduce, expected, about)
 
 
-def _result(name: str, found: Conclusion, reproduce: str, expected: str | None) -> CheckResult:
+def _result(
+    name: str, found: Conclusion, reproduce: str, expected: str | None, about: tuple[str, ...]
+) -> CheckResult:
     outcome, judgement = found.trial.outcome, found.trial.judgement
     text = explain(outcome, judgement, reproduce, found.notes)
     if judgement.passed and expected:
@@ -153,6 +157,7 @@ def _result(name: str, found: Conclusion, reproduce: str, expected: str | None) 
         outcome,
         expected=expected,
         reproduced=found.reproduced,
+        notes=about,
         trials=tuple(each.outcome for each in found.trials),
     )
 

@@ -45,6 +45,8 @@ class CheckResult:
         applies: False if the check does not apply to this dataset.
         expected: The reason given in ``expected_failures``, if it was listed there.
         reproduced: False if one trial failed, and two more of the same kind passed.
+        notes: What to know about the dataset: how many of its samples were looked at, where that is
+            not all; and that a check of files read a new cache.
         trials: The outcome of each trial: one, or two or three where the first was not as expected;
             of each variant, where the check has several.
     """
@@ -57,6 +59,7 @@ class CheckResult:
     applies: bool = True
     expected: str | None = None
     reproduced: bool = True
+    notes: tuple[str, ...] = ()
     trials: tuple[Outcome, ...] = ()
 
     @property

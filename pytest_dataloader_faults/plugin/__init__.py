@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults.plugin._fault_check import FaultCheck
     from pytest_dataloader_faults.plugin._injector import PytestFaultInjector
 
-pytest_plugins = ("pytest_dataloader_faults.plugin._pyfakefs",)
+pytest_plugins = (
+    "pytest_dataloader_faults.plugin._notes",
+    "pytest_dataloader_faults.plugin._pyfakefs",
+)
 
 _MARKER = "dataloader_faults"
 _OUR_FIXTURES = {"fault_check", "dataloader_faults", "fake_dataset_fs"}

@@ -17,6 +17,7 @@ from pytest_dataloader_faults.battery._targets import Files
 from pytest_dataloader_faults.exceptions import NotReproducedWarning
 from pytest_dataloader_faults.outcomes import CheckResult, Contract
 from pytest_dataloader_faults.plugin._environment import reported_once
+from pytest_dataloader_faults.plugin._notes import add_notes
 from pytest_dataloader_faults.plugin._options import Settings, command_line
 
 _baselines = pytest.StashKey[BaselineCache]()
@@ -59,6 +60,7 @@ class FaultCheck:
                 **self._settings.for_trials(),
             )
         self._node.user_properties.append(("dataloader_faults_verdict", str(result.verdict)))
+        add_notes(self._node, result.notes)
         _report_to_pytest(result, self._settings.not_reproduced)
         return result
 

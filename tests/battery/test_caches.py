@@ -1,0 +1,95 @@
+"""A cache hides its sources. The battery tells of a new one, and tries the dataset without it."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+import pytest
+
+from pytest_dataloader_faults import check_dataset, sweep
+from pytest_dataloader_faults.battery._baseline_cache import BaselineCache
+from pytest_dataloader_faults.faults import ReadError
+from support.corpus.caches import CheckedSpectrograms, Spectrograms
+from support.datasets import Records
+
+
+@pytest.fixture(name="cache")
+def _cache(tmp_path):
+    folder = tmp_path / "spectrograms"
+    folder.mkdir()
+    return folder
+
+
+def _check(make_dataset, only="read-error-first", **options):
+    (result,) = check_dataset(make_dataset, only=only, on_fail=None, **options)
+    return result
+
+
+@pytest.mark.parametrize("engine", ["kernel", "python"])
+def test_a_new_cache_is_told_of(records, cache, engine):
+    """It hides the error that the dataset swallows; the result says so."""
+    result = _check(lambda: Spectrograms(records, cache), engine=engine)
+    assert (result.verdict, result.passed) == ("failed_cleanly", True)
+    (note,) = result.notes
+    assert "16 files that the workers read (spectrograms/00.npy, spectrograms/01.npy," in note
+    assert f"\n  {note}.\n" in result.explanation
+
+
+@pytest.mark.parametrize(
+    ("kind", "verdict"), [(Spectrograms, "corrupted"), (CheckedSpectrograms, "failed_cleanly")]
+)
+def test_without_its_cache_a_dataset_reads_its_sources(records, kind, verdict):
+    """A swallowed error is found, and a healthy dataset passes. There is nothing to tell."""
+    result = _check(functools.partial(kind, records))
+    assert (result.verdict, result.notes) == (verdict, ())
+
+
+def test_a_cache_of_an_earlier_run_looks_like_any_file(records, cache):
+    """So nothing is said of it."""
+    _check(lambda: Spectrograms(records, cache))
+    assert _check(lambda: Spectrograms(records, cache)).notes == ()
+
+
+def test_files_that_the_test_has_just_written_are_no_cache(records):
+    """Whenever the file system's clock ticks."""
+    for path in records.iterdir():
+        path.write_bytes(path.read_bytes())
+        os.utime(path, (2**31, 2**31))
+    assert _check(lambda: Records(records)).notes == ()
+
+
+def test_what_is_made_and_not_read_is_no_cache(records, tmp_path):
+    """As a log is."""
+    assert _check(functools.partial(_logging, records, tmp_path / "log"), "open-error").notes == ()
+
+
+def _logging(records, log):
+    log.write_text("made\n")
+    return Records(records)
+
+
+def test_only_checks_of_files_tell_of_it(records, cache):
+    """What a killed worker shows does not depend on a cache."""
+    assert _check(lambda: Spectrograms(records, cache), "worker-killed-first").notes == ()
+
+
+def test_every_item_of_a_test_tells_of_it(records, cache):
+    """Also those that begin with what the first one found."""
+    memory = BaselineCache()
+    for name in ("read-error-first", "truncated-half"):
+        result = memory.ask(
+            name,
+            lambda: Spectrograms(records, cache),
+            home=None,
+            expected=None,
+            reproduce="",
+            engine="auto",
+        )
+        assert len(result.notes) == 1
+
+
+def test_a_sweep_tells_of_it(records, cache):
+    """Each of its steps does."""
+    swept = sweep(lambda: Spectrograms(records, cache), faults=[ReadError()], max_trials=1)
+    assert "16 files that the workers read" in swept.steps[0].explanation

@@ -1,0 +1,44 @@
+"""What is to be known of a dataset is told once at the end, and not for each item."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = pytest.mark.usefixtures("engine")
+
+SUITE = """
+import pytest
+from support.corpus.caches import CheckedSpectrograms
+from support.datasets import Records
+
+few = pytest.mark.dataloader_faults(only=["read-error-first", "truncated-half"])
+
+
+@few
+def test_cached(fault_check, records):
+    cache = records.parent / "cache"
+    cache.mkdir()
+    fault_check(lambda: CheckedSpectrograms(records, cache))
+
+
+@few
+def test_cold(fault_check, records):
+    fault_check(lambda folder: CheckedSpectrograms(records, folder))
+
+
+@few
+def test_plain(fault_check, records):
+    fault_check(lambda: Records(records))
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("-p", "xdist", "-n", "2")], ids=["", "xdist"])
+def test_each_note_is_told_once(suite, options):
+    """For a test whose items all have it, and for no other test."""
+    if options:
+        pytest.importorskip("xdist")
+    result = suite.run(SUITE, *options)
+    result.assert_outcomes(passed=6)
+    told = [line for line in result.outlines if "as a cache is" in line]
+    assert len(told) == 1
+    assert told[0].startswith("test_inner.py::test_cached: 16 files that the workers read (cache/")
