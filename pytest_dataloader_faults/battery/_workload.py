@@ -14,6 +14,11 @@ from pytest_dataloader_faults.faults._globs import GlobMatcher
 from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.outcomes._records import FileCounts
 
+_BY_SPAWN = (
+    ". Under loader={'multiprocessing_context': 'spawn'} this is asked of a dataset that leaves its"
+    " handles out of what is pickled, and opens the files at its first sample"
+)
+
 
 @dataclass(frozen=True)
 class NotApplicable:
@@ -77,6 +82,27 @@ class Workload:
         return self.opened if self.is_python_engine and not self.read.paths else self.read
 
     @property
+    def cut(self) -> FileSet | NotApplicable:
+        """The files that a worker can find cut off: it opens them, or reads them by system calls.
+
+        Where a file is cut off that is mapped already, the kernel gives zeros to the end of the
+        page and SIGBUS after that, and no dataset can prevent either.
+        """
+        if self.is_python_engine:
+            return self.content if self.content.paths else self.no_target("read")
+        found = self._files_with(lambda counts: counts.reads and (counts.opens or counts.bytes))
+        if found.paths or not self.read.paths:
+            return found if found.paths else self.no_target("read")
+        reason = "its workers read only what was mapped before, and find no file that is cut off"
+        return NotApplicable(reason + self.advice)
+
+    @property
+    def advice(self) -> str:
+        """What to do where files were open before the workers were armed."""
+        is_spawned = self.control.loader.get("multiprocessing_context") is not None
+        return _BY_SPAWN if self.read.paths and not self.opened.paths and not is_spawned else ""
+
+    @property
     def reads(self) -> int:
         """The reads of the busiest worker."""
         return max(
@@ -129,6 +155,9 @@ class Workload:
         if self.is_python_engine:
             seen = f"the python engine saw its workers {verb} no data file; code in C may do so"
             return NotApplicable(f"{seen} unseen. engine='kernel' sees that, too")
+        if self.read.paths and not self.opened.paths:
+            used = f"its workers {verb} no data file, but use what was opened or mapped before"
+            return NotApplicable(used + self.advice)
         return NotApplicable(f"its workers {verb} no data file")
 
     @cached_property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 
 import numpy as np
 import pytest
@@ -70,6 +71,30 @@ class ZerosIfClosed(SharedHandle):
             return torch.zeros(SIZE, dtype=torch.int64)
 
 
+class OpensAgain(Packed):
+    """Opens the file at once, and in a worker that was not forked at the first sample."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.handle = open(self.pack, "rb")
+
+    def __getitem__(self, index):
+        if self.handle is None:
+            self.handle = open(self.pack, "rb")
+        return torch.tensor(list(os.pread(self.handle.fileno(), SIZE, index * SIZE)))
+
+    def __getstate__(self):
+        return {**self.__dict__, "handle": None}
+
+
+class ZerosIfShort(OpensAgain):
+    """Has zeros for what the file has not."""
+
+    def __getitem__(self, index):
+        sample = super().__getitem__(index)
+        return torch.cat([sample, torch.zeros(SIZE - len(sample), dtype=torch.int64)])
+
+
 def test_a_file_without_a_descriptor_has_none_to_close(records):
     """The check does not apply, and does not blame the factory."""
     (result,) = check_dataset(lambda: ArrowMapped(records), only=CHECK)
@@ -91,3 +116,50 @@ def test_zeros_in_place_of_a_closed_file_are_found(records):
     (result,) = check_dataset(lambda: ZerosIfClosed(records), only=CHECK, on_fail=None)
 
     assert (result.verdict, result.failed) == ("corrupted", True)
+
+
+@pytest.mark.parametrize("name", ["truncated-half", "truncated-empty", "truncated-tail"])
+def test_a_mapping_from_before_is_not_cut_off(name, records):
+    """No dataset could prevent what comes of that."""
+    (result,) = check_dataset(lambda: NumpyMapped(records), only=name)
+
+    assert not result.applies
+    assert "read only what was mapped before" in result.explanation
+
+
+def test_a_mapping_of_a_worker_is_cut_off(records):
+    """It can look how long the file is."""
+    (result,) = check_dataset(lambda: MappedInWorker(records), only="truncated-half", on_fail=None)
+
+    assert result.applies
+    assert result.outcome.fired
+
+
+@pytest.mark.parametrize("name", ["open-error", "short-read", "hung-read", CHECK])
+def test_advice_to_open_files_in_the_worker(name, records):
+    """What was open before cannot be opened under a fault; spawn may help."""
+    (result,) = check_dataset(lambda: ArrowMapped(records), only=name)
+
+    assert not result.applies
+    assert "Under loader={'multiprocessing_context': 'spawn'} this is asked" in result.explanation
+
+
+def test_spawn_exercises_what_is_opened_at_the_first_sample(records):
+    """As the advice says."""
+    spawn = {"multiprocessing_context": "spawn", "num_workers": 1}
+    (result,) = check_dataset(lambda: OpensAgain(records), only="open-error", loader=spawn)
+    (forked,) = check_dataset(lambda: OpensAgain(records), only="open-error")
+
+    assert (result.verdict, result.outcome.fired > 0) == ("failed_cleanly", True)
+    assert not forked.applies
+
+
+def test_a_handle_that_was_open_before_is_told_in_words(records):
+    """Nobody knows what the engine's system call means."""
+    (result,) = check_dataset(lambda: ZerosIfShort(records), only="truncated-half", on_fail=None)
+
+    assert (result.verdict, result.failed) == ("corrupted", True)
+    assert "all.pack is cut off under a handle from before the worker's first batch" in (
+        result.explanation
+    )
+    assert "dup2" not in result.explanation

@@ -56,6 +56,18 @@ def test_text_names_fault_worker_fetch_and_path():
     assert "OSError: [Errno 5] Input/output error: '/data/a.rec'" in text
 
 
+def test_text_leaves_source_files_out():
+    """The printing of a traceback opens them, and no data is concerned."""
+    outcome = ordinary(FAILED, fired(EIO, times=2))
+    (facts,) = outcome.faults
+    code, data = (replace(facts.firings[0], path=path) for path in ("/app/m.py", "/data/b.rec"))
+    text = _explained(replace(outcome, faults=(replace(facts, firings=(code, data)),)))
+
+    assert "/data/b.rec" in text
+    assert "/app/m.py" not in text
+    assert "... and 1 more" in text
+
+
 def test_text_names_the_signal():
     """A death is named by its signal."""
     text = _explained(ordinary(FAILED, fired(KILLED, path=None, call="signal 9")))

@@ -74,7 +74,7 @@ class Check:
 
 
 def on(
-    files: Literal["opened", "read", "content"],
+    files: Literal["opened", "read", "content", "cut"],
     kind: Callable[..., Fault],
     *,
     one: bool = False,
@@ -83,11 +83,13 @@ def on(
     """A plan: a fault of these *files* of the workload, or of *one* of them, of each kind.
 
     "content" is for faults that happen as a file is opened: it does not matter whether Python or C
-    reads it then.
+    reads it then. "cut" is for those of its length.
     """
 
     def plan(workload: Workload) -> Plan:
-        found: FileSet = getattr(workload, files)
+        found: FileSet | NotApplicable = getattr(workload, files)
+        if isinstance(found, NotApplicable):
+            return found
         if not found.paths:
             return workload.no_target("open" if files == "opened" else "read")
         return once(kind(found.middle if one else found.path, **options))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults._trial.job import TrialOptions
-from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
+from pytest_dataloader_faults.battery._workload import FileSet, NotApplicable, Workload
 from pytest_dataloader_faults.battery.checks._base import (
     Check,
     Plan,
@@ -58,18 +58,19 @@ def _short(workload: Workload) -> Plan:
     )
 
 
-def _cannot_be_short(_: Workload, outcome: Outcome) -> str | None:
+def _cannot_be_short(workload: Workload, outcome: Outcome) -> str | None:
     if any(each.reached for each in outcome.faults):
         return None
-    return f"its workers map their files, or read {_FEW} bytes at a time at most"
+    reason = f"its workers map their files, or read {_FEW} bytes at a time at most"
+    return reason + workload.advice
 
 
 @for_each_kind
 def _cut_off(workload: Workload) -> Plan:
-    if workload.truncation_points:
+    if isinstance(workload.cut, FileSet) and workload.truncation_points:
         points = workload.truncation_points
         return once(*(faults.TruncatedFile(glob.escape(path), keep=end) for path, end in points))
-    return on("content", faults.TruncatedFile, keep=0.9)(workload)
+    return on("cut", faults.TruncatedFile, keep=0.9)(workload)
 
 
 @for_each_kind
@@ -119,7 +120,8 @@ def _has_no_descriptor(workload: Workload, outcome: Outcome) -> str | None:
     wanted = GlobMatcher(tuple(path for each in outcome.schedule for path in each.globs))
     if any(each.reached for each in outcome.faults) or any(map(wanted, workload.opened.paths)):
         return None
-    return "its workers open none of these files, and hold no descriptor of them: they are mapped"
+    reason = "its workers open none of these files, and hold no descriptor of them: they are mapped"
+    return reason + workload.advice
 
 
 def _needs_no_descriptor(workload: Workload, outcome: Outcome) -> str | None:
@@ -165,12 +167,12 @@ FAULTS = (
     Check(
         "truncated-half",
         "handles files that end in the middle",
-        on("content", faults.TruncatedFile, keep=0.5),
+        on("cut", faults.TruncatedFile, keep=0.5),
     ),
     Check(
         "truncated-empty",
         "handles a file that is empty",
-        on("content", faults.TruncatedFile, one=True, keep=0),
+        on("cut", faults.TruncatedFile, one=True, keep=0),
     ),
     Check(
         "truncated-tail",

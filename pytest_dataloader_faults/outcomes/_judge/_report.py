@@ -7,6 +7,8 @@ import re
 import signal
 from collections.abc import Iterable, Iterator
 
+from pytest_dataloader_faults.faults import Fault, TruncatedFile
+from pytest_dataloader_faults.faults._globs import is_excluded
 from pytest_dataloader_faults.outcomes import _fault_facts
 from pytest_dataloader_faults.outcomes._error_text import exception_lines
 from pytest_dataloader_faults.outcomes._facts import TrialFacts
@@ -65,11 +67,21 @@ def _evidence(outcome: TrialFacts, judgement: Judgement) -> Iterator[str]:
 def _about_fault(each: FaultFacts) -> Iterator[str]:
     counts = f"reached {each.reached}, fired {each.fired}, surfaced {each.surfaced}"
     yield f"fault: {each.fault!r} ({counts})"
-    for firing in each.firings[:_MAX_FIRINGS]:
-        what = f"{_call(firing.call)} {firing.path or ''}".rstrip()
-        yield f"  {_where(firing)}: {what}"
-    if each.fired > _MAX_FIRINGS:
-        yield f"  ... and {each.fired - _MAX_FIRINGS} more"
+    # The printing of a traceback opens the source, and an import a module: no data is concerned.
+    data = [firing for firing in each.firings if not (firing.path and is_excluded(firing.path))]
+    shown = (data or each.firings)[:_MAX_FIRINGS]
+    for firing in shown:
+        yield f"  {_where(firing)}: {_what(firing, each.fault)}"
+    if each.fired > len(shown):
+        yield f"  ... and {each.fired - len(shown)} more"
+
+
+def _what(firing: Firing, fault: Fault) -> str:
+    path = firing.path or ""
+    if firing.call == "dup2":  # How the engine replaces a descriptor that a worker brought along.
+        how = "is cut off" if isinstance(fault, TruncatedFile) else "is damaged"
+        return f"{path} {how} under a handle from before the worker's first batch"
+    return f"{_call(firing.call)} {path}".rstrip()
 
 
 def _where(firing: Firing) -> str:
