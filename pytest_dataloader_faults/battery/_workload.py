@@ -93,7 +93,7 @@ class Workload:
         found = self._files_with(lambda counts: counts.reads and (counts.opens or counts.bytes))
         if found.paths or not self.read.paths:
             return found if found.paths else self.no_target("read")
-        reason = "its workers read only what was mapped before, and find no file that is cut off"
+        reason = "its workers read only what was mapped before they began, and find no file cut off"
         return NotApplicable(reason + self.advice)
 
     @property
@@ -156,8 +156,8 @@ class Workload:
             seen = f"the python engine saw its workers {verb} no data file; code in C may do so"
             return NotApplicable(f"{seen} unseen. engine='kernel' sees that, too")
         if self.read.paths and not self.opened.paths:
-            used = f"its workers {verb} no data file, but use what was opened or mapped before"
-            return NotApplicable(used + self.advice)
+            used = "but use what was opened or mapped before they began"
+            return NotApplicable(f"its workers {verb} no data file, {used}{self.advice}")
         return NotApplicable(f"its workers {verb} no data file")
 
     @cached_property

@@ -135,7 +135,9 @@ def test_a_mapping_of_a_worker_is_cut_off(records):
     assert result.outcome.fired
 
 
-@pytest.mark.parametrize("name", ["open-error", "short-read", "hung-read", CHECK])
+@pytest.mark.parametrize(
+    "name", ["open-error", "read-error-later", "short-read", "hung-read", CHECK]
+)
 def test_advice_to_open_files_in_the_worker(name, records):
     """What was open before cannot be opened under a fault; spawn may help."""
     (result,) = check_dataset(lambda: ArrowMapped(records), only=name)

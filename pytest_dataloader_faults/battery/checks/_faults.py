@@ -34,7 +34,7 @@ def _half_way(times: int | None) -> Callable[[Workload], Plan]:
             return workload.no_target("read")
         if workload.reads < _HALVES:
             reason = f"the busiest worker makes {workload.reads} reads, fewer than {_HALVES}"
-            return NotApplicable(reason)
+            return NotApplicable(reason + workload.advice)
         # Where an even number of items is read, this is the last read of an item and not the first
         # read of the next: it reads content, and not a header.
         nth = max(_HALVES, workload.reads // _HALVES)
