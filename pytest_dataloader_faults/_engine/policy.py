@@ -23,6 +23,8 @@ from pytest_dataloader_faults.faults._globs import is_excluded
 
 OPEN, STAT, MAP = "openat", "newfstatat", "mmap"
 """System calls by which the python engine names the operations that it sees."""
+TO_NETWORK = "connect to a network"
+"""How ``unobserved`` names what begins reads from a network."""
 READS_INTO_BUFFERS = ("read", "pread64", "readv", "preadv", "preadv2")
 """Reads that can be short. Of other reads neither the offset nor the length is known."""
 _SHARED_MEMORY = "/dev/shm/"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from pytest_dataloader_faults._engine.policy import TO_NETWORK
 from pytest_dataloader_faults.battery import _targets
 from pytest_dataloader_faults.battery._kinds import kinds_of
 from pytest_dataloader_faults.faults._globs import GlobMatcher
@@ -158,6 +159,9 @@ class Workload:
         if self.read.paths and not self.opened.paths:
             used = "but use what was opened or mapped before they began"
             return NotApplicable(f"its workers {verb} no data file, {used}{self.advice}")
+        if any(TO_NETWORK in each.unobserved for each in self.control.workers):
+            by_socket = "they connect to a network, and what comes through a socket has no faults"
+            return NotApplicable(f"its workers {verb} no data file; {by_socket}")
         return NotApplicable(f"its workers {verb} no data file")
 
     @cached_property

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from pytest_dataloader_faults._arguments import Rule
-from pytest_dataloader_faults._trial.factory import DatasetFactory
+from pytest_dataloader_faults._trial.factory import DatasetFactory, takes_folder
 from pytest_dataloader_faults.battery._survey import Survey, require_same_comparison
 from pytest_dataloader_faults.exceptions import CheckFailedError, FaultNotFiredError
 from pytest_dataloader_faults.faults import Fault
@@ -146,7 +146,9 @@ def violation(
         epochs=outcome.epochs if outcome.epochs != 1 else None,
         **run_settings(outcome.deadline, outcome.seed, outcome.engine),
     )
-    anonymous = "# make_dataset: what gave the dataset, as lambda: MyDataset(folder)"
+    takes = make_dataset is not None and takes_folder(make_dataset)
+    shown = "lambda folder: MyDataset(data, cache=folder)" if takes else "lambda: MyDataset(folder)"
+    anonymous = f"# make_dataset: what gave the dataset, as {shown}"
     imports = [*_imports(outcome, promise, steps), _home_of(make_dataset, anonymous)]
     test = "\n".join(["", *imports, "", "def test_again():", f"    {again}"])
     return VIOLATIONS[judgement.verdict](explain(outcome, judgement, test))

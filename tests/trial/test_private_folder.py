@@ -16,6 +16,7 @@ from pytest_dataloader_faults import check_dataset, run_trial, sweep
 from pytest_dataloader_faults._trial.factory import takes_folder
 from pytest_dataloader_faults.battery._baseline_cache import BaselineCache
 from pytest_dataloader_faults.exceptions import (
+    CheckFailedError,
     InjectionError,
     InvalidArgumentError,
     UnusableDatasetError,
@@ -27,6 +28,7 @@ from pytest_dataloader_faults.search import replay, survey
 from support.datasets import Records
 from support.inner import PYTHONPATH
 from support.refusals import lacks, refusal
+from support.specimens import ZerosOnError
 from support.waiting import until
 
 
@@ -162,6 +164,12 @@ def test_every_entry_gives_a_folder(records):
     assert [each.fired > 0 for each in swept.steps] == [True, True]
     steps = NewLoader(), Arm(OpenError("*/03.rec")), Iterate()
     assert replay(make_dataset, *steps) == "failed_cleanly"
+
+
+def test_a_failure_shows_what_the_factory_takes(records):
+    """In the test that repeats it, where the factory has no name to import."""
+    with pytest.raises(CheckFailedError, match=r"# make_dataset: .* as lambda folder: MyDataset"):
+        replay(lambda _: ZerosOnError(records), OpenError("*/03.rec"))
 
 
 def test_fake_files_need_no_folder():

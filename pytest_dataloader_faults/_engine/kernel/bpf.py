@@ -30,7 +30,7 @@ ROOM = ("fallocate",)
 """The system call by which torch reserves shared memory."""
 LOCKS = {"flock": 0}
 """System calls that lock an open file description, and which argument is its descriptor."""
-BLIND = ("io_uring_setup",)
+BLIND = ("io_uring_setup", "connect")
 """System calls that begin what no filter sees."""
 DUPLICATES = {"dup": 0, "dup2": 0, "dup3": 0, "fcntl": 0}
 

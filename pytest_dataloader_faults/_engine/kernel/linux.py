@@ -75,16 +75,16 @@ ADDFD = struct.Struct("=QIIII")
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X86_64 = {
     "read": 0, "open": 2, "stat": 4, "lstat": 6, "mmap": 9, "pread64": 17, "readv": 19, "dup": 32,
-    "dup2": 33, "sendfile": 40, "socket": 41, "socketpair": 53, "fcntl": 72, "flock": 73,
-    "openat": 257, "newfstatat": 262, "splice": 275, "fallocate": 285, "dup3": 292, "pipe2": 293,
-    "preadv": 295, "seccomp": 317, "memfd_create": 319, "copy_file_range": 326, "preadv2": 327,
-    "statx": 332, "io_uring_setup": 425, "openat2": 437,
+    "dup2": 33, "sendfile": 40, "socket": 41, "connect": 42, "socketpair": 53, "fcntl": 72,
+    "flock": 73, "openat": 257, "newfstatat": 262, "splice": 275, "fallocate": 285, "dup3": 292,
+    "pipe2": 293, "preadv": 295, "seccomp": 317, "memfd_create": 319, "copy_file_range": 326,
+    "preadv2": 327, "statx": 332, "io_uring_setup": 425, "openat2": 437,
 }  # fmt: skip
 _AARCH64 = {
     "dup": 23, "dup3": 24, "fcntl": 25, "flock": 32, "fallocate": 47, "openat": 56, "pipe2": 59,
     "read": 63, "readv": 65, "pread64": 67, "preadv": 69, "sendfile": 71, "splice": 76,
-    "newfstatat": 79, "socket": 198, "socketpair": 199, "mmap": 222, "seccomp": 277,
-    "memfd_create": 279, "copy_file_range": 285, "preadv2": 286, "statx": 291,
+    "newfstatat": 79, "socket": 198, "socketpair": 199, "connect": 203, "mmap": 222,
+    "seccomp": 277, "memfd_create": 279, "copy_file_range": 285, "preadv2": 286, "statx": 291,
     "io_uring_setup": 425, "openat2": 437,
 }  # fmt: skip
 SYSCALLS = {"x86_64": _X86_64, "aarch64": _AARCH64}

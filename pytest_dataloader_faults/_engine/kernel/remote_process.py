@@ -6,6 +6,8 @@ import contextlib
 import errno
 import os
 import re
+import socket
+import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -79,6 +81,15 @@ def resolved_path(call: Syscall) -> ResolvedPath:
         folder, name = os.path.split(os.path.realpath(raw)) if name == ".." else (folder, name)
         folder = os.path.realpath(folder)
     return ResolvedPath(os.path.join(folder, name), raw)
+
+
+def is_to_network(call: Syscall) -> bool:
+    """Whether a connect(2) is to another machine or port, and not to a socket of this machine."""
+    try:
+        family = read_memory(call.pid, call.arguments[1], 2)
+    except OSError:  # The kernel refuses the call, too.
+        return False
+    return int.from_bytes(family, sys.byteorder) in (socket.AF_INET, socket.AF_INET6)
 
 
 def _folder(call: Syscall) -> str:

@@ -11,7 +11,14 @@ from pytest_dataloader_faults._engine.kernel import bpf, remote_process
 from pytest_dataloader_faults._engine.kernel.linux import F_DUPFD
 from pytest_dataloader_faults._engine.kernel.remote_process import OpenRequest, Syscall
 from pytest_dataloader_faults._engine.kernel.syscalls import is_about_link, write_stat
-from pytest_dataloader_faults._engine.policy import Action, Closed, Fail, Operation, Substitute
+from pytest_dataloader_faults._engine.policy import (
+    TO_NETWORK,
+    Action,
+    Closed,
+    Fail,
+    Operation,
+    Substitute,
+)
 from pytest_dataloader_faults._engine.supervisor.descriptor_budget import is_shortage
 from pytest_dataloader_faults._engine.supervisor.on_read import SupervisorServices, on_read
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
@@ -41,6 +48,8 @@ def _is_answered(worker: WorkerState, call: Syscall, copies: FileCopies) -> bool
         return _on_room(worker, call)
     if call.name in bpf.LOCKS:  # flock(2) is of the open file description, which ours would keep.
         worker.files.stop_sharing(call.pid, remote_process.signed(call.arguments[0]))
+    elif call.name == "connect":
+        worker.policy.unobserved[TO_NETWORK] += remote_process.is_to_network(call)
     elif call.name in bpf.BLIND:
         worker.policy.unobserved[call.name] += 1
     return False
