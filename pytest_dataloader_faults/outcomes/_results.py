@@ -47,6 +47,7 @@ class CheckResult:
         reproduced: False if one trial failed, and two more of the same kind passed.
         notes: What to know about the dataset: how many of its samples were looked at, where that is
             not all; and that a check of files read a new cache.
+        cause: What the dataset is likely to do wrong, in a few words; "" if it passed.
         trials: The outcome of each trial: one, or two or three where the first was not as expected;
             of each variant, where the check has several.
     """
@@ -61,6 +62,7 @@ class CheckResult:
     reproduced: bool = True
     notes: tuple[str, ...] = ()
     trials: tuple[Outcome, ...] = ()
+    cause: str = ""
 
     @property
     def failed(self) -> bool:

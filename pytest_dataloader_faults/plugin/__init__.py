@@ -119,6 +119,18 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         item.stash[_check].require_called()
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Group the checks that failed by what is likely to be wrong with the dataset."""
+    if not (failed := terminalreporter.getreports("failed")):
+        return
+    from pytest_dataloader_faults.plugin import _summary
+
+    if found := _summary.causes(failed):
+        terminalreporter.section("likely causes of failed checks")
+        for line in _summary.lines(found):
+            terminalreporter.write_line(line)
+
+
 def _settings(request: pytest.FixtureRequest) -> Settings:
     """The settings of the test; skips or fails the test where their engine cannot run."""
     with _options.bad_values_fail(request.node):

@@ -19,6 +19,7 @@ from pytest_dataloader_faults.outcomes import CheckResult, Contract
 from pytest_dataloader_faults.plugin._environment import reported_once
 from pytest_dataloader_faults.plugin._notes import add_notes
 from pytest_dataloader_faults.plugin._options import Settings, command_line
+from pytest_dataloader_faults.plugin._summary import CAUSE, CHECK
 
 _baselines = pytest.StashKey[BaselineCache]()
 
@@ -59,10 +60,17 @@ class FaultCheck:
                 samples=self._settings.samples,
                 **self._settings.for_trials(),
             )
-        self._node.user_properties.append(("dataloader_faults_verdict", str(result.verdict)))
-        add_notes(self._node, result.notes)
+        self._tell(result)
         _report_to_pytest(result, self._settings.not_reproduced)
         return result
+
+    def _tell(self, result: CheckResult) -> None:
+        """Note what the report of pytest, and those who read its JUnit file, want to know."""
+        told = {"dataloader_faults_verdict": str(result.verdict)}
+        if result.cause:
+            told |= {CHECK: result.check, CAUSE: result.cause}
+        self._node.user_properties += told.items()
+        add_notes(self._node, result.notes)
 
     def _options(self) -> str:
         """The options of this run, and the python engine where the kernel engine cannot run."""

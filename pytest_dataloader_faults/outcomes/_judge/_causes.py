@@ -1,0 +1,145 @@
+"""The likely cause of a failure, in a few words, and the advice that mends it. Pure.
+
+Many checks fail for one cause: a dataset that gives zeros for what it cannot read fails eight of
+them. So a cause is named by what the dataset does, and not by the fault that showed it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from pytest_dataloader_faults import faults
+from pytest_dataloader_faults.outcomes._facts import TrialFacts
+from pytest_dataloader_faults.outcomes._fault_facts import shared_offset_files
+from pytest_dataloader_faults.outcomes._verdicts import Judgement, Verdict
+
+
+class Cause(NamedTuple):
+    """What a dataset does wrong, in a few words, and one sentence that leads to the fix.
+
+    *overrides*: that sentence holds in place of what the check advises.
+    """
+
+    phrase: str
+    advice: str = ""
+    overrides: bool = False
+
+
+_SAME_SHARDS = Cause(
+    "several workers give the same samples",
+    "Each worker iterates over the whole stream. Let it take only its own part in __iter__, by"
+    " info = torch.utils.data.get_worker_info(): shards[info.id :: info.num_workers]",
+)
+_IN_PLACE = "gives a sample in place of one that cannot be read"
+_NEIGHBOUR = Cause(
+    _IN_PLACE,
+    "Another sample came in place of one that could not be read, and nobody is told. Let the error"
+    " reach the loader, or try the same file a few times and then raise. If it is meant, say"
+    " Contract(may_substitute=True)",
+)
+_DUMMY = Cause(
+    _IN_PLACE,
+    "Zeros, or another sample that was made up, came in place of one that could not be read. Raise"
+    " the error instead of catching it. If it is meant, say Contract(may_substitute=True)",
+)
+_LOST = Cause(
+    "leaves out samples without an error",
+    "Raise the error instead of leaving out the sample. If it is meant, say"
+    " Contract(may_skip=True)",
+)
+_SHORT_FILE = Cause(
+    "accepts a short file",
+    "Compare how many bytes or values came with how many a sample needs, and raise where there are"
+    " fewer",
+)
+_SHORT_READ = Cause(
+    "accepts a short read",
+    "One read may return fewer bytes than it was asked for: read on until all are there, as a"
+    " buffered open() does",
+)
+_DAMAGE = Cause("accepts damaged bytes", "Compare a checksum, and raise where it differs")
+_OTHERS = Cause("workers give other samples than the main process")
+_BY_VERDICT = {
+    Verdict.HUNG: "waits for ever",
+    Verdict.CRASHED: "ends the process that iterates the loader",
+    Verdict.LEAKED: "leaves something behind",
+    Verdict.FAILED_UNCLEARLY: "raises an error that does not tell its cause",
+    Verdict.POISONED: "stays broken after the fault is gone",
+    Verdict.FAILED_CLEANLY: "fails without a fault",
+    Verdict.NOT_EXERCISED: "no fault happened",
+}
+_LMDB_ERROR = re.compile(r"lmdb\.|MDB_[A-Z_]+|already open in this process")
+_HANDLE = "uses a file that was opened before the fork"
+_HOW_TO_OPEN = {
+    ".h5": "HDF5 does not survive a fork: open h5py.File in the worker, for its first sample",
+    ".mdb": (
+        "LMDB does not survive a fork, and py-lmdb refuses to open the same path twice in one"
+        " process: open the environment in the worker, for its first sample, and never in the main"
+        " process before that"
+    ),
+    "": "Workers then share its file offset: open it in the worker, for its first sample",
+}
+_SUFFIXES = {".h5": ".h5", ".hdf5": ".h5", ".hdf": ".h5", ".mdb": ".mdb", ".lmdb": ".mdb"}
+
+
+def likely_cause(outcome: TrialFacts, judgement: Judgement, control: TrialFacts) -> Cause | None:
+    """What is likely to be wrong, if *judgement* is a failure; *control*: an epoch without faults.
+
+    A cause that is known from the files comes before one that is known from the samples.
+    """
+    if judgement.passed:
+        return None
+    path = next(_open_before_fork(outcome, control), None)
+    if path is not None and judgement.verdict is not Verdict.NOT_EXERCISED:
+        kind = _suffix(path)
+        opened = f"{os.path.basename(path)} was opened before the workers started."
+        return Cause(_HANDLE, f"{opened} {_HOW_TO_OPEN[kind]}", overrides=kind == ".mdb")
+    if judgement.verdict is Verdict.CORRUPTED:
+        return _of_wrong_samples(outcome, judgement.sentence)
+    if judgement.verdict is Verdict.FAILED_CLEANLY and outcome.fired:
+        return Cause("fails, although the contract promises that it survives")
+    return Cause(_BY_VERDICT[judgement.verdict])
+
+
+def _open_before_fork(outcome: TrialFacts, control: TrialFacts) -> Iterator[str]:
+    """The files that workers use through handles from before the fork, where that is to blame."""
+    if not outcome.fired:
+        yield from shared_offset_files((*control.workers, *outcome.workers))
+        raised = outcome.exception
+        if raised is not None and _LMDB_ERROR.search(raised.text):
+            yield "data.mdb"
+        yield from [path for path in _inherited(outcome, control) if _suffix(path)]
+    firings = (one for each in outcome.faults for one in each.firings)
+    yield from (one.path for one in firings if one.path and one.call == "dup2")
+
+
+def _inherited(outcome: TrialFacts, control: TrialFacts) -> list[str]:
+    """The files that workers read and did not open."""
+    files = [item for each in (*control.workers, *outcome.workers) for item in each.files.items()]
+    return [path for path, counts in files if counts.reads and not counts.opens]
+
+
+def _suffix(path: str) -> str:
+    return _SUFFIXES.get(os.path.splitext(path)[1], "")
+
+
+def _of_wrong_samples(outcome: TrialFacts, sentence: str) -> Cause:
+    if not outcome.fired:
+        is_repeated = outcome.kind == "iterable" and "more often than" in sentence
+        return _SAME_SHARDS if is_repeated else _OTHERS
+    if "it has the content of" in sentence or "more often than" in sentence:
+        return _NEIGHBOUR
+    if "it has the same content" in sentence:
+        return _DUMMY
+    if "missing" in sentence:
+        return _LOST
+    fired = [each.fault for each in outcome.faults if each.fired]
+    kinds = {
+        faults.TruncatedFile: _SHORT_FILE,
+        faults.ShortRead: _SHORT_READ,
+        faults.CorruptedFile: _DAMAGE,
+    }
+    return next((cause for kind, cause in kinds.items() if isinstance(fired[0], kind)), _DUMMY)

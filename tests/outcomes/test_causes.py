@@ -1,0 +1,101 @@
+"""What a failure is put down to, and the advice that goes with it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_dataloader_faults import Verdict
+from pytest_dataloader_faults.faults import CorruptedFile, ShortRead
+from pytest_dataloader_faults.outcomes import FileCounts, Judgement, Pass, WorkerFacts
+from pytest_dataloader_faults.outcomes._judge._causes import likely_cause
+from support.facts import EIO, TRUNCATED, fired, ordinary, raised
+
+CONTROL = ordinary(Pass(complete=True))
+STREAM = replace(CONTROL, kind="iterable")
+IN_PLACE = "gives a sample in place of one that cannot be read"
+BEFORE = "uses a file that was opened before the fork"
+NEIGHBOUR = "sample 1 is wrong: it has the content of sample 2"
+
+
+def _trial(fault, call="read", path="/data/a.rec"):
+    return ordinary(Pass(), fired(fault, call=call, path=path))
+
+
+def _cause(outcome, verdict, sentence="", control=CONTROL):
+    return likely_cause(outcome, Judgement(Verdict(verdict), sentence, False), control)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "sentence", "phrase", "advice"),
+    [
+        (STREAM, "4 samples were delivered more often than", "the same samples", "get_worker_info"),
+        (CONTROL, "sample 1 is wrong", "workers give other samples", ""),
+        (_trial(EIO), NEIGHBOUR, IN_PLACE, "Another sample came"),
+        (_trial(TRUNCATED), NEIGHBOUR, IN_PLACE, "Another sample came"),
+        (_trial(EIO), "sample 1 is wrong: it differs", IN_PLACE, "Zeros"),
+        (_trial(TRUNCATED), "it has the same content as sample 2", IN_PLACE, "Zeros"),
+        (_trial(EIO), "2 samples are missing", "leaves out samples", "Raise the error"),
+        (_trial(TRUNCATED), "sample 1 is wrong: it is", "accepts a short file", "how many bytes"),
+        (_trial(ShortRead()), "sample 1 is wrong: it is", "accepts a short read", "read on"),
+        (_trial(CorruptedFile()), "sample 1 is wrong: it is", "accepts damaged", "checksum"),
+        (_trial(TRUNCATED, "dup2"), "sample 1 is wrong", BEFORE, "a.rec was opened before"),
+    ],
+)
+def test_wrong_samples_have_a_cause(outcome, sentence, phrase, advice):
+    """By what came, and by the kind of fault."""
+    cause = _cause(outcome, "corrupted", sentence)
+
+    assert phrase in cause.phrase
+    assert advice in cause.advice
+    assert bool(advice) == bool(cause.advice)
+
+
+@pytest.mark.parametrize("verdict", [each for each in Verdict if each != "survived"])
+def test_each_verdict_has_a_cause(verdict):
+    """In a few words; nothing that passed has one."""
+    assert _cause(_trial(EIO), verdict, "x").phrase
+    assert likely_cause(_trial(EIO), Judgement(verdict, "x", True), CONTROL) is None
+
+
+def _with_file(path, counts, error=None, shared=()):
+    worker = WorkerFacts(0, 7, 1, {path: counts}, {}, shared)
+    return replace(ordinary(Pass(exception=error)), workers=(worker,))
+
+
+@pytest.mark.parametrize(
+    ("control", "advice", "overrides"),
+    [
+        (_with_file("/data/a.h5", FileCounts(0, 3, 9)), "open h5py.File in the worker", False),
+        (_with_file("/data/data.mdb", FileCounts(0, 1, 0)), "never in the main process", True),
+        (
+            _with_file("/data/a.bin", FileCounts(0, 3, 9), shared=("/data/a.bin",)),
+            "a.bin was opened before the workers started. Workers then share its file offset",
+            False,
+        ),
+    ],
+)
+def test_handle_from_before_the_fork_is_named(control, advice, overrides):
+    """With what its library needs; that of LMDB takes the place of the check's own advice."""
+    cause = _cause(CONTROL, "corrupted", "sample 1 is wrong", control)
+
+    assert (cause.phrase, cause.overrides) == (BEFORE, overrides)
+    assert advice in cause.advice
+
+
+def test_error_of_lmdb_is_known():
+    """Also where the second open of its environment fails, which is before any read."""
+    error = raised("Error", "The environment '/data' is already open in this process.")
+    outcome = ordinary(Pass(exception=error))
+
+    assert "py-lmdb refuses" in _cause(outcome, "failed_cleanly").advice
+
+
+@pytest.mark.parametrize("counts", [FileCounts(1, 3, 9), FileCounts(0, 0, 0)])
+def test_file_that_workers_open_is_not_blamed(counts):
+    """Nor one that they do not read."""
+    control = _with_file("/data/a.h5", counts)
+
+    assert _cause(CONTROL, "corrupted", "sample 1 is wrong", control).phrase != BEFORE
+    assert _cause(_trial(EIO), "corrupted", NEIGHBOUR, control).phrase == IN_PLACE
