@@ -12,10 +12,14 @@ import itertools
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter
+from torch.utils.data.dataloader import (
+    DataLoader,
+    _BaseDataLoaderIter,
+    _MultiProcessingDataLoaderIter,
+)
 
 from pytest_dataloader_faults._engine.protocol import Idle
 from pytest_dataloader_faults._trial.journal import Journal
@@ -28,6 +32,8 @@ from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.outcomes import Delivery, Raised, WorkerDeath
 from pytest_dataloader_faults.outcomes._text import shortened
 
+_WORKER = "_dlf_worker_of_batch"
+"""The attribute of an iterator that says which worker made the batch that came last."""
 _EXIT_PATIENCE = 5.0
 """Seconds between the last descriptor that a process closes and its end: it may dump core."""
 
@@ -149,6 +155,7 @@ class LoaderDriver:
             indices = plain_indices(self.drawn[self._batch_number(self._received)])
         self._received += 1
         received = delivery(batch, indices, self.loader, self.comparer)
+        received = replace(received, worker=getattr(self._iterator, _WORKER, None))
         self.journal.write(epoch=self._epoch, batch=asdict(received))
 
     def _write_progress(self) -> None:
@@ -208,19 +215,29 @@ def end_workers(iterator: Any) -> None:
 
 @contextlib.contextmanager
 def record_sampler() -> Iterator[list[Any]]:
-    """Every index list that an iterator draws from its sampler in this scope."""
+    """Every index list that an iterator draws from its sampler in this scope.
+
+    An iterator also notes which worker made the last batch, unless torch is older than that.
+    """
     drawn: list[Any] = []
-    original = _BaseDataLoaderIter._next_index
+    next_index = _BaseDataLoaderIter._next_index
+    process_data = _MultiProcessingDataLoaderIter._process_data
 
     def recording(self: Any) -> Any:
-        drawn.append(original(self))  # type: ignore[no-untyped-call]
+        drawn.append(next_index(self))  # type: ignore[no-untyped-call]
         return drawn[-1]
 
+    def noting(self: Any, data: Any, *worker: int) -> Any:
+        setattr(self, _WORKER, *(worker or (None,)))
+        return process_data(self, data, *worker)  # type: ignore[no-untyped-call]
+
     _BaseDataLoaderIter._next_index = recording  # type: ignore[method-assign]
+    _MultiProcessingDataLoaderIter._process_data = noting  # type: ignore[method-assign]
     try:
         yield drawn
     finally:
-        _BaseDataLoaderIter._next_index = original  # type: ignore[method-assign]
+        _BaseDataLoaderIter._next_index = next_index  # type: ignore[method-assign]
+        _MultiProcessingDataLoaderIter._process_data = process_data  # type: ignore[method-assign]
 
 
 def batch_numbers(iterator: Any) -> Callable[[int], int]:

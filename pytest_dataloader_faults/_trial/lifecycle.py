@@ -109,6 +109,7 @@ class _Lifecycle:
         self._options = options
         loader = loaders.loader_for(self._dataset, options)
         loader.worker_init_fn = resources.GcEachEpoch(loader.worker_init_fn)
+        loaders.end_stream(loader, self._job.comparison.limit)
         self._driver.loader = loader
 
     def _delete_loader(self) -> None:

@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from pytest_dataloader_faults._engine.python.pyfakefs.notes import note_for
+from pytest_dataloader_faults._engine.worker.fetch_hooks import StreamEnd
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
 
 USERS_ERRORS = (Exception, SystemExit, KeyboardInterrupt)
@@ -100,6 +101,17 @@ def loader_for(dataset: Any, options: Mapping[str, Any]) -> DataLoader[Any]:
     except (TypeError, ValueError) as error:
         message = f"DataLoader refuses loader={dict(options)!r}: {error}"
         raise InvalidArgumentError(message) from error
+
+
+def end_stream(loader: DataLoader[Any], samples: int | None) -> None:
+    """End a stream of *loader* after so many *samples* in each worker; None to leave it."""
+    if samples is None or kind_of(loader.dataset) != "iterable":
+        return
+    end = StreamEnd(samples, loader.worker_init_fn)
+    if loader.num_workers:
+        loader.worker_init_fn = end
+    else:
+        end.install()
 
 
 def _length(of: Any, name: str) -> int | None:

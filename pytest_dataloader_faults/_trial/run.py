@@ -83,6 +83,7 @@ class _Trial:
         if self.options.footprints:
             self.footprints = resources.FootprintSampler(self.job.deadline)
             self.loader.worker_init_fn = resources.GcEachEpoch(self.loader.worker_init_fn)
+        loaders.end_stream(self.loader, self.job.comparison.limit)
 
     def run(self, armed: Armed) -> None:
         self._refuse_impossible_faults()

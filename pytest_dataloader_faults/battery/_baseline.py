@@ -26,7 +26,7 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDa
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Reference, _reference
 from pytest_dataloader_faults.outcomes._judge import judge
-from pytest_dataloader_faults.outcomes._reference import EXACT, SHAPES, TYPES, Comparison
+from pytest_dataloader_faults.outcomes._reference import EXACT, SHAPES, TYPES, Comparison, Share
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -110,12 +110,14 @@ class Baseline:
         )
         self._references: dict[Comparison, Reference] = {}
         began = time.time_ns()
+        self._shares: tuple[Share, ...] = ()
         if known is None:
             self._take(attempts)
         elif self.reference != known.reference:
             raise OutdatedBaselineError
         else:
             self.control = self.observed = known.control
+            self._shares = _shares_of(known.control)
         made = known and known.made_files
         self.made_files = made or _caches.files_made_since(began, self.observed)
 
@@ -186,7 +188,7 @@ class Baseline:
             more = self._take_reference(comparison=comparison, batches=batches)
             reference = reference.merged_with(more)
             self._references[comparison] = reference
-        return reference
+        return replace(reference, shares=self._shares)
 
     def _reference_by(self, comparison: Comparison) -> Reference:
         if comparison not in self._references:
@@ -201,11 +203,11 @@ class Baseline:
         """Reference and control, by the most exact comparison that shows nothing wrong."""
         for each in self._comparisons():
             self.comparison = each
-            if self.reference.unstable_index is None and not self._is_same_by_luck:
+            if not (self._is_unstable or self._is_same_by_luck or self._is_endless):
                 self._run_control(attempts)
                 if self.unusable_reason is None or not self._allows_for_randomness:
                     return
-        if self.reference.unstable_index is not None:
+        if self._is_unstable:
             message = _reference.nondeterminism_message(self.reference, self.contract)
             raise UnusableDatasetError(message)
 
@@ -215,6 +217,18 @@ class Baseline:
             is_stream = bool(self._references) and self.reference.kind == "iterable"
             if each.seeded is None or not is_stream:
                 yield each
+            if (limit := self.reference.stream_limit) is not None:
+                yield from (replace(each, limit=limit) for each in (SHAPES, TYPES))
+                return
+
+    @property
+    def _is_unstable(self) -> bool:
+        return self.reference.unstable_index is not None
+
+    @property
+    def _is_endless(self) -> bool:
+        """Whether the stream did not end, and the comparison does not end it either."""
+        return self.reference.stream_limit is not None and self.comparison.limit is None
 
     @property
     def _is_same_by_luck(self) -> bool:
@@ -237,6 +251,18 @@ class Baseline:
         self.control, self.observed = runs[0], runs[-1]
         why = f"with one worker and no fault it fails already ({found.sentence}); see workers-agree"
         self.unusable_reason = None if found.passed else why
+        self._shares = _shares_of(self.observed) if found.passed else ()
+
+
+def _shares_of(control: Outcome) -> tuple[Share, ...]:
+    """What each worker gave of a stream, where that is known."""
+    files = {each.worker: len(each.files) for each in control.workers}
+    came: dict[int, list[str]] = {worker: [] for worker in files}
+    for each in control.delivered:
+        if each.worker is None or each.rows is None or control.kind == "map":
+            return ()
+        came.setdefault(each.worker, []).extend(each.rows)
+    return tuple(Share(each, tuple(came[each]), files.get(each, 0)) for each in sorted(came))
 
 
 def _require_samples(reference: Reference, contract: Contract) -> None:

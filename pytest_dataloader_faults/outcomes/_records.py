@@ -104,12 +104,14 @@ class Delivery:
         digest: Of the whole batch. Where the batch has rows, it is made of their exact digests.
         leaves: The parts of each row, of the first samples of a pass: path, type and shape, and a
             digest, or the value itself where that is shorter.
+        worker: The worker that made it; None if that is not known.
     """
 
     indices: tuple[Any, ...] | None
     rows: tuple[str, ...] | None
     digest: str
     leaves: tuple[Leaves, ...] = ()
+    worker: int | None = None
 
 
 @dataclass(frozen=True)

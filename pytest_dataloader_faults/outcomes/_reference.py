@@ -14,6 +14,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Share:
+    """What one worker gave of a stream in the run without a fault.
+
+    Attributes:
+        worker: Its id.
+        samples: The digest of each sample.
+        files: How many data files it opened or read.
+    """
+
+    worker: int
+    samples: tuple[str, ...]
+    files: int
+
+
+@dataclass(frozen=True)
 class Reference:
     """What a dataset gives when nothing is wrong, taken sample by sample in one process.
 
@@ -32,6 +47,8 @@ class Reference:
         comparison: What of samples is compared, as in an outcome.
         limit: About how many samples were asked for; None for all.
         total: How many samples the dataset has, if it was not asked for all.
+        stream_limit: After how many samples a stream was left that did not end; None if it did.
+        shares: What each worker gave of a stream in the run without a fault, if that is known.
     """
 
     kind: str
@@ -47,6 +64,8 @@ class Reference:
     comparison: str = "bytes"
     limit: int | None = None
     total: int | None = None
+    stream_limit: int | None = None
+    shares: tuple[Share, ...] = field(default=(), compare=False)
 
     def unknown_batches(self, outcome: TrialFacts) -> list[tuple[Any, ...]]:
         """The batches of *outcome* that this reference does not know; samplers may draw others."""
@@ -86,17 +105,21 @@ class Comparison:
             leave them as they are.
         compare: The author's own ``compare(a, b)``, or None.
         pickled_samples: The reference's samples, for it.
+        limit: After how many samples a stream is ended that does not end by itself, in each worker.
     """
 
     what: str = "bytes"
     seeded: int | None = None
     compare: Callable[[Any, Any], Any] | None = None
     pickled_samples: tuple[tuple[Any, str], ...] = ()
+    limit: int | None = None
 
     @property
     def description(self) -> str:
         """What is compared, for people, and to tell fingerprints that mean different things."""
         what = "compare" if self.compare else self.what
+        if self.limit is not None:
+            return f"{what}, the first {self.limit} of each worker"
         return what if self.seeded is None else f"{what}, seeded from {self.seeded}"
 
 

@@ -8,8 +8,9 @@ import pytest
 
 from pytest_dataloader_faults import Contract
 from pytest_dataloader_faults.faults import CorruptedFile, TruncatedFile
-from pytest_dataloader_faults.outcomes import FaultFacts, Firing, Pass
+from pytest_dataloader_faults.outcomes import Delivery, FaultFacts, Firing, Pass, WorkerFacts
 from pytest_dataloader_faults.outcomes._judge._samples import difference
+from pytest_dataloader_faults.outcomes._reference import Share
 from support.facts import (
     EIO,
     TRUNCATED,
@@ -107,10 +108,39 @@ def test_once_the_fault_is_gone_nothing_may_be_missing():
     ],
 )
 def test_stream_may_lose_as_many_as_were_hit(one, expected):
-    """Its samples have no index, so they are counted."""
+    """Its samples have no index, so they are counted where each has a file of its own."""
     outcome = replace(ordinary(one, _fired(EIO, 0)), recovery=None)
+    shares = (Share(0, ("a", "b"), 2), Share(1, ("c", "d"), 2))
+    reference = replace(stream_reference("a b c d"), shares=shares)
 
-    assert expected == outcome.judge(stream_reference("a b c d"), SKIPS).verdict
+    assert expected == outcome.judge(reference, SKIPS).verdict
+
+
+@pytest.mark.parametrize(
+    ("given", "hit", "verdict"),
+    [
+        ({0: "", 1: "c d"}, 0, "survived"),
+        ({0: "a b", 1: ""}, 0, "corrupted"),
+        ({0: "", 1: "c"}, 0, "corrupted"),
+        ({0: "", 1: "c"}, None, "survived"),
+        ({0: "", 1: "a c"}, 0, "survived"),
+    ],
+    ids=["its shard", "another's shard", "both", "whose is not known", "shards change hands"],
+)
+def test_worker_that_no_fault_hit_owes_all_its_samples(given, hit, verdict):
+    """One that a fault hit may have lost a shard."""
+    came = tuple(
+        Delivery(None, tuple(rows.split()), rows, worker=worker) for worker, rows in given.items()
+    )
+    (fired,) = _fired(EIO, 0)
+    facts = (replace(fired, firings=(replace(fired.firings[0], worker=hit),)),)
+    workers = tuple(WorkerFacts(worker, 7 + worker, 1, {}) for worker in given)
+    outcome = ordinary(Pass((), came, complete=True), facts)
+    outcome = replace(outcome, kind="iterable", recovery=None, workers=workers)
+    shares = (Share(0, ("a", "b"), 1), Share(1, ("c", "d"), 1))
+
+    judged = outcome.judge(replace(stream_reference("a b c d"), shares=shares), SKIPS)
+    assert judged.verdict == verdict, judged.sentence
 
 
 @pytest.mark.parametrize(

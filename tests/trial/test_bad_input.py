@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import random
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -253,16 +253,17 @@ def test_a_stream_that_fails_by_itself():
     assert lacks(text, "iterating FailingStream", "no such record", "no fault armed") == []
 
 
-class Endless(IterableDataset[Any]):
-    """Never ends."""
+class Silent(IterableDataset[Any]):
+    """Never gives a sample."""
 
     def __iter__(self) -> Any:
-        return itertools.repeat(torch.zeros(1))
+        threading.Event().wait()
+        yield torch.zeros(1)
 
 
-def test_a_stream_without_an_end():
+def test_a_stream_without_a_sample():
     """What to do about it is said, and where it was when time was up."""
-    text = refusal(UnusableDatasetError, battery, Endless, deadline=2)
+    text = refusal(UnusableDatasetError, battery, Silent, deadline=2)
     assert lacks(text, "no reference within 2 s", "Give a stream an end", "raise deadline") == []
 
 

@@ -151,6 +151,45 @@ class SeedSamples:
             self._then(worker)
 
 
+class StreamEnd:
+    """A ``worker_init_fn`` that ends a stream after so many samples, after the user's own."""
+
+    def __init__(self, samples: int, then: Callable[[int], object] | None) -> None:
+        self._samples = samples
+        self._then = then
+
+    def __call__(self, worker: int) -> None:
+        """Run in the worker, before its fetcher is made."""
+        if self._then is not None:
+            self._then(worker)
+        self.install()
+
+    def install(self) -> None:
+        """End each stream that this process reads."""
+        from torch.utils.data._utils import fetch
+
+        def end(fetcher: Any) -> None:
+            fetcher.dataset_iter = _FirstSamples(fetcher.dataset_iter, self._samples)
+
+        kind = fetch._IterableDatasetFetcher
+        kind.__init__ = _made(kind.__init__, FetchListener(), end)  # type: ignore[method-assign]
+
+
+class _FirstSamples(Iterator[Any]):
+    """The first samples of a stream; ``itertools.islice`` would end at the first error, too."""
+
+    def __init__(self, samples: Iterator[Any], count: int) -> None:
+        self._samples = samples
+        self._left = count
+
+    def __next__(self) -> Any:
+        if not self._left:
+            raise StopIteration
+        found = next(self._samples)
+        self._left -= 1
+        return found
+
+
 def seed_sample(seed: int, index: int) -> None:
     """Make the random numbers of torch, NumPy and Python those of this sample, wherever it is."""
     import torch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import operator
 import random
 import statistics
@@ -34,6 +35,10 @@ _READINGS = 2
 """Each sample is read twice, which shows whether it is the same again."""
 _TIMED = 8
 """So many samples show how long one takes."""
+_MOST_SAMPLES, _SHARE_OF_DEADLINE = 10_000, 1 / 3
+"""When a stream is left that has not come to its end: after so many samples, or so much time."""
+_FEW_SAMPLES, _FEW_BATCHES = 64, 4
+"""How many samples of such a stream each worker gives: so many, and whole batches."""
 
 
 def plain_indices(index: Any) -> tuple[Any, ...]:
@@ -58,7 +63,7 @@ def take_reference(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
     name = type(loader.dataset).__name__
     if loaders.kind_of(loader.dataset) == "iterable":
         with loaders.errors_of_dataset(f"iterating {name}"):
-            return _reference_in_order(reader)
+            return _reference_in_order(reader, job.deadline)
     with loaders.errors_of_dataset(f"comparing samples of {name}"):
         loaders.seed_everything(job.seed)
         if job.batches is not None:
@@ -160,20 +165,38 @@ def _of_batches(reader: _Reader, drawn: Sequence[Sequence[Any]]) -> dict[str, An
     return {"batches": tuple(digests), "pickled_samples": tuple(pickled)}
 
 
-def _reference_in_order(reader: _Reader) -> Reference:
+def _reference_in_order(reader: _Reader, deadline: float) -> Reference:
     stream: Any = reader.loader.dataset
-    first = [reader.fingerprinted(*each) for each in enumerate(_with_rows(reader, stream))]
+    first, limit = _read_stream(reader, deadline)
     if not first:
         message = f"{type(stream).__name__} is empty: no sample that a fault could hit"
         raise UnusableDatasetError(message)
-    second = [reader.fingerprinted(*each) for each in enumerate(stream)]
+    again = enumerate(itertools.islice(stream, limit))
+    second = [reader.fingerprinted(*each) for each in again]
     found = _compared("iterable", first, second, reader.comparer.comparison)
+    found = replace(found, stream_limit=limit)
     if len(second) < len(first):
         return replace(found, unstable_index=None, second_pass_count=len(second))
     if len(second) == len(first):
         return found
     part = f"the stream gave {len(first)} samples, and then {len(second)}"
     return replace(found, unstable_index=len(first), unstable_part=part)
+
+
+def _read_stream(reader: _Reader, deadline: float) -> tuple[list[_Reading], int | None]:
+    """The samples of a stream, and None; of one that does not end the first, and how many."""
+    limit, size = reader.comparer.comparison.limit, reader.loader.batch_size or 1
+    few = size * max(_FEW_BATCHES, _FEW_SAMPLES // size)
+    until = time.monotonic() + deadline * _SHARE_OF_DEADLINE
+    found: list[_Reading] = []
+    for each in enumerate(_with_rows(reader, reader.loader.dataset)):
+        found.append(reader.fingerprinted(*each))
+        if len(found) == limit:
+            break
+        is_long = len(found) >= _MOST_SAMPLES or time.monotonic() > until
+        if limit is None and is_long and len(found) >= few:
+            return found[:few], few
+    return found, limit
 
 
 def _compared(

@@ -104,8 +104,9 @@ def _how_it_survived(outcome: TrialFacts, reference: Reference, contract: Contra
             "every sample was delivered; some hold the damaged bytes of their file, and the"
             " contract does not promise that the dataset notices (detects_corruption=True)"
         )
-    if outcome.comparison in ("shapes", "types"):
-        right = "types and shapes" if outcome.comparison == "shapes" else "types"
+    what = outcome.comparison.partition(",")[0]
+    if what in ("shapes", "types"):
+        right = "types and shapes" if what == "shapes" else "types"
         return f"every sample was delivered with the right {right}; no more was compared"
     return "every sample was delivered and matches the reference"
 

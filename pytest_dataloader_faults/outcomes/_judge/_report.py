@@ -100,9 +100,11 @@ def _call(call: str) -> str:
 
 
 def _about_comparison(outcome: TrialFacts) -> Iterator[str]:
-    what, _, seeds = outcome.comparison.partition(", ")
+    what, _, more = outcome.comparison.partition(", ")
     how = {"shapes": "by types and shapes", "types": "by types, since shapes differ, too"}.get(what)
-    if how or (seeds and outcome.kind == "map"):
+    if more.startswith("the first"):
+        yield f"the stream does not end: {more} were taken, and compared {how}"
+    elif how or (more and outcome.kind == "map"):
         yield f"samples are random: compared {how or 'under seeds'}"
 
 

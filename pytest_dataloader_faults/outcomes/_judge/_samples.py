@@ -9,14 +9,15 @@ is not known whose it was. In those cases any sample may have been hit.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_dataloader_faults.faults import ClosedDescriptor, CorruptedFile, TruncatedFile
 from pytest_dataloader_faults.outcomes._facts import TrialFacts
+from pytest_dataloader_faults.outcomes._judge import _streams
 from pytest_dataloader_faults.outcomes._judge._substitutes import Substitutes
-from pytest_dataloader_faults.outcomes._records import Delivery, Leaves, Pass
+from pytest_dataloader_faults.outcomes._records import Delivery, FaultFacts, Firing, Leaves, Pass
 from pytest_dataloader_faults.outcomes._reference import Reference, difference
 from pytest_dataloader_faults.outcomes._verdicts import Contract, Finding, Verdict
 
@@ -38,11 +39,13 @@ class Tolerance:
 
     Attributes:
         missing: Indices of samples that may be missing.
-        lost: How many samples of a stream may be missing, which have no index.
+        lost: How many operations failed. A stream that has a file for each sample may miss as many.
         content: Whether samples may have other content, which was read from damaged files.
         substituted: Indices of samples that another one, or a dummy, may have come for.
         unlike: Of these: where a dummy need not be the same for several samples.
         replaced: How many samples of a stream may have come in place of others.
+        workers: How many workers there were.
+        hit_workers: Those of a stream whose samples may be missing.
     """
 
     missing: Container[Any] = ()
@@ -51,6 +54,8 @@ class Tolerance:
     substituted: Container[Any] = ()
     unlike: Container[Any] = ()
     replaced: int = 0
+    workers: int = 0
+    hit_workers: Container[int | None] = ()
 
 
 NOTHING = Tolerance()
@@ -61,7 +66,9 @@ def _tolerance(outcome: TrialFacts, contract: Contract, number: int) -> Toleranc
     hit, count = _hit(outcome, number)
     may = Tolerance(content=content)
     if contract.may_skip:
-        may = replace(may, missing=hit, lost=count)
+        workers = len({each.worker for each in outcome.workers})
+        hit_workers = _hit_workers(outcome, number)
+        may = replace(may, missing=hit, lost=count, workers=workers, hit_workers=hit_workers)
     if contract.may_substitute:
         unlike = _hit_by_errors(outcome, number)
         may = replace(may, substituted=hit, unlike=unlike, replaced=count)
@@ -71,13 +78,26 @@ def _tolerance(outcome: TrialFacts, contract: Contract, number: int) -> Toleranc
 def _hit(outcome: TrialFacts, number: int) -> tuple[Container[Any], int]:
     """The samples that faults may have hit in epoch *number*, and how many at most."""
     fired = [each for each in outcome.faults if each.fired]
-    if any(isinstance(each.fault, _LASTING) for each in fired):
+    if _lasting(fired):
         return AllIndices(), _ANY_NUMBER
     hits = [one for each in fired for one in each.firings if one.epoch in (None, number)]
     unlisted = sum(each.fired - len(each.firings) for each in fired)
     is_unknown = unlisted or any(one.sample is None for one in hits)
     samples = AllIndices() if is_unknown else {one.sample for one in hits}
     return samples, len(hits) + unlisted
+
+
+def _lasting(fired: list[FaultFacts]) -> list[Firing]:
+    """Occurrences after which a file stays as it then is."""
+    return [one for each in fired if isinstance(each.fault, _LASTING) for one in each.firings]
+
+
+def _hit_workers(outcome: TrialFacts, number: int) -> Container[int | None]:
+    """The workers that faults may have hit; what hits the loader's own process hits all."""
+    fired = [each for each in outcome.faults if each.fired]
+    hits = [one for each in fired for one in each.firings if one.epoch in (None, number)]
+    found = {each.worker for each in (*_lasting(fired), *hits)}
+    return AllIndices() if None in found else found
 
 
 def _hit_by_errors(outcome: TrialFacts, number: int) -> set[Any]:
@@ -111,7 +131,7 @@ def corruption(outcome: TrialFacts, reference: Reference, contract: Contract) ->
 def first_mismatch(one: Pass, reference: Reference, may: Tolerance = NOTHING) -> str | None:
     """What is not as it should be in the batches of *one*, or None."""
     if reference.kind == "iterable":
-        return next(_stream_mismatches(one, reference, may), None)
+        return next(_streams.mismatches(one, reference, may), None)
     return _wrong_batch(one, reference, may) or _missing(one)
 
 
@@ -123,7 +143,7 @@ def count_skipped(outcome: TrialFacts, reference: Reference) -> int:
 def count_substituted(outcome: TrialFacts, reference: Reference) -> int:
     """How many samples came in place of others."""
     if reference.kind == "iterable":
-        epochs = (_counts(one, reference) for one in outcome.passes)
+        epochs = (_streams.counts(one, reference) for one in outcome.passes)
         return sum(sum((came - known).values()) for known, came in epochs)
     samples = dict(reference.samples)
     pairs = (
@@ -137,14 +157,9 @@ def count_substituted(outcome: TrialFacts, reference: Reference) -> int:
 
 def _skipped_in(one: Pass, reference: Reference) -> int:
     if reference.kind == "iterable":
-        return len(reference.samples) - sum(len(_digests(each)) for each in one.delivered)
+        return _streams.count_missing(one, reference)
     split = [each for each in one.delivered if each.rows is not None]
     return sum(len(each.indices or ()) - len(each.rows or ()) for each in split)
-
-
-def _digests(delivery: Delivery) -> tuple[str, ...]:
-    """Of each sample; of the whole batch, where it cannot be split. An empty batch has none."""
-    return (delivery.digest,) if delivery.rows is None else delivery.rows
 
 
 def _wrong_batch(one: Pass, reference: Reference, may: Tolerance) -> str | None:
@@ -170,30 +185,6 @@ def _missing(one: Pass) -> str | None:
     missing = list((asked - came).elements())
     shown = ", ".join(map(repr, missing[:_SHOWN])) + (", ..." if len(missing) > _SHOWN else "")
     return f"{len(missing)} samples are missing ({shown})" if missing else None
-
-
-def _counts(one: Pass, reference: Reference) -> tuple[Counter[str], Counter[str]]:
-    """How often each sample of a stream is in the reference, and how often it came."""
-    came = Counter(digest for each in one.delivered for digest in _digests(each))
-    return Counter(digest for _, digest in reference.samples), came
-
-
-def _stream_mismatches(one: Pass, reference: Reference, may: Tolerance) -> Iterator[str]:
-    """The gravest first. The samples of a stream have no index, so they are counted."""
-    known, came = _counts(one, reference)
-    extra, missing = came - known, known - came
-    repeated = sum(count for digest, count in extra.items() if digest in known)
-    if repeated > may.replaced:
-        yield f"{repeated} samples were delivered more often than in the reference"
-    unknown = sum(extra.values()) - repeated
-    alone = sum(count == 1 for digest, count in extra.items() if digest not in known)
-    is_dummy = unknown + repeated <= may.replaced and (may.unlike or not alone)
-    if unknown and not (may.content or is_dummy):
-        yield f"{unknown} samples are wrong: they match no sample of the reference"
-    lost = sum(missing.values()) - unknown - repeated
-    if one.complete and lost > may.lost:
-        sentence = f"{lost} of {sum(known.values())} samples are missing"
-        yield f"{sentence}, but faults hit only {may.lost}" if may.lost else sentence
 
 
 def _wrong_rows(

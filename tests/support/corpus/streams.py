@@ -12,6 +12,13 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
 
 from support.corpus.cases import Case
+from support.corpus.endless import (
+    EndsAtAnError,
+    RandomForAll,
+    RandomPerWorker,
+    Repeated,
+    RepeatedForAll,
+)
 from support.datasets import COUNT, Records, RecordStream
 from support.specimens import FirstOrNothing, ShortStream, StopsTheEpoch, Unsharded
 
@@ -158,6 +165,23 @@ class FewerThanAsked(Records):
 
 CASES: tuple[Case, ...] = (
     Case("H1", Unsharded, "workers-agree", "corrupted", "more often", RecordStream),
+    Case(
+        "H1",
+        RepeatedForAll,
+        "workers-agree",
+        "corrupted",
+        "the same samples in the same order",
+        Repeated,
+    ),
+    Case(
+        "H1",
+        RandomForAll,
+        "workers-agree",
+        "corrupted",
+        "the same samples in the same order",
+        RandomPerWorker,
+    ),
+    Case("H8", EndsAtAnError, "read-error-transient", "corrupted", "ended after", RandomPerWorker),
     Case(
         "H2",
         GoesOnAfterTheError,

@@ -1,0 +1,107 @@
+"""Samples of a stream that are wrong, missing or repeated. Pure.
+
+Some facts about the samples of a stream. They have no index, and their order depends on the
+workers, so they are counted. A shard that cannot be opened loses all samples that are in it, and
+nobody but the dataset knows which these are. But each worker reads shards of its own: where no
+fault hit a worker, all samples have to come that it gave in the run without a fault.
+
+Some facts about a stream without an end. Each worker is ended after the same number of samples.
+Which samples these are depends on the workers, and often on random numbers, so only types and
+shapes can be known. But workers that give the same samples in the same order read the same shards.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pytest_dataloader_faults.outcomes._records import Delivery, Pass
+from pytest_dataloader_faults.outcomes._reference import Reference
+
+if TYPE_CHECKING:
+    from pytest_dataloader_faults.outcomes._judge._samples import Tolerance
+
+
+def digests(delivery: Delivery) -> tuple[str, ...]:
+    """Of each sample; of the whole batch, where it cannot be split. An empty batch has none."""
+    return (delivery.digest,) if delivery.rows is None else delivery.rows
+
+
+def counts(one: Pass, reference: Reference) -> tuple[Counter[str], Counter[str]]:
+    """How often each sample of a stream is in the reference, and how often it came."""
+    came = Counter(digest for each in one.delivered for digest in digests(each))
+    return Counter(digest for _, digest in reference.samples), came
+
+
+def count_missing(one: Pass, reference: Reference) -> int:
+    """How many samples of *one* are missing; of a stream without an end, of those asked for."""
+    expected = len(reference.samples)
+    if reference.stream_limit is not None:
+        expected = reference.stream_limit * len(_by_worker(one))
+    return expected - sum(len(digests(each)) for each in one.delivered)
+
+
+def mismatches(one: Pass, reference: Reference, may: Tolerance) -> Iterator[str]:
+    """What is not as it should be, the gravest first."""
+    if reference.stream_limit is not None:
+        yield from _in_endless(one, reference, may)
+        return
+    known, came = counts(one, reference)
+    extra, missing = came - known, known - came
+    repeated = sum(count for digest, count in extra.items() if digest in known)
+    if repeated > may.replaced:
+        yield f"{repeated} samples were delivered more often than in the reference"
+    unknown = extra.total() - repeated
+    alone = sum(count == 1 for digest, count in extra.items() if digest not in known)
+    is_dummy = unknown + repeated <= may.replaced and (may.unlike or not alone)
+    if unknown and not (may.content or is_dummy):
+        yield f"{unknown} samples are wrong: they match no sample of the reference"
+    if one.complete:
+        yield from _losses(one, reference, may, missing.total() - unknown - repeated)
+
+
+def _losses(one: Pass, reference: Reference, may: Tolerance, lost: int) -> Iterator[str]:
+    sentence = f"{lost} of {len(reference.samples)} samples are missing"
+    has_shards = not all(each.files == len(each.samples) for each in reference.shares)
+    if lost > 0 and not may.lost:
+        yield sentence
+    elif lost > may.lost and reference.shares and not has_shards:
+        yield f"{sentence}, but faults hit only {may.lost}"
+    elif lost > 0:
+        yield from _losses_of_others(one, reference, may)
+
+
+def _losses_of_others(one: Pass, reference: Reference, may: Tolerance) -> Iterator[str]:
+    """Samples missing of workers that no fault hit, if each has shards of its own."""
+    if len(reference.shares) != may.workers:
+        return
+    came = _by_worker(one)
+    for share in reference.shares:
+        owed = Counter(share.samples)
+        own = Counter(digest for each in came[share.worker] for digest in digests(each))
+        if share.worker not in may.hit_workers and owed - own and not own - owed:
+            lost = (owed - own).total()
+            yield f"{lost} samples of worker {share.worker} are missing, which no fault hit"
+
+
+def _by_worker(one: Pass) -> dict[int | None, list[Delivery]]:
+    found = defaultdict(list)
+    for each in one.delivered:
+        found[each.worker].append(each)
+    return found
+
+
+def _in_endless(one: Pass, reference: Reference, may: Tolerance) -> Iterator[str]:
+    known = {digest for _, digest in reference.samples}
+    came = _by_worker(one)
+    exact = [tuple(each.digest for each in batches) for batches in came.values()]
+    if len(exact) > 1 and len(set(exact)) == 1 and len(set(exact[0])) > 1:
+        yield "each worker gave the same samples in the same order, so all of them read all shards"
+    unknown = sum(digest not in known for each in one.delivered for digest in digests(each))
+    if unknown and not may.content:
+        yield f"{unknown} samples are wrong: no sample of the reference has such types and shapes"
+    for worker in (came or {0: []}) if one.complete else ():
+        count = sum(len(digests(each)) for each in came[worker])
+        if count < (reference.stream_limit or 0) and worker not in may.hit_workers:
+            yield f"the stream of worker {worker} ended after {count} samples"

@@ -1,0 +1,77 @@
+"""Streams without an end, and what a stream of shards may leave out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_dataloader_faults import Contract, check_dataset
+from pytest_dataloader_faults.search import explore
+from support.corpus.endless import (
+    EndsAtAnError,
+    RandomForAll,
+    RandomPerWorker,
+    Repeated,
+    RepeatedForAll,
+    SkipsShards,
+)
+
+SKIPS = Contract(may_skip=True)
+
+
+def _ask(dataset: Any, folder: Any, check: str, contract: Contract | None = None) -> Any:
+    (result,) = check_dataset(lambda: dataset(folder), only=check, contract=contract, on_fail=None)
+    return result
+
+
+@pytest.mark.parametrize("check", ["workers-agree", "two-epochs", "pickles", "worker-killed-last"])
+@pytest.mark.parametrize("dataset", [RandomPerWorker, Repeated])
+def test_stream_without_an_end(dataset, check, records):
+    """It gets one in each worker, the same in all trials, and each result says so."""
+    result = _ask(dataset, records, check)
+
+    assert result.passed, result.explanation
+    assert "the stream does not end: the first 64 of each worker were taken" in result.explanation
+    counts = {len(one.delivered) for one in result.outcome.passes if one.complete}
+    assert counts <= {16, 32}
+
+
+@pytest.mark.parametrize("dataset", [RandomForAll, RepeatedForAll])
+def test_workers_that_read_the_same_shards_for_ever(dataset, records):
+    """They give the same samples in the same order."""
+    result = _ask(dataset, records, "workers-agree")
+
+    assert (result.verdict, result.passed) == ("corrupted", False)
+    assert "each worker gave the same samples in the same order" in result.explanation
+
+
+def test_end_of_a_stream_that_has_none(records):
+    """An error that is taken for an end is found."""
+    found = [
+        _ask(dataset, records, "read-error-transient")
+        for dataset in (RandomPerWorker, EndsAtAnError)
+    ]
+
+    assert [each.verdict for each in found] == ["failed_cleanly", "corrupted"]
+    assert "the stream of worker 0 ended after" in found[1].explanation
+
+
+def test_search_of_a_stream_without_an_end(records):
+    """Also where the loader has no workers."""
+    found = explore(
+        lambda: RandomPerWorker(records), max_examples=4, database=None, derandomize=True
+    )
+
+    assert found.failure is None
+
+
+@pytest.mark.parametrize(
+    "check", ["file-missing", "open-error", "read-error-transient", "truncated-half"]
+)
+def test_shard_that_cannot_be_read_loses_all_its_samples(check, records):
+    """Whichever fault it was."""
+    result = _ask(SkipsShards, records, check, SKIPS)
+
+    assert (result.verdict, result.passed) == ("survived", True), result.explanation
+    assert "samples that faults hit are missing" in result.explanation

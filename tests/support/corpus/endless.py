@@ -1,0 +1,90 @@
+"""Streams without an end, and streams of shards: some with a bug, and twins without it."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data import IterableDataset, get_worker_info
+
+from support.datasets import COUNT, RecordStream
+
+SHARD = 4
+"""Records that a shard of these streams has."""
+
+
+class RandomPerWorker(RecordStream):
+    """Draws what it reads by a seed of each worker, as training on a large text does: healthy."""
+
+    def __iter__(self) -> Iterator[Any]:
+        numbers = random.Random(self._seed())
+        while True:
+            data, _ = self.records[numbers.randrange(COUNT)]
+            start = numbers.randrange(32)
+            yield data[start : start + 32]
+
+    def _seed(self) -> int:
+        info = get_worker_info()
+        return 42 + (info.id if info else 0)
+
+
+class RandomForAll(RandomPerWorker):
+    """Has the same seed in each worker."""
+
+    def _seed(self) -> int:
+        return 42
+
+
+class Repeated(RecordStream):
+    """Begins again at the end of its shard: healthy."""
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            yield from super().__iter__()
+
+
+class RepeatedForAll(RecordStream):
+    """The same, where each worker reads all shards."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for index in itertools.cycle(range(COUNT)):
+            yield self.records[index]
+
+
+class EndsAtAnError(RandomPerWorker):
+    """Takes an error for the end of what has none."""
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            yield from super().__iter__()
+        except OSError:
+            return
+
+
+class SkipsShards(IterableDataset[Any]):
+    """Leaves out a shard that it cannot read, as webdataset's handlers do: it promises no more."""
+
+    def __init__(self, folder: Any) -> None:
+        self.shards = []
+        for first in range(0, COUNT, SHARD):
+            shard = folder.parent / f"{first:02}.shard"
+            shard.write_bytes(bytes(range(first, first + SHARD)))
+            self.shards.append(shard)
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        first, step = (info.id, info.num_workers) if info else (0, 1)
+        for shard in self.shards[first::step]:
+            try:
+                yield from map(float, self._read(shard))
+            except OSError:
+                continue
+
+    def _read(self, shard: Any) -> bytes:
+        found: bytes = shard.read_bytes()
+        if len(found) != SHARD:
+            message = f"{shard} is truncated"
+            raise OSError(message)
+        return found
