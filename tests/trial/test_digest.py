@@ -200,6 +200,7 @@ def test_a_mapping_that_refuses_iteration_comes_apart(count):
     alone = [row for each in samples for row in split(stacked([each]), 1)]
 
     assert list(map(digest, split(stacked(samples), count))) == list(map(digest, alone))
+    assert {"a", "b"} == {key for each in alone for key in each}
     assert len(set(map(digest, alone))) == count
 
 

@@ -133,10 +133,15 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, (list, tuple)):
         yield from ((f"[{place}]", item) for place, item in enumerate(value))
     elif dataclasses.is_dataclass(value):
-        names = [each.name for each in dataclasses.fields(value)]
-        yield from ((f".{name}", getattr(value, name)) for name in names if hasattr(value, name))
+        yield from ((f".{name}", part) for name, part in _fields(value))
     else:
         yield from _reduced(value)
+
+
+def _fields(value: Any) -> Iterator[tuple[str, Any]]:
+    """The fields of a dataclass that have been set."""
+    names = (each.name for each in dataclasses.fields(value))
+    return ((name, getattr(value, name)) for name in names if hasattr(value, name))
 
 
 def _reduced(value: Any) -> Iterator[tuple[str, Any]]:
@@ -196,7 +201,7 @@ def split(batch: Any, count: int) -> list[Any] | None:
     if isinstance(batch, torch.Tensor) or type(batch).__module__ == "numpy":
         return _slices(batch, count) if batch.ndim else None
     if isinstance(batch, Mapping) or dataclasses.is_dataclass(batch):
-        parts = dict(_parts(batch))
+        parts = dict(batch.items() if isinstance(batch, Mapping) else _fields(batch))
         columns = _split_columns(parts.values(), count)
         return columns and [dict(zip(parts, row, strict=True)) for row in columns]
     if not isinstance(batch, (list, tuple)) or not batch:
