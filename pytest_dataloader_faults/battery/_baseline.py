@@ -78,6 +78,8 @@ class Baseline:
         unusable_reason: Why the dataset does not work with these either, or None.
     """
 
+    _shares: tuple[Share, ...] = ()
+
     def __init__(
         self,
         make_dataset: DatasetFactory,
@@ -110,14 +112,13 @@ class Baseline:
         )
         self._references: dict[Comparison, Reference] = {}
         began = time.time_ns()
-        self._shares: tuple[Share, ...] = ()
         if known is None:
             self._take(attempts)
         elif self.reference != known.reference:
             raise OutdatedBaselineError
         else:
             self.control = self.observed = known.control
-            self._shares = _shares_of(known.control)
+            self._shares = _shares_of(self.control)
         made = known and known.made_files
         self.made_files = made or _caches.files_made_since(began, self.observed)
 
