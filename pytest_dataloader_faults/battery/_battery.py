@@ -73,18 +73,26 @@ class Battery:
     def _ask(
         self, check: Check, variants: tuple[Variant, ...], should_fail: bool
     ) -> Conclusion | NotApplicable:
-        """Run the variants until one fails; those that do not apply are left out."""
+        """Run the variants until one fails; those that do not apply are left out.
+
+        So are files that no worker uses in the trial, as locks whose name is new each time, unless
+        there are no others.
+        """
         found: list[tuple[str, Conclusion]] = []
+        unused: list[tuple[str, Conclusion]] = []
         refused: list[NotApplicable] = []
         for each in variants:
             result = self._run(check, each, should_fail)
             if isinstance(result, NotApplicable):
                 refused.append(result)
                 continue
+            if _met_no_file(result):
+                unused.append((each.title, result))
+                continue
             found.append((each.title, result))
             if result.reproduced and not result.trial.judgement.passed:
                 break
-        return _repeats.combine(found) if found else refused[0]
+        return _repeats.combine(found or unused) if found or unused else refused[0]
 
     def _run(self, check: Check, variant: Variant, should_fail: bool) -> Conclusion | NotApplicable:
         trials: list[Trial] = []
@@ -150,6 +158,13 @@ class Battery:
             samples=_samples(base.asked_samples),
             **run_settings(base.deadline, base.seed, base.engine),
         )
+
+
+def _met_no_file(result: Conclusion) -> bool:
+    """Whether no worker did anything that the faults are about."""
+    trial = result.trial
+    reached = any(each.reached for each in trial.outcome.faults)
+    return trial.judgement.verdict is Verdict.NOT_EXERCISED and not reached
 
 
 def _samples(asked: int | None) -> Any:

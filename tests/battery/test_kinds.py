@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import uuid
+
 import pytest
 
 from pytest_dataloader_faults import check_dataset
@@ -52,6 +55,43 @@ def test_each_kind_is_asked_and_named(records):
     assert not hit[0] & hit[1]
     tried = "tried: index.json (failed_cleanly); 00.rec and 15 files like it (failed_cleanly)"
     assert tried in result.explanation
+
+
+class Locked(Records):
+    """Each sample is read under a lock, whose file has a new name for each dataset."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.lock = folder.parent / f"{uuid.uuid4().hex}.lock"
+
+    def __getitem__(self, index):
+        with open(self.lock, "a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            return super().__getitem__(index)
+
+
+def test_files_with_new_names_each_time_are_no_failure(records):
+    """No fault can happen to them, so the others decide."""
+    (result,) = check_dataset(lambda: Locked(records), only="open-error")
+
+    assert result.verdict == "failed_cleanly"
+    assert result.outcome.fired
+
+
+class OnlyLock(Locked):
+    """It has no other files."""
+
+    def __getitem__(self, index):
+        with open(self.lock, "a+b"):
+            return index
+
+
+def test_a_fault_that_happens_to_no_file_is_a_failure(records):
+    """Where there are no others, nothing has been shown."""
+    (result,) = check_dataset(lambda: OnlyLock(records), only="open-error", on_fail=None)
+
+    assert result.failed
+    assert result.verdict == "not_exercised"
 
 
 def test_files_of_one_kind_are_one_trial(records):
