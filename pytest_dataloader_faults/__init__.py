@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults import faults as faults
     from pytest_dataloader_faults import strategies as strategies
     from pytest_dataloader_faults._trial import run_trial as run_trial
+    from pytest_dataloader_faults._trial.factory import DatasetFactory as DatasetFactory
+    from pytest_dataloader_faults._trial.parts import part_of as part_of
     from pytest_dataloader_faults.battery import check_dataset as check_dataset
     from pytest_dataloader_faults.battery import sweep as sweep
     from pytest_dataloader_faults.injection import inject as inject
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = (
     "CheckResult",
     "Contract",
+    "DatasetFactory",
     "Outcome",
     "Verdict",
     "check_dataset",
@@ -42,6 +45,7 @@ __all__ = (
     "explore_lifecycle",
     "faults",
     "inject",
+    "part_of",
     "run_trial",
     "strategies",
     "sweep",
@@ -50,12 +54,14 @@ __all__ = (
 _HOMES = {
     "CheckResult": "outcomes",
     "Contract": "outcomes",
+    "DatasetFactory": "_trial.factory",
     "Outcome": "outcomes",
     "Verdict": "outcomes",
     "check_dataset": "battery",
     "explore": "search",
     "explore_lifecycle": "search",
     "inject": "injection",
+    "part_of": "_trial.parts",
     "run_trial": "_trial",
     "sweep": "battery",
 }

@@ -84,11 +84,20 @@ def _has_reasons(value: Any) -> bool:
     )
 
 
+def _may_be_ready(value: Any) -> bool:
+    """Whether *value* may have samples or loaders; a trial finds out more."""
+    names = ("__getitem__", "__iter__", "setup")
+    return not isinstance(value, (str, bytes)) and any(hasattr(value, name) for name in names)
+
+
 _NOT_REPRODUCED = ("warn", "fail")
 _ON_FAIL = ("raise", "warn", None)
 
 RULES = {
-    "make_dataset": Rule(callable, "callable, such as lambda: MyDataset()"),
+    "make_dataset": Rule(
+        lambda value: callable(value) or _may_be_ready(value),
+        "callable, such as lambda: MyDataset(), or a dataset, a loader or several of them",
+    ),
     "loader": optional(
         lambda value: isinstance(value, Mapping),
         "a dict of options of DataLoader, such as {'num_workers': 4}, or None",

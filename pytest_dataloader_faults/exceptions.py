@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 __all__ = (
     "CheckFailedError",
     "DataLoaderFaultsError",
@@ -10,6 +12,7 @@ __all__ = (
     "InjectionError",
     "InvalidArgumentError",
     "NotReproducedWarning",
+    "SeveralLoadersError",
     "UnusableDatasetError",
     "UnusableEnvironmentError",
 )
@@ -21,6 +24,14 @@ class DataLoaderFaultsError(Exception):
 
 class InvalidArgumentError(DataLoaderFaultsError, ValueError):
     """An argument has a value that cannot be used. The text names it and what is allowed."""
+
+
+class SeveralLoadersError(InvalidArgumentError):
+    """Several loaders or datasets were handed over where one is needed: ``parts`` names them."""
+
+    def __init__(self, message: str, parts: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.parts = tuple(parts)
 
 
 class EngineUnavailableError(DataLoaderFaultsError):

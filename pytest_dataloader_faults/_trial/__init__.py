@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 _STDERR_SHOWN = 4000
 _STDERR_READ = 1 << 20
+_OUR_FRAMES = re.compile(
+    rf'  File "{re.escape(os.path.dirname(__file__))}/[^\n]*(\n  File [^\n]*)*'
+)
+"""From the call of the user's code, or of torch's, to where its thread began."""
 _NOISE = re.compile(
     r'  File "[^"\n]*/_trial/child\.py", line \d+ in trial\n(  .*\n)*|\n*Extension modules: .*'
 )
@@ -108,7 +112,7 @@ def take_reference(
         message = (
             f"no reference within {job.deadline:g} s, with no fault and no worker. Give a stream an"
             " end (itertools.islice), try fewer samples, or raise deadline. It was here:\n"
-            f"{events[-1]['stacks']}"
+            f"{_OUR_FRAMES.sub('', events[-1]['stacks']).strip()}"
         )
         raise exceptions.UnusableDatasetError(message)
     return journals.reference_from(events, events[-1]["stderr"])
@@ -172,6 +176,7 @@ def _raise_what_was_refused(events: list[dict[str, Any]], printed: str) -> None:
         if "hurt" in event:
             raise InjectionError(f"{event['hurt']}. The trial printed:\n{_shown(printed)}")
         if "refused" in event:
-            raise getattr(exceptions, event["refused"])(event["why"])
+            more = [] if event["parts"] is None else [event["parts"]]
+            raise getattr(exceptions, event["refused"])(event["why"], *more)
         if "broken" in event:
             raise InjectionError(f"the trial's own code failed:\n{event['broken']}")

@@ -11,6 +11,7 @@ also when pytest is killed.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import os
@@ -18,15 +19,34 @@ import shutil
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from pytest_dataloader_faults._engine.python.pyfakefs import fake_files
+from pytest_dataloader_faults._trial.parts import PartOf, is_ready
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
-DatasetFactory: TypeAlias = Callable[[], Any] | Callable[[Path], Any]
-"""Makes the dataset. With a required parameter, it gets an empty folder for this trial alone."""
+
+class HasItems(Protocol):
+    """A map-style dataset, a dict or a list."""
+
+    def __getitem__(self, index: Any, /) -> Any: ...
+
+
+class HasSetup(Protocol):
+    """A data module."""
+
+    def setup(self, stage: str, /) -> object: ...
+
+
+DatasetFactory: TypeAlias = (
+    Callable[[], Any] | Callable[[Path], Any] | HasItems | Iterable[Any] | HasSetup | PartOf
+)
+"""A function that gives the dataset or the loader, or several of them; or what it would give.
+
+A function with a required parameter gets an empty folder for its trial alone.
+"""
 
 _FAKE = (
     "make_dataset takes a folder, but there are fake files. Each trial has its own copy of these,"
@@ -35,8 +55,12 @@ _FAKE = (
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def takes_folder(make_dataset: DatasetFactory) -> bool:
+def takes_folder(make_dataset: Any) -> bool:
     """Whether *make_dataset* has one required parameter; InvalidArgumentError if it has more."""
+    if isinstance(make_dataset, PartOf):
+        return takes_folder(make_dataset.source)
+    if is_ready(make_dataset):
+        return False
     try:
         parameters = inspect.signature(make_dataset).parameters.values()
     except (TypeError, ValueError):  # It is written in C, and does not say.
@@ -53,8 +77,13 @@ def takes_folder(make_dataset: DatasetFactory) -> bool:
     return bool(names)
 
 
-def bound(make_dataset: Callable[..., Any]) -> tuple[Callable[[], Any], tuple[str, ...]]:
+def bound(make_dataset: Any) -> tuple[Callable[[], Any], tuple[str, ...]]:
     """*make_dataset* for one trial, and the folder that it gets, which is not made yet."""
+    if isinstance(make_dataset, PartOf):
+        source, folders = bound(make_dataset.source)
+        return dataclasses.replace(make_dataset, source=source), folders
+    if is_ready(make_dataset):
+        return lambda: make_dataset, ()
     asks = takes_folder(make_dataset)
     if asks and fake_files() is not None:
         raise InvalidArgumentError(_FAKE)

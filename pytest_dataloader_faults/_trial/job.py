@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict
 
@@ -71,7 +71,7 @@ class Job:
     *samples*: about how many samples of a map-style dataset are looked at; None for all.
     """
 
-    make_dataset: Callable[..., Any]
+    make_dataset: Any
     faults: tuple[Fault, ...] = ()
     loader: Mapping[str, Any] | None = None
     changes: Mapping[str, Any] = field(default_factory=dict)

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from pytest_dataloader_faults._engine.python.pyfakefs.notes import note_for
 from pytest_dataloader_faults._engine.worker.fetch_hooks import StreamEnd
+from pytest_dataloader_faults._trial.parts import require_one
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
 
 USERS_ERRORS = (Exception, SystemExit, KeyboardInterrupt)
@@ -55,6 +56,7 @@ def make_loader(
         for name, value in changes.items():
             object.__setattr__(made, name, value)  # torch forbids it, since workers may run.
         loader = made
+        _leave_running_workers(loader)
     else:
         loader = loader_for(made, {**(options or {}), **changes})
     if kind_of(loader.dataset) == "map":
@@ -62,18 +64,32 @@ def make_loader(
     return loader
 
 
+_running: list[Any] = []
+"""Iterators of pytest's process. To finalize one here would end its workers."""
+
+
+def _leave_running_workers(loader: DataLoader[Any]) -> None:
+    """Start new workers here, also for a loader that has some in pytest's process already."""
+    _running.append(loader._iterator)
+    loader._iterator = None
+
+
 def _call_factory(make_dataset: Callable[[], Any]) -> Any:
     try:
         made = make_dataset()
+    except (UnusableDatasetError, InvalidArgumentError):
+        raise
     except USERS_ERRORS as error:
         text = f"{type(error).__name__}: {error}, with no fault armed"
         message = f"make_dataset() raised {text}{_pyfakefs_note(error)}"
         raise UnusableDatasetError(message) from error
+    require_one(made)
     usable = isinstance(made, (DataLoader, IterableDataset)) or hasattr(made, "__getitem__")
     if isinstance(made, type) or not usable:
         message = (
-            f"make_dataset() returned {made!r}, which is no dataset: it has no __getitem__ and is"
-            " no IterableDataset. Return a map-style or iterable dataset, or a ready DataLoader"
+            f"make_dataset gave {made!r}, which is no dataset: it has no __getitem__ and is no"
+            " IterableDataset. Give a map-style or iterable dataset, a ready DataLoader, a data"
+            " module, or a dict or list of loaders"
         )
         raise UnusableDatasetError(message)
     return made

@@ -68,7 +68,8 @@ def run(job: Job, journal: Journal, stacks: str, supervision: SupervisorHandle |
                 free.require_for(loader.num_workers)
             _Trial(job, journal, loader).run(armed)
     except _REFUSALS as error:
-        journal.write(refused=type(error).__name__, why=str(error))
+        parts = getattr(error, "parts", None)
+        journal.write(refused=type(error).__name__, why=str(error), parts=parts)
 
 
 @dataclass

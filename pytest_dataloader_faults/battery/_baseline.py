@@ -61,6 +61,8 @@ class GoldenRun:
 
     reference: Reference
     control: Outcome
+    observed: Outcome
+    changes: Mapping[str, Any]
     comparison: Comparison = EXACT
     made_files: tuple[str, ...] = ()
 
@@ -117,7 +119,7 @@ class Baseline:
         elif self.reference != known.reference:
             raise OutdatedBaselineError
         else:
-            self.control = self.observed = known.control
+            self.control, self.observed, self.changes = known.control, known.observed, known.changes
             self._shares = _shares_of(self.control)
         made = known and known.made_files
         self.made_files = made or _caches.files_made_since(began, self.observed)
@@ -125,9 +127,10 @@ class Baseline:
     @property
     def golden_run(self) -> GoldenRun | None:
         """What another baseline for the same dataset may begin with; None if something is wrong."""
-        if self.changes or self.comparison.compare:
+        if self.unusable_reason or self.comparison.compare:
             return None
-        return GoldenRun(self.reference, self.control, self.comparison, self.made_files)
+        parts = (self.reference, self.control, self.observed, self.changes)
+        return GoldenRun(*parts, self.comparison, self.made_files)
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -15,13 +15,15 @@ import dataclasses
 import glob
 import re
 from collections.abc import Hashable, Mapping
+from dataclasses import replace
 from pathlib import PurePath
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_dataloader_faults._trial.factory import DatasetFactory
+from pytest_dataloader_faults._trial.parts import PartOf
 from pytest_dataloader_faults.battery._baseline import GoldenRun, OutdatedBaselineError, Settings
-from pytest_dataloader_faults.battery._battery import Battery
+from pytest_dataloader_faults.battery._battery import CONTROL, Battery
 from pytest_dataloader_faults.battery._check_dataset import ask
 from pytest_dataloader_faults.outcomes import CheckResult, Verdict
 
@@ -30,6 +32,13 @@ if TYPE_CHECKING:
 
 _PLAIN = (str, bytes, int, float, bool, type(None))
 _NAMED = (type, ModuleType)
+
+
+class Answer(NamedTuple):
+    """The result of a check, and whether the dataset works without a fault at all."""
+
+    result: CheckResult
+    is_usable: bool = True
 
 
 class BaselineCache:
@@ -47,7 +56,7 @@ class BaselineCache:
         expected: str | None,
         reproduce: str,
         **settings: Unpack[Settings],
-    ) -> CheckResult:
+    ) -> Answer:
         """The result of the check *name*, with fewer trials where the dataset is known.
 
         *home* is a folder that the test has for itself, and gets a new one of for each item.
@@ -60,15 +69,25 @@ class BaselineCache:
             try:
                 guessed = Battery(make_dataset, known=guess, **settings)
                 result = ask(guessed, name, expected=expected, reproduce=reproduce)
-                if result.verdict is not Verdict.NOT_EXERCISED:
-                    return result
+                # After a hang without a fault, another run without one would hang as well.
+                if result.verdict is not Verdict.NOT_EXERCISED or guess.changes:
+                    return Answer(result)
             except OutdatedBaselineError:
                 was_wrong = True
         battery = Battery(make_dataset, **settings)
+        if battery.baseline.unusable_reason and name != CONTROL:
+            return Answer(_failing_alone(battery, name, reproduce), is_usable=False)
         result = ask(battery, name, expected=expected, reproduce=reproduce)
         if key is not None and (found := battery.baseline.golden_run) is not None:
             self._found[key] = None if was_wrong else (found, home)
-        return result
+        return Answer(result, is_usable=not battery.baseline.unusable_reason)
+
+
+def _failing_alone(battery: Battery, name: str, reproduce: str) -> CheckResult:
+    """What is wrong without a fault, in place of the result of the check *name*."""
+    control = ask(battery, CONTROL, reproduce=reproduce)
+    text = f"{name} was not asked, for the dataset fails with no fault at all, as in {CONTROL}:"
+    return replace(control, check=name, explanation=f"{text}\n{control.explanation}")
 
 
 def _identity(
@@ -78,6 +97,9 @@ def _identity(
 
     It is a function's code, and the values that it closes over, if all of them are plain.
     """
+    if isinstance(make_dataset, PartOf):
+        whole = _identity(make_dataset.source, options, home)
+        return whole and (whole, make_dataset.name)
     if not isinstance(make_dataset, FunctionType):
         return None
     try:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults._trial.factory import DatasetFactory
+from pytest_dataloader_faults._trial.parts import PartOf
 from pytest_dataloader_faults.battery._baseline import SAMPLES, Baseline, GoldenRun, Settings
 from pytest_dataloader_faults.battery._targets import EVERY_FILE, require_match
 from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
@@ -150,7 +151,7 @@ class Battery:
         base = self.baseline
         return call(
             name,
-            "make_dataset",
+            str(base.make_dataset) if isinstance(base.make_dataset, PartOf) else "make_dataset",
             **given,
             files=base.globs if base.globs != EVERY_FILE else None,
             loader=plain(base.loader) if base.loader else None,

@@ -9,6 +9,7 @@ from typing import Any
 
 from pytest_dataloader_faults import _arguments, exceptions
 from pytest_dataloader_faults._trial.factory import DatasetFactory
+from pytest_dataloader_faults._trial.parts import part_of
 from pytest_dataloader_faults.battery._baseline import SAMPLES, Settings
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery._targets import Files
@@ -106,10 +107,57 @@ def check_dataset(
         engine=engine,
         samples=samples,
     )
-    battery = Battery(make_dataset, **settings)
+    batteries = _batteries(make_dataset, settings)
     expected = expected_failures or {}
-    results = (ask(battery, name, expected=expected.get(name)) for name in names)
+    results = (
+        each for name in names for each in _ask_each(batteries, name, expected=expected.get(name))
+    )
     return list(_reported(results, on_fail, not_reproduced))
+
+
+def _batteries(
+    make_dataset: DatasetFactory, settings: Settings
+) -> list[tuple[str | None, Battery]]:
+    """A battery for each part of what was handed over, with its name; None if it has no parts."""
+    try:
+        return [(None, Battery(make_dataset, **settings))]
+    except exceptions.SeveralLoadersError as error:
+        made = ((part, part_of(make_dataset, part)) for part in error.parts)
+        return [(part, Battery(one, **settings)) for part, one in made]
+
+
+def _ask_each(
+    batteries: list[tuple[str | None, Battery]], name: str, *, expected: str | None
+) -> list[CheckResult]:
+    return excused([about(part, ask(each, name, expected=expected)) for part, each in batteries])
+
+
+def about(part: str | None, result: CheckResult) -> CheckResult:
+    """*result*, which is about one *part* of what was handed over."""
+    if part is None:
+        return result
+    return replace(result, part=part, explanation=f"{part}: {result.explanation}")
+
+
+def excused(results: list[CheckResult]) -> list[CheckResult]:
+    """*results* for all parts: where one fails that was expected to, the others may pass."""
+    if any(each.expected and each.applies and not each.passed for each in results):
+        return [replace(each, expected=None) if each.passed else each for each in results]
+    return results
+
+
+def summed_up(results: list[CheckResult]) -> CheckResult:
+    """One result of a check for all *results*, which are about the parts."""
+    applying = [each for each in results if each.applies]
+    worst = max(results, key=lambda each: (each.failed, each.applies, not each.passed))
+    told = [each for each in applying if each.failed or not each.passed] or results
+    return replace(
+        worst,
+        part=None,
+        parts=tuple(results),
+        passed=bool(applying) and all(each.passed for each in applying),
+        explanation="\n".join(each.explanation for each in told),
+    )
 
 
 def _reported(

@@ -50,6 +50,8 @@ class CheckResult:
         cause: What the dataset is likely to do wrong, in a few words; "" if it passed.
         trials: The outcome of each trial: one, or two or three where the first was not as expected;
             of each variant, where the check has several.
+        part: Which of several loaders or datasets it is about, or None.
+        parts: The results of each of them, where this one sums them up.
     """
 
     check: str
@@ -63,6 +65,8 @@ class CheckResult:
     notes: tuple[str, ...] = ()
     trials: tuple[Outcome, ...] = ()
     cause: str = ""
+    part: str | None = None
+    parts: tuple[CheckResult, ...] = ()
 
     @property
     def failed(self) -> bool:

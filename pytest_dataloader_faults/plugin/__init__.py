@@ -14,9 +14,14 @@ import pytest
 
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults._engine import is_portable, start_probe, unavailable
-from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.exceptions import (
+    DataLoaderFaultsError,
+    InjectionError,
+    InvalidArgumentError,
+)
 from pytest_dataloader_faults.plugin import _environment, _options
 from pytest_dataloader_faults.plugin._options import Settings
+from pytest_dataloader_faults.plugin._reported_once import without_our_frames
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults.injection import ArmedFaults
@@ -109,8 +114,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Fail a test that passed although a fault never fired, or nothing was armed or checked."""
-    yield
+    """Fail a test that passed although a fault never fired, or nothing was armed or checked.
+
+    An error that tells the user something is shown without the frames of this package.
+    """
+    try:
+        yield
+    except InjectionError:
+        raise
+    except DataLoaderFaultsError as error:
+        raise without_our_frames(error) from error.__cause__
     if _injector in item.stash:
         item.stash[_injector].require_used()
         if unfired := item.stash[_injector].unfired():

@@ -12,13 +12,21 @@ import pytest
 
 from pytest_dataloader_faults._engine import choose
 from pytest_dataloader_faults._trial.factory import DatasetFactory
-from pytest_dataloader_faults.battery._baseline_cache import BaselineCache
+from pytest_dataloader_faults._trial.parts import part_of
+from pytest_dataloader_faults.battery._baseline import Settings as BatterySettings
+from pytest_dataloader_faults.battery._baseline_cache import Answer, BaselineCache
+from pytest_dataloader_faults.battery._check_dataset import about, excused, summed_up
 from pytest_dataloader_faults.battery._targets import Files
-from pytest_dataloader_faults.exceptions import NotReproducedWarning
-from pytest_dataloader_faults.outcomes import CheckResult, Contract
-from pytest_dataloader_faults.plugin._environment import reported_once
+from pytest_dataloader_faults.exceptions import (
+    InvalidArgumentError,
+    NotReproducedWarning,
+    SeveralLoadersError,
+    UnusableDatasetError,
+)
+from pytest_dataloader_faults.outcomes import CheckResult, Contract, Verdict
 from pytest_dataloader_faults.plugin._notes import add_notes
 from pytest_dataloader_faults.plugin._options import Settings, command_line
+from pytest_dataloader_faults.plugin._reported_once import about_call, shortage_reported_once
 from pytest_dataloader_faults.plugin._summary import CAUSE, CHECK
 
 _baselines = pytest.StashKey[BaselineCache]()
@@ -31,7 +39,7 @@ class FaultCheck:
         self.name = name
         self._settings = settings
         self._node = node
-        self._called = False
+        self._calls = 0
 
     def __call__(
         self,
@@ -43,26 +51,56 @@ class FaultCheck:
     ) -> CheckResult:
         """Run the check. Fails, skips or xfails the test, or returns the result."""
         __tracebackhide__ = True
-        self._called = True
-        expected = (self._settings.expected_failures or {}).get(self.name)
-        again = f"pytest {shlex.quote(_from_here(self._node))} {self._options()}"
-        folder = getattr(self._node, "funcargs", {}).get("tmp_path")
-        with reported_once(self._node):
-            result = self._node.config.stash.setdefault(_baselines, BaselineCache()).ask(
-                self.name,
-                make_dataset,
-                home=folder and str(folder),
-                expected=expected,
-                reproduce=again.rstrip(),
-                files=files,
-                loader=loader,
-                contract=contract,
-                samples=self._settings.samples,
-                **self._settings.for_trials(),
-            )
+        self._calls += 1
+        how = BatterySettings(
+            files=files, loader=loader, contract=contract, samples=self._settings.samples
+        )
+        with shortage_reported_once(self._node):
+            result = self._ask_each(make_dataset, how)
         self._tell(result)
         _report_to_pytest(result, self._settings.not_reproduced)
         return result
+
+    def _ask_each(self, make_dataset: DatasetFactory, how: BatterySettings) -> CheckResult:
+        """The result; of several loaders or datasets, those of all of them."""
+        try:
+            return self._ask(make_dataset, how)
+        except SeveralLoadersError as error:
+            ones = [(part, part_of(make_dataset, part)) for part in error.parts]
+        results = [about(part, self._ask(one, how, part)) for part, one in ones]
+        return summed_up(excused(results))
+
+    def _ask(
+        self, make_dataset: DatasetFactory, how: BatterySettings, part: str | None = None
+    ) -> CheckResult:
+        """The result; where the dataset cannot be tried, only one item of the test says why."""
+        report = about_call(self._node, self._calls, part)
+        if report.elsewhere:
+            text = f"{self.name} was not asked, for the dataset cannot be tried: see"
+            return _nothing_shown(self.name, f"{text} {report.elsewhere}", applies=False)
+        try:
+            result, is_usable = self._asked(make_dataset, how)
+        except SeveralLoadersError:
+            raise
+        except (InvalidArgumentError, UnusableDatasetError) as error:
+            result, is_usable = _nothing_shown(self.name, str(error), applies=True), False
+        if is_usable:
+            report.is_gone()
+        else:
+            report.is_here()
+        return result
+
+    def _asked(self, make_dataset: DatasetFactory, how: BatterySettings) -> Answer:
+        again = f"pytest {shlex.quote(_from_here(self._node))} {self._options()}"
+        folder = getattr(self._node, "funcargs", {}).get("tmp_path")
+        return self._node.config.stash.setdefault(_baselines, BaselineCache()).ask(
+            self.name,
+            make_dataset,
+            home=folder and str(folder),
+            expected=(self._settings.expected_failures or {}).get(self.name),
+            reproduce=again.rstrip(),
+            **{**how, **self._settings.for_trials()},
+        )
 
     def _tell(self, result: CheckResult) -> None:
         """Note what the report of pytest, and those who read its JUnit file, want to know."""
@@ -81,7 +119,7 @@ class FaultCheck:
 
     def require_called(self) -> None:
         """Fail a test that never called its check, since it has shown nothing."""
-        if not self._called:
+        if not self._calls:
             message = "fault_check was never called: call fault_check(lambda: MyDataset(...))"
             pytest.fail(message, pytrace=False)
 
@@ -90,6 +128,11 @@ def _from_here(node: pytest.Item) -> str:
     """The node id for a command in the folder where the user started pytest."""
     path = os.path.relpath(node.path, node.config.invocation_params.dir)
     return f"{path}::{node.nodeid.partition('::')[2]}"
+
+
+def _nothing_shown(check: str, why: str, *, applies: bool) -> CheckResult:
+    """The result where the dataset was not tried; it fails the item unless another one did."""
+    return CheckResult(check, Verdict.NOT_EXERCISED, passed=False, explanation=why, applies=applies)
 
 
 def _report_to_pytest(result: CheckResult, not_reproduced: str) -> None:

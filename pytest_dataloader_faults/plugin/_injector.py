@@ -9,8 +9,8 @@ import pytest
 
 from pytest_dataloader_faults.exceptions import CheckFailedError
 from pytest_dataloader_faults.injection import FaultInjector
-from pytest_dataloader_faults.plugin._environment import reported_once
 from pytest_dataloader_faults.plugin._options import Settings
+from pytest_dataloader_faults.plugin._reported_once import shortage_reported_once
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults._trial.factory import DatasetFactory
@@ -70,7 +70,7 @@ class PytestFaultInjector(FaultInjector):
         samples = self._settings.samples
         options = {**self._settings.for_trials(), "samples": samples, **options}
         try:
-            with reported_once(self._node):
+            with shortage_reported_once(self._node):
                 result = sweep(make_dataset, **options)
         except CheckFailedError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None

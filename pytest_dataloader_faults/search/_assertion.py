@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pytest_dataloader_faults._arguments import Rule
@@ -173,7 +173,7 @@ def _import(module: str, values: Iterable[Fault | Step]) -> Iterator[str]:
         yield f"from pytest_dataloader_faults.{module} import {names}"
 
 
-def _home_of(function: Callable[..., Any] | None, anonymous: str) -> str:
+def _home_of(function: Any, anonymous: str) -> str:
     name = _name_of(function)
     return anonymous if name == _NAMELESS else f"from {function.__module__} import {name}"
 
@@ -186,7 +186,7 @@ def _explained(loader: Mapping[str, Any]) -> Iterator[str]:
             yield f"# {name}: what the loader had as {option}"
 
 
-def _name_of(function: Callable[..., Any] | None) -> str:
+def _name_of(function: object) -> str:
     """The name to import *function* by; if it has none, a stand-in."""
     name = getattr(function, "__qualname__", "")
     module = getattr(function, "__module__", None) or ""

@@ -32,7 +32,7 @@ class Asked:
         """The result, and the cost."""
         before = len(self.log.read_text())
         options = {"home": home, "expected": None, "reproduce": "again", **options}
-        result = self.memory.ask(name, make_dataset, engine="auto", **options)
+        result = self.memory.ask(name, make_dataset, engine="auto", **options).result
         return result, len(self.log.read_text()) - before
 
 

@@ -29,13 +29,6 @@ def test_a_factory_that_cannot_be_called(entry, given):
     assert lacks(text, f"make_dataset={given!r}", "callable") == []
 
 
-@both
-def test_a_dataset_in_place_of_its_factory(entry, records):
-    """The likeliest mistake has the same answer."""
-    text = refusal(InvalidArgumentError, entry, Records(records))
-    assert lacks(text, "make_dataset=", "lambda") == []
-
-
 @pytest.mark.parametrize("argument", ["only", "exclude", "expected_failures"])
 @pytest.mark.parametrize(
     ("name", "near"), [("read-error-frist", "read-error-first"), ("worker-killed", "worker-kil")]

@@ -79,7 +79,8 @@ def _how_it_failed(outcome: TrialFacts, raised: Raised, contract: Contract) -> s
     if not outcome.schedule:
         last_line = _error_text.last_exception_line(raised.message)
         printed = _errors.dropped_batch_cause(outcome) or _errors.last_error_printed(outcome)
-        return f"fails without any fault: {raised.type}: {last_line}{printed}"
+        which = "" if last_line.startswith(f"{raised.type}: ") else f"{raised.type}: "
+        return f"fails without any fault: {which}{last_line}{printed}"
     if outcome.deaths:
         died = " and ".join(map(str, outcome.deaths))
         return f"{died}; an exception was raised before the deadline, and nothing leaked"

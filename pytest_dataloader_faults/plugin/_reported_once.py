@@ -1,0 +1,87 @@
+"""Report in full, and once, why nothing can be tried; in the other items, where that is to read."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Hashable, Iterator
+from pathlib import Path
+from types import TracebackType
+
+import pytest
+
+from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
+
+_PACKAGE = str(Path(__file__).parents[1])
+_PYTEST = ("_pytest", "pluggy")
+_first_items = pytest.StashKey[dict[Hashable, str]]()
+"""What is wrong with what, and the id of the item that reports it in full."""
+
+
+class Report:
+    """Why something cannot be tried: the item that says so in full, which may be this one."""
+
+    def __init__(self, node: pytest.Item, about: Hashable) -> None:
+        self._node = node
+        self._about = about
+        self._first = node.config.stash.setdefault(_first_items, {})
+
+    @property
+    def elsewhere(self) -> str | None:
+        """The id of the item that has reported it, if it is another one."""
+        first = self._first.get(self._about)
+        return None if first == self._node.nodeid else first
+
+    def is_here(self) -> None:
+        """From now on, other items refer to this one, unless there was one before."""
+        self._first.setdefault(self._about, self._node.nodeid)
+
+    def is_gone(self) -> None:
+        """What was reported here is not so any more: the item was run again, and goes well."""
+        self._first.pop(self._about, None)
+
+
+def about_call(node: pytest.Item, *call: Hashable) -> Report:
+    """The report on one *call* of ``fault_check`` in the test of *node*, for all of its items."""
+    given = getattr(getattr(node, "callspec", None), "params", {})
+    # All items of a test share its parameters, which live as long as the items do.
+    others = frozenset((name, id(value)) for name, value in given.items() if name != "fault_check")
+    parent = node.parent.nodeid if node.parent else ""
+    return Report(node, (parent, getattr(node, "originalname", node.name), others, *call))
+
+
+@contextlib.contextmanager
+def shortage_reported_once(node: pytest.Item) -> Iterator[None]:
+    """Fail *node* without a traceback where the machine lacks something: in full once."""
+    try:
+        yield
+    except UnusableEnvironmentError as error:
+        text = str(error)
+        lacking = text.partition(":")[0]
+        report = Report(node, lacking)
+        report.is_here()
+        if report.elsewhere:
+            text = f"{lacking}: see {report.elsewhere}. No dataset was judged"
+        raise pytest.fail.Exception(text, pytrace=False) from None
+
+
+def without_our_frames(error: BaseException) -> BaseException:
+    """*error* with a traceback that ends where the user's code called this package."""
+    entries = list(_entries(error.__traceback__))
+    names = [entry.tb_frame.f_globals.get("__name__", "") for entry in entries]
+    outer = [number for number, name in enumerate(names) if name.partition(".")[0] in _PYTEST]
+    users = itertools.takewhile(_is_not_ours, entries[outer[-1] + 1 if outer else 0 :])
+    made: TracebackType | None = None
+    for entry in reversed(list(users)):
+        made = TracebackType(made, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return error.with_traceback(made) if made else error
+
+
+def _entries(traceback: TracebackType | None) -> Iterator[TracebackType]:
+    while traceback is not None:
+        yield traceback
+        traceback = traceback.tb_next
+
+
+def _is_not_ours(entry: TracebackType) -> bool:
+    return not entry.tb_frame.f_code.co_filename.startswith(_PACKAGE)

@@ -1,0 +1,166 @@
+"""What may be handed over: data modules, several loaders or datasets, ready ones, one of many."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from pytest_dataloader_faults import check_dataset, explore, part_of, run_trial, sweep
+from pytest_dataloader_faults._trial.parts import require_one
+from pytest_dataloader_faults.exceptions import (
+    InvalidArgumentError,
+    SeveralLoadersError,
+    UnusableDatasetError,
+)
+from pytest_dataloader_faults.faults import ReadError
+from pytest_dataloader_faults.search import explore_lifecycle, survey
+from support.datasets import Records
+from support.handed_over import Broken, DataModule
+from support.plugin_datasets import ZerosOnError
+
+pytestmark = pytest.mark.usefixtures("engine")
+CHECK = {"only": "open-error", "on_fail": None}
+
+
+def _loader(dataset, **options):
+    return DataLoader(dataset, batch_size=4, num_workers=1, **options)
+
+
+def _passed(results):
+    return {each.part: each.passed for each in results}
+
+
+def _names(made):
+    with pytest.raises(SeveralLoadersError) as refused:
+        require_one(made)
+    return refused.value.parts
+
+
+def test_a_data_module_is_tried_loader_by_loader(records):
+    """It is set up as a trainer does it. The result says which loader it is about."""
+    results = check_dataset(lambda: DataModule(records), **CHECK)
+    assert _passed(results) == {"train": True, "val/0": False}
+    assert results[1].explanation.startswith("val/0: corrupted: sample")
+    assert "check_dataset(part_of(make_dataset, 'val/0'), only=" in results[1].explanation
+
+
+def test_a_data_module_that_cannot_be_set_up(records):
+    """The method is named that raised."""
+    with pytest.raises(UnusableDatasetError, match=r"Broken\.train_dataloader\(\) raised Attrib"):
+        check_dataset(lambda: Broken(records), **CHECK)
+
+
+@pytest.mark.parametrize("is_ready", [True, False])
+@pytest.mark.parametrize("kind", [dict, list, tuple])
+def test_several_loaders_or_datasets(records, kind, is_ready):
+    """Each has a result of its own, named by its key or its place."""
+    made = {"a": _loader(Records(records)), "b": ZerosOnError(records)}
+    names = list(made) if kind is dict else ["0", "1"]
+    several = made if kind is dict else kind(made.values())
+    results = check_dataset(several if is_ready else lambda: several, **CHECK)
+    assert _passed(results) == dict(zip(names, [True, False], strict=True))
+
+
+def test_an_expected_failure_of_one_part(records):
+    """It is enough that one of them fails as expected; if all pass, that is news."""
+    how = {"only": "open-error", "expected_failures": {"open-error": "issue 7"}, "on_fail": None}
+    bad, good = ZerosOnError(records), Records(records)
+    results = check_dataset([good, bad], **how)
+    assert [each.failed for each in results] == [False, False]
+    assert [each.failed for each in check_dataset([good, good], **how)] == [True, True]
+
+
+def test_the_splits_of_a_dataset_dict():
+    """A DatasetDict of Hugging Face is a dict of datasets."""
+    datasets = pytest.importorskip("datasets")
+    one = datasets.Dataset.from_dict({"x": list(range(8))})
+    assert _names(datasets.DatasetDict({"train": one, "test": one})) == ("train", "test")
+    stream = one.to_iterable_dataset()
+    assert _names(datasets.IterableDatasetDict({"train": stream})) == ("train",)
+
+
+class Samples(dict):
+    """A map-style dataset that is a dict."""
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        [torch.tensor(each) for each in range(8)],
+        tuple((torch.tensor(each), each) for each in range(8)),
+        Samples({each: torch.tensor(each) for each in range(8)}),
+        [{"x": torch.tensor(each)} for each in range(8)],
+    ],
+    ids=["list", "tuple", "dict", "dicts"],
+)
+def test_a_container_of_samples_is_one_dataset(samples):
+    """A list or a dict is a map-style dataset, unless it has nothing but loaders or datasets."""
+    (result,) = check_dataset(samples, only="workers-agree")
+    assert (result.part, result.passed) == (None, True)
+
+
+def test_names_of_what_is_nested():
+    """A dict in a dict, a list in a dict, and Lightning's CombinedLoader."""
+    one = TensorDataset(torch.zeros(8))
+
+    class CombinedLoader:
+        def __init__(self):
+            self.iterables = {"x": _loader(one), "y": [one, one]}
+
+    assert _names({"a": {"b": one}, "c": (one,)}) == ("a/b", "c/0")
+    assert _names(CombinedLoader()) == ("x", "y/0", "y/1")
+
+
+def test_a_container_with_something_else_in_it():
+    """A loader is no sample: what does not fit is named."""
+    made = {"train": _loader(TensorDataset(torch.zeros(8))), "classes": ["cat"]}
+    with pytest.raises(UnusableDatasetError, match=r"but 'classes' in it is \['cat'\]"):
+        check_dataset(lambda: made, **CHECK)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [run_trial, sweep, survey, explore, explore_lifecycle],
+    ids=lambda each: each.__name__,
+)
+def test_what_needs_one_loader_refuses_several(records, function):
+    """And says how to choose one of them."""
+    made = {"a": Records(records), "b": Records(records)}
+    with pytest.raises(InvalidArgumentError, match=r"choose it, as by part_of\(make_dataset, 'a'"):
+        function(lambda: made)
+
+
+def test_one_of_several(records):
+    """It can be chosen wherever a dataset is asked for."""
+    outcome = run_trial(part_of(lambda: DataModule(records), "val/0"), ReadError("*/03.rec"))
+    assert outcome.fired == 1
+    assert part_of({"a": Records(records)}, "a")()[3][1] == 3
+    with pytest.raises(InvalidArgumentError, match=r"no part 'vla' of make_dataset: train, val/0"):
+        run_trial(part_of(lambda: DataModule(records), "vla"))
+
+
+def test_a_ready_dataset_or_loader(records):
+    """It is tried as it is; trials leave the object alone."""
+    dataset = ZerosOnError(records)
+    dataset.reads = []
+    loader = _loader(dataset)
+    for each in (dataset, loader):
+        (result,) = check_dataset(each, **CHECK)
+        assert result.verdict == "corrupted"
+    assert (dataset.reads, loader.num_workers, loader._iterator) == ([], 1, None)
+
+
+def test_a_ready_loader_whose_workers_run(records):
+    """A trial starts workers of its own; those of the test go on."""
+    loader = _loader(Records(records), persistent_workers=True)
+    list(loader)
+    pids = [each.pid for each in loader._iterator._workers]
+    (result,) = check_dataset(loader, only="persistent-workers")
+    assert result.passed
+    assert len(list(loader)) == 4
+    assert [each.pid for each in loader._iterator._workers] == pids
+    assert all(os.path.exists(f"/proc/{pid}") for pid in pids)
+    loader._iterator._shutdown_workers()

@@ -1,0 +1,204 @@
+"""A dataset that cannot be tried: one item of its test says so, in one sentence, and once."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+pytestmark = pytest.mark.usefixtures("engine")
+
+CANNOT_BE_TRIED = """
+import os
+import pathlib
+import time
+
+import pytest
+import torch
+from support.datasets import Records
+from support.plugin_datasets import Numbers
+from torch.utils.data import IterableDataset
+
+few = pytest.mark.dataloader_faults(only=["workers-agree", "open-error", "worker-killed-first"])
+
+
+def tried(make):
+    with pathlib.Path("tries").open("a") as file:
+        print(os.environ["PYTEST_CURRENT_TEST"], file=file)
+    return make()
+
+
+class Stuck(IterableDataset):
+    def __iter__(self):
+        while True:
+            time.sleep(0.1)
+        yield
+
+
+class Incomparable(Numbers):
+    def __getitem__(self, index):
+        return (each for each in ())
+
+
+class Unread(Numbers):
+    def __getitem__(self, index):
+        raise LookupError("no such sample")
+
+
+class HangsInWorkers(Numbers):
+    def __getitem__(self, index):
+        while torch.utils.data.get_worker_info():
+            time.sleep(0.1)
+        return torch.tensor(index)
+
+
+class FailsInWorkers(Numbers):
+    def __getitem__(self, index):
+        if torch.utils.data.get_worker_info():
+            raise LookupError("not in a worker")
+        return torch.tensor(index)
+
+
+def fails():
+    raise LookupError("no such folder")
+
+
+MAKERS = {
+    "raises": (fails, {}),
+    "empty": (lambda: torch.utils.data.TensorDataset(torch.zeros(0)), {}),
+    "no-sample": (Unread, {}),
+    "stuck": (Stuck, {}),
+    "incomparable": (Incomparable, {"loader": {"batch_size": None}}),
+    "hangs": (HangsInWorkers, {}),
+    "fails-alone": (FailsInWorkers, {}),
+    "option": (Numbers, {"loader": {"batch_size": 0}}),
+    "glob": (Numbers, {"files": "*.typo"}),
+}
+
+
+@few
+@pytest.mark.parametrize("how", MAKERS)
+def test_x(fault_check, how):
+    make, options = MAKERS[how]
+    fault_check(lambda: tried(make), **options)
+"""
+
+SENTENCES = {
+    "raises": "make_dataset() raised LookupError: no such folder, with no fault armed",
+    "empty": "TensorDataset is empty",
+    "no-sample": "Unread[0] failed with no fault armed: LookupError('no such sample')",
+    "stuck": "no reference within 2 s, with no fault and no worker.",
+    "incomparable": "a generator, which has no fingerprint",
+    "hangs": "hung: no exception and no end of the epoch within 2 s",
+    "fails-alone": "fails without any fault: LookupError: not in a worker",
+    "option": "DataLoader refuses loader={'batch_size': 0}",
+    "glob": "files=('*.typo',) matches nothing that the workers read",
+}
+QUICK = "--dataloader-faults-deadline=2"
+
+
+@pytest.fixture
+def quiet(monkeypatch):
+    """Pytest's summary as it is on a terminal: in CI, it gives each text in full again."""
+    for name in ("CI", "BUILD_NUMBER"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("style", ["long", pytest.param("native", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", SENTENCES)
+def test_one_item_fails_with_a_sentence(suite, how, style):
+    """The first item fails and shows no code; the others name it, and try nothing."""
+    result = suite.run(CANNOT_BE_TRIED, "-k", how, "-rs", QUICK, f"--tb={style}")
+    result.assert_outcomes(failed=1, skipped=2, deselected=3 * (len(SENTENCES) - 1))
+    text = result.stdout.str()
+    told = text.partition("= FAILURES =")[2].partition("short test summary")[0]
+    assert SENTENCES[how] in told
+    assert "Traceback" not in text
+    assert "pytest_dataloader_faults/" not in told
+    first = f"test_inner.py::test_x[workers-agree-{how}]"
+    assert f"cannot be tried: see {first}" in text
+    tries = (suite.path / "tries").read_text().splitlines()
+    assert {each.partition(" ")[0] for each in tries} == {first}
+
+
+@pytest.mark.parametrize("how", ["raises", "fails-alone", "hangs"])
+def test_an_item_that_is_selected_alone_says_it_in_full(suite, how):
+    """Whichever item of the test comes first has the whole sentence, as with --lf or -k."""
+    result = suite.run(CANNOT_BE_TRIED, "-k", f"open-error-{how}", QUICK)
+    result.assert_outcomes(failed=1, deselected=3 * len(SENTENCES) - 1)
+    assert SENTENCES[how] in result.stdout.str()
+
+
+MENDED = """
+import pathlib
+
+import pytest
+from support.datasets import Records
+
+
+def make(records):
+    if not pathlib.Path("mended").exists():
+        raise LookupError("no such folder")
+    return Records(records)
+
+
+@pytest.mark.dataloader_faults(only=["workers-agree", "open-error"])
+@pytest.mark.parametrize("number", [1, 2])
+def test_x(fault_check, records, number):
+    fault_check(lambda: make(records))
+    assert number
+
+
+@pytest.mark.dataloader_faults(only="open-error")
+def test_two_datasets(fault_check, records):
+    fault_check(lambda: Records(records))
+    fault_check(lambda: make(records))
+"""
+
+
+def test_each_test_reports_for_itself(suite):
+    """Another test, or other parameters, may have another dataset."""
+    result = suite.run(MENDED)
+    result.assert_outcomes(failed=3, skipped=2)
+    (suite.path / "mended").touch()
+    suite.again().assert_outcomes(passed=5)
+
+
+INJECTED = """
+import pytest
+from pytest_dataloader_faults import check_dataset
+from pytest_dataloader_faults.exceptions import UnusableDatasetError
+
+
+def fails():
+    raise LookupError("no such folder")
+
+
+@pytest.mark.parametrize("name", ["run", "sweep", "explore", "explore_lifecycle"])
+def test_method(dataloader_faults, name):
+    getattr(dataloader_faults, name)(fails)
+
+
+def test_function():
+    check_dataset(fails)
+
+
+def test_caught(dataloader_faults):
+    with pytest.raises(UnusableDatasetError, match="no such folder"):
+        dataloader_faults.run(fails)
+"""
+
+
+@pytest.mark.parametrize("style", ["long", "short", "native"])
+def test_functions_that_refuse_a_dataset_show_no_frame_of_their_own(suite, style):
+    """The traceback ends at the line of the test; the error is of its own class there."""
+    result = suite.run(INJECTED, f"--tb={style}")
+    result.assert_outcomes(failed=5, passed=1)
+    text = result.stdout.str()
+    sections = re.split(r"\n_+ test_\w+.*? _+\n", text)[1:]
+    assert len(sections) == 5
+    for section in sections:
+        assert "make_dataset() raised LookupError: no such folder, with no fault armed" in section
+        called = section.partition("test_inner.py")[2] if style == "native" else section
+        assert "pytest_dataloader_faults/" not in called
