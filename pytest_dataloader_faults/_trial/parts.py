@@ -162,7 +162,7 @@ def _of_module(module: Any, hooks: list[str]) -> Iterator[tuple[str, Any]]:
             made = _call(module, f"{name}_dataloader")
             if _is_one(made):
                 yield name, made
-            elif made and not list(_within(made)):
+            elif made not in (None, [], (), {}) and not list(_within(made)):  # no hash
                 message = f"{name}_dataloader() gave {made!r}, which is no DataLoader"
                 raise UnusableDatasetError(message)
             yield from ((f"{name}/{key}", each) for key, each in _within(made))

@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_dataloader_faults import _arguments, exceptions
 from pytest_dataloader_faults._trial.factory import DatasetFactory
-from pytest_dataloader_faults._trial.parts import part_of
+from pytest_dataloader_faults._trial.parts import PartOf, part_of
 from pytest_dataloader_faults.battery._baseline import SAMPLES, Settings
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery._targets import Files
@@ -70,8 +70,9 @@ def check_dataset(
     """Run every check of the battery on the dataset that *make_dataset* returns.
 
     Args:
-        make_dataset: Returns a map-style or iterable dataset, or a ready ``DataLoader``. If it has
-            a required parameter, it gets an empty folder, for that trial alone.
+        make_dataset: Returns a map-style or iterable dataset, a ready ``DataLoader``, a data module
+            or several of these; or it is such an object. If it has a required parameter, it gets an
+            empty folder, for that trial alone.
         files: Globs of the files that faults may hit; by default all that the workers read.
         loader: Options of the ``DataLoader``; by default ``num_workers=2, batch_size=4``.
         contract: What the author promises beyond, or short of, the ordinary.
@@ -122,8 +123,15 @@ def _batteries(
     try:
         return [(None, Battery(make_dataset, **settings))]
     except exceptions.SeveralLoadersError as error:
-        made = ((part, part_of(make_dataset, part)) for part in error.parts)
-        return [(part, Battery(one, **settings)) for part, one in made]
+        parts = error.parts
+    return [(part, _battery_of(part, part_of(make_dataset, part), settings)) for part in parts]
+
+
+def _battery_of(part: str, one: PartOf, settings: Settings) -> Battery:
+    try:
+        return Battery(one, **settings)
+    except (exceptions.InvalidArgumentError, exceptions.UnusableDatasetError) as error:
+        raise type(error)(f"{part}: {error}") from None
 
 
 def _ask_each(

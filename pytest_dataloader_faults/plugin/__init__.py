@@ -160,9 +160,10 @@ def _settings(request: pytest.FixtureRequest) -> Settings:
 def fault_check(request: pytest.FixtureRequest) -> FaultCheck:
     """Ask one check of the battery about your dataset: ``fault_check(lambda: MyDataset(path))``.
 
-    A test that uses it becomes one item per check. Call it with a factory of a dataset or of a
-    ready DataLoader. ``files=``, ``loader=`` and ``contract=`` mean what they mean for
-    ``check_dataset()``. It returns the ``CheckResult``.
+    A test that uses it becomes one item per check. Call it with a function that gives a dataset, a
+    ready DataLoader, a data module, or a dict or list of loaders or datasets; or with such an
+    object. Of several loaders each is tried, and the result names them. ``files=``, ``loader=`` and
+    ``contract=`` mean what they mean for ``check_dataset()``. It returns the ``CheckResult``.
     """
     from pytest_dataloader_faults.plugin._fault_check import FaultCheck
 

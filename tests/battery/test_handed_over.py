@@ -82,6 +82,13 @@ def test_the_splits_of_a_dataset_dict():
     assert _names(datasets.IterableDatasetDict({"train": stream})) == ("train",)
 
 
+def test_a_part_that_cannot_be_tried_is_named(records):
+    """One of several loaders has no workers, as a validation loader often has none."""
+    made = {"train": Records(records), "val": DataLoader(Records(records))}
+    with pytest.raises(InvalidArgumentError, match=r"^val: the battery needs worker processes"):
+        check_dataset(made, **CHECK)
+
+
 class Samples(dict):
     """A map-style dataset that is a dict."""
 
