@@ -1,0 +1,157 @@
+"""Try dataset classes that other people wrote, and write what the battery says of each.
+
+    python docs/datasets.py              every class
+    python docs/datasets.py KEY ...      these; the others keep their record
+    python docs/datasets.py --page       none: only the page anew, from the record
+
+writes docs/explanation/datasets.json, which the tests compare with what they find, and from it and
+docs/datasets.in the page docs/explanation/datasets.md. The classes and the audit of what they fail
+are in tests/support/field. A class whose library is missing keeps its record.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from string import Template
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from support.field import Tried, load_all  # noqa: E402  # it is below tests/
+from support.field.audit import AUDIT, Found  # noqa: E402
+
+RECORD = ROOT / "docs/explanation/datasets.json"
+TEMPLATE = ROOT / "docs/datasets.in"
+PAGE = ROOT / "docs/explanation/datasets.md"
+_LIMIT = 1500
+"""Seconds for one class. The slowest takes a few minutes: its checks hang."""
+
+
+def run(one: Tried, only: list[str] | None = None) -> dict[str, Any]:
+    """What the battery says of *one*, in this process, which imports no other library."""
+    from pytest_dataloader_faults import check_dataset, exceptions
+
+    one.load()
+    with tempfile.TemporaryDirectory(prefix="field") as name:
+        folder = Path(name) / "data"
+        folder.mkdir()
+        one.write(folder)
+        begun = time.monotonic()
+        try:
+            results = check_dataset(
+                lambda: one.make(folder),
+                engine="kernel",
+                on_fail=None,
+                only=only,
+                **one.arguments(),
+            )
+        except exceptions.UnusableDatasetError as error:
+            return {"version": one.version(), "refused": str(error).partition("\n")[0]}
+        seconds = round(time.monotonic() - begun)
+    return {"version": one.version(), "seconds": seconds, **summary(results)}
+
+
+def summary(results: list[Any]) -> dict[str, Any]:
+    """How many checks had which verdict, and which failed or did not apply."""
+    applied = [each for each in results if each.applies]
+    return {
+        "verdicts": dict(Counter(str(each.verdict) for each in applied)),
+        "failed": {each.check: _sentence(each) for each in applied if each.failed},
+        "not reproduced": [each.check for each in applied if not each.reproduced],
+        "not applicable": [each.check for each in results if not each.applies],
+    }
+
+
+def _sentence(result: Any) -> str:
+    return result.explanation.partition("\n")[0]
+
+
+def _in_a_process(key: str) -> dict[str, Any]:
+    """The same, where a thread or a hook of one library cannot disturb another."""
+    command = [sys.executable, "-W", "ignore", __file__, "--one", key]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=_LIMIT)
+    return json.loads(done.stdout.decode().rpartition("RESULT ")[2])
+
+
+def page(kept: dict[str, Any]) -> str:
+    """The page about what is kept."""
+    template = Template(TEMPLATE.read_text(encoding="utf-8"))
+    judged = Counter(
+        found.kind
+        for key, row in kept.items()
+        for check in row.get("failed", {})
+        if (found := audited(key, check))
+    )
+    return template.substitute(
+        classes=len(kept),
+        waiting=len(set(load_all()) - set(kept)),
+        convictions=sum(len(row.get("failed", {})) for row in kept.values()),
+        true=judged["true"],
+        arguable=judged["arguable"],
+        false=judged["false"],
+        refused=sum("refused" in row for row in kept.values()),
+        table="".join(_rows(kept)),
+    )
+
+
+def audited(key: str, check: str) -> Found | None:
+    """What the audit says of the failure of *check* by the class *key*."""
+    return next((found for found in AUDIT.get(key, ()) if check in found.checks.split()), None)
+
+
+def _rows(kept: dict[str, Any]) -> Iterator[str]:
+    for key, one in load_all().items():
+        if key in kept:
+            row = kept[key]
+            counts = f"{_passes(row)} | {len(row.get('not applicable', ()))}"
+            seconds = row.get("seconds", "")
+            cells = one.shown, row["version"], row["commit"], counts, _fails(key, row), seconds
+            yield f"| {' | '.join(map(str, cells))} |\n"
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, check=True).stdout.decode().strip()
+
+
+def _passes(row: dict[str, Any]) -> int:
+    return sum(row.get("verdicts", {}).values()) - len(row.get("failed", ()))
+
+
+def _fails(key: str, row: dict[str, Any]) -> str:
+    if "refused" in row:
+        return f"refused: {row['refused']}".replace("|", "¦")
+    groups: dict[str, list[str]] = {}
+    for check in row["failed"]:
+        found = audited(key, check)
+        groups.setdefault(found.shown if found else "**not audited**", []).append(f"`{check}`")
+    return "; ".join(f"{', '.join(checks)}: {why}" for why, checks in groups.items()) or "none"
+
+
+def main(arguments: list[str]) -> None:
+    """Run what is asked for, and write the record and the page."""
+    kept = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
+    chosen = [] if arguments == ["--page"] else arguments or list(load_all())
+    for key in chosen:
+        if missing := load_all()[key].missing():
+            print(f"{key}: {missing} is not installed")
+        else:
+            kept[key] = {"commit": _commit(), **_in_a_process(key)}
+            print(f"{key}: {kept[key].get('seconds')} s")
+    RECORD.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    PAGE.write_text(page(kept), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--one"]:
+        print("RESULT " + json.dumps(run(load_all()[sys.argv[2]])), flush=True)
+    else:
+        main(sys.argv[1:])

@@ -1,0 +1,98 @@
+"""Dataset classes that other people wrote, over small data, as they are used.
+
+Each is tried under the whole battery: docs/datasets.py runs them and writes the page about them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import platform
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pytest_dataloader_faults.outcomes import Contract
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A dataset class, or a way to use one.
+
+    Attributes:
+        shown: How the page calls it.
+        uses: The modules that it imports; the first one's distribution is the one that is tried.
+        write: Makes its data in an empty folder.
+        make: The dataset over that folder.
+        settings: Further arguments of ``check_dataset``.
+
+    """
+
+    shown: str
+    uses: tuple[str, ...]
+    write: Callable[[Path], None]
+    make: Callable[[Path], Any]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """A name for the record."""
+        return self.make.__name__
+
+    def missing(self) -> str | None:
+        """The module that is not installed, or None."""
+        tops = (name.partition(".")[0] for name in self.uses)
+        return next((name for name in tops if importlib.util.find_spec(name) is None), None)
+
+    def version(self) -> str:
+        """The distribution that is tried, and its version."""
+        if not self.uses:
+            return f"Python {platform.python_version()}"
+        top = self.uses[0].partition(".")[0]
+        name = importlib.metadata.packages_distributions()[top][0]
+        return f"{name} {importlib.metadata.version(name)}"
+
+    def arguments(self) -> dict[str, Any]:
+        """The further arguments, with the contract as an object."""
+        given = dict(self.settings)
+        promises = given.pop("contract", {})
+        return {**given, "contract": Contract(**promises)}
+
+    def load(self) -> None:
+        """Import what it uses, as a user's test module does before the battery begins."""
+        if "basicsr" in self.uses:
+            _give_old_name()
+        for name in self.uses:
+            importlib.import_module(name)
+
+
+def _give_old_name() -> None:
+    """BasicSR 1.4.2 imports a module of torchvision by the name that it had before 0.17."""
+    from torchvision.transforms import _functional_tensor
+
+    sys.modules["torchvision.transforms.functional_tensor"] = _functional_tensor
+
+
+TRIED: dict[str, Tried] = {}
+
+
+def tried(shown: str, *uses: str, write: Callable[[Path], None], **settings: Any):
+    """Enter a function that makes a dataset into TRIED."""
+
+    def enter(make: Callable[[Path], Any]) -> Callable[[Path], Any]:
+        one = Tried(shown, uses, write, make, settings)
+        assert one.key not in TRIED, one.key
+        TRIED[one.key] = one
+        return make
+
+    return enter
+
+
+def load_all() -> dict[str, Tried]:
+    """All of them; each module enters its own."""
+    for name in "vision medical streams tables arrays audio_video loaders shapes".split():
+        importlib.import_module(f"support.field.{name}")
+    return TRIED

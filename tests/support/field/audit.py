@@ -1,0 +1,184 @@
+"""What an audit by plain code or strace says of each failure: true, arguable or false, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Found:
+    """The cause of some checks' failure."""
+
+    checks: str
+    kind: str
+    cause: str
+
+    @property
+    def shown(self) -> str:
+        """As the page has it."""
+        return f"{self.kind}, {self.cause}" if self.kind != "false" else f"**false**, {self.cause}"
+
+
+def _true(checks: str, cause: str) -> Found:
+    return Found(checks, "true", cause)
+
+
+def _arguable(checks: str, cause: str) -> Found:
+    return Found(checks, "arguable", cause)
+
+
+_STORAGE = (
+    "open-error permission-denied read-error-first read-error-later read-error-transient"
+    " closed-descriptor descriptor-exhaustion"
+)
+_SOME = "read-error-next-epoch file-missing read-error-transient truncated-empty corrupted-file"
+_CUT = "truncated-half truncated-empty truncated-tail"
+_MAPPED_BEFORE = "the file is open since before the fork, and is cut under it"
+_IMPORTS = "the spawned worker was still importing after 30 s, on busy cores"
+_SQLITE = "SQLite's words name neither the file nor the cause"
+_ZEROS_TORCHIO = "ITK gives zeros for what is missing"
+_SHORTER_SOUND = "the sound is shorter, and nobody compares it with the header"
+
+AUDIT: dict[str, tuple[Found, ...]] = {
+    "timm_image_dataset": (
+        _arguable(_SOME, "the next picture, as timm means it, with a line in the log"),
+        _true(f"{_STORAGE} {_CUT}", "an error that names no cause"),
+    ),
+    "timm_create_loader": (
+        _arguable(_SOME, "the next picture, as timm means it, with a line in the log"),
+        _true(f"{_STORAGE} {_CUT}", "an error that names no cause"),
+    ),
+    "torchio_subjects": (_true("truncated-half truncated-tail read-error-later", _ZEROS_TORCHIO),),
+    "torchio_loader": (_true("truncated-half truncated-tail read-error-later", _ZEROS_TORCHIO),),
+    "torchio_random": (_true("truncated-half truncated-tail read-error-later", _ZEROS_TORCHIO),),
+    "wds_plain": (_true("truncated-tail", "a tar archive that ends after a member looks whole"),),
+    "wds_pipeline": (
+        _true("truncated-tail", "a tar archive that ends after a member looks whole"),
+    ),
+    "wds_continue": (
+        _true("read-error-later read-error-transient", "half a sample comes, and a KeyError"),
+        _true(
+            "open-error permission-denied read-error-first closed-descriptor descriptor-exhaustion",
+            "an error that blames the number of shards",
+        ),
+        Found("read-error-next-epoch file-missing", "false", "may_skip counts reads, not shards"),
+    ),
+    "basicsr_paired": (
+        _arguable("pickles", _IMPORTS),
+        _true("truncated-half truncated-tail", "cv2.imdecode gives None, and nobody looks"),
+    ),
+    "zarr_rows": (
+        _true("file-missing", "a chunk that does not exist is the fill value, as zarr means it"),
+    ),
+    "pyg_memory": (_arguable("pickles", "the class of this row is made in a function"),),
+    "pyg_files": (_arguable("pickles", "the class of this row is made in a function"),),
+    "monai_persistent": (_arguable("pickles", _IMPORTS),),
+    "clip_wds": (
+        _arguable(
+            "workers-agree", "a WebLoader is itself a loader, and no dataset for another one"
+        ),
+    ),
+    "wds_loader": (
+        _arguable(
+            "workers-agree", "a WebLoader is itself a loader, and no dataset for another one"
+        ),
+    ),
+    "mosaic": (
+        _arguable("pickles", _IMPORTS),
+        _true("short-read", "reads without a buffer and without a loop"),
+        _true("used-before", "a lock of filelock is inherited across the fork"),
+        _true(
+            "worker-killed-first worker-killed-middle worker-killed-last worker-killed-reading"
+            " worker-killed-sending",
+            "a barrier waits for the dead worker",
+        ),
+    ),
+    "hf_stream_json": (
+        _true("truncated-empty truncated-tail", "JSON lines have no end that could be missing"),
+    ),
+    "gzip_lines": (_true("truncated-empty", "gzip takes an empty file for an empty archive"),),
+    "chain_dataset": (_true("truncated-empty", "gzip takes an empty file for an empty archive"),),
+    "hf_disk": (_arguable("truncated-tail", _MAPPED_BEFORE),),
+    "hf_torch": (_arguable("truncated-tail", _MAPPED_BEFORE),),
+    "hf_parquet": (_arguable("truncated-tail", _MAPPED_BEFORE),),
+    "tensordict_rows": (
+        _true(_CUT, "torch.from_file lengthens the short file with zeros, on the disk as well"),
+    ),
+    "tensordict_memmap": (
+        Found("workers-agree", "false", "its __getitems__ gives a batch, and no list of samples"),
+    ),
+    "pyg_disk": (
+        _true("pickles", "an SQLite connection on the dataset"),
+        _true("read-error-next-epoch", "a temporary table stays after an error, and blocks"),
+        _true("read-error-first read-error-later read-error-transient", _SQLITE),
+        _arguable("truncated-empty", _MAPPED_BEFORE),
+        _arguable("closed-descriptor", _SQLITE),
+    ),
+    "sqlite_rows": (
+        _true(
+            f"{_STORAGE} file-missing truncated-empty read-error-next-epoch",
+            _SQLITE,
+        ),
+    ),
+    "shelf": (
+        _true(
+            f"{_STORAGE} read-error-next-epoch file-missing",
+            "dbm.error cannot be pickled, so it never reaches the loop",
+        ),
+        _true("truncated-empty truncated-tail", "a KeyError for a key that the file lost"),
+    ),
+    "nanogpt": (
+        _true(
+            "truncated-half truncated-tail", "a shorter sample, which only the collation notices"
+        ),
+    ),
+    "llama_stream_finite": (
+        Found("workers-agree", "false", "each worker has its own seed, and no contract says so"),
+        _true("truncated-half truncated-tail", "other windows of the shorter file"),
+    ),
+    "vits_cold": (
+        _true("truncated-half truncated-tail", _SHORTER_SOUND),
+        _true("truncated-empty", "SciPy's words: File format b'' not understood"),
+        _true("read-error-later", "SciPy swallows the EIO, and the empty sound fails elsewhere"),
+    ),
+    "scipy_folder": (
+        _true(
+            "truncated-half truncated-tail read-error-later read-error-transient", _SHORTER_SOUND
+        ),
+    ),
+    "soundfile_folder": (_true("truncated-half truncated-tail", _SHORTER_SOUND),),
+    "lmdb_kept": (
+        _true("pickles", "an LMDB environment on the dataset"),
+        _arguable(_CUT, _MAPPED_BEFORE),
+    ),
+    "tv_lsun": (
+        _true("pickles", "an LMDB environment on the dataset"),
+        _arguable(_CUT, _MAPPED_BEFORE),
+    ),
+    "h5_kept": (
+        _true("pickles", "an open HDF5 file on the dataset"),
+        _true("read-error-next-epoch", "after one EIO the same handle gives zeros"),
+        _arguable(_CUT, _MAPPED_BEFORE),
+    ),
+    "deep_text_like": (
+        _true("pickles", "an LMDB environment on the dataset"),
+        _true("corrupted-file", "a black picture in place of a damaged one"),
+        _arguable(_CUT, _MAPPED_BEFORE),
+    ),
+    "deep_text_files": (
+        _true(f"{_STORAGE} {_SOME} {_CUT}", "a black picture in place of an error"),
+    ),
+    "realesrgan_like": (
+        _true(_SOME, "another picture in place of an error"),
+        _true(f"{_STORAGE} {_CUT}", "a wrong index or an unset variable in place of the error"),
+    ),
+    "mmps_like": (
+        _true(_SOME, "another picture in place of an error"),
+        _true(f"{_STORAGE} {_CUT}", "hundreds of chained errors, and the last one is another"),
+    ),
+    "neighbour": (_arguable(_SOME, "the next picture, as the author means it"),),
+    "jepa_like": (
+        _true(_SOME, "another picture in place of an error"),
+        _true(f"{_STORAGE} {_CUT}", "a loop without an end"),
+    ),
+}

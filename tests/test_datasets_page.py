@@ -1,0 +1,65 @@
+"""The battery says of other people's datasets what the page about them says."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from support.field import load_all
+from support.field.audit import AUDIT
+from support.scripts import load_script
+
+writer = load_script("docs/datasets.py")
+RECORD = json.loads(writer.RECORD.read_text(encoding="utf-8"))
+TRIED = load_all()
+QUICK = {
+    "wds_plain": ["read-error-first", "truncated-tail"],
+    "h5_kept": ["read-error-first", "read-error-next-epoch"],
+    "hf_disk": ["read-error-first", "closed-descriptor"],
+    "augmented": ["workers-agree", "read-error-first"],
+}
+"""Of a few classes whose libraries the suite has, checks that fail and checks that pass."""
+
+
+def _require(one):
+    if missing := one.missing():
+        pytest.skip(f"{missing} is not installed")
+
+
+def test_the_page_is_that_of_its_record():
+    """It is generated, and not edited; `python docs/datasets.py --page` writes it anew."""
+    assert writer.PAGE.read_text(encoding="utf-8") == writer.page(RECORD)
+
+
+def test_every_failure_is_audited():
+    """Each row has a class, and each failing check a cause."""
+    failures = [(key, check) for key, row in RECORD.items() for check in row.get("failed", ())]
+    assert [each for each in failures if writer.audited(*each) is None] == []
+    assert set(RECORD) | set(AUDIT) <= set(TRIED)
+
+
+@pytest.mark.parametrize("key", QUICK)
+@pytest.mark.usefixtures("engine")
+def test_a_few_checks_of_a_few_classes(key):
+    """They fail, pass or do not apply as the page says."""
+    one = TRIED[key]
+    _require(one)
+
+    row = writer.run(one, only=QUICK[key])
+
+    assert list(row["failed"]) == [name for name in QUICK[key] if name in RECORD[key]["failed"]]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("key", [key for key in RECORD if "failed" in RECORD[key]])
+@pytest.mark.usefixtures("engine")
+def test_the_whole_battery_of_each_class(key):
+    """The same checks fail as on the page."""
+    one = TRIED[key]
+    _require(one)
+
+    row = writer._in_a_process(key)
+
+    assert set(row["failed"]) == set(RECORD[key]["failed"])
