@@ -148,3 +148,32 @@ def test_a_test_that_cannot_be_parametrized_fails_with_advice(suite):
     assert "call check_dataset() in the test" in said
     assert "AttributeError" not in said
     assert result.ret == 1
+
+
+SEVERAL = """
+import pytest
+from support.handed_over import DataModule
+
+from pytest_dataloader_faults import part_of
+
+few = pytest.mark.dataloader_faults(only=["workers-agree", "open-error"])
+
+
+@few
+def test_all(fault_check, records):
+    result = fault_check(lambda: DataModule(records))
+    assert [each.part for each in result.parts] == ["train", "val/0"]
+
+
+@few
+@pytest.mark.parametrize("part", ["train", "val/0"])
+def test_one(fault_check, records, part):
+    assert fault_check(part_of(lambda: DataModule(records), part)).parts == ()
+"""
+
+
+def test_a_data_module(suite):
+    """One item tries each of its loaders, and says which one fails."""
+    result = suite.run(SEVERAL)
+    result.assert_outcomes(passed=4, failed=2)
+    result.stdout.fnmatch_lines(["*_ test_all[[]open-error] _*", "val/0: corrupted: sample *"])
