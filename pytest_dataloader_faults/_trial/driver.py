@@ -22,8 +22,9 @@ from torch.utils.data.dataloader import (
 )
 
 from pytest_dataloader_faults._engine.protocol import Idle
+from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything
 from pytest_dataloader_faults._trial.journal import Journal
-from pytest_dataloader_faults._trial.loaders import USERS_ERRORS, kind_of, seed_everything
+from pytest_dataloader_faults._trial.loaders import USERS_ERRORS, kind_of
 from pytest_dataloader_faults._trial.process.sigchld import SigchldGuard
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, SampleFingerprint
 from pytest_dataloader_faults._trial.samples.fingerprint import digest_of_rows

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import resource
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from pytest_dataloader_faults._engine.python.pyfakefs.notes import note_for
@@ -171,14 +168,6 @@ def preload_forkserver(loader: DataLoader[Any]) -> None:
     if getattr(context, "get_start_method", lambda: None)() == "forkserver":
         modules = "__main__ torch.utils.data pytest_dataloader_faults._engine.worker.arm"
         context.set_forkserver_preload(modules.split())
-
-
-def seed_everything(seed: int) -> None:
-    """Make samplers and workers draw the same numbers each time."""
-    torch.manual_seed(seed)
-    random.seed(seed)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(seed)
 
 
 def limit_descriptors(count: int | None) -> None:

@@ -19,7 +19,7 @@ from pytest_dataloader_faults._engine.channel import SupervisorHandle
 from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor
 from pytest_dataloader_faults._engine.protocol import Idle
 from pytest_dataloader_faults._engine.scope import arm
-from pytest_dataloader_faults._engine.worker.fetch_hooks import SeedSamples
+from pytest_dataloader_faults._engine.worker.fetch_hooks import SeedSamples, seed_everything
 from pytest_dataloader_faults._trial import accelerator, loaders, resources
 from pytest_dataloader_faults._trial.driver import LoaderDriver, record_sampler
 from pytest_dataloader_faults._trial.job import Job, LifecycleJob, ReferenceJob, TrialJob
@@ -42,7 +42,7 @@ def run(job: Job, journal: Journal, stacks: str, supervision: SupervisorHandle |
     free = FreeResources.now()
     loaders.limit_descriptors(job.options.descriptors)
     torch.set_num_threads(1)  # A forked copy of OpenMP's thread pool has no threads.
-    loaders.seed_everything(job.seed)
+    seed_everything(job.seed)
     armed = arm(
         *job.faults,
         engine=job.engine,

@@ -192,10 +192,18 @@ class _FirstSamples(Iterator[Any]):
 
 def seed_sample(seed: int, index: int) -> None:
     """Make the random numbers of torch, NumPy and Python those of this sample, wherever it is."""
+    seed_everything(zlib.crc32(f"{seed}/{index}".encode()))
+
+
+def seed_everything(number: int) -> None:
+    """Have torch, NumPy and Python draw the same random numbers each time.
+
+    ``torch.manual_seed`` would seed the accelerators, too, where no sample is made. For one that is
+    not in use yet it keeps a stack trace, which takes a millisecond.
+    """
     import torch
 
-    number = zlib.crc32(f"{seed}/{index}".encode())
-    torch.manual_seed(number)
+    torch.default_generator.manual_seed(number)
     random.seed(number)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(number)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_sample
+from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything, seed_sample
 from pytest_dataloader_faults._trial import loaders
 from pytest_dataloader_faults._trial.job import ReferenceJob
 from pytest_dataloader_faults._trial.samples.budget import limit_samples
@@ -65,13 +65,13 @@ def take_reference(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
         with loaders.errors_of_dataset(f"iterating {name}"):
             return _reference_in_order(reader, job.deadline)
     with loaders.errors_of_dataset(f"comparing samples of {name}"):
-        loaders.seed_everything(job.seed)
+        seed_everything(job.seed)
         if job.batches is not None:
             return _reference_by_index(reader, job.batches)
         total, limit = len(loader.dataset), _limit(reader, job)  # type: ignore[arg-type]
         if limit is not None:
             limit_samples(loader, limit)
-            loaders.seed_everything(job.seed)
+            seed_everything(job.seed)
         found = _reference_by_index(reader, list(loaders.sampled(loader)))
         return found if limit is None else replace(found, limit=limit, total=total)
 
