@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -67,11 +68,16 @@ class Reference:
     stream_limit: int | None = None
     shares: tuple[Share, ...] = field(default=(), compare=False)
 
+    @functools.cached_property
+    def digests(self) -> Mapping[Any, str]:
+        """The digest of each sample, by its index."""
+        return dict(self.samples)
+
     def unknown_batches(self, outcome: TrialFacts) -> list[tuple[Any, ...]]:
         """The batches of *outcome* that this reference does not know; samplers may draw others."""
         if self.kind == "iterable":
             return []
-        samples, batches = dict(self.samples), dict(self.batches)
+        samples, batches = self.digests, dict(self.batches)
         passes = [*outcome.passes, *([outcome.recovery] if outcome.recovery else [])]
         asked = {each.indices or () for one in passes for each in one.delivered}
         if samples:

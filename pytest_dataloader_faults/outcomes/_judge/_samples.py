@@ -9,7 +9,7 @@ is not known whose it was. In those cases any sample may have been hit.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -145,7 +145,7 @@ def count_substituted(outcome: TrialFacts, reference: Reference) -> int:
     if reference.kind == "iterable":
         epochs = (_streams.counts(one, reference) for one in outcome.passes)
         return sum(sum((came - known).values()) for known, came in epochs)
-    samples = dict(reference.samples)
+    samples = reference.digests
     pairs = (
         pair
         for each in outcome.delivered
@@ -163,7 +163,7 @@ def _skipped_in(one: Pass, reference: Reference) -> int:
 
 
 def _wrong_batch(one: Pass, reference: Reference, may: Tolerance) -> str | None:
-    samples, batches = dict(reference.samples), dict(reference.batches)
+    samples, batches = reference.digests, dict(reference.batches)
     substitutes = Substitutes.among(one, reference)
     for place, delivery in enumerate(one.delivered):
         indices = delivery.indices or ()
@@ -194,7 +194,7 @@ def _wrong_rows(
     may: Tolerance,
     substitutes: Substitutes,
 ) -> str | None:
-    indices, rows, samples = delivery.indices or (), delivery.rows or (), dict(reference.samples)
+    indices, rows, samples = delivery.indices or (), delivery.rows or (), reference.digests
     if len(rows) != len(indices):
         return _too_few(place, delivery, samples, may)
     for at, (index, digest) in enumerate(zip(indices, rows, strict=True)):
@@ -219,7 +219,9 @@ def _is_allowed(index: Any, may: Tolerance, *, is_substitute: bool, is_known: bo
     return may.content and not is_substitute
 
 
-def _too_few(place: int, delivery: Delivery, samples: dict[Any, str], may: Tolerance) -> str | None:
+def _too_few(
+    place: int, delivery: Delivery, samples: Mapping[Any, str], may: Tolerance
+) -> str | None:
     """Of a batch that has fewer samples than were asked for, in whatever order."""
     indices = list(delivery.indices or ())
     left = sorted(indices, key=lambda index: index in may.missing)

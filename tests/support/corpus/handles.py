@@ -125,6 +125,8 @@ class RemoteAtFirstUse(AtFirstUse, Remote):
     """Its event loop runs in a thread, which a forked worker does not have."""
 
 
+MANY = {"samples": None}
+"""LMDB has 126 slots for readers: each worker has to read more samples than a battery looks at."""
 WRONG, FAILED = "is wrong: ", "fails without any fault"
 CASES = (
     Case("A1", BufferedInInit, "workers-agree", "corrupted", WRONG, Buffered),
@@ -136,8 +138,8 @@ CASES = (
     Case("A4", ZipAtFirstUse, "used-before", "failed_cleanly", FAILED, Zip),
     Case("A5", NpzInInit, "workers-agree", "failed_cleanly", FAILED, Npz),
     Case("A6", TarInInit, "workers-agree", "corrupted", WRONG, Tar),
-    Case("A7", LmdbInInit, "workers-agree", "failed_cleanly", FAILED, Lmdb),
-    Case("A7", LmdbAtFirstUse, "used-before", "failed_cleanly", FAILED, Lmdb),
+    Case("A7", LmdbInInit, "workers-agree", "failed_cleanly", FAILED, Lmdb, MANY),
+    Case("A7", LmdbAtFirstUse, "used-before", "failed_cleanly", FAILED, Lmdb, MANY),
     Case("A8", SqliteInInit, "pickles", "failed_cleanly", FAILED, Sqlite),
     Case("A10", RemoteAtFirstUse, "used-before", "failed_cleanly", FAILED, Remote),
 )
