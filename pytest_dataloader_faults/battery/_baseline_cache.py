@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults._trial.parts import PartOf
+from pytest_dataloader_faults.battery._ask import ask
 from pytest_dataloader_faults.battery._baseline import GoldenRun, OutdatedBaselineError, Settings
 from pytest_dataloader_faults.battery._battery import CONTROL, Battery
-from pytest_dataloader_faults.battery._check_dataset import ask
 from pytest_dataloader_faults.outcomes import CheckResult, Verdict
 
 if TYPE_CHECKING:

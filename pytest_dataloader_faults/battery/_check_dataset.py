@@ -10,24 +10,12 @@ from typing import Any
 from pytest_dataloader_faults import _arguments, exceptions
 from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults._trial.parts import PartOf, part_of
+from pytest_dataloader_faults.battery._ask import ask
 from pytest_dataloader_faults.battery._baseline import SAMPLES, Settings
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery._targets import Files
-from pytest_dataloader_faults.battery._workload import NotApplicable
 from pytest_dataloader_faults.battery.checks import CHECKS, names_of_checks
-from pytest_dataloader_faults.faults import has_files
-from pytest_dataloader_faults.outcomes import CheckResult, Contract, FaultFacts, Verdict
-from pytest_dataloader_faults.outcomes._judge._causes import Cause, likely_cause
-from pytest_dataloader_faults.outcomes._judge._repeats import Conclusion, Trial
-from pytest_dataloader_faults.outcomes._judge._report import explain
-from pytest_dataloader_faults.outcomes._text import printable
-
-_OTHER_FILES = (
-    "The workers opened none of the files that they opened in the run without a fault: {files}."
-    " make_dataset must use the same files on every call: create them outside it"
-)
-_NAMED = 3
-_UNEXPECTED = "passes, although it was expected to fail"
+from pytest_dataloader_faults.outcomes import CheckResult, Contract
 
 
 def select_checks(
@@ -178,67 +166,6 @@ def _reported(
         elif result.failed or not result.reproduced:
             report(text, on_fail)
         yield result
-
-
-def ask(
-    battery: Battery, name: str, *, expected: str | None = None, reproduce: str | None = None
-) -> CheckResult:
-    """Run the check *name*, and say what came of it.
-
-    *expected*: why it is expected to fail. *reproduce*: the command that repeats it, if there is a
-    better one than a call of ``check_dataset``.
-    """
-    found = battery.check(name, should_fail=bool(expected))
-    if isinstance(found, NotApplicable):
-        shown = "\n".join(map(printable, found.reason.split("\n")))  # It may quote names of files.
-        text = f"not_exercised: {name} does not apply to this dataset: {shown}"
-        return CheckResult(name, Verdict.NOT_EXERCISED, False, text, None, False, expected)
-    reproduce = reproduce or battery.reproduce("check_dataset", only=name)
-    outcome = found.trial.outcome
-    cause = likely_cause(outcome, found.trial.judgement, battery.baseline.control) or Cause("")
-    of_files = any(has_files(each) for each in outcome.schedule)
-    about = (*battery.notes, *(battery.baseline.notes if of_files else ()))
-    found = replace(found, notes=(*_advice(name, found.trial, cause), *found.notes, *about))
-    result = _result(name, found, reproduce, expected)
-    return replace(result, notes=about, cause=result.cause or cause.phrase)
-
-
-def _result(name: str, found: Conclusion, reproduce: str, expected: str | None) -> CheckResult:
-    outcome, judgement = found.trial.outcome, found.trial.judgement
-    text = explain(outcome, judgement, reproduce, found.notes)
-    if judgement.passed and expected:
-        news = f"expected to fail ({expected}), but it passed. Remove it from expected_failures."
-        text = f"{news}\n{text}"
-    return CheckResult(
-        name,
-        judgement.verdict,
-        judgement.passed,
-        text,
-        outcome,
-        expected=expected,
-        reproduced=found.reproduced,
-        trials=tuple(each.outcome for each in found.trials),
-        cause=_UNEXPECTED if judgement.passed and expected else "",
-    )
-
-
-def _advice(name: str, trial: Trial, cause: Cause) -> tuple[str, ...]:
-    """What leads to the fix: by the facts, or else what the check says."""
-    if trial.judgement.passed:
-        return ()
-    of_files = [each for each in trial.outcome.faults if has_files(each.fault)]
-    if trial.judgement.verdict is Verdict.NOT_EXERCISED and of_files:
-        return () if any(each.reached for each in of_files) else (_other_files(of_files),)
-    own = CHECKS[name].advice
-    advice = cause.advice if cause.overrides else own or cause.advice
-    return (advice,) if advice else ()
-
-
-def _other_files(unfired: list[FaultFacts]) -> str:
-    given: list[Any] = [getattr(each.fault, "path", None) for each in unfired]
-    globs = [glob for each in given for glob in ((each,) if isinstance(each, str) else each or ())]
-    shown = ", ".join(map(printable, globs[:_NAMED])) + (", ..." if len(globs) > _NAMED else "")
-    return _OTHER_FILES.format(files=shown)
 
 
 def report(text: str, on_fail: str | None) -> None:

@@ -13,9 +13,10 @@ from typing import Any
 
 from pytest_dataloader_faults import _arguments, exceptions
 from pytest_dataloader_faults._trial.factory import DatasetFactory
+from pytest_dataloader_faults.battery._ask import ask
 from pytest_dataloader_faults.battery._baseline import SAMPLES, Settings
 from pytest_dataloader_faults.battery._battery import CONTROL, Battery
-from pytest_dataloader_faults.battery._check_dataset import ask, report
+from pytest_dataloader_faults.battery._check_dataset import report
 from pytest_dataloader_faults.battery._targets import Files
 from pytest_dataloader_faults.battery._workload import Workload
 from pytest_dataloader_faults.faults import Fault, OpenError, ReadError

@@ -13,8 +13,8 @@ import pytest
 
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
+from pytest_dataloader_faults.battery._ask import ask
 from pytest_dataloader_faults.battery._battery import Battery
-from pytest_dataloader_faults.battery._check_dataset import ask
 from pytest_dataloader_faults.battery.checks import CHECKS
 from support.corpus import CASES
 from support.datasets import Records, RecordStream, write_records

@@ -14,8 +14,8 @@ import pytest
 import data
 import demo
 import example_datasets
+from pytest_dataloader_faults.battery._ask import ask as ask_check
 from pytest_dataloader_faults.battery._battery import Battery
-from pytest_dataloader_faults.battery._check_dataset import ask as ask_check
 
 NAMES = list(demo.examples(Path()))
 IN_EVERY_RUN = ("FromFile", "TarTiles")
