@@ -28,7 +28,7 @@ from pytest_dataloader_faults._trial.loaders import USERS_ERRORS, kind_of
 from pytest_dataloader_faults._trial.process.sigchld import SigchldGuard
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, SampleFingerprint
 from pytest_dataloader_faults._trial.samples.fingerprint import digest_of_rows
-from pytest_dataloader_faults._trial.samples.reference import plain_indices
+from pytest_dataloader_faults._trial.samples.reader import plain_indices
 from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.outcomes import Delivery, Raised, WorkerDeath
 from pytest_dataloader_faults.outcomes._text import shortened

@@ -28,7 +28,8 @@ from pytest_dataloader_faults._trial.lifecycle import Armed, run_lifecycle
 from pytest_dataloader_faults._trial.process.environment import FreeResources
 from pytest_dataloader_faults._trial.samples.budget import limit_samples
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
-from pytest_dataloader_faults._trial.samples.reference import sample_of, take_reference
+from pytest_dataloader_faults._trial.samples.reader import sample_of
+from pytest_dataloader_faults._trial.samples.reference import take_reference
 from pytest_dataloader_faults.faults import NEED_A_WORKER, PinMemoryThreadDeath
 
 _REFUSALS = (

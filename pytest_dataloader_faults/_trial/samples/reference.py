@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
-import operator
 import random
 import statistics
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything, seed_sample
+from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything
 from pytest_dataloader_faults._trial import loaders
 from pytest_dataloader_faults._trial.job import ReferenceJob
 from pytest_dataloader_faults._trial.samples.budget import limit_samples
-from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, SampleFingerprint
+from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
 from pytest_dataloader_faults._trial.samples.fingerprint import split
+from pytest_dataloader_faults._trial.samples.reader import Reader, Reading, plain_indices
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes import Reference
 from pytest_dataloader_faults.outcomes._records import Leaves
@@ -41,25 +40,13 @@ _FEW_SAMPLES, _FEW_BATCHES = 64, 4
 """How many samples of such a stream each worker gives: so many, and whole batches."""
 
 
-def plain_indices(index: Any) -> tuple[Any, ...]:
-    """What a sampler drew, as plain data: one index or a list of them."""
-    indices = index if isinstance(index, (list, tuple)) else [index]
-    return tuple(each if isinstance(each, (int, str)) else repr(each) for each in indices)
-
-
-def sample_of(dataset: Any, index: Any) -> Any:
-    """One sample, with no fault armed: an error is the dataset's own."""
-    with loaders.errors_of_dataset(f"{type(dataset).__name__}[{index!r}]"):
-        return dataset[index]
-
-
 def take_reference(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
     """What the dataset gives here, one sample at a time.
 
     Each sample gets its fingerprint before the next is made. So a dataset that returns the same
     buffer each time cannot hide that in its own reference.
     """
-    reader = _Reader(loader, SampleComparer(job.comparison))
+    reader = Reader(loader, SampleComparer(job.comparison))
     name = type(loader.dataset).__name__
     if loaders.kind_of(loader.dataset) == "iterable":
         with loaders.errors_of_dataset(f"iterating {name}"):
@@ -76,14 +63,14 @@ def take_reference(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
         return found if limit is None else replace(found, limit=limit, total=total)
 
 
-def _limit(reader: _Reader, job: ReferenceJob) -> int | None:
+def _limit(reader: Reader, job: ReferenceJob) -> int | None:
     """About how many samples to look at: fewer than *job* asks for where they take long."""
     if job.samples is None or job.seconds is None:
         return job.samples
     took = []
     for index in next(loaders.sampled(reader.loader), [])[:_TIMED]:
         began = time.monotonic()
-        reader.get(index)
+        reader.fetch([index])
         took.append(time.monotonic() - began)
     most = job.samples
     # Halved, and not computed: how long samples take is never the same twice.
@@ -92,56 +79,7 @@ def _limit(reader: _Reader, job: ReferenceJob) -> int | None:
     return most
 
 
-class _Reading(NamedTuple):
-    """A sample as it was read once; *pickled* where the author compares."""
-
-    index: Any
-    row: SampleFingerprint
-    pickled: str | None
-
-
-@dataclass(frozen=True)
-class _Reader:
-    """Reads samples of *loader*'s dataset, and makes their fingerprints."""
-
-    loader: DataLoader[Any]
-    comparer: SampleComparer
-
-    def get(self, index: Any) -> Any:
-        start = self.comparer.comparison.seeded
-        if start is not None and hasattr(index, "__index__"):
-            seed_sample(start, operator.index(index))
-        return sample_of(self.loader.dataset, index)
-
-    def read(self, index: Any) -> _Reading:
-        return self.fingerprinted(plain_indices(index)[0], self.get(index))
-
-    def fingerprinted(self, index: Any, sample: Any) -> _Reading:
-        """*sample* as a row of a batch of its own; as that batch, if batches cannot be split."""
-        if self.loader._auto_collation:
-            batch = self.batch([sample])
-            alone = (split(batch, 1) or [batch])[0]
-        else:
-            alone = self.batch(sample)
-        pickled = self.comparer.keep(alone, index)
-        return _Reading(index, self.comparer.row(alone, index), pickled)
-
-    def collated(self, indices: Sequence[Any]) -> Any:
-        """A batch of copies: a reused buffer would otherwise be the same sample many times."""
-        return self.batch([copy.deepcopy(self.get(index)) for index in indices])
-
-    def batch(self, samples: Any) -> Any:
-        """What the loader makes of *samples*."""
-        advice = (
-            ". A DataLoader with this collate_fn cannot make a batch of them either: give it one"
-            " that can, as in loader={'collate_fn': ...}, or batch_size=None"
-        )
-        name = type(self.loader.dataset).__name__
-        with loaders.errors_of_dataset(f"collating samples of {name}", advice):
-            return self.loader.collate_fn(samples)
-
-
-def _reference_by_index(reader: _Reader, drawn: Sequence[Sequence[Any]]) -> Reference:
+def _reference_by_index(reader: Reader, drawn: Sequence[Sequence[Any]]) -> Reference:
     indices = list(dict.fromkeys(index for batch in drawn for index in batch))
     before = _generator_states()
     first = list(map(reader.read, indices))
@@ -154,18 +92,18 @@ def _reference_by_index(reader: _Reader, drawn: Sequence[Sequence[Any]]) -> Refe
     return found
 
 
-def _of_batches(reader: _Reader, drawn: Sequence[Sequence[Any]]) -> dict[str, Any]:
+def _of_batches(reader: Reader, drawn: Sequence[Sequence[Any]]) -> dict[str, Any]:
     """The batches as wholes, since they cannot be split into samples."""
     digests, pickled = [], []
     for batch in drawn:
-        indices, value = plain_indices(list(batch)), reader.collated(batch)
+        indices, value = plain_indices(list(batch)), reader.batch(reader.fetch(batch))
         packed = reader.comparer.keep(value, indices)
         pickled += [(indices, packed)] if packed else []
         digests.append((indices, reader.comparer.digest(value, indices)))
     return {"batches": tuple(digests), "pickled_samples": tuple(pickled)}
 
 
-def _reference_in_order(reader: _Reader, deadline: float) -> Reference:
+def _reference_in_order(reader: Reader, deadline: float) -> Reference:
     stream: Any = reader.loader.dataset
     first, limit = _read_stream(reader, deadline)
     if not first:
@@ -183,12 +121,12 @@ def _reference_in_order(reader: _Reader, deadline: float) -> Reference:
     return replace(found, unstable_index=len(first), unstable_part=part)
 
 
-def _read_stream(reader: _Reader, deadline: float) -> tuple[list[_Reading], int | None]:
+def _read_stream(reader: Reader, deadline: float) -> tuple[list[Reading], int | None]:
     """The samples of a stream, and None; of one that does not end the first, and how many."""
     limit, size = reader.comparer.comparison.limit, reader.loader.batch_size or 1
     few = size * max(_FEW_BATCHES, _FEW_SAMPLES // size)
     until = time.monotonic() + deadline * _SHARE_OF_DEADLINE
-    found: list[_Reading] = []
+    found: list[Reading] = []
     for each in enumerate(_with_rows(reader, reader.loader.dataset)):
         found.append(reader.fingerprinted(*each))
         if len(found) == limit:
@@ -200,7 +138,7 @@ def _read_stream(reader: _Reader, deadline: float) -> tuple[list[_Reading], int 
 
 
 def _compared(
-    kind: str, first: list[_Reading], second: list[_Reading], comparison: Comparison
+    kind: str, first: list[Reading], second: list[Reading], comparison: Comparison
 ) -> Reference:
     """The reference from two readings of the same samples; those of a stream in any order."""
     unstable = _unstable(kind, first, second)
@@ -223,14 +161,14 @@ def _compared(
     )
 
 
-def _kept_leaves(reading: _Reading, comparison: Comparison) -> tuple[Any, Leaves]:
+def _kept_leaves(reading: Reading, comparison: Comparison) -> tuple[Any, Leaves]:
     """The parts of a sample, without what is in them where that is not compared."""
     if comparison.what == "bytes":
         return reading.index, reading.row.leaves
     return reading.index, tuple((path, form, "") for path, form, _ in reading.row.leaves)
 
 
-def _unstable(kind: str, first: list[_Reading], second: list[_Reading]) -> int | None:
+def _unstable(kind: str, first: list[Reading], second: list[Reading]) -> int | None:
     """The place of the first sample that was not the same twice, or None."""
     if kind == "map":
         pairs = enumerate(zip(first, second, strict=True))
@@ -252,7 +190,7 @@ def _generator_states(like: dict[str, Any] | None = None) -> dict[str, Any]:
     return states
 
 
-def _with_rows(reader: _Reader, stream: Any) -> Iterator[Any]:
+def _with_rows(reader: Reader, stream: Any) -> Iterator[Any]:
     """The samples of *stream*, once the first has shown that batches can be split.
 
     Batches of an iterable differ with the workers; only their samples can be compared.
@@ -269,8 +207,16 @@ def _with_rows(reader: _Reader, stream: Any) -> Iterator[Any]:
         yield sample
 
 
-def _splits(reader: _Reader, indices: list[Any], found: Reference) -> bool:
-    """Whether a row of a batch is equal to its sample on its own."""
+def _splits(reader: Reader, indices: list[Any], found: Reference) -> bool:
+    """Whether each row of a batch is equal to its sample on its own.
+
+    A ready batch that holds fewer of these samples than asked for is split as well: the judge says
+    that samples are missing.
+    """
     alone, names = dict(found.samples), plain_indices(indices)
-    rows = reader.comparer.rows(reader.collated(indices), len(indices), names)
-    return rows is not None and [row.digest for row in rows] == [alone[each] for each in names]
+    batch = reader.batch(reader.fetch(indices))
+    if rows := reader.comparer.rows(batch, len(indices), names):
+        return [row.digest for row in rows] == [alone[each] for each in names]
+    sizes = range(len(indices) - 1, 1, -1) if reader.gives_batches else ()
+    fewer = next((rows for size in sizes if (rows := reader.comparer.rows(batch, size))), ())
+    return bool(fewer) and {row.digest for row in fewer} <= set(alone.values())

@@ -1,0 +1,78 @@
+"""Datasets whose ``__getitems__`` makes several samples at once, which torch's fetcher prefers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from support.datasets import Records
+
+
+def as_it_is(batch: Any) -> Any:
+    """A ``collate_fn`` for batches that are ready."""
+    return batch
+
+
+class ReadyBatches(Records):
+    """Gives a stacked batch of several, as a ``TensorDict`` of many rows does."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return {"data": super().__getitem__(index)[0], "index": torch.tensor(index)}
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        samples = [self._one(index) for index in indices]
+        return {name: torch.stack([each[name] for each in samples]) for name in samples[0]}
+
+    def _one(self, index: int) -> Any:
+        return self[index]
+
+
+class ZerosInReadyBatches(ReadyBatches):
+    """Has zeros in place of what it cannot read."""
+
+    def _one(self, index: int) -> Any:
+        try:
+            return self[index]
+        except OSError:
+            return {"data": torch.zeros(64), "index": torch.tensor(index)}
+
+
+class OnlyTogether(ReadyBatches):
+    """Has no samples of their own, as no loader would ask for one."""
+
+    def __getitem__(self, index: Any) -> Any:
+        raise NotImplementedError
+
+    def _one(self, index: int) -> Any:
+        return ReadyBatches.__getitem__(self, index)
+
+
+class FewerInReadyBatches(ReadyBatches):
+    """Leaves the last sample out of each batch of several."""
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        return super().__getitems__(indices[:-1] or indices)
+
+
+class Together(Records):
+    """Gives a list of samples, as torch's documentation says; *other*: not the same ones."""
+
+    other = False
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        return [self[index - self.other] for index in indices]
+
+
+class OtherTogether(Together):
+    """Gives the neighbours."""
+
+    other = True
+
+
+class BatchesOfLists(Together):
+    """Gives a ready batch that is a list: the data and the indices."""
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        data, numbers = zip(*super().__getitems__(indices), strict=True)
+        return [torch.stack(data), torch.tensor(numbers)]
