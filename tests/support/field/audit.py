@@ -104,9 +104,6 @@ AUDIT: dict[str, tuple[Found, ...]] = {
     "tensordict_rows": (
         _true(_CUT, "torch.from_file lengthens the short file with zeros, on the disk as well"),
     ),
-    "tensordict_memmap": (
-        Found("workers-agree", "false", "its __getitems__ gives a batch, and no list of samples"),
-    ),
     "pyg_disk": (
         _true("pickles", "an SQLite connection on the dataset"),
         _true("read-error-next-epoch", "a temporary table stays after an error, and blocks"),
