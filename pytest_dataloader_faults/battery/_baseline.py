@@ -21,6 +21,7 @@ from pytest_dataloader_faults._trial import run_trial_job, take_reference
 from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults._trial.job import ONE_EPOCH, TrialJob, TrialOptions
 from pytest_dataloader_faults.battery import _caches
+from pytest_dataloader_faults.battery._own_samples import are_alike, count_own_samples, shares_of
 from pytest_dataloader_faults.battery._targets import Files, parse_globs
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
 from pytest_dataloader_faults.faults import Fault
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 ONE_WORKER: Mapping[str, Any] = {"num_workers": 1}
+_TWO_WORKERS: Mapping[str, Any] = {"num_workers": 2}
 SAMPLES = 64
 """How many samples a battery looks at, unless it is asked for more or fewer."""
 _ENOUGH_SECONDS = 5.0
@@ -81,6 +83,7 @@ class Baseline:
     """
 
     _shares: tuple[Share, ...] = ()
+    _own_samples: int | None = None
 
     def __init__(
         self,
@@ -120,7 +123,7 @@ class Baseline:
             raise OutdatedBaselineError
         else:
             self.control, self.observed, self.changes = known.control, known.observed, known.changes
-            self._shares = _shares_of(self.control)
+            self._shares = shares_of(self.control)
         made = known and known.made_files
         self.made_files = made or _caches.files_made_since(began, self.observed)
 
@@ -209,7 +212,9 @@ class Baseline:
             self.comparison = each
             if not (self._is_unstable or self._is_same_by_luck or self._is_endless):
                 self._run_control(attempts)
-                if self.unusable_reason is None or not self._allows_for_randomness:
+                self._own_samples = self._count_own_samples(attempts[0])
+                is_done = self.unusable_reason is None or not self._allows_for_randomness
+                if is_done and self._own_samples is None:
                     return
         if self._is_unstable:
             message = _reference.nondeterminism_message(self.reference, self.contract)
@@ -221,9 +226,24 @@ class Baseline:
             is_stream = bool(self._references) and self.reference.kind == "iterable"
             if each.seeded is None or not is_stream:
                 yield each
-            if (limit := self.reference.stream_limit) is not None:
-                yield from (replace(each, limit=limit) for each in (SHAPES, TYPES))
+            own = self._own_samples is not None
+            if (limit := self._own_samples if own else self.reference.stream_limit) is not None:
+                yield from (replace(each, limit=limit, own=own) for each in (SHAPES, TYPES))
                 return
+
+    def _count_own_samples(self, options: Mapping[str, Any]) -> int | None:
+        """How many random samples of its own each worker gave, where it did, or else None."""
+        if self.comparison.limit is not None or self.reference.kind == "map":
+            return None
+        changes = _TWO_WORKERS if options == ONE_WORKER else options
+        tried = self.control if changes == options else self.run_trial(changes=changes)
+        if self.judge(tried, Contract()).passed:
+            return None
+        count = count_own_samples(tried, self.reference)
+        if count is None or self._allows_for_randomness:
+            return count
+        # The reference was the same twice. What a race of the workers made would not be.
+        return count if are_alike(tried, self.run_trial(changes=changes)) else None
 
     @property
     def _is_unstable(self) -> bool:
@@ -255,18 +275,7 @@ class Baseline:
         self.control, self.observed = runs[0], runs[-1]
         why = f"with one worker and no fault it fails already ({found.sentence}); see workers-agree"
         self.unusable_reason = None if found.passed else why
-        self._shares = _shares_of(self.observed) if found.passed else ()
-
-
-def _shares_of(control: Outcome) -> tuple[Share, ...]:
-    """What each worker gave of a stream, where that is known."""
-    files = {each.worker: len(each.files) for each in control.workers}
-    came: dict[int, list[str]] = {worker: [] for worker in files}
-    for each in control.delivered:
-        if each.worker is None or each.rows is None or control.kind == "map":
-            return ()
-        came.setdefault(each.worker, []).extend(each.rows)
-    return tuple(Share(each, tuple(came[each]), files.get(each, 0)) for each in sorted(came))
+        self._shares = shares_of(self.observed) if found.passed else ()
 
 
 def _require_samples(reference: Reference, contract: Contract) -> None:

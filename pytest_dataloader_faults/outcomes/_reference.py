@@ -112,6 +112,7 @@ class Comparison:
         compare: The author's own ``compare(a, b)``, or None.
         pickled_samples: The reference's samples, for it.
         limit: After how many samples a stream is ended that does not end by itself, in each worker.
+        own: Whether it would end there, and each worker gives random samples of its own.
     """
 
     what: str = "bytes"
@@ -119,11 +120,14 @@ class Comparison:
     compare: Callable[[Any, Any], Any] | None = None
     pickled_samples: tuple[tuple[Any, str], ...] = ()
     limit: int | None = None
+    own: bool = False
 
     @property
     def description(self) -> str:
         """What is compared, for people, and to tell fingerprints that mean different things."""
         what = "compare" if self.compare else self.what
+        if self.own:
+            return f"{what}, {self.limit} of its own in each worker"
         if self.limit is not None:
             return f"{what}, the first {self.limit} of each worker"
         return what if self.seeded is None else f"{what}, seeded from {self.seeded}"

@@ -10,10 +10,17 @@ from pytest_dataloader_faults import Contract, check_dataset
 from pytest_dataloader_faults.search import explore
 from support.corpus.endless import (
     EndsAtAnError,
+    FirstForAll,
+    FirstOfEach,
+    FirstThenEnds,
+    FirstUnseeded,
+    NoisyForAll,
+    RacingForAll,
     RandomForAll,
     RandomPerWorker,
     Repeated,
     RepeatedForAll,
+    ShuffledForAll,
     SkipsShards,
 )
 
@@ -57,11 +64,41 @@ def test_end_of_a_stream_that_has_none(records):
     assert "the stream of worker 0 ended after" in found[1].explanation
 
 
-def test_search_of_a_stream_without_an_end(records):
-    """Also where the loader has no workers."""
-    found = explore(
-        lambda: RandomPerWorker(records), max_examples=4, database=None, derandomize=True
-    )
+@pytest.mark.parametrize("check", ["workers-agree", "two-epochs", "worker-killed-last"])
+@pytest.mark.parametrize("dataset", [FirstOfEach, FirstUnseeded])
+def test_random_samples_of_each_worker(dataset, check, records):
+    """As many come as workers draw, and the result says so."""
+    result = _ask(dataset, records, check)
+
+    assert result.passed, result.explanation
+    said = "samples are random, 16 of its own in each worker: compared by types and shapes"
+    assert said in result.explanation
+    counts = {len(one.delivered) for one in result.outcome.passes if one.complete}
+    assert counts <= {4, 8}
+
+
+@pytest.mark.parametrize("dataset", [FirstForAll, ShuffledForAll, RacingForAll, NoisyForAll])
+def test_workers_that_all_give_the_whole_stream(dataset, records):
+    """In the same order or another, or with damage: nothing says that these samples are random."""
+    result = _ask(dataset, records, "workers-agree")
+
+    assert (result.verdict, result.passed) == ("corrupted", False)
+
+
+def test_error_that_ends_the_samples_of_a_worker(records):
+    """It is found where samples are random, too."""
+    found = [
+        _ask(dataset, records, "read-error-transient") for dataset in (FirstOfEach, FirstThenEnds)
+    ]
+
+    assert [each.verdict for each in found] == ["failed_cleanly", "corrupted"]
+    assert "the stream of worker 0 ended after" in found[1].explanation
+
+
+@pytest.mark.parametrize("dataset", [RandomPerWorker, FirstOfEach])
+def test_search_of_a_stream_without_an_end(dataset, records):
+    """Also where the loader has no workers, and where each worker's stream has an end."""
+    found = explore(lambda: dataset(records), max_examples=4, database=None, derandomize=True)
 
     assert found.failure is None
 

@@ -104,6 +104,8 @@ def _about_comparison(outcome: TrialFacts) -> Iterator[str]:
     how = {"shapes": "by types and shapes", "types": "by types, since shapes differ, too"}.get(what)
     if more.startswith("the first"):
         yield f"the stream does not end: {more} were taken, and compared {how}"
+    elif more.endswith("in each worker"):
+        yield f"samples are random, {more}: compared {how}"
     elif how or (more and outcome.kind == "map"):
         yield f"samples are random: compared {how or 'under seeds'}"
 

@@ -37,6 +37,63 @@ class RandomForAll(RandomPerWorker):
         return 42
 
 
+class FirstOfEach(RandomPerWorker):
+    """Ends after so many samples in each worker: healthy."""
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from itertools.islice(super().__iter__(), COUNT)
+
+
+class FirstForAll(RandomForAll):
+    """The same, with the same seed in each worker."""
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from itertools.islice(super().__iter__(), COUNT)
+
+
+class FirstUnseeded(FirstOfEach):
+    """Has a generator that no seed reaches: healthy."""
+
+    def _seed(self) -> int:
+        return random.SystemRandom().getrandbits(32)
+
+
+class FirstThenEnds(FirstOfEach):
+    """Takes an error for the end."""
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            yield from super().__iter__()
+        except OSError:
+            return
+
+
+class ShuffledForAll(RecordStream):
+    """Each worker reads all records, in an order of its own."""
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        order = random.Random(info.id if info else 0).sample(range(COUNT), COUNT)
+        yield from (self.records[index][0] for index in order)
+
+
+class RacingForAll(RecordStream):
+    """Each worker reads all records, and damages them in a way of its own each time."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for index in range(COUNT):
+            data, _ = self.records[index]
+            yield data + random.SystemRandom().random() if get_worker_info() else data
+
+
+class NoisyForAll(RecordStream):
+    """Each worker reads all records, and adds noise to them."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for index in range(COUNT):
+            yield self.records[index][0] + random.SystemRandom().random()
+
+
 class Repeated(RecordStream):
     """Begins again at the end of its shard: healthy."""
 

@@ -14,6 +14,8 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate, get_w
 from support.corpus.cases import Case
 from support.corpus.endless import (
     EndsAtAnError,
+    FirstForAll,
+    FirstOfEach,
     RandomForAll,
     RandomPerWorker,
     Repeated,
@@ -181,6 +183,7 @@ CASES: tuple[Case, ...] = (
         "the same samples in the same order",
         RandomPerWorker,
     ),
+    Case("H1", FirstForAll, "workers-agree", "corrupted", "more often", FirstOfEach),
     Case("H8", EndsAtAnError, "read-error-transient", "corrupted", "ended after", RandomPerWorker),
     Case(
         "H2",
