@@ -129,10 +129,6 @@ AUDIT: dict[str, tuple[Found, ...]] = {
             "truncated-half truncated-tail", "a shorter sample, which only the collation notices"
         ),
     ),
-    "llama_stream_finite": (
-        Found("workers-agree", "false", "each worker has its own seed, and no contract says so"),
-        _true("truncated-half truncated-tail", "other windows of the shorter file"),
-    ),
     "vits_cold": (
         _true("truncated-half truncated-tail", _SHORTER_SOUND),
         _true("truncated-empty", "SciPy's words: File format b'' not understood"),
