@@ -23,7 +23,8 @@ from string import Template
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+# This file has the name of a library that it tries: `datasets` of Hugging Face.
+sys.path[:] = [str(ROOT / "tests"), *(each for each in sys.path if each != str(ROOT / "docs"))]
 
 from support.field import Tried, load_all  # noqa: E402  # it is below tests/
 from support.field.audit import AUDIT, Found  # noqa: E402
