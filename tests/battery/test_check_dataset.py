@@ -159,12 +159,6 @@ def test_impossible_deadline_is_refused(deadline, records):
         check_dataset(lambda: Records(records), deadline=deadline)
 
 
-def test_dataset_in_place_of_a_factory_is_refused(records):
-    """Each trial needs a fresh dataset, so a factory is asked for, with an example."""
-    with pytest.raises(InvalidArgumentError, match="must be callable, such as lambda: MyDataset"):
-        check_dataset(Records(records))
-
-
 def test_workers_are_needed(records):
     """Without worker processes there is nothing to show."""
     with pytest.raises(InvalidArgumentError, match=r"num_workers=0\. Use num_workers=1 or more"):
