@@ -171,8 +171,14 @@ def _explains_kind(lines: str, fault: Fault, call: str) -> bool:
 
 
 def _tells_of_content(lines: str, fault: Fault) -> bool:
-    may = fault.content or (isinstance(fault, faults.ClosedDescriptor) and fault.reuse)
-    return bool(may and _BAD_CONTENT.search(_SAY_NOTHING.sub("", lines)))
+    if not (fault.content or (isinstance(fault, faults.ClosedDescriptor) and fault.reuse)):
+        return False
+    # By a KeyError, tarfile and zipfile say that an archive has no such member.
+    told = (
+        line if line.startswith("KeyError: ") else _SAY_NOTHING.sub("", line)
+        for line in lines.split("\n")
+    )
+    return any(_BAD_CONTENT.search(line) for line in told)
 
 
 def _words_for(fault: Fault, call: str) -> Iterable[re.Pattern[str]]:

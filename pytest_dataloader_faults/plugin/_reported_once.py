@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 from collections.abc import Hashable, Iterator
-from pathlib import Path
 from types import TracebackType
 
 import pytest
 
 from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
 
-_PACKAGE = str(Path(__file__).parents[1])
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))
 _PYTEST = ("_pytest", "pluggy")
 _first_items = pytest.StashKey[dict[Hashable, str]]()
 """What is wrong with what, and the id of the item that reports it in full."""

@@ -85,7 +85,7 @@ def test_every_item_of_a_test_tells_of_it(records, cache):
             expected=None,
             reproduce="",
             engine="auto",
-        )
+        ).result
         assert len(result.notes) == 1
 
 

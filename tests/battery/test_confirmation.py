@@ -45,11 +45,11 @@ def _fails_once(records, tmp_path):
 
 
 def test_a_failure_is_confirmed(records):
-    """Two trials fail, and the text says so right after the sentence."""
+    """Two trials fail, and the text says so before the evidence."""
     (result,) = check_dataset(lambda: ZerosOnError(records), only=CHECK, on_fail=None)
 
     assert (result.verdict, result.failed, result.reproduced) == ("corrupted", True, True)
-    assert result.explanation.splitlines()[1] == "  confirmed 2 of 2."
+    assert result.explanation.splitlines()[2] == "  confirmed 2 of 2."  # After the advice.
     assert [each.fired > 0 for each in result.trials] == [True, True]
     assert result.outcome is result.trials[0]
 

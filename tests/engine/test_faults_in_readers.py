@@ -66,6 +66,8 @@ SEEN: dict[str, dict[str, str | bytes]] = {
     "DescriptorExhaustion": {**dict.fromkeys(READERS, EMFILE), "safetensors_file": HIDDEN},
 }
 SEEN["ReadError"].pop("numpy_fromfile")
+MISLEADING = {("DescriptorExhaustion", "safetensors_file")}
+"""The error names the file, and says that it does not exist."""
 CASES = [(fault, reader) for fault, seen in SEEN.items() for reader in seen]
 
 
@@ -145,7 +147,7 @@ def test_the_error_reaches_the_loop(tmp_path, fault, reader):
         read = epoch(alone(Formats(paths)))
     assert re.search(SEEN[fault][reader], read.text, re.DOTALL)
     assert [] == read.batches
-    assert 1 == injection.surfaced
+    assert injection.surfaced == ((fault, reader) not in MISLEADING)
 
 
 @pytest.mark.parametrize(

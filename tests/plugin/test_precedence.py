@@ -110,7 +110,7 @@ def test_settings_hold_for_each_method_of_the_fixture(monkeypatch, request, meth
 
     home = importlib.import_module(f"pytest_dataloader_faults.{module}")
     monkeypatch.setattr(home, "run_trial" if method == "run" else method, stop)
-    settings = Settings("python", 43.0, 7, "warn", frozenset(given))
+    settings = Settings("python", 43.0, 7, "warn", 64, frozenset(given))
     with pytest.raises(_StopError):
         getattr(PytestFaultInjector(settings, request.node), method)(list)
     seed = None if method.startswith("explore") and not given else 7

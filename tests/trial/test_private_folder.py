@@ -141,10 +141,10 @@ def test_items_of_one_test_share_the_run_without_a_fault(records, log):
         def make_dataset(folder):
             return Logged(log, records, folder)
 
-        result = memory.ask(
+        answer = memory.ask(
             name, _remade(make_dataset), home=None, expected=None, reproduce="", engine="auto"
         )
-        counts.append((result.passed, len(log.read_text().splitlines())))
+        counts.append((answer.result.passed, len(log.read_text().splitlines())))
     assert counts == [(True, 3), (True, 5)]
 
 

@@ -70,7 +70,7 @@ class Substitutes:
             return f"it has the content of sample {self.owners[parts]!r}"
         others = [each for each in self.repeated.get(parts, ()) if each != index]
         if others:
-            return f"it has the same content as sample {others[0]!r}, and should not"
+            return f"it has the same content as sample {others[0]!r}, unlike in the reference"
         return None
 
 
