@@ -16,7 +16,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from torch.utils.data.dataloader import (
-    DataLoader,
     _BaseDataLoaderIter,
     _MultiProcessingDataLoaderIter,
 )
@@ -26,11 +25,11 @@ from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything
 from pytest_dataloader_faults._trial.journal import Journal
 from pytest_dataloader_faults._trial.loaders import USERS_ERRORS, kind_of
 from pytest_dataloader_faults._trial.process.sigchld import SigchldGuard
-from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, SampleFingerprint
-from pytest_dataloader_faults._trial.samples.fingerprint import digest_of_rows
+from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
+from pytest_dataloader_faults._trial.samples.delivery import delivery
 from pytest_dataloader_faults._trial.samples.reader import plain_indices
 from pytest_dataloader_faults.exceptions import InjectionError
-from pytest_dataloader_faults.outcomes import Delivery, Raised, WorkerDeath
+from pytest_dataloader_faults.outcomes import Raised, WorkerDeath
 from pytest_dataloader_faults.outcomes._text import shortened
 
 _WORKER = "_dlf_worker_of_batch"
@@ -260,38 +259,13 @@ def batch_numbers(iterator: Any) -> Callable[[int], int]:
     return lambda _received: last[0]
 
 
-def delivery(
-    batch: Any, indices: tuple[Any, ...] | None, loader: DataLoader[Any], comparer: SampleComparer
-) -> Delivery:
-    """*batch* as fingerprints: of its samples, or of the whole where it cannot be split."""
-    rows = _rows(batch, indices, loader, comparer)
-    if rows is None:
-        return Delivery(indices, None, comparer.digest(batch, indices))
-    return Delivery(
-        indices,
-        tuple(row.digest for row in rows),
-        digest_of_rows(row.exact for row in rows),
-        tuple(row.leaves for row in rows if row.leaves),
-    )
-
-
-def _rows(
-    batch: Any, indices: tuple[Any, ...] | None, loader: DataLoader[Any], comparer: SampleComparer
-) -> tuple[SampleFingerprint, ...] | None:
-    """The samples in *batch*, which may be fewer than were asked for."""
-    if not loader._auto_collation:
-        return (comparer.row(batch, *(indices or ())[:1]),)
-    if batch is None or (isinstance(batch, (list, tuple, dict)) and not batch):
-        return ()
-    if indices and (rows := comparer.rows(batch, len(indices), indices)):
-        return rows
-    most = (loader.batch_size or 1) if indices is None else len(indices) - 1
-    return next((rows for size in range(most, 0, -1) if (rows := comparer.rows(batch, size))), None)
-
-
 def raised_by(error: BaseException) -> Raised:
     """*error* as a finding about the dataset; an error of the harness is raised again."""
     if isinstance(error, InjectionError):
         raise error
     text = "".join(traceback.format_exception(error))
-    return Raised(type(error).__name__, shortened(str(error)), shortened(text))
+    try:
+        message = str(error)
+    except Exception as broken:  # noqa: BLE001  # the user's class, and what it says is a finding
+        message = f"its own __str__ raises {type(broken).__name__}"
+    return Raised(type(error).__name__, shortened(message), shortened(text))

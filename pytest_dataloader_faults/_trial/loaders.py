@@ -38,9 +38,16 @@ def _pyfakefs_note(error: BaseException) -> str:
 
 
 def make_loader(
-    make_dataset: Callable[[], Any], options: Mapping[str, Any] | None, changes: Mapping[str, Any]
+    make_dataset: Callable[[], Any],
+    options: Mapping[str, Any] | None,
+    changes: Mapping[str, Any],
+    *,
+    needs_workers: bool = False,
 ) -> DataLoader[Any]:
-    """The loader to try; *changes* overrule its options, also those of a ready ``DataLoader``."""
+    """The loader to try; *changes* overrule its options, also those of a ready ``DataLoader``.
+
+    One without workers gets two if it *needs_workers*: data modules have such loaders by default.
+    """
     made = _call_factory(make_dataset)
     if isinstance(made, DataLoader):
         if options:
@@ -50,7 +57,9 @@ def make_loader(
                 " pass loader={}"
             )
             raise InvalidArgumentError(message)
-        for name, value in changes.items():
+        lacks_workers = needs_workers and not made.num_workers
+        added = {"num_workers": 2, "prefetch_factor": 2} if lacks_workers else {}
+        for name, value in {**added, **changes}.items():
             object.__setattr__(made, name, value)  # torch forbids it, since workers may run.
         loader = made
         _leave_running_workers(loader)

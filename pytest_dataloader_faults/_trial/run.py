@@ -59,7 +59,10 @@ def run(job: Job, journal: Journal, stacks: str, supervision: SupervisorHandle |
         if isinstance(job, LifecycleJob):
             run_lifecycle(job, journal, armed)
             return
-        loader = loaders.make_loader(job.make_dataset, job.loader, job.changes)
+        needs_workers = isinstance(job, TrialJob) and job.needs_workers
+        loader = loaders.make_loader(
+            job.make_dataset, job.loader, job.changes, needs_workers=needs_workers
+        )
         if isinstance(job, ReferenceJob):
             journal.write(reference=asdict(take_reference(loader, job)))
         elif isinstance(job, TrialJob):

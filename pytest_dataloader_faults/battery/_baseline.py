@@ -154,9 +154,10 @@ class Baseline:
         return SHAPES if is_stable else TYPES
 
     def with_reference(self, comparison: Comparison) -> Comparison:
-        """*comparison*, with the samples to compare with, where the author's own code does it."""
+        """*comparison*, with what the reference shows: the samples, if the author compares them."""
         reference = self._reference_by(comparison)
-        return replace(comparison, pickled_samples=reference.pickled_samples)
+        whole = bool(reference.batches)
+        return replace(comparison, pickled_samples=reference.pickled_samples, whole=whole)
 
     def run_trial(
         self,

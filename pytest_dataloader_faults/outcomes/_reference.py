@@ -113,6 +113,8 @@ class Comparison:
         pickled_samples: The reference's samples, for it.
         limit: After how many samples a stream is ended that does not end by itself, in each worker.
         own: Whether it would end there, and each worker gives random samples of its own.
+        whole: Whether batches are compared as wholes: what is in them depends on the other samples,
+            as with padding.
     """
 
     what: str = "bytes"
@@ -121,6 +123,7 @@ class Comparison:
     pickled_samples: tuple[tuple[Any, str], ...] = ()
     limit: int | None = None
     own: bool = False
+    whole: bool = False
 
     @property
     def description(self) -> str:

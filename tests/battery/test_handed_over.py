@@ -83,9 +83,9 @@ def test_the_splits_of_a_dataset_dict():
 
 
 def test_a_part_that_cannot_be_tried_is_named(records):
-    """One of several loaders has no workers, as a validation loader often has none."""
-    made = {"train": Records(records), "val": DataLoader(Records(records))}
-    with pytest.raises(InvalidArgumentError, match=r"^val: the battery needs worker processes"):
+    """One of several loaders has no samples."""
+    made = {"train": Records(records), "val": DataLoader([])}
+    with pytest.raises(UnusableDatasetError, match=r"^val: list is empty"):
         check_dataset(made, **CHECK)
 
 
@@ -171,3 +171,12 @@ def test_a_ready_loader_whose_workers_run(records):
     assert [each.pid for each in loader._iterator._workers] == pids
     assert all(os.path.exists(f"/proc/{pid}") for pid in pids)
     loader._iterator._shutdown_workers()
+
+
+def test_a_ready_loader_without_workers(records):
+    """Data modules have such loaders by default. The battery gives them two workers."""
+    (result,) = check_dataset(
+        DataLoader(Records(records), batch_size=4), only="read-error-first", on_fail=None
+    )
+    assert result.verdict == "failed_cleanly"
+    assert len(result.outcome.workers) == 2

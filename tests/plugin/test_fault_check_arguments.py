@@ -77,7 +77,7 @@ def test_both(fault_check, records):
 
 
 def test_no_workers(fault_check, records):
-    fault_check(lambda: DataLoader(Records(records)))
+    fault_check(lambda: Records(records), loader={"num_workers": 0})
 
 
 def test_no_factory(fault_check, records):

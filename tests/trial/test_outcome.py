@@ -297,3 +297,24 @@ def test_pytest_keeps_its_random_numbers(records):
     torch.manual_seed(1)
     run_trial(lambda: Records(records), seed=5)
     assert torch.equal(torch.rand(3), expected)
+
+
+class UnprintableError(RuntimeError):
+    """As one of soundfile's is, once torch has made it anew from a text."""
+
+    def __str__(self):
+        raise TypeError("an integer is required")
+
+
+class Unprintable(Records):
+    """Fails with it."""
+
+    def __getitem__(self, index):
+        raise UnprintableError("text")
+
+
+def test_an_error_that_cannot_be_printed(records):
+    """It is a finding about the dataset, and no failure of the harness."""
+    outcome = run_trial(lambda: Unprintable(records))
+    assert outcome.exception.type == "UnprintableError"
+    assert outcome.exception.message == "its own __str__ raises TypeError"

@@ -87,7 +87,12 @@ def _reference_by_index(reader: Reader, drawn: Sequence[Sequence[Any]]) -> Refer
     second = list(map(reader.read, indices))
     found = _compared("map", first, second, reader.comparer.comparison)
     found = replace(found, draws_random_numbers=draws)
-    if reader.loader._auto_collation and not _splits(reader, list(drawn[0]), found):
+    # Where samples differ in their shapes, a collate_fn may pad those of some batches only.
+    forms = {tuple(form for _, form, _ in parts) for _, parts in found.leaves}
+    looked_at = drawn if len(forms) > 1 else drawn[:1]
+    if reader.loader._auto_collation and not all(
+        _splits(reader, list(batch), found) for batch in looked_at
+    ):
         return replace(found, samples=(), leaves=(), **_of_batches(reader, drawn))
     return found
 
