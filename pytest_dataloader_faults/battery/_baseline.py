@@ -156,8 +156,12 @@ class Baseline:
     def with_reference(self, comparison: Comparison) -> Comparison:
         """*comparison*, with what the reference shows: the samples, if the author compares them."""
         reference = self._reference_by(comparison)
-        whole = bool(reference.batches)
-        return replace(comparison, pickled_samples=reference.pickled_samples, whole=whole)
+        return replace(
+            comparison,
+            pickled_samples=reference.pickled_samples,
+            whole=bool(reference.batches),
+            split=self.contract.split,
+        )
 
     def run_trial(
         self,
@@ -193,15 +197,17 @@ class Baseline:
         comparison = next(same, self.comparison)
         reference = self._reference_by(comparison)
         if batches := reference.unknown_batches(outcome):
-            more = self._take_reference(comparison=comparison, batches=batches)
+            asked = replace(comparison, split=self.contract.split)
+            more = self._take_reference(comparison=asked, batches=batches)
             reference = reference.merged_with(more)
             self._references[comparison] = reference
         return replace(reference, shares=self._shares)
 
     def _reference_by(self, comparison: Comparison) -> Reference:
         if comparison not in self._references:
+            asked = replace(comparison, split=self.contract.split)
             found = self._take_reference(
-                comparison=comparison, samples=self.samples, seconds=self._seconds
+                comparison=asked, samples=self.samples, seconds=self._seconds
             )
             self._references[comparison] = found
             self.samples, self._seconds = found.limit, None  # From now on the same for all.
@@ -284,6 +290,6 @@ def _require_samples(reference: Reference, contract: Contract) -> None:
     if (contract.may_skip or contract.may_substitute) and not reference.samples:
         message = (
             f"contract={contract!r}: the batches cannot be taken apart into samples, so the battery"
-            " cannot see which are missing or replaced. Use a collate_fn that stacks samples"
+            " cannot see which are missing or replaced. Say how: Contract(split=...)"
         )
         raise InvalidArgumentError(message)

@@ -173,7 +173,7 @@ def require_same_comparison(contract: Contract, own: Contract) -> None:
 
 
 def _comparison_of(contract: Contract) -> tuple[object, ...]:
-    return contract.compare, contract.deterministic is False
+    return contract.compare, contract.split, contract.deterministic is False
 
 
 def _files_of(baseline: Baseline) -> DataFiles:

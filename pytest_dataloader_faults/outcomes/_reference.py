@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -115,6 +115,7 @@ class Comparison:
         own: Whether it would end there, and each worker gives random samples of its own.
         whole: Whether batches are compared as wholes: what is in them depends on the other samples,
             as with padding.
+        split: The author's own ``split(batch)``, or None. It is part of no comparison.
     """
 
     what: str = "bytes"
@@ -124,6 +125,7 @@ class Comparison:
     limit: int | None = None
     own: bool = False
     whole: bool = False
+    split: Callable[[Any], Iterable[Any]] | None = field(default=None, compare=False)
 
     @property
     def description(self) -> str:

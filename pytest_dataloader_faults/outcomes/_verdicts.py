@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import Field, dataclass
 from enum import Enum
 from typing import Any, ClassVar, TypeAlias
@@ -56,6 +56,8 @@ class Contract(Checked):
             does not make two readings the same, it compares only types and shapes.
         compare: ``compare(a, b) -> bool`` says whether two samples are the same, in place of their
             bytes. It gets the samples as they are in a batch of one.
+        split: ``split(batch)`` returns the list of samples that a batch holds, where it cannot be
+            seen: after padding, or in a class of the ``collate_fn``'s own.
     """
 
     survives: bool = False
@@ -65,13 +67,14 @@ class Contract(Checked):
     detects_corruption: bool = False
     deterministic: bool | None = None
     compare: Callable[[Any, Any], Any] | None = None
+    split: Callable[[Any], Iterable[Any]] | None = None
 
     _rules: ClassVar = {
         **dict.fromkeys(
             "survives names_file may_skip may_substitute detects_corruption".split(), FLAG
         ),
         "deterministic": optional(FLAG.allows, f"{FLAG.allowed}, or None to find out"),
-        "compare": optional(callable, "a function or None"),
+        **dict.fromkeys(["compare", "split"], optional(callable, "a function or None")),
     }
 
     @classmethod

@@ -9,13 +9,19 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
-from pytest_dataloader_faults import check_dataset
+from pytest_dataloader_faults import Contract, check_dataset
+from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
 
 LENGTHS = {
     "all": [3, 5, 7, 9] * 4,
     "some": [8] * 4 + [9, 7, 5, 3] * 3,
 }
 CHECK = "read-error-first"
+
+
+def _samples(batch):
+    """The sequences in a padded batch: none of them holds a zero."""
+    return [row[row != 0] for row in batch]
 
 
 class Sequences(Dataset[Any]):
@@ -65,3 +71,75 @@ def test_padded_batches(tmp_path, lengths, collate):
         )
     ]
     assert verdicts == ["survived", "failed_cleanly", "survived", "corrupted"]
+
+
+def _pad_what_is_there(samples):
+    found = [each for each in samples if each is not None]
+    return _pad(found) if found else None
+
+
+class Skipping(Sequences):
+    """Gives None for a sample that it cannot read, and another one too few."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)
+        except OSError:
+            return None
+
+
+@pytest.fixture(name="path")
+def _path(tmp_path):
+    path = tmp_path / "lengths"
+    path.write_bytes(bytes(LENGTHS["all"]))
+    return path
+
+
+def _asked(path, **options):
+    (result,) = check_dataset(
+        lambda: Skipping(path),
+        loader={"collate_fn": _pad_what_is_there},
+        only="read-error-transient",
+        on_fail=None,
+        **options,
+    )
+    return result
+
+
+def test_a_function_that_takes_batches_apart(path):
+    """With it, a sample may be missing from a padded batch."""
+    result = _asked(path, contract=Contract(may_skip=True, split=_samples))
+    assert result.verdict == "survived", result.explanation
+    assert "2 samples that faults hit are missing" in result.explanation
+
+
+def test_it_is_asked_for(path):
+    """What is missing from batches compared as wholes cannot be seen."""
+    with pytest.raises(InvalidArgumentError, match=r"Say how: Contract\(split=\.\.\.\)"):
+        _asked(path, contract=Contract(may_skip=True))
+
+
+def test_without_the_promise_the_sample_is_missed(path):
+    """The sentence names the batch and the sample."""
+    result = _asked(path, contract=Contract(split=_samples))
+    assert (result.verdict, result.failed) == ("corrupted", True)
+    assert " are missing" in result.explanation.splitlines()[0]
+
+
+BAD = {
+    "raises": (lambda batch: batch.nothing, "the contract's split failed with no fault armed"),
+    "too few": (lambda batch: batch[1:], "takes a batch of 4 samples apart into 3"),
+}
+
+
+@pytest.mark.parametrize(("split", "message"), BAD.values(), ids=BAD)
+def test_a_function_that_does_not_take_them_apart(path, split, message):
+    """The error says what it gave."""
+    with pytest.raises(UnusableDatasetError, match=message):
+        _asked(path, contract=Contract(split=split))
+
+
+def test_what_is_no_function():
+    """The error says what is allowed."""
+    with pytest.raises(InvalidArgumentError, match="split=4 must be a function or None"):
+        Contract(split=4)

@@ -76,10 +76,20 @@ class SampleComparer:
         self, batch: Any, count: int, indices: Iterable[Any] = ()
     ) -> tuple[SampleFingerprint, ...] | None:
         """The fingerprint of each sample of *batch*; None if it is not of *count* samples."""
-        samples = split(batch, count)
+        samples = self.split(batch, count)
         if samples is None:
             return None
         return tuple(self.row(*each) for each in zip_longest(samples, indices))
+
+    def split(self, batch: Any, count: int) -> list[Any] | None:
+        """The samples of *batch*; None if it is not of *count* samples."""
+        if self.comparison.split is None:
+            return split(batch, count)
+        try:
+            samples = list(self.comparison.split(batch))
+        except Exception:  # noqa: BLE001  # the reference has tried it; under a fault it may fail
+            return None
+        return samples if len(samples) == count else None
 
     def keep(self, value: Any, index: Any) -> str | None:
         """Know *value* from now on where the author compares; returns it packed for later."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_sample
 from pytest_dataloader_faults._trial import loaders
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, SampleFingerprint
-from pytest_dataloader_faults._trial.samples.fingerprint import leaves, split, types_of
+from pytest_dataloader_faults._trial.samples.fingerprint import leaves, types_of
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -93,7 +93,7 @@ class Reader:
         """Likewise of a batch of one sample, before it is collated."""
         if self.loader._auto_collation:
             batch = self.batch(samples)
-            alone = (split(batch, 1) or [batch])[0]
+            alone = (self.comparer.split(batch, 1) or [batch])[0]
         else:
             alone = self.batch(samples[0])
         pickled = self.comparer.keep(alone, index)

@@ -19,7 +19,6 @@ from pytest_dataloader_faults._trial import loaders
 from pytest_dataloader_faults._trial.job import ReferenceJob
 from pytest_dataloader_faults._trial.samples.budget import limit_samples
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
-from pytest_dataloader_faults._trial.samples.fingerprint import split
 from pytest_dataloader_faults._trial.samples.reader import Reader, Reading, plain_indices
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes import Reference
@@ -202,11 +201,11 @@ def _with_rows(reader: Reader, stream: Any) -> Iterator[Any]:
     """
     for number, sample in enumerate(stream):
         is_collated = not number and reader.loader._auto_collation
-        if is_collated and split(reader.batch([sample]), 1) is None:
+        if is_collated and reader.comparer.split(reader.batch([sample]), 1) is None:
             message = (
                 f"the batches of {type(stream).__name__} cannot be taken apart into samples, and an"
                 " iterable dataset has no indices that say what a batch should hold: nothing can be"
-                " compared. Try it with batch_size=None, or with a collate_fn that stacks samples"
+                " compared. Try it with batch_size=None, or say how: Contract(split=...)"
             )
             raise UnusableDatasetError(message)
         yield sample
@@ -220,8 +219,24 @@ def _splits(reader: Reader, indices: list[Any], found: Reference) -> bool:
     """
     alone, names = dict(found.samples), plain_indices(indices)
     batch = reader.batch(reader.fetch(indices))
+    _require_split(reader, batch, len(indices))
     if rows := reader.comparer.rows(batch, len(indices), names):
         return [row.digest for row in rows] == [alone[each] for each in names]
     sizes = range(len(indices) - 1, 1, -1) if reader.gives_batches else ()
     fewer = next((rows for size in sizes if (rows := reader.comparer.rows(batch, size))), ())
     return bool(fewer) and {row.digest for row in fewer} <= set(alone.values())
+
+
+def _require_split(reader: Reader, batch: Any, count: int) -> None:
+    """Refuse a function of the author's that does not take *batch* apart into *count* samples."""
+    own = reader.comparer.comparison.split
+    if own is None or reader.gives_batches:
+        return
+    with loaders.errors_of_dataset("the contract's split"):
+        came = len(list(own(batch)))
+    if came != count:
+        message = (
+            f"the contract's split takes a batch of {count} samples apart into {came}. It has to"
+            " return the list of its samples"
+        )
+        raise UnusableDatasetError(message)
