@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from pytest_dataloader_faults._engine.worker.fetch_hooks import StreamEnd
 from pytest_dataloader_faults._trial.parts import require_one
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
 
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))
 USERS_ERRORS = (Exception, SystemExit, KeyboardInterrupt)
 """What the user's code may raise. Ctrl-C goes to pytest, not to a trial."""
 DEFAULTS = {"num_workers": 2, "batch_size": 4}
@@ -28,8 +30,16 @@ def errors_of_dataset(what: str, advice: str = "") -> Iterator[None]:
     except UnusableDatasetError:
         raise
     except USERS_ERRORS as error:
-        message = f"{what} failed with no fault armed: {error!r}{advice}{_pyfakefs_note(error)}"
+        text = f"{error!r}{_place_of(error)}"
+        message = f"{what} failed with no fault armed: {text}{advice}{_pyfakefs_note(error)}"
         raise UnusableDatasetError(message) from error
+
+
+def _place_of(error: BaseException) -> str:
+    """The file and the line that raised *error*; empty if it was this package."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    is_ours = last.filename.startswith(_PACKAGE)
+    return "" if is_ours else f" at {last.filename}:{last.lineno}"
 
 
 def _pyfakefs_note(error: BaseException) -> str:
@@ -86,7 +96,7 @@ def _call_factory(make_dataset: Callable[[], Any]) -> Any:
     except (UnusableDatasetError, InvalidArgumentError):
         raise
     except USERS_ERRORS as error:
-        text = f"{type(error).__name__}: {error}, with no fault armed"
+        text = f"{type(error).__name__}: {error}{_place_of(error)}, with no fault armed"
         message = f"make_dataset() raised {text}{_pyfakefs_note(error)}"
         raise UnusableDatasetError(message) from error
     require_one(made)

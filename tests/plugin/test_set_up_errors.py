@@ -84,7 +84,7 @@ def test_x(fault_check, how):
 """
 
 SENTENCES = {
-    "raises": "make_dataset() raised LookupError: no such folder, with no fault armed",
+    "raises": "make_dataset() raised LookupError: no such folder at ",
     "empty": "TensorDataset is empty",
     "no-sample": "Unread[0] failed with no fault armed: LookupError('no such sample')",
     "stuck": "no reference within 2 s, with no fault and no worker.",
@@ -199,6 +199,6 @@ def test_functions_that_refuse_a_dataset_show_no_frame_of_their_own(suite, style
     sections = re.split(r"\n_+ test_\w+.*? _+\n", text)[1:]
     assert len(sections) == 5
     for section in sections:
-        assert "make_dataset() raised LookupError: no such folder, with no fault armed" in section
+        assert "make_dataset() raised LookupError: no such folder at " in section
         called = section.partition("test_inner.py")[2] if style == "native" else section
         assert "pytest_dataloader_faults/" not in called
