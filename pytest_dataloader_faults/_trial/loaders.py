@@ -108,6 +108,12 @@ def _call_factory(make_dataset: Callable[[], Any]) -> Any:
             " module, or a dict or list of loaders"
         )
         raise UnusableDatasetError(message)
+    if any(isinstance(each, DataLoader) for each in getattr(made, "pipeline", ())):
+        message = (
+            f"{type(made).__name__} wraps a DataLoader, and its workers cannot be in workers. Give"
+            " the DataLoader in its pipeline, as in lambda: make().pipeline[0]"
+        )
+        raise UnusableDatasetError(message)
     return made
 
 

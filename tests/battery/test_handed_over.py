@@ -6,6 +6,7 @@ import os
 
 import pytest
 import torch
+import webdataset
 from torch.utils.data import DataLoader, TensorDataset
 
 from pytest_dataloader_faults import check_dataset, explore, part_of, run_trial, sweep
@@ -180,3 +181,12 @@ def test_a_ready_loader_without_workers(records):
     )
     assert result.verdict == "failed_cleanly"
     assert len(result.outcome.workers) == 2
+
+
+def test_a_dataset_that_wraps_a_loader(records):
+    """As webdataset's WebLoader does: the loader in it can be tried."""
+    wrapped = webdataset.WebLoader(Records(records), batch_size=4, num_workers=2)
+    with pytest.raises(UnusableDatasetError, match=r"lambda: make\(\)\.pipeline\[0\]"):
+        check_dataset(lambda: wrapped, **CHECK)
+    (result,) = check_dataset(lambda: wrapped.pipeline[0], **CHECK)
+    assert result.passed
