@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import os
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ import torch
 
 from pytest_dataloader_faults import check_dataset
 from support.datasets import SIZE
-from support.specimens import Packed, SharedHandle
+from support.specimens import OpensAgain, Packed, SharedHandle
 
 CHECK = "closed-descriptor"
 
@@ -69,22 +68,6 @@ class ZerosIfClosed(SharedHandle):
                 return torch.tensor(list(data[index * SIZE : (index + 1) * SIZE]))
         except (OSError, ValueError):
             return torch.zeros(SIZE, dtype=torch.int64)
-
-
-class OpensAgain(Packed):
-    """Opens the file at once, and in a worker that was not forked at the first sample."""
-
-    def __init__(self, folder):
-        super().__init__(folder)
-        self.handle = open(self.pack, "rb")
-
-    def __getitem__(self, index):
-        if self.handle is None:
-            self.handle = open(self.pack, "rb")
-        return torch.tensor(list(os.pread(self.handle.fileno(), SIZE, index * SIZE)))
-
-    def __getstate__(self):
-        return {**self.__dict__, "handle": None}
 
 
 class ZerosIfShort(OpensAgain):

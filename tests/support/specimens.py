@@ -36,6 +36,22 @@ class Packed(Records):
             return _sample(pack.read(SIZE), self.pack)
 
 
+class OpensAgain(Packed):
+    """Opens the file at once, and in a worker that was not forked at the first sample."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.handle = open(self.pack, "rb")
+
+    def __getitem__(self, index):
+        if self.handle is None:
+            self.handle = open(self.pack, "rb")
+        return torch.tensor(list(os.pread(self.handle.fileno(), SIZE, index * SIZE)))
+
+    def __getstate__(self):
+        return {**self.__dict__, "handle": None}
+
+
 class SharedHandle(Packed):
     """Opens the pack in ``__init__``: forked workers share its offset."""
 
