@@ -68,7 +68,8 @@ def make_loader(
             )
             raise InvalidArgumentError(message)
         lacks_workers = needs_workers and not made.num_workers
-        added = {"num_workers": 2, "prefetch_factor": 2} if lacks_workers else {}
+        workers = {"num_workers": DEFAULTS["num_workers"], "prefetch_factor": 2}
+        added = workers if lacks_workers else {}
         for name, value in {**added, **changes}.items():
             object.__setattr__(made, name, value)  # torch forbids it, since workers may run.
         loader = made

@@ -30,7 +30,7 @@ def spread(count: int, most: int) -> list[int]:
 def _mirrored(number: int) -> float:
     """The binary digits of *number*, in reverse order and behind the point."""
     digits = f"{number:b}"[::-1]
-    return float(int(digits, 2) / 2 ** len(digits))
+    return int(digits, 2) / (1 << len(digits))
 
 
 def _distinct(values: Iterator[int]) -> Iterator[int]:

@@ -217,7 +217,7 @@ def _splits(reader: Reader, indices: list[Any], found: Reference) -> bool:
     A ready batch that holds fewer of these samples than asked for is split as well: the judge says
     that samples are missing.
     """
-    alone, names = dict(found.samples), plain_indices(indices)
+    alone, names = found.digests, plain_indices(indices)
     batch = reader.batch(reader.fetch(indices))
     _require_split(reader, batch, len(indices))
     if rows := reader.comparer.rows(batch, len(indices), names):

@@ -9,7 +9,7 @@ is not known whose it was. In those cases any sample may have been hit.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -77,38 +77,40 @@ def _tolerance(outcome: TrialFacts, contract: Contract, number: int) -> Toleranc
 
 def _hit(outcome: TrialFacts, number: int) -> tuple[Container[Any], int]:
     """The samples that faults may have hit in epoch *number*, and how many at most."""
-    fired = [each for each in outcome.faults if each.fired]
-    if _lasting(fired):
+    if _lasting(outcome.faults):
         return AllIndices(), _ANY_NUMBER
-    hits = [one for each in fired for one in each.firings if one.epoch in (None, number)]
-    unlisted = sum(each.fired - len(each.firings) for each in fired)
+    hits = _firings_in(number, outcome.faults)
+    unlisted = sum(each.fired - len(each.firings) for each in outcome.faults)
     is_unknown = unlisted or any(one.sample is None for one in hits)
     samples = AllIndices() if is_unknown else {one.sample for one in hits}
     return samples, len(hits) + unlisted
 
 
-def _lasting(fired: list[FaultFacts]) -> list[Firing]:
+def _lasting(facts: Iterable[FaultFacts]) -> list[Firing]:
     """Occurrences after which a file stays as it then is."""
-    return [one for each in fired if isinstance(each.fault, _LASTING) for one in each.firings]
+    return [one for each in facts if isinstance(each.fault, _LASTING) for one in each.firings]
+
+
+def _firings_in(number: int, facts: Iterable[FaultFacts]) -> list[Firing]:
+    """Occurrences in epoch *number*, or in one that is not known."""
+    return [one for each in facts for one in each.firings if one.epoch in (None, number)]
 
 
 def _hit_workers(outcome: TrialFacts, number: int) -> Container[int | None]:
     """The workers that faults may have hit; what hits the loader's own process hits all."""
-    fired = [each for each in outcome.faults if each.fired]
-    hits = [one for each in fired for one in each.firings if one.epoch in (None, number)]
-    found = {each.worker for each in (*_lasting(fired), *hits)}
+    hits = (*_lasting(outcome.faults), *_firings_in(number, outcome.faults))
+    found = {each.worker for each in hits}
     return AllIndices() if None in found else found
 
 
 def _hit_by_errors(outcome: TrialFacts, number: int) -> set[Any]:
     """The samples for which nothing was read; None stands for those of a stream."""
-    return {
-        one.sample
+    gave_nothing = (
+        each
         for each in outcome.faults
         if each.fault.errno or (isinstance(each.fault, TruncatedFile) and not each.fault.keep)
-        for one in each.firings
-        if one.epoch in (None, number)
-    }
+    )
+    return {one.sample for one in _firings_in(number, gave_nothing)}
 
 
 def may_be_damaged(outcome: TrialFacts, contract: Contract) -> bool:
