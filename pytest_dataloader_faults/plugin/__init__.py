@@ -28,10 +28,7 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults.plugin._fault_check import FaultCheck
     from pytest_dataloader_faults.plugin._injector import PytestFaultInjector
 
-pytest_plugins = (
-    "pytest_dataloader_faults.plugin._notes",
-    "pytest_dataloader_faults.plugin._pyfakefs",
-)
+pytest_plugins = ("pytest_dataloader_faults.plugin._pyfakefs",)
 
 _MARKER = "dataloader_faults"
 _OUR_FIXTURES = {"fault_check", "dataloader_faults", "fake_dataset_fs"}
@@ -133,14 +130,15 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Group the checks that failed by what is likely to be wrong with the dataset."""
-    if not (failed := terminalreporter.getreports("failed")):
+    """Tell how datasets were tried, and group failed checks by what is likely to be wrong."""
+    reports = [each for found in terminalreporter.stats.values() for each in found]
+    if not any(getattr(each, "user_properties", ()) for each in reports):
         return
     from pytest_dataloader_faults.plugin import _summary
 
-    if found := _summary.causes(failed):
-        terminalreporter.section("likely causes of failed checks")
-        for line in _summary.lines(found):
+    for title, lines in _summary.sections(reports, terminalreporter.getreports("failed")):
+        terminalreporter.section(title)
+        for line in lines:
             terminalreporter.write_line(line)
 
 

@@ -24,10 +24,9 @@ from pytest_dataloader_faults.exceptions import (
     UnusableDatasetError,
 )
 from pytest_dataloader_faults.outcomes import CheckResult, Contract, Verdict
-from pytest_dataloader_faults.plugin._notes import add_notes
 from pytest_dataloader_faults.plugin._options import Settings, command_line
 from pytest_dataloader_faults.plugin._reported_once import about_call, shortage_reported_once
-from pytest_dataloader_faults.plugin._summary import CAUSE, CHECK
+from pytest_dataloader_faults.plugin._summary import CAUSE, CHECK, NOTE
 
 _baselines = pytest.StashKey[BaselineCache]()
 
@@ -107,8 +106,7 @@ class FaultCheck:
         told = {"dataloader_faults_verdict": str(result.verdict)}
         if result.cause:
             told |= {CHECK: result.check, CAUSE: result.cause}
-        self._node.user_properties += told.items()
-        add_notes(self._node, result.notes)
+        self._node.user_properties += [*told.items(), *((NOTE, each) for each in result.notes)]
 
     def _options(self) -> str:
         """The options of this run, and the python engine where the kernel engine cannot run."""

@@ -1,4 +1,4 @@
-"""What failed checks have in common, at the end of pytest's report."""
+"""How datasets were tried, and what failed checks have in common, at the end of pytest's report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,29 @@ from collections.abc import Iterable, Iterator
 
 CAUSE = "dataloader_faults_cause"
 CHECK = "dataloader_faults_check"
+NOTE = "dataloader_faults_note"
 _WIDTH = 100
+
+
+def sections(
+    reports: Iterable[object], failed: Iterable[object]
+) -> Iterator[tuple[str, Iterable[str]]]:
+    """The title and the lines of each section that has something to say."""
+    if found := notes(reports):
+        yield "dataloader-faults", found
+    if causes_of := causes(failed):
+        yield "likely causes of failed checks", lines(causes_of)
+
+
+def notes(reports: Iterable[object]) -> list[str]:
+    """Each note once for its test, and not once for each check."""
+    found = {
+        f"{getattr(report, 'nodeid', '').partition('[')[0]}: {text}"
+        for report in reports
+        for name, text in getattr(report, "user_properties", ())
+        if name == NOTE
+    }
+    return sorted(found)
 
 
 def causes(reports: Iterable[object]) -> dict[str, dict[str, list[str]]]:
