@@ -90,10 +90,12 @@ def _may_be_ready(value: Any) -> bool:
     return not isinstance(value, (str, bytes)) and any(hasattr(value, name) for name in names)
 
 
+_ENGINES = ("auto", "kernel", "python")
 _NOT_REPRODUCED = ("warn", "fail")
 _ON_FAIL = ("raise", "warn", None)
 
 RULES = {
+    "engine": Rule(lambda value: value in _ENGINES, f"one of {', '.join(_ENGINES)}"),
     "make_dataset": Rule(
         lambda value: callable(value) or _may_be_ready(value),
         "callable, such as lambda: MyDataset(), or a dataset, a loader or several of them",

@@ -145,7 +145,7 @@ def test_every_page_is_in_the_index():
 def _fixtures():
     modules = (plugin, _fixtures_of_files)
     named = [(name, ast.unparse(node)) for module in modules for name, node in _defined(module)]
-    is_fixture = re.compile(r"^@pytest.fixture$|_fault_fixture\(f", re.MULTILINE)
+    is_fixture = re.compile(r"^@pytest.fixture$|^\w+ = _fault_fixture\(", re.MULTILINE)
     return [name for name, code in named if is_fixture.search(code)]
 
 

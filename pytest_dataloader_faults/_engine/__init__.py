@@ -7,9 +7,7 @@ import os
 
 from pytest_dataloader_faults._engine.processes import fork
 from pytest_dataloader_faults._engine.python.pyfakefs import fake_files
-from pytest_dataloader_faults.exceptions import EngineUnavailableError, InvalidArgumentError
-
-ENGINES = ("auto", "kernel", "python")
+from pytest_dataloader_faults.exceptions import EngineUnavailableError
 
 
 class Probe:
@@ -62,9 +60,9 @@ def is_portable() -> bool:
 
 def choose(engine: str) -> str:
     """The engine to take for *engine*; raises EngineUnavailableError where there is none."""
-    if engine not in ENGINES:
-        allowed = ", ".join(map(repr, ENGINES))
-        raise InvalidArgumentError(f"engine={engine!r} is not an engine. Choose one of {allowed}")
+    from pytest_dataloader_faults._arguments import check
+
+    check(engine=engine)
     if engine == "auto" and fake_files() is not None:
         engine = "python"  # The kernel does not see fake files.
     reason = "asked for" if engine == "python" else unavailable()

@@ -14,7 +14,7 @@ import signal
 import stat
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
 
@@ -79,8 +79,7 @@ def ready(descriptors: Iterable[int], seconds: float) -> list[int]:
     return [descriptor for descriptor, _ in poll.poll(1000 * max(0.0, seconds))]
 
 
-@dataclass(frozen=True)
-class MemoryMapping:
+class MemoryMapping(NamedTuple):
     """One line of /proc/self/maps that is a file's."""
 
     start: int

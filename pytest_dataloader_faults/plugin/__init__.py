@@ -1,6 +1,7 @@
 """The pytest plugin: its hooks, its fixtures and its marker.
 
-Loading it imports neither torch nor Hypothesis nor pyfakefs.
+Every run of pytest loads it, whether or not a test needs it. So it imports the options, and
+everything else where a test, or the header, needs that.
 """
 
 from __future__ import annotations
@@ -12,21 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_dataloader_faults import faults
-from pytest_dataloader_faults._engine import is_portable, start_probe, unavailable
 from pytest_dataloader_faults.exceptions import (
     DataLoaderFaultsError,
     InjectionError,
     InvalidArgumentError,
 )
 from pytest_dataloader_faults.plugin import _environment, _options
-from pytest_dataloader_faults.plugin._options import Settings
-from pytest_dataloader_faults.plugin._reported_once import without_our_frames
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults.injection import ArmedFaults
     from pytest_dataloader_faults.plugin._fault_check import FaultCheck
     from pytest_dataloader_faults.plugin._injector import PytestFaultInjector
+    from pytest_dataloader_faults.plugin._options import Settings
 
 pytest_plugins = ("pytest_dataloader_faults.plugin._pyfakefs",)
 
@@ -55,21 +53,27 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     given = early_config.known_args_namespace
     is_shown = given.verbose >= 0 and not given.no_header
     if is_shown and "PYTEST_XDIST_WORKER" not in os.environ:  # A worker of xdist has no header.
+        from pytest_dataloader_faults._engine import start_probe
+
         start_probe()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the markers and check the options."""
+    """Declare the markers, check the options, and describe the fixtures if they will be shown."""
     config.addinivalue_line("markers", _options.marker_line())
     config.addinivalue_line("markers", _environment.GPU_MARKER_LINE)
     try:
         _options.read_options(config)
     except InvalidArgumentError as error:
         raise pytest.UsageError(str(error)) from error
+    if config.option.showfixtures or config.option.show_fixtures_per_test:
+        _describe_fault_fixtures()
 
 
 def pytest_report_header(config: pytest.Config) -> str:
     """Name the engine, and say why it is not the kernel engine."""
+    from pytest_dataloader_faults._engine import is_portable, unavailable
+
     is_chosen = _options.settings_for(config).engine == "python"
     reason = "as asked for" if is_chosen else unavailable()
     if reason is None:
@@ -120,6 +124,8 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     except InjectionError:
         raise
     except DataLoaderFaultsError as error:
+        from pytest_dataloader_faults.plugin._reported_once import without_our_frames
+
         raise without_our_frames(error) from error.__cause__
     if _injector in item.stash:
         item.stash[_injector].require_used()
@@ -144,6 +150,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def _settings(request: pytest.FixtureRequest) -> Settings:
     """The settings of the test; skips or fails the test where their engine cannot run."""
+    from pytest_dataloader_faults._engine import is_portable, unavailable
+
     with _options.bad_values_fail(request.node):
         settings = _options.settings_for(request.config, request.node.iter_markers(_MARKER))
     reason = None if settings.engine != "kernel" and is_portable() else unavailable()
@@ -190,29 +198,41 @@ def dataloader_faults(request: pytest.FixtureRequest) -> Iterator[PytestFaultInj
         yield injector
 
 
-def _fault_fixture(kind: type[faults.Fault], example: str) -> Any:
-    """A fixture that arms a fault of *kind*, documented by the docstring of *kind*."""
+_fault_fixtures: list[tuple[Callable[..., Any], str, str]] = []
+"""The function, the kind of fault and the example of each fixture that arms one fault."""
+
+
+def _fault_fixture(kind: str, example: str) -> Any:
+    """A fixture that arms a fault of *kind*."""
 
     def arm_fault(dataloader_faults: PytestFaultInjector) -> Callable[..., ArmedFaults]:
         return dataloader_faults.arming(kind, example)
 
-    first, *others = (inspect.getdoc(kind) or "").split("\n\n")
-    arming = (
-        f"It arms ``faults.{kind.__name__}`` in DataLoader workers, with the same arguments, and"
-        " returns a handle with ``fired``."
-    )
-    arm_fault.__doc__ = "\n\n".join([f"``{example}``: {first}", arming, *others])
+    _fault_fixtures.append((arm_fault, kind, example))
     return pytest.fixture(arm_fault)
 
 
-open_errors = _fault_fixture(faults.OpenError, 'open_errors("*.jpg", errno.EACCES)')
-eio_reads = _fault_fixture(faults.ReadError, 'eio_reads("*.jpg", nth=2)')
-short_reads = _fault_fixture(faults.ShortRead, 'short_reads("*.bin", max_bytes=100)')
-truncated_files = _fault_fixture(faults.TruncatedFile, 'truncated_files("*.npy", keep=0.5)')
-corrupted_files = _fault_fixture(faults.CorruptedFile, 'corrupted_files("*.npy", flips=3)')
-closed_descriptors = _fault_fixture(faults.ClosedDescriptor, 'closed_descriptors("*.h5")')
-slow_reads = _fault_fixture(faults.SlowRead, 'slow_reads("*.tar", seconds=2.0)')
-hung_reads = _fault_fixture(faults.HungRead, 'hung_reads("*.h5", nth=3)')
-emfile = _fault_fixture(faults.DescriptorExhaustion, "emfile(headroom=0)")
-shm_exhaustion = _fault_fixture(faults.SharedMemoryExhaustion, "shm_exhaustion(nth=2)")
-killed_workers = _fault_fixture(faults.WorkerKilled, "killed_workers(signal.SIGKILL, at=2)")
+def _describe_fault_fixtures() -> None:
+    """Give the fixtures that arm one fault the docstrings of their faults."""
+    from pytest_dataloader_faults.faults import KINDS
+
+    for arm_fault, kind, example in _fault_fixtures:
+        first, *others = (inspect.getdoc(KINDS[kind]) or "").split("\n\n")
+        arming = (
+            f"It arms ``faults.{kind}`` in DataLoader workers, with the same arguments, and"
+            " returns a handle with ``fired``."
+        )
+        arm_fault.__doc__ = "\n\n".join([f"``{example}``: {first}", arming, *others])
+
+
+open_errors = _fault_fixture("OpenError", 'open_errors("*.jpg", errno.EACCES)')
+eio_reads = _fault_fixture("ReadError", 'eio_reads("*.jpg", nth=2)')
+short_reads = _fault_fixture("ShortRead", 'short_reads("*.bin", max_bytes=100)')
+truncated_files = _fault_fixture("TruncatedFile", 'truncated_files("*.npy", keep=0.5)')
+corrupted_files = _fault_fixture("CorruptedFile", 'corrupted_files("*.npy", flips=3)')
+closed_descriptors = _fault_fixture("ClosedDescriptor", 'closed_descriptors("*.h5")')
+slow_reads = _fault_fixture("SlowRead", 'slow_reads("*.tar", seconds=2.0)')
+hung_reads = _fault_fixture("HungRead", 'hung_reads("*.h5", nth=3)')
+emfile = _fault_fixture("DescriptorExhaustion", "emfile(headroom=0)")
+shm_exhaustion = _fault_fixture("SharedMemoryExhaustion", "shm_exhaustion(nth=2)")
+killed_workers = _fault_fixture("WorkerKilled", "killed_workers(signal.SIGKILL, at=2)")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_dataloader_faults.exceptions import CheckFailedError
+from pytest_dataloader_faults.faults import KINDS
 from pytest_dataloader_faults.injection import FaultInjector
 from pytest_dataloader_faults.plugin._options import Settings
 from pytest_dataloader_faults.plugin._reported_once import shortage_reported_once
@@ -31,13 +32,13 @@ class PytestFaultInjector(FaultInjector):
         self._requested: list[str] = []
         self._used = False
 
-    def arming(self, kind: type[Fault], example: str) -> Callable[..., ArmedFaults]:
+    def arming(self, kind: str, example: str) -> Callable[..., ArmedFaults]:
         """The value of a fixture of one fault: a function that arms it; *example*: such a call."""
         self._requested.append(example)
 
         def arm(*args: Any, **kwargs: Any) -> ArmedFaults:
             self._used = True
-            return self.inject(kind(*args, **kwargs))
+            return self.inject(KINDS[kind](*args, **kwargs))
 
         return arm
 

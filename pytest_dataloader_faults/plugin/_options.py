@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pytest_dataloader_faults._arguments import RULES, Rule
-from pytest_dataloader_faults._engine import ENGINES
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
 _STEM = "dataloader_faults"
@@ -67,7 +65,6 @@ _OPTIONS = {
     ),
 }
 _ALL = "all"
-_ENGINE = Rule(lambda value: value in ENGINES, f"one of {', '.join(ENGINES)}")
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -165,7 +162,9 @@ def _parsed(name: str, value: Any, where: str) -> dict[str, Any]:
         return {}
     if name == "samples" and value == _ALL:
         return {name: None}
-    rule = _ENGINE if name == "engine" else RULES[name]
+    from pytest_dataloader_faults._arguments import RULES
+
+    rule = RULES[name]
     with contextlib.suppress(TypeError, ValueError):
         typed = type(_OPTIONS[name].default)(value)
         if rule.allows(typed):

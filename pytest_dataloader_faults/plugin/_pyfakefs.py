@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_dataloader_faults._engine.python.pyfakefs import fake_files
-
 if TYPE_CHECKING:
     from pytest_dataloader_faults.fake_files._filesystem import FakeDatasetFilesystem
 
@@ -48,6 +46,8 @@ def pytest_pyfunc_call() -> Iterator[None]:
     try:
         return (yield)
     except Exception as error:
+        from pytest_dataloader_faults._engine.python.pyfakefs import fake_files
+
         if fake_files() is not None:
             from pytest_dataloader_faults._engine.python.pyfakefs.notes import explain
 

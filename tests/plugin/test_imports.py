@@ -7,8 +7,13 @@ import sys
 
 import pytest
 
+NAME = "pytest_dataloader_faults"
 HEAVY = {"torch", "hypothesis", "pyfakefs", "psutil", "numpy"}
 NOT_IN_PYTEST = {"ctypes", "multiprocessing", "pytest_dataloader_faults.battery"}
+AT_START = ["exceptions", "plugin", "plugin._environment", "plugin._options", "plugin._pyfakefs"]
+"""All that a run imports of this package where no test and no header needs more."""
+FOR_THE_HEADER = ["_engine", "_engine.processes", "_engine.python", "_engine.python.pyfakefs"]
+"""The process that looks at the machine imports more, and is thrown away."""
 
 REPORT = """
 import json
@@ -60,14 +65,16 @@ for name in set(pytest_dataloader_faults.__all__) - {{"strategies"}}:
     assert not _imported(pytester.run(sys.executable, "-c", code)) & HEAVY
 
 
-@pytest.mark.parametrize("arguments", [(), ("-v",), ("--collect-only",), ("--help",)])
+@pytest.mark.parametrize("arguments", [("-v",), ("--collect-only",), ("-q",), ("--no-header",)])
 def test_a_run_of_plain_tests_is_light(suite, arguments):
-    """A whole run that uses nothing of the plugin imports none of it, nor what it would need."""
+    """A run that uses nothing of the plugin imports its options, and what the header needs."""
     suite.pytester.makeconftest(AT_THE_END)
     result = suite.run("def test_plain(tmp_path, capsys): pass", *arguments)
     assert result.ret == 0
     imported = _imported(result)
-    assert "pytest_dataloader_faults.plugin" in imported
+    own = {name.removeprefix(f"{NAME}.") for name in imported if name.startswith(NAME)}
+    has_header = arguments in (("-v",), ("--collect-only",))
+    assert own == {NAME, *AT_START, *(FOR_THE_HEADER if has_header else ())}
     assert not imported & (HEAVY | NOT_IN_PYTEST)
 
 
