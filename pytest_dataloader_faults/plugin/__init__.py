@@ -18,15 +18,13 @@ from pytest_dataloader_faults.exceptions import (
     InjectionError,
     InvalidArgumentError,
 )
-from pytest_dataloader_faults.plugin import _environment, _options
+from pytest_dataloader_faults.plugin import _environment, _options, _pyfakefs
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults.injection import ArmedFaults
     from pytest_dataloader_faults.plugin._fault_check import FaultCheck
     from pytest_dataloader_faults.plugin._injector import PytestFaultInjector
     from pytest_dataloader_faults.plugin._options import Settings
-
-pytest_plugins = ("pytest_dataloader_faults.plugin._pyfakefs",)
 
 _MARKER = "dataloader_faults"
 _OUR_FIXTURES = {"fault_check", "dataloader_faults", "fake_dataset_fs"}
@@ -60,6 +58,8 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the markers, check the options, and describe the fixtures if they will be shown."""
+    # For a name in ``pytest_plugins``, pytest would read the metadata of every installed package.
+    config.pluginmanager.register(_pyfakefs)
     config.addinivalue_line("markers", _options.marker_line())
     config.addinivalue_line("markers", _environment.GPU_MARKER_LINE)
     try:
