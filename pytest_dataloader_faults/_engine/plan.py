@@ -172,8 +172,12 @@ class WorkerFaults:
         return (counter for counter in self.of_kind(kind) if counter.matches(path))
 
     def targets(self, path: str) -> bool:
-        """Whether a fault is about *path*, an excluded file, since a glob names its folder."""
+        """Whether a fault is about *path*; an excluded file is meant if a glob names its folder."""
         return any(counter.matches(path) for counter in self._concerned)
+
+    def concerns(self, path: str) -> bool:
+        """Whether any answer about *path* can be other than that the kernel may go on."""
+        return (self._watch and not is_excluded(path)) or self.targets(path)
 
     def would_target(self, path: str) -> bool:
         """Whether a fault would be about *path* if the file were not excluded."""

@@ -133,12 +133,19 @@ class FaultPolicy:
         """
         with self.lock:
             if size is not None:
-                self._counter_of(operation.path).opens += 1
+                self.count_open(operation.path)
             if fault := self._due(vocabulary.OpenError, operation):
                 return [Fail(fault.errno)]
             if size is None or not reads:
                 return []
             return self._closed(operation) or self._altered(operation, size)
+
+    def count_open(self, path: str) -> FileCounter:
+        """Count the opening of a file; returned is its counter."""
+        with self.lock:
+            counter = self._counter_of(path)
+            counter.opens += 1
+            return counter
 
     def inherited(self, path: str, size: int) -> Actions:
         """For a descriptor that was open before: Closed or Substitute."""

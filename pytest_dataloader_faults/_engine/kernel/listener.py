@@ -21,6 +21,8 @@ from pytest_dataloader_faults._engine.kernel import linux
 from pytest_dataloader_faults._engine.kernel.linux import Ioctl
 from pytest_dataloader_faults._engine.kernel.remote_process import Syscall
 
+_ZEROES = bytes(linux.NOTIF.size)
+
 
 class Listener:
     """Answers for the calls of one worker and its descendants."""
@@ -28,20 +30,22 @@ class Listener:
     def __init__(self, fd: int, names: Mapping[int, str]) -> None:
         self.fd = fd
         self._names = names
+        self._received = bytearray(linux.NOTIF.size)
+        self._answer = bytearray(linux.RESPONSE.size)
         with contextlib.suppress(OSError):  # Linux before 6.6: slower, not different.
             fcntl.ioctl(fd, Ioctl.SET_FLAGS, linux.SYNC_WAKE_UP)
 
     def receive(self) -> Syscall | None:
         """The next call, or None if its caller has died."""
-        buffer = bytearray(linux.NOTIF.size)
+        self._received[:] = _ZEROES
         try:
-            fcntl.ioctl(self.fd, Ioctl.RECV, buffer, True)
+            fcntl.ioctl(self.fd, Ioctl.RECV, self._received)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.EINTR):
                 return None
             raise
-        number, pid, _flags, nr, _arch, _pointer, *arguments = linux.NOTIF.unpack(buffer)
-        return Syscall(number, pid, self._names[nr], tuple(arguments))
+        data = linux.NOTIF.unpack(self._received)
+        return Syscall(data[0], data[1], self._names[data[3]], data[6:])
 
     def is_waiting(self, call: Syscall) -> bool:
         """Whether the caller is still there, waiting for an answer."""
@@ -80,14 +84,17 @@ class Listener:
 
     def _add(self, call: Syscall, source: int, number: int, flags: int, close_on_exec: bool) -> int:
         mode = os.O_CLOEXEC if close_on_exec else 0
-        return self._ioctl(Ioctl.ADDFD, linux.ADDFD.pack(call.id, flags, source, number, mode))
+        request = linux.ADDFD.pack(call.id, flags, source, number, mode)
+        return self._ioctl(Ioctl.ADDFD, bytearray(request))
 
     def _send(self, call: Syscall, value: int = 0, error: int = 0, flags: int = 0) -> None:
-        self._ioctl(Ioctl.SEND, linux.RESPONSE.pack(call.id, value, error, flags))
+        linux.RESPONSE.pack_into(self._answer, 0, call.id, value, error, flags)
+        self._ioctl(Ioctl.SEND, self._answer)
 
-    def _ioctl(self, request: Ioctl, argument: bytes) -> int:
+    def _ioctl(self, request: int, argument: bytearray) -> int:
         try:  # With a mutable argument the result is the call's own.
-            return int(fcntl.ioctl(self.fd, request, bytearray(argument), True))
+            result: int = fcntl.ioctl(self.fd, request, argument)
+            return result
         except OSError as error:
             if error.errno != errno.ENOENT:  # The caller died; no process waits for this answer.
                 raise

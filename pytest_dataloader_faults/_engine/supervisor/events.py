@@ -1,4 +1,12 @@
-"""What the supervisor waits for: descriptors, timers, and batches that are awaited [runs in it]."""
+"""What the supervisor waits for: descriptors, timers, and batches that are awaited [runs in it].
+
+Some facts about poll(2) and epoll(7). A listener with SYNC_WAKE_UP wakes the supervisor on the
+processor of the caller, which is about to sleep. A process in poll(2) is woken so. One in
+epoll_wait(2) need not be: epoll wakes it by a call of its own, which may choose any idle processor
+(ep_poll_callback in fs/eventpoll.c). But poll(2) asks each descriptor at each call, and a worker
+has a socket besides its listener. So listeners are polled, and next to them one epoll instance that
+has all the rest.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +20,7 @@ from typing import NamedTuple
 
 Action = Callable[[], None]
 EventHandler = Callable[[int], None]
-"""Called with the EPOLL* flags."""
+"""Called with the POLL* flags."""
 
 
 class Events:
@@ -20,25 +28,45 @@ class Events:
 
     def __init__(self) -> None:
         self.last: int | None = None
-        self._poll = select.epoll()
         self._handlers: dict[int, EventHandler] = {}
+        self._others = select.epoll()
+        self._poll = select.poll()
+        self._poll.register(self._others, select.POLLIN)
 
     def watch(self, fd: int, handler: EventHandler) -> None:
         """From now on, call *handler* whenever *fd* can be read, or hangs up."""
         self._handlers[fd] = handler
-        self._poll.register(fd, select.EPOLLIN)
+        self._others.register(fd, select.EPOLLIN)
+
+    def watch_calls(self, fd: int, handler: EventHandler) -> None:
+        """The same for the listener *fd*, whose callers wait."""
+        self._handlers[fd] = handler
+        self._poll.register(fd, select.POLLIN)
 
     def unwatch(self, fd: int) -> None:
         """Forget *fd*, if it is watched."""
         if self._handlers.pop(fd, None) is not None:
-            self._poll.unregister(fd)
+            try:
+                self._poll.unregister(fd)
+            except KeyError:
+                self._others.unregister(fd)
 
     def wait(self, timeout: float | None) -> Iterator[tuple[EventHandler, int]]:
         """The handlers to call now, after *timeout* seconds at most; None: no limit."""
-        for fd, flags in sorted(self._poll.poll(timeout), key=lambda each: each[0] == self.last):
+        others = False
+        for fd, flags in self._poll.poll(None if timeout is None else 1000 * timeout):
+            handler = self._handlers.get(fd)
+            if handler is not None:
+                yield handler, flags
+            else:
+                others = True
+        for fd, flags in self._ready_others() if others else ():
             handler = self._handlers.get(fd)
             if handler is not None:  # It may have been removed by an earlier event.
                 yield handler, flags
+
+    def _ready_others(self) -> list[tuple[int, int]]:
+        return sorted(self._others.poll(0), key=lambda each: each[0] == self.last)
 
 
 class Timers:
@@ -68,7 +96,7 @@ class Timers:
 
     def expire(self, *, everything: bool = False) -> None:
         """Do what is due; *everything*: whenever it is due."""
-        now = time.monotonic()
+        now = time.monotonic() if self._waiting else 0.0
         while self._waiting and (everything or self._waiting[0][0] <= now):
             _, number = heapq.heappop(self._waiting)
             action = self._actions.pop(number, None)

@@ -31,6 +31,9 @@ def answer(worker: WorkerState, call: Syscall, services: SupervisorServices) -> 
     """Answer *call* of *worker* as its faults demand; the kernel makes a call that has none."""
     if worker.limit is not None:
         _note_exhaustion(worker, call)
+    elif worker.known_paths.count(call):
+        worker.listener.continue_syscall(call)
+        return
     if call.name in bpf.READS:
         on_read(worker, call, services)
     elif not _is_answered(worker, call, services.copies):
@@ -75,6 +78,10 @@ def _on_open(worker: WorkerState, call: Syscall, wanted: OpenRequest, copies: Fi
             worker.policy.unobserved["open of an excluded file"] += 1
         return False
     if kind not in (None, stat.S_IFREG):
+        return False
+    if not worker.faults.concerns(path):
+        if size is not None:
+            worker.known_paths.add(path, worker.policy.count_open(path))
         return False
     operation = Operation(call.name, path, call.pid)
     for action in worker.policy.opened(operation, size, reads=wanted.reads):

@@ -199,7 +199,7 @@ class Supervisor:
             worker.disarm()
         with contextlib.suppress(ConnectionError):  # It has died since.
             if not is_python:
-                self._events.watch(first, lambda events: self._on_call(worker, events))
+                self._events.watch_calls(first, lambda events: self._on_call(worker, events))
                 self._handle_inherited(worker, handshake)
             channel.send(worker.proceed())
 
@@ -263,10 +263,11 @@ class Supervisor:
         worker.channel.close()
 
     def _on_call(self, worker: WorkerState, events: int) -> None:
-        if not events & select.EPOLLIN:  # The last process under this filter is gone.
+        if not events & select.POLLIN:  # The last process under this filter is gone.
             self._events.unwatch(worker.listener.fd)
             os.close(worker.listener.fd)
             worker.files.forget_all()
+            worker.known_paths.close()
             return
         call = worker.listener.receive()
         if call is None:

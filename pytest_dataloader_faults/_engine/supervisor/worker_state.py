@@ -22,6 +22,7 @@ from pytest_dataloader_faults._engine.kernel.remote_process import Syscall
 from pytest_dataloader_faults._engine.plan import FileCounter, Plan, WorkerFaults
 from pytest_dataloader_faults._engine.policy import FaultPolicy
 from pytest_dataloader_faults._engine.supervisor.events import DeathScheduler
+from pytest_dataloader_faults._engine.supervisor.known_paths import KnownPaths
 from pytest_dataloader_faults._engine.supervisor.tracked_files import TrackedFiles
 from pytest_dataloader_faults.faults import HungRead
 
@@ -47,6 +48,7 @@ class WorkerState:
         )
         self.keep_low_fds = plan.needs.keep_low_fds
         self.files = TrackedFiles(self.pid, hello.high_fds)
+        self.known_paths = KnownPaths(self.pid)
         self.limit: int | None = None
         """Its limit of descriptors, once a fault has lowered that."""
         self.created = CreatedFiles()

@@ -1,0 +1,175 @@
+"""The supervisor remembers paths that no fault is about; that hides no open of any other file."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import signal
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from pytest_dataloader_faults import inject
+from pytest_dataloader_faults._engine.kernel.remote_process import Syscall
+from pytest_dataloader_faults._engine.plan import FileCounter
+from pytest_dataloader_faults._engine.processes import fork
+from pytest_dataloader_faults._engine.supervisor.known_paths import KnownPaths
+from pytest_dataloader_faults.faults import OpenError
+from support.attempts import attempt
+from support.epochs import alone, epoch
+from support.tries import WAYS, Tries
+from support.waiting import until
+
+EIO = os.strerror(errno.EIO)
+_FOLDER, _MODE = -100, 0o600
+libc = ctypes.CDLL(None, use_errno=True)
+libc.open.argtypes = (ctypes.c_void_p, ctypes.c_int)
+
+
+@pytest.fixture(name="other")
+def _other(path):
+    """A file beside the first one, whose name begins with the name of that one."""
+    with open(f"{path}.faulted", "wb") as file:
+        file.write(b"other")
+    return file.name
+
+
+def _opened_at(address):
+    """Open the path that is at *address*; "" or the error."""
+    fd = libc.open(address, os.O_RDONLY)
+    if fd < 0:
+        return os.strerror(ctypes.get_errno())
+    os.close(fd)
+    return ""
+
+
+def _without_faults_there(sources, way):
+    with inject(OpenError("*.nothing"), require_fired=False) as injection:
+        results = epoch(alone(Tries(sources, way))).batches
+    return [each.gave for each in results], injection.workers[0]
+
+
+def test_every_open_is_counted(path):
+    """By whatever call, thread or program: once, whether or not its path is known already."""
+    names = [*WAYS, *WAYS, *WAYS]
+    gave, worker = _without_faults_there(names, lambda name: WAYS[name](path))
+    assert len(names) == worker.files[path].opens
+    assert not [each for each in gave if isinstance(each, str)]
+
+
+def test_the_path_counts_and_not_its_place(path, other):
+    """One buffer has the path of a file that is not faulted, and then that of one that is."""
+    buffer = ctypes.create_string_buffer(4096)
+
+    def opened(name):
+        buffer.value = os.fsencode(name)
+        return _opened_at(ctypes.addressof(buffer))
+
+    gave, _ = attempt([path, path, path, other, path, other], opened, OpenError("*.faulted"))
+    assert ["", "", "", EIO, "", EIO] == gave
+
+
+def test_a_child_with_memory_of_its_own(path, other):
+    """At the same place its worker has the path of a file that is not faulted."""
+    buffer = ctypes.create_string_buffer(os.fsencode(path), 4096)
+
+    def opened(name):
+        if name == path:
+            return _opened_at(ctypes.addressof(buffer))
+        child = os.fork()
+        if not child:
+            buffer.value = os.fsencode(name)
+            os._exit(_opened_at(ctypes.addressof(buffer)) == EIO)
+        return EIO if os.waitpid(child, 0)[1] else ""
+
+    gave, _ = attempt([path, path, other, path], opened, OpenError("*.faulted"))
+    assert ["", "", EIO, ""] == gave
+
+
+def test_a_pointer_to_nothing(path):
+    """The kernel refuses it, and it is no error of the run."""
+
+    def opened(address):
+        return _opened_at(address) if address else WAYS["read"](path)
+
+    gave, _ = _without_faults_there([None, 1, (1 << 64) - 1], opened)
+    assert [os.strerror(errno.EFAULT)] * 2 == gave[1:]
+
+
+def test_a_path_that_crosses_a_page(path, other):
+    """Its first page ends where a known path would end; the second one makes it another path."""
+    pages = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+    place = mmap.PAGESIZE - len(os.fsencode(path))
+
+    def opened(name):
+        pages[place:] = os.fsencode(name).ljust(len(pages) - place, b"\0")
+        return _opened_at(start + place)
+
+    gave, _ = attempt([path, path, other, path], opened, OpenError("*.faulted"))
+    assert ["", "", EIO, ""] == gave
+
+
+def test_a_long_path(path, other):
+    """A name of 250 letters in folders of such names: no part of it is taken for the whole."""
+    deep = os.path.join(os.path.dirname(path), *["d" * 250] * 3)
+    os.makedirs(deep)
+    names = [os.path.join(deep, name) for name in ("a", "a.faulted")]
+    for name in names:
+        os.link(other, name)
+    plain, faulted = names
+
+    def opened(name):
+        buffer = ctypes.create_string_buffer(os.fsencode(name))
+        return _opened_at(ctypes.addressof(buffer))
+
+    tried = [plain, plain, faulted, plain]
+    gave, injection = attempt(tried, opened, OpenError("*/a.faulted"))
+    assert ["", "", EIO, ""] == gave
+    assert 3 == injection.workers[0].files[plain].opens
+
+
+def test_a_known_file_that_is_made_again():
+    """Removed and made anew in the folder for temporary files, it is reported as left there."""
+    fd, name = tempfile.mkstemp()
+    os.close(fd)
+
+    def opened(flags):
+        if flags & os.O_CREAT:
+            os.unlink(name)
+        os.close(os.open(name, flags, _MODE))
+
+    try:
+        _, worker = _without_faults_there([os.O_RDONLY] * 3 + [os.O_RDWR | os.O_CREAT], opened)
+        assert (name,) == tuple(worker.leftover_files)
+    finally:
+        os.unlink(name)
+
+
+def test_memory_that_was_replaced():
+    """Once a process runs another program, what is known of its memory is not believed."""
+    path = b"/data/file.rec"
+    text = ctypes.create_string_buffer(path)
+    read, write = os.pipe()
+    pid = fork()
+    if not pid:
+        os.read(read, 1)
+        os.execv("/bin/sleep", ["sleep", "60"])  # noqa: S606  # another program, the same process
+    known = KnownPaths(pid)
+    try:
+        known.add(path.decode(), FileCounter())
+        arguments = (_FOLDER, ctypes.addressof(text), os.O_RDONLY, 0, 0, 0)
+        call = Syscall(1, pid, "openat", arguments)
+        assert known.count(call)
+        os.write(write, b"1")
+        assert until(lambda: Path(f"/proc/{pid}/comm").read_text(encoding="ascii") == "sleep\n")
+        assert not known.count(call)
+    finally:
+        known.close()
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(read)
+        os.close(write)
