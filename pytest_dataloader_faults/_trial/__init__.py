@@ -54,7 +54,7 @@ def run_trial(
         *faults: What happens in its workers, all in one schedule.
         loader: Options of the ``DataLoader``; by default ``num_workers=2, batch_size=4``.
         epochs: Passes under the faults. The first error ends them.
-        deadline: Seconds for all epochs, and as many for the recovery; enforced from outside.
+        deadline: Seconds for each epoch, and as many for the recovery; enforced from outside.
         seed: Of the samplers and workers.
         engine: ``"auto"``, ``"kernel"`` or ``"python"``.
 
@@ -149,8 +149,8 @@ def _run(job: jobs.Job) -> list[dict[str, Any]]:
         warden = fork()
         if not warden:
             child.main(job, facts, printed, stacks, folders)
-        # The recovery has a deadline of its own, and our own work in the trial some seconds.
-        status = harness.wait_for(warden, 2 * job.deadline + HARNESS_SECONDS, facts)
+        # Our own work in the trial has some seconds, too.
+        status = harness.wait_for(warden, job.longest + HARNESS_SECONDS, facts)
         # Of a crash neither pytest's own frames are shown nor the list of modules.
         events, stderr = facts.events(), _NOISE.sub("", printed.text(_STDERR_READ))
         environment.require_environment(job, events, stderr)

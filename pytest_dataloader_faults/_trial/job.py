@@ -22,7 +22,8 @@ class TrialOptions:
         watch_files: Whether opens and reads are counted although no fault needs it.
         touch: Whether the loader's process reads one sample before it starts the workers.
         same_order: Whether each epoch has the same seed, and so the same order.
-        footprints: Whether each process is measured after each epoch.
+        footprints: For how many seconds each process is measured after each epoch; None for not
+            at all.
         patience: Seconds that a pass under faults waits for a batch, once its workers are done or
             hung; None to wait as torch does.
         descriptors: How many descriptors may be opened besides those that are open; None for the
@@ -37,7 +38,7 @@ class TrialOptions:
     watch_files: bool = False
     touch: bool = False
     same_order: bool = False
-    footprints: bool = False
+    footprints: float | None = None
     patience: float | None = None
     descriptors: int | None = None
     accelerator: bool = False
@@ -81,6 +82,13 @@ class Job:
     samples: int | None = None
     comparison: Comparison = EXACT
     options: TrialOptions = ONE_EPOCH
+
+    @property
+    def longest(self) -> float:
+        """Seconds that its loader can take at most, if it is ended at each deadline."""
+        options = self.options
+        epochs = options.epochs if options.footprints is None else 1
+        return (epochs + 2) * self.deadline + (options.footprints or 0.0)
 
     @property
     def request(self) -> TrialRequest:

@@ -104,9 +104,10 @@ def lifecycle_from(
 
 def reference_from(events: list[dict[str, Any]], printed: str) -> outcomes.Reference:
     """The reference that a reference job wrote, unless the dataset ended its process before."""
+    duration = next((event["duration"] for event in events if "duration" in event), 0.0)
     for event in events:
         if "reference" in event:
-            return outcomes.Reference.from_dict(event["reference"])
+            return outcomes.Reference.from_dict({**event["reference"], "duration": duration})
     how = next((event["died"] for event in events if event.get("died")), "for an unknown reason")
     message = (
         f"the process that read the dataset died ({with_likely_sender(how)}), with no fault armed"

@@ -149,10 +149,10 @@ class _GcListener(FetchListener):
 class FootprintSampler:
     """Measures all processes of a loader after each epoch, until there are enough epochs."""
 
-    def __init__(self, deadline: float) -> None:
+    def __init__(self, most_seconds: float) -> None:
         map_large_blocks()
         self._began = time.monotonic()
-        self._most_seconds = deadline / 2
+        self._most_seconds = most_seconds
         self._first: dict[int, Counter[str]] = {}
         self._found: list[Footprint] = []
         self._last: int | None = None

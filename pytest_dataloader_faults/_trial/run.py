@@ -85,8 +85,8 @@ class _Trial:
     def __post_init__(self) -> None:
         self.options = self.job.options
         self.footprints: resources.FootprintSampler | None = None
-        if self.options.footprints:
-            self.footprints = resources.FootprintSampler(self.job.deadline)
+        if self.options.footprints is not None:
+            self.footprints = resources.FootprintSampler(self.options.footprints)
             self.loader.worker_init_fn = resources.GcEachEpoch(self.loader.worker_init_fn)
         loaders.end_stream(self.loader, self.job.comparison.limit)
 

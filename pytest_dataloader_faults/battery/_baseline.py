@@ -19,7 +19,8 @@ from pytest_dataloader_faults._engine.python.pyfakefs import fake_files
 from pytest_dataloader_faults._engine.scope import KERNEL_SEES_NO_FAKE_FILES
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
 from pytest_dataloader_faults._trial.factory import DatasetFactory
-from pytest_dataloader_faults._trial.job import ONE_EPOCH, TrialJob, TrialOptions
+from pytest_dataloader_faults._trial.job import ONE_EPOCH, RunSettings, TrialJob, TrialOptions
+from pytest_dataloader_faults._trial.process.deadline import Deadlines
 from pytest_dataloader_faults.battery import _caches
 from pytest_dataloader_faults.battery._own_samples import are_alike, count_own_samples, shares_of
 from pytest_dataloader_faults.battery._targets import Files, parse_globs
@@ -51,7 +52,7 @@ class Settings(TypedDict, total=False):
     files: Files | None
     loader: Mapping[str, Any] | None
     contract: Contract | None
-    deadline: float
+    deadline: float | None
     seed: int
     engine: str
     samples: int | None
@@ -99,11 +100,11 @@ class Baseline:
             raise InvalidArgumentError(f"engine='kernel': {KERNEL_SEES_NO_FAKE_FILES}")
         self.make_dataset = make_dataset
         self.loader = settings.get("loader")
-        self.deadline = settings.get("deadline", 30.0)
+        self.deadlines = Deadlines(settings.get("deadline"))
         self.seed = settings.get("seed", 0)
         self.asked_samples = self.samples = settings.get("samples")
         _arguments.check(make_dataset=make_dataset, loader=self.loader)
-        _arguments.check(deadline=self.deadline, seed=self.seed, samples=self.samples)
+        _arguments.check(deadline=self.deadlines.most, seed=self.seed, samples=self.samples)
         if known is not None:
             self.samples = known.reference.limit
         self.contract = Contract.given(settings.get("contract"))
@@ -112,9 +113,8 @@ class Baseline:
         self.changes: Mapping[str, Any] = {}
         self.unusable_reason: str | None = None
         self._seconds: float | None = None if known or self.samples != SAMPLES else _ENOUGH_SECONDS
-        self._take_reference = functools.partial(
-            take_reference, make_dataset, loader=self.loader, deadline=self.deadline, seed=self.seed
-        )
+        how = RunSettings(loader=self.loader, deadline=self.deadlines.most, seed=self.seed)
+        self._take_reference = functools.partial(take_reference, make_dataset, **how)
         self._references: dict[Comparison, Reference] = {}
         began = time.time_ns()
         if known is None:
@@ -123,9 +123,10 @@ class Baseline:
             raise OutdatedBaselineError
         else:
             self.control, self.observed, self.changes = known.control, known.observed, known.changes
+            self.deadlines.learn(self.control.duration)
             self._shares = shares_of(self.control)
-        made = known and known.made_files
-        self.made_files = made or _caches.files_made_since(began, self.observed)
+        self.made_files = known.made_files if known else ()
+        self.made_files = self.made_files or _caches.files_made_since(began, self.observed)
 
     @property
     def golden_run(self) -> GoldenRun | None:
@@ -178,7 +179,7 @@ class Baseline:
             loader=self.loader,
             changes=self.changes if changes is None else changes,
             comparison=self.with_reference(comparison or self.comparison),
-            deadline=deadline or self.deadline,
+            deadline=deadline or self.deadlines.for_trial,
             seed=self.seed,
             engine=self.engine,
             samples=self.samples,
@@ -209,6 +210,7 @@ class Baseline:
             found = self._take_reference(
                 comparison=asked, samples=self.samples, seconds=self._seconds
             )
+            self.deadlines.learn(found.duration)
             self._references[comparison] = found
             self.samples, self._seconds = found.limit, None  # From now on the same for all.
         return self._references[comparison]
@@ -272,10 +274,11 @@ class Baseline:
         return self.comparison.seeded is not None or self.comparison.what != "bytes"
 
     def _run_control(self, attempts: Sequence[Mapping[str, Any]]) -> None:
-        _require_samples(self.reference, self.contract)
+        _reference.require_samples(self.reference, self.contract)
         runs = []
         for self.changes in attempts:  # Until one of them shows nothing wrong.
             runs.append(self.run_trial(options=_WATCHED))
+            self.deadlines.learn(0 if runs[-1].timed_out else runs[-1].duration)
             found = self.judge(runs[-1], Contract())
             if found.passed:
                 break
@@ -283,13 +286,3 @@ class Baseline:
         why = f"with one worker and no fault it fails already ({found.sentence}); see workers-agree"
         self.unusable_reason = None if found.passed else why
         self._shares = shares_of(self.observed) if found.passed else ()
-
-
-def _require_samples(reference: Reference, contract: Contract) -> None:
-    """What is missing or replaced can be seen only where batches come apart into samples."""
-    if (contract.may_skip or contract.may_substitute) and not reference.samples:
-        message = (
-            f"contract={contract!r}: the batches cannot be taken apart into samples, so the battery"
-            " cannot see which are missing or replaced. Say how: Contract(split=...)"
-        )
-        raise InvalidArgumentError(message)

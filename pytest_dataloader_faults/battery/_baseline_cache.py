@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import glob
 import re
+from collections import defaultdict
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from pathlib import PurePath
@@ -46,6 +47,7 @@ class BaselineCache:
 
     def __init__(self) -> None:
         self._found: dict[Hashable, tuple[GoldenRun, str | None] | None] = {}
+        self._hangs: defaultdict[Hashable, dict[str, str]] = defaultdict(dict)
 
     def ask(
         self,
@@ -62,19 +64,20 @@ class BaselineCache:
         *home* is a folder that the test has for itself, and gets a new one of for each item.
         """
         key = _identity(make_dataset, settings, home)
+        hangs = {} if key is None else self._hangs[key]
         run, was = self._found.get(key) or (None, None)
         guess = _moved(run, was, home) if run and was and home else run
         was_wrong = False
         if guess is not None:
             try:
-                guessed = Battery(make_dataset, known=guess, **settings)
+                guessed = Battery(make_dataset, known=guess, hangs=hangs, **settings)
                 result = ask(guessed, name, expected=expected, reproduce=reproduce)
                 # After a hang without a fault, another run without one would hang as well.
                 if result.verdict is not Verdict.NOT_EXERCISED or guess.changes:
                     return Answer(result)
             except OutdatedBaselineError:
                 was_wrong = True
-        battery = Battery(make_dataset, **settings)
+        battery = Battery(make_dataset, hangs=hangs, **settings)
         if battery.baseline.unusable_reason and name != CONTROL:
             return Answer(_failing_alone(battery, name, reproduce), is_usable=False)
         result = ask(battery, name, expected=expected, reproduce=reproduce)

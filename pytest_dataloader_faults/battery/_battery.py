@@ -15,6 +15,7 @@ from pytest_dataloader_faults.battery.checks import CHECKS, Check, Variant
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Verdict
+from pytest_dataloader_faults.outcomes._hangs import is_at, places_of
 from pytest_dataloader_faults.outcomes._judge import _repeats
 from pytest_dataloader_faults.outcomes._judge._repeats import Conclusion, Trial
 from pytest_dataloader_faults.outcomes._text import call, plain, run_settings
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 
 CONTROL = "workers-agree"
 _SWEEP = Check("sweep", "handles the failure of one operation")
-_FEWEST_SECONDS = 5.0
-_TIMES_CONTROL = 10.0
-"""How much longer than the epoch without faults a trial may take, where one has hung before."""
 
 
 class Battery:
@@ -37,8 +35,11 @@ class Battery:
         make_dataset: DatasetFactory,
         *,
         known: GoldenRun | None = None,
+        hangs: dict[str, str] | None = None,
         **settings: Unpack[Settings],
     ) -> None:
+        """*hangs*: where the dataset has hung before, and under which check; it is added to."""
+        self.hangs = {} if hangs is None else hangs
         self.baseline = Baseline(make_dataset, known=known, **settings)
         self.workload = Workload.of(self.baseline.observed, self.baseline.globs)
         if not self.baseline.unusable_reason:
@@ -106,37 +107,56 @@ class Battery:
             trials.append(Trial(outcome, self._judge(outcome, check)))
             if check is _SWEEP and trials[0].judgement.verdict is Verdict.NOT_EXERCISED:
                 break  # The end of a sweep's row, and no failure.
+            if len(trials) == 1 and is_at(outcome, self.hangs):
+                return Conclusion(trials[0], notes=(self._as_before(outcome),), trials=(trials[0],))
+        return self._concluded(check, trials)
+
+    def _concluded(self, check: Check, trials: list[Trial]) -> Conclusion:
+        """What *trials* show together; where a hang is confirmed, its place is kept."""
+        if len(trials) > 1 and all(each.outcome.timed_out for each in trials):
+            for place in _places(trials):
+                self.hangs.setdefault(place, check.name)
         return replace(_repeats.conclude(trials, self.baseline.control), trials=tuple(trials))
+
+    def _as_before(self, outcome: Outcome) -> str:
+        place = min(places_of(outcome))
+        return f"it hangs at {place}, where two trials of {self.hangs[place]} hung"
 
     def _outcome(
         self, check: Check, variant: Variant, before: list[Trial]
     ) -> Outcome | NotApplicable:
-        """One trial; not applicable where the python engine cannot make the faults happen."""
-        is_control = check.name == CONTROL
-        if is_control and not before:
+        """One trial; not applicable where the python engine cannot make the faults happen.
+
+        Where the dataset has hung before, a look at an early time tells whether it is there again.
+        """
+        if check.name == CONTROL and not before:
             return self.baseline.control
+        known = self.hangs.keys() | _places(before)
+        early = self.baseline.deadlines.for_look if known else None
         try:
-            return self.baseline.run_trial(
-                *variant.faults,
-                changes={} if is_control else self._changes_for(check, variant),
-                comparison=self.baseline.without_seeds if check.keep_randomness else None,
-                deadline=self._deadline_after(before),
-                options=check.options,
-            )
+            outcome = self._trial(check, variant, early)
+            if early and outcome.timed_out and not is_at(outcome, known):
+                outcome = self._trial(check, variant)  # It is slow, or it hangs elsewhere.
         except InvalidArgumentError as error:
             if check is _SWEEP or self.baseline.engine != "python":
                 raise
             return NotApplicable(str(error))
+        return outcome
+
+    def _trial(self, check: Check, variant: Variant, deadline: float | None = None) -> Outcome:
+        is_control, options = check.name == CONTROL, check.options
+        if options.footprints is not None:
+            options = replace(options, footprints=self.baseline.deadlines.most / 2)
+        return self.baseline.run_trial(
+            *variant.faults,
+            changes={} if is_control else self._changes_for(check, variant),
+            comparison=self.baseline.without_seeds if check.keep_randomness else None,
+            deadline=deadline,
+            options=options,
+        )
 
     def _changes_for(self, check: Check, variant: Variant) -> dict[str, Any]:
         return {**self.baseline.changes, **check.changes, **variant.changes}
-
-    def _deadline_after(self, trials: list[Trial]) -> float:
-        """Of the next trial: after a hang, the next one is ended sooner."""
-        if any(each.outcome.timed_out for each in trials):
-            enough = max(_FEWEST_SECONDS, _TIMES_CONTROL * self.baseline.control.duration)
-            return min(self.baseline.deadline, enough)
-        return self.baseline.deadline
 
     def _judge(self, outcome: Outcome, check: Check) -> Judgement:
         judgement = self.baseline.judge(outcome)
@@ -157,8 +177,12 @@ class Battery:
             loader=plain(base.loader) if base.loader else None,
             contract=base.contract if base.contract != Contract() else None,
             samples=_samples(base.asked_samples),
-            **run_settings(base.deadline, base.seed, base.engine),
+            **run_settings(base.deadlines.asked, base.seed, base.engine),
         )
+
+
+def _places(trials: list[Trial]) -> frozenset[str]:
+    return frozenset[str]().union(*(places_of(each.outcome) for each in trials))
 
 
 def _met_no_file(result: Conclusion) -> bool:

@@ -36,7 +36,7 @@ def sweep(
     files: Files | None = None,
     loader: Mapping[str, Any] | None = None,
     contract: Contract | None = None,
-    deadline: float = 30.0,
+    deadline: float | None = None,
     seed: int = 0,
     engine: str = "auto",
     samples: int | None = SAMPLES,

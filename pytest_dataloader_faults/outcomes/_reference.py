@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes._records import Leaves, from_json
 from pytest_dataloader_faults.outcomes._verdicts import Contract
 
@@ -50,6 +51,7 @@ class Reference:
         total: How many samples the dataset has, if it was not asked for all.
         stream_limit: After how many samples a stream was left that did not end; None if it did.
         shares: What each worker gave of a stream in the run without a fault, if that is known.
+        duration: Seconds from the start of its process to its end.
     """
 
     kind: str
@@ -67,6 +69,7 @@ class Reference:
     total: int | None = None
     stream_limit: int | None = None
     shares: tuple[Share, ...] = field(default=(), compare=False)
+    duration: float = field(default=0.0, compare=False)
 
     @functools.cached_property
     def digests(self) -> Mapping[Any, str]:
@@ -170,6 +173,16 @@ def nondeterminism_message(reference: Reference, contract: Contract) -> str:
         f"{what}. Not even types are the same, so a wrong sample could not be told. Say what is"
         " the same: Contract(compare=...)"
     )
+
+
+def require_samples(reference: Reference, contract: Contract) -> None:
+    """What is missing or replaced can be seen only where batches come apart into samples."""
+    if (contract.may_skip or contract.may_substitute) and not reference.samples:
+        message = (
+            f"contract={contract!r}: the batches cannot be taken apart into samples, so the battery"
+            " cannot see which are missing or replaced. Say how: Contract(split=...)"
+        )
+        raise InvalidArgumentError(message)
 
 
 def difference(expected: Leaves, came: Leaves) -> str:

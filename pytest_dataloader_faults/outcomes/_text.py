@@ -93,6 +93,6 @@ def _given(arguments: tuple[str, ...], options: Mapping[str, Any]) -> list[str]:
     return [*arguments, *(f"{name}={code(value)}" for name, value in given.items())]
 
 
-def run_settings(deadline: float, seed: int, engine: str) -> dict[str, Any]:
+def run_settings(deadline: float | None, seed: int, engine: str) -> dict[str, Any]:
     """The options at the end of a call that repeats something; the kernel engine is the default."""
     return {"deadline": deadline, "seed": seed, "engine": "python" if engine == "python" else None}

@@ -22,7 +22,7 @@ class Settings(NamedTuple):
     """The settings of one test."""
 
     engine: str
-    deadline: float
+    deadline: float | None
     seed: int
     not_reproduced: str
     samples: int | None
@@ -34,7 +34,8 @@ class Settings(NamedTuple):
 
     def for_trials(self) -> dict[str, Any]:
         """The arguments that every function has which runs trials."""
-        return {"engine": self.engine, "deadline": self.deadline, "seed": self.seed}
+        deadline = {} if self.deadline is None else {"deadline": self.deadline}
+        return {"engine": self.engine, "seed": self.seed, **deadline}
 
     @property
     def search_seed(self) -> int | None:
@@ -45,6 +46,9 @@ class Settings(NamedTuple):
 class _Option(NamedTuple):
     default: Any
     help: str
+    kind: type = str
+    none: str | None = None
+    """The word that stands for None."""
 
 
 _OPTIONS = {
@@ -53,18 +57,26 @@ _OPTIONS = {
         "what injects the faults: kernel (at system calls; tests fail where this machine cannot),"
         " python (in Python's own file functions) or auto (kernel where it can, else python)",
     ),
-    "deadline": _Option(30.0, "seconds that one trial may take before it counts as hung"),
+    "deadline": _Option(
+        "auto",
+        "seconds that one epoch of a trial may take before it counts as hung; auto is 10 to 30 in a"
+        " check or a sweep, by how long an epoch takes without a fault, and 30 elsewhere",
+        float,
+        none="auto",
+    ),
     "seed": _Option(
-        0, "seed of samplers, workers and faults in trials; if given, of searches, too"
+        0, "seed of samplers, workers and faults in trials; if given, of searches, too", int
     ),
     "not_reproduced": _Option(
         "warn", "what a check does if one trial fails and two repeats of it pass: warn or fail"
     ),
     "samples": _Option(
-        64, "about how many samples of a map-style dataset a check or a sweep looks at, or all"
+        64,
+        "about how many samples of a map-style dataset a check or a sweep looks at, or all",
+        int,
+        none="all",
     ),
 }
-_ALL = "all"
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -94,7 +106,7 @@ def marker(
     only: str | Iterable[str] | None = None,
     exclude: str | Iterable[str] | None = None,
     expected_failures: Mapping[str, str] | None = None,
-    deadline: float | None = None,
+    deadline: float | str | None = None,
     seed: int | None = None,
     engine: str | None = None,
     not_reproduced: str | None = None,
@@ -132,7 +144,10 @@ def settings_for(config: pytest.Config, marks: Iterable[pytest.Mark] = ()) -> Se
     given = config.stash[_given].copy()
     for mark in reversed(list(marks)):
         given.update(_from_marker(mark))
-    defaults = {name: option.default for name, option in _OPTIONS.items()}
+    defaults = {
+        name: None if option.default == option.none else option.default
+        for name, option in _OPTIONS.items()
+    }
     return Settings(**{**defaults, **given}, given=frozenset(given))
 
 
@@ -160,15 +175,17 @@ def _parsed(name: str, value: Any, where: str) -> dict[str, Any]:
     """``{name: value}`` with the value in its type; empty if *where* gives none."""
     if value is None:
         return {}
-    if name == "samples" and value == _ALL:
+    option = _OPTIONS[name]
+    if option.none is not None and value == option.none:
         return {name: None}
     from pytest_dataloader_faults._arguments import RULES
 
     rule = RULES[name]
     with contextlib.suppress(TypeError, ValueError):
-        typed = type(_OPTIONS[name].default)(value)
+        typed = option.kind(value)
         if rule.allows(typed):
             return {name: typed}
-    allowed = f"an int, 1 or more, or {_ALL!r}" if name == "samples" else rule.allowed
+    allowed, _, _ = rule.allowed.partition(", or None")
+    allowed += "" if option.none is None else f", or {option.none!r}"
     message = f"{name}={value!r} from {where} must be {allowed}"
     raise InvalidArgumentError(message)

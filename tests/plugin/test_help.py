@@ -38,7 +38,7 @@ def test_options_have_a_group_of_their_own(light_suite):
     shown = _words(light_suite.again("--help"))
     start = shown.index("storage and process faults under PyTorch DataLoaders:")
     group = shown[start:].partition(" [pytest] ")[0]
-    for name, default in (("engine", "auto"), ("deadline", "30.0"), ("seed", "0")):
+    for name, default in (("engine", "auto"), ("deadline", "auto"), ("seed", "0")):
         option = f"--dataloader-faults-{name}={name.upper()} "
         assert option in group
         assert f"(default: {default})" in group.partition(option)[2]

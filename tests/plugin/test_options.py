@@ -17,11 +17,11 @@ def test_marked({fixture}):
 
 REFUSED = [
     ("engine", "warp", "one of auto, kernel, python"),
-    ("deadline", "-1", "a positive number of seconds"),
-    ("deadline", "0", "a positive number of seconds"),
-    ("deadline", "inf", "a positive number of seconds"),
-    ("deadline", "nan", "a positive number of seconds"),
-    ("deadline", "soon", "a positive number of seconds"),
+    ("deadline", "-1", "a positive number of seconds, or 'auto'"),
+    ("deadline", "0", "a positive number of seconds, or 'auto'"),
+    ("deadline", "inf", "a positive number of seconds, or 'auto'"),
+    ("deadline", "nan", "a positive number of seconds, or 'auto'"),
+    ("deadline", "soon", "a positive number of seconds, or 'auto'"),
     ("seed", "-1", "an int from 0 to 2**32 - 1"),
     ("seed", "soon", "an int from 0 to 2**32 - 1"),
     ("seed", "1.5", "an int from 0 to 2**32 - 1"),
@@ -65,7 +65,7 @@ def test_a_bad_ini_value_is_refused_below_a_good_option(light_suite):
         pytest.param("deadline=-1", "deadline=-1 from {} must be a positive*", id="negative"),
         pytest.param(
             "deadline='soon'",
-            "deadline='soon' from {} must be a positive number of seconds",
+            "deadline='soon' from {} must be a positive number of seconds, or 'auto'",
             id="word",
         ),
         pytest.param("deadline=[1]", "deadline=[[]1] from {} must be a *number*", id="list"),

@@ -14,9 +14,11 @@ from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults._trial.driver import LoaderDriver
 from pytest_dataloader_faults._trial.process import deadline
 from pytest_dataloader_faults._trial.process.deadline import (
+    DEADLINE,
     HARNESS,
     HARNESS_SECONDS,
     LOADER,
+    Deadlines,
     deadline_after,
 )
 from pytest_dataloader_faults.exceptions import InjectionError
@@ -28,8 +30,12 @@ _LONGER = 7.0
 _MANY = 200
 
 
-def _began(at, phase="epoch 1"):
-    return {"phase": phase, "began": at}
+def _began(at, **phase):
+    return {**phase, "began": at}
+
+
+def _new(at, phase):
+    return _began(at, phase=phase)
 
 
 def _rested(at):
@@ -41,22 +47,45 @@ def _rested(at):
     [
         ([], LOADER, 110),
         ([{"kind": "map"}, {"epoch": 1, "pass": {}}], LOADER, 110),
-        ([_began(101), _began(103, "epoch 2")], LOADER, 110),
+        ([_began(101), _began(103)], LOADER, 110),
+        ([_new(101, "epoch 1"), _new(103, "epoch 2")], LOADER, 113),
+        ([_new(101, "step 1"), _new(103, "step 2")], LOADER, 110),
         ([_rested(104)], HARNESS, 104 + HARNESS_SECONDS),
         ([_rested(104), _began(120)], LOADER, 126),
         ([_rested(104), _began(120), _rested(121)], HARNESS, 121 + HARNESS_SECONDS - 16),
-        ([_began(105, "recovery")], LOADER, 115),
-        ([_rested(104), _began(150, "recovery")], LOADER, 160),
+        ([_new(105, "recovery")], LOADER, 115),
+        ([_rested(104), _new(150, "recovery")], LOADER, 160),
         (
-            [_rested(104), _began(150, "recovery"), _rested(152)],
+            [_rested(104), _new(150, "recovery"), _rested(152)],
             HARNESS,
             152 + HARNESS_SECONDS - 46,
         ),
     ],
 )
 def test_each_has_its_own_time(events, whose, until):
-    """What the one takes is not taken from the other, and the recovery begins with all of it."""
+    """What the one takes is not taken from the other, and each epoch begins with all of it."""
     assert deadline_after(events, began=100, deadline=10) == (whose, until)
+
+
+@pytest.mark.parametrize(
+    ("asked", "epochs", "for_trial", "for_look"),
+    [
+        (None, (), DEADLINE, 2),
+        (None, (0.01, 0.02), 10, 2),
+        (None, (0.61, 0.5), 19, 4),
+        (None, (7.0,), DEADLINE, DEADLINE),
+        (5.0, (0.61,), 5, 4),
+        (90.0, (0.61,), 90, 4),
+        (1.0, (), 1, 1),
+    ],
+)
+def test_a_deadline_follows_from_the_slowest_epoch(asked, epochs, for_trial, for_look):
+    """It is 30 times as long, from 10 to 30 seconds; one that was asked for holds as it is."""
+    deadlines = Deadlines(asked)
+    for each in epochs:
+        deadlines.learn(each)
+
+    assert (deadlines.for_trial, deadlines.for_look) == (for_trial, for_look)
 
 
 class _TriesAnother(Records):

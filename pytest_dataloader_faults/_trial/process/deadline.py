@@ -9,9 +9,15 @@ trial writes down when the one ends and the other begins, and each has time of i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
+DEADLINE = 30.0
+"""Seconds for an epoch, where nothing is known of the dataset and nothing was asked for."""
+_LEAST, _TIMES = 10.0, 30
+_LEAST_TO_LOOK, _TIMES_TO_LOOK = 2.0, 5
+_ANEW = ("epoch", "recovery")
 LOADER, HARNESS = "loader", "harness"
 HARNESS_SECONDS = 60.0
 """For all of the trial's own work together."""
@@ -22,13 +28,43 @@ OVERDUE = (
 )
 
 
+class Deadlines:
+    """How long the trials of one dataset may take, if *asked* does not say it."""
+
+    def __init__(self, asked: float | None) -> None:
+        self.asked = asked
+        self._longest: float | None = None
+
+    def learn(self, seconds: float) -> None:
+        """An epoch without a fault took *seconds*."""
+        self._longest = max(seconds, self._longest or 0.0)
+
+    @property
+    def most(self) -> float:
+        """What none of them exceeds."""
+        return DEADLINE if self.asked is None else self.asked
+
+    @property
+    def for_trial(self) -> float:
+        """That of a trial."""
+        if self.asked is not None or self._longest is None:
+            return self.most
+        return min(self.most, max(_LEAST, math.ceil(_TIMES * self._longest)))
+
+    @property
+    def for_look(self) -> float:
+        """That of a look whether a dataset which has hung before hangs at the same place."""
+        enough = math.ceil(_TIMES_TO_LOOK * (self._longest or 0.0))
+        return min(self.for_trial, max(_LEAST_TO_LOOK, enough))
+
+
 def deadline_after(
     events: Iterable[dict[str, Any]], began: float, deadline: float
 ) -> tuple[str, float]:
     """Whose time passes after *events*, and when that time will be up.
 
-    ``began`` starts the loader's time and ``rested`` the trial's. A recovery gives the loader all
-    of its time again. All times are of the clock that all processes share.
+    ``began`` starts the loader's time and ``rested`` the trial's. Each epoch gives the loader all
+    its time again, and so does the recovery. All times are of the clock that all processes share.
     """
     left = {LOADER: deadline, HARNESS: HARNESS_SECONDS}
     whose, since = LOADER, began
@@ -38,6 +74,6 @@ def deadline_after(
             continue
         left[whose] -= at - since
         whose, since = (HARNESS if "rested" in event else LOADER), at
-        if event.get("phase") == "recovery":
+        if event.get("phase", "").startswith(_ANEW):
             left[LOADER] = deadline
     return whose, since + left[whose]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pytest_dataloader_faults._trial.job import TrialOptions
+from pytest_dataloader_faults._trial.process.deadline import DEADLINE
 from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
 from pytest_dataloader_faults.battery.checks._base import Check, Plan, no_fault, on
 from pytest_dataloader_faults.faults import ReadError
@@ -87,6 +88,7 @@ def _is_error_again(outcome: Outcome, _reference: Reference) -> Finding | None:
 
 
 _MOST_EPOCHS = 160
+_MOST_SECONDS = DEADLINE / 2
 """A trial that looks for growth stops as soon as it has seen enough."""
 _EPOCHS_OF_NEW_WORKERS = 3
 _LEFTOVERS = (
@@ -107,7 +109,7 @@ def _too_slow(_: Workload, outcome: Outcome) -> str | None:
             return None
         seen = f"{sentence_of(found)}, which may end: it takes {needed} epochs to tell"
     return (
-        f"only {came} epochs fit into half of the deadline ({outcome.deadline:g} s), and {seen}."
+        f"only {came} epochs fit into half of the deadline, and {seen}."
         " Raise the deadline or use fewer samples"
     )
 
@@ -178,7 +180,7 @@ EPOCHS = (
         "growth",
         "descriptors, threads and memory do not grow with each epoch",
         changes={"persistent_workers": True},
-        options=TrialOptions(epochs=_MOST_EPOCHS, footprints=True, same_order=True),
+        options=TrialOptions(epochs=_MOST_EPOCHS, footprints=_MOST_SECONDS, same_order=True),
         skip_reason=_too_slow,
     ),
     Check(
@@ -204,7 +206,7 @@ PINNING = (
         "pinned batches have the same samples on the device, and no epoch keeps its memory",
         changes={"pin_memory": True},
         options=TrialOptions(
-            accelerator=True, epochs=_MOST_EPOCHS, footprints=True, same_order=True
+            accelerator=True, epochs=_MOST_EPOCHS, footprints=_MOST_SECONDS, same_order=True
         ),
         advice=_PINNED,
         gpu=True,

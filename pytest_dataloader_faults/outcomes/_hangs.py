@@ -1,0 +1,56 @@
+"""Where a trial hung: the lines of the dataset at which its processes were. Pure.
+
+Some facts about two hangs. A dataset that waits for ever after one error does so after each, and
+nobody wants to wait for all of them. How long a trial takes does not tell a hang from a slow
+machine, but where it is does: the stacks that its processes write at the deadline show a line of
+the dataset's code below torch's own fetch or sampler. A trial that is at the line where the dataset
+has hung before is there again. A slow one is elsewhere: it starts, imports, or reads. A process
+that waits for work has no such line, and neither has a thread that torch did not call.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Container
+
+import pytest_dataloader_faults as package
+from pytest_dataloader_faults.outcomes._facts import TrialFacts
+
+_THREAD = re.compile(r"^(?:Current thread|Thread) .*\n((?:  .*\n?)*)", re.MULTILINE)
+_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
+_TORCH = re.compile(r".*/torch/utils/data/")
+_PYTHON, _OURS = (os.path.dirname(each) + os.sep for each in (os.__file__, package.__file__))
+_LIBRARY = re.compile(
+    rf"<|.*/(?:site|dist)-packages/torch/|{re.escape(_PYTHON)}(?!(?:site|dist)-packages/)"
+    rf"|{re.escape(_OURS)}"
+)
+
+
+def places_of(outcome: TrialFacts) -> frozenset[str]:
+    """Where *outcome* hung, as "FILE:LINE in FUNCTION"; empty if it did not, or if that is unknown.
+
+    A recovery that hangs is at a place of its own, since no fault is left to wait for.
+    """
+    if not outcome.timed_out:
+        return frozenset()
+    when = ", without a fault" if outcome.phase == "recovery" else ""
+    found = (_place(frames) for frames in _THREAD.findall(outcome.stacks))
+    return frozenset(each + when for each in found if each)
+
+
+def is_at(outcome: TrialFacts, known: Container[str]) -> bool:
+    """Whether *outcome* hung, and at *known* places only."""
+    places = places_of(outcome)
+    return bool(places) and all(each in known for each in places)
+
+
+def _place(frames: str) -> str | None:
+    """The innermost line of the dataset in the *frames* of one thread, if torch called it."""
+    own = None
+    for path, line, function in _FRAME.findall(frames):
+        if _TORCH.match(path):
+            return own
+        if own is None and not _LIBRARY.match(path):
+            own = f"{path}:{line} in {function}"
+    return None

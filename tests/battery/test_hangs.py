@@ -1,0 +1,76 @@
+"""A dataset that hangs again and again is waited for once."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import time
+
+import pytest
+
+from pytest_dataloader_faults.battery._baseline_cache import BaselineCache
+from support.datasets import Records
+
+DEADLINE, LOOK, IN_BETWEEN = 5, 2, 3.0
+
+
+class HangsOrIsSlow(Records):
+    """Waits for ever for what it cannot open, and some seconds for what it cannot read."""
+
+    def __getitem__(self, index):
+        path = self.paths[index]
+        try:
+            file = path.open("rb", buffering=0)
+        except OSError:
+            threading.Event().wait()
+            raise
+        with file:
+            try:
+                return file.read()
+            except OSError:
+                time.sleep(IN_BETWEEN)
+                raise
+
+
+@pytest.fixture(scope="module", name="results")
+def _results(tmp_path_factory):
+    """Those of three checks, each of an item of its own."""
+    from support.datasets import write_records
+
+    records = write_records(tmp_path_factory.mktemp("data") / "records")
+    memory = BaselineCache()
+    how = {"home": None, "expected": None, "reproduce": "again", "deadline": DEADLINE}
+    names = ("open-error", "permission-denied", "read-error-first")
+    return {name: memory.ask(name, lambda: HangsOrIsSlow(records), **how).result for name in names}
+
+
+def _deadlines(result):
+    return [each.deadline for each in result.trials]
+
+
+def test_the_first_hang_is_confirmed(results):
+    """The second trial is looked at early, and is at the same line."""
+    first = results["open-error"]
+
+    assert (first.verdict, first.reproduced, _deadlines(first)) == ("hung", True, [DEADLINE, LOOK])
+    assert "confirmed 2 of 2" in first.explanation
+
+
+def test_the_next_hang_is_known_by_its_line(results):
+    """One trial shows it, also in another item, and the text says where two were."""
+    lines, start = inspect.getsourcelines(HangsOrIsSlow)
+    line = start + next(n for n, each in enumerate(lines) if "Event" in each)
+    second = results["permission-denied"]
+
+    assert (second.verdict, second.failed, _deadlines(second)) == ("hung", True, [LOOK])
+    where = f"{__file__}:{line} in __getitem__, where two trials of open-error hung"
+    assert f"it hangs at {where}" in second.explanation
+
+
+def test_what_is_slow_elsewhere_is_waited_for(results):
+    """It was not done at the early look, and it is no hang."""
+    third = results["read-error-first"]
+
+    assert (third.verdict, third.passed) == ("failed_cleanly", True), third.explanation
+    assert _deadlines(third) == [DEADLINE]
+    assert third.outcome.duration > IN_BETWEEN > LOOK

@@ -1,0 +1,86 @@
+"""Two hangs are the same if they are at the same line of the dataset."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+import torch
+
+import pytest_dataloader_faults as package
+from pytest_dataloader_faults.outcomes import Pass
+from pytest_dataloader_faults.outcomes._hangs import is_at, places_of
+from support.facts import ordinary
+
+_PYTHON, _TORCH, _OURS = (os.path.dirname(each.__file__) for each in (os, torch, package))
+FETCH = (f"{_TORCH}/utils/data/_utils/fetch.py", 54, "fetch")
+LOOP = (f"{_TORCH}/utils/data/_utils/worker.py", 374, "_worker_loop")
+NEXT = (f"{_TORCH}/utils/data/dataloader.py", 725, "__next__")
+WAIT, QUEUE = (
+    (f"{_PYTHON}/{name}.py", 327, "wait") for name in ("threading", "multiprocessing/queues")
+)
+OURS = (f"{_OURS}/_engine/worker/fetch_hooks.py", 75, "fetch_and_report")
+TEST = ("/home/me/test_data.py", 7, "test_it")
+READ, SAMPLE = ("/home/me/data.py", 18, "read"), ("/home/me/data.py", 30, "__getitem__")
+AT_READ, AT_SAMPLE = "/home/me/data.py:18 in read", "/home/me/data.py:30 in __getitem__"
+
+
+def _hung(*threads, phase="epoch 1"):
+    """A trial whose processes had these threads, each a list of frames, the innermost first."""
+    texts = [
+        "\n".join(
+            [
+                f"\nProcess {number} (sleeping):",
+                f"{'Current thread' if number % 2 else 'Thread'} 0x0007 (most recent call first):",
+                *(f'  File "{path}", line {line} in {name}' for path, line, name in frames),
+            ]
+        )
+        for number, frames in enumerate(threads)
+    ]
+    return replace(ordinary(Pass()), stacks="\n".join(texts), timed_out=True, phase=phase)
+
+
+@pytest.mark.parametrize(
+    ("frames", "place"),
+    [
+        pytest.param([SAMPLE, OURS, FETCH, OURS, LOOP, TEST], AT_SAMPLE, id="sleeps"),
+        pytest.param([WAIT, WAIT, SAMPLE, FETCH, LOOP, TEST], AT_SAMPLE, id="waits"),
+        pytest.param([READ, SAMPLE, FETCH, LOOP, TEST], AT_READ, id="in a function"),
+        pytest.param([OURS, OURS, READ, SAMPLE, FETCH, LOOP], AT_READ, id="in the python engine"),
+        pytest.param([("<string>", 2, "load"), READ, FETCH], AT_READ, id="in generated code"),
+        pytest.param([SAMPLE, NEXT, OURS, TEST], AT_SAMPLE, id="sampler of the loader"),
+        pytest.param([WAIT, QUEUE, LOOP, OURS, TEST], None, id="worker without work"),
+        pytest.param([WAIT, QUEUE, NEXT, OURS, TEST], None, id="loader that waits"),
+        pytest.param([WAIT, READ], None, id="thread of the dataset"),
+        pytest.param([], None, id="no frame"),
+    ],
+)
+def test_a_place_is_the_innermost_line_of_the_dataset(frames, place):
+    """Libraries are not the dataset, and what calls torch is the test."""
+    assert places_of(_hung(frames)) == ({place} if place else frozenset())
+
+
+def test_each_process_has_a_place():
+    """Workers may hang at two lines; those that wait for work have none."""
+    hung = _hung([SAMPLE, FETCH, LOOP], [WAIT, QUEUE, LOOP], [READ, FETCH, LOOP])
+
+    assert places_of(hung) == {AT_SAMPLE, AT_READ}
+    assert is_at(hung, {AT_SAMPLE, AT_READ, "elsewhere"})
+    assert not is_at(hung, {AT_SAMPLE})
+
+
+def test_what_did_not_hang_is_nowhere():
+    """Nor is a hang that left no stacks at a place that is known."""
+    ended = replace(_hung([SAMPLE, FETCH, LOOP]), timed_out=False)
+
+    assert places_of(ended) == frozenset()
+    assert not is_at(_hung(), {AT_SAMPLE})
+
+
+def test_a_recovery_hangs_at_places_of_its_own():
+    """No fault is left there, so it is another hang."""
+    recovery = _hung([SAMPLE, FETCH, LOOP], phase="recovery")
+
+    assert places_of(recovery) == {f"{AT_SAMPLE}, without a fault"}
+    assert not is_at(recovery, {AT_SAMPLE})
