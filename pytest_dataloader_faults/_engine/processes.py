@@ -9,6 +9,7 @@ its sockets stay open and take messages, and no answer comes.
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import stat
@@ -108,14 +109,30 @@ def _is_there(path: str) -> bool:
     return path.startswith("/") and not path.endswith(" (deleted)")
 
 
-def inherited_mappings() -> Iterator[MemoryMapping]:
-    """Each stretch of memory that is a file's, where the file has its name still."""
-    with open("/proc/self/maps", "rb") as lines:  # Only \n ends a line; \r may be in a name.
-        for line in map(os.fsdecode, lines):
-            span, rights, offset, _device, _inode, *rest = line.rstrip("\n").split(maxsplit=5)
-            if rest and _is_there(rest[0]):
-                start, end = (int(number, 16) for number in span.split("-"))
-                bits = (bit for bit, right in zip((1, 2, 4), rights, strict=False) if right != "-")
-                path = rest[0]  # The kernel writes \012 for a newline, but a backslash as it is.
-                path = path if os.path.lexists(path) else path.replace(r"\012", "\n")
-                yield MemoryMapping(start, end - start, sum(bits), int(offset, 16), path)
+_MAPPING = re.compile(rb"^(\w+)-(\w+) (\S+) (\w+) \S+ \d+ +(/.*)$", re.MULTILINE)
+_FILE_NAME = re.compile(rb"/.*")  # Only \n ends a line; \r may be in a name.
+_PROTECTION = {b"r": 1, b"w": 2, b"x": 4}
+
+
+def inherited_mappings(matches: Callable[[str], bool]) -> Iterator[MemoryMapping]:
+    """Each stretch of memory that is a matching file's, where the file has its name still.
+
+    A process with torch has 400 of them. So names are looked at first, each one once.
+    """
+    with open("/proc/self/maps", "rb") as file:
+        text = file.read()
+    paths = {name: _mapped_path(name) for name in {*_FILE_NAME.findall(text)}}
+    meant = {name: path for name, path in paths.items() if _is_there(path) and matches(path)}
+    for *numbers, rights, offset, name in _MAPPING.findall(text) if meant else ():
+        if name in meant:
+            start, end = (int(number, 16) for number in numbers)
+            protection = sum(bit for letter, bit in _PROTECTION.items() if letter in rights)
+            yield MemoryMapping(start, end - start, protection, int(offset, 16), meant[name])
+
+
+def _mapped_path(name: bytes) -> str:
+    r"""The file behind *name*. The kernel writes \012 for a newline, but a backslash as it is."""
+    path = os.fsdecode(name)
+    if r"\012" in path and not os.path.lexists(path):
+        return path.replace(r"\012", "\n")
+    return path

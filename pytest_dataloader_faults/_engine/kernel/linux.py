@@ -33,6 +33,9 @@ class FilterFlag(IntFlag):
     WAIT_KILLABLE_RECV = 32
 
 
+_FLAGS = FilterFlag.NEW_LISTENER | FilterFlag.TSYNC | FilterFlag.TSYNC_ESRCH
+
+
 class Return(IntEnum):
     """What a filter program answers."""
 
@@ -132,7 +135,7 @@ def prctl(option: Prctl, argument: int) -> None:
 def install_filter(program: bytes, flags: FilterFlag) -> int:
     """Put *program* on this process, for good. With NEW_LISTENER, its descriptor is returned."""
     instructions = ctypes.byref(_Instructions(len(program) // 8, program))
-    options, what = ctypes.c_ulong(int(flags)), f"seccomp(SET_MODE_FILTER, {flags!r})"
+    options, what = ctypes.c_ulong(int(flags)), f"seccomp(SET_MODE_FILTER, {flags:#x})"
     return raw_call("seccomp", SET_MODE_FILTER, options, instructions, what=what)
 
 
@@ -144,13 +147,12 @@ def filter_this_process(program: bytes, supervisor: int) -> int:
         if error.errno != errno.EINVAL:
             raise
     prctl(Prctl.SET_NO_NEW_PRIVS, 1)
-    flags = FilterFlag.NEW_LISTENER | FilterFlag.TSYNC | FilterFlag.TSYNC_ESRCH
     try:
-        return install_filter(program, flags | FilterFlag.WAIT_KILLABLE_RECV)
+        return install_filter(program, _FLAGS | FilterFlag.WAIT_KILLABLE_RECV)
     except OSError as error:  # EINVAL: Linux before 5.19.
         if error.errno != errno.EINVAL:
             raise
-        return install_filter(program, flags)
+        return install_filter(program, _FLAGS)
 
 
 def notification_sizes() -> tuple[int, ...]:

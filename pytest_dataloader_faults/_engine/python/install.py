@@ -132,17 +132,20 @@ def handle_inherited(files: DescriptorTable) -> None:
     mapped: set[str] = set()
     with contextlib.suppress(OSError):  # There is no /proc.
         held = list(inherited_fds(lambda path: not policy.leaves_alone(path)))
-        mapped = {each.path for each in inherited_mappings()}
+        mapped = {each.path for each in inherited_mappings(lambda path: _is_at_risk(policy, path))}
     for fd, path in held:
         if not _handle_inherited_fd(files, fd, path):
             continue
         files.track(fd, path)
         if policy.faults.needs_reads_of(path):
             policy.count_unobserved("inherited descriptor")
-    for path in sorted(mapped):
-        is_read = policy.faults.needs_reads_of(path) and not policy.leaves_alone(path)
-        if is_read or policy.faults.has_file_faults(path):
-            policy.count_unobserved("inherited mapping")
+    policy.count_unobserved("inherited mapping", len(mapped))
+
+
+def _is_at_risk(policy: FaultPolicy, path: str) -> bool:
+    """Whether a fault may be about a mapping of *path*."""
+    is_read = policy.faults.needs_reads_of(path) and not policy.leaves_alone(path)
+    return is_read or policy.faults.has_file_faults(path)
 
 
 def _handle_inherited_fd(files: DescriptorTable, fd: int, path: str) -> bool:

@@ -26,14 +26,15 @@ _MAX_SPAN = 8192
 
 def arm(config: WorkerConfig, worker: int, loader: int) -> WorkerSession:
     """Filter this process. The supervisor says what to do with the files that it has open."""
-    matches = GlobMatcher(globs) if (globs := config.plan.globs) else lambda _path: False
-    mapped = [each for each in inherited_mappings() if matches(each.path)]
+    globs = config.plan.globs
+    matches = GlobMatcher(globs)
+    mapped = list(inherited_mappings(matches)) if globs else []
     hello = Hello(
         worker,
         loader,
         os.getpid(),
         "kernel",
-        inherited=tuple(inherited_fds(matches)),
+        inherited=tuple(inherited_fds(matches)) if globs else (),
         mapped=tuple(each.path for each in mapped),
         high_fds=_high_fds(),
     )
