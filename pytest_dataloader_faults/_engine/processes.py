@@ -3,11 +3,14 @@
 Some facts about looking at a process. waitid(2) with WNOWAIT tells a parent how its child ended and
 leaves it to be waited for; no other process can know. A child of a process that ignores SIGCHLD is
 gone without a trace. One that is stopped has the state T in /proc/PID/stat (t under a debugger):
-its sockets stay open and take messages, and no answer comes.
+its sockets stay open and take messages, and no answer comes. The second number in
+/proc/PID/task/TID/schedstat is the time in nanoseconds that a thread waited in a run queue.
 """
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import os
 import re
 import select
@@ -32,6 +35,18 @@ def state_of(pid: int) -> str | None:
 def is_stopped(pid: int) -> bool:
     """Whether it is stopped until it gets SIGCONT."""
     return state_of(pid) in ("T", "t")
+
+
+def seconds_without_cpu(pid: int) -> float:
+    """How long a thread of *pid* was ready to run and had no processor: the one that had it worst.
+
+    A kernel without CONFIG_SCHED_INFO does not say, and neither does a process that is gone.
+    """
+    seconds = 0.0
+    for path in glob.iglob(f"/proc/{pid}/task/*/schedstat"):
+        with contextlib.suppress(OSError), open(path, encoding="ascii") as file:
+            seconds = max(seconds, int(file.read().split()[1]) / 1e9)
+    return seconds
 
 
 def how_it_ended(pid: int) -> str | None:

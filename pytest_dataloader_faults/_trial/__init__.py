@@ -17,7 +17,7 @@ from pytest_dataloader_faults._trial import job as jobs
 from pytest_dataloader_faults._trial import journal as journals
 from pytest_dataloader_faults._trial.factory import DatasetFactory, bound, remove_folder
 from pytest_dataloader_faults._trial.process import environment, harness
-from pytest_dataloader_faults._trial.process.deadline import HARNESS_SECONDS
+from pytest_dataloader_faults._trial.process.deadline import BUSY_SECONDS, HARNESS_SECONDS
 from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.lifecycle import Arm, Step
@@ -150,7 +150,8 @@ def _run(job: jobs.Job) -> list[dict[str, Any]]:
         if not warden:
             child.main(job, facts, printed, stacks, folders)
         # Our own work in the trial has some seconds, too.
-        status = harness.wait_for(warden, job.longest + HARNESS_SECONDS, facts)
+        longest = job.longest(BUSY_SECONDS) + HARNESS_SECONDS
+        status = harness.wait_for(warden, longest, facts)
         # Of a crash neither pytest's own frames are shown nor the list of modules.
         events, stderr = facts.events(), _NOISE.sub("", printed.text(_STDERR_READ))
         environment.require_environment(job, events, stderr)

@@ -83,12 +83,11 @@ class Job:
     comparison: Comparison = EXACT
     options: TrialOptions = ONE_EPOCH
 
-    @property
-    def longest(self) -> float:
-        """Seconds that its loader can take at most, if it is ended at each deadline."""
+    def longest(self, more: float) -> float:
+        """Seconds that its loader can take, where each deadline is put off by *more* at most."""
         options = self.options
         epochs = options.epochs if options.footprints is None else 1
-        return (epochs + 2) * self.deadline + (options.footprints or 0.0)
+        return (epochs + 2) * (self.deadline + more) + (options.footprints or 0.0)
 
     @property
     def request(self) -> TrialRequest:

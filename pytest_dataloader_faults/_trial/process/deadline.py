@@ -5,6 +5,12 @@ or to end is called hung. But in between a trial does work of its own. It waits 
 finish what they were asked for, looks at what is open, asks for the counters, and reads the texts
 of errors, which may be long. However long that takes, it says nothing about the dataset. So the
 trial writes down when the one ends and the other begins, and each has time of its own.
+
+Some facts about a machine that is busy. A process that hangs waits for a lock, a timer or another
+process, and costs no time of a processor. One that is slow because others run waits for a processor
+instead, and the kernel counts that. So the time in which a process of the trial was ready to run
+and could not is added to the loader's, up to a minute. One that hangs in a busy loop is given more
+time, too, where it has to share a processor.
 """
 
 from __future__ import annotations
@@ -21,6 +27,8 @@ _ANEW = ("epoch", "recovery")
 LOADER, HARNESS = "loader", "harness"
 HARNESS_SECONDS = 60.0
 """For all of the trial's own work together."""
+BUSY_SECONDS = 60.0
+"""The most that is added to the loader's time where processes wait for a processor."""
 OVERDUE = (
     f"The loader was not at work, and the trial's own work took more than {HARNESS_SECONDS:g} s: it"
     " arms the workers, looks at what is open, and reads the counters and the errors. That says"

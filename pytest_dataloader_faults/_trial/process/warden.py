@@ -22,12 +22,22 @@ import psutil
 
 from pytest_dataloader_faults._engine.channel import SupervisorHandle
 from pytest_dataloader_faults._engine.kernel.linux import Prctl, prctl
-from pytest_dataloader_faults._engine.processes import STACKS_SIGNAL, is_stopped, ready
+from pytest_dataloader_faults._engine.processes import (
+    STACKS_SIGNAL,
+    is_stopped,
+    ready,
+    seconds_without_cpu,
+)
 from pytest_dataloader_faults._trial import resources
 from pytest_dataloader_faults._trial.factory import remove_folder
 from pytest_dataloader_faults._trial.journal import Journal
 from pytest_dataloader_faults._trial.process import harness
-from pytest_dataloader_faults._trial.process.deadline import LOADER, OVERDUE, deadline_after
+from pytest_dataloader_faults._trial.process.deadline import (
+    BUSY_SECONDS,
+    LOADER,
+    OVERDUE,
+    deadline_after,
+)
 from pytest_dataloader_faults.outcomes._text import printable
 
 _Root: TypeAlias = Callable[[SupervisorHandle | None], None]
@@ -148,10 +158,17 @@ def _wait_until_over(watched: _Watched, deadline: float, journal: Journal) -> st
         if why := _wait(watched, until):
             return why
         whose, until = deadline_after(journal.events(), began, deadline)
+        until += _seconds_without_cpu() if whose == LOADER else 0.0
     if whose == LOADER:
         return "deadline"
     journal.write(broken=OVERDUE)
     return "abandoned"
+
+
+def _seconds_without_cpu() -> float:
+    """How long the machine has kept the processes of the trial waiting, as far as that counts."""
+    pids = (each.pid for each in psutil.Process().children(recursive=True))
+    return min(BUSY_SECONDS, max(map(seconds_without_cpu, pids), default=0.0))
 
 
 def _wait(watched: _Watched, until: float) -> str | None:
