@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from torch.utils.data import DataLoader
+
+from support.waiting import until
 
 in_order = pytest.mark.skipif(
     "in_order" not in inspect.signature(DataLoader).parameters, reason="this torch has no in_order"
@@ -35,11 +38,15 @@ class Epoch:
         return {-code for code in self.exit_codes if code and code < 0}
 
 
-def epoch(loader: DataLoader[Any]) -> Epoch:
-    """All that *loader* gives, up to its first error."""
+def epoch(loader: DataLoader[Any], hang: tuple[Any, int] | None = None) -> Epoch:
+    """All that *loader* gives, up to its first error.
+
+    *hang* is for ``take_before_hang``, where the loader is to run out of patience.
+    """
     result = Epoch()
     iterator = iter(loader)
     workers = iterator._workers
+    result.batches.extend(take_before_hang(iterator, *hang) if hang else ())
     try:
         result.batches.extend(iterator)
     except Exception as error:  # noqa: BLE001  # the error is the finding
@@ -48,6 +55,24 @@ def epoch(loader: DataLoader[Any]) -> Epoch:
     if not loader.persistent_workers:
         result.exit_codes = [_exit_code(each) for each in workers]
     return result
+
+
+def take_before_hang(iterator: Any, injection: Any, count: int, patience: float = 0.5) -> list[Any]:
+    """The *count* batches of *iterator* that come before a worker of *injection* hangs.
+
+    From then on, a batch is too late after *patience*. Those before it have all the time they need
+    on a busy machine.
+    """
+    batches = list(itertools.islice(iterator, count))
+    fetch, worker = divmod(count, iterator._num_workers)
+    assert until(lambda: _fetches(injection, worker) > fetch)
+    iterator._timeout = patience
+    return batches
+
+
+def _fetches(injection: Any, worker: int) -> int:
+    """How many batches that worker has begun."""
+    return sum(each.fetches for each in injection.workers if each.worker == worker)
 
 
 def _without_frames(error: Exception) -> Exception:

@@ -21,12 +21,10 @@ from pytest_dataloader_faults.faults import (
     WorkerKilled,
 )
 from support.datasets import COUNT
-from support.epochs import alone, epoch, in_order
+from support.epochs import alone, epoch, in_order, take_before_hang
 from support.tries import WAYS, Tries
 from support.waiting import until
 
-PATIENCE = 2.0
-"""Of a loader whose worker is stuck."""
 AGES = 3600.0
 STANDING_STILL = [
     WorkerHung(at=3),
@@ -43,8 +41,8 @@ def _paths(records):
 
 
 def _reading(paths, **options):
-    """A loader of one sample per file, which does not wait for ever."""
-    return alone(Tries(paths, WAYS["read"]), timeout=PATIENCE, **options)
+    """A loader of one sample per file."""
+    return alone(Tries(paths, WAYS["read"]), **options)
 
 
 def _seconds(way):
@@ -115,8 +113,9 @@ def test_other_threads_go_on_meanwhile(paths, fault):
 @in_order
 def test_other_workers_go_on_meanwhile(paths):
     """One waits for its disk; the other makes all its batches."""
-    with inject(HungRead("*/00.rec")):
-        read = epoch(_reading(paths, num_workers=2, in_order=False))
+    with inject(HungRead("*/00.rec")) as injection:
+        loader = _reading(paths, num_workers=2, in_order=False)
+        read = epoch(loader, (injection, 0))
     assert {1} == {each.worker for each in read.batches}
     assert "timed out" in read.text
     assert [0, 0] == read.exit_codes
@@ -134,9 +133,9 @@ def test_a_read_that_is_late_by_ages_comes_with_the_end_of_the_scope(paths):
 def test_a_loader_runs_out_of_patience(paths, fault):
     """What came before has come; the worker goes on when its loader ends it, and ends itself."""
     with inject(fault) as injection:
-        read = epoch(_reading(paths))
+        read = epoch(_reading(paths), (injection, 2))
     assert [0, 1] == [each.index for each in read.batches]
-    assert f"DataLoader timed out after {PATIENCE} seconds" in read.text
+    assert "DataLoader timed out after 0.5 seconds" in read.text
     assert ([0], 1, 1) == (read.exit_codes, injection.fired, injection.surfaced)
 
 
@@ -156,11 +155,10 @@ def test_a_worker_goes_on_at_the_end_of_the_scope(paths, fault):
 @pytest.mark.parametrize("fault", STANDING_STILL, ids=repr)
 def test_no_process_is_left_of_a_loop_that_raised(paths, fault):
     """Although nobody but the scope ends its workers."""
-    with inject(fault):
+    with inject(fault) as injection:
         iterator = iter(_reading(paths))
         (worker,) = iterator._workers
-        with pytest.raises(RuntimeError, match="timed out"):
-            list(iterator)
+        _time_out(iterator, 2, injection)
         assert worker.is_alive()
     assert until(lambda: worker.exitcode == 0)
     assert not psutil.pid_exists(worker.pid)
@@ -171,13 +169,19 @@ def test_a_stuck_worker_may_be_killed(paths, fault):
     """By others, before it goes on: then nobody waits for that any more."""
     with inject(fault) as injection:
         iterator = iter(_reading(paths))
-        with pytest.raises(RuntimeError, match="timed out"):
-            list(iterator)
+        _time_out(iterator, 2, injection)
         (worker,) = iterator._workers
         with pytest.raises(RuntimeError, match="killed by signal"):  # torch's handler of SIGCHLD.
             _kill_and_wait(worker)
         assert worker.exitcode == -signal.SIGKILL
     assert injection.fired == 1
+
+
+def _time_out(iterator, count, injection, patience=0.5):
+    """Take the *count* batches that come, and the error that tells that the next one does not."""
+    take_before_hang(iterator, injection, count, patience)
+    with pytest.raises(RuntimeError, match="timed out"):
+        next(iterator)
 
 
 def _kill_and_wait(worker):
@@ -187,11 +191,10 @@ def _kill_and_wait(worker):
 
 def test_a_stopped_worker_is_stopped(paths):
     """As the kernel says."""
-    with inject(WorkerKilled(signal.SIGSTOP)):
+    with inject(WorkerKilled(signal.SIGSTOP)) as injection:
         iterator = iter(_reading(paths))
         (worker,) = iterator._workers
-        with pytest.raises(RuntimeError, match="timed out"):
-            next(iterator)
+        _time_out(iterator, 0, injection)
         assert psutil.Process(worker.pid).status() == psutil.STATUS_STOPPED
 
 
@@ -218,11 +221,9 @@ class Ticking(Tries):
 def test_threads_of_a_worker_that_hangs(paths, hold_gil):
     """They go on, unless the interpreter lock is held; then they do when it is let go."""
     dataset = Ticking(paths)
-    with inject(WorkerHung(hold_gil=hold_gil, at=2)):
-        iterator = iter(alone(dataset, timeout=PATIENCE))
-        next(iterator)
-        with pytest.raises(RuntimeError, match="timed out"):
-            next(iterator)
+    with inject(WorkerHung(hold_gil=hold_gil, at=2)) as injection:
+        iterator = iter(alone(dataset))
+        _time_out(iterator, 1, injection, patience=2.0)
         before = dataset.ticks.value
         assert until(lambda: dataset.ticks.value > before, 0.5) != hold_gil
     assert iterator._workers[0].exitcode == 0
@@ -242,7 +243,7 @@ def test_a_worker_leaves_without_a_word(paths, code):
 def test_each_worker_may_hang(paths):
     """When none is named; the loader waits for the first of them."""
     with inject(WorkerHung(worker=None)) as injection:
-        read = epoch(_reading(paths, num_workers=2))
+        read = epoch(_reading(paths, num_workers=2), (injection, 0))
     assert [] == read.batches
     assert [0, 0] == read.exit_codes
     assert 0 in {each.worker for each in injection.faults[0].firings}

@@ -13,7 +13,6 @@ from support.epochs import alone, epoch
 
 SAMPLES = 12
 SAMPLE = 5
-PATIENCE = 2.0
 KINDS = [
     pytest.param(WorkerKilled(sample=SAMPLE), f"signal {signal.SIGKILL}", id="killed"),
     pytest.param(WorkerExited(3, sample=SAMPLE), "exit 3", id="exited"),
@@ -21,6 +20,7 @@ KINDS = [
     pytest.param(WorkerHung(hold_gil=True, sample=SAMPLE), "hang", id="hung with the lock"),
     pytest.param(WorkerKilled(signal.SIGSTOP, sample=SAMPLE), "signal 19", id="stopped"),
 ]
+HANGS = "hang", "signal 19"
 
 
 class Numbers(Dataset):
@@ -56,7 +56,8 @@ def test_whichever_worker_begins_it(dataset, size, fault, call):
     """All batches before that sample's come, and its worker is struck in the fetch of it."""
     place = SAMPLE // (size or 1)
     with inject(fault) as injection:
-        read = epoch(alone(dataset, batch_size=size, num_workers=2, timeout=PATIENCE))
+        hang = (injection, place) if call in HANGS else None
+        read = epoch(alone(dataset, batch_size=size, num_workers=2), hang)
     expected = [*range(SAMPLES)] if size is None else _batches(size)
     assert expected[:place] == read.batches
     assert [(place % 2, place // 2 + 1, call)] == [
@@ -75,7 +76,8 @@ def test_each_stream_counts_for_itself(fault, call, size):
     """A worker's own sample of that place; the loader meets the first one's fate."""
     place = SAMPLE // (size or 1)
     with inject(fault) as injection:
-        read = epoch(alone(Stream(), batch_size=size, num_workers=2, timeout=PATIENCE))
+        hang = (injection, 2 * place) if call in HANGS else None
+        read = epoch(alone(Stream(), batch_size=size, num_workers=2), hang)
     assert [0, 1] * place == [(each if size is None else each[0])[0] for each in read.batches]
     first = min(injection.faults[0].firings, key=lambda each: each.worker)
     assert (0, place + 1, call) == (first.worker, first.fetch, first.call)
