@@ -37,7 +37,7 @@ generate = load_script("docs/generate.py")
 PAGES = generate.pages()
 TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
 REFERENCE = "\n".join(text for page, text in TEXTS.items() if "reference" in page.parts)
-_SLOW = [
+_SLOW = [  # tests/test_bare_environment.py runs the first fault each time.
     Path("docs/how-to/choose-a-level.md"),
     Path("docs/how-to/datasets-that-write-a-cache.md"),
     Path("docs/how-to/inject-into-my-own-loop.md"),
@@ -46,7 +46,9 @@ _SLOW = [
     Path("docs/how-to/search-with-hypothesis.md"),
     Path("docs/how-to/sweep.md"),
     Path("docs/how-to/use-pyfakefs.md"),
+    Path("docs/how-to/split-a-ci-job.md"),
     Path("docs/tutorial/first_battery.md"),
+    Path("docs/tutorial/first_fault.md"),
     Path("docs/tutorial/first_search.md"),
 ]
 _RUN = [

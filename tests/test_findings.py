@@ -42,6 +42,12 @@ def _require_libraries(script):
         pytest.skip(f"not installed: {', '.join(missing)}")
 
 
+def _one_quick(blocks):
+    """*blocks*; the first is run each time, and the others, which are about libraries, are slow."""
+    first, *rest = blocks
+    return [first, *(pytest.param(each, marks=pytest.mark.slow) for each in rest)]
+
+
 @pytest.fixture(name="witness", scope="module")
 def _witness():
     """Whether strace is there, and may trace."""
@@ -69,7 +75,7 @@ def _printed(script, folder):
     return done.stdout.decode()
 
 
-@pytest.mark.parametrize("block", INJECTING, ids=_id)
+@pytest.mark.parametrize("block", _one_quick(INJECTING), ids=_id)
 @pytest.mark.usefixtures("witness")
 def test_strace_shows_the_same(tmp_path, block):
     """Another injector of the same error leads to the same."""
@@ -81,7 +87,7 @@ def test_strace_shows_the_same(tmp_path, block):
     assert "(INJECTED)" in trace or "killed by SIGKILL" in trace
 
 
-@pytest.mark.parametrize("block", PLAIN, ids=_id)
+@pytest.mark.parametrize("block", _one_quick(PLAIN), ids=_id)
 def test_plain_code_shows_the_same(tmp_path, block):
     """No injector is needed where a shorter file, or plain Python, will do."""
     script, shown = block

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import threading
 import time
@@ -21,6 +22,7 @@ from support.datasets import Records, RecordStream
 from support.facts import ordinary
 from support.specimens import IndexLeftOpen, TornCache
 
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 _PAGES = 16 * 1024
 _malloc, _memset = ctypes.CDLL(None).malloc, ctypes.CDLL(None).memset
 _malloc.restype, _malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
@@ -79,10 +81,10 @@ class StreamThatKeeps(RecordStream):
     ("leaking", "says"),
     [
         (LeaksInC, "KiB more memory in worker 0"),
-        (KeepsArrays, "KiB more memory in worker 0"),
-        (KeepsThreads, "8 more threads in worker 0"),
+        slow(KeepsArrays, "KiB more memory in worker 0"),
+        slow(KeepsThreads, "8 more threads in worker 0"),
         (KeepsPipes, "16 more descriptors in worker 0 (pipe)"),
-        (StreamThatKeeps, "KiB more memory in worker 0"),
+        slow(StreamThatKeeps, "KiB more memory in worker 0"),
         (IndexLeftOpen, "more descriptors in the loader's process"),
     ],
 )
@@ -172,14 +174,14 @@ class Photographs(Records):
     ("healthy", "options"),
     [
         (Cached, {"shuffle": True}),
-        (FillsAPool, {}),
+        slow(FillsAPool, {}),
         (MakesCycles, {}),
         (Fragments, {}),
-        (ManyObjects, {}),
-        (Views, {"batch_size": None}),
+        slow(ManyObjects, {}),
+        slow(Views, {"batch_size": None}),
         (Views, {}),
-        (Photographs, {}),
-        (RecordStream, {}),
+        slow(Photographs, {}),
+        slow(RecordStream, {}),
     ],
     ids=lambda each: getattr(each, "__name__", ""),
 )

@@ -54,8 +54,17 @@ def test_a_data_module_that_cannot_be_set_up(records):
         check_dataset(lambda: Broken(records), **CHECK)
 
 
-@pytest.mark.parametrize("is_ready", [True, False])
-@pytest.mark.parametrize("kind", [dict, list, tuple])
+@pytest.mark.parametrize(
+    ("kind", "is_ready"),
+    [
+        (dict, True),
+        (list, False),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in ((dict, False), (list, True), (tuple, True), (tuple, False))
+        ),
+    ],
+)
 def test_several_loaders_or_datasets(records, kind, is_ready):
     """Each has a result of its own, named by its key or its place."""
     made = {"a": _loader(Records(records)), "b": ZerosOnError(records)}

@@ -43,9 +43,12 @@ def _of_gitlab(job):
 
 
 def _jobs():
-    """The commands of each job; once, where both runners have the same."""
+    """The commands of each job; once, where both runners have the same.
+
+    The test after next runs the fast job each time.
+    """
     for job in SHOWN:
-        marks = [pytest.mark.slow] if job in {"faults", "nightly"} else []
+        marks = [pytest.mark.slow] if job != "gpu" else []
         yield pytest.param(job, _of_github(job), marks=marks, id=job)
         if _of_gitlab(job) != _of_github(job):
             yield pytest.param(job, _of_gitlab(job), marks=pytest.mark.slow, id=f"{job}-gitlab")
@@ -117,6 +120,7 @@ def test_what_the_project_asks_for_is_enough(job, project, python):
     assert install == "python -m pip install -r requirements-test.txt"
     done = [_run(command, project, python) for command in commands]
     assert [each.returncode for each in done] == [0], done
+    assert SHOWN[job][1] in done[-1].stdout
 
 
 def _run(command, folder, python=sys.executable):

@@ -99,9 +99,9 @@ def test_five_runs_in_a_row_agree(case, judge, tmp_path):
         judge(case, write_records(tmp_path / str(run) / "records"))
 
 
-@pytest.mark.parametrize("healthy", [Records, RecordStream])
+@pytest.mark.parametrize("healthy", [pytest.param(Records, marks=pytest.mark.slow), RecordStream])
 def test_healthy_dataset_passes_every_check(healthy, records):
-    """Every check is asked, and finds nothing."""
+    """Every check is asked, and finds nothing. tests/plugin asks them of Records each time."""
     results = check_dataset(lambda: healthy(records), on_fail=None)
 
     assert [each.check for each in results] == list(CHECKS)

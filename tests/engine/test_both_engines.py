@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import zlib
 from typing import Any
@@ -34,6 +35,7 @@ from support.epochs import alone, epoch
 from support.python_readers import READERS
 from support.tries import Tries
 
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 ENGINES = ("kernel", "python")
 SCHEDULES = {
     "OpenError": [OpenError("*/05.rec", errno.EACCES)],
@@ -54,6 +56,16 @@ SCHEDULES = {
     "WorkerHung": [WorkerHung(at=2, hold_gil=True)],
     "nothing": [],
 }
+SLOW_SCHEDULES = {
+    "OpenError, each second",
+    "ReadError, at its end",
+    "ClosedDescriptor",
+    "TruncatedFile",
+    "SlowRead and ReadError",
+    "HungRead",
+}
+"""Each has a like, which is in every run."""
+QUICK_FIRST = [slow(name) if name in SLOW_SCHEDULES else name for name in SCHEDULES]
 LOADER = {"num_workers": 2, "batch_size": 4, "timeout": 2}
 
 
@@ -99,7 +111,7 @@ def _place(firing):
     return firing.worker, firing.call, os.path.basename(firing.path or ""), firing.fetch
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", QUICK_FIRST)
 def test_a_schedule(folder, name):
     """Of files and of workers alike."""
     kernel, python = (_found(lambda: Records(folder), SCHEDULES[name], one) for one in ENGINES)
@@ -107,7 +119,14 @@ def test_a_schedule(folder, name):
     assert all(fired for _, fired, _ in python["faults"][:1])
 
 
-@pytest.mark.parametrize("name", ["lines", "os.pread", "npz", "gzip.open", "python_tarfile"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "lines",
+        "npz",
+        *map(slow, ["os.pread", "gzip.open", "python_tarfile"]),
+    ],
+)
 def test_a_reader(tmp_path, name):
     """Each file has a fault of its own, and the first is sound."""
     content, _ = READERS[name]
@@ -122,7 +141,7 @@ def test_a_reader(tmp_path, name):
         assert made[0] == made[1]
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["forkserver", slow("spawn")])
 def test_a_start_method(folder, method):
     """The plan and the engine travel to the worker."""
     fault = ReadError("*/05.rec", nth=2)

@@ -27,6 +27,8 @@ METHODS: dict[str | None, int] = {None: 0, "fork": 2, "spawn": 1, "forkserver": 
 DATASETS = {"map": Records, "iterable": RecordStream}
 IN_EVERY_RUN = {("spawn", "map", False), ("forkserver", "iterable", True)}
 """Of the slow methods: with one fault of descriptors and one death. The others are slow tests."""
+HANGS = {("fork", "map", False), ("fork", "iterable", True)}
+"""Where a loader loses its patience in every run, which takes two seconds."""
 IN_EVERY_RUN_WITH = (ClosedDescriptor, WorkerKilled)
 
 
@@ -35,6 +37,7 @@ def _cells():
         method, kind, persistent = cell
         quick = method not in ("spawn", "forkserver")
         slow = not (quick or (tuple(cell) in IN_EVERY_RUN and type(row.fault) in IN_EVERY_RUN_WITH))
+        slow = slow or (method == "fork" and "timeout" in row.loader and tuple(cell) not in HANGS)
         name = f"{type(row.fault).__name__}-{method}-{kind}-{'persistent' * persistent}"
         yield pytest.param(row, *cell, marks=[pytest.mark.slow] * slow, id=name)
 

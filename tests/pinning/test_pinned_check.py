@@ -45,7 +45,7 @@ def test_sound_batches_pass(accelerator, records, collate):
 @pytest.mark.parametrize(
     ("collate", "verdict", "says"),
     [
-        (ForgetsItself, "corrupted", "batch 0"),
+        slow(ForgetsItself, "corrupted", "batch 0"),
         (Shuffled, "corrupted", "batch 0"),
         (CannotBePinned, "failed_cleanly", "RuntimeError"),
     ],

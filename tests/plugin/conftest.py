@@ -1,7 +1,7 @@
 """Inner test suites, run by a pytest of their own with the plugin active by its entry point.
 
-No other installed plugin is loaded, which saves each inner run a second. Inner suites that start
-no worker run in this process, which saves another one.
+No other installed plugin is loaded, which saves each inner run a second. Inner suites run in a fork
+of this process, those that start no worker in this process itself.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from support.inner import PYTHONPATH
+from support.inner import PYTHONPATH, run_forked
 
 PLUGIN = ("-p", "dataloader_faults")
 """Load it by the name of its entry point."""
@@ -61,17 +62,47 @@ class Suite:
         return self._pytest_run(*PLUGIN, *arguments)
 
 
-@pytest.fixture(name="_inner_environment")
-def _inner_environment_(monkeypatch) -> None:
+def _set_inner_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Inner suites find tests/support, and load no other plugin."""
     monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
 
 
+@pytest.fixture(name="_inner_environment")
+def _inner_environment_(monkeypatch) -> None:
+    _set_inner_environment(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def run_suite(tmp_path_factory) -> Callable[..., tuple[Path, pytest.RunResult]]:
+    """Run an inner suite once for all tests of a module: its folder, and what came of it.
+
+    The summary is as on a terminal: in CI, pytest gives each text in full again.
+    """
+
+    def run(source: str, *arguments: str) -> tuple[Path, pytest.RunResult]:
+        folder = tmp_path_factory.mktemp("suite")
+        (folder / "conftest.py").write_text(CONFTEST, encoding="utf-8")
+        (folder / "test_inner.py").write_text(source, encoding="utf-8")
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            _set_inner_environment(monkeypatch)
+            for name in ("CI", "BUILD_NUMBER"):
+                monkeypatch.delenv(name, raising=False)
+            return folder, run_forked(folder, *PLUGIN, *arguments)
+
+    return run
+
+
 @pytest.fixture(name="suite")
 def _suite(pytester, _inner_environment) -> Suite:
-    """A place for an inner suite, which runs in a process of its own."""
+    """A place for an inner suite, which runs in a fork of this process."""
+    return Suite(pytester, functools.partial(run_forked, pytester.path))
+
+
+@pytest.fixture
+def fresh_suite(pytester, _inner_environment) -> Suite:
+    """A place for an inner suite, which runs in a new interpreter."""
     return Suite(pytester, functools.partial(pytester.runpytest_subprocess, timeout=100))
 
 

@@ -61,7 +61,12 @@ def test_follows(capsys, tmp_path):
 
 @pytest.mark.parametrize(
     "capture",
-    ["--capture=fd", "--capture=sys", "--capture=no", "--capture=tee-sys"],
+    [
+        "--capture=fd",
+        "--capture=no",
+        pytest.param("--capture=sys", marks=pytest.mark.slow),
+        pytest.param("--capture=tee-sys", marks=pytest.mark.slow),
+    ],
 )
 def test_what_a_trial_prints_stays_in_the_trial(suite, monkeypatch, capture):
     """Nothing of it is in pytest's output, whatever captures it; the test's own prints are."""
@@ -84,7 +89,7 @@ def test_pytests_own_fixtures_are_unharmed(suite):
 @pytest.mark.parametrize(
     "log",
     [
-        pytest.param(("-o", "log_cli=true"), id="live"),
+        pytest.param(("-o", "log_cli=true"), id="live", marks=pytest.mark.slow),
         pytest.param(("-o", "log_cli=true", "-o", "log_cli_level=INFO", "-s"), id="live, -s"),
         pytest.param(("--log-file=all.log",), id="file"),
     ],

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
-import sys
 
 import pytest
 
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults.battery.checks import CHECKS
+from support.inner import run_forked
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -135,23 +135,18 @@ def test_a_failure_has_a_sentence_evidence_and_a_way_to_repeat(suite):
 
 
 @pytest.mark.parametrize("folder", [pytest.param(".", marks=pytest.mark.slow), "deeper"])
-def test_the_line_that_reproduces_reruns_that_item_alone(suite, monkeypatch, folder):
+def test_the_line_that_reproduces_reruns_that_item_alone(suite, folder):
     """The printed command, typed where pytest was started, gives the same item and verdict."""
     suite.pytester.makeini("[pytest]\naddopts = -p dataloader_faults")
     suite.pytester.mkdir("deeper")
     path = suite.pytester.makepyfile(test_inner=ZEROS)
-    monkeypatch.chdir(suite.path / folder)
-    first = _run(suite, str(path))
+    here = suite.path / folder
+    first = run_forked(here, str(path)).stdout.str()
     command = re.search(r"reproduce: pytest (.*read-error-transient.*)", first)
     assert command
-    again = _run(suite, *shlex.split(command[1]))
+    again = run_forked(here, *shlex.split(command[1])).stdout.str()
     assert re.search(r"^=+ 1 failed in .* =+$", again, re.MULTILINE)
     assert _verdict(first) == _verdict(again) == "corrupted"
-
-
-def _run(suite, *arguments) -> str:
-    """What ``pytest`` with *arguments* prints, started right here."""
-    return suite.pytester.run(sys.executable, "-m", "pytest", *arguments, timeout=100).stdout.str()
 
 
 def _verdict(output: str) -> str:

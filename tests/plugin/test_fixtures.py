@@ -84,7 +84,9 @@ def test_arguments_are_those_of_the_fault(eio_reads, records):
     assert [each.worker for each in armed.faults[0].firings] == [1]
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "context", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)]
+)
 def test_every_way_to_start_workers(eio_reads, records, context):
     """Workers are reached however they are started."""
     armed = eio_reads("*/03.rec")

@@ -59,10 +59,10 @@ def pytest_unconfigure():
 
 
 @pytest.mark.parametrize(("options", "probes"), [((), 1), (("-q",), 0), (("--no-header",), 0)])
-def test_the_machine_is_looked_at_for_the_header_only(suite, options, probes):
+def test_the_machine_is_looked_at_for_the_header_only(fresh_suite, options, probes):
     """Without a header, a suite that uses none of the fixtures pays for no child process."""
-    suite.pytester.makeconftest(COUNTING)
-    result = suite.run("def test_plain(): pass", "-s", *options)
+    fresh_suite.pytester.makeconftest(COUNTING)
+    result = fresh_suite.run("def test_plain(): pass", "-s", *options)
     result.stdout.fnmatch_lines([f"probes: {probes}"])
 
 

@@ -36,22 +36,22 @@ ONLY = "-k", "read-error-first"
     [
         ((), "passed"),
         (("--dataloader-faults-not-reproduced=fail",), "failed"),
-        (("-o", "dataloader_faults_not_reproduced=fail"), "failed"),
+        pytest.param(
+            ("-o", "dataloader_faults_not_reproduced=fail"), "failed", marks=pytest.mark.slow
+        ),
     ],
 )
-def test_the_choice_is_the_users(pytester, arguments, outcome):
+def test_the_choice_is_the_users(suite, engine, arguments, outcome):
     """By default it is a warning with the evidence; by option or ini key a failure."""
-    pytester.makepyfile(SUITE)
-    result = pytester.runpytest_subprocess(*ONLY, *arguments)
+    result = suite.run(SUITE, *ONLY, *arguments)
 
     result.assert_outcomes(**{outcome: 1, "warnings": int(outcome == "passed")})
     result.stdout.fnmatch_lines(["*corrupted: *", "*not reproduced: 1 of 3 trials failed*"])
 
 
-def test_an_unknown_choice_ends_the_run(pytester):
+def test_an_unknown_choice_ends_the_run(light_suite):
     """The text says where it came from and what is allowed."""
-    pytester.makepyfile(SUITE)
-    result = pytester.runpytest_subprocess("--dataloader-faults-not-reproduced=maybe")
+    result = light_suite.run(SUITE, "--dataloader-faults-not-reproduced=maybe")
 
     result.stderr.fnmatch_lines(
         ["*not_reproduced='maybe' from --dataloader-faults-not-reproduced * ('warn', 'fail')"]

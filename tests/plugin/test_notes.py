@@ -32,7 +32,11 @@ def test_plain(fault_check, records):
 """
 
 
-@pytest.mark.parametrize("options", [(), ("-p", "xdist", "-n", "2")], ids=["", "xdist"])
+@pytest.mark.parametrize(
+    "options",
+    [(), pytest.param(("-p", "xdist", "-n", "2"), marks=pytest.mark.slow)],
+    ids=["", "xdist"],
+)
 def test_each_note_is_told_once(suite, options):
     """For a test whose items all have it, and for no other test."""
     if options:

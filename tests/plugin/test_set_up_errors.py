@@ -97,37 +97,54 @@ SENTENCES = {
 QUICK = "--dataloader-faults-deadline=2"
 
 
-@pytest.fixture
-def quiet(monkeypatch):
-    """Pytest's summary as it is on a terminal: in CI, it gives each text in full again."""
-    for name in ("CI", "BUILD_NUMBER"):
-        monkeypatch.delenv(name, raising=False)
+ALONE = ("raises", "fails-alone", "hangs")
 
 
-@pytest.mark.usefixtures("quiet")
-@pytest.mark.parametrize("style", ["long", pytest.param("native", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["long", pytest.param("native", marks=pytest.mark.slow)])
+def everything(request, run_suite):
+    """A run of all of them, with either style of traceback; and who tried, line by line."""
+    folder, result = run_suite(CANNOT_BE_TRIED, "-rs", QUICK, f"--tb={request.param}")
+    return result, (folder / "tries").read_text(encoding="utf-8").splitlines()
+
+
+def _section(text, item):
+    """What is told about one failed *item*."""
+    return text.partition(f"_ test_x[{item}] _")[2].partition("\n____")[0].partition("= short")[0]
+
+
+def test_nothing_of_ours_is_shown(everything):
+    """One item of each fails, without code."""
+    result, _ = everything
+    count = len(SENTENCES)
+    result.assert_outcomes(failed=count, skipped=2 * count)
+    assert "Traceback" not in result.stdout.str()
+
+
 @pytest.mark.parametrize("how", SENTENCES)
-def test_one_item_fails_with_a_sentence(suite, how, style):
+def test_one_item_fails_with_a_sentence(everything, how):
     """The first item fails and shows no code; the others name it, and try nothing."""
-    result = suite.run(CANNOT_BE_TRIED, "-k", how, "-rs", QUICK, f"--tb={style}")
-    result.assert_outcomes(failed=1, skipped=2, deselected=3 * (len(SENTENCES) - 1))
+    result, tries = everything
     text = result.stdout.str()
-    told = text.partition("= FAILURES =")[2].partition("short test summary")[0]
+    told = _section(text, f"workers-agree-{how}")
     assert SENTENCES[how] in told
-    assert "Traceback" not in text
     assert "pytest_dataloader_faults/" not in told
     first = f"test_inner.py::test_x[workers-agree-{how}]"
     assert f"cannot be tried: see {first}" in text
-    tries = (suite.path / "tries").read_text().splitlines()
-    assert {each.partition(" ")[0] for each in tries} == {first}
+    assert {each for line in tries if (each := line.split()[0]).endswith(f"-{how}]")} == {first}
 
 
-@pytest.mark.parametrize("how", ["raises", "fails-alone", "hangs"])
-def test_an_item_that_is_selected_alone_says_it_in_full(suite, how):
+@pytest.fixture(scope="module")
+def alone(run_suite):
+    """A run of one item each."""
+    chosen = f"open-error and ({' or '.join(ALONE)})"
+    return run_suite(CANNOT_BE_TRIED, "-k", chosen, QUICK)[1]
+
+
+@pytest.mark.parametrize("how", ALONE)
+def test_an_item_that_is_selected_alone_says_it_in_full(alone, how):
     """Whichever item of the test comes first has the whole sentence, as with --lf or -k."""
-    result = suite.run(CANNOT_BE_TRIED, "-k", f"open-error-{how}", QUICK)
-    result.assert_outcomes(failed=1, deselected=3 * len(SENTENCES) - 1)
-    assert SENTENCES[how] in result.stdout.str()
+    alone.assert_outcomes(failed=len(ALONE), deselected=3 * len(SENTENCES) - len(ALONE))
+    assert SENTENCES[how] in _section(alone.stdout.str(), f"open-error-{how}")
 
 
 MENDED = """

@@ -25,7 +25,7 @@ IN_PLACE = "gives a sample in place of one that cannot be read: open-error"
 
 
 @pytest.mark.usefixtures("engine")
-@pytest.mark.parametrize("spread", [False, True])
+@pytest.mark.parametrize("spread", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_failed_checks_are_grouped_by_cause(suite, spread):
     """For each test, without what passed; also where pytest-xdist spreads the items."""
     if spread:

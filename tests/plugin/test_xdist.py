@@ -11,8 +11,9 @@ pytestmark = pytest.mark.usefixtures("engine")
 
 SUITE = """
 import pytest
+from support.corpus.caches import CheckedSpectrograms
 from support.datasets import Records
-from support.plugin_datasets import ZerosOnError
+from support.plugin_datasets import Numbers, ZerosOnError
 from torch.utils.data import DataLoader
 
 few = pytest.mark.dataloader_faults(only=["open-error", "worker-killed-first"])
@@ -40,9 +41,18 @@ def test_unfired(eio_reads, records):
     list(DataLoader(Records(records), num_workers=1))
 
 
-def test_plain():
-    pass
+@pytest.mark.dataloader_faults(only="read-error-first")
+def test_cached(fault_check, records):
+    cache = records.parent / "cache"
+    cache.mkdir()
+    fault_check(lambda: CheckedSpectrograms(records, cache))
+
+
+def test_options(dataloader_faults):
+    outcome = dataloader_faults.run(Numbers, num_workers=1, batch_size=16)
+    assert (outcome.seed, outcome.deadline) == (7, 25)
 """
+OPTIONS = ("--dataloader-faults-seed=7", "--dataloader-faults-deadline=25")
 
 
 def _outcomes(result) -> list[tuple[str, str]]:
@@ -54,15 +64,18 @@ def _outcomes(result) -> list[tuple[str, str]]:
 
 
 def test_outcomes_are_the_same_over_two_processes(suite):
-    """Items fail and pass alike, with the same verdicts, wherever they run."""
-    alone = suite.run(SUITE, "-v")
-    spread = suite.again("-v", "-p", "xdist", "-n", "2")
-    assert len(_outcomes(alone)) == 7
+    """Items fail and pass alike, with the same verdicts, causes and notes, wherever they run."""
+    alone = suite.run(SUITE, "-v", *OPTIONS)
+    spread = suite.again("-v", "-p", "xdist", "-n", "2", *OPTIONS)
+    assert len(_outcomes(alone)) == 8
     assert _outcomes(spread) == _outcomes(alone)
     for result in (alone, spread):
-        result.assert_outcomes(passed=5, failed=2)
+        result.assert_outcomes(passed=6, failed=2)
         result.stdout.fnmatch_lines(["corrupted: sample * is wrong*"])
         result.stdout.fnmatch_lines(["ReadError(path='*.nothing') never fired: *"])
+        causes = ["*likely causes of failed checks*", "test_inner.py::test_zeros"]
+        result.stdout.fnmatch_lines(causes)
+        assert len([line for line in result.outlines if "as a cache is" in line]) == 1
 
 
 def test_the_header_is_printed_once(suite):
@@ -70,16 +83,3 @@ def test_the_header_is_printed_once(suite):
     result = suite.run("def test_plain(): pass", "-p", "xdist", "-n", "1")
     result.assert_outcomes(passed=1)
     assert len([line for line in result.outlines if line.startswith("dataloader-faults: ")]) == 1
-
-
-def test_options_reach_the_processes(suite):
-    """What the command line says holds in the processes that run the items."""
-    source = """
-        from support.plugin_datasets import Numbers
-
-        def test_options(dataloader_faults):
-            outcome = dataloader_faults.run(Numbers, num_workers=1, batch_size=16)
-            assert (outcome.seed, outcome.deadline) == (7, 25)
-        """
-    options = ("--dataloader-faults-seed=7", "--dataloader-faults-deadline=25")
-    suite.run(source, "-p", "xdist", "-n", "1", *options).assert_outcomes(passed=1)

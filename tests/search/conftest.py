@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from support.inner import PYTHONPATH
+from support.inner import PYTHONPATH, run_forked
 
 PLUGINS = ("-p", "dataloader_faults", "-p", "hypothesispytest")
 
 
 @pytest.fixture
 def inner(pytester, monkeypatch, engine):
-    """Run a test file in a pytest of its own, with this plugin and Hypothesis' alone."""
+    """Run a test file in a fork of this process, with this plugin and Hypothesis' alone."""
     monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.delenv("CI", raising=False)  # Hypothesis would take another profile.
 
     def run(source: str, *arguments: str) -> pytest.RunResult:
         pytester.makepyfile(test_inner=source)
-        return pytester.runpytest_subprocess(*PLUGINS, *arguments, timeout=200)
+        return run_forked(pytester.path, *PLUGINS, *arguments)
 
     return run

@@ -1,12 +1,58 @@
-"""What an inner pytest needs to find: tests/support, and the very package that is under test."""
+"""Pytest inside a test: a fork of this process runs an inner suite.
+
+A new interpreter imports torch anew, which costs two seconds for each suite. In the fork it is
+there, and all that the suite does to its process ends with that.
+"""
 
 from __future__ import annotations
 
+import logging
+import multiprocessing
 import os
+import sys
+import time
+import warnings
 from pathlib import Path
+
+import pytest
 
 import pytest_dataloader_faults as package
 
 PYTHONPATH = os.pathsep.join(
     str(Path(file).resolve().parents[1]) for file in (__file__, package.__file__)
 )
+"""What an inner pytest needs to find: tests/support, and the very package that is under test."""
+_PATIENCE = 100
+
+
+def run_forked(folder: Path, *arguments: str) -> pytest.RunResult:
+    """What ``pytest`` with *arguments* does and prints in *folder*."""
+    streams = [folder / name for name in ("stdout", "stderr")]
+    began = time.monotonic()
+    process = multiprocessing.get_context("fork").Process(
+        target=_run, args=(folder, streams, [f"--basetemp={folder / 'inner'}", *arguments])
+    )
+    process.start()
+    process.join(_PATIENCE)
+    if process.is_alive():
+        process.kill()
+        process.join()
+    out, err = (each.read_text(encoding="utf-8").splitlines() for each in streams)
+    print(*out, *err, sep="\n")  # noqa: T201  # for the report of a test that fails
+    return pytest.RunResult(process.exitcode or 0, out, err, time.monotonic() - began)
+
+
+def _run(folder: Path, streams: list[Path], arguments: list[str]) -> None:
+    """Run pytest in this process, which has nothing of the outer one's set-up any more."""
+    os.chdir(folder)
+    for number, path in enumerate(streams, start=1):
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(fd, number)
+        os.close(fd)
+    sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
+    logging.getLogger().handlers.clear()
+    warnings.resetwarnings()
+    status = pytest.main(arguments)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

@@ -69,7 +69,9 @@ def _passes(make_dataset):
         ("size=48k", "/dev/shm has 48 KiB"),
         ("nr_inodes=9", "8 files left"),
         ("size=64k", "unable to (allocate|open) shared memory"),
-        ("nr_inodes=18", "unable to (allocate|open) shared memory"),
+        pytest.param(
+            "nr_inodes=18", "unable to (allocate|open) shared memory", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_small_shared_memory_is_refused(records, mounts, options, found):

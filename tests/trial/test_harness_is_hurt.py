@@ -53,7 +53,7 @@ def test_a_supervisor_that_ends_too_early_ends_the_trial(records, left_behind, w
     assert left_behind() == []
 
 
-@pytest.mark.parametrize("where", ["worker", "loader"])
+@pytest.mark.parametrize("where", ["worker", pytest.param("loader", marks=pytest.mark.slow)])
 def test_a_supervisor_that_is_stopped_is_told_at_the_deadline(records, left_behind, where):
     """Until then it might go on; a dataset that waits for it does not hang by itself."""
     loader = {"num_workers": int(where == "worker")}

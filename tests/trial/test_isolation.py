@@ -91,7 +91,7 @@ def test_death_of_a_worker_is_an_error_of_the_loader(records, left_behind, troub
     ("trouble", "where", "phase"),
     [
         (troublemakers.stare_at_the_wall, "loader", "start"),
-        (troublemakers.stare_at_the_wall, "worker", "epoch 1"),
+        pytest.param(troublemakers.stare_at_the_wall, "worker", "epoch 1", marks=pytest.mark.slow),
         pytest.param(troublemakers.turn_a_deaf_ear, "loader", "start", marks=pytest.mark.slow),
         (troublemakers.turn_a_deaf_ear, "worker", "epoch 1"),
     ],

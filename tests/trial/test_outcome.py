@@ -172,7 +172,9 @@ def test_the_first_error_ends_the_epochs(records, persistent):
     assert outcome.recovery.complete
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "context", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)]
+)
 def test_every_start_method_is_armed(records, context):
     """The fault is met by workers however they are started, and they are gone afterwards."""
     loader = {"num_workers": 1, "batch_size": 4, "multiprocessing_context": context}

@@ -134,9 +134,16 @@ def test_each_file_is_followed_in_each_configuration(records):
     assert [True] * 4 == [each.reached >= COUNT for each in injection.faults[:4]]
 
 
-@pytest.mark.parametrize(("kind", "persistent"), [(Records, False), (RecordStream, True)])
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_other_start_methods(records, kind, persistent, method):
+@pytest.mark.parametrize(
+    ("method", "kind", "persistent"),
+    [
+        ("spawn", Records, False),
+        ("forkserver", RecordStream, True),
+        pytest.param("spawn", RecordStream, True, marks=pytest.mark.slow),
+        pytest.param("forkserver", Records, False, marks=pytest.mark.slow),
+    ],
+)
+def test_other_start_methods(records, method, kind, persistent):
     """Their workers import everything anew; persistent ones serve two epochs."""
     options = {
         "num_workers": 1,
@@ -231,7 +238,9 @@ def test_arming_alone_draws_nothing():
     assert before == _random_states()
 
 
-@pytest.mark.parametrize(("method", "workers"), [("fork", 2), ("spawn", 1)])
+@pytest.mark.parametrize(
+    ("method", "workers"), [("fork", 2), pytest.param("spawn", 1, marks=pytest.mark.slow)]
+)
 def test_workers_draw_the_same_random_numbers(method, workers):
     """Each is seeded by torch, and arming takes nothing out of its generators."""
     options = {"multiprocessing_context": method, "num_workers": workers}
@@ -241,7 +250,9 @@ def test_workers_draw_the_same_random_numbers(method, workers):
     assert bare == armed
 
 
-@pytest.mark.parametrize(("method", "workers"), [("fork", 2), ("spawn", 1)])
+@pytest.mark.parametrize(
+    ("method", "workers"), [("fork", 2), pytest.param("spawn", 1, marks=pytest.mark.slow)]
+)
 def test_a_worker_init_function_runs_after_ours(method, workers):
     """In the worker, once: it sees one filter more there than bare workers have."""
     options = {"multiprocessing_context": method, "num_workers": workers, "batch_size": None}
