@@ -130,7 +130,7 @@ class LoaderDriver:
         self.pids = ()
 
     def _start_iterator(self, patience: float | None) -> None:
-        before, timeout = self._iterator, self.loader.timeout
+        before, timeout, starting = self._iterator, self.loader.timeout, time.monotonic()
         if patience is not None:
             self.loader.timeout = min(timeout or patience, patience)
         try:
@@ -145,7 +145,8 @@ class LoaderDriver:
         if pids != self.pids:
             self.pids = pids
             self.iterators += 1
-            self.journal.write(pids=pids)
+            # The workers of a recovery are not armed.
+            self.journal.write(pids=pids, **({} if self._epoch is None else {"starting": starting}))
 
     def _write_batch(self, batch: Any) -> None:
         if self.use_batch is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from pytest_dataloader_faults._trial.process.deadline import (
     HARNESS,
     HARNESS_SECONDS,
     LOADER,
+    START,
     Deadlines,
     deadline_after,
 )
@@ -65,6 +67,68 @@ def _rested(at):
 def test_each_has_its_own_time(events, whose, until):
     """What the one takes is not taken from the other, and each epoch begins with all of it."""
     assert deadline_after(events, began=100, deadline=10) == (whose, until)
+
+
+def _armed(pid, at):
+    return {"armed": pid, "at": at}
+
+
+_STARTING = {"pids": [7, 8], "starting": 102}
+
+
+@pytest.mark.parametrize(
+    ("events", "whose", "until"),
+    [
+        ([_STARTING], START, 102 + DEADLINE),
+        ([_STARTING, _armed(7, 105)], START, 102 + DEADLINE),
+        ([_STARTING, _armed(7, 105), _armed(8, 125)], LOADER, 133),
+        ([_armed(7, 105), _STARTING, _armed(8, 125)], LOADER, 133),
+        ([_armed(7, 105), _armed(8, 106), _STARTING], LOADER, 110),
+        ([_STARTING, _armed(7, 105), _rested(106)], HARNESS, 106 + HARNESS_SECONDS),
+        ([_STARTING, _rested(106), _armed(7, 107), _armed(8, 108)], HARNESS, 106 + HARNESS_SECONDS),
+        ([{"pids": [7, 8]}], LOADER, 110),
+    ],
+)
+def test_the_start_of_workers_has_its_own_time(events, whose, until):
+    """Until all of them are armed. Those of a recovery never are."""
+    assert deadline_after(events, began=100, deadline=10) == (whose, until)
+
+
+class _StartsSlowly(Records):
+    """Calls *action* as a worker unpickles it."""
+
+    def __init__(self, folder: Any, action: Any) -> None:
+        super().__init__(folder)
+        self.action = action
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ = state
+        self.action()
+
+
+_SPAWNED = {"num_workers": 1, "multiprocessing_context": "spawn"}
+
+
+def test_the_start_of_a_spawned_worker_does_not_count(records):
+    """It imports what the dataset needs, and that may take longer than an epoch."""
+    slow = partial(time.sleep, 3.5)
+    outcome = run_trial(lambda: _StartsSlowly(records, slow), loader=_SPAWNED, deadline=3)
+
+    assert (outcome.timed_out, outcome.phase) == (False, "done")
+    assert outcome.duration > 3.5
+
+
+def _wait():
+    threading.Event().wait()
+
+
+def test_a_worker_that_never_starts_is_hung(records, monkeypatch):
+    """It has so long to start as a loader whose epochs are not known."""
+    monkeypatch.setattr(deadline, "DEADLINE", _SHORT)
+    outcome = run_trial(lambda: _StartsSlowly(records, _wait), loader=_SPAWNED, deadline=_SHORT)
+
+    assert (outcome.timed_out, outcome.phase) == (True, "epoch 1")
+    assert outcome.duration < deadline.HARNESS_SECONDS
 
 
 @pytest.mark.parametrize(

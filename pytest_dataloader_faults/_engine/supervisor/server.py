@@ -19,7 +19,9 @@ import select
 import signal
 import socket
 import sys
+import time
 from dataclasses import replace
+from typing import Any
 
 from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.channel import Channel
@@ -104,10 +106,13 @@ class Supervisor:
     def end(self) -> None:
         """Write the final report, which a trial that hangs or is dead cannot ask for, and exit."""
         self._remove_leftover_shm()
-        if self._report_fd is not None:
-            report = json.dumps({"report": self._report()._asdict()}).encode()
-            os.write(self._report_fd, b"\n" + report + b"\n")
+        self._write(report=self._report()._asdict())
         sys.exit(0)
+
+    def _write(self, **event: Any) -> None:
+        """Write *event* to the journal of the trial, if there is one."""
+        if self._report_fd is not None:
+            os.write(self._report_fd, b"\n" + json.dumps(event).encode() + b"\n")
 
     def _on_control(self, _events: int) -> None:
         assert self.control is not None
@@ -194,6 +199,7 @@ class Supervisor:
         worker = WorkerState(handshake.hello, channel, listener, self.plan)
         worker.hang_socket = first if is_python else None
         self.workers.append(worker)
+        self._write(armed=worker.pid, at=time.monotonic())
         self._events.watch(channel.fileno(), lambda _events: self._on_messages(worker))
         if not self.armed:
             worker.disarm()

@@ -6,6 +6,11 @@ finish what they were asked for, looks at what is open, asks for the counters, a
 of errors, which may be long. However long that takes, it says nothing about the dataset. So the
 trial writes down when the one ends and the other begins, and each has time of its own.
 
+Some facts about workers that start. A forked one runs at once. A spawned one is a new interpreter,
+which imports the user's libraries first, and some take longer for that than an epoch does. It is
+armed after that and before it makes a sample. So until all workers are armed, the time is neither
+the loader's nor the trial's.
+
 Some facts about a machine that is busy. A process that hangs waits for a lock, a timer or another
 process, and costs no time of a processor. One that is slow because others run waits for a processor
 instead, and the kernel counts that. So the time in which a process of the trial was ready to run
@@ -16,7 +21,7 @@ time, too, where it has to share a processor.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 DEADLINE = 30.0
@@ -24,7 +29,7 @@ DEADLINE = 30.0
 _LEAST, _TIMES = 10.0, 30
 _LEAST_TO_LOOK, _TIMES_TO_LOOK = 2.0, 5
 _ANEW = ("epoch", "recovery")
-LOADER, HARNESS = "loader", "harness"
+LOADER, START, HARNESS = "loader", "start", "harness"
 HARNESS_SECONDS = 60.0
 """For all of the trial's own work together."""
 BUSY_SECONDS = 60.0
@@ -71,17 +76,40 @@ def deadline_after(
 ) -> tuple[str, float]:
     """Whose time passes after *events*, and when that time will be up.
 
-    ``began`` starts the loader's time and ``rested`` the trial's. Each epoch gives the loader all
-    its time again, and so does the recovery. All times are of the clock that all processes share.
+    Each epoch gives the loader all its time again, and so does the recovery. All times are of the
+    clock that all processes share.
     """
-    left = {LOADER: deadline, HARNESS: HARNESS_SECONDS}
+    left = {LOADER: deadline, START: max(deadline, DEADLINE), HARNESS: HARNESS_SECONDS}
     whose, since = LOADER, began
-    for event in events:
-        at = event.get("began", event.get("rested"))
-        if at is None:
-            continue
+    for at, following, is_anew in _turns(events):
         left[whose] -= at - since
-        whose, since = (HARNESS if "rested" in event else LOADER), at
-        if event.get("phase", "").startswith(_ANEW):
+        whose, since = following, at
+        if is_anew:
             left[LOADER] = deadline
     return whose, since + left[whose]
+
+
+def _turns(events: Iterable[dict[str, Any]]) -> Iterator[tuple[float, str, bool]]:
+    """When each turn begins, whose it is, and whether the loader's time begins anew.
+
+    ``began`` starts the loader's time and ``rested`` the trial's. ``starting`` is when *pids* were
+    started, each of which is *armed* once its own code and what it imports have been loaded.
+    """
+    armed: set[int] = set()
+    awaited: set[int] = set()
+    for event in events:
+        if "began" in event:
+            awaited = set()
+            yield event["began"], LOADER, event.get("phase", "").startswith(_ANEW)
+        elif "rested" in event:
+            awaited = set()
+            yield event["rested"], HARNESS, False
+        elif "starting" in event:
+            awaited = set(event["pids"]) - armed
+            if awaited:
+                yield event["starting"], START, False
+        elif "armed" in event:
+            armed.add(event["armed"])
+            if awaited and awaited <= armed:
+                awaited = set()
+                yield event["at"], LOADER, False

@@ -34,6 +34,7 @@ from pytest_dataloader_faults._trial.journal import Journal
 from pytest_dataloader_faults._trial.process import harness
 from pytest_dataloader_faults._trial.process.deadline import (
     BUSY_SECONDS,
+    HARNESS,
     LOADER,
     OVERDUE,
     deadline_after,
@@ -158,8 +159,8 @@ def _wait_until_over(watched: _Watched, deadline: float, journal: Journal) -> st
         if why := _wait(watched, until):
             return why
         whose, until = deadline_after(journal.events(), began, deadline)
-        until += _seconds_without_cpu() if whose == LOADER else 0.0
-    if whose == LOADER:
+        until += _seconds_without_cpu() if whose != HARNESS else 0.0
+    if whose != HARNESS:
         return "deadline"
     journal.write(broken=OVERDUE)
     return "abandoned"
