@@ -16,7 +16,7 @@ from pytest_dataloader_faults._engine.scope import engine_for
 from pytest_dataloader_faults._trial import job as jobs
 from pytest_dataloader_faults._trial import journal as journals
 from pytest_dataloader_faults._trial.factory import DatasetFactory, bound, remove_folder
-from pytest_dataloader_faults._trial.process import environment, harness
+from pytest_dataloader_faults._trial.process import environment, harness, huge_pages
 from pytest_dataloader_faults._trial.process.deadline import BUSY_SECONDS, HARNESS_SECONDS
 from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.faults import Fault
@@ -138,6 +138,7 @@ def _run(job: jobs.Job) -> list[dict[str, Any]]:
     # The first one is for sockets. Its path is short, since theirs end at 107 bytes.
     folders = (tempfile.mkdtemp(prefix="dlf-"), *private)
     child.preload(job.engine)
+    huge_pages.collapse_after_some_trials()
     files = [journals.Journal(name) for name in ("facts", "stderr", "stacks")]
     facts, printed, stacks = files
     try:

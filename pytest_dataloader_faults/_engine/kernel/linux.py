@@ -62,6 +62,7 @@ ADDFD_SEND = 2
 MAP_FIXED = 0x10
 MAP_ANONYMOUS = 0x20
 MAP_FAILED = ctypes.c_void_p(-1).value
+MADV_COLLAPSE = 25
 AT_FDCWD = -100
 AT_EMPTY_PATH = 0x1000
 AT_SYMLINK_NOFOLLOW = 0x100
@@ -199,3 +200,8 @@ def map_over(address: int, length: int, protection: int, fd: int, offset: int) -
     result = _libc.mmap(address, length, protection, shared | MAP_FIXED, fd, offset)
     if result == MAP_FAILED:
         check(-1, "mmap(MAP_FIXED)")
+
+
+def collapse(address: int, length: int) -> None:
+    """Put this range of memory into huge pages, as far as the kernel can: it is only advice."""
+    _libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(length), MADV_COLLAPSE)

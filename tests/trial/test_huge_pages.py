@@ -1,0 +1,80 @@
+"""Huge pages make forks cheap, and change nothing else."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_dataloader_faults._trial.process.huge_pages import _full_ranges
+
+MIB = 1 << 20
+MAPS = """\
+{begin:x}-{end:x} {kind} 00000000 00:00 {inode} {name}
+Size:              20480 kB
+Rss:                {used} kB
+Anonymous:          {used} kB
+VmFlags: rd wr mr mw me ac
+"""
+COLLAPSE = """
+import random, re
+from pytest_dataloader_faults._trial.process import huge_pages
+
+def huge():
+    return int(re.search(r"AnonHugePages: +(\\d+)", open("/proc/self/smaps_rollup").read())[1])
+
+held = [random.Random(n).randbytes(64) for n in range(200_000)]
+before = huge()
+huge_pages.collapse_after_some_trials()
+huge_pages.collapse_after_some_trials()
+first = huge()
+huge_pages.collapse_after_some_trials()
+assert held == [random.Random(n).randbytes(64) for n in range(200_000)]
+print(before, first, huge())
+"""
+
+
+def _range(
+    begin: int, size: int, used: int, kind: str = "rw-p", inode: int = 0, name: str = ""
+) -> str:
+    return MAPS.format(
+        begin=begin, end=begin + size, used=used >> 10, kind=kind, inode=inode, name=name
+    )
+
+
+def test_only_private_memory_that_is_in_use_is_moved() -> None:
+    """Files, stacks, shared, sparse and very large ranges stay as they are."""
+    size = 20 * MIB
+    maps = (
+        _range(0x7F0000100000, size, size, name="[heap]")
+        + _range(0x7F1000000000, size, size, kind="rw-s")
+        + _range(0x7F2000000000, size, size, inode=7, name="/lib/libc.so")
+        + _range(0x7F3000000000, size, MIB)
+        + _range(0x7F4000000000, size, size, name="[stack]")
+        + _range(0x7F5000000000, 1024 * MIB, 1024 * MIB)
+        + _range(0x7F6000000000, size, size)
+    )
+    heap = (0x7F0000200000, 0x7F0000200000 + 18 * MIB)
+    assert list(_full_ranges(maps)) == [heap, (0x7F6000000000, 0x7F6000000000 + size)]
+
+
+def test_the_third_trial_moves_memory_and_keeps_what_is_in_it() -> None:
+    """The first two trials of a process change nothing."""
+    huge = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not huge.exists():
+        pytest.skip("this kernel has no transparent huge pages")
+    done = subprocess.run(
+        [sys.executable, "-c", COLLAPSE], capture_output=True, text=True, check=True
+    )
+    before, first, after = map(int, done.stdout.split())
+    assert before == first
+    assert after > first or not _has_collapse(), "no page was moved"
+
+
+def _has_collapse() -> bool:
+    """Whether this kernel knows MADV_COLLAPSE: Linux 6.1 and later."""
+    release = Path("/proc/sys/kernel/osrelease").read_text(encoding="utf-8")
+    return tuple(map(int, re.findall(r"\d+", release)[:2])) >= (6, 1)
