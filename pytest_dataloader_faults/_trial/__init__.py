@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
 import sys
@@ -16,7 +17,7 @@ from pytest_dataloader_faults._engine.scope import engine_for
 from pytest_dataloader_faults._trial import job as jobs
 from pytest_dataloader_faults._trial import journal as journals
 from pytest_dataloader_faults._trial.factory import DatasetFactory, bound, remove_folder
-from pytest_dataloader_faults._trial.process import environment, harness, huge_pages
+from pytest_dataloader_faults._trial.process import environment, fork_server, harness, huge_pages
 from pytest_dataloader_faults._trial.process.deadline import BUSY_SECONDS, HARNESS_SECONDS
 from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.faults import Fault
@@ -34,6 +35,12 @@ _OUR_FRAMES = re.compile(
 """From the call of the user's code, or of torch's, to where its thread began."""
 _NOISE = re.compile(
     r'  File "[^"\n]*/_trial/child\.py", line \d+ in trial\n(  .*\n)*|\n*Extension modules: .*'
+)
+
+
+_NO_GUARD = (
+    "a worker of a trial has imported the main module, as spawn and forkserver do, and that runs a"
+    " trial of its own. Put what the script does below: if __name__ == '__main__':"
 )
 
 
@@ -131,12 +138,16 @@ def _run(job: jobs.Job) -> list[dict[str, Any]]:
     """Do *job* below a warden; its events, the last of which has what its processes printed."""
     import torch.utils.data  # noqa: F401  # once here, not again in every trial
 
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise InjectionError(_NO_GUARD)
+
     from pytest_dataloader_faults._trial import child
 
     make_dataset, private = bound(job.make_dataset)
     job = replace(job, make_dataset=make_dataset)
     # The first one is for sockets. Its path is short, since theirs end at 107 bytes.
     folders = (tempfile.mkdtemp(prefix="dlf-"), *private)
+    server = None
     child.preload(job.engine)
     huge_pages.collapse_after_some_trials()
     files = [journals.Journal(name) for name in ("facts", "stderr", "stacks")]
@@ -145,11 +156,15 @@ def _run(job: jobs.Job) -> list[dict[str, Any]]:
         environment.require_temporary_room()
         for folder in private:
             os.mkdir(folder, 0o700)
+        if fork_server.is_asked_for(job):
+            server = fork_server.server_for(job, folders[0], printed.fd)
         sys.stdout.flush()
         sys.stderr.flush()
         warden = fork()
         if not warden:
-            child.main(job, facts, printed, stacks, folders)
+            child.main(job, facts, printed, stacks, folders, server)
+        if server:
+            server.close()
         # Our own work in the trial has some seconds, too.
         longest = job.longest(BUSY_SECONDS) + HARNESS_SECONDS
         status = harness.wait_for(warden, longest, facts)

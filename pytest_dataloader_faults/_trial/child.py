@@ -32,8 +32,10 @@ from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor  # no
 from pytest_dataloader_faults._engine.processes import STACKS_SIGNAL
 from pytest_dataloader_faults._engine.supervisor.main import fork_supervisor
 from pytest_dataloader_faults._engine.worker.arm import arm_function
+from pytest_dataloader_faults._trial import resources
 from pytest_dataloader_faults._trial.job import Job, ReferenceJob
 from pytest_dataloader_faults._trial.journal import Journal
+from pytest_dataloader_faults._trial.process.fork_server import TrialServer
 from pytest_dataloader_faults._trial.process.warden import run_under_deadline
 from pytest_dataloader_faults._trial.run import run
 
@@ -46,7 +48,12 @@ def preload(engine: str) -> None:
 
 
 def main(
-    job: Job, facts: Journal, printed: Journal, stacks: Journal, folders: tuple[str, ...]
+    job: Job,
+    facts: Journal,
+    printed: Journal,
+    stacks: Journal,
+    folders: tuple[str, ...],
+    server: TrialServer | None,
 ) -> NoReturn:
     """Run the warden in this process, and the trial in a child of it."""
     # The caller may be handling an exception, which would be the context of all errors here.
@@ -56,7 +63,7 @@ def main(
         _use_streams(printed.fd)
         gc.freeze()  # To look through pytest's objects would take 50 ms.
         start = None if isinstance(job, ReferenceJob) else partial(fork_supervisor, facts.fd)
-        run_under_deadline(root, start, job.deadline, facts, stacks, folders)
+        run_under_deadline(root, start, job.deadline, facts, stacks, folders, server)
 
     def root(supervision: SupervisorHandle | None) -> None:
         _run_then_exit(lambda: trial(supervision), facts)
@@ -64,6 +71,9 @@ def main(
     def trial(supervision: SupervisorHandle | None) -> None:
         prctl(Prctl.SET_CHILD_SUBREAPER, 1)  # Then orphans of the workers count as leftovers.
         _forget_helpers()
+        if server:
+            server.use()
+            resources.more_processes = server.processes
         logging.getLogger().handlers.clear()  # pytest's write to its terminal.
         threading.excepthook = threading.__excepthook__  # pytest's prints nothing.
         warnings.resetwarnings()  # pytest's "error" would make a warning of torch's an error.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import resource
 import traceback
@@ -190,8 +191,8 @@ def sampled(loader: DataLoader[Any]) -> Iterator[list[Any]]:
 
 def preload_forkserver(loader: DataLoader[Any]) -> None:
     """Have the server that forks the workers import once what each worker would import."""
-    context = loader.multiprocessing_context
-    if getattr(context, "get_start_method", lambda: None)() == "forkserver":
+    context: Any = loader.multiprocessing_context or multiprocessing.get_context()
+    if context.get_start_method() == "forkserver":
         modules = "__main__ torch.utils.data pytest_dataloader_faults._engine.worker.arm"
         context.set_forkserver_preload(modules.split())
 

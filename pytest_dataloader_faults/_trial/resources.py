@@ -58,6 +58,14 @@ _UNNAMED_SEMAPHORE = re.compile(r"/dev/shm/(sem\.\w{6})")
 _OF_TORCH = re.compile(r"torch_(\d+)_")
 
 
+def _none() -> list[psutil.Process]:
+    return []
+
+
+more_processes: Callable[[], list[psutil.Process]] = _none
+"""Those of this trial that are not below this process."""
+
+
 def descriptors(pid: int | str = "self") -> dict[str, str]:
     """What /proc/<pid>/fd says: a path, or a kind of kernel object with its number."""
     found = {}
@@ -70,7 +78,7 @@ def descriptors(pid: int | str = "self") -> dict[str, str]:
 
 def processes(patience: float = 1.0) -> dict[str, str]:
     """Descendants that still run after *patience* seconds, helpers of torch and Python left out."""
-    if not has_children():
+    if not has_children() and not more_processes():
         return {}
     deadline = time.monotonic() + patience
     while (found := _running() or _running()) and time.monotonic() < deadline:
@@ -91,7 +99,7 @@ def has_children() -> bool:
 
 def _running() -> dict[str, str]:
     found = {}
-    for process in psutil.Process().children(recursive=True):
+    for process in [*psutil.Process().children(recursive=True), *more_processes()]:
         try:
             command = " ".join(process.cmdline()) or process.name()
             zombie = process.status() == psutil.STATUS_ZOMBIE

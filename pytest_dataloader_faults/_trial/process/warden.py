@@ -39,6 +39,7 @@ from pytest_dataloader_faults._trial.process.deadline import (
     OVERDUE,
     deadline_after,
 )
+from pytest_dataloader_faults._trial.process.fork_server import TrialServer
 from pytest_dataloader_faults.outcomes._text import printable
 
 _Root: TypeAlias = Callable[[SupervisorHandle | None], None]
@@ -68,11 +69,12 @@ def run_under_deadline(
     journal: Journal,
     stacks: Journal,
     folders: tuple[str, ...],
+    server: TrialServer | None,
 ) -> None:
     """Run *root* in a child, with a supervisor if it needs one, and end all that it started.
 
     The loader may take *deadline* seconds, and *deadline* more once the recovery begins. The
-    *folders* are removed, with what is in them.
+    *folders* are removed, with what is in them. *server* starts workers that are not below here.
     """
     os.setsid()
     parent = os.pidfd_open(os.getppid())
@@ -88,12 +90,14 @@ def run_under_deadline(
     ended = _wait_until_over(watched, deadline, journal)
     stopped = ended == "deadline" and is_stopped(child)
     if ended == "deadline":
-        _gather_stacks(stacks, {supervision.pid} if supervision else set())
+        _gather_stacks(stacks, {supervision.pid} if supervision else set(), server)
         os.kill(child, signal.SIGSTOP)  # Or it would go on once the supervisor has ended.
     died = _how_it_died(child) if ended == "ended" else None
     if hurt := _stopped(child) if stopped else _harness_failure(ended, died, supervisor):
         journal.write(hurt=hurt)
-    _end_all(shared_memory)
+    if server:
+        server.end()
+    end_all(shared_memory)
     workers = (pid for event in journal.events() for pid in event.get("pids", ()))
     shared_memory.remove({child, *workers})
     for folder in folders:
@@ -200,9 +204,10 @@ def _how_it_died(child: int) -> str | None:
     return f"exit status {code}" if code else None
 
 
-def _gather_stacks(stacks: Journal, ours: set[int]) -> None:
+def _gather_stacks(stacks: Journal, ours: set[int], server: TrialServer | None) -> None:
     """Have every process but *ours* write its stacks if it can, and wait until it has."""
-    for process in psutil.Process().children(recursive=True):
+    served = server.processes() if server else []
+    for process in [*psutil.Process().children(recursive=True), *served]:
         if process.pid not in ours:
             _describe(process, stacks)
     deadline = time.monotonic() + _STACKS_PATIENCE
@@ -228,7 +233,8 @@ def _describe(process: psutil.Process, stacks: Journal) -> None:
             os.write(stacks.fd, line.encode())
 
 
-def _end_all(shared_memory: resources.SharedMemoryCleaner) -> None:
+def end_all(shared_memory: resources.SharedMemoryCleaner) -> None:
+    """End all processes below this one, and let helpers remove what those have left."""
     cleaners_until = time.monotonic() + _CLEANERS_PATIENCE
     give_up = time.monotonic() + _UNKILLABLE
     while resources.has_children() and time.monotonic() < give_up:

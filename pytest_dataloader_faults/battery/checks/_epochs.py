@@ -145,8 +145,8 @@ EPOCHS = (
     ),
     Check(
         "pickles",
-        "the dataset can be sent to a spawned worker",
-        changes={"multiprocessing_context": "spawn", "num_workers": 1},
+        "the dataset can be sent to a worker that is not forked from the loader's process",
+        changes={"multiprocessing_context": "forkserver", "num_workers": 1},
         options=TrialOptions(descriptors=_DESCRIPTORS),
         advice=_PICKLES,
     ),

@@ -1,0 +1,160 @@
+"""One fork server for all trials of this process [runs in pytest].
+
+Some facts about workers that are started by "forkserver". multiprocessing starts its server where
+the first one is needed, which is in each trial anew, since a server that pytest had started would
+have its workers outside of the trial's tree. A server that has to import torch takes a second. So
+one process imports torch once a session, and forks a server for each trial. What that server starts
+is not below the trial's warden: so it has a keeper of its own, a subreaper, which ends all of it
+once the warden lets go of a socket, in whatever way. The keeper has the trial's environment
+variables, working directory and limit of descriptors: those of the process that has torch may be
+old. multiprocessing gives a worker the rest (multiprocessing/spawn.py, get_preparation_data).
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import multiprocessing
+import os
+import resource
+import socket
+import subprocess
+import sys
+from multiprocessing import forkserver, spawn, util
+from typing import Any, NamedTuple
+
+import psutil
+
+import pytest_dataloader_faults as package
+from pytest_dataloader_faults._engine.processes import ready
+from pytest_dataloader_faults._trial.job import Job, ReferenceJob
+
+_ROOT = os.path.realpath(os.path.join(os.path.dirname(package.__file__), ".."))
+_START = (
+    "import sys; sys.path.insert(0, {root!r});"
+    "from pytest_dataloader_faults._trial.process.fork_server_main import main; main()"
+)
+_PATIENCE = 60.0
+"""Seconds until torch is imported, on a machine that is busy with other things."""
+_END_PATIENCE = 10.0
+_LONGEST = 64
+
+
+class TrialServer(NamedTuple):
+    """The fork server of one trial.
+
+    *keeper*, *server*: their process ids. *address*: of the socket for requests. *alive*: a
+    descriptor that each client of the server holds. *held*: the socket that the warden lets go of.
+    """
+
+    keeper: int
+    server: int
+    address: str
+    alive: int
+    held: socket.socket
+
+    def use(self) -> None:
+        """Have multiprocessing start workers from it [in the trial's process]."""
+        own: Any = forkserver._forkserver
+        own._forkserver_address, own._forkserver_alive_fd = self.address, self.alive
+        own.ensure_running = lambda: None  # It waits for a child, and this is none.
+        self.held.close()  # It is the warden's.
+
+    def processes(self) -> list[psutil.Process]:
+        """All that it has started and that has not ended."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            below = psutil.Process(self.keeper).children(recursive=True)
+            return [each for each in below if each.pid != self.server]
+        return []
+
+    def end(self) -> None:
+        """End all that the server has started, and wait until that is done [in the warden]."""
+        self.held.shutdown(socket.SHUT_WR)
+        ready([self.held.fileno()], _END_PATIENCE)
+
+    def close(self) -> None:
+        """Let go of it; the keeper ends what is left."""
+        os.close(self.alive)
+        self.held.close()
+
+
+_started: list[_Preloaded] = []
+"""The latest one, if there is one."""
+
+
+def is_asked_for(job: Job) -> bool:
+    """Whether the loader of *job* starts its workers by a fork server, as far as *job* says."""
+    asked = {**(job.loader or {}), **job.changes}.get("multiprocessing_context")
+    context = multiprocessing.get_context() if asked is None else asked
+    method = getattr(context, "get_start_method", lambda: context)()
+    return method == "forkserver" and not isinstance(job, ReferenceJob)
+
+
+def start() -> _Preloaded:
+    """Have torch imported from now on, if that has not begun."""
+    if not (_started and _started[-1].is_usable()):
+        _started[:] = [_Preloaded()]
+    return _started[-1]
+
+
+def server_for(job: Job, folder: str, printed: int) -> TrialServer | None:
+    """A fork server for *job*; its socket is in *folder*, and its processes print to *printed*.
+
+    None if there is none: then multiprocessing starts one, which imports torch first.
+    """
+    try:
+        address = os.path.join(folder, "fork-server")
+        return start().fork_server(address, printed, job.options.descriptors)
+    except OSError:
+        return None
+
+
+class _Preloaded:
+    """The process that has imported torch, and forks a server for each trial."""
+
+    def __init__(self) -> None:
+        self._owner = os.getpid()
+        self._control, theirs = socket.socketpair()
+        main = spawn.get_preparation_data("").get("init_main_from_path")
+        given = json.dumps([theirs.fileno(), sys.path, main, "numpy" in sys.modules])
+        flags = util._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        command = [sys.executable, *flags, "-c", _START.format(root=_ROOT), given]
+        with theirs:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
+            )
+        atexit.register(self._end)
+
+    def is_usable(self) -> bool:
+        """Whether this process has started it, and it runs."""
+        return self._owner == os.getpid() and self._process.poll() is None
+
+    def fork_server(self, address: str, printed: int, most: int | None) -> TrialServer:
+        """One for a trial, with *most* descriptors. Raises OSError if that fails."""
+        held, theirs = socket.socketpair()
+        alive_r, alive_w = os.pipe()
+        with theirs, socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(address)
+            listener.listen()
+            limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+            message = json.dumps([dict(os.environ), os.getcwd(), limits, most]).encode()
+            descriptors = [theirs.fileno(), listener.fileno(), alive_r, printed]
+            socket.send_fds(self._control, [len(message).to_bytes(4, "little")], descriptors)
+            self._control.sendall(message)
+        os.close(alive_r)
+        pids = held.recv(_LONGEST) if ready([held.fileno()], _PATIENCE) else b""
+        if not pids:
+            os.close(alive_w)
+            held.close()
+            raise ConnectionError("the process that forks servers has ended")
+        keeper, server = json.loads(pids)
+        return TrialServer(keeper, server, address, alive_w, held)
+
+    def _end(self) -> None:
+        """End it with this process, and not some time later."""
+        if self._owner != os.getpid():
+            return
+        self._control.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_PATIENCE)

@@ -1,0 +1,116 @@
+"""Import torch once, and fork a server of workers for each trial [runs as that process].
+
+It has no thread and nothing of the user's but the main module, which multiprocessing would import
+in each worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+import traceback
+from importlib import import_module
+from multiprocessing import current_process, forkserver, spawn
+from typing import Any, NoReturn
+
+from pytest_dataloader_faults._engine.kernel.linux import Prctl, prctl
+from pytest_dataloader_faults._engine.processes import fork, ready
+from pytest_dataloader_faults._trial import loaders, resources
+from pytest_dataloader_faults._trial.process.warden import end_all
+
+_FOREVER = 1e6
+_MODULES = ("torch.utils.data", "pytest_dataloader_faults._engine.worker.arm")
+
+
+def main() -> None:
+    """Serve the process that started this one, until that ends."""
+    number, sys.path, main_module, has_numpy = json.loads(sys.argv[1])
+    os.setsid()  # Ctrl-C is for pytest.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # No child needs to be waited for.
+    _preload(main_module, has_numpy=has_numpy)
+    with socket.socket(fileno=number) as control:
+        while received := _receive(control):
+            if not fork():
+                control.close()
+                _keep(*received)
+            for descriptor in received[0]:
+                os.close(descriptor)
+
+
+def _preload(main_module: str | None, *, has_numpy: bool) -> None:
+    for name in (*_MODULES, *(["numpy.random"] if has_numpy else [])):
+        with contextlib.suppress(ImportError):
+            import_module(name)
+    if main_module is not None:
+        process: Any = current_process()
+        process._inheriting = True  # It must not start processes while it is imported.
+        try:
+            spawn.import_main_path(main_module)
+        except BaseException:  # noqa: BLE001  # the worker will say so, as if it were spawned
+            sys.modules.pop("__mp_main__", None)
+        finally:
+            del process._inheriting
+
+
+def _receive(control: socket.socket) -> tuple[list[int], Any] | None:
+    """Four descriptors, and what the trial's processes begin with; None at the end."""
+    length, descriptors, _, _ = socket.recv_fds(control, 4, 4)
+    if not length:
+        return None
+    message = bytearray()
+    while len(message) < int.from_bytes(length, "little"):
+        message += control.recv(1 << 16)
+    return descriptors, json.loads(message)
+
+
+def _keep(descriptors: list[int], begin_with: Any) -> NoReturn:
+    """Run a server until the warden lets go of the socket, then end all that is below."""
+    status = 70
+    try:
+        held, listener, alive, printed = descriptors
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        prctl(Prctl.SET_CHILD_SUBREAPER, 1)
+        for number in (1, 2):
+            os.dup2(printed, number)
+        os.close(printed)
+        _begin_with(*begin_with)
+        shared_memory = resources.SharedMemoryCleaner()
+        server = fork()
+        if not server:
+            os.close(held)
+            _serve(listener, alive)
+        os.close(listener)
+        os.close(alive)
+        os.write(held, json.dumps([os.getpid(), server]).encode())
+        ready([held], _FOREVER)
+        end_all(shared_memory)
+        shared_memory.remove({server})
+        status = 0
+    except BaseException:  # noqa: BLE001  # there is no caller to go back to
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def _begin_with(
+    environment: dict[str, str], folder: str, limits: list[int], most: int | None
+) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    soft, hard = limits
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    loaders.limit_descriptors(most)
+
+
+def _serve(listener: int, alive: int) -> NoReturn:
+    prctl(Prctl.SET_PDEATHSIG, signal.SIGKILL)
+    try:
+        forkserver.main(listener, alive, [])
+    finally:
+        os._exit(0)
