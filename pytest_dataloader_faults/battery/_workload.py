@@ -16,7 +16,7 @@ from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.outcomes._records import FileCounts
 
 _BY_SPAWN = (
-    ". Under loader={'multiprocessing_context': 'spawn'} this is asked of a dataset that leaves its"
+    ". Under loader={'multiprocessing_context': 'forkserver'} this is asked of a dataset that leaves its"
     " handles out of what is pickled, and opens the files at its first sample"
 )
 

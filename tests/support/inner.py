@@ -56,3 +56,7 @@ def _run(folder: Path, streams: list[Path], arguments: list[str]) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+PRELOADED = "fork_server_main"
+"""In the command line of the process that imports torch for workers from a fork server."""

@@ -16,7 +16,7 @@ from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._engine.supervisor.main import NAME
 from pytest_dataloader_faults.faults import ReadError
 from support.datasets import Records
-from support.inner import PYTHONPATH
+from support.inner import PRELOADED, PYTHONPATH
 from support.waiting import until
 
 SCRIPT = """
@@ -66,7 +66,12 @@ def _start(records, announced, strategy="file_descriptor", context="fork") -> su
 
 @pytest.mark.parametrize(
     ("strategy", "context"),
-    [("file_descriptor", "fork"), ("file_system", "fork"), ("file_descriptor", "spawn")],
+    [
+        ("file_descriptor", "fork"),
+        ("file_system", "fork"),
+        ("file_descriptor", "spawn"),
+        ("file_descriptor", "forkserver"),
+    ],
 )
 def test_a_killed_process_leaves_nothing(records, announced, left_behind, strategy, context):
     """After SIGKILL, warden, loader's process, workers and supervisor are gone soon."""
@@ -88,9 +93,10 @@ def test_a_process_that_is_told_to_end_leaves_nothing(records, announced, left_b
     assert (runner.returncode, left_behind()) == (-number, [])
 
 
-def test_control_c_ends_the_trial_before_it_is_raised(records, announced, left_behind):
+@pytest.mark.parametrize("context", ["fork", "forkserver"])
+def test_control_c_ends_the_trial_before_it_is_raised(records, announced, left_behind, context):
     """KeyboardInterrupt comes out of run_trial at once, when nobody is left."""
-    with _start(records, announced) as runner:
+    with _start(records, announced, context=context) as runner:
         runner.send_signal(signal.SIGINT)
         _, printed = runner.communicate(timeout=30)
     assert (runner.returncode, left_behind()) == (-signal.SIGINT, [])
@@ -106,9 +112,12 @@ def test_a_killed_loaders_process_is_a_finding(records, announced, left_behind):
     assert left_behind() == []
 
 
-def test_a_killed_warden_is_the_harness_failing_and_leaves_nobody(records, announced, left_behind):
+@pytest.mark.parametrize("context", ["fork", "forkserver"])
+def test_a_killed_warden_is_the_harness_failing_and_leaves_nobody(
+    records, announced, left_behind, context
+):
     """run_trial raises InjectionError, and the processes that it held are gone as well."""
-    with _start(records, announced) as runner:
+    with _start(records, announced, context=context) as runner:
         below = psutil.Process(runner.pid).children(recursive=True)
         _root_of(runner).parent().kill()
         _, printed = runner.communicate(timeout=60)
@@ -122,7 +131,8 @@ def test_a_killed_warden_is_the_harness_failing_and_leaves_nobody(records, annou
 
 def _root_of(runner: subprocess.Popen) -> psutil.Process:
     """The loader's process: the child of the warden that is not the supervisor."""
-    (warden,) = psutil.Process(runner.pid).children()
+    below = psutil.Process(runner.pid).children()
+    (warden,) = (each for each in below if PRELOADED not in " ".join(each.cmdline()))
     (root,) = (each for each in warden.children() if each.name() != NAME)
     return root
 

@@ -103,11 +103,11 @@ def server_for(job: Job, folder: str, printed: int) -> TrialServer | None:
 
     None if there is none: then multiprocessing starts one, which imports torch first.
     """
-    try:
-        address = os.path.join(folder, "fork-server")
-        return start().fork_server(address, printed, job.options.descriptors)
-    except OSError:
-        return None
+    for attempt in ("fork-server", "fork-server-2"):  # The first may find that it was killed.
+        with contextlib.suppress(OSError):
+            address = os.path.join(folder, attempt)
+            return start().fork_server(address, printed, job.options.descriptors)
+    return None
 
 
 class _Preloaded:
@@ -128,7 +128,7 @@ class _Preloaded:
 
     def is_usable(self) -> bool:
         """Whether this process has started it, and it runs."""
-        return self._owner == os.getpid() and self._process.poll() is None
+        return self._process.poll() is None and self._owner == os.getpid()
 
     def fork_server(self, address: str, printed: int, most: int | None) -> TrialServer:
         """One for a trial, with *most* descriptors. Raises OSError if that fails."""
@@ -147,6 +147,8 @@ class _Preloaded:
         if not pids:
             os.close(alive_w)
             held.close()
+            self._process.kill()
+            self._process.wait()
             raise ConnectionError("the process that forks servers has ended")
         keeper, server = json.loads(pids)
         return TrialServer(keeper, server, address, alive_w, held)

@@ -31,8 +31,8 @@ def main() -> None:
     """Serve the process that started this one, until that ends."""
     number, sys.path, main_module, has_numpy = json.loads(sys.argv[1])
     os.setsid()  # Ctrl-C is for pytest.
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # No child needs to be waited for.
     _preload(main_module, has_numpy=has_numpy)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # No child needs to be waited for.
     with socket.socket(fileno=number) as control:
         while received := _receive(control):
             if not fork():

@@ -1,0 +1,39 @@
+"""Datasets for workers that come from a fork server."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+
+import torch
+
+from support.datasets import Records
+
+VARIABLE = "DATALOADER_FAULTS_TEST"
+
+
+class Surroundings(Records):
+    """Each sample says which environment, working directory and limit its worker has."""
+
+    def __getitem__(self, index):
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        text = f"{os.environ.get(VARIABLE)} {os.getcwd()} {limit} {os.environ['PYTHONPATH']}"
+        return torch.tensor(list(text.encode()))
+
+
+class LeavesAProcess(Records):
+    """Starts a program for its first sample, and does not end it."""
+
+    def __getitem__(self, index):
+        if not index:
+            subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        return super().__getitem__(index)
+
+
+class ParentOfWorkers(Records):
+    """Each sample is the process id of its worker's parent, or 0 where there is no worker."""
+
+    def __getitem__(self, index):
+        return torch.tensor(os.getppid() if torch.utils.data.get_worker_info() else 0)
