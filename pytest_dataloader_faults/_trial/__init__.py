@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -16,9 +15,10 @@ from pytest_dataloader_faults._engine.processes import fork
 from pytest_dataloader_faults._engine.scope import engine_for
 from pytest_dataloader_faults._trial import job as jobs
 from pytest_dataloader_faults._trial import journal as journals
-from pytest_dataloader_faults._trial.factory import DatasetFactory, bound, remove_folder
-from pytest_dataloader_faults._trial.process import environment, fork_server, harness, huge_pages
+from pytest_dataloader_faults._trial.factory import DatasetFactory, bound
+from pytest_dataloader_faults._trial.process import environment, harness, huge_pages
 from pytest_dataloader_faults._trial.process.deadline import BUSY_SECONDS, HARNESS_SECONDS
+from pytest_dataloader_faults._trial.process.surroundings import surroundings_for
 from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.lifecycle import Arm, Step
@@ -145,42 +145,25 @@ def _run(job: jobs.Job) -> list[dict[str, Any]]:
 
     make_dataset, private = bound(job.make_dataset)
     job = replace(job, make_dataset=make_dataset)
-    # The first one is for sockets. Its path is short, since theirs end at 107 bytes.
-    folders = (tempfile.mkdtemp(prefix="dlf-"), *private)
-    server = None
     child.preload(job.engine)
     huge_pages.collapse_after_some_trials()
-    files = [journals.Journal(name) for name in ("facts", "stderr", "stacks")]
-    facts, printed, stacks = files
-    try:
-        environment.require_temporary_room()
-        for folder in private:
-            os.mkdir(folder, 0o700)
-        if fork_server.is_asked_for(job):
-            server = fork_server.server_for(job, folders[0], printed.fd)
+    with surroundings_for(job, private) as around:
         sys.stdout.flush()
         sys.stderr.flush()
         warden = fork()
         if not warden:
-            child.main(job, facts, printed, stacks, folders, server)
-        if server:
-            server.close()
+            child.main(job, around)
         # Our own work in the trial has some seconds, too.
         longest = job.longest(BUSY_SECONDS) + HARNESS_SECONDS
-        status = harness.wait_for(warden, longest, facts)
+        status = harness.wait_for(warden, longest, around.facts)
         # Of a crash neither pytest's own frames are shown nor the list of modules.
-        events, stderr = facts.events(), _NOISE.sub("", printed.text(_STDERR_READ))
+        events, stderr = around.facts.events(), _NOISE.sub("", around.printed.text(_STDERR_READ))
         environment.require_environment(job, events, stderr)
         _raise_what_was_refused(events, stderr)
         if not any("timed_out" in event for event in events):
             raise InjectionError(harness.how_it_vanished(warden, status, _shown(stderr)))
         most = _STDERR_SHOWN * max(1, len(getattr(job, "steps", ())))
-        return [*events, {"stderr": stderr[-most:], "stacks": stacks.text()}]
-    finally:
-        for folder in folders:  # Unless it was killed, the warden has done so.
-            remove_folder(folder)
-        for file in files:
-            file.close()
+        return [*events, {"stderr": stderr[-most:], "stacks": around.stacks.text()}]
 
 
 def _shown(printed: str) -> str:

@@ -35,7 +35,7 @@ from pytest_dataloader_faults._engine.worker.arm import arm_function
 from pytest_dataloader_faults._trial import resources
 from pytest_dataloader_faults._trial.job import Job, ReferenceJob
 from pytest_dataloader_faults._trial.journal import Journal
-from pytest_dataloader_faults._trial.process.fork_server import TrialServer
+from pytest_dataloader_faults._trial.process.surroundings import Surroundings
 from pytest_dataloader_faults._trial.process.warden import run_under_deadline
 from pytest_dataloader_faults._trial.run import run
 
@@ -47,44 +47,37 @@ def preload(engine: str) -> None:
         import_module("numpy.random")  # numpy itself imports it late.
 
 
-def main(
-    job: Job,
-    facts: Journal,
-    printed: Journal,
-    stacks: Journal,
-    folders: tuple[str, ...],
-    server: TrialServer | None,
-) -> NoReturn:
+def main(job: Job, around: Surroundings) -> NoReturn:
     """Run the warden in this process, and the trial in a child of it."""
     # The caller may be handling an exception, which would be the context of all errors here.
     ctypes.pythonapi.PyErr_SetExcInfo(None, None, None)
 
     def warden() -> None:
-        _use_streams(printed.fd)
+        _use_streams(around.printed.fd)
         gc.freeze()  # To look through pytest's objects would take 50 ms.
-        start = None if isinstance(job, ReferenceJob) else partial(fork_supervisor, facts.fd)
-        run_under_deadline(root, start, job.deadline, facts, stacks, folders, server)
+        start = None if isinstance(job, ReferenceJob) else partial(fork_supervisor, around.facts.fd)
+        run_under_deadline(root, start, job.deadline, around)
 
     def root(supervision: SupervisorHandle | None) -> None:
-        _run_then_exit(lambda: trial(supervision), facts)
+        _run_then_exit(lambda: trial(supervision), around.facts)
 
     def trial(supervision: SupervisorHandle | None) -> None:
         prctl(Prctl.SET_CHILD_SUBREAPER, 1)  # Then orphans of the workers count as leftovers.
         _forget_helpers()
-        if server:
-            server.use()
-            resources.more_processes = server.processes
+        if around.server:
+            around.server.use()
+            resources.more_processes = partial(resources.below, *around.server.pids)
         logging.getLogger().handlers.clear()  # pytest's write to its terminal.
         threading.excepthook = threading.__excepthook__  # pytest's prints nothing.
         warnings.resetwarnings()  # pytest's "error" would make a warning of torch's an error.
         for category in (DeprecationWarning, ImportWarning, ResourceWarning):
             warnings.simplefilter("ignore", category)
         # The folder for the sockets of workers: one that is killed cannot remove its own.
-        current_process()._config["tempdir"] = folders[0]  # type: ignore[attr-defined]
-        faulthandler.register(STACKS_SIGNAL, file=stacks.fd, all_threads=True)
-        run(job, facts, f"/proc/{os.getpid()}/fd/{stacks.fd}", supervision)
+        current_process()._config["tempdir"] = around.folders[0]  # type: ignore[attr-defined]
+        faulthandler.register(STACKS_SIGNAL, file=around.stacks.fd, all_threads=True)
+        run(job, around.facts, f"/proc/{os.getpid()}/fd/{around.stacks.fd}", supervision)
 
-    _run_then_exit(warden, facts)
+    _run_then_exit(warden, around.facts)
 
 
 def _run_then_exit(action: Callable[[], None], facts: Journal) -> NoReturn:

@@ -58,6 +58,14 @@ _UNNAMED_SEMAPHORE = re.compile(r"/dev/shm/(sem\.\w{6})")
 _OF_TORCH = re.compile(r"torch_(\d+)_")
 
 
+def below(keeper: int, server: int) -> list[psutil.Process]:
+    """What a fork *server* and its *keeper* have started, and has not ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        found = psutil.Process(keeper).children(recursive=True)
+        return [each for each in found if each.pid != server]
+    return []
+
+
 def _none() -> list[psutil.Process]:
     return []
 

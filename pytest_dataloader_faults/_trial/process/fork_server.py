@@ -24,8 +24,6 @@ import sys
 from multiprocessing import forkserver, spawn, util
 from typing import Any, NamedTuple
 
-import psutil
-
 import pytest_dataloader_faults as package
 from pytest_dataloader_faults._engine.processes import ready
 from pytest_dataloader_faults._trial.job import Job, ReferenceJob
@@ -44,12 +42,11 @@ _LONGEST = 64
 class TrialServer(NamedTuple):
     """The fork server of one trial.
 
-    *keeper*, *server*: their process ids. *address*: of the socket for requests. *alive*: a
+    *pids*: those of the keeper and of the server. *address*: of the socket for requests. *alive*: a
     descriptor that each client of the server holds. *held*: the socket that the warden lets go of.
     """
 
-    keeper: int
-    server: int
+    pids: tuple[int, int]
     address: str
     alive: int
     held: socket.socket
@@ -60,13 +57,6 @@ class TrialServer(NamedTuple):
         own._forkserver_address, own._forkserver_alive_fd = self.address, self.alive
         own.ensure_running = lambda: None  # It waits for a child, and this is none.
         self.held.close()  # It is the warden's.
-
-    def processes(self) -> list[psutil.Process]:
-        """All that it has started and that has not ended."""
-        with contextlib.suppress(psutil.NoSuchProcess):
-            below = psutil.Process(self.keeper).children(recursive=True)
-            return [each for each in below if each.pid != self.server]
-        return []
 
     def end(self) -> None:
         """End all that the server has started, and wait until that is done [in the warden]."""
@@ -83,7 +73,7 @@ _started: list[_Preloaded] = []
 """The latest one, if there is one."""
 
 
-def is_asked_for(job: Job) -> bool:
+def _is_needed(job: Job) -> bool:
     """Whether the loader of *job* starts its workers by a fork server, as far as *job* says."""
     asked = {**(job.loader or {}), **job.changes}.get("multiprocessing_context")
     context = multiprocessing.get_context() if asked is None else asked
@@ -101,8 +91,11 @@ def start() -> _Preloaded:
 def server_for(job: Job, folder: str, printed: int) -> TrialServer | None:
     """A fork server for *job*; its socket is in *folder*, and its processes print to *printed*.
 
-    None if there is none: then multiprocessing starts one, which imports torch first.
+    None if *job* needs none, or if there is none: then multiprocessing starts one, and that imports
+    torch first.
     """
+    if not _is_needed(job):
+        return None
     for attempt in ("fork-server", "fork-server-2"):  # The first may find that it was killed.
         with contextlib.suppress(OSError):
             address = os.path.join(folder, attempt)
@@ -151,7 +144,7 @@ class _Preloaded:
             self._process.wait()
             raise ConnectionError("the process that forks servers has ended")
         keeper, server = json.loads(pids)
-        return TrialServer(keeper, server, address, alive_w, held)
+        return TrialServer((keeper, server), address, alive_w, held)
 
     def _end(self) -> None:
         """End it with this process, and not some time later."""

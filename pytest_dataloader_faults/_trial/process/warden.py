@@ -29,7 +29,6 @@ from pytest_dataloader_faults._engine.processes import (
     seconds_without_cpu,
 )
 from pytest_dataloader_faults._trial import resources
-from pytest_dataloader_faults._trial.factory import remove_folder
 from pytest_dataloader_faults._trial.journal import Journal
 from pytest_dataloader_faults._trial.process import harness
 from pytest_dataloader_faults._trial.process.deadline import (
@@ -39,7 +38,7 @@ from pytest_dataloader_faults._trial.process.deadline import (
     OVERDUE,
     deadline_after,
 )
-from pytest_dataloader_faults._trial.process.fork_server import TrialServer
+from pytest_dataloader_faults._trial.process.surroundings import Surroundings
 from pytest_dataloader_faults.outcomes._text import printable
 
 _Root: TypeAlias = Callable[[SupervisorHandle | None], None]
@@ -66,16 +65,14 @@ def run_under_deadline(
     root: _Root,
     start_supervisor: Callable[[], SupervisorHandle] | None,
     deadline: float,
-    journal: Journal,
-    stacks: Journal,
-    folders: tuple[str, ...],
-    server: TrialServer | None,
+    around: Surroundings,
 ) -> None:
     """Run *root* in a child, with a supervisor if it needs one, and end all that it started.
 
-    The loader may take *deadline* seconds, and *deadline* more once the recovery begins. The
-    *folders* are removed, with what is in them. *server* starts workers that are not below here.
+    The loader may take *deadline* seconds, and *deadline* more once the recovery begins. Folders
+    that are *around* it are removed, with what is in them.
     """
+    journal, server = around.facts, around.server
     os.setsid()
     parent = os.pidfd_open(os.getppid())
     prctl(Prctl.SET_CHILD_SUBREAPER, 1)
@@ -87,10 +84,10 @@ def run_under_deadline(
     began = time.monotonic()
     child = _start(root, supervision)
     watched = _Watched(os.pidfd_open(child), parent, signals, supervisor)
-    ended = _wait_until_over(watched, deadline, journal)
+    ended = _wait_until_over(watched, deadline, around)
     stopped = ended == "deadline" and is_stopped(child)
     if ended == "deadline":
-        _gather_stacks(stacks, {supervision.pid} if supervision else set(), server)
+        _gather_stacks(around, {supervision.pid} if supervision else set())
         os.kill(child, signal.SIGSTOP)  # Or it would go on once the supervisor has ended.
     died = _how_it_died(child) if ended == "ended" else None
     if hurt := _stopped(child) if stopped else _harness_failure(ended, died, supervisor):
@@ -100,8 +97,7 @@ def run_under_deadline(
     end_all(shared_memory)
     workers = (pid for event in journal.events() for pid in event.get("pids", ()))
     shared_memory.remove({child, *workers})
-    for folder in folders:
-        remove_folder(folder)
+    around.remove_folders()
     duration = round(time.monotonic() - began, 3)
     journal.write(timed_out=ended == "deadline", died=died, duration=duration)
 
@@ -151,7 +147,7 @@ def _pipe_of_signals() -> int:
     return read
 
 
-def _wait_until_over(watched: _Watched, deadline: float, journal: Journal) -> str:
+def _wait_until_over(watched: _Watched, deadline: float, around: Surroundings) -> str:
     """Why the wait is over: ``"ended"``, ``"deadline"``, or one of these.
 
     ``"abandoned"``: pytest is gone, or the trial's own work takes too long. ``"supervisor ended"``:
@@ -162,17 +158,23 @@ def _wait_until_over(watched: _Watched, deadline: float, journal: Journal) -> st
     while until > time.monotonic():
         if why := _wait(watched, until):
             return why
-        whose, until = deadline_after(journal.events(), began, deadline)
-        until += _seconds_without_cpu() if whose != HARNESS else 0.0
+        whose, until = deadline_after(around.facts.events(), began, deadline)
+        until += _seconds_without_cpu(around) if whose != HARNESS else 0.0
     if whose != HARNESS:
         return "deadline"
-    journal.write(broken=OVERDUE)
+    around.facts.write(broken=OVERDUE)
     return "abandoned"
 
 
-def _seconds_without_cpu() -> float:
+def _processes(around: Surroundings) -> list[psutil.Process]:
+    """All of the trial's processes."""
+    served = resources.below(*around.server.pids) if around.server else []
+    return [*psutil.Process().children(recursive=True), *served]
+
+
+def _seconds_without_cpu(around: Surroundings) -> float:
     """How long the machine has kept the processes of the trial waiting, as far as that counts."""
-    pids = (each.pid for each in psutil.Process().children(recursive=True))
+    pids = (each.pid for each in _processes(around))
     return min(BUSY_SECONDS, max(map(seconds_without_cpu, pids), default=0.0))
 
 
@@ -204,10 +206,10 @@ def _how_it_died(child: int) -> str | None:
     return f"exit status {code}" if code else None
 
 
-def _gather_stacks(stacks: Journal, ours: set[int], server: TrialServer | None) -> None:
+def _gather_stacks(around: Surroundings, ours: set[int]) -> None:
     """Have every process but *ours* write its stacks if it can, and wait until it has."""
-    served = server.processes() if server else []
-    for process in [*psutil.Process().children(recursive=True), *served]:
+    stacks = around.stacks
+    for process in _processes(around):
         if process.pid not in ours:
             _describe(process, stacks)
     deadline = time.monotonic() + _STACKS_PATIENCE
