@@ -15,9 +15,9 @@ from pytest_dataloader_faults.faults._globs import GlobMatcher
 from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.outcomes._records import FileCounts
 
-_BY_FORKSERVER = (
-    ". Under loader={'multiprocessing_context': 'forkserver'} this is asked of a dataset that leaves"
-    " its handles out of what is pickled, and opens the files at its first sample"
+_SERVED = (
+    ". Under loader={'multiprocessing_context': 'forkserver'} this is asked of a dataset that"
+    " leaves its handles out of what is pickled, and opens the files at its first sample"
 )
 
 
@@ -101,9 +101,7 @@ class Workload:
     def advice(self) -> str:
         """What to do where files were open before the workers were armed."""
         is_spawned = self.control.loader.get("multiprocessing_context") is not None
-        return (
-            _BY_FORKSERVER if self.read.paths and not self.opened.paths and not is_spawned else ""
-        )
+        return _SERVED if self.read.paths and not self.opened.paths and not is_spawned else ""
 
     @property
     def reads(self) -> int:
