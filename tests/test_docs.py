@@ -40,6 +40,7 @@ REFERENCE = "\n".join(text for page, text in TEXTS.items() if "reference" in pag
 _SLOW = [  # tests/test_bare_environment.py runs the first fault each time.
     Path("docs/how-to/choose-a-level.md"),
     Path("docs/how-to/datasets-that-write-a-cache.md"),
+    Path("docs/how-to/hand-over-a-loader.md"),
     Path("docs/how-to/inject-into-my-own-loop.md"),
     Path("docs/how-to/replay-a-failure.md"),
     Path("docs/how-to/run-only-some-checks.md"),

@@ -405,9 +405,14 @@ def test_reproduce_line_repeats_the_trial(dataset, options, records):
     assert repr(first.outcome.schedule[0]) in str(caught.value)
 
 
-def test_handle_opened_for_the_first_sample_is_no_matter_of_other_checks(records):
+@pytest.mark.parametrize(
+    "only",
+    [["used-before", "workers-agree", FIRST], pytest.param(None, marks=pytest.mark.slow)],
+    ids=["few", "all"],
+)
+def test_handle_opened_for_the_first_sample_is_no_matter_of_other_checks(records, only):
     """No check but ``used-before`` touches the dataset before the fork; it says what to do."""
-    results = _by_name(check_dataset(lambda: OpenedOnce(records), on_fail=None))
+    results = _by_name(check_dataset(lambda: OpenedOnce(records), only=only, on_fail=None))
 
     failed = [name for name, each in results.items() if each.failed]
     assert failed == ["used-before"], results[failed[0]].explanation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from typing import Any
 
@@ -38,6 +39,7 @@ from support.random_samples import (
 from support.specimens import SharedHandle, ZerosOnError
 from support.tensor_dicts import Kept, TensorDicts, ZeroTensorDicts, stacked
 
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 SKIPS = Contract(may_skip=True)
 SUBSTITUTES = Contract(may_substitute=True)
 RANDOM = Contract(deterministic=False)
@@ -52,8 +54,17 @@ def _filtered(dataset):
     return DataLoader(dataset, batch_size=4, num_workers=2, collate_fn=without_nones)
 
 
-@pytest.mark.parametrize("check", ["read-error-first", "read-error-transient", "truncated-half"])
-@pytest.mark.parametrize("engine", ["kernel", "python"])
+@pytest.mark.parametrize(
+    ("check", "engine"),
+    [
+        ("read-error-first", "kernel"),
+        ("read-error-transient", "python"),
+        ("truncated-half", "kernel"),
+        slow("read-error-first", "python"),
+        slow("read-error-transient", "kernel"),
+        slow("truncated-half", "python"),
+    ],
+)
 def test_samples_that_a_fault_hit_may_be_skipped(check, engine, records):
     """The loss is counted; without the contract it is a failure."""
     allowed, strict = (
@@ -127,10 +138,10 @@ class EndsAtAnError(SkippingStream):
     ("dataset", "check"),
     [
         (NextOnError, "read-error-transient"),
-        (NextIfGone, "file-missing"),
+        slow(NextIfGone, "file-missing"),
         (ZerosOnError, "read-error-first"),
-        (ZerosOnError, "truncated-half"),
-        (ZerosOnError, "truncated-empty"),
+        slow(ZerosOnError, "truncated-half"),
+        slow(ZerosOnError, "truncated-empty"),
         (ZerosIfDamaged, "corrupted-file"),
     ],
 )
@@ -285,7 +296,7 @@ class ListOnError(RandomShape):
 ONE = {"batch_size": 1, "num_workers": 2}
 
 
-@pytest.mark.parametrize("contract", [Contract(), RANDOM])
+@pytest.mark.parametrize("contract", [Contract(), slow(RANDOM)])
 def test_shapes_that_are_random_are_compared_by_types(contract, records):
     """That is little, and each result says so; a wrong type is found."""
     results = [
@@ -337,7 +348,7 @@ def test_random_samples_need_no_contract(dataset, check, verdict, told, records)
     assert lines == ([f"  samples are random: compared {told}"] if told else [])
 
 
-@pytest.mark.parametrize("collate", [stacked, list])
+@pytest.mark.parametrize("collate", [stacked, slow(list)])
 @pytest.mark.parametrize(
     ("dataset", "verdicts"),
     [

@@ -2,12 +2,40 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
+from pytest_dataloader_faults.battery._ask import ask
+from pytest_dataloader_faults.battery._battery import Battery
+from pytest_dataloader_faults.battery.checks import CHECKS
 from support.accelerators import stand_in
+from support.datasets import write_records
 
 _SPECIMENS = "test_specimens.py::test_specimen_fails_its_check["
 _TWINS = "test_specimens.py::test_twin_passes_"
+
+
+@pytest.fixture(name="ask_once", scope="module")
+def _ask_once(tmp_path_factory) -> Callable[..., Any]:
+    """A function that asks a dataset a check once in a module; all its checks share a battery."""
+    batteries, results = {}, {}
+
+    def battery(make, options):
+        folder = write_records(tmp_path_factory.mktemp("shared") / "records")
+        return Battery(functools.partial(make, folder), **options)
+
+    def ask_once(make, check, **options):
+        key = make, str(options), CHECKS[check].gpu
+        if key not in batteries:
+            batteries[key] = battery(make, options)
+        if (key, check) not in results:
+            results[key, check] = ask(batteries[key], check)
+        return results[key, check]
+
+    return ask_once
 
 
 @pytest.fixture(autouse=True)

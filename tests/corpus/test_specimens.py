@@ -6,22 +6,17 @@ Most cases are slow: every run has one for each check and verdict.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
-from pytest_dataloader_faults.battery._ask import ask
-from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CHECKS
 from support.corpus import CASES
 from support.datasets import Records, RecordStream, write_records
 
 TWINS = {f"{case.entry}-{case.twin.__name__}": case for case in CASES}
 IN_EVERY_RUN = {(case.check, case.verdict): case for case in reversed(CASES)}.values()
-_Ask = Callable[[Callable[[Any], Any], str, Any], Any]
 
 
 def _by_name(role):
@@ -35,26 +30,6 @@ def _by_name(role):
 
 
 SPECIMENS_AND_CHECKS, TWINS_AND_CHECKS = _by_name("specimen"), _by_name("twin")
-
-
-@pytest.fixture(name="ask_twin", scope="module")
-def _ask_twin(tmp_path_factory) -> _Ask:
-    """A function that asks a twin a check once in this module; its checks share a battery."""
-    batteries, results = {}, {}
-
-    def battery(make, options):
-        folder = write_records(tmp_path_factory.mktemp("twin") / "records")
-        return Battery(functools.partial(make, folder), **options)
-
-    def ask_once(make, check, options):
-        key = make, str(options), CHECKS[check].gpu
-        if key not in batteries:
-            batteries[key] = battery(make, options)
-        if (key, check) not in results:
-            results[key, check] = ask(batteries[key], check)
-        return results[key, check]
-
-    return ask_once
 
 
 def _require_failure(case, records):
@@ -82,9 +57,9 @@ def test_specimen_fails_its_check(case, records):
 
 
 @pytest.mark.parametrize("case", TWINS_AND_CHECKS)
-def test_twin_passes_that_check(case, ask_twin):
+def test_twin_passes_that_check(case, ask_once):
     """The twin passes the check that its specimen fails."""
-    result = ask_twin(case.twin, case.check, case.options)
+    result = ask_once(case.twin, case.check, **case.options)
 
     assert result.passed, result.explanation
 

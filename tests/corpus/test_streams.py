@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from pytest_dataloader_faults import Contract, check_dataset
+from pytest_dataloader_faults import Contract
 from pytest_dataloader_faults.search import explore
 from support.corpus.endless import (
     EndsAtAnError,
@@ -27,16 +25,17 @@ from support.corpus.endless import (
 SKIPS = Contract(may_skip=True)
 
 
-def _ask(dataset: Any, folder: Any, check: str, contract: Contract | None = None) -> Any:
-    (result,) = check_dataset(lambda: dataset(folder), only=check, contract=contract, on_fail=None)
-    return result
+@pytest.fixture(name="asked")
+def _asked(ask_once):
+    """The result of a check, of which the dataset has had other checks before."""
+    return lambda dataset, check, contract=None: ask_once(dataset, check, contract=contract)
 
 
 @pytest.mark.parametrize("check", ["workers-agree", "two-epochs", "pickles", "worker-killed-last"])
 @pytest.mark.parametrize("dataset", [RandomPerWorker, Repeated])
-def test_stream_without_an_end(dataset, check, records):
+def test_stream_without_an_end(dataset, check, asked):
     """It gets one in each worker, the same in all trials, and each result says so."""
-    result = _ask(dataset, records, check)
+    result = asked(dataset, check)
 
     assert result.passed, result.explanation
     assert "the stream does not end: the first 64 of each worker were taken" in result.explanation
@@ -45,20 +44,17 @@ def test_stream_without_an_end(dataset, check, records):
 
 
 @pytest.mark.parametrize("dataset", [RandomForAll, RepeatedForAll])
-def test_workers_that_read_the_same_shards_for_ever(dataset, records):
+def test_workers_that_read_the_same_shards_for_ever(dataset, asked):
     """They give the same samples in the same order."""
-    result = _ask(dataset, records, "workers-agree")
+    result = asked(dataset, "workers-agree")
 
     assert (result.verdict, result.passed) == ("corrupted", False)
     assert "each worker gave the same samples in the same order" in result.explanation
 
 
-def test_end_of_a_stream_that_has_none(records):
+def test_end_of_a_stream_that_has_none(asked):
     """An error that is taken for an end is found."""
-    found = [
-        _ask(dataset, records, "read-error-transient")
-        for dataset in (RandomPerWorker, EndsAtAnError)
-    ]
+    found = [asked(dataset, "read-error-transient") for dataset in (RandomPerWorker, EndsAtAnError)]
 
     assert [each.verdict for each in found] == ["failed_cleanly", "corrupted"]
     assert "the stream of worker 0 ended after" in found[1].explanation
@@ -66,9 +62,9 @@ def test_end_of_a_stream_that_has_none(records):
 
 @pytest.mark.parametrize("check", ["workers-agree", "two-epochs", "worker-killed-last"])
 @pytest.mark.parametrize("dataset", [FirstOfEach, FirstUnseeded])
-def test_random_samples_of_each_worker(dataset, check, records):
+def test_random_samples_of_each_worker(dataset, check, asked):
     """As many come as workers draw, and the result says so."""
-    result = _ask(dataset, records, check)
+    result = asked(dataset, check)
 
     assert result.passed, result.explanation
     said = "samples are random, 16 of its own in each worker: compared by types and shapes"
@@ -78,18 +74,16 @@ def test_random_samples_of_each_worker(dataset, check, records):
 
 
 @pytest.mark.parametrize("dataset", [FirstForAll, ShuffledForAll, RacingForAll, NoisyForAll])
-def test_workers_that_all_give_the_whole_stream(dataset, records):
+def test_workers_that_all_give_the_whole_stream(dataset, asked):
     """In the same order or another, or with damage: nothing says that these samples are random."""
-    result = _ask(dataset, records, "workers-agree")
+    result = asked(dataset, "workers-agree")
 
     assert (result.verdict, result.passed) == ("corrupted", False)
 
 
-def test_error_that_ends_the_samples_of_a_worker(records):
+def test_error_that_ends_the_samples_of_a_worker(asked):
     """It is found where samples are random, too."""
-    found = [
-        _ask(dataset, records, "read-error-transient") for dataset in (FirstOfEach, FirstThenEnds)
-    ]
+    found = [asked(dataset, "read-error-transient") for dataset in (FirstOfEach, FirstThenEnds)]
 
     assert [each.verdict for each in found] == ["failed_cleanly", "corrupted"]
     assert "the stream of worker 0 ended after" in found[1].explanation
@@ -106,9 +100,9 @@ def test_search_of_a_stream_without_an_end(dataset, records):
 @pytest.mark.parametrize(
     "check", ["file-missing", "open-error", "read-error-transient", "truncated-half"]
 )
-def test_shard_that_cannot_be_read_loses_all_its_samples(check, records):
+def test_shard_that_cannot_be_read_loses_all_its_samples(check, asked):
     """Whichever fault it was."""
-    result = _ask(SkipsShards, records, check, SKIPS)
+    result = asked(SkipsShards, check, SKIPS)
 
     assert (result.verdict, result.passed) == ("survived", True), result.explanation
     assert "samples that faults hit are missing" in result.explanation

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import re
 import shutil
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -44,6 +43,7 @@ from pytest_dataloader_faults.search import replay
 from pytest_dataloader_faults.search._explore import STEPS
 from pytest_dataloader_faults.search._lifecycle_runner import LIFECYCLE_KINDS, programs
 from support.datasets import Records, RecordStream
+from support.inner import run_forked
 from support.lifecycles import (
     SPECIMENS,
     STAYS,
@@ -257,17 +257,10 @@ def test_the_failure_ends_with_a_test_that_repeats_it(records, tmp_path):
         f"make_dataset = lambda: KeepsHalves(Path({str(records)!r}))\n{pasted}\n"
     )
     (tmp_path / "test_pasted.py").write_text(pasted, encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-q", "-o", f"pythonpath={TESTS}"]
-    done = subprocess.run(
-        [*command, "-p", "no:cacheprovider", "test_pasted.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert "1 failed" in done.stdout
-    assert "poisoned: in step 5, Iterate(): after the fault was gone" in done.stdout
+    options = ["-o", f"pythonpath={TESTS}", "-p", "no:cacheprovider"]
+    done = run_forked(tmp_path, "-q", *options, "test_pasted.py")
+    done.assert_outcomes(failed=1)
+    assert "poisoned: in step 5, Iterate(): after the fault was gone" in done.stdout.str()
 
 
 def test_what_never_fires_is_no_pass(records):

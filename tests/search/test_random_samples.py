@@ -31,11 +31,19 @@ SHORT = {
 NARROW = {"loader": ALONE, "max_faults": 1, "max_epochs": 1}
 OPEN = faults.OpenError("*/00.rec", times=1)
 HEALTHY = [(Noisy, RANDOM), (OwnNoise, RANDOM), (Jittered, CLOSE)]
+SEARCHES = [
+    (explore, *HEALTHY[0]),
+    (explore_lifecycle, *HEALTHY[1]),
+    (explore, *HEALTHY[2]),
+    *(
+        pytest.param(search, *HEALTHY[place], marks=pytest.mark.slow)
+        for place, search in enumerate((explore_lifecycle, explore, explore_lifecycle))
+    ),
+]
 BROKEN = [(NoisyZeros, RANDOM), (JitteredZeros, CLOSE)]
 
 
-@pytest.mark.parametrize(("kind", "contract"), HEALTHY)
-@pytest.mark.parametrize("search", [explore, explore_lifecycle])
+@pytest.mark.parametrize(("search", "kind", "contract"), SEARCHES)
 def test_noise_is_no_violation(records, search, kind, contract):
     """Whichever seed shuffles the samples, and in every loader of a lifecycle."""
     found = search(lambda: kind(records), contract=contract, **SHORT)

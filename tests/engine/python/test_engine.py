@@ -63,7 +63,13 @@ def _path(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:Exception ignored in")  # Pillow, under either engine: its
 @pytest.mark.filterwarnings("ignore:unclosed file")  # first read comes before its own try
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name == "ClosedDescriptor, another file"))
+        for name in FAULTS
+    ],
+)
 def test_each_reader_meets_what_it_meets_under_the_kernel_engine(tmp_path, fault):
     """The same result or error, from as many operations, of which the same ones failed."""
     paths = [tmp_path / f"{number}.rec" for number in range(len(READERS))]

@@ -63,7 +63,7 @@ def test_every_worker_may_die(dataset):
     assert read.batches == []
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_a_worker_dies_with_half_a_batch_passed(records, method):
     """Nothing more comes, of other workers either, and the loop is told at once."""
     with inject(WorkerKilled(at=2, sending=True)) as injection:
