@@ -5,14 +5,6 @@ waits for the batch ``_rcvd_idx``; ``_try_put_index`` asks a worker for the batc
 records that worker in ``_task_info``. Subclasses, such as torchdata's StatefulDataLoader, make
 iterators of classes of their own, which derive from torch's; so an iterator is made as it always
 is, and then becomes one of a class derived from its own.
-
-Some facts about torch's 5 s (``MP_STATUS_CHECK_INTERVAL``). A loader that waits for a batch looks
-every 5 s for workers that are dead. SIGCHLD reports one that dies by a signal at once; one
-that leaves with status 0 is missed for 5 s. A trial looks more often: batches are delivered in
-order, so those after the lost one would never come, and the answer is the same, only sooner. In the
-same 5 s a worker that was told to end must do so, or gets SIGTERM: a healthy one may be in the
-midst of a slow read then, so that is left as it is. So is everything under inject(), whose loop is
-the user's.
 """
 
 from __future__ import annotations
@@ -40,7 +32,6 @@ from pytest_dataloader_faults.exceptions import InjectionError, InvalidArgumentE
 from pytest_dataloader_faults.outcomes._text import shortened
 
 _Make = Callable[[DataLoader[Any]], Any]
-_BETWEEN_LOOKS = 0.2
 
 
 class LoaderMonitor:
@@ -197,12 +188,6 @@ class MonitoredWorkersIterator(MonitoredIterator):
         super()._try_put_index()  # type: ignore[misc]
         if self._send_idx > before:
             self._count_sent(before)
-
-    def _try_get_data(self, *timeout: float) -> Any:
-        """In a trial, look for dead workers more often, where torch gives no time of its own."""
-        if self._monitor.may_arm_own_process and not timeout:
-            timeout = (_BETWEEN_LOOKS,)
-        return super()._try_get_data(*timeout)  # type: ignore[misc]
 
     def _get_data(self) -> Any:
         if self._rcvd_idx in self._ordinals:

@@ -14,6 +14,13 @@ worker that died before is found as the next ``get`` begins. The handler has to 
 worker that dies while it sends leaves half a message in the pipe, and the loader in read(2).
 With ``pin_memory`` it is a thread that reads that pipe. The loader then waits for a queue between
 threads, whose lock an exception must not hit either, and looks every few milliseconds.
+
+Some facts about torch's 5 s (``MP_STATUS_CHECK_INTERVAL``). A worker that leaves with status 0 is
+no failure to that handler. The loader misses it for 5 s: then ``get`` raises queue.Empty, and the
+loader looks for workers that are dead but should not be. Here ``get`` raises as soon as there is
+one, once all that has come is taken: the answer is the same, only sooner. In the same 5 s a worker
+that was told to end must do so, or gets SIGTERM: a healthy one may be in the midst of a slow read
+then, so that is left as it is.
 """
 
 from __future__ import annotations
@@ -23,7 +30,8 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from torch.utils.data._utils import signal_handling
@@ -48,7 +56,7 @@ class SigchldGuard:
         """Have *iterator* raise, while it waits for a batch, for a worker that has died."""
         batches = getattr(iterator, "_data_queue", None)
         if batches is not None and not isinstance(batches, _InterruptibleQueue):
-            iterator._data_queue = _InterruptibleQueue(batches, self)
+            iterator._data_queue = _InterruptibleQueue(batches, self, partial(_has_lost, iterator))
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
@@ -73,20 +81,32 @@ class SigchldGuard:
             self._previous(number, frame)
 
 
+def _has_lost(iterator: Any) -> bool:
+    """Whether a worker is dead that *iterator* still expects batches from."""
+    workers = zip(iterator._workers_status, iterator._workers, strict=True)
+    return any(is_expected and not worker.is_alive() for is_expected, worker in workers)
+
+
 class _InterruptibleQueue:
     """A loader's queue of batches, with the one method that its iterator uses."""
 
-    def __init__(self, batches: Any, guard: SigchldGuard) -> None:
-        self._batches = batches
+    def __init__(
+        self, batches: Any, guard: SigchldGuard, has_lost_worker: Callable[[], bool]
+    ) -> None:
+        self._batches, self._has_lost_worker = batches, has_lost_worker
         self._waiting = contextlib.nullcontext
         if not isinstance(batches, queue.Queue):
             self._waiting = guard.waiting  # type: ignore[assignment]
 
     def get(self, timeout: float) -> Any:
-        """The next batch; RuntimeError if a worker failed, queue.Empty after *timeout* seconds."""
+        """The next batch; RuntimeError if a worker failed.
+
+        Raises queue.Empty after *timeout* seconds, or if a worker left and nothing has come.
+        """
         until = time.monotonic() + timeout
+        has_lost = False
         while True:
-            left = until - time.monotonic()
+            left = 0.0 if has_lost else until - time.monotonic()
             try:
                 with self._waiting():
                     _raise_for_deaths()  # From here on, a death interrupts.
@@ -94,3 +114,4 @@ class _InterruptibleQueue:
             except queue.Empty:
                 if left <= _BETWEEN_LOOKS:
                     raise
+            has_lost = self._has_lost_worker()
