@@ -25,21 +25,29 @@ from support.fault_rows import FAULTS
 METHODS: dict[str | None, int] = {None: 0, "fork": 2, "spawn": 1, "forkserver": 1}
 """Start methods, and how many workers; those that import torch anew take seconds each."""
 DATASETS = {"map": Records, "iterable": RecordStream}
-IN_EVERY_RUN = {("spawn", "map", False), ("forkserver", "iterable", True)}
-"""Of the slow methods: with one fault of descriptors and one death. The others are slow tests."""
-HANGS = {("fork", "map", False), ("fork", "iterable", True)}
-"""Where a loader loses its patience in every run, which takes two seconds."""
-IN_EVERY_RUN_WITH = (ClosedDescriptor, WorkerKilled)
+IN_EVERY_RUN = {
+    "fork": {("map", False), ("iterable", True)},
+    "spawn": {("map", False)},
+    "forkserver": {("iterable", True)},
+}
+"""The others are slow tests. Of the methods that take long, with one fault of descriptors and one
+death."""
+WITH_EVERY_METHOD = (ClosedDescriptor, WorkerKilled)
 
 
 def _cells():
     for row, *cell in itertools.product(FAULTS, METHODS, DATASETS, (False, True)):
         method, kind, persistent = cell
-        quick = method not in ("spawn", "forkserver")
-        slow = not (quick or (tuple(cell) in IN_EVERY_RUN and type(row.fault) in IN_EVERY_RUN_WITH))
-        slow = slow or (method == "fork" and "timeout" in row.loader and tuple(cell) not in HANGS)
         name = f"{type(row.fault).__name__}-{method}-{kind}-{'persistent' * persistent}"
-        yield pytest.param(row, *cell, marks=[pytest.mark.slow] * slow, id=name)
+        yield pytest.param(row, *cell, marks=[pytest.mark.slow] * _is_slow(row, *cell), id=name)
+
+
+def _is_slow(row, method, kind, persistent):
+    if method is None:
+        return False
+    if method != "fork" and not isinstance(row.fault, WITH_EVERY_METHOD):
+        return True
+    return (kind, persistent) not in IN_EVERY_RUN[method]
 
 
 @pytest.fixture(name="folder", scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import random
@@ -64,6 +65,14 @@ ORDERED = {
 KINDS = pytest.mark.parametrize("kind", [Records, RecordStream])
 
 
+def _loaders():
+    """Each loader with a map-style dataset, and with a stream where that differs most."""
+    for kind, name in itertools.product((Records, RecordStream), LOADERS):
+        slow = kind is RecordStream and name not in ("plain", "persistent", "no batches")
+        label = f"{name}-{kind.__name__}"
+        yield pytest.param(kind, LOADERS[name], marks=[pytest.mark.slow] * slow, id=label)
+
+
 def plainly(batch):
     """*batch* as something that can be compared."""
     if isinstance(batch, torch.Tensor):
@@ -103,8 +112,7 @@ def loader_of(dataset, **options):
     return DataLoader(dataset, **{"num_workers": 2, "batch_size": 4, **options})
 
 
-@KINDS
-@pytest.mark.parametrize("options", LOADERS.values(), ids=LOADERS)
+@pytest.mark.parametrize(("kind", "options"), list(_loaders()))
 def test_the_same_batches_come(records, kind, options):
     """In the same order, in each of two epochs."""
     bare, armed = bare_and_armed(lambda: loader_of(kind(records), **options))
