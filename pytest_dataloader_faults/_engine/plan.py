@@ -39,6 +39,8 @@ class FilterRequirements:
     """Followed files keep low numbers, since high ones lie above a lowered limit."""
     samples: bool = False
     """The worker reports each sample that it begins."""
+    fetches: bool = False
+    """Something may happen to a worker as a fetch or a sample begins: it waits there for what."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,7 @@ class Plan:
             room=self._has(vocabulary.SharedMemoryExhaustion),
             keep_low_fds=exhausted and any(has_files(each) for each in self.faults),
             samples=self.samples or at_sample,
+            fetches=at_sample or exhausted or self._has(InOneWorker),
         )
 
     def _has(self, kind: type[Fault]) -> bool:

@@ -7,7 +7,7 @@ of its own, by which it arms itself and then reports what it does.
 From the loader      When                                                   Answer
 ===================  =====================================================  ==============
 ``Configure``        first of all                                           ``Ready``
-``AwaitingBatch``    the loop is about to wait for a worker's batch
+``AwaitingBatch``    the loop is about to wait for a worker's batch, (1)
 ``ReleaseLoader``    an iterator is about to end its workers
 ``WaitUntilIdle``    nothing more will be asked of the workers this epoch   ``Idle``
 ``SetActive``        other faults of the schedule may happen from now on    ``ActiveSet``
@@ -19,14 +19,17 @@ From a worker        When                                                   Answ
 ===================  =====================================================  ==============
 ``Hello``            it is armed; a listener, or the end of a hang socket,
                      and descriptors of inherited files come along          ``Proceed``
-``FetchStarted``     a batch begins                                         ``Proceed``
-``SampleStarted``    a sample begins, if the schedule needs to know         ``Proceed``
+``FetchStarted``     a batch begins                                         ``Proceed``, (1)
+``SampleStarted``    a sample begins, if the schedule needs to know         ``Proceed``, (1)
 ``FetchFinished``    the batch was made, failed, or there are no more
 ``WorkerIdle``       the worker failed before its first batch
 ``Counts``           before each message of the python engine
 ``FaultFired``       the python engine has let a fault happen
 ``FaultRefused``     a fault is due that the python engine cannot cause
 ===================  =====================================================  ==============
+
+(1) Only if something may happen to a worker as a batch or a sample begins (``Plan.needs.fetches``).
+The python engine always waits for ``Proceed``: it has to know which faults are active.
 
 Before ``Proceed`` the supervisor may send ``ExitNow``, ``DieWhileSending`` or ``Block``: the worker
 does that itself. With ``more``, another ``Proceed`` follows: one message carries only so many

@@ -41,6 +41,8 @@ class LoaderMonitor:
         self.client = client
         self.descriptor_limit = LoaderDescriptorLimit(plan)
         self._pin_memory = PinMemoryFaults(plan, self.descriptor_limit.record_error)
+        self.reports_awaited = plan.needs.fetches
+        """A death waits until its batch is awaited, so the supervisor has to know which one is."""
         self.errors: list[str] = []
         self.may_arm_own_process = may_arm_own_process
         """Arming is for good, so only the process of a trial may be armed."""
@@ -190,7 +192,7 @@ class MonitoredWorkersIterator(MonitoredIterator):
             self._count_sent(before)
 
     def _get_data(self) -> Any:
-        if self._rcvd_idx in self._ordinals:
+        if self._monitor.reports_awaited and self._rcvd_idx in self._ordinals:
             worker, nth = self._ordinals[self._rcvd_idx]
             self._monitor.client.send(AwaitingBatch(self._number, worker, self._epoch, nth))
         return super()._get_data()  # type: ignore[misc]

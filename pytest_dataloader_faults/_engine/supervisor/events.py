@@ -4,8 +4,12 @@ Some facts about poll(2) and epoll(7). A listener with SYNC_WAKE_UP wakes the su
 processor of the caller, which is about to sleep. A process in poll(2) is woken so. One in
 epoll_wait(2) need not be: epoll wakes it by a call of its own, which may choose any idle processor
 (ep_poll_callback in fs/eventpoll.c). But poll(2) asks each descriptor at each call, and a worker
-has a socket besides its listener. So listeners are polled, and next to them one epoll instance that
+has a socket besides its listener. So listeners are polled, and after them one epoll instance that
 has all the rest.
+
+What a worker says before a call counts for that call. poll(2) looks at one descriptor after the
+other: where it finds the call, it finds afterwards what was said before. So the epoll instance is
+the last that it looks at, and what is found there is handled first.
 """
 
 from __future__ import annotations
@@ -29,9 +33,10 @@ class Events:
     def __init__(self) -> None:
         self.last: int | None = None
         self._handlers: dict[int, EventHandler] = {}
-        self._others = select.epoll()
         self._poll = select.poll()
-        self._poll.register(self._others, select.POLLIN)
+        self._others = select.epoll()
+        self._others_fd = self._others.fileno()
+        self._poll.register(self._others_fd, select.POLLIN)
 
     def watch(self, fd: int, handler: EventHandler) -> None:
         """From now on, call *handler* whenever *fd* can be read, or hangs up."""
@@ -42,6 +47,8 @@ class Events:
         """The same for the listener *fd*, whose callers wait."""
         self._handlers[fd] = handler
         self._poll.register(fd, select.POLLIN)
+        self._poll.unregister(self._others_fd)
+        self._poll.register(self._others_fd, select.POLLIN)
 
     def unwatch(self, fd: int) -> None:
         """Forget *fd*, if it is watched."""
@@ -53,20 +60,14 @@ class Events:
 
     def wait(self, timeout: float | None) -> Iterator[tuple[EventHandler, int]]:
         """The handlers to call now, after *timeout* seconds at most; None: no limit."""
-        others = False
-        for fd, flags in self._poll.poll(None if timeout is None else 1000 * timeout):
-            handler = self._handlers.get(fd)
-            if handler is not None:
-                yield handler, flags
-            else:
-                others = True
-        for fd, flags in self._ready_others() if others else ():
+        ready = self._poll.poll(None if timeout is None else 1000 * timeout)
+        if ready and ready[-1][0] == self._others_fd:
+            ready = [*self._others.poll(0), *ready[:-1]]
+            ready.sort(key=lambda each: each[0] == self.last)
+        for fd, flags in ready:
             handler = self._handlers.get(fd)
             if handler is not None:  # It may have been removed by an earlier event.
                 yield handler, flags
-
-    def _ready_others(self) -> list[tuple[int, int]]:
-        return sorted(self._others.poll(0), key=lambda each: each[0] == self.last)
 
 
 class Timers:

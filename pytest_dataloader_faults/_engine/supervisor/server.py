@@ -253,6 +253,8 @@ class Supervisor:
                 raise UnknownMessageError(f"a worker does not send {message!r}")
 
     def _start(self, worker: WorkerState, sample: int | None) -> None:
+        if not worker.waits:
+            return
         start = FetchStart(worker, sample, self.services.deaths)
         if not worker.armed:
             start.proceed()

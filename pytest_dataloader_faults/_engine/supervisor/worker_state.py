@@ -38,6 +38,8 @@ class WorkerState:
         self.pid = hello.pid
         self.channel = channel
         self._listener = listener
+        self.waits = plan.needs.fetches or hello.engine == "python"
+        """Whether it waits for ``Proceed`` at each fetch and sample."""
         self.hang_socket: int | None = None
         """The end of the socket that hanging reads of the python engine wait for."""
         self.refused: list[str] = []

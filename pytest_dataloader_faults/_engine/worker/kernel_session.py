@@ -50,7 +50,7 @@ def arm(config: WorkerConfig, worker: int, loader: int) -> WorkerSession:
             linux.map_over(old.start, old.length, old.protection, descriptors[source], old.offset)
         apply_orders(orders, descriptors)
         more = orders.more
-    return WorkerSession(channel)
+    return WorkerSession(channel, waits=config.plan.needs.fetches)
 
 
 def _hand_over(channel: Channel, config: WorkerConfig, hello: Hello) -> None:

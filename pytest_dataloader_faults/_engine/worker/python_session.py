@@ -28,7 +28,7 @@ class PythonWorkerSession(WorkerSession):
     def __init__(
         self, channel: Channel, hang_socket: socket.socket, faults: WorkerFaults, worker: int
     ) -> None:
-        super().__init__(channel)
+        super().__init__(channel, waits=True)
         self._hang_socket = hang_socket
         self._process = os.getpid()
         self.policy = FaultPolicy(faults, worker, self._process, self._tell, self._refuse)

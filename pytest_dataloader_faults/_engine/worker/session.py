@@ -21,8 +21,9 @@ from pytest_dataloader_faults._engine.worker.fetch_hooks import FetchListener
 class WorkerSession(FetchListener):
     """This process, under faults."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, *, waits: bool) -> None:
         self._channel = channel
+        self._waits = waits
         self._epoch = self._fetch = 0
 
     def restart(self) -> None:
@@ -31,13 +32,13 @@ class WorkerSession(FetchListener):
         self._fetch = 0
 
     def begin(self) -> None:
-        """A fetch begins: wait until the supervisor lets it proceed."""
+        """A fetch begins."""
         self._fetch += 1
         self._send(protocol.FetchStarted(self._epoch, self._fetch))
         self._wait_to_proceed()
 
     def begin_sample(self, sample: int, *, alone: bool) -> None:
-        """A sample begins: wait until the supervisor lets it proceed."""
+        """A sample begins."""
         self._send(protocol.SampleStarted(sample, alone))
         self._wait_to_proceed()
 
@@ -56,7 +57,8 @@ class WorkerSession(FetchListener):
         self._channel.send(message)
 
     def _wait_to_proceed(self) -> None:
-        more = True
+        """Wait until the supervisor lets it proceed, if something may happen here."""
+        more = self._waits
         while more:
             message, descriptors = self._channel.receive()
             if isinstance(message, protocol.Proceed):
