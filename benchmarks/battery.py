@@ -1,92 +1,183 @@
-"""What the battery costs, beside bare epochs of the same loader: ``python benchmarks/battery.py``.
+"""What trials and batteries cost, beside bare epochs of the same loader.
 
-Each row is the median of several rounds, in which the bare epoch and the trial take turns. A trial
-under a fault makes two passes, so twice the epoch is what no harness could go below. "CPU" is what
-the trial's processes used, which tells more than the clock where the machine is not idle.
+A trial under a fault makes two passes, so twice the epoch is what no harness could go below.
 """
 
 from __future__ import annotations
 
+import json
 import os
-import resource
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
-import torch
-from torch.utils.data import DataLoader, Dataset
-
-from pytest_dataloader_faults import check_dataset, run_trial
-from pytest_dataloader_faults._trial import take_reference
+from pytest_dataloader_faults import _trial, check_dataset, run_trial
 from pytest_dataloader_faults.faults import Fault, ReadError, WorkerExited, WorkerKilled
+from subjects import Records, epoch, write_records
+from timing import FEW_ROUNDS, ROUNDS, Table, clock, in_turn, ratio, shown
 
-ROUNDS, FILES, SIZE = 9, 16, 64
+FILES, MANY_FILES, SAMPLES = 16, 100_000, (16, 256)
 TRIALS: dict[str, tuple[Fault, ...]] = {
-    "without a fault": (),
-    "reads fail": (ReadError(),),
-    "a worker is killed": (WorkerKilled(),),
-    "a worker leaves without a word": (WorkerExited(),),
+    "a trial without a fault": (),
+    "a trial with failing reads": (ReadError(),),
+    "a trial with a killed worker": (WorkerKilled(),),
+    "a trial with a worker that exits": (WorkerExited(),),
 }
+TEST = """
+from pathlib import Path
+
+from subjects import Records
 
 
-class Records(Dataset[Any]):
-    """Small files, opened for each sample, their length checked."""
+def test_records(fault_check):
+    fault_check(lambda: Records(Path({folder!r})))
+"""
+CONFTEST = """
+import json
+from collections import defaultdict
 
-    def __init__(self, folder: Path) -> None:
-        self.paths = sorted(folder.iterdir())
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        data = self.paths[index].read_bytes()
-        if len(data) != SIZE:
-            message = f"{self.paths[index]}: {len(data)} bytes"
-            raise ValueError(message)
-        return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+seconds = defaultdict(float)
 
 
-def epoch(folder: Path) -> None:
-    """One bare epoch with two forked workers."""
-    for _ in DataLoader(Records(folder), num_workers=2, batch_size=4):
-        pass
+def pytest_runtest_logreport(report):
+    seconds[report.nodeid.partition("[")[2].rstrip("]")] += report.duration
 
 
-def seconds(work: Callable[[], object]) -> tuple[float, float]:
-    """By the clock, and of CPU in child processes."""
-    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    work()
-    wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
-    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+def pytest_unconfigure():
+    with open("seconds.json", "w") as file:
+        json.dump(seconds, file)
+"""
 
 
-def row(name: str, folder: Path, work: Callable[[], object]) -> None:
-    """Measure epoch and *work* in turn, and print the medians and the ratio."""
-    work()
-    pairs = [(seconds(lambda: epoch(folder)), seconds(work)) for _ in range(ROUNDS)]
-    bare, wall = (statistics.median(pair[which][0] for pair in pairs) for which in (0, 1))
-    cpu = statistics.median(pair[1][1] for pair in pairs)
-    ratio = statistics.median(trial[0] / alone[0] for alone, trial in pairs)
-    print(f"{name:32} {bare:10.3f} {wall:10.3f} {ratio:8.1f} {cpu:10.3f}")
-
-
-def main() -> None:
-    """Print the table."""
+def trials(rounds: int) -> Table:
+    """Trials and the battery, in bare epochs."""
+    found = Table(("16 files, 2 forked workers", "bare epoch", "this", "in bare epochs"))
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for number in range(FILES):
-            (folder / f"{number:02}.bin").write_bytes(os.urandom(SIZE))
-        title = f"seconds, median of {ROUNDS}"
-        print(f"{title:32} {'epoch':>10} {'trial':>10} {'ratio':>8} {'CPU':>10}")
-        row("reference", folder, lambda: take_reference(lambda: Records(folder)))
-        for title, faults in TRIALS.items():
-            row(title, folder, lambda faults=faults: run_trial(lambda: Records(folder), *faults))
-        wall, cpu = seconds(lambda: check_dataset(lambda: Records(folder), on_fail=None))
-        print(f"the battery: {wall:.1f} s, {cpu:.1f} s of CPU; it may take 15 s")
+        folder = write_records(Path(name, "records"), FILES)
+        bare = clock(lambda: epoch(Records(folder)))
+        reference = clock(lambda: _trial.take_reference(lambda: Records(folder)))
+        found.compare("the reference", rounds, bare, reference)
+        for text, faults in TRIALS.items():
+            one = clock(lambda faults=faults: run_trial(lambda: Records(folder), *faults))
+            found.compare(text, rounds, bare, one)
+        few = max(1, rounds // 4)
+
+        def several() -> float:
+            return statistics.median(in_turn(ROUNDS, bare)[0])
+
+        whole = clock(lambda: _battery(folder))
+        found.compare("the battery, by check_dataset", few, several, whole)
+        found.compare("the battery, by the fixture", few, several, lambda: _by_fixture(folder))
+    return found
 
 
-if __name__ == "__main__":
-    main()
+def _by_fixture(folder: Path) -> float:
+    return sum(_seconds_of_items(folder).values())
+
+
+def _battery(folder: Path, **options: Any) -> None:
+    check_dataset(lambda: Records(folder), on_fail=None, **options)
+
+
+def _seconds_of_items(folder: Path) -> dict[str, float]:
+    """Seconds of each check in a run of pytest, by the check's name."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name, "test_records.py").write_text(TEST.format(folder=str(folder)))
+        Path(name, "conftest.py").write_text(CONFTEST)
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        command += ["-p", "pytest_dataloader_faults.plugin"]
+        given = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        given["PYTHONPATH"] = os.pathsep.join([os.path.dirname(__file__), *filter(None, sys.path)])
+        done = subprocess.run(
+            command, cwd=name, env=given, stdout=subprocess.PIPE, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout
+        return json.loads(Path(name, "seconds.json").read_text())
+
+
+def phases(rounds: int) -> Table:
+    """Where the time of one battery goes: by what its processes do, and by check."""
+    del rounds
+    found = Table(("one battery over 16 files", "processes", "time", "share"))
+    with tempfile.TemporaryDirectory() as name:
+        folder = write_records(Path(name, "records"), FILES)
+        _battery(folder, only="open-error")  # It loads torch.
+        with _jobs_timed() as jobs:
+            whole = clock(lambda: _battery(folder))()
+        spent = sum(map(sum, jobs.values()))
+        for text, each in jobs.items():
+            found.rows.append((text, str(len(each)), *_share(sum(each), whole)))
+        found.rows.append(("choosing, comparing, judging", "", *_share(whole - spent, whole)))
+        items = _seconds_of_items(folder)
+    whole = sum(items.values())
+    dearest = sorted(items, key=lambda check: -items[check])
+    for check in dearest[:8]:
+        found.rows.append((f"by the fixture: {check}", "", *_share(items[check], whole)))
+    rest = sum(items[check] for check in dearest[8:])
+    text = f"by the fixture: {len(dearest[8:])} other checks"
+    found.rows.append((text, "", *_share(rest, whole)))
+    return found
+
+
+def _share(seconds: float, whole: float) -> tuple[str, str]:
+    return shown(seconds), f"{seconds / whole:.0%}"
+
+
+@contextmanager
+def _jobs_timed() -> Iterator[dict[str, list[float]]]:
+    """The seconds of each disposable process, by what it does."""
+    jobs: dict[str, list[float]] = defaultdict(list)
+    run = _trial._run
+
+    def timed(job: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return run(job)
+        finally:
+            jobs[_kind(job)].append(time.perf_counter() - began)
+
+    with mock.patch.object(_trial, "_run", timed):
+        yield jobs
+
+
+def _kind(job: Any) -> str:
+    if type(job).__name__ == "ReferenceJob":
+        return "references, without workers"
+    return "trials with faults" if job.request.schedule else "trials without a fault"
+
+
+def sizes(rounds: int) -> Table:
+    """How the time of a battery grows with files, and with the samples it looks at."""
+    found = Table(("the battery", "time", "beside 16 files"))
+    few = max(1, rounds // 4)
+    with tempfile.TemporaryDirectory() as name:
+        counts = (FILES, 1000, MANY_FILES if rounds > FEW_ROUNDS else MANY_FILES // 10)
+        folders = [write_records(Path(name, str(count)), count) for count in counts]
+        datasets = [Records(folder) for folder in folders]
+        works = {
+            f"{count:,} files": clock(lambda dataset=dataset: _battery_of(dataset))
+            for count, dataset in zip(counts, datasets, strict=True)
+        }
+        works |= {
+            f"1,000 files, {samples} samples": clock(
+                lambda samples=samples: _battery_of(datasets[1], samples=samples)
+            )
+            for samples in SAMPLES
+        }
+        found_seconds = in_turn(few, *works.values())
+    for text, each in zip(works, found_seconds, strict=True):
+        times = f"{ratio(found_seconds[0], each):.2f}"
+        found.rows.append((text, shown(statistics.median(each)), times))
+    return found
+
+
+def _battery_of(dataset: Records, **options: Any) -> None:
+    check_dataset(lambda: dataset, on_fail=None, **options)

@@ -1,4 +1,4 @@
-"""How many trials a search makes in a second: ``python benchmarks/search.py``.
+"""How many trials a search makes in a second.
 
 One forked worker and a dataset that reads one small file per sample: what remains is the cost of a
 trial itself. That bounds a search; drawing costs a few milliseconds per example. A run in this
@@ -9,101 +9,70 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from hypothesis import given, settings
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import explore, run_trial, strategies
 from pytest_dataloader_faults.battery._survey import survey
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import ReadError
+from subjects import Records, write_records
+from timing import Table, clock, in_turn, shown
 
-FILES, SIZE, ROUNDS, EXAMPLES = 4, 64, 9, 40
+FILES, SIZE, EXAMPLES = 4, 64, 40
 LOADER = {"num_workers": 1, "batch_size": 4}
+TRANSIENT = ReadError("*.bin", times=1)
 
 
-class Files(Dataset[Any]):
-    """Small files, opened for each sample."""
+def table(rounds: int) -> Table:
+    """What a search is made of."""
+    found = Table(("one worker, 4 files", "each", "per second"))
+    few = max(1, rounds // 3)
 
-    def __init__(self, folder: Path) -> None:
-        self.paths = sorted(folder.iterdir())
+    def row(text: str, rounds: int, work: Callable[[], object], count: int = 1) -> None:
+        ((*taken,),) = in_turn(rounds, clock(work))
+        each = statistics.median(taken) / count
+        found.rows.append((text, shown(each), f"{1 / each:.1f}"))
 
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        data = self.paths[index].read_bytes()
-        if len(data) != SIZE:
-            message = f"{self.paths[index]}: {len(data)} bytes, expected {SIZE}"
-            raise ValueError(message)
-        return torch.frombuffer(bytearray(data), dtype=torch.uint8)
-
-
-def seconds(work: Callable[[], object]) -> float:
-    """The median over the rounds."""
-    taken = []
-    for _ in range(ROUNDS):
-        began = time.perf_counter()
-        work()
-        taken.append(time.perf_counter() - began)
-    return statistics.median(taken)
-
-
-def row(name: str, each: float) -> None:
-    """One line of the table."""
-    print(f"{name:48} {each * 1000:8.1f} ms {1 / each:8.1f} per second")
-
-
-def main() -> None:
-    """Print the table."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for number in range(FILES):
-            (folder / f"{number}.bin").write_bytes(bytes([number + 1] * SIZE))
-        found = survey(lambda: Files(folder))
-        drawn = strategies.fault_schedules(files=found)
-        quick = settings(database=None, max_examples=EXAMPLES, deadline=None)
-        row("a schedule is drawn", seconds(lambda: _draw(drawn, quick)) / EXAMPLES)
-        row("a bare epoch", seconds(lambda: list(DataLoader(Files(folder), **LOADER))))
-        row("a trial without a fault", seconds(lambda: _trial(folder)))
-        row("a trial with a transient ReadError", seconds(lambda: _trial(folder, _TRANSIENT)))
-        began = time.perf_counter()
-        explore(lambda: Files(folder), loader=LOADER, max_examples=EXAMPLES, database=None, seed=1)
-        row(f"explore, {EXAMPLES} examples", (time.perf_counter() - began) / EXAMPLES)
+        folder = write_records(Path(name, "records"), FILES, SIZE)
+        drawn = strategies.fault_schedules(files=survey(lambda: Records(folder)))
+        row("a schedule is drawn", few, lambda: _draw(drawn), EXAMPLES)
+        row("a bare epoch", rounds, lambda: list(DataLoader(Records(folder), **LOADER)))
+        row("a trial without a fault", rounds, lambda: _trial(folder))
+        row("a trial with a transient ReadError", rounds, lambda: _trial(folder, TRANSIENT))
+        row(f"explore, {EXAMPLES} examples", few, lambda: _explore(folder), EXAMPLES)
     with FakeDatasetFs() as files:
         for number in range(FILES):
             files.create_file(f"/fake/{number}.bin", contents=bytes([number + 1] * SIZE))
-        row("a trial over fake files", seconds(lambda: _trial(Path("/fake"), _TRANSIENT)))
-        row("a run in this process", seconds(lambda: _run_many(files)) / EXAMPLES)
-
-
-_TRANSIENT = ReadError("*.bin", times=1)
+        row("a trial over fake files", rounds, lambda: _trial(Path("/fake"), TRANSIENT))
+        row("a run in this process", few, lambda: _run_many(files), EXAMPLES)
+    return found
 
 
 def _trial(folder: Path, *faults: ReadError) -> None:
-    run_trial(lambda: Files(folder), *faults, loader=LOADER)
+    run_trial(lambda: Records(folder), *faults, loader=LOADER)
+
+
+def _explore(folder: Path) -> None:
+    explore(lambda: Records(folder), loader=LOADER, max_examples=EXAMPLES, database=None, seed=1)
 
 
 def _run_many(files: Any) -> None:
     for _ in range(EXAMPLES):
-        assert files.run(lambda: Files(Path("/fake")), _TRANSIENT).fired
+        assert files.run(lambda: Records(Path("/fake")), TRANSIENT).fired
 
 
-def _draw(drawn: Any, quick: settings) -> None:
+def _draw(drawn: Any) -> None:
     """Draw as many as a search does."""
 
-    @quick
+    @settings(database=None, max_examples=EXAMPLES, deadline=None)
     @given(drawn)
     def draw(schedule: object) -> None:
         del schedule
 
     draw()
-
-
-if __name__ == "__main__":
-    main()

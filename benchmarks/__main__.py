@@ -1,0 +1,94 @@
+"""Measure what the plugin costs, in turn with the same work without it.
+
+    python benchmarks                  everything: about five minutes on an idle machine
+    python benchmarks calls start      these tables; the others keep their record
+    python benchmarks --quick ...      fewer rounds; it prints the tables and keeps nothing
+    python benchmarks --page           measure nothing: only write the page anew
+
+prints the tables, and writes docs/explanation/performance.json and from it and docs/performance.in
+the page docs/explanation/performance.md. It measures the package that Python finds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import os
+import platform
+import subprocess
+import time
+import warnings
+from importlib.metadata import version
+from typing import Any
+
+import battery
+import cost
+import growth
+import page
+import search
+import start
+import tools
+from timing import FEW_ROUNDS, ROUNDS, Table
+
+TABLES = {
+    "start": start.table,
+    "calls": cost.table,
+    "growth": growth.table,
+    "trials": battery.trials,
+    "phases": battery.phases,
+    "sizes": battery.sizes,
+    "search": search.table,
+    "tools": tools.table,
+}
+
+
+def machine() -> dict[str, str]:
+    """What it was measured on, and with."""
+    with open("/proc/cpuinfo", encoding="utf-8") as lines:
+        models = {line.partition(": ")[2].strip() for line in lines if "model name" in line}
+    libraries = {name: version(name) for name in ("torch", "pytest", "hypothesis", "pyfakefs")}
+    return {
+        "CPU": f"{' and '.join(models) or platform.machine()} ({os.cpu_count()} cores)",
+        "Linux": platform.release(),
+        "Python": platform.python_version(),
+        **libraries,
+        **tools.versions(),
+    }
+
+
+def stamped(table: Table, rounds: int) -> dict[str, Any]:
+    """The record of a table."""
+    command = ["git", "-C", str(page.ROOT), "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    day = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
+    found = {"columns": table.columns, "rows": table.rows}
+    return {"day": day, "commit": commit, "rounds": rounds, **found}
+
+
+def main() -> None:
+    """Measure what is asked for."""
+    parser = argparse.ArgumentParser(prog="python benchmarks", description="What the plugin costs.")
+    parser.add_argument(
+        "tables", nargs="*", choices=[[], *TABLES], metavar="TABLE", help=", ".join(TABLES)
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer rounds; keep nothing")
+    parser.add_argument("--page", action="store_true", help="only write the page anew")
+    given = parser.parse_args()
+    warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
+    kept = page.record()
+    rounds = FEW_ROUNDS if given.quick else ROUNDS
+    for name in [] if given.page else given.tables or TABLES:
+        began = time.monotonic()
+        table = TABLES[name](rounds)
+        print(f"{name}, {time.monotonic() - began:.0f} s\n{table.text()}\n", flush=True)
+        kept["machine"] = machine()
+        kept["tables"][name] = stamped(table, rounds)
+        kept["tables"] = {each: kept["tables"][each] for each in TABLES if each in kept["tables"]}
+        if not given.quick:
+            page.write(kept)
+    if given.page:
+        page.write(kept)
+
+
+if __name__ == "__main__":
+    main()

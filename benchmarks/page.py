@@ -1,0 +1,44 @@
+"""The page of what was measured, from its record and its template. It needs nothing but Python."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from string import Template
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RECORD = ROOT / "docs/explanation/performance.json"
+TEMPLATE = ROOT / "docs/performance.in"
+PAGE = ROOT / "docs/explanation/performance.md"
+
+
+def record() -> dict[str, Any]:
+    """What was measured so far."""
+    empty: dict[str, Any] = {"machine": {}, "tables": {}}
+    return json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else empty
+
+
+def page(kept: dict[str, Any]) -> str:
+    """The page about what is kept."""
+    machine = ", ".join(f"{name} {value}" for name, value in kept["machine"].items())
+    tables = {name: "\n".join(_lines(each)) for name, each in kept["tables"].items()}
+    template = Template(TEMPLATE.read_text(encoding="utf-8"))
+    return template.safe_substitute(machine=machine, **tables)  # Some may not be measured yet.
+
+
+def _lines(table: dict[str, Any]) -> Iterator[str]:
+    """A table, and when it was measured."""
+    columns = table["columns"]
+    yield f"| {' | '.join(columns)} |"
+    yield f"| --- |{' ---: |' * (len(columns) - 1)}"
+    for row in table["rows"]:
+        yield f"| {' | '.join(row)} |"
+    yield f"\nMeasured on {table['day']} at commit {table['commit']}, {table['rounds']} rounds."
+
+
+def write(kept: dict[str, Any]) -> None:
+    """Keep the record, and write the page of it."""
+    RECORD.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    PAGE.write_text(page(kept), encoding="utf-8")
