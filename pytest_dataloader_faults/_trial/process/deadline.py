@@ -26,8 +26,8 @@ from typing import Any
 
 DEADLINE = 30.0
 """Seconds for an epoch, where nothing is known of the dataset and nothing was asked for."""
-_LEAST, _TIMES = 10.0, 30
-_LEAST_TO_LOOK, _TIMES_TO_LOOK = 2.0, 5
+_LEAST, _TIMES = 10.0, 20
+_LEAST_TO_LOOK, _TIMES_TO_LOOK = 2.0, 3
 _ANEW = ("epoch", "recovery")
 LOADER, START, HARNESS = "loader", "start", "harness"
 HARNESS_SECONDS = 60.0
