@@ -8,8 +8,9 @@ import time
 
 import pytest
 
+from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults.battery._baseline_cache import BaselineCache
-from support.datasets import Records
+from support.datasets import Records, write_records
 
 DEADLINE, LOOK, IN_BETWEEN = 5, 2, 3.0
 
@@ -35,8 +36,6 @@ class HangsOrIsSlow(Records):
 @pytest.fixture(scope="module", name="results")
 def _results(tmp_path_factory):
     """Those of three checks, each of an item of its own."""
-    from support.datasets import write_records
-
     records = write_records(tmp_path_factory.mktemp("data") / "records")
     memory = BaselineCache()
     how = {"home": None, "expected": None, "reproduce": "again", "deadline": DEADLINE}
@@ -74,3 +73,43 @@ def test_what_is_slow_elsewhere_is_waited_for(results):
     assert (third.verdict, third.passed) == ("failed_cleanly", True), third.explanation
     assert _deadlines(third) == [DEADLINE]
     assert third.outcome.duration > IN_BETWEEN > LOOK
+
+
+class WaitsOnError(Records):
+    """Waits for ever for what it cannot have."""
+
+    def __getitem__(self, index):
+        try:
+            return super().__getitem__(index)
+        except (OSError, ValueError):
+            threading.Event().wait()
+            raise
+
+
+class LocksOnError(Records):
+    """Takes a lock that it has, where it cannot have something."""
+
+    def __getitem__(self, index):
+        lock = threading.Lock()
+        with lock:
+            try:
+                return super().__getitem__(index)
+            except (OSError, ValueError):
+                return self._again(index, lock)
+
+    def _again(self, index, lock):
+        with lock:
+            return super().__getitem__(index)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [WaitsOnError, LocksOnError])
+def test_each_hang_after_the_first_is_one_look(kind, records):
+    """A dataset that hangs in every check costs one deadline, and some seconds for each check."""
+    results = check_dataset(lambda: kind(records), on_fail=None)
+    hung = [each.trials for each in results if each.verdict == "hung"]
+    first, *looks = [one.deadline for trials in hung for one in trials]
+
+    assert len(hung) > 8
+    assert [len(trials) for trials in hung] == [2, *[1] * len(hung[1:])]
+    assert max(looks) < first
