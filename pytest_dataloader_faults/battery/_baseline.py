@@ -92,9 +92,14 @@ class Baseline:
         *,
         attempts: Sequence[Mapping[str, Any]] = ({}, ONE_WORKER),
         known: GoldenRun | None = None,
+        is_sure: bool = False,
         **settings: Unpack[Settings],
     ) -> None:
-        """*attempts*: loader options for the control, and for further tries where it fails."""
+        """*attempts*: loader options for the control, and for further tries where it fails.
+
+        *is_sure*: whether *known* is to be believed; otherwise the reference is taken anew. Raises
+        OutdatedBaselineError if that is not the one that is known.
+        """
         self.engine = choose(settings.get("engine", "auto"))
         if self.engine == "kernel" and fake_files() is not None:
             raise InvalidArgumentError(f"engine='kernel': {KERNEL_SEES_NO_FAKE_FILES}")
@@ -119,9 +124,11 @@ class Baseline:
         began = time.time_ns()
         if known is None:
             self._take(attempts)
-        elif self.reference != known.reference:
-            raise OutdatedBaselineError
         else:
+            if is_sure:
+                self._references[self.comparison] = known.reference
+            elif self.reference != known.reference:
+                raise OutdatedBaselineError
             self.control, self.observed, self.changes = known.control, known.observed, known.changes
             self.deadlines.learn(self.control.duration)
             self._shares = shares_of(self.control)

@@ -3,19 +3,26 @@
 Some facts about what may be shared. A baseline takes longer than the trial it is for, and each item
 of a test would repeat it. But the factory alone does not show that its dataset is the one of
 before: fixtures make the data anew, and may make other data, in another place. So what is recalled
-is a guess, and the reference, which is the cheaper half of a baseline, is taken for each item. It
+is a guess. It is believed where the files that the workers used, and their folders, have not
+changed since. Otherwise the reference, which is the cheaper half of a baseline, is taken first. It
 has to be taken before the trial: a dataset may write down what a fault did to it, and give other
 samples from then on. Where the reference is not as recalled, the whole baseline is taken, and
 nothing is recalled for that factory again.
+
+A dataset may depend on more than files: on a global variable, or on a service. So where a guess was
+believed and the check does not pass, the reference is taken after all. If it is not as recalled,
+and the files have not changed in the trial either, the check is repeated with a baseline of its
+own. A check that passes needs no such thing: its samples were compared with what is recalled.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import glob
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import PurePath
 from types import FunctionType, ModuleType
@@ -26,6 +33,7 @@ from pytest_dataloader_faults._trial.parts import PartOf
 from pytest_dataloader_faults.battery._ask import ask
 from pytest_dataloader_faults.battery._baseline import GoldenRun, OutdatedBaselineError, Settings
 from pytest_dataloader_faults.battery._battery import CONTROL, Battery
+from pytest_dataloader_faults.battery._caches import versions_of_files
 from pytest_dataloader_faults.outcomes import CheckResult, Verdict
 
 if TYPE_CHECKING:
@@ -46,7 +54,7 @@ class BaselineCache:
     """The fault-free runs of one session."""
 
     def __init__(self) -> None:
-        self._found: dict[Hashable, tuple[GoldenRun, str | None] | None] = {}
+        self._found: dict[Hashable, _Known | None] = {}
         self._hangs: defaultdict[Hashable, dict[str, str]] = defaultdict(dict)
 
     def ask(
@@ -64,26 +72,57 @@ class BaselineCache:
         *home* is a folder that the test has for itself, and gets a new one of for each item.
         """
         key = _identity(make_dataset, settings, home)
+        known = self._found.get(key)
         hangs = {} if key is None else self._hangs[key]
-        run, was = self._found.get(key) or (None, None)
-        guess = _moved(run, was, home) if run and was and home else run
+        battery_of = functools.partial(Battery, make_dataset, hangs=hangs, **settings)
+        asked = functools.partial(ask, name=name, expected=expected, reproduce=reproduce)
         was_wrong = False
-        if guess is not None:
+        if known is not None:
             try:
-                guessed = Battery(make_dataset, known=guess, hangs=hangs, **settings)
-                result = ask(guessed, name, expected=expected, reproduce=reproduce)
+                result = _with_guess(known.moved(home), battery_of, asked)
                 # After a hang without a fault, another run without one would hang as well.
-                if result.verdict is not Verdict.NOT_EXERCISED or guess.changes:
+                if result.verdict is not Verdict.NOT_EXERCISED or known.run.changes:
                     return Answer(result)
             except OutdatedBaselineError:
                 was_wrong = True
-        battery = Battery(make_dataset, hangs=hangs, **settings)
+        battery = battery_of()
+        versions = versions_of_files(battery.baseline.observed)
         if battery.baseline.unusable_reason and name != CONTROL:
             return Answer(_failing_alone(battery, name, reproduce), is_usable=False)
-        result = ask(battery, name, expected=expected, reproduce=reproduce)
+        result = asked(battery)
         if key is not None and (found := battery.baseline.golden_run) is not None:
-            self._found[key] = None if was_wrong else (found, home)
+            self._found[key] = None if was_wrong else _Known(found, home, versions)
         return Answer(result, is_usable=not battery.baseline.unusable_reason)
+
+
+class _Known(NamedTuple):
+    """A fault-free run, the folder of the item that made it, and the files then."""
+
+    run: GoldenRun
+    home: str | None
+    versions: Mapping[str, tuple[int, ...] | None]
+
+    def moved(self, home: str | None) -> _Known:
+        """The same for an item that has the folder *home*."""
+        if not (self.home and home and self.home != home):
+            return self
+        return self._replace(run=_moved(self.run, self.home, home), versions={})
+
+
+def _with_guess(
+    known: _Known, battery_of: Callable[..., Battery], asked: Callable[[Battery], CheckResult]
+) -> CheckResult:
+    """The result by what is *known*; raises OutdatedBaselineError if that is out of date."""
+    before = versions_of_files(known.run.observed)
+    is_sure = before == known.versions
+    result = asked(battery_of(known=known.run, is_sure=is_sure))
+    if is_sure and result.applies and not result.passed:
+        try:
+            battery_of(known=known.run)
+        except OutdatedBaselineError:
+            if versions_of_files(known.run.observed) == before:
+                raise
+    return result
 
 
 def _failing_alone(battery: Battery, name: str, reproduce: str) -> CheckResult:
@@ -100,6 +139,13 @@ def _identity(
 
     It is a function's code, and the values that it closes over, if all of them are plain.
     """
+    if isinstance(make_dataset, functools.partial):
+        inner = _identity(make_dataset.func, options, home)
+        given = _plain_or_none([make_dataset.args, make_dataset.keywords], home)
+        return inner and given and (inner, given)
+    if isinstance(make_dataset, type):
+        given = _plain_or_none([options], home)
+        return given and (make_dataset, given)
     if isinstance(make_dataset, PartOf):
         whole = _identity(make_dataset.source, options, home)
         return whole and (whole, make_dataset.name)
@@ -107,11 +153,18 @@ def _identity(
         return None
     try:
         cells = [cell.cell_contents for cell in make_dataset.__closure__ or ()]
-        values = [*cells, make_dataset.__defaults__, make_dataset.__kwdefaults__, options]
-        known = tuple(_plain(value, home) for value in values)
-    except (TypeError, ValueError):  # It is not plain, or not assigned yet.
+    except ValueError:  # It is not assigned yet.
         return None
-    return make_dataset.__code__, id(make_dataset.__globals__), known
+    values = [*cells, make_dataset.__defaults__, make_dataset.__kwdefaults__, options]
+    known = _plain_or_none(values, home)
+    return known and (make_dataset.__code__, id(make_dataset.__globals__), known)
+
+
+def _plain_or_none(values: Iterable[Any], home: str | None) -> Hashable:
+    try:
+        return tuple(_plain(value, home) for value in values)
+    except TypeError:  # One is not plain.
+        return None
 
 
 def _plain(value: Any, home: str | None) -> Hashable:

@@ -35,12 +35,13 @@ class Battery:
         make_dataset: DatasetFactory,
         *,
         known: GoldenRun | None = None,
+        is_sure: bool = False,
         hangs: dict[str, str] | None = None,
         **settings: Unpack[Settings],
     ) -> None:
         """*hangs*: where the dataset has hung before, and under which check; it is added to."""
         self.hangs = {} if hangs is None else hangs
-        self.baseline = Baseline(make_dataset, known=known, **settings)
+        self.baseline = Baseline(make_dataset, known=known, is_sure=is_sure, **settings)
         self.workload = Workload.of(self.baseline.observed, self.baseline.globs)
         if not self.baseline.unusable_reason:
             require_match(self.baseline.globs, self.baseline.observed)

@@ -33,6 +33,29 @@ def files_made_since(began: int, control: Outcome) -> tuple[str, ...]:
     return tuple(path for path in sorted(read) if _last_change(path) > began)
 
 
+def versions_of_files(run: Outcome) -> dict[str, tuple[int, ...] | None]:
+    """What changes when a file that the workers of *run* used is changed, or its folder is.
+
+    A folder changes when a file in it is made, removed or renamed. The kernel sets ctime, and no
+    program can set it back.
+    """
+    files = {path for worker in run.workers for path in worker.files}
+    return {path: _version(path) for path in sorted(files | set(map(os.path.dirname, files)))}
+
+
+def _version(path: str) -> tuple[int, ...] | None:
+    with contextlib.suppress(OSError):
+        found = os.stat(path)
+        return (
+            found.st_dev,
+            found.st_ino,
+            found.st_size,
+            found.st_mtime_ns,
+            found.st_ctime_ns,
+        )
+    return None
+
+
 def _last_change(path: str) -> int:
     with contextlib.suppress(OSError):  # It is gone: a temporary file, or one of another trial.
         return os.stat(path).st_ctime_ns

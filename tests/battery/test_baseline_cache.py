@@ -1,4 +1,4 @@
-"""What items of one test share: the fault-free run, verified by the reference of each item."""
+"""What items of one test share: the fault-free run, verified where it may be out of date."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.specimens import ZerosOnError
 CHECKS = ["open-error", "read-error-first"]
 REFERENCE, CONTROL, ALONE = 1, 1, 1
 """Processes that make a dataset; the last is the trial's."""
-WHOLE, RECALLED = REFERENCE + CONTROL + ALONE, REFERENCE + ALONE
+WHOLE, VERIFIED = REFERENCE + CONTROL + ALONE, REFERENCE + ALONE
 
 
 class Asked:
@@ -51,13 +51,28 @@ def _factory(folder, log, kind=Records):
     return lambda: _made(kind, folder, log)
 
 
-def test_the_control_is_not_repeated(records, asked):
-    """The second item of a test begins with what the first one found."""
+def test_nothing_is_repeated_where_no_file_has_changed(records, asked):
+    """The second item of a test believes what the first one found."""
     costs = [asked(_factory(records, asked.log), name) for name in CHECKS]
     assert [(result.passed, cost) for result, cost in costs] == [
         (True, WHOLE),
-        (True, RECALLED),
+        (True, ALONE),
     ]
+
+
+@pytest.mark.parametrize("wrap", [partial, lambda factory: factory])
+def test_other_kinds_of_factories_are_recalled_as_well(records, asked, wrap):
+    """A functools.partial of a class is known by its arguments."""
+    factory = partial(_made, Records, records, asked.log)
+    assert [asked(wrap(factory))[1] for _ in range(2)] == [WHOLE, ALONE]
+
+
+def test_the_reference_is_taken_again_where_a_file_was_touched(records, asked):
+    """The control is not repeated: the samples show that nothing else is different."""
+    factory = _factory(records, asked.log)
+    asked(factory)
+    (records / "00.rec").touch()
+    assert asked(factory)[1] == VERIFIED
 
 
 @pytest.mark.parametrize("kind", [Noisy, OwnNoise])
@@ -66,12 +81,12 @@ def test_the_control_of_random_samples_is_not_repeated(kind, records, asked):
     (_, first), (result, second) = [asked(_factory(records, asked.log, kind)) for _ in range(2)]
 
     assert result.passed
-    assert (first > WHOLE, second) == (True, RECALLED)
+    assert (first > WHOLE, second) == (True, ALONE)
 
 
 def test_findings_move_with_the_folder_of_the_item(tmp_path, asked):
     """Each item has one of its own, and the fault befalls the files in that."""
-    for name, expected in (("item_1", WHOLE), ("item_10", RECALLED)):
+    for name, expected in (("item_1", WHOLE), ("item_10", VERIFIED)):
         folder = write_records(tmp_path / name / "records")
         result, cost = asked(_factory(folder, asked.log), home=str(tmp_path / name))
         paths = {each.path for facts in result.outcome.faults for each in facts.firings}
@@ -93,20 +108,41 @@ def test_a_guess_that_was_wrong_fails_no_check(records, asked):
 
 
 def test_a_failure_is_confirmed_without_another_control(records, asked):
-    """The reference is taken anew, and tells that the dataset is the one that is known."""
+    """The reference is taken after it, and tells that the dataset is the one that is known."""
     factory = _factory(records, asked.log, ZerosOnError)
     asked(factory, "worker-killed-first")
     result, cost = asked(factory)
     assert (result.verdict, result.failed, cost) == ("corrupted", True, REFERENCE + 2 * ALONE)
 
 
+SCALE = {"by": 1}
+
+
+class Scaled(Records):
+    """Its samples depend on a global variable."""
+
+    def __getitem__(self, index):
+        data, _ = super().__getitem__(index)
+        return data.to(torch.int64) * SCALE["by"], index
+
+
+def test_a_change_that_no_file_shows_fails_no_check(records, asked, monkeypatch):
+    """The samples are not as recalled: so the reference is taken again, and then all of it."""
+    factory = _factory(records, asked.log, Scaled)
+    asked(factory)
+    monkeypatch.setitem(SCALE, "by", 2)
+    result, cost = asked(factory, "read-error-transient")
+    assert (result.passed, cost) == (True, 2 * ALONE + REFERENCE + WHOLE)
+
+
 class RemembersWhatFailed(Records):
     """Gives zeros for what it could not read, and does so for good: it writes down the names."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, *, touches=True):
         super().__init__(folder)
         self.failed = folder.parent / "failed.txt"
-        self.failed.touch()
+        if touches or not self.failed.exists():
+            self.failed.touch()
 
     def __getitem__(self, index):
         path = self.paths[index]
@@ -119,9 +155,10 @@ class RemembersWhatFailed(Records):
         return torch.zeros(SIZE, dtype=torch.uint8), index
 
 
-def test_what_a_fault_left_on_the_disk_excuses_nothing(records, asked):
+@pytest.mark.parametrize("touches", [True, False])
+def test_what_a_fault_left_on_the_disk_excuses_nothing(records, asked, touches):
     """That the dataset gives other samples after the trial does not make it another one."""
-    factory = _factory(records, asked.log, RemembersWhatFailed)
+    factory = _factory(records, asked.log, partial(RemembersWhatFailed, touches=touches))
     asked(factory, "worker-killed-first", files="*.rec")
     result, _ = asked(factory, "open-error", files="*.rec")
     assert (result.verdict, result.failed) == ("corrupted", True)
@@ -158,7 +195,7 @@ def test_other_options_are_another_matter(records, asked, options):
 
 
 def test_what_cannot_be_told_is_not_recalled(records, asked):
-    """An object may have changed, and a partial shows no code: each item looks for itself."""
+    """An object may have changed: each item looks for itself."""
 
     class Place:
         folder = records
@@ -166,6 +203,6 @@ def test_what_cannot_be_told_is_not_recalled(records, asked):
     place = Place()
     for factory in (
         lambda: _made(Records, place.folder, asked.log),
-        partial(_made, Records, records, asked.log),
+        partial(lambda place: _made(Records, place.folder, asked.log), place),
     ):
         assert [asked(factory)[1] for _ in range(2)] == [WHOLE, WHOLE]
