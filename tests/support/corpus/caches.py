@@ -15,6 +15,7 @@ import torch
 from pytest_dataloader_faults import Contract
 from pytest_dataloader_faults.battery.checks import CHECKS
 from support.corpus.cases import Case
+from support.corpus.pickling import QUICK
 from support.datasets import SIZE, Records
 from support.specimens import AtomicCache, ChainedError
 
@@ -181,7 +182,7 @@ CASES: tuple[Case, ...] = (
         "no exception and no end",
         DecodedCache,
         options={"files": "*.npy"},
-        deadline=5,
+        deadline=QUICK,
     ),
     Case("J6", BlankIfForbidden, "permission-denied", "corrupted", "is wrong", ChainedError),
     Case(

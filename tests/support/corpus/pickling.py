@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from support.corpus.cases import Case
 from support.datasets import Records
 
-QUICK = 4.0
+QUICK = 3.0
 """A deadline for what hangs: no healthy pass takes as long."""
 
 

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, default_collate
 
 from pytest_dataloader_faults import Contract
 from support.corpus.cases import Case
+from support.corpus.pickling import QUICK
 from support.datasets import SIZE, Records
 from support.specimens import BoundedRetry, ChainedError, Packed, ZerosOnError
 
@@ -312,7 +313,7 @@ CASES: tuple[Case, ...] = (
         "hung",
         "no exception and no end",
         BoundedRetry,
-        deadline=5,
+        deadline=QUICK,
     ),
     Case(
         "G3",
