@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 import socket
@@ -14,9 +13,9 @@ from typing import NamedTuple
 from pytest_dataloader_faults._engine.kernel.linux import AT_FDCWD, read_memory
 from pytest_dataloader_faults._engine.processes import state_of
 
-_PAGE = 4096
 _DESCRIPTOR = re.compile(r"(?:/proc/(?:self|thread-self|\d+)|/dev)/fd/(\d+)")
-_WITHOUT_FOLDER = ("open", "stat", "lstat")
+WITHOUT_FOLDER = ("open", "stat", "lstat")
+"""Calls whose first argument is a path. That of others is the folder that it is relative to."""
 
 
 class Syscall(NamedTuple):
@@ -60,27 +59,25 @@ class OpenRequest(NamedTuple):
         return not self.flags & without and self.flags & os.O_ACCMODE != os.O_WRONLY
 
 
-def open_request(call: Syscall) -> OpenRequest:
-    """Read what *call* asks for out of the caller's memory."""
+def open_request(call: Syscall, name: bytes) -> OpenRequest:
+    """What *call* asks for, whose path argument is *name*."""
     flags = call.arguments[1 if call.name == "open" else 2]
     if call.name == "openat2":
         flags = int.from_bytes(read_memory(call.pid, flags, 8), "little")
-    return OpenRequest(*resolved_path(call), flags & 0xFFFFFFFF)
+    return OpenRequest(*resolved_path(call, name), flags & 0xFFFFFFFF)
 
 
-def resolved_path(call: Syscall) -> ResolvedPath:
-    """The file that a call of the open(2) or stat(2) kind is about."""
-    place = 0 if call.name in _WITHOUT_FOLDER else 1
-    path = os.fsdecode(_string(call.pid, call.arguments[place]))
+def resolved_path(call: Syscall, name: bytes) -> ResolvedPath:
+    """The file that a call of the open(2) or stat(2) kind is about; *name* is its path argument."""
+    path = os.fsdecode(name)
     raw = path if path.startswith("/") else os.path.join(_folder(call), path)
     if number := _DESCRIPTOR.fullmatch(raw):
         return ResolvedPath(_link(call, int(number[1])), f"/proc/{call.pid}/fd/{number[1]}")
-    folder, name = os.path.split(os.path.abspath(raw))
-    if ".." in raw.split("/"):
-        folder, name = os.path.split(raw.rstrip("/"))
-        folder, name = os.path.split(os.path.realpath(raw)) if name == ".." else (folder, name)
-        folder = os.path.realpath(folder)
-    return ResolvedPath(os.path.join(folder, name), raw)
+    if "/../" not in f"{raw}/":
+        return ResolvedPath(os.path.abspath(raw), raw)
+    folder, last = os.path.split(raw.rstrip("/"))
+    folder, last = os.path.split(os.path.realpath(raw)) if last == ".." else (folder, last)
+    return ResolvedPath(os.path.join(os.path.realpath(folder), last), raw)
 
 
 def is_to_network(call: Syscall) -> bool:
@@ -95,7 +92,7 @@ def is_to_network(call: Syscall) -> bool:
 def _folder(call: Syscall) -> str:
     """What a relative path of *call* is relative to."""
     fd = signed(call.arguments[0])
-    here = call.name in _WITHOUT_FOLDER or fd == AT_FDCWD
+    here = call.name in WITHOUT_FOLDER or fd == AT_FDCWD
     return os.readlink(f"/proc/{call.pid}/cwd") if here else _link(call, fd)
 
 
@@ -115,23 +112,6 @@ def signed(argument: int) -> int:
     """A C int out of a 64-bit argument."""
     low = argument & 0xFFFFFFFF
     return low - (1 << 32) if low & 0x80000000 else low
-
-
-def _string(pid: int, address: int) -> bytes:
-    """A C string. Read up to the end of its page first: the next one may not be there."""
-    text = b""
-    while len(text) < _PAGE:
-        try:
-            text += read_memory(pid, address, _PAGE - address % _PAGE)
-        except OSError as error:
-            if error.errno != errno.EFAULT:
-                raise
-            raise BadSyscallError from error
-        head, zero, _ = text.partition(b"\0")
-        if zero:
-            return head
-        address += _PAGE - address % _PAGE
-    return text
 
 
 def descriptors(pid: int) -> set[int]:

@@ -31,9 +31,6 @@ def answer(worker: WorkerState, call: Syscall, services: SupervisorServices) -> 
     """Answer *call* of *worker* as its faults demand; the kernel makes a call that has none."""
     if worker.limit is not None:
         _note_exhaustion(worker, call)
-    elif worker.known_paths.count(call):
-        worker.listener.continue_syscall(call)
-        return
     if call.name in bpf.READS:
         on_read(worker, call, services)
     elif not _is_answered(worker, call, services.copies):
@@ -42,7 +39,7 @@ def answer(worker: WorkerState, call: Syscall, services: SupervisorServices) -> 
 
 def _is_answered(worker: WorkerState, call: Syscall, copies: FileCopies) -> bool:
     if call.name in bpf.OPENS:
-        return _on_open(worker, call, remote_process.open_request(call), copies)
+        return _on_open(worker, call, copies)
     if call.name in bpf.DUPLICATES:
         return _on_duplicate(worker, call)
     if call.name in bpf.STATS:
@@ -65,11 +62,18 @@ def _note_exhaustion(worker: WorkerState, call: Syscall) -> None:
         return
     used = remote_process.descriptors(call.pid)
     is_full = all(number in used for number in range(worker.limit or 0))
-    path = remote_process.open_request(call).path if is_full and call.name in bpf.OPENS else ""
+    name = worker.memory.path(call) if is_full and call.name in bpf.OPENS else None
+    path = "" if name is None else remote_process.resolved_path(call, name).path
     worker.policy.allocated(Operation(call.name, path, call.pid), is_full=is_full)
 
 
-def _on_open(worker: WorkerState, call: Syscall, wanted: OpenRequest, copies: FileCopies) -> bool:
+def _on_open(worker: WorkerState, call: Syscall, copies: FileCopies) -> bool:
+    name = worker.memory.path(call)
+    known = worker.known_paths.get(name)
+    if known is not None and call.name == "openat" and not call.arguments[2] & os.O_CREAT:
+        known.opens += 1
+        return False
+    wanted = remote_process.open_request(call, name)
     path = wanted.path
     kind, size = _kind_and_size(wanted.raw)
     worker.created.add(path, wanted.flags, is_there=kind is not None)
@@ -81,7 +85,7 @@ def _on_open(worker: WorkerState, call: Syscall, wanted: OpenRequest, copies: Fi
         return False
     if not worker.faults.concerns(path):
         if size is not None:
-            worker.known_paths.add(path, worker.policy.count_open(path))
+            worker.count_known_open(path)
         return False
     operation = Operation(call.name, path, call.pid)
     for action in worker.policy.opened(operation, size, reads=wanted.reads):
@@ -121,7 +125,7 @@ def _is_followed(worker: WorkerState, call: Syscall, wanted: OpenRequest) -> boo
 
 
 def _on_stat(worker: WorkerState, call: Syscall) -> bool:
-    path, raw = remote_process.resolved_path(call)
+    path, raw = remote_process.resolved_path(call, worker.memory.path(call))
     _, size = _kind_and_size(raw)
     if size is not None and not is_about_link(call, path):
         for action in worker.policy.size_of(Operation(call.name, path, call.pid), size):

@@ -275,7 +275,7 @@ class Supervisor:
             self._events.unwatch(worker.listener.fd)
             os.close(worker.listener.fd)
             worker.files.forget_all()
-            worker.known_paths.close()
+            worker.memory.close()
             return
         call = worker.listener.receive()
         if call is None:

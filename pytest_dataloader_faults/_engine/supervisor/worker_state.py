@@ -18,11 +18,11 @@ from typing import Any
 from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.channel import Channel
 from pytest_dataloader_faults._engine.kernel.listener import Listener
+from pytest_dataloader_faults._engine.kernel.memory import Memory
 from pytest_dataloader_faults._engine.kernel.remote_process import Syscall
 from pytest_dataloader_faults._engine.plan import FileCounter, Plan, WorkerFaults
 from pytest_dataloader_faults._engine.policy import FaultPolicy
 from pytest_dataloader_faults._engine.supervisor.events import DeathScheduler
-from pytest_dataloader_faults._engine.supervisor.known_paths import KnownPaths
 from pytest_dataloader_faults._engine.supervisor.tracked_files import TrackedFiles
 from pytest_dataloader_faults.faults import HungRead
 
@@ -50,7 +50,9 @@ class WorkerState:
         )
         self.keep_low_fds = plan.needs.keep_low_fds
         self.files = TrackedFiles(self.pid, hello.high_fds)
-        self.known_paths = KnownPaths(self.pid)
+        self.memory = Memory(self.pid)
+        self.known_paths: dict[bytes, FileCounter] = {}
+        """Files that no fault is about, by absolute path: an open of one only counts."""
         self.limit: int | None = None
         """Its limit of descriptors, once a fault has lowered that."""
         self.created = CreatedFiles()
@@ -115,6 +117,12 @@ class WorkerState:
         if self.hang_socket is not None:
             os.close(self.hang_socket)
             self.hang_socket = None
+
+    def count_known_open(self, path: str) -> None:
+        """*path* is opened, a file that no fault is about."""
+        if len(self.known_paths) >= _MOST:
+            self.known_paths.clear()
+        self.known_paths[os.fsencode(path)] = self.policy.count_open(path)
 
     def apply_counts(self, counts: protocol.Counts) -> None:
         """Take over the counters of the python engine, which decides about files in the worker.

@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from pytest_dataloader_faults import inject
-from pytest_dataloader_faults._engine.kernel.remote_process import Syscall
-from pytest_dataloader_faults._engine.plan import FileCounter
+from pytest_dataloader_faults._engine.kernel.memory import Memory
+from pytest_dataloader_faults._engine.kernel.remote_process import BadSyscallError, Syscall
 from pytest_dataloader_faults._engine.processes import fork
-from pytest_dataloader_faults._engine.supervisor.known_paths import KnownPaths
 from pytest_dataloader_faults.faults import OpenError
 from support.attempts import attempt
 from support.epochs import alone, epoch
@@ -150,7 +149,7 @@ def test_a_known_file_that_is_made_again():
 
 
 def test_memory_that_was_replaced():
-    """Once a process runs another program, what is known of its memory is not believed."""
+    """Once a process runs another program, what it had in its memory is not taken for a path."""
     path = b"/data/file.rec"
     text = ctypes.create_string_buffer(path)
     read, write = os.pipe()
@@ -158,17 +157,17 @@ def test_memory_that_was_replaced():
     if not pid:
         os.read(read, 1)
         os.execv("/bin/sleep", ["sleep", "60"])  # noqa: S606  # another program, the same process
-    known = KnownPaths(pid)
+    memory = Memory(pid)
     try:
-        known.add(path.decode(), FileCounter())
         arguments = (_FOLDER, ctypes.addressof(text), os.O_RDONLY, 0, 0, 0)
         call = Syscall(1, pid, "openat", arguments)
-        assert known.count(call)
+        assert path == memory.path(call)
         os.write(write, b"1")
         assert until(lambda: Path(f"/proc/{pid}/comm").read_text(encoding="ascii") == "sleep\n")
-        assert not known.count(call)
+        with pytest.raises(BadSyscallError):
+            memory.path(call)
     finally:
-        known.close()
+        memory.close()
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         os.close(read)
