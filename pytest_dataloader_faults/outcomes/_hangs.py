@@ -5,7 +5,9 @@ nobody wants to wait for all of them. How long a trial takes does not tell a han
 machine, but where it is does: the stacks that its processes write at the deadline show a line of
 the dataset's code below torch's own fetch or sampler. A trial that is at the line where the dataset
 has hung before is there again. A slow one is elsewhere: it starts, imports, or reads. A process
-that waits for work has no such line, and neither has a thread that torch did not call.
+that waits for work has no such line, and neither has a thread that torch did not call. Where
+torch's queue thread has dropped a batch, all processes wait for work, and what it printed is as
+good as a line: that batch never comes.
 """
 
 from __future__ import annotations
@@ -16,11 +18,13 @@ from collections.abc import Container
 
 import pytest_dataloader_faults as package
 from pytest_dataloader_faults.outcomes._facts import TrialFacts
+from pytest_dataloader_faults.outcomes._judge._errors import dropped_batch_cause
 
 _THREAD = re.compile(r"^(?:Current thread|Thread) .*\n((?:  .*\n?)*)", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 _TORCH = re.compile(r".*/torch/utils/data/")
 _PYTHON, _OURS = (os.path.dirname(each) + os.sep for each in (os.__file__, package.__file__))
+_QUEUE = "the queue of a worker, which dropped a batch"
 _LIBRARY = re.compile(
     rf"<|.*/(?:site|dist)-packages/torch/|{re.escape(_PYTHON)}(?!(?:site|dist)-packages/)"
     rf"|{re.escape(_OURS)}"
@@ -28,15 +32,16 @@ _LIBRARY = re.compile(
 
 
 def places_of(outcome: TrialFacts) -> frozenset[str]:
-    """Where *outcome* hung, as "FILE:LINE in FUNCTION"; empty if it did not, or if that is unknown.
+    """Where *outcome* hung, such as "FILE:LINE in FUNCTION"; empty if it did not, or if unknown.
 
     A recovery that hangs is at a place of its own, since no fault is left to wait for.
     """
     if not outcome.timed_out:
         return frozenset()
     when = ", without a fault" if outcome.phase == "recovery" else ""
-    found = (_place(frames) for frames in _THREAD.findall(outcome.stacks))
-    return frozenset(each + when for each in found if each)
+    lines = (_place(frames) for frames in _THREAD.findall(outcome.stacks))
+    found = set(filter(None, lines)) or ({_QUEUE} if dropped_batch_cause(outcome) else set())
+    return frozenset(each + when for each in found)
 
 
 def is_at(outcome: TrialFacts, known: Container[str]) -> bool:

@@ -70,6 +70,18 @@ def test_each_process_has_a_place():
     assert not is_at(hung, {AT_SAMPLE})
 
 
+def test_a_batch_that_was_dropped_is_a_place():
+    """Then every process waits for work; but a line of the dataset says more."""
+    feeder = '  File "/usr/lib/python3.11/multiprocessing/queues.py", line 244, in _feed'
+    printed = "_pickle.PicklingError: Can't pickle <class 'dbm.error'>"
+    stderr = f"Traceback (most recent call last):\n{feeder}\n{printed}\n"
+    waits = replace(_hung([WAIT, QUEUE, LOOP]), stderr=stderr)
+    hangs = replace(_hung([WAIT, SAMPLE, FETCH, LOOP]), stderr=stderr)
+
+    assert places_of(waits) == {"the queue of a worker, which dropped a batch"}
+    assert places_of(hangs) == {AT_SAMPLE}
+
+
 def test_what_did_not_hang_is_nowhere():
     """Nor is a hang that left no stacks at a place that is known."""
     ended = replace(_hung([SAMPLE, FETCH, LOOP]), timed_out=False)
