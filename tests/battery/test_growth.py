@@ -94,6 +94,7 @@ def test_what_each_epoch_adds_is_leaked(leaking, says, records):
 
     assert (result.verdict, result.failed) == ("leaked", True), result.explanation
     assert says in result.explanation.splitlines()[0]
+    assert len(result.outcome.passes) >= 32
 
 
 class Cached(Records):
@@ -195,12 +196,10 @@ def test_what_settles_is_no_growth(healthy, options, records):
 
 
 def test_a_healthy_dataset_takes_no_more_epochs(records):
-    """Only growth is confirmed, by four times as many."""
+    """Only growth is confirmed, by four times as many, as above."""
     (healthy,) = check_dataset(lambda: Records(records), only="growth")
-    (leaking,) = check_dataset(lambda: KeepsPipes(records), only="growth", on_fail=None)
 
     assert len(healthy.outcome.passes) <= 40
-    assert len(leaking.outcome.passes) >= 32
 
 
 def _grown(epochs):

@@ -30,9 +30,8 @@ IN_EVERY_RUN = {
     "spawn": {("map", False)},
     "forkserver": {("iterable", True)},
 }
-"""The others are slow tests. Of the methods that take long, with one fault of descriptors and one
-death."""
-WITH_EVERY_METHOD = (ClosedDescriptor, WorkerKilled)
+"""The others are slow tests. The methods that take long are tried with one fault each time."""
+ONE_FAULT = {"spawn": ClosedDescriptor, "forkserver": WorkerKilled}
 
 
 def _cells():
@@ -45,9 +44,8 @@ def _cells():
 def _is_slow(row, method, kind, persistent):
     if method is None:
         return False
-    if method != "fork" and not isinstance(row.fault, WITH_EVERY_METHOD):
-        return True
-    return (kind, persistent) not in IN_EVERY_RUN[method]
+    is_tried = isinstance(row.fault, ONE_FAULT.get(method, object))
+    return not is_tried or (kind, persistent) not in IN_EVERY_RUN[method]
 
 
 @pytest.fixture(name="folder", scope="module")

@@ -145,7 +145,7 @@ def test_each_file_is_followed_in_each_configuration(records):
 @pytest.mark.parametrize(
     ("method", "kind", "persistent"),
     [
-        ("spawn", Records, False),
+        pytest.param("spawn", Records, False, marks=pytest.mark.slow),
         ("forkserver", RecordStream, True),
         pytest.param("spawn", RecordStream, True, marks=pytest.mark.slow),
         pytest.param("forkserver", Records, False, marks=pytest.mark.slow),
