@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 
 from pytest_dataloader_faults import lifecycle as steps
 from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor
+from pytest_dataloader_faults._engine.processes import ready
 from pytest_dataloader_faults._engine.scope import Injection
 from pytest_dataloader_faults._trial import loaders, resources
 from pytest_dataloader_faults._trial.driver import LoaderDriver, record_sampler
@@ -33,6 +34,8 @@ from pytest_dataloader_faults.outcomes._fault_facts import occurrences
 Armed: TypeAlias = contextlib.AbstractContextManager[tuple[Injection, LoaderMonitor]]
 """The scope of a job's faults."""
 
+_UNTIL_DEAD = 60.0
+"""Seconds that a process may take to end after SIGKILL."""
 _NO_DATA = ("/dev/", "/proc/", "/memfd:")
 _OF_TORCH = ("torch_", "sem.")
 """Segments and semaphores of torch, which a killed worker may leave."""
@@ -147,8 +150,10 @@ class _Lifecycle:
         firings: tuple[Firing, ...] = ()
         killed = {each.pid for facts in self._kills for each in facts.firings}
         if pid is not None and pid not in killed:
+            end = os.pidfd_open(pid)  # It may be the child of a fork server.
             os.kill(pid, signal.SIGKILL)
-            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # torch is left to notice it.
+            ready([end], _UNTIL_DEAD)  # torch is left to notice it.
+            os.close(end)
             firings = (Firing(position, worker, pid, f"signal {fault.signal}", None, 0),)
         self._kills.append(FaultFacts(fault, 1, len(firings), 0, firings))
 

@@ -189,12 +189,21 @@ def sampled(loader: DataLoader[Any]) -> Iterator[list[Any]]:
             yield list(index) if batched else [index]
 
 
-def preload_forkserver(loader: DataLoader[Any]) -> None:
-    """Have the server that forks the workers import once what each worker would import."""
+def start_method(loader: DataLoader[Any]) -> str:
+    """How *loader* starts its workers; "" if it has none."""
     context: Any = loader.multiprocessing_context or multiprocessing.get_context()
-    if context.get_start_method() == "forkserver":
+    return str(context.get_start_method()) if loader.num_workers else ""
+
+
+def preload_forkserver(loader: DataLoader[Any]) -> None:
+    """Have the server that forks the workers import once what each worker would import.
+
+    It matters where the loader's author has asked for such a server, and the trial's own is not
+    used.
+    """
+    if start_method(loader) == "forkserver":
         modules = "__main__ torch.utils.data pytest_dataloader_faults._engine.worker.arm"
-        context.set_forkserver_preload(modules.split())
+        multiprocessing.get_context("forkserver").set_forkserver_preload(modules.split())
 
 
 def limit_descriptors(count: int | None) -> None:

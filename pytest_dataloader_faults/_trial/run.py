@@ -92,7 +92,8 @@ class _Trial:
 
     def run(self, armed: Armed) -> None:
         self._refuse_impossible_faults()
-        self.journal.write(kind=loaders.kind_of(self.loader.dataset))
+        kind, method = loaders.kind_of(self.loader.dataset), loaders.start_method(self.loader)
+        self.journal.write(kind=kind, start_method=method)
         if self.options.accelerator:
             accelerator.use()
         if self.options.touch:

@@ -100,8 +100,8 @@ class Workload:
     @property
     def advice(self) -> str:
         """What to do where files were open before the workers were armed."""
-        is_spawned = self.control.loader.get("multiprocessing_context") is not None
-        return _SERVED if self.read.paths and not self.opened.paths and not is_spawned else ""
+        is_forked = self.control.start_method == "fork"
+        return _SERVED if self.read.paths and not self.opened.paths and is_forked else ""
 
     @property
     def reads(self) -> int:

@@ -39,6 +39,7 @@ class TrialFacts(TrialRequest):
         comparison: What of samples is compared: "bytes", "shapes", "types" or "compare", and how
             seeded.
         kind: ``"map"`` or ``"iterable"``.
+        start_method: How workers were started; ``""`` if there were to be none.
         passes: One per epoch, under the faults; the last one is where an exception ended it.
         recovery: A fresh pass over the same dataset object without faults; None if the trial did
             not get so far.
@@ -57,6 +58,7 @@ class TrialFacts(TrialRequest):
     """
 
     kind: str = "map"
+    start_method: str = ""
     passes: tuple[records.Pass, ...] = ()
     recovery: records.Pass | None = None
     faults: tuple[records.FaultFacts, ...] = ()

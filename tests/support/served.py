@@ -37,3 +37,11 @@ class ParentOfWorkers(Records):
 
     def __getitem__(self, index):
         return torch.tensor(os.getppid() if torch.utils.data.get_worker_info() else 0)
+
+
+class KeepsFile(Records):
+    """Has a file open, which cannot be pickled."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.file = self.paths[0].open("rb")

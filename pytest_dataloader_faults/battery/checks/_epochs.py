@@ -16,6 +16,7 @@ from pytest_dataloader_faults.outcomes._growth import (
     TIMES_TO_CONFIRM,
     find_growth,
 )
+from pytest_dataloader_faults.outcomes._judge._causes import UNPICKLABLE
 from pytest_dataloader_faults.outcomes._judge._leaks import sentence_of
 from pytest_dataloader_faults.outcomes._verdicts import Finding
 
@@ -24,13 +25,6 @@ _USED_BEFORE = (
     " that was opened for that sample, and spawned workers cannot receive it. Open the file once"
     " per process: keep os.getpid() beside the handle, and open the file again where it differs. Or"
     " exclude 'used-before', if nothing reads the dataset before the loop over the loader"
-)
-_PICKLES = (
-    "Workers that are started by spawn or forkserver receive the dataset, its transforms and the"
-    " loader's functions by pickle. That is the default on macOS and Windows, and on Linux from"
-    " Python 3.14 on. Leave handles out of what is pickled (__getstate__) and open them in the"
-    " worker; use functions of a module or functools.partial instead of lambdas; put many small"
-    " tensors into one. Or exclude 'pickles', if no worker is ever spawned"
 )
 _DESCRIPTORS = 1024
 """The usual soft limit: a dataset that needs more cannot be sent to workers on many machines."""
@@ -148,7 +142,7 @@ EPOCHS = (
         "the dataset can be sent to a worker that is not forked from the loader's process",
         changes={"multiprocessing_context": "forkserver", "num_workers": 1},
         options=TrialOptions(descriptors=_DESCRIPTORS),
-        advice=_PICKLES,
+        advice=UNPICKLABLE.advice,
     ),
     Check(
         "two-epochs",

@@ -108,6 +108,16 @@ def _killed_reading(workload: Workload) -> Plan:
     return once(faults.WorkerKilled(reading=workload.read.path, worker=min(workload.readers)))
 
 
+def _killed_sending(workload: Workload) -> Plan:
+    if workload.control.start_method == "forkserver":
+        return NotApplicable(
+            "its workers come from a fork server. Where one of them dies within a message, torch"
+            " waits for the rest of it for ever, whatever the dataset does: the worker is no child"
+            " of the loader's process, and no signal interrupts read(2)"
+        )
+    return once(faults.WorkerKilled(sending=True))
+
+
 def _killed_at_the_end(workload: Workload) -> Plan:
     fetches = workload.fetches
     if fetches < _HALVES:
@@ -213,6 +223,6 @@ FAULTS = (
     Check(
         "worker-killed-sending",
         "handles a worker that dies while it sends a batch",
-        lambda _: once(faults.WorkerKilled(sending=True)),
+        _killed_sending,
     ),
 )

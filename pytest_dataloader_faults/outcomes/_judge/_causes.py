@@ -61,6 +61,15 @@ _SHORT_READ = Cause(
     " buffered open() does",
 )
 _DAMAGE = Cause("accepts damaged bytes", "Compare a checksum, and raise where it differs")
+UNPICKLABLE = Cause(
+    "cannot be pickled",
+    "Workers that are started by spawn or forkserver receive the dataset, its transforms and the"
+    " loader's functions by pickle. That is the default on macOS and Windows, and on Linux from"
+    " Python 3.14 on. Leave handles out of what is pickled (__getstate__) and open them in the"
+    " worker; use functions of a module or functools.partial instead of lambdas; put many small"
+    " tensors into one. Or exclude 'pickles', if all workers are forked",
+)
+_PICKLE = re.compile(r"[Pp]ickl")
 _OTHERS = Cause("workers give other samples than the main process")
 _BY_VERDICT = {
     Verdict.HUNG: "waits for ever",
@@ -99,9 +108,18 @@ def likely_cause(outcome: TrialFacts, judgement: Judgement, control: TrialFacts)
         return Cause(_HANDLE, f"{opened} {_HOW_TO_OPEN[kind]}", overrides=kind == ".mdb")
     if judgement.verdict is Verdict.CORRUPTED:
         return _of_wrong_samples(outcome, judgement.sentence)
+    if _is_unpicklable(outcome):
+        return UNPICKLABLE
     if judgement.verdict is Verdict.FAILED_CLEANLY and outcome.fired:
         return Cause("fails, although the contract promises that it survives")
     return Cause(_BY_VERDICT[judgement.verdict])
+
+
+def _is_unpicklable(outcome: TrialFacts) -> bool:
+    """Whether the dataset did not come to workers that are not forked."""
+    raised = outcome.exception
+    is_forked = outcome.start_method in ("", "fork")
+    return raised is not None and not is_forked and bool(_PICKLE.search(raised.text))
 
 
 def _open_before_fork(outcome: TrialFacts, control: TrialFacts) -> Iterator[str]:

@@ -1,0 +1,43 @@
+"""Batteries whose workers come from a fork server, as by default from Python 3.14 on."""
+
+from __future__ import annotations
+
+from pytest_dataloader_faults import check_dataset
+from pytest_dataloader_faults._trial import run_lifecycle
+from pytest_dataloader_faults.lifecycle import Iterate, KillWorker, NewLoader, StartEpoch
+from support.datasets import Records
+from support.served import KeepsFile
+from support.specimens import ZerosOnError
+
+SERVED = {"multiprocessing_context": "forkserver"}
+
+
+def _verdicts(kind, records, loader):
+    results = check_dataset(lambda: kind(records), loader=loader, on_fail=None)
+    return {each.check: (each.verdict, each.passed) for each in results if each.applies}
+
+
+def test_verdicts_are_those_of_forked_workers(records):
+    """But for what torch itself cannot do there: it waits for ever for half a message."""
+    forked = _verdicts(ZerosOnError, records, {"multiprocessing_context": "fork"})
+    served = _verdicts(ZerosOnError, records, SERVED)
+    assert forked.pop("worker-killed-sending") == ("failed_cleanly", True)
+    assert served == forked
+    assert len(served) > 20
+
+
+def test_what_is_opened_before_the_fork_is_not_shared(records):
+    """Each worker gets a copy of the dataset, or none, and the advice is that of pickles."""
+    (result,) = check_dataset(
+        lambda: KeepsFile(records), only="workers-agree", loader=SERVED, on_fail=None
+    )
+    assert (str(result.verdict), result.passed) == ("failed_cleanly", False)
+    assert "__getstate__" in result.explanation
+
+
+def test_a_worker_can_be_killed_in_a_lifecycle(records):
+    """The loader notices, and the next epoch has workers of its own."""
+    steps = NewLoader(num_workers=2), StartEpoch(), KillWorker(1), Iterate(), Iterate()
+    found = run_lifecycle(lambda: Records(records), steps, loader=SERVED, engine="auto").outcome
+    assert [each.fired for each in found.faults] == [1]
+    assert [each.complete for each in found.passes] == [False, True]
