@@ -42,6 +42,7 @@ def test_records(fault_check):
 """
 CONFTEST = """
 import json
+import os
 from collections import defaultdict
 
 seconds = defaultdict(float)
@@ -52,8 +53,9 @@ def pytest_runtest_logreport(report):
 
 
 def pytest_unconfigure():
-    with open("seconds.json", "w") as file:
-        json.dump(seconds, file)
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        with open("seconds.json", "w") as file:
+            json.dump(seconds, file)
 """
 
 
@@ -76,6 +78,9 @@ def trials(rounds: int) -> Table:
         whole = clock(lambda: _battery(folder))
         found.compare("the battery, by check_dataset", few, several, whole)
         found.compare("the battery, by the fixture", few, several, lambda: _by_fixture(folder))
+        alone, two = (clock(lambda n=n: _seconds_of_items(folder, n)) for n in (0, 2))
+        found.compare("the same, all of pytest's run", few, several, alone)
+        found.compare("pytest -n 2, all of its run", few, several, two)
     return found
 
 
@@ -87,13 +92,13 @@ def _battery(folder: Path, **options: Any) -> None:
     check_dataset(lambda: Records(folder), on_fail=None, **options)
 
 
-def _seconds_of_items(folder: Path) -> dict[str, float]:
-    """Seconds of each check in a run of pytest, by the check's name."""
+def _seconds_of_items(folder: Path, processes: int = 0) -> dict[str, float]:
+    """Seconds of each check in a run of pytest, by the check's name; *processes* of xdist."""
     with tempfile.TemporaryDirectory() as name:
         Path(name, "test_records.py").write_text(TEST.format(folder=str(folder)))
         Path(name, "conftest.py").write_text(CONFTEST)
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-        command += ["-p", "pytest_dataloader_faults.plugin"]
+        command += ["-p", "pytest_dataloader_faults.plugin", "-p", "xdist", f"-n{processes}"]
         given = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         given["PYTHONPATH"] = os.pathsep.join([os.path.dirname(__file__), *filter(None, sys.path)])
         done = subprocess.run(
