@@ -69,8 +69,10 @@ class TrialServer(NamedTuple):
         self.held.close()
 
 
+_MOST = 4
+"""How many are started, one after the other: the import of the main module may never end."""
 _started: list[_Preloaded] = []
-"""The latest one, if there is one."""
+"""Those of this process; the last one may run."""
 
 
 def _is_needed(job: Job) -> bool:
@@ -81,13 +83,6 @@ def _is_needed(job: Job) -> bool:
     return method == "forkserver" and not isinstance(job, ReferenceJob)
 
 
-def start() -> _Preloaded:
-    """Have torch imported from now on, if that has not begun."""
-    if not (_started and _started[-1].is_usable()):
-        _started[:] = [_Preloaded()]
-    return _started[-1]
-
-
 def server_for(job: Job, folder: str, printed: int) -> TrialServer | None:
     """A fork server for *job*; its socket is in *folder*, and its processes print to *printed*.
 
@@ -96,11 +91,15 @@ def server_for(job: Job, folder: str, printed: int) -> TrialServer | None:
     """
     if not _is_needed(job):
         return None
-    for attempt in ("fork-server", "fork-server-2"):  # The first may find that it was killed.
-        with contextlib.suppress(OSError):
-            address = os.path.join(folder, attempt)
-            return start().fork_server(address, printed, job.options.descriptors)
-    return None
+    while True:
+        if not (_started and _started[-1].is_usable()):
+            if len(_started) == _MOST:
+                return None
+            _started.append(_Preloaded())
+        address = os.path.join(folder, f"fork-server-{len(_started)}")
+        if server := _started[-1].fork_server(address, printed, job.options.descriptors):
+            return server
+        _started[-1].kill()
 
 
 class _Preloaded:
@@ -115,7 +114,12 @@ class _Preloaded:
         command = [sys.executable, *flags, "-c", _START.format(root=_ROOT), given]
         with theirs:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                pass_fds=[theirs.fileno()],
             )
         atexit.register(self._end)
 
@@ -123,28 +127,38 @@ class _Preloaded:
         """Whether this process has started it, and it runs."""
         return self._process.poll() is None and self._owner == os.getpid()
 
-    def fork_server(self, address: str, printed: int, most: int | None) -> TrialServer:
-        """One for a trial, with *most* descriptors. Raises OSError if that fails."""
+    def fork_server(self, address: str, printed: int, most: int | None) -> TrialServer | None:
+        """One for a trial, with *most* descriptors; None if this process does not answer."""
         held, theirs = socket.socketpair()
         alive_r, alive_w = os.pipe()
-        with theirs, socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(address)
-            listener.listen()
-            limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-            message = json.dumps([dict(os.environ), os.getcwd(), limits, most]).encode()
-            descriptors = [theirs.fileno(), listener.fileno(), alive_r, printed]
-            socket.send_fds(self._control, [len(message).to_bytes(4, "little")], descriptors)
-            self._control.sendall(message)
-        os.close(alive_r)
-        pids = held.recv(_LONGEST) if ready([held.fileno()], _PATIENCE) else b""
-        if not pids:
-            os.close(alive_w)
-            held.close()
-            self._process.kill()
-            self._process.wait()
-            raise ConnectionError("the process that forks servers has ended")
-        keeper, server = json.loads(pids)
-        return TrialServer((keeper, server), address, alive_w, held)
+        try:
+            with theirs, socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(address)
+                listener.listen()
+                self._send(theirs.fileno(), listener.fileno(), alive_r, printed, most=most)
+            pids = held.recv(_LONGEST) if ready([held.fileno()], _PATIENCE) else b""
+        except ConnectionError:
+            pids = b""
+        finally:
+            os.close(alive_r)
+        if pids:
+            keeper, server = json.loads(pids)
+            return TrialServer((keeper, server), address, alive_w, held)
+        os.close(alive_w)
+        held.close()
+        return None
+
+    def _send(self, *descriptors: int, most: int | None) -> None:
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        message = json.dumps([dict(os.environ), os.getcwd(), limits, most]).encode()
+        length = len(message).to_bytes(4, "little")
+        socket.send_fds(self._control, [length], list(descriptors))
+        self._control.sendall(message)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+        self._process.wait()
 
     def _end(self) -> None:
         """End it with this process, and not some time later."""

@@ -30,7 +30,6 @@ _MODULES = ("torch.utils.data", "pytest_dataloader_faults._engine.worker.arm")
 def main() -> None:
     """Serve the process that started this one, until that ends."""
     number, sys.path, main_module, has_numpy = json.loads(sys.argv[1])
-    os.setsid()  # Ctrl-C is for pytest.
     _preload(main_module, has_numpy=has_numpy)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # No child needs to be waited for.
     with socket.socket(fileno=number) as control:
