@@ -66,10 +66,10 @@ for name in set(pytest_dataloader_faults.__all__) - {{"strategies"}}:
 
 
 @pytest.mark.parametrize("arguments", [("-v",), ("--collect-only",), ("-q",), ("--no-header",)])
-def test_a_run_of_plain_tests_is_light(suite, arguments):
+def test_a_run_of_plain_tests_is_light(fresh_suite, arguments):
     """A run that uses nothing of the plugin imports its options, and what the header needs."""
-    suite.pytester.makeconftest(AT_THE_END)
-    result = suite.run("def test_plain(tmp_path, capsys): pass", *arguments)
+    fresh_suite.pytester.makeconftest(AT_THE_END)
+    result = fresh_suite.run("def test_plain(tmp_path, capsys): pass", *arguments)
     assert result.ret == 0
     imported = _imported(result)
     own = {name.removeprefix(f"{NAME}.") for name in imported if name.startswith(NAME)}
@@ -78,24 +78,24 @@ def test_a_run_of_plain_tests_is_light(suite, arguments):
     assert not imported & (HEAVY | NOT_IN_PYTEST)
 
 
-def test_a_plain_item_pays_nothing_beside_one_that_is_ours(suite, engine):
+def test_a_plain_item_pays_nothing_beside_one_that_is_ours(fresh_suite, engine):
     """Collecting a test of the battery imports the battery, and still not torch."""
-    suite.pytester.makeconftest(AT_THE_END)
-    imported = _imported(suite.run("def test_x(fault_check): pass", "--collect-only"))
+    fresh_suite.pytester.makeconftest(AT_THE_END)
+    imported = _imported(fresh_suite.run("def test_x(fault_check): pass", "--collect-only"))
     assert "pytest_dataloader_faults.battery" in imported
     assert not imported & HEAVY
 
 
-def test_the_cost_is_seen_where_it_is_due(suite, engine):
+def test_the_cost_is_seen_where_it_is_due(fresh_suite, engine):
     """A test that runs a trial does import torch: the list of modules is no empty promise."""
-    suite.pytester.makeconftest(AT_THE_END)
+    fresh_suite.pytester.makeconftest(AT_THE_END)
     source = """
         def test_x(dataloader_faults):
             from support.plugin_datasets import Numbers
 
             dataloader_faults.run(Numbers, num_workers=1)
         """
-    result = suite.run(source)
+    result = fresh_suite.run(source)
     result.assert_outcomes(passed=1)
     assert "torch" in _imported(result)
 
@@ -121,13 +121,13 @@ print("\\nwalks:", count)
 """
 
 
-def test_installed_packages_are_searched_no_more_often(suite, monkeypatch):
+def test_installed_packages_are_searched_no_more_often(fresh_suite, monkeypatch):
     """To find plugins, pytest reads what every installed package says of itself: 5 ms for 100."""
     monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
-    suite.pytester.makepyfile(test_inner="def test_plain(): pass", reads=READS)
+    fresh_suite.pytester.makepyfile(test_inner="def test_plain(): pass", reads=READS)
     walks = []
     for off in ([], ["-p", "no:dataloader_faults"]):
-        result = suite.pytester.run(sys.executable, "reads.py", *off)
+        result = fresh_suite.pytester.run(sys.executable, "reads.py", *off)
         walks += [line for line in result.outlines if line.startswith("walks: ")]
     assert walks[0] == walks[1]
     assert walks[0] != "walks: 0"
