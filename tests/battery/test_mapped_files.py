@@ -122,17 +122,19 @@ def test_a_mapping_of_a_worker_is_cut_off(records):
     "name", ["open-error", "read-error-later", "short-read", "hung-read", CHECK]
 )
 def test_advice_to_open_files_in_the_worker(name, records):
-    """What was open before cannot be opened under a fault; spawn may help."""
+    """What was open before cannot be opened under a fault; a fork server may help."""
     (result,) = check_dataset(lambda: ArrowMapped(records), only=name)
 
     assert not result.applies
-    assert "Under loader={'multiprocessing_context': 'spawn'} this is asked" in result.explanation
+    assert (
+        "Under loader={'multiprocessing_context': 'forkserver'} this is asked" in result.explanation
+    )
 
 
-def test_spawn_exercises_what_is_opened_at_the_first_sample(records):
+def test_a_fork_server_exercises_what_is_opened_at_the_first_sample(records):
     """As the advice says."""
-    spawn = {"multiprocessing_context": "forkserver", "num_workers": 1}  # It is the quicker one.
-    (result,) = check_dataset(lambda: OpensAgain(records), only="open-error", loader=spawn)
+    loader = {"multiprocessing_context": "forkserver", "num_workers": 1}
+    (result,) = check_dataset(lambda: OpensAgain(records), only="open-error", loader=loader)
     (forked,) = check_dataset(lambda: OpensAgain(records), only="open-error")
 
     assert (result.verdict, result.outcome.fired > 0) == ("failed_cleanly", True)
