@@ -62,6 +62,7 @@ class BaselineCache:
         name: str,
         make_dataset: DatasetFactory,
         *,
+        call: Hashable = None,
         home: str | None,
         expected: str | None,
         reproduce: str,
@@ -69,11 +70,12 @@ class BaselineCache:
     ) -> Answer:
         """The result of the check *name*, with fewer trials where the dataset is known.
 
+        *call* is equal for all items of a test that ask about the same dataset; None if unknown.
         *home* is a folder that the test has for itself, and gets a new one of for each item.
         """
         key = _identity(make_dataset, settings, home)
         known = self._found.get(key)
-        hangs = {} if key is None else self._hangs[key]
+        hangs = {} if call is None else self._hangs[call]
         battery_of = functools.partial(Battery, make_dataset, hangs=hangs, **settings)
         asked = functools.partial(ask, name=name, expected=expected, reproduce=reproduce)
         was_wrong = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import warnings
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import pytest
@@ -78,7 +78,7 @@ class FaultCheck:
             text = f"{self.name} was not asked, for the dataset cannot be tried: see"
             return _nothing_shown(self.name, f"{text} {report.elsewhere}", applies=False)
         try:
-            result, is_usable = self._asked(make_dataset, how)
+            result, is_usable = self._asked(make_dataset, how, report.about)
         except SeveralLoadersError:
             raise
         except (InvalidArgumentError, UnusableDatasetError) as error:
@@ -89,12 +89,13 @@ class FaultCheck:
             report.is_here()
         return result
 
-    def _asked(self, make_dataset: DatasetFactory, how: BatterySettings) -> Answer:
+    def _asked(self, make_dataset: DatasetFactory, how: BatterySettings, call: Hashable) -> Answer:
         again = f"pytest {shlex.quote(_from_here(self._node))} {self._options()}"
         folder = getattr(self._node, "funcargs", {}).get("tmp_path")
         return self._node.config.stash.setdefault(_baselines, BaselineCache()).ask(
             self.name,
             make_dataset,
+            call=call,
             home=folder and str(folder),
             expected=(self._settings.expected_failures or {}).get(self.name),
             reproduce=again.rstrip(),

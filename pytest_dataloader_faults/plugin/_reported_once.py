@@ -23,22 +23,22 @@ class Report:
 
     def __init__(self, node: pytest.Item, about: Hashable) -> None:
         self._node = node
-        self._about = about
+        self.about = about
         self._first = node.config.stash.setdefault(_first_items, {})
 
     @property
     def elsewhere(self) -> str | None:
         """The id of the item that has reported it, if it is another one."""
-        first = self._first.get(self._about)
+        first = self._first.get(self.about)
         return None if first == self._node.nodeid else first
 
     def is_here(self) -> None:
         """From now on, other items refer to this one, unless there was one before."""
-        self._first.setdefault(self._about, self._node.nodeid)
+        self._first.setdefault(self.about, self._node.nodeid)
 
     def is_gone(self) -> None:
         """What was reported here is not so any more: the item was run again, and goes well."""
-        self._first.pop(self._about, None)
+        self._first.pop(self.about, None)
 
 
 def about_call(node: pytest.Item, *call: Hashable) -> Report:

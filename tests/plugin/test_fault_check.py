@@ -34,6 +34,16 @@ def test_x(fault_check, records):
     fault_check(lambda: ZerosOnError(records))
 """
 
+HANGS = """
+import pytest
+from support.plugin_datasets import WaitsOnError
+
+
+@pytest.mark.dataloader_faults(only=["open-error", "permission-denied"], deadline=4)
+def test_x(fault_check, records):
+    fault_check(WaitsOnError(records))
+"""
+
 NEVER_CALLED = """
 def test_x(fault_check):
     pass
@@ -160,6 +170,20 @@ def test_the_line_that_reproduces_has_the_options_given(suite):
     said = _explanation(suite.run(ZEROS, "-k", "open-error", *options))
     line = said.partition("reproduce: ")[2].splitlines()[0]
     assert set(options) <= set(shlex.split(line))
+
+
+def test_items_know_where_another_one_hung(suite):
+    """The second item waits for one look, whatever the dataset was handed over as."""
+    result = suite.run(HANGS)
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "hung: no exception and no end of the epoch within 4 s.",
+            "  confirmed 2 of 2.",
+            "hung: no exception and no end of the epoch within * s.",
+            "  it hangs at *datasets.py:* in __getitem__, where two trials of open-error hung.",
+        ]
+    )
 
 
 def test_never_called_fails(suite):

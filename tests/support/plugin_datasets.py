@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 from typing import Any
 
 import torch
@@ -19,6 +20,17 @@ class ZerosOnError(Records):
             return super().__getitem__(index)
         except Exception:  # noqa: BLE001  # this is its flaw
             return torch.zeros(SIZE, dtype=torch.uint8), index
+
+
+class WaitsOnError(Records):
+    """Waits for ever for what it cannot have."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)
+        except OSError:
+            threading.Event().wait()
+            raise
 
 
 class Chatty(Records):

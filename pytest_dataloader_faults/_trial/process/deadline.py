@@ -1,4 +1,4 @@
-"""Whose time passes in a trial, and when that time is up. Pure.
+"""How long a trial may take, whose time passes in it, and when that time is up. Pure.
 
 Some facts about whose time it is. The deadline is the loader's: a loader that takes longer to raise
 or to end is called hung. But in between a trial does work of its own. It waits for workers to
@@ -28,6 +28,7 @@ DEADLINE = 30.0
 """Seconds for an epoch, where nothing is known of the dataset and nothing was asked for."""
 _LEAST, _TIMES = 10.0, 20
 _LEAST_TO_LOOK, _TIMES_TO_LOOK = 2.0, 3
+"""Seconds at least, and how many times as long as an epoch without a fault."""
 _ANEW = ("epoch", "recovery")
 LOADER, START, HARNESS = "loader", "start", "harness"
 HARNESS_SECONDS = 60.0
