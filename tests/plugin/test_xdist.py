@@ -63,6 +63,7 @@ def _outcomes(result) -> list[tuple[str, str]]:
     return sorted(plain or [(item, outcome) for outcome, item in spread])
 
 
+@pytest.mark.timeout(300)  # Three processes import torch.
 def test_outcomes_are_the_same_over_two_processes(suite):
     """Items fail and pass alike, with the same verdicts, causes and notes, wherever they run."""
     alone = suite.run(SUITE, "-v", *OPTIONS)

@@ -22,7 +22,7 @@ PYTHONPATH = os.pathsep.join(
     str(Path(file).resolve().parents[1]) for file in (__file__, package.__file__)
 )
 """What an inner pytest needs to find: tests/support, and the very package that is under test."""
-_PATIENCE = 100
+_PATIENCE = 200
 
 
 def run_forked(folder: Path, *arguments: str) -> pytest.RunResult:
