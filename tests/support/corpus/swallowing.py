@@ -328,7 +328,7 @@ CASES: tuple[Case, ...] = (
         LabelOfAnother,
         "read-error-transient",
         "corrupted",
-        "is wrong: ['image'] (torch.Tensor torch.uint8 (1, 64)) differs",
+        "is wrong: it has the content of sample",
         OwnLabel,
     ),
     Case("G5", nones_filtered, "read-error-transient", "corrupted", "does not hold the samples"),
