@@ -93,7 +93,7 @@ def test_a_process_that_is_told_to_end_leaves_nothing(records, announced, left_b
     assert (runner.returncode, left_behind()) == (-number, [])
 
 
-@pytest.mark.parametrize("context", ["fork", "forkserver"])
+@pytest.mark.parametrize("context", ["fork", pytest.param("forkserver", marks=pytest.mark.slow)])
 def test_control_c_ends_the_trial_before_it_is_raised(records, announced, left_behind, context):
     """KeyboardInterrupt comes out of run_trial at once, when nobody is left."""
     with _start(records, announced, context=context) as runner:
