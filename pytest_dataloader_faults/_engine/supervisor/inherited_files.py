@@ -82,9 +82,14 @@ class DescriptorOrders:
 def orders_for(
     worker: WorkerState, hello: Hello, sources: list[int], copies: FileCopies
 ) -> Iterator[DescriptorOrders]:
-    """Decide about each descriptor and mapping that *worker* brought along, part by part."""
+    """Decide about each descriptor and mapping that *worker* brought along, part by part.
+
+    What has no such name here is left alone: it was opened outside of this container.
+    """
     result = DescriptorOrders()
     for place, (fd, path) in enumerate(hello.inherited):
+        if not os.path.exists(path):
+            continue
         result.add_fd(worker, fd, path, copies)
         source = sources[place] if place < len(sources) else None
         worker.files.add(fd, path, source, inherited=True)
@@ -92,6 +97,8 @@ def orders_for(
             yield result
             result = DescriptorOrders()
     for place, path in enumerate(hello.mapped):
+        if not os.path.exists(path):
+            continue
         result.add_mapping(worker, place, path, copies)
         if result.is_full:
             yield result

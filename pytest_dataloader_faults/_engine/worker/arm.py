@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from pytest_dataloader_faults._engine.channel import WorkerConfig
 from pytest_dataloader_faults._engine.worker.fetch_hooks import idle_after_error, observe_fetches
 from pytest_dataloader_faults._engine.worker.session import WorkerSession
 from pytest_dataloader_faults.exceptions import DataLoaderFaultsError, InjectionError
+from pytest_dataloader_faults.faults import Fault, WorkerKilled
 
 _FEEDER_SECONDS = 1.0
 """Past this it waits for the loader to read, which is no C++ of torch's, so it may be unwound."""
@@ -37,8 +39,16 @@ def arm(config: WorkerConfig, worker: int, loader: int) -> WorkerSession:
     """Put this process under the faults of *config* from now on."""
     session = arm_function(config.engine)(config, worker, loader)
     plan = config.plan
+    _let_signals_kill(plan.faults)
     observe_fetches(session, samples=plan.needs.samples, seed=plan.seeded)
     return session
+
+
+def _let_signals_kill(faults: Iterable[Fault]) -> None:
+    """Give back their effect to signals that are ignored, as SIGHUP is under nohup(1)."""
+    for fault in faults:
+        if isinstance(fault, WorkerKilled) and signal.getsignal(fault.signal) is signal.SIG_IGN:
+            signal.signal(fault.signal, signal.SIG_DFL)
 
 
 class ArmWorker:

@@ -38,6 +38,15 @@ def test_a_worker_dies_by_that_signal(dataset, name):
     assert (1, 1) == (injection.fired, injection.surfaced)
 
 
+def test_a_signal_that_is_ignored_kills_all_the_same(dataset, request):
+    """As under nohup(1), which has its program ignore SIGHUP."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    request.addfinalizer(lambda: signal.signal(signal.SIGHUP, before))
+    with inject(WorkerKilled(signal.SIGHUP)):
+        read = epoch(alone(dataset, worker_init_fn=_die_in_silence))
+    assert read.exit_codes == [-signal.SIGHUP]
+
+
 def _die_in_silence(_worker):
     """Without the stacks that pytest has its forks print."""
     faulthandler.disable()

@@ -6,6 +6,7 @@ import errno
 import mmap
 import os
 import signal
+import subprocess
 
 import pytest
 
@@ -62,6 +63,21 @@ def test_a_held_descriptor_is_of_a_shorter_file(held):
         (result,) = epoch(alone(Tries([held], read_on))).batches
     assert (10, BYTES[2:10]) == result.gave
     assert (len(BYTES), 2) == (os.fstat(held).st_size, os.lseek(held, 0, os.SEEK_CUR))
+
+
+def test_a_held_descriptor_whose_name_leads_nowhere_is_left_alone(tmp_path):
+    """As one that was opened outside of a container: no fault of files is about it."""
+    (tmp_path / "mounted").mkdir()
+    place = str(tmp_path / "mounted")
+    if subprocess.run(["/bin/mount", "-t", "tmpfs", "none", place], check=False).returncode:
+        pytest.skip("this process may not mount a file system")
+    (tmp_path / "mounted" / "nowhere.dat").write_bytes(BYTES)
+    with open(tmp_path / "mounted" / "nowhere.dat", "rb") as file:
+        subprocess.run(["/bin/umount", "--lazy", place], check=True)
+        assert not os.path.exists(os.readlink(f"/proc/self/fd/{file.fileno()}"))
+        with inject(ReadError("*"), require_fired=False):
+            (result,) = epoch(alone(Tries([file.fileno()], pread))).batches
+    assert BYTES == result.gave
 
 
 def test_a_held_descriptor_of_another_file_is_left_alone(tmp_path, held):
