@@ -125,15 +125,18 @@ class Baseline:
         if known is None:
             self._take(attempts)
         else:
-            if is_sure:
-                self._references[self.comparison] = known.reference
-            elif self.reference != known.reference:
-                raise OutdatedBaselineError
-            self.control, self.observed, self.changes = known.control, known.observed, known.changes
-            self.deadlines.learn(self.control.duration)
-            self._shares = shares_of(self.control)
+            self._begin_with(known, is_sure=is_sure)
         self.made_files = known.made_files if known else ()
         self.made_files = self.made_files or _caches.files_made_since(began, self.observed)
+
+    def _begin_with(self, known: GoldenRun, *, is_sure: bool) -> None:
+        if is_sure:
+            self._references[self.comparison] = known.reference
+        elif self.reference != known.reference:
+            raise OutdatedBaselineError
+        self.control, self.observed, self.changes = known.control, known.observed, known.changes
+        self.deadlines.learn(self.control.duration)
+        self._shares = shares_of(self.control)
 
     @property
     def golden_run(self) -> GoldenRun | None:
