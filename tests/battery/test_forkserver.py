@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import types
+
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults._trial import run_lifecycle
 from pytest_dataloader_faults.lifecycle import Iterate, KillWorker, NewLoader, StartEpoch
@@ -33,6 +36,17 @@ def test_what_is_opened_before_the_fork_is_not_shared(records):
     )
     assert (str(result.verdict), result.passed) == ("failed_cleanly", False)
     assert "__getstate__" in result.explanation
+
+
+def test_what_a_worker_cannot_import_is_named(records, monkeypatch):
+    """As a class of a test file is not found there under --import-mode=importlib."""
+    module = types.ModuleType("found_by_nobody")
+    module.Records = type("Records", (Records,), {"__module__": module.__name__})
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    (result,) = check_dataset(lambda: module.Records(records), only="pickles", on_fail=None)
+    assert not result.passed
+    assert "cannot import found_by_nobody, where something of the dataset is" in result.explanation
+    assert "__getstate__" not in result.explanation
 
 
 def test_a_worker_can_be_killed_in_a_lifecycle(records):

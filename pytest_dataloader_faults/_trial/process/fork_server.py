@@ -83,23 +83,34 @@ def _is_needed(job: Job) -> bool:
     return method == "forkserver" and not isinstance(job, ReferenceJob)
 
 
+def start_for(job: Job) -> None:
+    """Have torch imported for the workers of *job*, if they need it.
+
+    It takes a second, so it is done before the trial has anything that a killed process may leave.
+    """
+    if _is_needed(job) and not _is_running() and len(_started) < _MOST:
+        _started.append(_Preloaded())
+
+
+def _is_running() -> bool:
+    return bool(_started) and _started[-1].is_usable()
+
+
 def server_for(job: Job, folder: str, printed: int) -> TrialServer | None:
     """A fork server for *job*; its socket is in *folder*, and its processes print to *printed*.
 
     None if *job* needs none, or if there is none: then multiprocessing starts one, and that imports
     torch first.
     """
-    if not _is_needed(job):
-        return None
-    while True:
-        if not (_started and _started[-1].is_usable()):
-            if len(_started) == _MOST:
-                return None
-            _started.append(_Preloaded())
-        address = os.path.join(folder, f"fork-server-{len(_started)}")
+    for name in ("fork-server", "another"):  # Only this shows that a process was killed just now.
+        if not (_is_needed(job) and _is_running()):
+            return None
+        address = os.path.join(folder, name)
         if server := _started[-1].fork_server(address, printed, job.options.descriptors):
             return server
         _started[-1].kill()
+        start_for(job)
+    return None
 
 
 class _Preloaded:
@@ -122,6 +133,8 @@ class _Preloaded:
                 pass_fds=[theirs.fileno()],
             )
         atexit.register(self._end)
+        if not (ready([self._control.fileno()], _PATIENCE) and self._control.recv(1)):
+            self.kill()
 
     def is_usable(self) -> bool:
         """Whether this process has started it, and it runs."""

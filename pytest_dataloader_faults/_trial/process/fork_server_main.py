@@ -24,6 +24,8 @@ from pytest_dataloader_faults._trial import loaders, resources
 from pytest_dataloader_faults._trial.process.warden import end_all
 
 _FOREVER = 1e6
+READY = b"\n"
+"""Sent once everything is imported."""
 _MODULES = ("torch.utils.data", "pytest_dataloader_faults._engine.worker.arm")
 
 
@@ -33,6 +35,7 @@ def main() -> None:
     _preload(main_module, has_numpy=has_numpy)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # No child needs to be waited for.
     with socket.socket(fileno=number) as control:
+        control.sendall(READY)
         while received := _receive(control):
             if not fork():
                 control.close()

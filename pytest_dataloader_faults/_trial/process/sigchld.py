@@ -17,8 +17,11 @@ threads, whose lock an exception must not hit either, and looks every few millis
 
 Some facts about torch's 5 s (``MP_STATUS_CHECK_INTERVAL``). A worker that leaves with status 0 is
 no failure to that handler. The loader misses it for 5 s: then ``get`` raises queue.Empty, and the
-loader looks for workers that are dead but should not be. Here ``get`` raises as soon as there is
-one, once all that has come is taken: the answer is the same, only sooner. In the same 5 s a worker
+loader looks for workers that are dead but should not be. Here ``get`` waits for the
+sentinels of these workers, too, and raises as soon as there is one, once all that has come is
+taken: the answer is the same, only sooner. It does not look every few milliseconds, since a busy
+machine would keep it waiting each time, and its time to wait for a processor counts (see
+``process/deadline.py``). In the same 5 s a worker
 that was told to end must do so, or gets SIGTERM: a healthy one may be in the midst of a slow read
 then, so that is left as it is.
 """
@@ -30,8 +33,8 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
+from multiprocessing import connection
 from typing import Any
 
 from torch.utils.data._utils import signal_handling
@@ -56,7 +59,7 @@ class SigchldGuard:
         """Have *iterator* raise, while it waits for a batch, for a worker that has died."""
         batches = getattr(iterator, "_data_queue", None)
         if batches is not None and not isinstance(batches, _InterruptibleQueue):
-            iterator._data_queue = _InterruptibleQueue(batches, self, partial(_has_lost, iterator))
+            iterator._data_queue = _InterruptibleQueue(batches, self, iterator)
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
@@ -81,22 +84,12 @@ class SigchldGuard:
             self._previous(number, frame)
 
 
-def _has_lost(iterator: Any) -> bool:
-    """Whether a worker is dead that *iterator* still expects batches from."""
-    workers = zip(iterator._workers_status, iterator._workers, strict=True)
-    return any(is_expected and not worker.is_alive() for is_expected, worker in workers)
-
-
 class _InterruptibleQueue:
     """A loader's queue of batches, with the one method that its iterator uses."""
 
-    def __init__(
-        self, batches: Any, guard: SigchldGuard, has_lost_worker: Callable[[], bool]
-    ) -> None:
-        self._batches, self._has_lost_worker = batches, has_lost_worker
-        self._waiting = contextlib.nullcontext
-        if not isinstance(batches, queue.Queue):
-            self._waiting = guard.waiting  # type: ignore[assignment]
+    def __init__(self, batches: Any, guard: SigchldGuard, iterator: Any) -> None:
+        self._batches, self._guard, self._iterator = batches, guard, iterator
+        self._is_of_a_thread = isinstance(batches, queue.Queue)
 
     def get(self, timeout: float) -> Any:
         """The next batch; RuntimeError if a worker failed.
@@ -104,14 +97,24 @@ class _InterruptibleQueue:
         Raises queue.Empty after *timeout* seconds, or if a worker left and nothing has come.
         """
         until = time.monotonic() + timeout
-        has_lost = False
-        while True:
-            left = 0.0 if has_lost else until - time.monotonic()
-            try:
-                with self._waiting():
-                    _raise_for_deaths()  # From here on, a death interrupts.
-                    return self._batches.get(timeout=max(0.0, min(left, _BETWEEN_LOOKS)))
-            except queue.Empty:
-                if left <= _BETWEEN_LOOKS:
-                    raise
-            has_lost = self._has_lost_worker()
+        if self._is_of_a_thread:
+            return self._get_in_slices(until)
+        with self._guard.waiting():
+            _raise_for_deaths()  # From here on, a death interrupts.
+            came = connection.wait([self._batches._reader, *self._sentinels()], timeout)
+            left = until - time.monotonic() if self._batches._reader in came else 0.0
+            return self._batches.get(timeout=max(0.0, left))
+
+    def _get_in_slices(self, until: float) -> Any:
+        left = until - time.monotonic()
+        while left > _BETWEEN_LOOKS and not connection.wait(self._sentinels(), 0):
+            _raise_for_deaths()
+            with contextlib.suppress(queue.Empty):
+                return self._batches.get(timeout=_BETWEEN_LOOKS)
+            left = until - time.monotonic()
+        return self._batches.get(timeout=_BETWEEN_LOOKS)
+
+    def _sentinels(self) -> list[int]:
+        """Each is ready once a worker is dead that the loader still expects batches from."""
+        workers = zip(self._iterator._workers_status, self._iterator._workers, strict=True)
+        return [worker.sentinel for is_expected, worker in workers if is_expected]

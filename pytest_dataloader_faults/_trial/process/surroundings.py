@@ -36,6 +36,7 @@ class Surroundings(NamedTuple):
 @contextlib.contextmanager
 def surroundings_for(job: Job, private: tuple[str, ...]) -> Iterator[Surroundings]:
     """Those of *job*, whose factory gets the folder *private*, if it gets one."""
+    fork_server.start_for(job)
     # Its path is short, since those of sockets end at 107 bytes.
     folders = (tempfile.mkdtemp(prefix="dlf-"), *private)
     with contextlib.ExitStack() as scope:

@@ -142,7 +142,7 @@ EPOCHS = (
         "the dataset can be sent to a worker that is not forked from the loader's process",
         changes={"multiprocessing_context": "forkserver", "num_workers": 1},
         options=TrialOptions(descriptors=_DESCRIPTORS),
-        advice=UNPICKLABLE.advice,
+        advice=f"{UNPICKLABLE.advice}. Or exclude 'pickles', if all workers are forked",
     ),
     Check(
         "two-epochs",

@@ -66,10 +66,18 @@ UNPICKLABLE = Cause(
     "Workers that are started by spawn or forkserver receive the dataset, its transforms and the"
     " loader's functions by pickle. That is the default on macOS and Windows, and on Linux from"
     " Python 3.14 on. Leave handles out of what is pickled (__getstate__) and open them in the"
-    " worker; use functions of a module or functools.partial instead of lambdas; put many small"
-    " tensors into one. Or exclude 'pickles', if all workers are forked",
+    " worker; use classes and functions of a module, not local ones and not lambdas; put many"
+    " small tensors into one",
 )
 _PICKLE = re.compile(r"[Pp]ickl")
+_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+_NO_GUARD = "has imported the main module"
+"""From the message of the trial that a worker refuses to run."""
+_UNGUARDED = Cause(
+    "runs a trial as its main module is imported",
+    "Put what the script does below: if __name__ == '__main__':",
+    overrides=True,
+)
 _OTHERS = Cause("workers give other samples than the main process")
 _BY_VERDICT = {
     Verdict.HUNG: "waits for ever",
@@ -108,18 +116,28 @@ def likely_cause(outcome: TrialFacts, judgement: Judgement, control: TrialFacts)
         return Cause(_HANDLE, f"{opened} {_HOW_TO_OPEN[kind]}", overrides=kind == ".mdb")
     if judgement.verdict is Verdict.CORRUPTED:
         return _of_wrong_samples(outcome, judgement.sentence)
-    if _is_unpicklable(outcome):
-        return UNPICKLABLE
+    if outcome.start_method not in ("", "fork") and (cause := _of_start(outcome)):
+        return cause
     if judgement.verdict is Verdict.FAILED_CLEANLY and outcome.fired:
         return Cause("fails, although the contract promises that it survives")
     return Cause(_BY_VERDICT[judgement.verdict])
 
 
-def _is_unpicklable(outcome: TrialFacts) -> bool:
-    """Whether the dataset did not come to workers that are not forked."""
-    raised = outcome.exception
-    is_forked = outcome.start_method in ("", "fork")
-    return raised is not None and not is_forked and bool(_PICKLE.search(raised.text))
+def _of_start(outcome: TrialFacts) -> Cause | None:
+    """Why the dataset did not come to workers that are not forked."""
+    if outcome.exception is None:
+        return None
+    text = f"{outcome.exception.text}\n{outcome.stderr}"
+    if _NO_GUARD in text:
+        return _UNGUARDED
+    if missing := _NO_MODULE.search(text):
+        advice = (
+            f"A worker that is not forked cannot import {missing[1]}, where something of the"
+            " dataset is defined. Put that in a module that Python finds, or set pythonpath in"
+            " pytest's configuration: --import-mode=importlib does not make test files such modules"
+        )
+        return Cause("is defined where workers cannot import it", advice, overrides=True)
+    return UNPICKLABLE if _PICKLE.search(outcome.exception.text) else None
 
 
 def _open_before_fork(outcome: TrialFacts, control: TrialFacts) -> Iterator[str]:
