@@ -1,4 +1,4 @@
-"""Datasets for workers that come from a fork server."""
+"""Datasets for workers that are spawned or come from a fork server, which import this module."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 
 import torch
 
@@ -19,8 +20,25 @@ class Surroundings(Records):
 
     def __getitem__(self, index):
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        text = f"{os.environ.get(VARIABLE)} {os.getcwd()} {limit} {os.environ['PYTHONPATH']}"
+        text = f"{os.environ.get(VARIABLE)} {os.getcwd()} {limit} {os.environ.get('PYTHONPATH')}"
         return torch.tensor(list(text.encode()))
+
+
+class StartsSlowly(Records):
+    """Calls *action* as a worker unpickles it."""
+
+    def __init__(self, folder, action):
+        super().__init__(folder)
+        self.action = action
+
+    def __setstate__(self, state):
+        self.__dict__ = state
+        self.action()
+
+
+def wait_for_ever():
+    """What a start that never ends does."""
+    threading.Event().wait()
 
 
 class LeavesAProcess(Records):

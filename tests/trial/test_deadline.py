@@ -26,6 +26,7 @@ from pytest_dataloader_faults._trial.process.deadline import (
 from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.faults import ReadError, TruncatedFile
 from support.datasets import SIZE, Records
+from support.served import StartsSlowly, wait_for_ever
 
 _SHORT = 4.0
 _LONGER = 7.0
@@ -94,38 +95,24 @@ def test_the_start_of_workers_has_its_own_time(events, whose, until):
     assert deadline_after(events, began=100, deadline=10) == (whose, until)
 
 
-class _StartsSlowly(Records):
-    """Calls *action* as a worker unpickles it."""
-
-    def __init__(self, folder: Any, action: Any) -> None:
-        super().__init__(folder)
-        self.action = action
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ = state
-        self.action()
-
-
 _SPAWNED = {"num_workers": 1, "multiprocessing_context": "spawn"}
 
 
 def test_the_start_of_a_spawned_worker_does_not_count(records):
     """It imports what the dataset needs, and that may take longer than an epoch."""
     slow = partial(time.sleep, 3.5)
-    outcome = run_trial(lambda: _StartsSlowly(records, slow), loader=_SPAWNED, deadline=3)
+    outcome = run_trial(lambda: StartsSlowly(records, slow), loader=_SPAWNED, deadline=3)
 
     assert (outcome.timed_out, outcome.phase) == (False, "done")
     assert outcome.duration > 3.5
 
 
-def _wait():
-    threading.Event().wait()
-
-
 def test_a_worker_that_never_starts_is_hung(records, monkeypatch):
     """It has so long to start as a loader whose epochs are not known."""
     monkeypatch.setattr(deadline, "DEADLINE", _SHORT)
-    outcome = run_trial(lambda: _StartsSlowly(records, _wait), loader=_SPAWNED, deadline=_SHORT)
+    outcome = run_trial(
+        lambda: StartsSlowly(records, wait_for_ever), loader=_SPAWNED, deadline=_SHORT
+    )
 
     assert (outcome.timed_out, outcome.phase) == (True, "epoch 1")
     assert outcome.duration < deadline.HARNESS_SECONDS

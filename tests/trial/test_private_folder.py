@@ -145,7 +145,7 @@ def test_items_of_one_test_share_the_run_without_a_fault(records, log):
             name, _remade(make_dataset), home=None, expected=None, reproduce="", engine="auto"
         )
         counts.append((answer.result.passed, len(log.read_text().splitlines())))
-    assert counts == [(True, 3), (True, 5)]
+    assert counts == [(True, 3), (True, 4)]
 
 
 def _remade(make_dataset):

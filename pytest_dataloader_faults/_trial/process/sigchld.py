@@ -29,6 +29,7 @@ then, so that is left as it is.
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import signal
 import threading
@@ -40,6 +41,8 @@ from typing import Any
 from torch.utils.data._utils import signal_handling
 
 _BETWEEN_LOOKS = 0.01
+_END_PATIENCE = 2.0
+_now = time.monotonic
 _raise_for_deaths = signal_handling._error_if_any_worker_fails  # type: ignore[attr-defined]
 
 
@@ -89,32 +92,59 @@ class _InterruptibleQueue:
 
     def __init__(self, batches: Any, guard: SigchldGuard, iterator: Any) -> None:
         self._batches, self._guard, self._iterator = batches, guard, iterator
-        self._is_of_a_thread = isinstance(batches, queue.Queue)
+        self._closed: set[int] = set()
 
     def get(self, timeout: float) -> Any:
         """The next batch; RuntimeError if a worker failed.
 
         Raises queue.Empty after *timeout* seconds, or if a worker left and nothing has come.
         """
-        until = time.monotonic() + timeout
-        if self._is_of_a_thread:
+        until = _now() + timeout
+        if isinstance(self._batches, queue.Queue):
             return self._get_in_slices(until)
+        reader = self._batches._reader
         with self._guard.waiting():
             _raise_for_deaths()  # From here on, a death interrupts.
-            came = connection.wait([self._batches._reader, *self._sentinels()], timeout)
-            left = until - time.monotonic() if self._batches._reader in came else 0.0
-            return self._batches.get(timeout=max(0.0, left))
+            came = connection.wait([reader, *self._sentinels()], timeout)
+            while came and reader not in came and not self._has_lost(came):
+                came = connection.wait([reader, *self._sentinels()], max(0.0, until - _now()))
+            if reader in came:
+                return self._batches.get(timeout=max(0.0, until - _now()))
+            _raise_for_deaths()  # It says how the worker died.
+            return self._batches.get(timeout=0.0)
 
     def _get_in_slices(self, until: float) -> Any:
-        left = until - time.monotonic()
-        while left > _BETWEEN_LOOKS and not connection.wait(self._sentinels(), 0):
+        while until - _now() > _BETWEEN_LOOKS:
+            if self._has_lost(connection.wait(self._sentinels(), 0)):
+                break
             _raise_for_deaths()
             with contextlib.suppress(queue.Empty):
                 return self._batches.get(timeout=_BETWEEN_LOOKS)
-            left = until - time.monotonic()
+        _raise_for_deaths()
         return self._batches.get(timeout=_BETWEEN_LOOKS)
 
-    def _sentinels(self) -> list[int]:
-        """Each is ready once a worker is dead that the loader still expects batches from."""
+    def _sentinels(self) -> dict[int, Any]:
+        """The workers that the loader expects batches from, by what is ready at their end."""
         workers = zip(self._iterator._workers_status, self._iterator._workers, strict=True)
-        return [worker.sentinel for is_expected, worker in workers if is_expected]
+        expected = {worker.sentinel: worker for is_expected, worker in workers if is_expected}
+        return {each: expected[each] for each in expected if each not in self._closed}
+
+    def _has_lost(self, sentinels: list[Any]) -> bool:
+        """Whether a worker is dead; one that has closed its sentinel itself is not."""
+        workers = self._sentinels()
+        lost = [each for each in sentinels if _has_ended(workers[each])]
+        self._closed.update(set(sentinels).difference(lost))
+        return bool(lost)
+
+
+def _has_ended(worker: Any) -> bool:
+    """Whether its end can be waited for. The kernel closes the sentinel some time before that."""
+    until = _now() + _END_PATIENCE
+    while _now() < until:
+        try:
+            if os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                return True
+        except ChildProcessError:  # It is a fork server's, or was waited for.
+            return not worker.is_alive()
+        time.sleep(_BETWEEN_LOOKS)
+    return False
