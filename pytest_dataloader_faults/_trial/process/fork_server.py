@@ -102,8 +102,10 @@ def server_for(job: Job, folder: str, printed: int) -> TrialServer | None:
     None if *job* needs none, or if there is none: then multiprocessing starts one, and that imports
     torch first.
     """
+    if not _is_needed(job):
+        return None
     for name in ("fork-server", "another"):  # Only this shows that a process was killed just now.
-        if not (_is_needed(job) and _is_running()):
+        if not _is_running():
             return None
         address = os.path.join(folder, name)
         if server := _started[-1].fork_server(address, printed, job.options.descriptors):
@@ -170,6 +172,7 @@ class _Preloaded:
 
     def kill(self) -> None:
         """End it at once."""
+        self._control.close()
         self._process.kill()
         self._process.wait()
 

@@ -69,8 +69,8 @@ def run_under_deadline(
 ) -> None:
     """Run *root* in a child, with a supervisor if it needs one, and end all that it started.
 
-    The loader may take *deadline* seconds, and *deadline* more once the recovery begins. Folders
-    that are *around* it are removed, with what is in them.
+    The loader may take *deadline* seconds for each epoch, and for the recovery. Folders that are
+    *around* it are removed, with what is in them.
     """
     journal, server = around.facts, around.server
     os.setsid()
