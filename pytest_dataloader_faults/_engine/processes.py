@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+import pytest_dataloader_faults as package
 from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
 
 
@@ -70,6 +71,12 @@ MORE_PROCESSES = (
     "End what is not needed, or raise the limit: ulimit -u, docker run --pids-limit, or pids.max of"
     " the control group"
 )
+
+
+def code_to_run(main_module: str) -> str:
+    """What a new interpreter, by ``-c``, runs to call ``main`` of that module of this package."""
+    above = os.path.realpath(os.path.join(os.path.dirname(package.__file__), ".."))
+    return f"import sys; sys.path.insert(0, {above!r});from {main_module} import main; main()"
 
 
 def fork() -> int:

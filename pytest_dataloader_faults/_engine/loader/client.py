@@ -11,17 +11,12 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-import pytest_dataloader_faults as package
 from pytest_dataloader_faults._engine import channel, protocol
 from pytest_dataloader_faults._engine.plan import Plan
-from pytest_dataloader_faults._engine.processes import is_stopped
+from pytest_dataloader_faults._engine.processes import code_to_run, is_stopped
 from pytest_dataloader_faults.exceptions import InjectionError
 
-_ROOT = os.path.realpath(os.path.join(os.path.dirname(package.__file__), ".."))
-_START = (
-    "import sys; sys.path.insert(0, {root!r});"
-    "from pytest_dataloader_faults._engine.supervisor.main import main; main()"
-)
+_MAIN = "pytest_dataloader_faults._engine.supervisor.main"
 _PATIENCE = 10.0
 _outliving: list[subprocess.Popen[bytes]] = []
 """Supervisors whose workers outlived their scope; each ends with the last of its workers."""
@@ -131,7 +126,7 @@ class SupervisorClient:
 
 def _start() -> tuple[subprocess.Popen[bytes], channel.SupervisorHandle]:
     """Start a process, isolated and without site-packages, which imports no code of the user."""
-    command = [sys.executable, "-I", "-S", "-c", _START.format(root=_ROOT)]
+    command = [sys.executable, "-I", "-S", "-c", code_to_run(_MAIN)]
     ours, theirs = socket.socketpair()
     listening, address = channel.listening_socket()
     with listening, theirs:

@@ -24,15 +24,10 @@ import sys
 from multiprocessing import forkserver, spawn, util
 from typing import Any, NamedTuple
 
-import pytest_dataloader_faults as package
-from pytest_dataloader_faults._engine.processes import ready
+from pytest_dataloader_faults._engine.processes import code_to_run, ready
 from pytest_dataloader_faults._trial.job import Job, ReferenceJob
 
-_ROOT = os.path.realpath(os.path.join(os.path.dirname(package.__file__), ".."))
-_START = (
-    "import sys; sys.path.insert(0, {root!r});"
-    "from pytest_dataloader_faults._trial.process.fork_server_main import main; main()"
-)
+_MAIN = "pytest_dataloader_faults._trial.process.fork_server_main"
 _PATIENCE = 60.0
 """Seconds until torch is imported, on a machine that is busy with other things."""
 _END_PATIENCE = 10.0
@@ -124,7 +119,7 @@ class _Preloaded:
         main = spawn.get_preparation_data("").get("init_main_from_path")
         given = json.dumps([theirs.fileno(), sys.path, main, "numpy" in sys.modules])
         flags = util._args_from_interpreter_flags()  # type: ignore[attr-defined]
-        command = [sys.executable, *flags, "-c", _START.format(root=_ROOT), given]
+        command = [sys.executable, *flags, "-c", code_to_run(_MAIN), given]
         with theirs:
             self._process = subprocess.Popen(
                 command,
