@@ -111,4 +111,4 @@ def _forget_helpers() -> None:
     tracker._fd = tracker._pid = None
     server: Any = forkserver._forkserver
     server._forkserver_address = server._forkserver_alive_fd = server._forkserver_pid = None
-    server._inherited_fds = None
+    server._forkserver_authkey = server._inherited_fds = None

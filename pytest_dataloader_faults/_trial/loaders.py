@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import resource
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -15,6 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from pytest_dataloader_faults._engine.python.pyfakefs.notes import note_for
 from pytest_dataloader_faults._engine.worker.fetch_hooks import StreamEnd
 from pytest_dataloader_faults._trial.parts import require_one
+from pytest_dataloader_faults._trial.process import start_method
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
@@ -189,10 +189,9 @@ def sampled(loader: DataLoader[Any]) -> Iterator[list[Any]]:
             yield list(index) if batched else [index]
 
 
-def start_method(loader: DataLoader[Any]) -> str:
+def start_method_of(loader: DataLoader[Any]) -> str:
     """How *loader* starts its workers; "" if it has none."""
-    context: Any = loader.multiprocessing_context or multiprocessing.get_context()
-    return str(context.get_start_method()) if loader.num_workers else ""
+    return start_method.of_context(loader.multiprocessing_context) if loader.num_workers else ""
 
 
 def preload_forkserver(loader: DataLoader[Any]) -> None:
@@ -201,15 +200,6 @@ def preload_forkserver(loader: DataLoader[Any]) -> None:
     It matters where the loader's author has asked for such a server, and the trial's own is not
     used.
     """
-    if start_method(loader) == "forkserver":
+    if start_method_of(loader) == "forkserver":
         modules = "__main__ torch.utils.data pytest_dataloader_faults._engine.worker.arm"
         multiprocessing.get_context("forkserver").set_forkserver_preload(modules.split())
-
-
-def limit_descriptors(count: int | None) -> None:
-    """Allow *count* descriptors besides the open ones, here and in processes started from here."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if count is not None:
-        room = max(map(int, os.listdir("/proc/self/fd"))) + 1 + count
-        limit = room if soft == resource.RLIM_INFINITY else min(soft, room)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))

@@ -35,6 +35,7 @@ import ctypes
 import gc
 import os
 import re
+import resource
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
@@ -233,3 +234,12 @@ class SharedMemoryCleaner:
             if name in self._unnamed or (owner and int(owner[1]) in dead):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(_SHARED_MEMORY, name))
+
+
+def limit_descriptors(count: int | None) -> None:
+    """Allow *count* descriptors besides the open ones, here and in processes started from here."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if count is not None:
+        room = max(map(int, os.listdir("/proc/self/fd"))) + 1 + count
+        limit = room if soft == resource.RLIM_INFINITY else min(soft, room)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))

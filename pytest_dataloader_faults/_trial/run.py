@@ -41,7 +41,7 @@ _REFUSALS = (
 
 def run(job: Job, journal: Journal, stacks: str, supervision: SupervisorHandle | None) -> None:
     free = FreeResources.now()
-    loaders.limit_descriptors(job.options.descriptors)
+    resources.limit_descriptors(job.options.descriptors)
     torch.set_num_threads(1)  # A forked copy of OpenMP's thread pool has no threads.
     seed_everything(job.seed)
     armed = arm(
@@ -92,7 +92,7 @@ class _Trial:
 
     def run(self, armed: Armed) -> None:
         self._refuse_impossible_faults()
-        kind, method = loaders.kind_of(self.loader.dataset), loaders.start_method(self.loader)
+        kind, method = loaders.kind_of(self.loader.dataset), loaders.start_method_of(self.loader)
         self.journal.write(kind=kind, start_method=method)
         if self.options.accelerator:
             accelerator.use()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import multiprocessing
 from collections.abc import Iterable
 from typing import Any
 
@@ -25,7 +24,7 @@ def loader_options(
     min_workers: int = 1,
     max_workers: int = 2,
     max_batch_size: int = 8,
-    start_methods: Iterable[str] = ("fork",),
+    start_methods: Iterable[str] | None = None,
     shuffle: bool = True,
     in_order: bool = True,
     timeout: float = 0,
@@ -35,8 +34,10 @@ def loader_options(
     Args:
         min_workers, max_workers: The fewest and the most; faults of workers need at least one.
         max_batch_size: The largest batch.
-        start_methods: ``"fork"``, ``"spawn"``, ``"forkserver"``; the last two take seconds for each
-            trial, and need a dataset that pickles.
+        start_methods: The ``multiprocessing_context`` of loaders with workers, one of these:
+            ``"fork"``, ``"spawn"``, ``"forkserver"``. None: loaders have none, and torch takes the
+            default of multiprocessing. Trials with ``"spawn"`` take seconds each; it and
+            ``"forkserver"`` need a dataset that pickles.
         shuffle: Whether samples may be shuffled; in which order, the trial's seed decides. Streams
             cannot be.
         in_order: Whether batches always come in the order in which they were asked for. With False,
@@ -47,7 +48,9 @@ def loader_options(
     require(ints(0), min_workers=min_workers)
     require(ints(max(1, min_workers)), max_workers=max_workers)
     require(COUNT, max_batch_size=max_batch_size)
-    methods = require_some(("fork", "spawn", "forkserver"), start_methods=start_methods)
+    methods: list[Any] = [None]
+    if start_methods is not None:
+        methods = require_some(("fork", "spawn", "forkserver"), start_methods=start_methods)
     require(FLAG, shuffle=shuffle, in_order=in_order)
     require(_TIMEOUT, timeout=timeout)
     workers = draw(st.sampled_from(range(min_workers, max_workers + 1)))
@@ -69,15 +72,14 @@ def _maybe(option: str) -> st.SearchStrategy[str | None]:
 
 
 @st.composite
-def _for_workers(draw: st.DrawFn, methods: list[str], *, may_be_unordered: bool) -> dict[str, Any]:
+def _for_workers(draw: st.DrawFn, methods: list[Any], *, may_be_unordered: bool) -> dict[str, Any]:
     """Options that torch refuses for a loader without workers."""
     options: dict[str, Any] = {}
     if draw(st.sampled_from([None, *_LONG_LIVED])):
         options["persistent_workers"] = True
     if prefetch := draw(st.sampled_from([None, *range(1, 5)])):
         options["prefetch_factor"] = prefetch
-    method = draw(st.sampled_from(methods))
-    if method != multiprocessing.get_all_start_methods()[0]:
+    if method := draw(st.sampled_from(methods)):
         options["multiprocessing_context"] = method
     if may_be_unordered and _knows_order() and draw(_maybe("in_order")):
         options["in_order"] = False

@@ -15,19 +15,22 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
-import multiprocessing
 import os
 import resource
 import socket
 import subprocess
 import sys
+from collections.abc import Iterable
 from multiprocessing import forkserver, spawn, util
 from typing import Any, NamedTuple
 
 from pytest_dataloader_faults._engine.processes import code_to_run, ready
 from pytest_dataloader_faults._trial.job import Job, ReferenceJob
+from pytest_dataloader_faults._trial.process import start_method
 
 _MAIN = "pytest_dataloader_faults._trial.process.fork_server_main"
+_KEY_LENGTH = 32
+"""Bytes; multiprocessing demands so many."""
 _PATIENCE = 60.0
 """Seconds until torch is imported, on a machine that is busy with other things."""
 _END_PATIENCE = 10.0
@@ -37,12 +40,14 @@ _LONGEST = 64
 class TrialServer(NamedTuple):
     """The fork server of one trial.
 
-    *pids*: those of the keeper and of the server. *address*: of the socket for requests. *alive*: a
-    descriptor that each client of the server holds. *held*: the socket that the warden lets go of.
+    *pids*: those of the keeper and of the server. *address*: of the socket for requests. *key*:
+    what its clients prove to have, from Python 3.14 on. *alive*: a descriptor that each client of
+    the server holds. *held*: the socket that the warden lets go of.
     """
 
     pids: tuple[int, int]
     address: str
+    key: bytes
     alive: int
     held: socket.socket
 
@@ -50,6 +55,7 @@ class TrialServer(NamedTuple):
         """Have multiprocessing start workers from it [in the trial's process]."""
         own: Any = forkserver._forkserver
         own._forkserver_address, own._forkserver_alive_fd = self.address, self.alive
+        own._forkserver_authkey = self.key
         own.ensure_running = lambda: None  # It waits for a child, and this is none.
         self.held.close()  # It is the warden's.
 
@@ -72,9 +78,7 @@ _started: list[_Preloaded] = []
 
 def _is_needed(job: Job) -> bool:
     """Whether the loader of *job* starts its workers by a fork server, as far as *job* says."""
-    asked = {**(job.loader or {}), **job.changes}.get("multiprocessing_context")
-    context = multiprocessing.get_context() if asked is None else asked
-    method = getattr(context, "get_start_method", lambda: context)()
+    method = start_method.of_options({**(job.loader or {}), **job.changes})
     return method == "forkserver" and not isinstance(job, ReferenceJob)
 
 
@@ -141,11 +145,13 @@ class _Preloaded:
         """One for a trial, with *most* descriptors; None if this process does not answer."""
         held, theirs = socket.socketpair()
         alive_r, alive_w = os.pipe()
+        key = os.urandom(_KEY_LENGTH)
         try:
             with theirs, socket.socket(socket.AF_UNIX) as listener:
                 listener.bind(address)
                 listener.listen()
-                self._send(theirs.fileno(), listener.fileno(), alive_r, printed, most=most)
+                descriptors = theirs.fileno(), listener.fileno(), alive_r, printed
+                self._send(descriptors, key, most)
             pids = held.recv(_LONGEST) if ready([held.fileno()], _PATIENCE) else b""
         except ConnectionError:
             pids = b""
@@ -153,14 +159,15 @@ class _Preloaded:
             os.close(alive_r)
         if pids:
             keeper, server = json.loads(pids)
-            return TrialServer((keeper, server), address, alive_w, held)
+            return TrialServer((keeper, server), address, key, alive_w, held)
         os.close(alive_w)
         held.close()
         return None
 
-    def _send(self, *descriptors: int, most: int | None) -> None:
+    def _send(self, descriptors: Iterable[int], key: bytes, most: int | None) -> None:
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-        message = json.dumps([dict(os.environ), os.getcwd(), limits, most]).encode()
+        begin_with = dict(os.environ), os.getcwd(), limits, most
+        message = json.dumps([key.hex(), *begin_with]).encode()
         length = len(message).to_bytes(4, "little")
         socket.send_fds(self._control, [length], list(descriptors))
         self._control.sendall(message)

@@ -7,6 +7,7 @@ in each worker.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import os
 import resource
@@ -20,7 +21,7 @@ from typing import Any, NoReturn
 
 from pytest_dataloader_faults._engine.kernel.linux import Prctl, prctl
 from pytest_dataloader_faults._engine.processes import fork, ready
-from pytest_dataloader_faults._trial import loaders, resources
+from pytest_dataloader_faults._trial import resources
 from pytest_dataloader_faults._trial.process.warden import end_all
 
 _FOREVER = 1e6
@@ -70,7 +71,7 @@ def _receive(control: socket.socket) -> tuple[list[int], Any] | None:
     return descriptors, json.loads(message)
 
 
-def _keep(descriptors: list[int], begin_with: Any) -> NoReturn:
+def _keep(descriptors: list[int], message: Any) -> NoReturn:
     """Run a server until the warden lets go of the socket, then end all that is below."""
     status = 70
     try:
@@ -80,12 +81,13 @@ def _keep(descriptors: list[int], begin_with: Any) -> NoReturn:
         for number in (1, 2):
             os.dup2(printed, number)
         os.close(printed)
+        key, *begin_with = message
         _begin_with(*begin_with)
         shared_memory = resources.SharedMemoryCleaner()
         server = fork()
         if not server:
             os.close(held)
-            _serve(listener, alive)
+            _serve(listener, alive, bytes.fromhex(key))
         os.close(listener)
         os.close(alive)
         os.write(held, json.dumps([os.getpid(), server]).encode())
@@ -107,12 +109,21 @@ def _begin_with(
     os.chdir(folder)
     soft, hard = limits
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    loaders.limit_descriptors(most)
+    resources.limit_descriptors(most)
 
 
-def _serve(listener: int, alive: int) -> NoReturn:
+def _serve(listener: int, alive: int, key: bytes) -> NoReturn:
     prctl(Prctl.SET_PDEATHSIG, signal.SIGKILL)
     try:
-        forkserver.main(listener, alive, [])
+        main: Any = forkserver.main
+        has_key = "authkey_r" in inspect.signature(main).parameters  # From Python 3.14 on.
+        main(listener, alive, [], **({"authkey_r": _pipe_with(key)} if has_key else {}))
     finally:
         os._exit(0)
+
+
+def _pipe_with(data: bytes) -> int:
+    reading, writing = os.pipe()
+    os.write(writing, data)
+    os.close(writing)
+    return reading

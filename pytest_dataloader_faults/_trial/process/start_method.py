@@ -1,0 +1,31 @@
+"""How the workers of a loader are started: one rule for trials, batteries and searches.
+
+Some facts about start methods. A ``DataLoader`` without a ``multiprocessing_context`` takes the
+default of multiprocessing: what ``set_start_method()`` has set, or else ``"fork"`` on Linux up to
+Python 3.13, and ``"forkserver"`` from 3.14 on. ``multiprocessing.get_context()`` settles that
+default, and ``set_start_method()`` raises RuntimeError afterwards. So it is looked up without.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Mapping
+from typing import Any
+
+
+def default() -> str:
+    """The start method of a loader that names none."""
+    chosen = multiprocessing.get_start_method(allow_none=True)
+    return chosen or multiprocessing.get_all_start_methods()[0]
+
+
+def of_context(context: Any) -> str:
+    """That of a ``multiprocessing_context``: a name, a context, or None for the default."""
+    if context is None:
+        return default()
+    return str(getattr(context, "get_start_method", lambda: context)())
+
+
+def of_options(options: Mapping[str, Any]) -> str:
+    """That of a loader with these options."""
+    return of_context(options.get("multiprocessing_context"))
