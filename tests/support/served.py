@@ -63,3 +63,18 @@ class KeepsFile(Records):
     def __init__(self, folder):
         super().__init__(folder)
         self.file = self.paths[0].open("rb")
+
+
+class ForkedWorkers(Records):
+    """Raises in a worker that is forked from the process that made it, or not, as *forked* says."""
+
+    def __init__(self, folder, *, forked):
+        super().__init__(folder)
+        self.made_in = os.getpid()
+        self.forked = forked
+
+    def __getitem__(self, index):
+        is_forked = os.getppid() == self.made_in
+        if torch.utils.data.get_worker_info() and is_forked != self.forked:
+            raise RuntimeError("started by another method")
+        return super().__getitem__(index)

@@ -120,7 +120,8 @@ class _Preloaded:
     def __init__(self) -> None:
         self._owner = os.getpid()
         self._control, theirs = socket.socketpair()
-        main = spawn.get_preparation_data("").get("init_main_from_path")
+        with start_method.unsettled():
+            main = spawn.get_preparation_data("").get("init_main_from_path")
         given = json.dumps([theirs.fileno(), sys.path, main, "numpy" in sys.modules])
         flags = util._args_from_interpreter_flags()  # type: ignore[attr-defined]
         command = [sys.executable, *flags, "-c", code_to_run(_MAIN), given]

@@ -2,14 +2,16 @@
 
 Some facts about start methods. A ``DataLoader`` without a ``multiprocessing_context`` takes the
 default of multiprocessing: what ``set_start_method()`` has set, or else ``"fork"`` on Linux up to
-Python 3.13, and ``"forkserver"`` from 3.14 on. ``multiprocessing.get_context()`` settles that
-default, and ``set_start_method()`` raises RuntimeError afterwards. So it is looked up without.
+Python 3.13, and ``"forkserver"`` from 3.14 on. Whatever uses that default settles it, also a look
+at it by ``get_context()`` or ``get_start_method()``: ``set_start_method()`` raises RuntimeError
+afterwards. In pytest's process only the user may do so.
 """
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 
@@ -17,6 +19,16 @@ def default() -> str:
     """The start method of a loader that names none."""
     chosen = multiprocessing.get_start_method(allow_none=True)
     return chosen or multiprocessing.get_all_start_methods()[0]
+
+
+@contextlib.contextmanager
+def unsettled() -> Iterator[None]:
+    """Leave the default as it is, whatever in this scope uses it."""
+    chosen = multiprocessing.get_start_method(allow_none=True)
+    try:
+        yield
+    finally:
+        multiprocessing.set_start_method(chosen, force=True)
 
 
 def of_context(context: Any) -> str:
