@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import resource
 import signal
 from pathlib import Path
@@ -20,6 +21,17 @@ _MANY = 300
 def _hangups_end_processes():
     """Started by nohup(1), this process has SIGHUP ignored, and its workers would inherit that."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _workers_are_forked():
+    """Tests take it for granted, with closures as datasets and modules that they change.
+
+    It is the default up to Python 3.13 only. A loader that names no start method has the default:
+    tests of other methods name theirs, and tests of the interpreter's own default set it, or begin
+    a new interpreter.
+    """
+    multiprocessing.set_start_method("fork", force=True)
 
 
 @pytest.fixture(autouse=True)

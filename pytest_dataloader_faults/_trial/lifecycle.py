@@ -113,6 +113,7 @@ class _Lifecycle:
         loader = loaders.loader_for(self._dataset, options)
         loader.worker_init_fn = resources.GcEachEpoch(loader.worker_init_fn)
         loaders.end_stream(loader, self._job.comparison.limit)
+        self._journal.write(start_method=loaders.start_method_of(loader))
         self._driver.loader = loader
 
     def _delete_loader(self) -> None:

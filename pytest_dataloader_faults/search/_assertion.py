@@ -13,6 +13,7 @@ from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.lifecycle import Arm, Step
 from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Reference, Verdict
 from pytest_dataloader_faults.outcomes._fault_facts import unfired
+from pytest_dataloader_faults.outcomes._judge._causes import cause_of_start
 from pytest_dataloader_faults.outcomes._judge._errors import torch_dropped_a_batch
 from pytest_dataloader_faults.outcomes._judge._report import explain
 from pytest_dataloader_faults.outcomes._text import call_in_lines, code, plain, run_settings
@@ -151,7 +152,9 @@ def violation(
     anonymous = f"# make_dataset: what gave the dataset, as {shown}"
     imports = [*_imports(outcome, promise, steps), _home_of(make_dataset, anonymous)]
     test = "\n".join(["", *imports, "", "def test_again():", f"    {again}"])
-    return VIOLATIONS[judgement.verdict](explain(outcome, judgement, test))
+    cause = cause_of_start(outcome)
+    notes = (cause.advice,) if cause else ()
+    return VIOLATIONS[judgement.verdict](explain(outcome, judgement, test, notes))
 
 
 def _imports(outcome: Outcome, contract: Contract | None, steps: tuple[Step, ...]) -> Iterator[str]:

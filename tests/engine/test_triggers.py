@@ -5,10 +5,11 @@ from __future__ import annotations
 import mmap
 import os
 import signal
+import sys
 
 import pytest
 
-from pytest_dataloader_faults import inject
+from pytest_dataloader_faults import inject, run_trial
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     OpenError,
@@ -16,7 +17,7 @@ from pytest_dataloader_faults.faults import (
     ShortRead,
     SlowRead,
 )
-from support.datasets import COUNT
+from support.datasets import COUNT, Records
 from support.epochs import alone, epoch
 from support.tries import WAYS, Tries
 
@@ -206,3 +207,25 @@ def test_a_mapping_has_no_page_after_that_place(pages, offset):
         read = epoch(alone(Tries([source], _touched)))
     assert [] == read.batches
     assert {signal.SIGBUS} == read.signals
+
+
+class _InPieces(Records):
+    """Reads through a buffer, a few bytes at a time."""
+
+    def __getitem__(self, index):
+        with self.paths[index].open("rb") as file:
+            return sum(len(piece) for piece in iter(lambda: file.read(100), b""))
+
+
+def test_a_buffer_decides_how_many_reads_there_are(tmp_path):
+    """On Python 3.14 a file of 40 kB is one read, and one that finds its end."""
+    path = tmp_path / "one.rec"
+    path.write_bytes(b"x" * 40_000)
+    outcome = run_trial(
+        lambda: _InPieces(tmp_path),
+        ReadError("*.rec", nth=100),
+        loader={"num_workers": 1, "batch_size": 1},
+    )
+    buffer = 1 << 17 if sys.version_info >= (3, 14) else path.stat().st_blksize
+    (worker,) = outcome.workers
+    assert worker.files[str(path)].reads == -(-40_000 // buffer) + 1

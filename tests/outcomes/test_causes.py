@@ -99,3 +99,26 @@ def test_file_that_workers_open_is_not_blamed(counts):
 
     assert _cause(CONTROL, "corrupted", "sample 1 is wrong", control).phrase != BEFORE
     assert _cause(_trial(EIO), "corrupted", NEIGHBOUR, control).phrase == IN_PLACE
+
+
+NOT_PICKLED = raised("TypeError", "cannot pickle 'TextIOWrapper' instances")
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_what_cannot_be_pickled_is_known(method):
+    """With what leads out of it: another class, or another start method."""
+    outcome = replace(ordinary(Pass(exception=NOT_PICKLED)), start_method=method)
+    cause = _cause(outcome, "failed_cleanly")
+    assert cause.phrase == "cannot be pickled"
+    assert "__getstate__" in cause.advice
+    assert "loader={'multiprocessing_context': 'fork'}" in cause.advice
+
+
+@pytest.mark.parametrize(
+    "change", [{"start_method": "fork"}, {"start_method": "spawn", "faults": fired(TRUNCATED)}]
+)
+def test_the_start_is_not_blamed_for_other_errors_of_pickle(change):
+    """Such as that of a file which holds a pickle, and is cut off."""
+    error = raised("UnpicklingError", "pickle data was truncated")
+    outcome = replace(ordinary(Pass(exception=error)), **change)
+    assert "pickle" not in _cause(outcome, "failed_unclearly").phrase

@@ -14,7 +14,7 @@ from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.lifecycle import Iterate, NewLoader
 from pytest_dataloader_faults.search import replay
 from support.inner import PYTHONPATH
-from support.served import ForkedWorkers
+from support.served import ForkedWorkers, KeepsFile
 
 SETS_IT_LATE = """
 import multiprocessing
@@ -27,6 +27,23 @@ if __name__ == "__main__":
     check_dataset(lambda: Records(Path(sys.argv[1])), only=["workers-agree", "pickles"])
     multiprocessing.set_start_method("spawn")
 """
+OWN = multiprocessing.get_all_start_methods()[0]
+"""What the interpreter takes where nothing else is set."""
+AS_A_USER = """
+import sys
+from pathlib import Path
+from pytest_dataloader_faults import check_dataset, explore, explore_lifecycle, run_trial
+from support.served import ForkedWorkers
+
+def make():
+    return ForkedWorkers(Path(sys.argv[1]), forked=sys.argv[2] == "fork")
+
+if __name__ == "__main__":
+    print(check_dataset(make, only="workers-agree"))
+    print(explore(make, max_examples=3), explore_lifecycle(make, max_examples=3))
+    print(run_trial(make))
+"""
+ADVICE = "have this one do so: loader={'multiprocessing_context': 'fork'}"
 
 
 @pytest.fixture(name="default", params=["fork", "forkserver"])
@@ -85,3 +102,44 @@ def test_the_default_can_be_set_after_a_battery(records):
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_new_interpreter_has_its_own_default(records):
+    """As in a script or a test of a user, where nothing has set another."""
+    done = subprocess.run(
+        [sys.executable, "-c", AS_A_USER, str(records), OWN],
+        env={"PYTHONPATH": PYTHONPATH},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "another method" not in done.stdout
+    assert f"start_method='{OWN}'" in done.stdout
+
+
+ADVISED = {
+    "battery": lambda make, **how: check_dataset(make, only="workers-agree", **how)[0].explanation,
+    "search": lambda make, **how: explore(make, **how).failure,
+    "lifecycles": lambda make, **how: explore_lifecycle(make, **how).failure,
+}
+
+
+@pytest.mark.parametrize("default", ["forkserver"], indirect=True)
+@pytest.mark.parametrize("way", ADVISED)
+@pytest.mark.usefixtures("default")
+def test_what_cannot_be_pickled_gets_advice(records, way):
+    """By default from Python 3.14 on: what to change, or how to have workers forked."""
+    text = ADVISED[way](lambda: KeepsFile(records), on_fail=None)
+    assert "cannot pickle" in text
+    assert ADVICE in text
+    assert "pytest_dataloader_faults/_" not in text  # No traceback through the plugin.
+
+
+@pytest.mark.parametrize("default", ["forkserver"], indirect=True)
+@pytest.mark.usefixtures("default")
+def test_that_advice_is_true(records):
+    """Workers that are forked get the dataset as it is."""
+    loader = {"num_workers": 1, "multiprocessing_context": "fork"}
+    outcome = run_trial(lambda: KeepsFile(records), loader=loader)
+    assert (outcome.start_method, outcome.exception) == ("fork", None)

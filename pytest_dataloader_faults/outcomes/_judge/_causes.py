@@ -69,6 +69,10 @@ UNPICKLABLE = Cause(
     " worker; use classes and functions of a module, not local ones and not lambdas; put many"
     " small tensors into one",
 )
+_UNPICKLED = UNPICKLABLE._replace(
+    advice=f"{UNPICKLABLE.advice}. Or, if your own loader forks its workers, have this one do so:"
+    " loader={'multiprocessing_context': 'fork'}"
+)
 _PICKLE = re.compile(r"[Pp]ickl")
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _NO_GUARD = "has imported the main module"
@@ -116,16 +120,16 @@ def likely_cause(outcome: TrialFacts, judgement: Judgement, control: TrialFacts)
         return Cause(_HANDLE, f"{opened} {_HOW_TO_OPEN[kind]}", overrides=kind == ".mdb")
     if judgement.verdict is Verdict.CORRUPTED:
         return _of_wrong_samples(outcome, judgement.sentence)
-    if outcome.start_method not in ("", "fork") and (cause := _of_start(outcome)):
+    if cause := cause_of_start(outcome):
         return cause
     if judgement.verdict is Verdict.FAILED_CLEANLY and outcome.fired:
         return Cause("fails, although the contract promises that it survives")
     return Cause(_BY_VERDICT[judgement.verdict])
 
 
-def _of_start(outcome: TrialFacts) -> Cause | None:
-    """Why the dataset did not come to workers that are not forked."""
-    if outcome.exception is None:
+def cause_of_start(outcome: TrialFacts) -> Cause | None:
+    """Why the dataset did not come to its workers, if they are not forked."""
+    if outcome.exception is None or outcome.fired or outcome.start_method in ("", "fork"):
         return None
     text = f"{outcome.exception.text}\n{outcome.stderr}"
     if _NO_GUARD in text:
@@ -137,7 +141,7 @@ def _of_start(outcome: TrialFacts) -> Cause | None:
             " pytest's configuration: --import-mode=importlib does not make test files such modules"
         )
         return Cause("is defined where workers cannot import it", advice, overrides=True)
-    return UNPICKLABLE if _PICKLE.search(outcome.exception.text) else None
+    return _UNPICKLED if _PICKLE.search(outcome.exception.text) else None
 
 
 def _open_before_fork(outcome: TrialFacts, control: TrialFacts) -> Iterator[str]:
