@@ -22,7 +22,6 @@ import traceback
 import warnings
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 from multiprocessing import current_process, forkserver, resource_tracker
 from typing import Any, NoReturn
 
@@ -43,8 +42,6 @@ from pytest_dataloader_faults._trial.run import run
 def preload(engine: str) -> None:
     """Import, once and in pytest's process, what each trial and each of its workers needs."""
     arm_function(engine)
-    if "numpy" in sys.modules:
-        import_module("numpy.random")  # numpy itself imports it late.
 
 
 def main(job: Job, around: Surroundings) -> NoReturn:

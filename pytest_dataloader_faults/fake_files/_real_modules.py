@@ -25,6 +25,7 @@ from multiprocessing.util import get_temp_dir
 from typing import Any
 
 from pytest_dataloader_faults._engine.python.pyfakefs import patcher
+from pytest_dataloader_faults._engine.worker.late_imports import import_late_modules
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
 _MACHINERY = (
@@ -91,6 +92,7 @@ def _load_what_tests_call() -> None:
     if "torch" in sys.modules:
         for name in _OURS:
             importlib.import_module(f"pytest_dataloader_faults.{name}")
+        import_late_modules()
         get_temp_dir()  # Sockets are bound there, by C code. It stays as long as this process.
 
 

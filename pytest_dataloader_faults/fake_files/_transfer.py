@@ -19,6 +19,7 @@ from typing import Any
 
 from pytest_dataloader_faults._engine.python.pyfakefs import fake_files
 from pytest_dataloader_faults._engine.python.pyfakefs.in_worker import PatchWorker, patch_for_good
+from pytest_dataloader_faults._engine.worker.late_imports import import_late_modules
 from pytest_dataloader_faults.fake_files._real_modules import exclude_machinery, real_modules
 
 _STAYS = frozenset(
@@ -60,6 +61,7 @@ def unpack_in_worker(
     """
     for name in modules:
         importlib.import_module(name)
+    import_late_modules()
     for_good = contextlib.ExitStack()
     exclude_machinery(for_good)
     from pyfakefs.fake_filesystem import set_gid, set_uid

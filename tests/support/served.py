@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 import threading
+from multiprocessing.reduction import ForkingPickler
 
 import torch
 
@@ -78,3 +79,16 @@ class ForkedWorkers(Records):
         if torch.utils.data.get_worker_info() and is_forked != self.forked:
             raise RuntimeError("started by another method")
         return super().__getitem__(index)
+
+
+class SharesTensors(Records):
+    """Shares each sample as a worker's queue does; an error if that imports anything."""
+
+    def __getitem__(self, index):
+        sample = torch.tensor(index)
+        before = set(sys.modules)
+        ForkingPickler.dumps(sample)
+        if new := sorted(set(sys.modules) - before):
+            message = f"imported to share a tensor: {new}"
+            raise ImportError(message)
+        return sample

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 
 from pytest_dataloader_faults._engine.channel import WorkerConfig
 from pytest_dataloader_faults._engine.worker.fetch_hooks import idle_after_error, observe_fetches
+from pytest_dataloader_faults._engine.worker.late_imports import import_late_modules
 from pytest_dataloader_faults._engine.worker.session import WorkerSession
 from pytest_dataloader_faults.exceptions import DataLoaderFaultsError, InjectionError
 from pytest_dataloader_faults.faults import Fault, WorkerKilled
@@ -27,7 +28,8 @@ _FEEDER_SECONDS = 1.0
 
 
 def arm_function(engine: str) -> Callable[[WorkerConfig, int, int], WorkerSession]:
-    """How *engine* arms. Called before the fork, too, so that a worker need not import it."""
+    """How *engine* arms. Called before the fork, too, so that a worker need not import anything."""
+    import_late_modules()
     if engine == "python":
         from pytest_dataloader_faults._engine.worker.python_session import arm as arm_by
     else:

@@ -122,7 +122,7 @@ class _Preloaded:
         self._control, theirs = socket.socketpair()
         with start_method.unsettled():
             main = spawn.get_preparation_data("").get("init_main_from_path")
-        given = json.dumps([theirs.fileno(), sys.path, main, "numpy" in sys.modules])
+        given = json.dumps([theirs.fileno(), sys.path, main])
         flags = util._args_from_interpreter_flags()  # type: ignore[attr-defined]
         command = [sys.executable, *flags, "-c", code_to_run(_MAIN), given]
         with theirs:

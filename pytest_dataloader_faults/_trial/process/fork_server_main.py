@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 from pytest_dataloader_faults._engine.kernel.linux import Prctl, prctl
 from pytest_dataloader_faults._engine.processes import fork, ready
+from pytest_dataloader_faults._engine.worker.late_imports import LATE
 from pytest_dataloader_faults._trial import resources
 from pytest_dataloader_faults._trial.process.warden import end_all
 
@@ -32,8 +33,8 @@ _MODULES = ("torch.utils.data", "pytest_dataloader_faults._engine.worker.arm")
 
 def main() -> None:
     """Serve the process that started this one, until that ends."""
-    number, sys.path, main_module, has_numpy = json.loads(sys.argv[1])
-    _preload(main_module, has_numpy=has_numpy)
+    number, sys.path, main_module = json.loads(sys.argv[1])
+    _preload(main_module)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # No child needs to be waited for.
     with socket.socket(fileno=number) as control:
         control.sendall(READY)
@@ -45,8 +46,8 @@ def main() -> None:
                 os.close(descriptor)
 
 
-def _preload(main_module: str | None, *, has_numpy: bool) -> None:
-    for name in (*_MODULES, *(["numpy.random"] if has_numpy else [])):
+def _preload(main_module: str | None) -> None:
+    for name in (*_MODULES, *LATE):
         with contextlib.suppress(ImportError):
             import_module(name)
     if main_module is not None:
