@@ -22,7 +22,10 @@ from pathlib import Path
 from pytest_dataloader_faults import check_dataset
 from support.datasets import Records
 print("main")
-(result,) = check_dataset(lambda: Records(Path(sys.argv[1])), only="pickles", on_fail=None)
+loader = {"multiprocessing_context": sys.argv[2]}
+(result,) = check_dataset(
+    lambda: Records(Path(sys.argv[1])), only=sys.argv[3], loader=loader, on_fail=None
+)
 print(result.verdict, result.explanation)
 """
 
@@ -89,12 +92,15 @@ def test_faults_reach_these_workers(records):
     assert {each.worker for each in outcome.workers} == {0, 1}
 
 
-def test_a_script_without_a_guard_runs_no_trial_within_a_trial(records, tmp_path):
+@pytest.mark.parametrize(
+    ("method", "check"), [("fork", "pickles"), ("forkserver", "workers-agree")]
+)
+def test_a_script_without_a_guard_runs_no_trial_within_a_trial(records, tmp_path, method, check):
     """Its main module is imported for the workers, and they say what to do."""
     script = tmp_path / "unguarded.py"
     script.write_text(UNGUARDED, encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, str(script), str(records)],
+        [sys.executable, str(script), str(records), method, check],
         env={**os.environ, "PYTHONPATH": PYTHONPATH},
         capture_output=True,
         text=True,

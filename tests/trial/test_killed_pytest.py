@@ -31,6 +31,7 @@ from support.troublemakers import Announced
 # A shell that starts the tests in the background has these two ignored, and they are inherited.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # Debian's torch has a handler, which does nothing.
 records, announced, strategy, context = sys.argv[1:]
 def make_dataset():
     torch.multiprocessing.set_sharing_strategy(strategy)
