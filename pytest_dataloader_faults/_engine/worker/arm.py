@@ -47,10 +47,16 @@ def arm(config: WorkerConfig, worker: int, loader: int) -> WorkerSession:
 
 
 def _let_signals_kill(faults: Iterable[Fault]) -> None:
-    """Give back their effect to signals that are ignored, as SIGHUP is under nohup(1)."""
+    """Give back their effect to signals that are ignored, as SIGHUP is under nohup(1).
+
+    Debian's torch ignores SIGHUP by a handler that Python does not know of.
+    """
     for fault in faults:
-        if isinstance(fault, WorkerKilled) and signal.getsignal(fault.signal) is signal.SIG_IGN:
-            signal.signal(fault.signal, signal.SIG_DFL)
+        if isinstance(fault, WorkerKilled):
+            handler = signal.getsignal(fault.signal)
+            is_hangup = fault.signal == signal.SIGHUP and not callable(handler)
+            if is_hangup or handler is signal.SIG_IGN:
+                signal.signal(fault.signal, signal.SIG_DFL)
 
 
 class ArmWorker:

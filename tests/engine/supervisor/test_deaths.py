@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import signal
 
@@ -42,6 +43,16 @@ def test_a_signal_that_is_ignored_kills_all_the_same(dataset, request):
     """As under nohup(1), which has its program ignore SIGHUP."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     request.addfinalizer(lambda: signal.signal(signal.SIGHUP, before))
+    with inject(WorkerKilled(signal.SIGHUP)):
+        read = epoch(alone(dataset, worker_init_fn=_die_in_silence))
+    assert read.exit_codes == [-signal.SIGHUP]
+
+
+def test_so_does_one_that_has_a_handler_of_a_library(dataset, request):
+    """As SIGHUP has with Debian's torch: Python knows nothing of it, and it does nothing."""
+    does_nothing = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda _number: None)
+    request.addfinalizer(lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))
+    ctypes.CDLL(None).signal(int(signal.SIGHUP), does_nothing)
     with inject(WorkerKilled(signal.SIGHUP)):
         read = epoch(alone(dataset, worker_init_fn=_die_in_silence))
     assert read.exit_codes == [-signal.SIGHUP]
