@@ -61,7 +61,7 @@ ADDFD_SETFD = 1
 ADDFD_SEND = 2
 MAP_FIXED = 0x10
 MAP_ANONYMOUS = 0x20
-MAP_FAILED = ctypes.c_void_p(-1).value
+_MAP_FAILED = ctypes.c_void_p(-1).value
 MADV_COLLAPSE = 25
 AT_FDCWD = -100
 AT_EMPTY_PATH = 0x1000
@@ -198,7 +198,7 @@ def map_over(address: int, length: int, protection: int, fd: int, offset: int) -
     """Replace the mapping at *address* by one of *fd*, shared."""
     shared = 1
     result = _libc.mmap(address, length, protection, shared | MAP_FIXED, fd, offset)
-    if result == MAP_FAILED:
+    if result == _MAP_FAILED:
         check(-1, "mmap(MAP_FIXED)")
 
 

@@ -84,7 +84,7 @@ def _buffers(call: Syscall) -> list[tuple[int, int]]:
     return list(_IOVEC.iter_unpack(data))
 
 
-_STAT_LENGTH = 144 if linux.MACHINE == "x86_64" else 128
+STAT_LENGTHS = {"x86_64": 144, "aarch64": 128}
 _STAT_SIZE_AT, _STATX_LENGTH, _STATX_SIZE_AT = 48, 256, 40
 _RESULT_ARGUMENT = {"stat": 1, "lstat": 1, "newfstatat": 2, "statx": 4}
 
@@ -105,7 +105,7 @@ def write_stat(call: Syscall, path: str, size: int) -> None:
         place, data = _STATX_SIZE_AT, ctypes.create_string_buffer(_STATX_LENGTH)
         linux.raw_call("statx", linux.AT_FDCWD, name, flags, mask, data)
     else:
-        place, data = _STAT_SIZE_AT, ctypes.create_string_buffer(_STAT_LENGTH)
+        place, data = _STAT_SIZE_AT, ctypes.create_string_buffer(STAT_LENGTHS[linux.MACHINE])
         linux.raw_call("newfstatat", linux.AT_FDCWD, name, data, 0)
     struct.pack_into("<Q", data, place, size)
     linux.write_memory(call.pid, call.arguments[_RESULT_ARGUMENT[call.name]], data.raw)

@@ -1,0 +1,151 @@
+"""What the kernel's own headers say of each number and each struct that the kernel engine uses.
+
+A C compiler computes the values, and its assembler code shows them, so that nothing has to run. A
+machine has headers for itself only. So the values for both machines are kept in a JSON file, and
+this module is also the script that writes it. That takes Debian's compilers for both machines, and
+a linux-libc-dev that has the headers of all machines, as Debian's has since version 6.10::
+
+    apt-get install gcc-x86-64-linux-gnu gcc-aarch64-linux-gnu
+    apt-get download linux-libc-dev && dpkg -x linux-libc-dev_*.deb headers
+    python tests/support/kernel_headers.py headers 'linux-libc-dev 6.12.107-1, Debian trixie'
+"""
+
+from __future__ import annotations
+
+import ctypes
+import datetime as dt
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from struct import calcsize
+
+from pytest_dataloader_faults._engine.kernel import bpf, linux, syscalls
+
+TABLE = Path(__file__).with_suffix(".json")
+_HEADERS = (
+    "asm/unistd.h asm/stat.h asm/mman.h linux/audit.h linux/fcntl.h linux/filter.h linux/ioctl.h"
+    " linux/openat2.h linux/prctl.h linux/seccomp.h linux/stat.h linux/uio.h"
+).split()
+_MACRO = re.compile(r"__NR_\w+|[A-Z]\w+")
+_ANSWER = re.compile(r"@@ (\d+) is [#$]?(-?\d+)")
+
+_ENUMS = {
+    "PR_": linux.Prctl,
+    "SECCOMP_FILTER_FLAG_": linux.FilterFlag,
+    "SECCOMP_RET_": linux.Return,
+    "SECCOMP_IOCTL_NOTIF_": linux.Ioctl,
+}
+_LONG_NAMES = {
+    "SET_MODE_FILTER": "SECCOMP_SET_MODE_FILTER",
+    "GET_NOTIF_SIZES": "SECCOMP_GET_NOTIF_SIZES",
+    "SYNC_WAKE_UP": "SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP",
+    "CONTINUE": "SECCOMP_USER_NOTIF_FLAG_CONTINUE",
+    "ADDFD_SETFD": "SECCOMP_ADDFD_FLAG_SETFD",
+    "ADDFD_SEND": "SECCOMP_ADDFD_FLAG_SEND",
+}
+"""Constants of ``linux`` that the headers have under a longer name."""
+_FORMATS = {
+    "seccomp_notif": (
+        linux.NOTIF.format,
+        "id pid flags data.nr data.arch data.instruction_pointer data.args",
+    ),
+    "seccomp_notif_resp": (linux.RESPONSE.format, "id val error flags"),
+    "seccomp_notif_addfd": (linux.ADDFD.format, "id flags srcfd newfd newfd_flags"),
+    "sock_filter": (bpf._INSTRUCTION.format, "code jt jf k"),
+    "iovec": (syscalls._IOVEC.format, "iov_base iov_len"),
+}
+"""The structs that are packed or unpacked: the format, and what each letter of it stands for."""
+_CODES = {
+    "BPF_JMP | BPF_JA": bpf._JUMP,
+    "BPF_LD | BPF_W | BPF_ABS": bpf._LOAD,
+    "BPF_JMP | BPF_JEQ | BPF_K": bpf._JEQ,
+    "BPF_JMP | BPF_JGE | BPF_K": bpf._JGE,
+    "BPF_JMP | BPF_JSET | BPF_K": bpf._JSET,
+    "BPF_RET | BPF_K": bpf._RETURN,
+}
+_PLACES = {
+    "offsetof(struct seccomp_data, nr)": bpf._NUMBER,
+    "offsetof(struct seccomp_data, arch)": bpf._ARCHITECTURE,
+    "offsetof(struct seccomp_data, args)": bpf._ARGUMENTS,
+    "offsetof(struct stat, st_size)": syscalls._STAT_SIZE_AT,
+    "offsetof(struct statx, stx_size)": syscalls._STATX_SIZE_AT,
+    "sizeof(struct statx)": syscalls._STATX_LENGTH,
+    "offsetof(struct open_how, flags)": 0,
+    "offsetof(struct sock_fprog, filter)": linux._Instructions.program.offset,
+    "sizeof(struct sock_fprog)": ctypes.sizeof(linux._Instructions),
+    "offsetof(struct iovec, iov_len)": linux._IoVec.length.offset,
+}
+
+
+def ours(machine: str) -> dict[str, int]:
+    """The values that the kernel engine uses on *machine*, by the C expression for each."""
+    values = {f"__NR_{name}": number for name, number in linux.SYSCALLS[machine].items()}
+    values[f"AUDIT_ARCH_{machine.upper()}"] = linux.ARCHITECTURES[machine]
+    values["sizeof(struct stat)"] = syscalls.STAT_LENGTHS[machine]
+    for prefix, names in _ENUMS.items():
+        values |= {prefix + name: int(each) for name, each in names.__members__.items()}
+    numbers = {
+        name: each
+        for name, each in vars(linux).items()
+        if name.isupper() and name[0] != "_" and type(each) is int
+    }
+    values |= {_LONG_NAMES.get(name, name): value for name, value in numbers.items()}
+    for struct, (form, fields) in _FORMATS.items():
+        values |= _layout(f"struct {struct}", form, fields.split())
+    return values | _CODES | _PLACES
+
+
+def _layout(struct: str, form: str, fields: Sequence[str]) -> dict[str, int]:
+    """The size of a struct with the format *form*, and where each of its *fields* begins."""
+    letters = re.findall(r"\d*[A-Za-z]", form)
+    ends = [calcsize("=" + "".join(letters[:count])) for count in range(len(letters) + 1)]
+    places = zip(fields, ends[:-1], strict=True)
+    return {f"sizeof({struct})": ends[-1]} | {f"offsetof({struct}, {n})": at for n, at in places}
+
+
+def theirs(expressions: Sequence[str], compiler: Sequence[str]) -> dict[str, int]:
+    """The value of each C expression, without those whose macro the headers do not have."""
+    command = [*compiler, "-x", "c", "-S", "-o", "-", "-"]
+    code = "\n".join(_program(expressions))
+    done = subprocess.run(command, input=code, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return {expressions[int(n)]: int(value) for n, value in _ANSWER.findall(done.stdout)}
+
+
+def _program(expressions: Iterable[str]) -> Iterator[str]:
+    """C code whose assembler code has the values, as the kernel's own asm-offsets.c."""
+    yield from (f"#include <{header}>" for header in _HEADERS)
+    yield "#define offsetof(type, field) __builtin_offsetof(type, field)"
+    yield "void ask(void) {"
+    for number, expression in enumerate(expressions):
+        if macro := _MACRO.match(expression):
+            yield f"#ifdef {macro[0]}"
+        yield f'__asm__("@@ {number} is %0" : : "i" ((long long)({expression})));'
+        yield "#endif" if macro else ""
+    yield "}\n"
+
+
+def expressions_for(machine: str) -> list[str]:
+    """All that is asked for *machine*; system calls of other machines too: it may not have them."""
+    calls = {name for table in linux.SYSCALLS.values() for name in table}
+    return sorted({*ours(machine), *(f"__NR_{name}" for name in calls)})
+
+
+def _write(headers: Path, source: str) -> None:
+    values = {}
+    for machine in linux.SYSCALLS:
+        triple = f"{machine}-linux-gnu"
+        include = headers / "usr/include"
+        places = [f"-isystem{include / triple}", f"-isystem{include}"]
+        compiler = [f"{triple}-gcc", "-nostdinc", *places]
+        values[machine] = theirs(expressions_for(machine), compiler)
+    made = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
+    table = {"source": source, "made": made, "values": values}
+    TABLE.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    _write(Path(sys.argv[1]), sys.argv[2])
