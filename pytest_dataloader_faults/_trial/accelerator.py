@@ -106,6 +106,9 @@ def _device() -> torch.device | None:
     """The accelerator; None if this torch is built without."""
     import torch
 
-    if hasattr(torch, "accelerator"):
+    if not hasattr(torch, "accelerator"):
+        return torch.device("cuda")
+    try:
         return torch.accelerator.current_accelerator()
-    return torch.device("cuda")
+    except RuntimeError:  # torch 2.6 raises where later ones give None.
+        return None

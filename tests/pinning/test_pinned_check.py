@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import types
+from unittest import mock
 
 import pytest
 import torch
@@ -90,6 +92,16 @@ def test_tensors_are_copied_wherever_a_batch_has_them():
 def test_nothing_is_in_use_before_an_accelerator_is_used():
     """Asking does not start one: nobody could fork workers that use it any more."""
     assert accelerator.bytes_in_use() == {"pinned": 0, "device": 0}
+
+
+def test_nothing_is_in_use_with_a_torch_that_raises_for_want_of_one(monkeypatch):
+    """As torch 2.6 does, built for CPUs only. The check of growth asks it after each epoch."""
+    current = mock.Mock(side_effect=RuntimeError("Cannot access accelerator device"))
+    there = types.SimpleNamespace(current_accelerator=current)
+    monkeypatch.setattr(torch, "accelerator", there, raising=False)
+
+    assert accelerator.bytes_in_use() == {"pinned": 0, "device": 0}
+    assert current.called
 
 
 def test_without_an_accelerator_it_does_not_apply(records, monkeypatch):
