@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import gc
 import mmap
 import re
 import resource
+import sys
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from torch.utils.data import DataLoader
 from pytest_dataloader_faults import inject, run_trial
 from pytest_dataloader_faults._engine import unavailable
 from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
+from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     CorruptedFile,
@@ -26,15 +29,18 @@ from pytest_dataloader_faults.faults import (
     TruncatedFile,
     WorkerKilled,
 )
+from support.children import in_a_process
 from support.fake_datasets import (
     COUNT,
     SIZE,
     FakeRecords,
     at_offset,
+    by_modules_of_its_own,
     by_number,
     by_open,
     by_path,
     write_fake_records,
+    write_modules,
 )
 
 READERS = [by_open, by_path, by_number, at_offset]
@@ -72,6 +78,58 @@ def test_content_is_another_and_no_other_file_s(fake_dataset_fs, read, fault):
     wrong = [index for index in range(COUNT) if not torch.equal(found[index], clean[index])]
     assert wrong == [3]
     assert by_open("/fake/records/03.rec") == bytes(range(3, 3 + SIZE))
+
+
+@pytest.fixture(name="modules")
+def _modules(tmp_path, monkeypatch):
+    """Modules on the real disk, which a reader is the first to import."""
+    monkeypatch.setattr(sys, "path", [*write_modules(tmp_path), *sys.path])
+
+
+START_METHODS = ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)]
+
+
+@pytest.mark.usefixtures("modules")
+@pytest.mark.parametrize("method", START_METHODS)
+def test_a_worker_imports_from_the_real_disk(fake_dataset_fs, method):
+    """Modules, from a zip file too, and codecs; the faults do not touch them."""
+    write_fake_records(fake_dataset_fs)
+    loader = {"num_workers": 1, "multiprocessing_context": method}
+    reader = FakeRecords(read=by_modules_of_its_own)
+    outcome = run_trial(lambda: reader, ShortRead("*", max_bytes=3), loader=loader)
+    assert (outcome.exception, outcome.fired) == (None, COUNT * (SIZE // 3))
+
+
+@pytest.mark.usefixtures("modules")
+def test_a_run_in_this_process_imports_from_the_real_disk():
+    """The same without a worker."""
+
+    def body():
+        with FakeDatasetFs() as files:
+            write_fake_records(files)
+            make = FakeRecords(read=by_modules_of_its_own)
+            done = files.run(lambda: make, ShortRead("*", max_bytes=3))
+        assert (done.exception, done.fired) == (None, COUNT * (SIZE // 3))
+
+    assert not (told := in_a_process(body)), told
+
+
+def test_a_file_can_be_closed_when_the_fake_files_are_gone():
+    """As the garbage collector does it with one that its reader has left open."""
+    held = []
+
+    def held_open(path: str) -> bytes:
+        held.append(open(path, "rb"))  # noqa: SIM115  # it is left open on purpose
+        return held[-1].read()
+
+    with FakeDatasetFs() as files:
+        write_fake_records(files)
+        assert files.run(lambda: FakeRecords(read=held_open), ReadError("*/03.rec")).fired
+        assert len(held) == 4
+    del files
+    gc.collect()
+    for file in held:
+        file.close()
 
 
 def test_short_reads_of_a_number(fake_dataset_fs):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import stat
+import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,6 +72,27 @@ def by_np_load(path: str) -> bytes:
     import numpy as np
 
     return bytes(np.load(path).tobytes())
+
+
+CODEC = "ptcp154"
+"""No test imports it, and no library does."""
+NEVER_IMPORTED = ("imported_in_the_reader", "imported_from_a_zip_file", f"encodings.{CODEC}")
+
+
+def write_modules(folder: Path) -> list[str]:
+    """Modules that nothing has imported; what has to be on ``sys.path``."""
+    assert not sys.modules.keys() & NEVER_IMPORTED
+    (folder / f"{NEVER_IMPORTED[0]}.py").write_text("")
+    with zipfile.ZipFile(folder / "modules.zip", "w") as archive:
+        archive.writestr(f"{NEVER_IMPORTED[1]}.py", "")
+    return [str(folder), str(folder / "modules.zip")]
+
+
+def by_modules_of_its_own(path: str) -> bytes:
+    """Like ``by_path``, with modules and a codec that it is the first to import."""
+    for name in NEVER_IMPORTED[:2]:
+        importlib.import_module(name)
+    return Path(path).read_text(encoding=CODEC).encode(CODEC)
 
 
 def by_look(path: str) -> bytes:

@@ -1,14 +1,20 @@
 """The python engine's faults, on fake files [runs in the DataLoader worker].
 
-Every way by which pyfakefs opens a file by a path leads through its ``fake_open``. A file that
-faults may be about is opened by its number instead, and read by that, so that the same code counts
-and fails its reads as those of real files.
+Some facts about pyfakefs. Each open() of a fake file leads through its function ``fake_open``, which
+makes a ``FakeFileOpen`` and calls that. Code that imports a module opens the real file, and from
+Python 3.12 on that call comes to ``fake_open``, too, since ``io.open_code`` asks for ``_io.open`` by
+name. pyfakefs tells it by its stack: ``open_code`` has to be exactly two frames up.
+
+So no frame may come between, and ``FakeFileOpen`` is what is replaced: what comes there is meant for
+the fake files. A file that faults may be about is opened by its number instead, and read by that, so
+that the same code counts and fails its reads as those of real files.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import io
 import os
 import sys
@@ -67,8 +73,9 @@ class FaultedFakeIO(io.RawIOBase):
         self._writes = "+" in mode
         flags = os.O_RDWR if self._writes else os.O_RDONLY
         opens = opener or self.files.open
-        self._fd: int = file if isinstance(file, int) else opens(file, flags)
-        self.files.system.fstat(self._fd)  # A descriptor that was closed at once raises here.
+        fd: int = file if isinstance(file, int) else opens(file, flags)
+        self.files.system.fstat(fd)  # A descriptor that was closed at once raises here.
+        self._fd = fd
 
     def reads_matter(self) -> bool:
         """C code cannot read a fake file."""
@@ -129,17 +136,18 @@ class FaultedFakeIO(io.RawIOBase):
 
 def install(policy: FaultPolicy, clock: Clock, patcher: Any, *, scarce: bool) -> Callable[[], None]:
     """Ask *policy* about fake files from now on. The function that is returned undoes this."""
-    from pyfakefs.fake_open import fake_open
+    from pyfakefs import fake_open
 
-    fake_os = patcher.fake_modules["os"]
-    system = FakeOs(patcher.fs, fake_os, fake_open, scarce=scarce)
+    fake_os, true_opener = patcher.fake_modules["os"], fake_open.FakeFileOpen
+    system = FakeOs(patcher.fs, fake_os, true_opener, scarce=scarce)
     files = FakeDescriptorTable(policy, system, clock, patcher.fs)
     _handle_inherited(files, patcher.fs)
-    opens = real.Replacement(fake_open, _opens(files, fake_open))
-    pairs = [(fake_open, opens), *real.numpy_replacements()]
+    pairs = [*real.numpy_replacements()]
     real.replace_everywhere(pairs)
     with contextlib.ExitStack() as undo:
         undo.callback(real.replace_everywhere, [(new, old) for old, new in pairs])
+        undo.callback(setattr, fake_open, "FakeFileOpen", true_opener)
+        fake_open.FakeFileOpen = _opener(files, true_opener)
         _replace_in_os(fake_os, files, undo)
         _replace_sizes(patcher.fs, fake_os.path, files, undo)
         return undo.pop_all().close
@@ -162,22 +170,21 @@ def _handle_inherited(files: FakeDescriptorTable, fake: Any) -> None:
             files.policy.count_unobserved("inherited descriptor")
 
 
-def _opens(files: FakeDescriptorTable, fake_open: Callable[..., Any]) -> Callable[..., Any]:
-    """A fake_open() that asks *files*."""
+def _opener(files: FakeDescriptorTable, true_opener: Callable[..., Any]) -> Callable[..., Any]:
+    """A ``FakeFileOpen`` that asks *files*."""
     kind = type("FileIO", (FaultedFakeIO,), {"files": files})
     asked = types.SimpleNamespace(fspath=os.fspath, fstat=files.system.fstat)
     around = open_with(FileIO=kind, os=asked)
 
-    def opens(fake: Any, skip: Any, file: Any, mode: str = "r", *more: Any, **named: Any) -> Any:
+    def opens(fake: Any, file: Any, mode: str = "r", *more: Any) -> Any:
         may_have_faults = files.may_have_faults(file)
         if may_have_faults and not set("wax") & set(mode):
-            named.pop("is_fake_open_code", None)
-            return around(file, mode, *more[:6], **named)  # open() takes no more.
+            return around(file, mode, *more)
         if may_have_faults:
             files.check_write(file)
-        return fake_open(fake, skip, file, mode, *more, **named)
+        return true_opener(fake)(file, mode, *more)
 
-    return opens
+    return lambda fake: functools.partial(opens, fake)
 
 
 def _replace_in_os(fake_os: Any, files: FakeDescriptorTable, undo: contextlib.ExitStack) -> None:

@@ -2,8 +2,9 @@
 
 Some facts about pyfakefs' own. Its ``os.lseek`` returns nothing. Its ``os.open`` sets the mode of a
 file that exists already, by which one that may not be read becomes readable. It has no ``pread``:
-the real one gets the fake number. Before 6.3 its ``os.ftruncate`` knows no file at all. And any
-number of fake files can be open.
+the real one gets the fake number. Its ``os.close`` fails once the fake file system is gone, when
+files that were kept are closed. Before 6.3 its ``os.ftruncate`` knows no file at all. And any number
+of fake files can be open.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ _SCRATCH = "/.pytest-dataloader-faults"
 
 
 class FakeOs:
-    """What ``system`` is to ``DescriptorTable``. *fake_os* and *open_fake* are pyfakefs' own.
+    """What ``system`` is to ``DescriptorTable``. *fake_os* and *opener* are pyfakefs' own.
 
     *scarce*: the limit of open files may be lowered, and holds for fake ones, too.
     """
 
-    def __init__(self, files: Any, fake_os: Any, open_fake: Any, *, scarce: bool) -> None:
+    def __init__(self, files: Any, fake_os: Any, opener: Any, *, scarce: bool) -> None:
         self._files = files
         self._os = fake_os
         self._stat = files.stat
-        self._open_fake = open_fake
+        self._opener = opener
         self.take_number = FakeDescriptorLimit(files).take if scarce else lambda _path: None
         """Raises EMFILE where a real file could not be opened."""
 
@@ -45,10 +46,13 @@ class FakeOs:
         plain = flags & ~os.O_CLOEXEC in (os.O_RDONLY, os.O_RDWR)
         if dir_fd is None and plain and not self._files.isdir(path):
             how = "r+b" if flags & os.O_RDWR else "rb"
-            file = self._open_fake(self._files, (), path, how, 0)
+            file = self._opener(self._files)(path, how, 0)
             file.raw_io = True
             return int(file.fileno())
         return int(self._own("open")(path, flags, mode, dir_fd=dir_fd))
+
+    def close(self, fd: int) -> None:
+        self._files.get_open_file(fd).close_fd(fd)
 
     def scratch(self) -> str:
         """A folder for files that have no name for long, on a disk without limits."""
