@@ -119,7 +119,7 @@ def test_a_file_can_be_closed_when_the_fake_files_are_gone():
     held = []
 
     def held_open(path: str) -> bytes:
-        held.append(open(path, "rb"))  # noqa: SIM115  # it is left open on purpose
+        held.append(open(path, "rb"))
         return held[-1].read()
 
     with FakeDatasetFs() as files:

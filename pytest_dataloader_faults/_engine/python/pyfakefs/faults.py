@@ -1,13 +1,13 @@
 """The python engine's faults, on fake files [runs in the DataLoader worker].
 
-Some facts about pyfakefs. Each open() of a fake file leads through its function ``fake_open``, which
-makes a ``FakeFileOpen`` and calls that. Code that imports a module opens the real file, and from
-Python 3.12 on that call comes to ``fake_open``, too, since ``io.open_code`` asks for ``_io.open`` by
-name. pyfakefs tells it by its stack: ``open_code`` has to be exactly two frames up.
+Some facts about pyfakefs. Each open() of a fake file leads through its function ``fake_open``,
+which makes a ``FakeFileOpen`` and calls that. Code that imports a module opens the real file. From
+Python 3.12 on that call comes to ``fake_open``, too, since ``io.open_code`` asks for ``_io.open``
+by name. pyfakefs tells it by its stack: ``open_code`` has to be exactly two frames up.
 
-So no frame may come between, and ``FakeFileOpen`` is what is replaced: what comes there is meant for
-the fake files. A file that faults may be about is opened by its number instead, and read by that, so
-that the same code counts and fails its reads as those of real files.
+So no frame may come between, and ``FakeFileOpen`` is what is replaced: what comes there is meant
+for the fake files. A file that faults may be about is opened by its number instead, and read by
+that, so that the same code counts and fails its reads as those of real files.
 """
 
 from __future__ import annotations

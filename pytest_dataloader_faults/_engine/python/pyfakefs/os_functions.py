@@ -3,8 +3,8 @@
 Some facts about pyfakefs' own. Its ``os.lseek`` returns nothing. Its ``os.open`` sets the mode of a
 file that exists already, by which one that may not be read becomes readable. It has no ``pread``:
 the real one gets the fake number. Its ``os.close`` fails once the fake file system is gone, when
-files that were kept are closed. Before 6.3 its ``os.ftruncate`` knows no file at all. And any number
-of fake files can be open.
+files that were kept are closed. Before 6.3 its ``os.ftruncate`` knows no file at all. And any
+number of fake files can be open.
 """
 
 from __future__ import annotations
