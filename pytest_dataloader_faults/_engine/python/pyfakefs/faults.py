@@ -146,8 +146,8 @@ def install(policy: FaultPolicy, clock: Clock, patcher: Any, *, scarce: bool) ->
     real.replace_everywhere(pairs)
     with contextlib.ExitStack() as undo:
         undo.callback(real.replace_everywhere, [(new, old) for old, new in pairs])
-        undo.callback(setattr, fake_open, "FakeFileOpen", true_opener)
-        fake_open.FakeFileOpen = _opener(files, true_opener)
+        undo.callback(vars(fake_open).update, FakeFileOpen=true_opener)
+        vars(fake_open).update(FakeFileOpen=_opener(files, true_opener))
         _replace_in_os(fake_os, files, undo)
         _replace_sizes(patcher.fs, fake_os.path, files, undo)
         return undo.pop_all().close
