@@ -35,7 +35,8 @@ def _without_warning(ran):
         r"=+ warnings summary =+\n.*?\n-- Docs: .*?\n", "", generate.body(ran), flags=re.DOTALL
     )
     text = re.sub(r", 1 warning\b", "", text)
-    return re.sub(r".*: UserWarning: Failed to initialize NumPy.*\n(  .*\n)?", "", text)
+    warning = r"(.*: UserWarning: Failed to initialize NumPy.*\n(  .*\n)?)+"
+    return re.sub(rf"(-+ Captured stderr call -+\n)?{warning}", "", text)
 
 
 @pytest.fixture(name="python", scope="module")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import re
 import signal
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -204,4 +205,5 @@ def test_each_read_of_a_library_can_fail(tmp_path, reader, calls):
         assert firing.call != "mmap" or read.signals == {signal.SIGBUS}
     assert calls == seen_calls
     assert [(paths[0], CONTENT)] == read.batches
-    assert count > 2
+    # A file of a few kilobytes is one block of a buffer on Python 3.14.
+    assert count > (1 if reader == "pillow_png" and sys.version_info >= (3, 14) else 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ OUTCOMES = {
     key: {name: cell["outcome"] for name, cell in row.items()}
     for key, row in RECORD["readers"].items()
 }
+IN_ONE_READ = {("pillow_png", reader_matrix.LATER)} if sys.version_info >= (3, 14) else set()
+"""The cells of files that are smaller than a buffer: there is no later read."""
 CUT = [name for name in reader_matrix.FAULTS if name.startswith("TruncatedFile")]
 
 
@@ -32,7 +35,11 @@ def _cells(tmp_path_factory):
 @pytest.mark.parametrize("key", usable())
 def test_the_page_says_what_each_reader_does(cells, key):
     """Under each fault; `python docs/readers.py` writes it anew."""
-    assert {name: cells[each, name].outcome for each, name in cells if each == key} == OUTCOMES[key]
+    on_the_page = {
+        name: outcome for name, outcome in OUTCOMES[key].items() if (key, name) not in IN_ONE_READ
+    }
+    found = {name: cells[each, name].outcome for each, name in cells if each == key}
+    assert found == on_the_page
 
 
 def test_every_fault_happens_to_every_reader(cells):

@@ -54,7 +54,19 @@ def _places(of: Distribution) -> Iterator[Path]:
     """Where the modules and packages of a distribution are, and what describes it."""
     if of.name == OURS:  # It may be installed by no more than a pointer to a checkout.
         yield Path(package.__file__).parent
-    for name in {each.parts[0] for each in of.files or ()}:
+    for name in _names(of):
         is_ours = of.name == OURS and not name.endswith(".dist-info")
         if not is_ours and name not in {"..", "__pycache__"}:
             yield Path(os.path.abspath(of.locate_file(name)))
+
+
+def _names(of: Distribution) -> set[str]:
+    """The names of its files and folders; Debian's packages list none, so theirs are guessed."""
+    if of.files is not None:
+        return {each.parts[0] for each in of.files}
+    tops = (of.read_text("top_level.txt") or of.name.replace("-", "_").lower()).split()
+    tops += ["torchgen"] if of.name == "torch" else []
+    names = [f"{top}{end}" for top in tops for end in ("", ".py")]
+    about = Path(str(of.locate_file(""))).glob(f"{of.name.replace('-', '_')}-*-info")
+    names += [each.name for each in about]
+    return {each for each in names if Path(str(of.locate_file(each))).exists()}

@@ -52,7 +52,8 @@ class Tried:
         if not self.uses:
             return f"Python {platform.python_version()}"
         top = self.uses[0].partition(".")[0]
-        name = importlib.metadata.packages_distributions()[top][0]
+        listed = importlib.metadata.packages_distributions()  # Without packages of Debian.
+        name = listed.get(top, [top])[0]
         return f"{name} {importlib.metadata.version(name)}"
 
     def arguments(self) -> dict[str, Any]:
