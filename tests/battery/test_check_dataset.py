@@ -25,6 +25,7 @@ from pytest_dataloader_faults.exceptions import (
 from pytest_dataloader_faults.faults import ReadError
 from support.corpus.descriptors import Unpacked
 from support.datasets import COUNT, Records, RecordStream, joined, write_records
+from support.epochs import in_order
 from support.specimens import BadSample, EndlessRetry, OpenedOnce, ZerosOnError
 
 FIRST = "read-error-first"
@@ -448,6 +449,7 @@ def test_files_that_cannot_be_opened_for_want_of_descriptors_are_blamed_on_the_d
     assert (result.verdict, result.failed) == ("hung", True)
 
 
+@in_order
 @pytest.mark.parametrize("options", [{}, {"shuffle": True}], ids=["", "shuffled"])
 def test_batches_that_come_as_they_are_ready_are_told_apart(records, options):
     """With ``in_order=False`` the first to come is not the first that was asked for."""

@@ -17,9 +17,11 @@ from pytest_dataloader_faults.faults import (
     KINDS,
     ClosedDescriptor,
     PinMemoryThreadDeath,
+    SharedMemoryExhaustion,
     WorkerKilled,
 )
 from support.datasets import COUNT, Records, RecordStream, write_records
+from support.epochs import reserves_shared_memory
 from support.fault_rows import FAULTS
 
 METHODS: dict[str | None, int] = {None: 0, "fork": 2, "spawn": 1, "forkserver": 1}
@@ -38,7 +40,9 @@ def _cells():
     for row, *cell in itertools.product(FAULTS, METHODS, DATASETS, (False, True)):
         method, kind, persistent = cell
         name = f"{type(row.fault).__name__}-{method}-{kind}-{'persistent' * persistent}"
-        yield pytest.param(row, *cell, marks=[pytest.mark.slow] * _is_slow(row, *cell), id=name)
+        marks = [pytest.mark.slow] * _is_slow(row, *cell)
+        marks += [reserves_shared_memory] * isinstance(row.fault, SharedMemoryExhaustion)
+        yield pytest.param(row, *cell, marks=marks, id=name)
 
 
 def _is_slow(row, method, kind, persistent):

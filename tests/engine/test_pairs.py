@@ -26,7 +26,7 @@ from pytest_dataloader_faults.faults import (
     WorkerHung,
     WorkerKilled,
 )
-from support.epochs import alone
+from support.epochs import alone, reserves_shared_memory
 from support.tries import WAYS, Tries
 from support.waiting import until
 
@@ -108,9 +108,13 @@ def test_every_kind_is_here():
     assert set(KINDS.values()) - {PinMemoryThreadDeath} == {type(each) for each in FAULTS}
 
 
-@pytest.mark.parametrize(
-    "pair", PAIRS, ids=lambda pair: "-".join(type(FAULTS[each]).__name__ for each in pair)
-)
+def _cases():
+    for pair in PAIRS:
+        name = "-".join(type(FAULTS[each]).__name__ for each in pair)
+        yield pytest.param(pair, marks=[reserves_shared_memory] * (SHARED in pair), id=name)
+
+
+@pytest.mark.parametrize("pair", list(_cases()))
 def test_pair(records, pair):
     """The scope ends without an error of ours, whichever two are armed."""
     paths = [str(path) for path in sorted(records.iterdir())]

@@ -106,7 +106,7 @@ def test_nothing_is_in_use_with_a_torch_that_raises_for_want_of_one(monkeypatch)
 
 def test_without_an_accelerator_it_does_not_apply(records, monkeypatch):
     """And says why."""
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    monkeypatch.setattr(getattr(torch, "accelerator", torch.cuda), "is_available", lambda: False)
     missing_accelerator.cache_clear()
     result = _check(records, None)
     assert (result.verdict, result.applies) == ("not_exercised", False)

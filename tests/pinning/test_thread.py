@@ -97,7 +97,9 @@ def test_worker_that_hangs_is_ended_by_the_timeout(accelerator, records):
 def test_class_that_torch_does_not_know_is_not_pinned(monkeypatch, records):
     """And nobody says so. Its tensors are those that the worker shared."""
     pinned = []
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor) or tensor)
+    monkeypatch.setattr(
+        torch.Tensor, "pin_memory", lambda tensor, *_: pinned.append(tensor) or tensor
+    )
 
     assert torch.utils.data._utils.pin_memory.pin_memory(Unpinned(_samples(records))) is not None
     assert pinned == []
@@ -106,7 +108,7 @@ def test_class_that_torch_does_not_know_is_not_pinned(monkeypatch, records):
 @pytest.mark.parametrize(("kind", "comes_as"), [(Fields, Fields), (Frozen, dict)])
 def test_container_comes_as_what_torch_can_make_of_it(kind, comes_as, monkeypatch, records):
     """A mapping that can be changed is copied; one that cannot be made again becomes a dict."""
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor, *_: tensor)
     batch = kind(images=torch.stack([image for image, _ in _samples(records)]))
 
     assert type(torch.utils.data._utils.pin_memory.pin_memory(batch)) is comes_as

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import exceptions, faults, inject, run_trial
 from support.datasets import COUNT, Records
+from support.epochs import reserves_shared_memory
 
 DEAD = r"is killed by signal|exited unexpectedly"
 """torch tells of a death by either, whichever of its two watchers is first."""
@@ -25,9 +26,13 @@ ARMED = [  # A fixture, its arguments, the error, the call, and what the loader 
     ("closed_descriptors", ("*.rec",), r"\[Errno 9\] Bad file", "openat", {}),
     ("hung_reads", ("*.rec",), "timed out", "read", LATE),
     ("emfile", (), r"\[Errno 24\] Too many", "openat", {}),
-    ("shm_exhaustion", (), "unable to allocate shared memory", "fallocate", {}),
+    pytest.param(
+        *("shm_exhaustion", (), "unable to allocate shared memory", "fallocate", {}),
+        marks=reserves_shared_memory,
+    ),
     ("killed_workers", (signal.SIGKILL,), DEAD, "signal 9", {}),
 ]
+FIXTURES = [getattr(each, "values", each)[0] for each in ARMED]
 SILENT = [
     ("short_reads", ("*/03.rec", 9), "read"),
     ("corrupted_files", ("*/03.rec",), "openat"),
@@ -47,7 +52,7 @@ def _error(loop, match=None) -> BaseException:
 
 
 @pytest.mark.parametrize(
-    ("fixture", "arguments", "message", "call", "options"), ARMED, ids=[each[0] for each in ARMED]
+    ("fixture", "arguments", "message", "call", "options"), ARMED, ids=FIXTURES
 )
 def test_fault_fires_in_a_worker(request, records, fixture, arguments, message, call, options):
     """The loop over the loader gets the error of the real thing, made in another process."""

@@ -48,7 +48,7 @@ def test_options_have_a_group_of_their_own(light_suite):
 @pytest.mark.parametrize("name", ["engine", "deadline", "seed"])
 def test_ini_keys_are_listed(light_suite, name):
     """Each option has an ini key of the same stem."""
-    ini = _words(light_suite.again("--help")).partition("[pytest] configuration options")[2]
+    ini = _words(light_suite.again("--help")).partition(" [pytest] ")[2]
     assert f"dataloader_faults_{name} (string):" in ini
 
 

@@ -93,4 +93,4 @@ def test_the_fixtures_are_refused_there(suite):
     """Hypothesis itself says that a fixture of the plugin would not be reset for each example."""
     result = suite.run(FIXTURE, "-p", "hypothesispytest")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*function-scoped fixture 'eio_reads'*"])
+    result.stdout.fnmatch_lines(["*unction-scoped fixture 'eio_reads'*"])

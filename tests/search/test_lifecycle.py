@@ -7,7 +7,6 @@ import re
 import shutil
 import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -55,7 +54,6 @@ from support.lifecycles import (
 )
 
 pytestmark = [pytest.mark.usefixtures("engine"), pytest.mark.timeout(600)]
-TESTS = Path(__file__).resolve().parents[1]
 HOW = {"database": None, "on_fail": None}
 ALIVE = {"loader": None, "deadline": 20.0, "seed": 0, "engine": "auto"}
 
@@ -257,8 +255,7 @@ def test_the_failure_ends_with_a_test_that_repeats_it(records, tmp_path):
         f"make_dataset = lambda: KeepsHalves(Path({str(records)!r}))\n{pasted}\n"
     )
     (tmp_path / "test_pasted.py").write_text(pasted, encoding="utf-8")
-    options = ["-o", f"pythonpath={TESTS}", "-p", "no:cacheprovider"]
-    done = run_forked(tmp_path, "-q", *options, "test_pasted.py")
+    done = run_forked(tmp_path, "-q", "-p", "no:cacheprovider", "test_pasted.py")
     done.assert_outcomes(failed=1)
     assert "poisoned: in step 5, Iterate(): after the fault was gone" in done.stdout.str()
 

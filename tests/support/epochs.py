@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+import torch
 from torch.utils.data import DataLoader
 
 from support.waiting import until
@@ -15,6 +16,10 @@ from support.waiting import until
 in_order = pytest.mark.skipif(
     "in_order" not in inspect.signature(DataLoader).parameters, reason="this torch has no in_order"
 )
+reserves_shared_memory = pytest.mark.skipif(
+    torch.__version__ < (2, 10), reason="torch reserves shared memory from 2.10 on, see the page"
+)
+"""For tests in which ``SharedMemoryExhaustion`` has to fire."""
 
 
 @dataclass

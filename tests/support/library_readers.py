@@ -240,13 +240,13 @@ _reads("`safetensors.numpy.load_file`", "safetensors", "x.safetensors", files.sa
 @_reads("`torch.load`", "torch", "x.pt", files.torch_saved)
 def torch_load(path: str) -> bytes:
     """A zip archive, read in C++."""
-    return torch.load(path).numpy().tobytes()
+    return torch.load(path, weights_only=True).numpy().tobytes()
 
 
 @_reads("`torch.load(mmap=True)`", "torch", "x.pt", files.torch_saved)
 def torch_load_mapped(path: str) -> bytes:
     """The same, mapped."""
-    return torch.load(path, mmap=True).numpy().tobytes()
+    return torch.load(path, mmap=True, weights_only=True).numpy().tobytes()
 
 
 @_reads("`torch.from_file`", "torch", "x.bin", files.raw)

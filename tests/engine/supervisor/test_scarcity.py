@@ -14,7 +14,7 @@ from pytest_dataloader_faults import Verdict, inject, run_trial
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.faults import DescriptorExhaustion, SharedMemoryExhaustion
 from support.datasets import Records
-from support.epochs import epoch
+from support.epochs import epoch, reserves_shared_memory
 from support.waiting import until
 
 NO_ROOM = "unable to allocate shared memory"
@@ -34,6 +34,7 @@ def _data_only(samples):
     return torch.stack([data for data, _ in samples])
 
 
+@reserves_shared_memory
 @pytest.mark.parametrize("workers", [1, 2])
 def test_torchs_collate_function_reports_it(records, workers):
     """It asks for shared memory itself, so that the error is the fetch's."""
@@ -48,6 +49,7 @@ def test_torchs_collate_function_reports_it(records, workers):
     assert [] == _left(injection.faults[0])
 
 
+@reserves_shared_memory
 def test_only_the_worker_that_is_meant(records):
     """What the other has made comes first."""
     with inject(SharedMemoryExhaustion(workers=(1,))) as injection:
@@ -57,6 +59,7 @@ def test_only_the_worker_that_is_meant(records):
     assert {1} == {each.worker for each in injection.faults[0].firings}
 
 
+@reserves_shared_memory
 def test_there_may_be_room_again(records):
     """A transient fault: the loop goes on after the error, and all else comes."""
     with inject(SharedMemoryExhaustion(times=1)) as injection:
@@ -68,6 +71,7 @@ def test_there_may_be_room_again(records):
     assert injection.reached > 1
 
 
+@reserves_shared_memory
 @pytest.mark.parametrize(
     "options", [{"collate_fn": _data_only}, {"batch_size": None}], ids=["collate_fn", "batch_size"]
 )
