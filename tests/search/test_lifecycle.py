@@ -132,7 +132,7 @@ def test_healthy_datasets_pass(records, kind):
     """They fail in no lifecycle, and faults fire in some."""
     near = {"steps": [Iterate, Arm, StartEpoch], "kinds": [OpenError], "files": "*/00.rec"}
     found = explore_lifecycle(
-        lambda: kind(records), max_examples=6, max_steps=5, seed=1, **near, **HOW
+        lambda: kind(records), max_examples=12, max_steps=5, seed=1, **near, **HOW
     )
     assert (found.verdict, found.failure, found.steps) == (Verdict.FAILED_CLEANLY, None, None)
     assert found.trials == sum(found.verdicts.values())
