@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 
 from pytest_dataloader_faults._engine.processes import fork
 from pytest_dataloader_faults._engine.python.pyfakefs import fake_files
 from pytest_dataloader_faults.exceptions import EngineUnavailableError
+
+_ELSEWHERE = (
+    "it needs Linux, and this is {}. Run such tests on Linux: in CI, in a container or in a virtual"
+    " machine. Here, leave them out: pytest -m 'not dataloader_faults'"
+)
 
 
 class Probe:
@@ -39,18 +45,20 @@ class Probe:
 @functools.cache
 def start_probe() -> Probe | None:
     """Begin to find out, so that ``unavailable`` need not wait."""
-    return Probe() if hasattr(os, "fork") else None
+    return Probe() if sys.platform == "linux" else None
 
 
 @functools.cache
 def unavailable() -> str | None:
     """Why the kernel engine cannot run here, or None if it can."""
     probe = start_probe()
-    return probe.reason() if probe else "it needs Linux"
+    return probe.reason() if probe else _ELSEWHERE.format(sys.platform)
 
 
 def is_portable() -> bool:
     """Whether the python engine can run here: its supervisor needs pidfd_open(2) of Linux."""
+    if sys.platform != "linux":
+        return False
     try:
         os.close(os.pidfd_open(os.getpid()))
     except (AttributeError, OSError):
@@ -58,11 +66,23 @@ def is_portable() -> bool:
     return True
 
 
+def not_linux() -> EngineUnavailableError:
+    """The error on another system. pytest and unittest skip a test, or a module, that raises it."""
+    from unittest import SkipTest
+
+    class NotLinuxError(EngineUnavailableError, SkipTest):
+        """Nothing is shown, and nothing is wrong with the tests."""
+
+    return NotLinuxError(f"no engine can run here: {unavailable()}")
+
+
 def choose(engine: str) -> str:
     """The engine to take for *engine*; raises EngineUnavailableError where there is none."""
     from pytest_dataloader_faults._arguments import check
 
     check(engine=engine)
+    if sys.platform != "linux":
+        raise not_linux()
     if engine == "auto" and fake_files() is not None:
         engine = "python"  # The kernel does not see fake files.
     reason = "asked for" if engine == "python" else unavailable()
@@ -70,7 +90,9 @@ def choose(engine: str) -> str:
         return "kernel"
     if engine != "kernel" and is_portable():
         return "python"
-    message = f"engine={engine!r}: no engine can run here: {unavailable()}"
-    if engine == "kernel":
-        message = f"engine={engine!r}: the kernel engine cannot run here: {reason}"
-    raise EngineUnavailableError(message)
+    lacking = {"kernel": reason, "python": "it needs pidfd_open(2), of Linux 5.3 or newer"}
+    if engine in lacking:
+        message = f"the {engine} engine cannot run here: {lacking[engine]}"
+    else:
+        message = f"no engine can run here: {reason}"
+    raise EngineUnavailableError(f"engine={engine!r}: {message}")

@@ -10,6 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from pytest_dataloader_faults._engine import not_linux
+
+if sys.platform != "linux":  # Much of what is imported below is not there.
+    raise not_linux()
+
 from pytest_dataloader_faults import _arguments, exceptions
 from pytest_dataloader_faults._engine.processes import fork
 from pytest_dataloader_faults._engine.scope import engine_for

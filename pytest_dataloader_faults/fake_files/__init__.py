@@ -6,7 +6,13 @@ The fixture ``fake_dataset_fs`` gives the same ``files``.
 from __future__ import annotations
 
 import contextlib
+import sys
 from typing import TYPE_CHECKING, Any
+
+from pytest_dataloader_faults._engine import not_linux
+
+if sys.platform != "linux":  # Its workers would need Linux.
+    raise not_linux()
 
 from pytest_dataloader_faults._engine.python.pyfakefs.notes import explain
 from pytest_dataloader_faults.fake_files._in_process import InProcessResult

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +87,9 @@ def pytest_report_header(config: pytest.Config) -> str:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make one item per check of a test that uses ``fault_check``."""
     if "fault_check" not in metafunc.fixturenames:
+        return
+    if sys.platform != "linux":  # No check can run, and most of their code cannot be imported.
+        metafunc.parametrize("fault_check", ["needs-linux"], indirect=True)
         return
     from pytest_dataloader_faults.battery._check_dataset import select_checks
     from pytest_dataloader_faults.battery.checks import CHECKS
@@ -171,11 +175,12 @@ def fault_check(request: pytest.FixtureRequest) -> FaultCheck:
     object. Of several loaders each is tried, and the result names them. ``files=``, ``loader=`` and
     ``contract=`` mean what they mean for ``check_dataset()``. It returns the ``CheckResult``.
     """
-    from pytest_dataloader_faults.plugin._fault_check import FaultCheck
-
     if not hasattr(request, "param"):
         pytest.fail(_NO_PARAMETER, pytrace=False)
-    check = FaultCheck(request.param, _settings(request), request.node)
+    settings = _settings(request)
+    from pytest_dataloader_faults.plugin._fault_check import FaultCheck
+
+    check = FaultCheck(request.param, settings, request.node)
     request.node.stash[_check] = check
     return check
 
@@ -191,9 +196,10 @@ def dataloader_faults(request: pytest.FixtureRequest) -> Iterator[PytestFaultInj
     and ``explore_lifecycle(make_dataset)`` search for faults that a dataset does not survive.
     The marker, the options and the ini keys hold for all of them.
     """
+    settings = _settings(request)
     from pytest_dataloader_faults.plugin._injector import PytestFaultInjector
 
-    with PytestFaultInjector(_settings(request), request.node) as injector:
+    with PytestFaultInjector(settings, request.node) as injector:
         request.node.stash[_injector] = injector
         yield injector
 

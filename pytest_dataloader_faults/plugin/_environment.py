@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 GPU_MARKER_LINE = (
@@ -14,8 +16,10 @@ def require_accelerator(item: pytest.Item) -> None:
     """Skip or fail *item* if it needs an accelerator and there is none.
 
     ``gpu`` without ``dataloader_faults`` may be a marker of the suite's own, with another meaning.
+    On other systems than Linux our fixtures skip, whatever the machine has.
     """
-    if not {"gpu", "dataloader_faults"} <= {mark.name for mark in item.iter_markers()}:
+    names = {mark.name for mark in item.iter_markers()}
+    if not {"gpu", "dataloader_faults"} <= names or sys.platform != "linux":
         return
     from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 

@@ -32,7 +32,7 @@ def fake_dataset_fs() -> Iterator[FakeDatasetFilesystem]:
 @pytest.hookimpl(tryfirst=True)
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> None:
     """Let loaders start workers under the fixtures of pyfakefs, too."""
-    if fixturedef.argname in _FIXTURES_OF_PYFAKEFS:
+    if fixturedef.argname in _FIXTURES_OF_PYFAKEFS and sys.platform == "linux":
         from pytest_dataloader_faults.fake_files._transfer import with_workers
 
         scope = contextlib.ExitStack()
@@ -60,7 +60,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Let loaders start workers under the TestCase of pyfakefs, too."""
     unittest = sys.modules.get("pyfakefs.fake_filesystem_unittest")
     kind = getattr(item, "cls", None)
-    if unittest is None or kind is None or not issubclass(kind, unittest.TestCaseMixin):
+    is_fake = unittest and kind and issubclass(kind, unittest.TestCaseMixin)
+    if not is_fake or sys.platform != "linux":
         return (yield)
     from pytest_dataloader_faults.fake_files._transfer import with_workers
 

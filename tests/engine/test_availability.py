@@ -74,6 +74,17 @@ def test_a_refusal_has_a_reason(preparation, name, hint):
     assert f"engine='kernel': the kernel engine cannot run here: {reason}" == kernel
 
 
+def test_the_python_engine_says_what_it_lacks():
+    """Linux before 5.3 has no pidfd_open(2)."""
+    answers = told("import os; del os.pidfd_open\n")
+
+    assert ["None", "kernel", "kernel"] == answers[:3]
+    assert answers[3] == (
+        "engine='python': the python engine cannot run here: it needs pidfd_open(2), of Linux 5.3"
+        " or newer"
+    )
+
+
 def test_no_refusal_without_a_cause():
     """The same process, undisturbed."""
     assert ["None", "kernel", "kernel", "python"] == told("")

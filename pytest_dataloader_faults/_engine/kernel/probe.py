@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
 
 _HINTS = {
     errno.EBUSY: "this process is under a seccomp listener already (a sandbox?)",
@@ -23,8 +22,6 @@ _HINTS = {
 
 def kernel_engine_reason() -> str | None:
     """Install a filter on this process, for good; None if it works, else why not."""
-    if sys.platform != "linux":
-        return f"it needs Linux, this is {sys.platform}"
     from pytest_dataloader_faults._engine.kernel import linux
     from pytest_dataloader_faults._engine.kernel.bpf import program
 

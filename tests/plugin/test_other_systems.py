@@ -1,0 +1,157 @@
+"""On macOS and Windows nothing can be shown: the plugin says so, skips, and disturbs no test."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from support.inner import PYTHONPATH
+
+WHY = "it needs Linux, and this is {}. Run such tests on Linux: in CI, in a container or in a"
+IMPORTED = """
+from support.other_systems import play; play({!r})
+import pytest_dataloader_faults
+from pytest_dataloader_faults import Contract, exceptions, faults, inject, Outcome, Verdict
+from pytest_dataloader_faults import lifecycle, plugin
+
+faults.ReadError("*.jpg", nth=2), Contract(may_substitute=True)
+for name in ("run_trial", "check_dataset", "explore", "strategies", "search", "fake_files"):
+    try:
+        exec("from pytest_dataloader_faults import " + name)
+    except exceptions.EngineUnavailableError as error:
+        print(name, error)
+for engine in ("auto", "kernel", "python"):
+    try:
+        with inject(faults.ReadError(), engine=engine):
+            print("armed")
+    except exceptions.EngineUnavailableError as error:
+        print(engine, error)
+"""
+OTHERS = """
+import unittest
+import pytest
+from pyfakefs.fake_filesystem_unittest import TestCase
+from pytest_dataloader_faults import Contract, faults
+
+def test_battery(fault_check):
+    fault_check(list)
+
+@pytest.mark.gpu
+def test_on_a_device(fault_check):
+    fault_check(list)
+
+def test_injected(eio_reads):
+    eio_reads("*.rec")
+
+def test_trial(dataloader_faults):
+    dataloader_faults.run(list)
+
+def test_fake_files_of_ours(fake_dataset_fs):
+    pytest.fail("not reached")
+
+def test_of_a_function():
+    from pytest_dataloader_faults import run_trial
+
+def test_in_my_own_loop():
+    from pytest_dataloader_faults import inject
+
+    with inject(faults.ReadError()):
+        pytest.fail("not reached")
+
+class TestInUnittest(unittest.TestCase):
+    def test_of_a_function(self):
+        from pytest_dataloader_faults import check_dataset
+
+def test_plain(tmp_path):
+    assert faults.ReadError("*.rec").path == "*.rec"
+
+def test_fake_files(fs):
+    fs.create_file("/data/0.rec")
+    with open("/data/0.rec") as file:
+        assert file.read() == ""
+
+class TestFakeFiles(TestCase):
+    def test_fake_files(self):
+        self.setUpPyfakefs()
+        self.fs.create_file("/data/0.rec")
+"""
+MODULE = """
+from pytest_dataloader_faults.search import survey
+
+def test_survey():
+    survey(list)
+"""
+
+
+def _run(script, folder):
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": PYTHONPATH, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == ""
+    return done
+
+
+@pytest.mark.parametrize(
+    "system", ["darwin", pytest.param("freebsd14", marks=pytest.mark.slow), "win32"]
+)
+def test_imports_work_and_use_is_refused(system, tmp_path):
+    """What describes faults is there; what needs an engine says what is missing and what to do."""
+    done = _run(IMPORTED.format(system), tmp_path)
+
+    lines = done.stdout.splitlines()
+    assert [line.partition(" ")[0] for line in lines] == [
+        *("run_trial", "check_dataset", "explore", "strategies", "search", "fake_files"),
+        *("auto", "kernel", "python"),
+    ]
+    assert all(f"no engine can run here: {WHY.format(system)}" in line for line in lines)
+
+
+@pytest.fixture(name="on")
+def _on(tmp_path):
+    def on(system, *options):
+        (tmp_path / "test_module.py").write_text(MODULE, encoding="utf-8")
+        (tmp_path / "test_others.py").write_text(OTHERS, encoding="utf-8")
+        plugins = ("no:cacheprovider", "dataloader_faults", "pyfakefs.pytest_plugin")
+        arguments = ["-rs", *(f"-p{name}" for name in plugins), *options]
+        play = f"from support.other_systems import play; play({system!r}); import pytest;"
+        return _run(f"{play} raise SystemExit(pytest.main({arguments!r}))", tmp_path)
+
+    return on
+
+
+def test_pytest_skips_what_needs_linux_and_runs_the_rest(on):
+    """The header and each skip say why; a module that imports what cannot be is skipped whole."""
+    done = on("darwin")
+
+    assert done.returncode == 0, done.stdout
+    assert f"no engine, tests that need one are skipped: {WHY.format('darwin')}" in done.stdout
+    assert "3 passed, 9 skipped" in done.stdout
+    skipped = [line for line in done.stdout.splitlines() if line.startswith("SKIPPED")]
+    assert all(WHY.format("darwin") in line for line in skipped)
+
+
+@pytest.mark.slow
+def test_an_engine_that_is_asked_for_fails_the_tests(on):
+    """As on a Linux that refuses it."""
+    done = on("darwin", "--dataloader-faults-engine=kernel", "-k", "test_battery or test_plain")
+
+    assert done.returncode == 1, done.stdout
+    assert f"engine='kernel' cannot run here: {WHY.format('darwin')}" in done.stdout
+    assert "1 passed" in done.stdout
+    assert "1 error" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_marker_leaves_them_out(on):
+    """As the message advises."""
+    done = on("darwin", "-m", "not dataloader_faults", "test_others.py")
+
+    assert "3 passed, 3 skipped, 5 deselected" in done.stdout
