@@ -43,6 +43,10 @@ _SAME = (
     (r"in worker \d+ \(pid \d+\), fetch \d+: (\S+ )?\S*", r"in worker N, fetch N: \1"),
     (r"DataLoader worker process \d+", "DataLoader worker process N"),
     (r"\bpid(\(s\))? \d+", "pid N"),
+    # On Python 3.14 errors of pickle say more, and a worker from a fork server is no child.
+    (r"cannot pickle '(_io\.)?(\w+)' (object|instances)", r"cannot pickle \2"),
+    (r"\n +when serializing .*", ""),
+    (r"is killed by signal: \w+\. *\n.*DataLoader worker \(pid N\) exited", "exited"),
     (r"\d+(\.\d+)? ?s\b", "N s"),
     (r"\b\d{2,}\.(bin|py)\b", r"N.\1"),
     (r"line \d+", "line N"),
