@@ -19,10 +19,9 @@ from support.fake_datasets import COUNT, FakeRecords, write_fake_records
 from support.fault_rows import FAULTS, PINNED
 
 METHODS = {"fork": 2, "spawn": 1, "forkserver": 1}
-"""Start methods, and how many workers; those that import torch anew take seconds each.
-
-In every run there is test_fake_dataset_fs, which starts one, under a fault.
-"""
+"""Start methods, and how many workers; a spawned one imports torch, which takes seconds."""
+PATIENCE = {"spawn": 20, "forkserver": 20}
+"""Start methods that need a longer ``timeout``, since their workers import modules first."""
 REFUSED = {SharedMemoryExhaustion: "torch reserves shared memory in C"}
 """What happens to no fake file, and what is said of it."""
 
@@ -31,8 +30,8 @@ def _cells():
     for row, method, persistent in itertools.product((*FAULTS, *PINNED), METHODS, (False, True)):
         if type(row.fault) not in REFUSED:
             name = f"{type(row.fault).__name__}-{method}-{'persistent' * persistent}"
-            slow = method != "fork" or persistent
-            marks = [pytest.mark.slow] * slow
+            slow = method == "spawn" or persistent or (method in PATIENCE and row.loader)
+            marks = [pytest.mark.slow] * bool(slow)
             yield pytest.param(row, method, persistent, marks=marks, id=name)
 
 
@@ -65,8 +64,8 @@ def test_cell(reference, fake_dataset_fs, row, method, persistent):
         "pin_memory": row in PINNED,
         **row.loader,
     }
-    if method != "fork" and "timeout" in options:
-        options["timeout"] = 20  # Such a worker imports torch first.
+    if method in PATIENCE and "timeout" in options:
+        options["timeout"] = PATIENCE[method]
 
     def make():
         if row in PINNED:

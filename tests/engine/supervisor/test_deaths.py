@@ -9,7 +9,7 @@ import signal
 import psutil
 import pytest
 
-from pytest_dataloader_faults import inject
+from pytest_dataloader_faults import inject, run_trial
 from pytest_dataloader_faults.exceptions import FaultNotFiredError, InjectionError
 from pytest_dataloader_faults.faults import ReadError, WorkerKilled
 from support.datasets import ManyTensors, Records
@@ -37,6 +37,20 @@ def test_a_worker_dies_by_that_signal(dataset, name):
     (firing,) = injection.faults[0].firings
     assert (f"signal {int(number)}", 0, 3) == (firing.call, firing.worker, firing.fetch)
     assert (1, 1) == (injection.fired, injection.surfaced)
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_so_does_one_from_a_fork_server(records, name):
+    """The loader is no parent of it: it gets no SIGCHLD, and has no name for the signal."""
+    number = signal.Signals[name]
+    loader = {"num_workers": 2, "batch_size": 4, "multiprocessing_context": "forkserver"}
+    outcome = run_trial(lambda: Records(records), WorkerKilled(number, at=2), loader=loader)
+    assert [(each.worker, each.exitcode) for each in outcome.deaths] == [(0, -number)]
+    assert "exited unexpectedly" in outcome.exception.text
+    (firing,) = outcome.faults[0].firings
+    assert (f"signal {int(number)}", 0, 2) == (firing.call, firing.worker, firing.fetch)
+    assert [(0, 1, 2, 3), (4, 5, 6, 7)] == [each.indices for each in outcome.passes[0].delivered]
+    assert outcome.recovery.complete
 
 
 def test_a_signal_that_is_ignored_kills_all_the_same(dataset, request):
