@@ -44,8 +44,8 @@ _NOISE = re.compile(
 
 
 _NO_GUARD = (
-    "a worker of a trial has imported the main module, as spawn and forkserver do, and that runs a"
-    " trial of its own. Put what the script does below: if __name__ == '__main__':"
+    "a worker of a trial has imported the main module, and that runs a trial of its own. Put what"
+    " the script does below: if __name__ == '__main__':"
 )
 
 

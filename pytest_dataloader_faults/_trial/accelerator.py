@@ -2,8 +2,7 @@
 
 Some facts about asking. A build for CUDA asks the driver, and a process that has done so cannot
 fork any more one that uses CUDA (torch/cuda/__init__.py, ``is_available``). Trials are forked. So a
-disposable child asks when an answer is needed. ``torch.accelerator`` is new in torch 2.6;
-before it there is ``torch.cuda``.
+disposable child asks when an answer is needed.
 
 Some facts about pinned memory that is given back. torch keeps unused blocks for the next request,
 so what the machine has pinned says little. What is in use is ``active_bytes`` of
@@ -52,7 +51,7 @@ def missing_accelerator() -> str | None:
 def is_there() -> bool:
     import torch
 
-    return bool(getattr(torch, "accelerator", torch.cuda).is_available())
+    return bool(torch.accelerator.is_available())
 
 
 def use() -> None:
@@ -106,9 +105,4 @@ def _device() -> torch.device | None:
     """The accelerator; None if this torch is built without."""
     import torch
 
-    if not hasattr(torch, "accelerator"):
-        return torch.device("cuda")
-    try:
-        return torch.accelerator.current_accelerator()
-    except RuntimeError:  # torch 2.6 raises where later ones give None.
-        return None
+    return torch.accelerator.current_accelerator()

@@ -218,7 +218,7 @@ def end_workers(iterator: Any) -> None:
 def record_sampler() -> Iterator[list[Any]]:
     """Every index list that an iterator draws from its sampler in this scope.
 
-    An iterator also notes which worker made the last batch, unless torch is older than that.
+    An iterator also notes which worker made the last batch.
     """
     drawn: list[Any] = []
     next_index = _BaseDataLoaderIter._next_index
@@ -228,9 +228,9 @@ def record_sampler() -> Iterator[list[Any]]:
         drawn.append(next_index(self))  # type: ignore[no-untyped-call]
         return drawn[-1]
 
-    def noting(self: Any, data: Any, *worker: int) -> Any:
-        setattr(self, _WORKER, *(worker or (None,)))
-        return process_data(self, data, *worker)  # type: ignore[no-untyped-call]
+    def noting(self: Any, data: Any, worker: int) -> Any:
+        setattr(self, _WORKER, worker)
+        return process_data(self, data, worker)  # type: ignore[no-untyped-call]
 
     _BaseDataLoaderIter._next_index = recording  # type: ignore[method-assign]
     _MultiProcessingDataLoaderIter._process_data = noting  # type: ignore[method-assign]

@@ -128,8 +128,9 @@ def _is_bug(frames: str, kind: str) -> bool:
 
 
 def last_exception_line(message: str) -> str:
-    """The last line of *message* that is not of a frame, cut off where it is very long."""
-    return (exception_lines(message).splitlines() or ["no message"])[-1][:MOST]
+    """The last line of *message* that is not of a frame, with an ellipsis where it is very long."""
+    line = (exception_lines(message).splitlines() or ["no message"])[-1]
+    return line if len(line) <= MOST else f"{line[: MOST - 3]}..."
 
 
 def error_line(raised: Raised) -> str:

@@ -76,14 +76,14 @@ def explore(
         InvalidArgumentError, UnusableDatasetError, EngineUnavailableError: See ``run_trial``.
 
     """
-    from pytest_dataloader_faults.search._runner import Search, cases, require_loader, settings_of
+    from pytest_dataloader_faults.search import _runner
     from pytest_dataloader_faults.strategies import DEFAULT_KINDS
 
     __tracebackhide__ = True
-    require_loader(loader)
+    _runner.require_loader(loader)
     _arguments.check(max_examples=max_examples, deadline=deadline, seed=seed or 0)
     _arguments.check(on_fail=on_fail, report=report, max_faults=max_faults, max_epochs=max_epochs)
-    settings_of(settings)  # Hypothesis refuses what it does not know, before anything is tried.
+    _runner.settings_of(settings)  # Refuses what Hypothesis does not know, before any trial.
     fixed = loader if isinstance(loader, Mapping) else None
     beyond = NEED_A_WORKER if (fixed or {}).get("num_workers") == 0 else ()
     usual = [kind for kind in DEFAULT_KINDS if not issubclass(kind, beyond)]
@@ -91,9 +91,9 @@ def explore(
     found = survey(
         make_dataset, files=files, loader=fixed, contract=contract, deadline=deadline, engine=engine
     )
-    search = Search(found, deadline=deadline, engine=engine)
-    drawn = cases(found, loader, max_epochs, max_faults=max_faults, kinds=chosen)
-    failure = search.check_without_fault(fixed)
+    search = _runner.Search(found, deadline=deadline, engine=engine)
+    drawn = _runner.cases(found, loader, max_epochs, max_faults=max_faults, kinds=chosen)
+    failure = search.check_without_fault(_runner.without_fault(fixed))
     if not failure and max_examples >= _ENOUGH_EXAMPLES:
         failure = search.try_transient_errors(loader, max_epochs, chosen)
     if not failure:
@@ -149,10 +149,12 @@ def explore_lifecycle(
     chosen = _arguments.chosen(STEPS, steps=STEPS if steps is None else steps)
     where = RunSettings(loader=loader, deadline=deadline, seed=0, engine=engine)
     found = survey(make_dataset, files=files, contract=contract, **where)
-    left_out = steps_left_out(chosen, found, **where)
     search = _lifecycle_runner.LifecycleSearch(found, **where)
-    possible = [each for each in chosen if each not in left_out]
-    drawn = _lifecycle_runner.programs(found, armed, possible, max_steps)
-    failure = search.run(drawn, seed, max_examples=max_examples, **settings)
+    failure, left_out = search.check_first_epoch(), {}
+    if not failure:
+        left_out = steps_left_out(chosen, found, **where)
+        possible = [each for each in chosen if each not in left_out]
+        drawn = _lifecycle_runner.programs(found, armed, possible, max_steps)
+        failure = search.run(drawn, seed, max_examples=max_examples, **settings)
     result = replace(search.exploration(failure), left_out="\n".join(left_out.values()) or None)
     return conclude(result, search.unexercised(), on_fail, report)

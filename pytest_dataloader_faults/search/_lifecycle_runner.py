@@ -43,6 +43,15 @@ class LifecycleSearch(Search):
 
     _unfired: Trial | None = None
 
+    def check_first_epoch(self) -> str | None:
+        """What is wrong with it, if its workers came to no data file: they may not have started.
+
+        A dataset that reads files and fails without a fault is shown by the lifecycles.
+        """
+        if self._found.files.opens or self._found.files.reads:
+            return None
+        return self.check_without_fault((lifecycle.NewLoader(), lifecycle.Iterate()))
+
     def unexercised(self) -> str | None:
         """What to say if no fault fired, even where lifecycles without a fault survived."""
         if self._unfired is None or self.fired.total():

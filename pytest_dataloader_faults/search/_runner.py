@@ -82,6 +82,11 @@ def cases(
     return Case(tuple(schedule), options, epochs, seed)
 
 
+def without_fault(loader: Mapping[str, Any] | None) -> Case:
+    """One epoch, with as many workers as cases have at most, unless *loader* says."""
+    return Case((), {"num_workers": _WORKERS} if loader is None else dict(loader), 1, 0)
+
+
 def _clamped_to_workers(fault: Any, workers: int) -> Any:
     """*fault* in a worker of the loader, in its shortest form."""
     alone = workers <= 1
@@ -152,10 +157,9 @@ class Search:
         self.failed: Trial | None = None
         self._known: dict[str, Trial] = {}
 
-    def check_without_fault(self, loader: Mapping[str, Any] | None) -> str | None:
-        """What is wrong without a fault: any trial would show it, and blame its faults."""
-        options = {"num_workers": _WORKERS} if loader is None else dict(loader)
-        trial = self._run(Case((), options, 1, 0))
+    def check_without_fault(self, case: Any) -> str | None:
+        """What is wrong in *case*, which has no fault: others would show it, and blame theirs."""
+        trial = self._run(case)
         if trial.judgement.passed:
             return None
         self.failed = trial

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable
 from typing import Any
 
@@ -41,7 +40,7 @@ def loader_options(
         shuffle: Whether samples may be shuffled; in which order, the trial's seed decides. Streams
             cannot be.
         in_order: Whether batches always come in the order in which they were asked for. With False,
-            they may also come as they are ready, if torch can do so (2.6).
+            they may also come as they are ready.
         timeout: The loader's ``timeout`` in seconds, in every example.
 
     """
@@ -81,15 +80,9 @@ def _for_workers(draw: st.DrawFn, methods: list[Any], *, may_be_unordered: bool)
         options["prefetch_factor"] = prefetch
     if method := draw(st.sampled_from(methods)):
         options["multiprocessing_context"] = method
-    if may_be_unordered and _knows_order() and draw(_maybe("in_order")):
+    if may_be_unordered and draw(_maybe("in_order")):
         options["in_order"] = False
     return options
-
-
-def _knows_order() -> bool:
-    from torch.utils.data import DataLoader
-
-    return "in_order" in inspect.signature(DataLoader).parameters
 
 
 @st.composite

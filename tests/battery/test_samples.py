@@ -49,6 +49,13 @@ def _asked(make, check, **options):
     return result
 
 
+def test_each_worker_makes_two_batches(path):
+    """However few samples are looked at: half way through one batch no worker can die."""
+    result = _asked(lambda: Many(path), "worker-killed-middle", samples=1)
+    assert result.verdict == "failed_cleanly"
+    assert "4 of 2,000 samples were looked at" in result.explanation
+
+
 def test_samples_of_the_whole_dataset(path):
     """A defect beyond its head is found, and the result says how many samples were looked at."""
     broken = _asked(lambda: Many(path, forgiving_from=600), "read-error-later")

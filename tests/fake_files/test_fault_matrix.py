@@ -14,7 +14,7 @@ from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import KINDS, PinMemoryThreadDeath, SharedMemoryExhaustion
-from support.accelerators import pretend, require_accelerator_module
+from support.accelerators import pretend
 from support.fake_datasets import COUNT, FakeRecords, write_fake_records
 from support.fault_rows import FAULTS, PINNED
 
@@ -52,8 +52,6 @@ def test_every_fault_is_tried_or_refused():
 @pytest.mark.parametrize(("row", "method", "persistent"), list(_cells()))
 def test_cell(reference, fake_dataset_fs, row, method, persistent):
     """The fault fires in the epoch it is due in, and the verdict is that of real files."""
-    if row in PINNED:
-        require_accelerator_module()
     write_fake_records(fake_dataset_fs)
     fault = (persistent and row.later) or row.fault
     options = {

@@ -122,3 +122,28 @@ def test_the_start_is_not_blamed_for_other_errors_of_pickle(change):
     error = raised("UnpicklingError", "pickle data was truncated")
     outcome = replace(ordinary(Pass(exception=error)), **change)
     assert "pickle" not in _cause(outcome, "failed_unclearly").phrase
+
+
+def test_a_class_below_the_guard_is_known():
+    """Workers import the script without it, and both texts of Python say so."""
+    texts = (
+        "AttributeError: module '__mp_main__' has no attribute 'Mine'",
+        "AttributeError: Can't get attribute 'Mine' on <module '__mp_main__' from '/s.py'>",
+    )
+    error = raised("RuntimeError", "DataLoader worker (pid 7) exited unexpectedly")
+    for text in texts:
+        outcome = replace(ordinary(Pass(exception=error)), start_method="forkserver", stderr=text)
+        cause = _cause(outcome, "failed_cleanly")
+        assert (cause.phrase, "above that" in cause.advice) == (
+            "is defined where workers cannot import it",
+            True,
+        )
+
+
+@pytest.mark.parametrize(("method", "is_told"), [("fork", False), ("forkserver", True)])
+def test_what_workers_import_anew_is_told_of(method, is_told):
+    """Where they are not forked, they lack what a test has changed in modules."""
+    outcome = replace(ordinary(Pass()), start_method=method)
+    assert ("imports the modules of the dataset anew" in _cause(outcome, "corrupted").advice) == (
+        is_told
+    )

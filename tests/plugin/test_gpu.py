@@ -26,14 +26,14 @@ import torch
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 
 missing_accelerator.cache_clear()
-getattr(torch, "accelerator", torch.cuda).is_available = lambda: False
+torch.accelerator.is_available = lambda: False
 """
 AN_ACCELERATOR = """
 import torch
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 
 missing_accelerator.cache_clear()
-getattr(torch, "accelerator", torch.cuda).is_available = lambda: True
+torch.accelerator.is_available = lambda: True
 """
 """What the answer is good for is tested here, not the answer."""
 

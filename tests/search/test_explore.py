@@ -21,7 +21,6 @@ from pytest_dataloader_faults.exceptions import (
 from pytest_dataloader_faults.outcomes import Judgement, Outcome
 from pytest_dataloader_faults.search._runner import Search, Trial, cases
 from support.datasets import Records, RecordStream
-from support.epochs import in_order
 from support.planted import ALONE, Mirrored, StaleThenFailing, Zeros
 from support.specimens import Unsharded
 
@@ -321,7 +320,6 @@ def test_the_statistics_tell_verdicts_and_faults(inner):
     result.stdout.fnmatch_lines(["*%, verdict: *"])
 
 
-@in_order
 def test_batches_may_come_as_they_are_ready(records):
     """With ``in_order=False`` a batch is judged by the samples it is of, not by its place."""
     loader = {"num_workers": 2, "batch_size": 2, "in_order": False}

@@ -25,6 +25,7 @@ from pytest_dataloader_faults.search import replay
 from support.datasets import Records
 from support.lifecycles import GivesOnce
 from support.planted import Zeros
+from support.served import KeepsFile
 
 pytestmark = [pytest.mark.usefixtures("engine"), pytest.mark.timeout(600)]
 SERVED = {"multiprocessing_context": "forkserver"}
@@ -83,6 +84,14 @@ def test_a_search_of_lifecycles_passes_a_healthy_dataset(records):
     )
     assert (found.failure, found.steps) == (None, None)
     assert sum(found.fired.values()) > 0
+
+
+def test_lifecycles_of_what_cannot_be_pickled_are_not_searched(records):
+    """One shows it, with the advice. Nothing is said of files, which no worker came to."""
+    found = explore_lifecycle(lambda: KeepsFile(records), loader=SERVED, **HOW)
+    assert (found.trials, found.left_out) == (0, None)
+    assert found.steps == (NewLoader(), Iterate())
+    assert "__getstate__" in found.failure
 
 
 @pytest.mark.slow

@@ -34,16 +34,9 @@ def pretend(put: Callable[[Any, str, Any], None] = setattr) -> None:
     put(torch.cpu, "host_memory_stats", _counted)
 
 
-def require_accelerator_module() -> None:
-    """Skip where there is nothing to replace."""
-    if not hasattr(torch, "accelerator"):
-        pytest.skip("torch before 2.6 has no torch.accelerator, whose answers the stand-in gives")
-
-
 @contextlib.contextmanager
 def stand_in(patch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have pytest's own process pretend, and all that it forks."""
-    require_accelerator_module()
     pretend(functools.partial(patch.setattr, raising=False))
     missing_accelerator.cache_clear()
     try:

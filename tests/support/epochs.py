@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,9 +12,6 @@ from torch.utils.data import DataLoader
 
 from support.waiting import until
 
-in_order = pytest.mark.skipif(
-    "in_order" not in inspect.signature(DataLoader).parameters, reason="this torch has no in_order"
-)
 reserves_shared_memory = pytest.mark.skipif(
     torch.__version__ < (2, 10), reason="torch reserves shared memory from 2.10 on, see the page"
 )

@@ -52,6 +52,8 @@ def _run(folder: Path, streams: list[Path], arguments: list[str]) -> None:
     sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
     logging.getLogger().handlers.clear()
     warnings.resetwarnings()
+    if xdist := sys.modules.get("xdist.plugin"):
+        xdist._sys_path[:] = sys.path  # It has that of the time when it was imported.
     status = pytest.main(arguments)
     sys.stdout.flush()
     sys.stderr.flush()

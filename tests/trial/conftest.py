@@ -84,7 +84,7 @@ def _mapped_by_others(home: Path) -> str:
     texts = []
     for pid in set(psutil.pids()) - ours:
         with contextlib.suppress(OSError):  # It ended, or is not ours to look into.
-            texts.append(Path(f"/proc/{pid}/maps").read_text(encoding="utf-8"))
+            texts.append(Path(f"/proc/{pid}/maps").read_text("utf-8", "surrogateescape"))
     return "\n".join(texts)
 
 

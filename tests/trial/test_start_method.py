@@ -40,7 +40,8 @@ def make():
 
 if __name__ == "__main__":
     print(check_dataset(make, only="workers-agree"))
-    print(explore(make, max_examples=3), explore_lifecycle(make, max_examples=3))
+    how = {"seed": 1, "database": None}
+    print(explore(make, max_examples=3, **how), explore_lifecycle(make, max_examples=15, **how))
     print(run_trial(make))
 """
 ADVICE = "have this one do so: loader={'multiprocessing_context': 'fork'}"
@@ -59,8 +60,8 @@ WAYS = {
     "battery": partial(check_dataset, only="workers-agree"),
     "trial": run_trial,
     "trial under a fault": lambda make, **how: run_trial(make, ReadError("*/0?.rec"), **how),
-    "search": partial(explore, max_examples=3),
-    "lifecycles": partial(explore_lifecycle, max_examples=3),
+    "search": partial(explore, max_examples=3, seed=1, database=None),
+    "lifecycles": partial(explore_lifecycle, max_examples=15, seed=1, database=None),
     "one lifecycle": lambda make, **how: replay(make, NewLoader(), Iterate(), **how),
 }
 

@@ -83,6 +83,7 @@ def limit_samples(loader: DataLoader[Any], most: int) -> None:
     sampler of the user's own makes them.
     """
     at_least = _BATCHES_OF_A_WORKER * max(1, loader.num_workers)
+    most = max(most, at_least)
     own = loader._index_sampler
     size = getattr(own, "batch_size", None) or 1
     if not _draws_all(loader):

@@ -96,7 +96,7 @@ def _hung(workload: Workload) -> Plan:
 def _killed_in_the_middle(workload: Workload) -> Plan:
     fetches = workload.fetches
     if fetches < _HALVES:
-        return NotApplicable(f"worker 0 makes {fetches} batches, fewer than {_HALVES}")
+        return NotApplicable(f"worker 0 makes fewer than {_HALVES} batches")
     return once(faults.WorkerKilled(at=fetches // _HALVES + 1))
 
 

@@ -75,6 +75,13 @@ _UNPICKLED = UNPICKLABLE._replace(
 )
 _PICKLE = re.compile(r"[Pp]ickl")
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+_NOT_IN_MAIN = re.compile(r"AttributeError: .*(module|attribute).*'__mp_main__'")
+_BELOW_GUARD = Cause(
+    "is defined where workers cannot import it",
+    "A worker that is not forked imports the script without what is below"
+    " if __name__ == '__main__': define the dataset and what it needs above that",
+    overrides=True,
+)
 _NO_GUARD = "has imported the main module"
 """From the message of the trial that a worker refuses to run."""
 _UNGUARDED = Cause(
@@ -83,6 +90,11 @@ _UNGUARDED = Cause(
     overrides=True,
 )
 _OTHERS = Cause("workers give other samples than the main process")
+_OTHERS_IF_NOT_FORKED = _OTHERS._replace(
+    advice="A worker that is not forked imports the modules of the dataset anew. It does not see"
+    " what a test has changed in them, as monkeypatch does. Hand such values to the dataset, or, if"
+    " your own loader forks its workers, pass loader={'multiprocessing_context': 'fork'}",
+)
 _BY_VERDICT = {
     Verdict.HUNG: "waits for ever",
     Verdict.CRASHED: "ends the process that iterates the loader",
@@ -134,6 +146,8 @@ def cause_of_start(outcome: TrialFacts) -> Cause | None:
     text = f"{outcome.exception.text}\n{outcome.stderr}"
     if _NO_GUARD in text:
         return _UNGUARDED
+    if _NOT_IN_MAIN.search(text):
+        return _BELOW_GUARD
     if missing := _NO_MODULE.search(text):
         advice = (
             f"A worker that is not forked cannot import {missing[1]}, where something of the"
@@ -169,7 +183,9 @@ def _suffix(path: str) -> str:
 def _of_wrong_samples(outcome: TrialFacts, sentence: str) -> Cause:
     if not outcome.fired:
         is_repeated = outcome.kind == "iterable" and "more often than" in sentence
-        return _SAME_SHARDS if is_repeated else _OTHERS
+        if is_repeated:
+            return _SAME_SHARDS
+        return _OTHERS if outcome.start_method in ("", "fork") else _OTHERS_IF_NOT_FORKED
     if "it has the content of" in sentence or "more often than" in sentence:
         return _NEIGHBOUR
     if "it has the same content" in sentence:

@@ -12,7 +12,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults.faults import ReadError, SlowRead, WorkerKilled
 from support.datasets import COUNT, Records, write_records
-from support.epochs import alone, epoch, in_order
+from support.epochs import alone, epoch
 from support.tries import WAYS, Tries
 
 pytestmark = pytest.mark.filterwarnings(
@@ -150,7 +150,6 @@ def test_a_loader_that_a_thread_drives(records):
     assert injection.fired == 1
 
 
-@in_order
 def test_a_fault_out_of_order(records):
     """It is of its file, whenever that comes, and all the others come."""
     slow = SlowRead("*.rec", seconds=0.05, workers=(0,))
@@ -162,7 +161,6 @@ def test_a_fault_out_of_order(records):
     assert [True, True] == [each.fired > 0 for each in injection.faults]
 
 
-@in_order
 def test_a_death_out_of_order(records):
     """The loop ends with it, whatever has come by then. Only the first fetches are dealt out."""
     with inject(WorkerKilled(at=1)) as injection:

@@ -26,7 +26,6 @@ from pytest_dataloader_faults.faults import (
     WorkerKilled,
 )
 from support.datasets import COUNT, Records, RecordStream, joined
-from support.epochs import in_order
 from support.loaders import Drawing, FilterCount, keep_filter_count
 
 NEVER = 1 << 30
@@ -165,7 +164,6 @@ def test_other_start_methods(records, method, kind, persistent):
     assert bare == armed
 
 
-@in_order
 @KINDS
 def test_out_of_order(records, kind):
     """The same batches come, whichever is ready first."""

@@ -21,7 +21,7 @@ from pytest_dataloader_faults.faults import (
     WorkerKilled,
 )
 from support.datasets import COUNT
-from support.epochs import alone, epoch, in_order, take_before_hang
+from support.epochs import alone, epoch, take_before_hang
 from support.tries import WAYS, Tries
 from support.waiting import until
 
@@ -110,7 +110,6 @@ def test_other_threads_go_on_meanwhile(paths, fault):
     assert until(lambda: iterator._workers[0].exitcode == 0)
 
 
-@in_order
 def test_other_workers_go_on_meanwhile(paths):
     """One waits for its disk; the other makes all its batches."""
     with inject(HungRead("*/00.rec")) as injection:

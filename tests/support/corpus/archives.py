@@ -20,8 +20,8 @@ from torch.utils.data import Dataset
 
 from support.datasets import SIZE
 
-PADDING = bytes(9000)
-"""Between records, so that no buffer of 8 KiB holds two of them."""
+PADDING = bytes(io.DEFAULT_BUFFER_SIZE + 1000)
+"""Between records, so that no buffer holds two of them: it has 128 KiB from Python 3.14 on."""
 STRIDE = SIZE + len(PADDING)
 
 
