@@ -18,6 +18,7 @@ from pytest_dataloader_faults.faults import (
     WorkerKilled,
 )
 from support.datasets import COUNT, Records, write_records
+from support.epochs import reserves_shared_memory
 from support.fault_rows import FAULTS, PINNED
 
 ROWS = (*FAULTS, *PINNED)
@@ -52,7 +53,9 @@ def _cases():
     for persistent, row in itertools.product([False, True], ROWS):
         takes_time = persistent or type(row.fault) not in QUICK
         name = f"{row.fault!r}{'-persistent' * persistent}"
-        yield pytest.param(row, persistent, id=name, marks=[pytest.mark.slow] * takes_time)
+        marks = [pytest.mark.slow] * takes_time
+        marks += [reserves_shared_memory] * isinstance(row.fault, SharedMemoryExhaustion)
+        yield pytest.param(row, persistent, id=name, marks=marks)
 
 
 @pytest.mark.parametrize(("row", "persistent"), list(_cases()))

@@ -104,7 +104,7 @@ def test_schedules_shrink_to_the_one_fault_that_matters(kind):
     (fault,) = find(
         strategies.fault_schedules(files=FILES),
         lambda schedule: any(type(fault) is kind for fault in schedule),
-        settings=quick,
+        settings=settings(quick, max_examples=1000),
     )
     assert fault in SIMPLEST.values()
 
