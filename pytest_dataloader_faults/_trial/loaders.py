@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from pytest_dataloader_faults._engine.python.pyfakefs.notes import note_for
 from pytest_dataloader_faults._engine.worker.fetch_hooks import StreamEnd
-from pytest_dataloader_faults._engine.worker.late_imports import LATE
+from pytest_dataloader_faults._engine.worker.late_imports import FOR_FORK_SERVER
 from pytest_dataloader_faults._trial.parts import require_one
 from pytest_dataloader_faults._trial.process import start_method
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
@@ -202,5 +202,5 @@ def preload_forkserver(loader: DataLoader[Any]) -> None:
     used.
     """
     if start_method_of(loader) == "forkserver":
-        modules = "__main__ torch.utils.data pytest_dataloader_faults._engine.worker.arm".split()
-        multiprocessing.get_context("forkserver").set_forkserver_preload([*modules, *LATE])
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["__main__", *FOR_FORK_SERVER])

@@ -31,9 +31,9 @@ from support.troublemakers import Trouble
 
 SHORT = 4.0
 ORDINARY = 1024
-LEAST = 6
 NO_ROOM = "unable to (allocate|open) shared memory|unable to write to file"
-"""Before torch 2.10 it is the second."""
+"""torch says the last of these before 2.10."""
+LEAST = 6
 """A user's processes: the test's, the warden, the loader's, the supervisor, and two workers."""
 
 

@@ -93,30 +93,29 @@ def test_another_start_method_would_be_seen(records, way):
     assert "another method" in found
 
 
-def test_the_default_can_be_set_after_a_battery(records):
-    """A battery does not settle it: set_start_method() would be refused after that."""
+def _printed(script, *arguments):
+    """What *script* prints in a new interpreter, where it must not fail."""
     done = subprocess.run(
-        [sys.executable, "-c", SETS_IT_LATE, str(records)],
+        [sys.executable, "-c", script, *map(str, arguments)],
         env={"PYTHONPATH": PYTHONPATH},
         capture_output=True,
         text=True,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_the_default_can_be_set_after_a_battery(records):
+    """A battery does not settle it: set_start_method() would be refused after that."""
+    _printed(SETS_IT_LATE, records)
 
 
 def test_a_new_interpreter_has_its_own_default(records):
     """As in a script or a test of a user, where nothing has set another."""
-    done = subprocess.run(
-        [sys.executable, "-c", AS_A_USER, str(records), OWN],
-        env={"PYTHONPATH": PYTHONPATH},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "another method" not in done.stdout
-    assert f"start_method='{OWN}'" in done.stdout
+    printed = _printed(AS_A_USER, records, OWN)
+    assert "another method" not in printed
+    assert f"start_method='{OWN}'" in printed
 
 
 ADVISED = {

@@ -10,13 +10,16 @@ be the cause, or fake files, among which the module's own are not.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from importlib import import_module
 
-LATE = ("torch.nested._internal.nested_tensor", "numpy.random")
+_LATE = ("torch.nested._internal.nested_tensor", "numpy.random")
+FOR_FORK_SERVER = ("torch.utils.data", "pytest_dataloader_faults._engine.worker.arm", *_LATE)
+"""What each worker from a fork server would import, if the server had not."""
 
 
-def import_late_modules() -> None:
+def import_late_modules(names: Iterable[str] = _LATE) -> None:
     """Import them, as far as they are installed."""
-    for name in LATE:
+    for name in names:
         with contextlib.suppress(ImportError):
             import_module(name)

@@ -6,7 +6,6 @@ in each worker.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import json
 import os
@@ -15,20 +14,21 @@ import signal
 import socket
 import sys
 import traceback
-from importlib import import_module
 from multiprocessing import current_process, forkserver, spawn
 from typing import Any, NoReturn
 
 from pytest_dataloader_faults._engine.kernel.linux import Prctl, prctl
 from pytest_dataloader_faults._engine.processes import fork, ready
-from pytest_dataloader_faults._engine.worker.late_imports import LATE
+from pytest_dataloader_faults._engine.worker.late_imports import (
+    FOR_FORK_SERVER,
+    import_late_modules,
+)
 from pytest_dataloader_faults._trial import resources
 from pytest_dataloader_faults._trial.process.warden import end_all
 
 _FOREVER = 1e6
 READY = b"\n"
 """Sent once everything is imported."""
-_MODULES = ("torch.utils.data", "pytest_dataloader_faults._engine.worker.arm")
 
 
 def main() -> None:
@@ -47,9 +47,7 @@ def main() -> None:
 
 
 def _preload(main_module: str | None) -> None:
-    for name in (*_MODULES, *LATE):
-        with contextlib.suppress(ImportError):
-            import_module(name)
+    import_late_modules(FOR_FORK_SERVER)
     if main_module is not None:
         process: Any = current_process()
         process._inheriting = True  # It must not start processes while it is imported.

@@ -141,7 +141,7 @@ def likely_cause(outcome: TrialFacts, judgement: Judgement, control: TrialFacts)
 
 def cause_of_start(outcome: TrialFacts) -> Cause | None:
     """Why the dataset did not come to its workers, if they are not forked."""
-    if outcome.exception is None or outcome.fired or outcome.start_method in ("", "fork"):
+    if outcome.exception is None or outcome.fired or not _is_started_anew(outcome):
         return None
     text = f"{outcome.exception.text}\n{outcome.stderr}"
     if _NO_GUARD in text:
@@ -156,6 +156,11 @@ def cause_of_start(outcome: TrialFacts) -> Cause | None:
         )
         return Cause("is defined where workers cannot import it", advice, overrides=True)
     return _UNPICKLED if _PICKLE.search(outcome.exception.text) else None
+
+
+def _is_started_anew(outcome: TrialFacts) -> bool:
+    """Whether workers are not forked, and so import modules anew and get the dataset by pickle."""
+    return outcome.start_method not in ("", "fork")
 
 
 def _open_before_fork(outcome: TrialFacts, control: TrialFacts) -> Iterator[str]:
@@ -185,7 +190,7 @@ def _of_wrong_samples(outcome: TrialFacts, sentence: str) -> Cause:
         is_repeated = outcome.kind == "iterable" and "more often than" in sentence
         if is_repeated:
             return _SAME_SHARDS
-        return _OTHERS if outcome.start_method in ("", "fork") else _OTHERS_IF_NOT_FORKED
+        return _OTHERS_IF_NOT_FORKED if _is_started_anew(outcome) else _OTHERS
     if "it has the content of" in sentence or "more often than" in sentence:
         return _NEIGHBOUR
     if "it has the same content" in sentence:
