@@ -33,7 +33,8 @@ HOW = {"database": None, "on_fail": None}
 TAKEN = 2
 """Batches before a worker is killed."""
 STEPS = (
-    NewLoader(num_workers=2, persistent_workers=True),
+    # More batches than are prefetched: a death is noticed, however fast the worker was.
+    NewLoader(num_workers=2, batch_size=1, persistent_workers=True),
     Arm(ReadError("*/05.rec", times=1)),
     Iterate(1),
     Iterate(),
