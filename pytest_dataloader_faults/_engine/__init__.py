@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import sys
@@ -13,6 +14,19 @@ from pytest_dataloader_faults.exceptions import EngineUnavailableError
 _ELSEWHERE = (
     "it needs Linux, and this is {}. Run such tests on Linux: in CI, in a container or in a virtual"
     " machine. Here, leave them out: pytest -m 'not dataloader_faults'"
+)
+_NO_PIDFD = (
+    "pidfd_open(2), of Linux 5.3 or newer, is missing or forbidden here (the container's seccomp"
+    " profile?) [{}, Linux {}]"
+)
+_STALE_PROC = (
+    "/proc is that of another PID namespace, and shows other processes under these numbers: mount"
+    " the namespace's own, as by unshare --mount-proc"
+)
+_CLOSED_PROC = (
+    "/proc shows nothing of this process to other processes of its user: the user may run the"
+    " interpreter but not read it (chmod a+r), or the process has changed its user and called no"
+    " execve(2) since"
 )
 
 
@@ -49,19 +63,34 @@ def start_probe() -> Probe | None:
 
 
 @functools.cache
-def unavailable() -> str | None:
-    """Why the kernel engine cannot run here, or None if it can."""
-    probe = start_probe()
-    return probe.reason() if probe else _ELSEWHERE.format(sys.platform)
-
-
-def is_portable() -> bool:
-    """Whether the python engine can run here: its supervisor needs pidfd_open(2) of Linux."""
+def lacking() -> str | None:
+    """Why no engine can run here, or None: both watch processes by pidfds, and by /proc."""
+    if sys.platform != "linux":
+        return _ELSEWHERE.format(sys.platform)
     try:
         os.close(os.pidfd_open(os.getpid()))
-    except (AttributeError, OSError):
-        return False
-    return True
+    except AttributeError:
+        return "Python has no os.pidfd_open here, of Linux 5.3 or newer"
+    except OSError as error:
+        return _NO_PIDFD.format(errno.errorcode.get(error.errno or 0), os.uname().release)
+    try:
+        pid = os.readlink("/proc/self")
+    except OSError:
+        return "/proc is not mounted: mount -t proc proc /proc"
+    if pid != str(os.getpid()):
+        return _STALE_PROC
+    # What a process that nobody may trace has in /proc is root's.
+    return None if os.access("/proc/self/environ", os.R_OK) else _CLOSED_PROC
+
+
+@functools.cache
+def unavailable() -> str | None:
+    """Why the kernel engine cannot run here, or None if it can."""
+    if (reason := lacking()) is not None:
+        return reason
+    probe = start_probe()
+    assert probe
+    return probe.reason()
 
 
 def not_linux() -> EngineUnavailableError:
@@ -83,14 +112,13 @@ def choose(engine: str) -> str:
         raise not_linux()
     if engine == "auto" and fake_files() is not None:
         engine = "python"  # The kernel does not see fake files.
-    reason = "asked for" if engine == "python" else unavailable()
-    if reason is None:
+    if (reason := lacking()) is not None:
+        raise EngineUnavailableError(f"engine={engine!r}: no engine can run here: {reason}")
+    if engine == "python":
+        return engine
+    if (reason := unavailable()) is None:
         return "kernel"
-    if engine != "kernel" and is_portable():
-        return "python"
-    lacking = {"kernel": reason, "python": "it needs pidfd_open(2), of Linux 5.3 or newer"}
-    if engine in lacking:
-        message = f"the {engine} engine cannot run here: {lacking[engine]}"
-    else:
-        message = f"no engine can run here: {reason}"
-    raise EngineUnavailableError(f"engine={engine!r}: {message}")
+    if engine == "kernel":
+        message = f"engine='kernel': the kernel engine cannot run here: {reason}"
+        raise EngineUnavailableError(message)
+    return "python"

@@ -73,15 +73,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     """Name the engine, and say why it is not the kernel engine."""
-    from pytest_dataloader_faults._engine import is_portable, unavailable
+    from pytest_dataloader_faults._engine import lacking, unavailable
 
+    if (reason := lacking()) is not None:
+        return f"dataloader-faults: no engine, tests that need one are skipped: {reason}"
     is_chosen = _options.settings_for(config).engine == "python"
     reason = "as asked for" if is_chosen else unavailable()
     if reason is None:
         return f"dataloader-faults: kernel engine, Linux {os.uname().release}"
-    if is_portable():
-        return f"dataloader-faults: python engine (Python-level reads only): {reason}"
-    return f"dataloader-faults: no engine, tests that need one are skipped: {reason}"
+    return f"dataloader-faults: python engine (Python-level reads only): {reason}"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -154,11 +154,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def _settings(request: pytest.FixtureRequest) -> Settings:
     """The settings of the test; skips or fails the test where their engine cannot run."""
-    from pytest_dataloader_faults._engine import is_portable, unavailable
+    from pytest_dataloader_faults._engine import lacking, unavailable
 
     with _options.bad_values_fail(request.node):
         settings = _options.settings_for(request.config, request.node.iter_markers(_MARKER))
-    reason = None if settings.engine != "kernel" and is_portable() else unavailable()
+    reason = unavailable() if settings.engine == "kernel" else lacking()
     if reason is not None and settings.engine == "auto":
         pytest.skip(f"no engine can run here: {reason}")
     if reason is not None:

@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import traceback
+from contextlib import suppress
 from typing import NoReturn
 
 from pytest_dataloader_faults._engine.channel import Channel, SupervisorHandle, listening_socket
@@ -67,7 +68,8 @@ def _run_supervisor(control: socket.socket, listening: socket.socket, report_fd:
     """Serve, and never return into what the parent does next."""
     status = 70
     try:
-        with open("/proc/self/comm", "w", encoding="utf-8") as shown:
+        # Only for who looks at it: a process that nobody may trace cannot write there itself.
+        with suppress(OSError), open("/proc/self/comm", "w", encoding="utf-8") as shown:
             shown.write(NAME)
         serve(control, listening, report_fd)
         status = 0

@@ -1,0 +1,78 @@
+"""Wherever users run it: the same verdicts, or another engine with its reason, or a refusal."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from support.place_runs import Run, run_in
+from support.places import PLACES, Place, lacking
+
+QUICK = "read-error-first or truncated-half or worker-killed-middle or caught or raised"
+WITHOUT = ("-p", "no:cacheprovider")
+NO_ENGINE = {
+    "auto": "no engine can run here: ",
+    "kernel": "engine='kernel' cannot run here: ",
+    "python": "engine='python' cannot run here: ",
+}
+
+
+@functools.cache
+def usual(engine: str, checks: str) -> dict[str, str]:
+    """The verdicts of the engine on this machine as it is."""
+    return run_in("here", f"--dataloader-faults-engine={engine}", "-k", checks, *WITHOUT).verdicts
+
+
+def check(place: Place, asked: str, checks: str, *options: str) -> None:
+    """Run pytest in *place*; nothing may be wrong, unsaid or left behind."""
+    if reason := lacking(place.name):
+        pytest.skip(reason)
+    run = run_in(place.name, f"--dataloader-faults-engine={asked}", "-k", checks, *options)
+    assert run.left == []
+    if place.engine == "none":
+        check_refusal(run, place, asked)
+    elif place.refuses:
+        check_no_verdict(run, place)
+    else:
+        engine = place.engine if asked == "auto" else asked
+        assert run.verdicts == usual(engine, checks), run.printed
+        assert f"dataloader-faults: {engine} engine" in run.header
+        assert asked != "auto" or place.says in run.header
+
+
+def check_refusal(run: Run, place: Place, asked: str) -> None:
+    """No engine can run: the header says so, and each item says so."""
+    assert f"no engine, tests that need one are skipped: {place.says}" in run.header
+    expected = "skipped" if asked == "auto" else "error"
+    for item, message in run.messages.items():
+        if item != "pinned":  # Where there is no accelerator, that is said first.
+            assert f"{NO_ENGINE[asked]}{place.says}" in message
+            assert run.verdicts[item] == expected or asked != "auto"
+
+
+def check_no_verdict(run: Run, place: Place) -> None:
+    """No loader can run: the first check says why, the others name it, and torch raises."""
+    said = [run.messages[item] for item in run.messages if not item.startswith("test_")]
+    assert place.refuses in said[0]
+    assert all(
+        "no shared memory: see test_data.py" in each for each in said[1:] if "finds no" not in each
+    )
+    assert {run.verdicts["test_caught"], run.verdicts["test_raised"]}.isdisjoint(
+        {"passed", "skipped"}
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in PLACES if PLACES[name].is_quick])
+def test_a_few_checks_there(name):
+    """Three checks and two loops of one's own."""
+    check(PLACES[name], "auto", QUICK, *WITHOUT)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("asked", ["auto", "python"])
+@pytest.mark.parametrize("name", [name for name in PLACES if name != "here"])
+def test_the_whole_battery_there(name, asked):
+    """Each check, by the engine of the place and by the python engine; with pytest's own cache."""
+    check(PLACES[name], asked, "test", "-W", "ignore::pytest.PytestCacheWarning")
