@@ -43,13 +43,18 @@ class FileCopies:
         """The copy that was asked for last is the last one."""
         self.empty = os.memfd_create("pytest-dataloader-faults-unreadable")
 
-    def altered(self, path: str, edit: FileEdit) -> int:
-        """A descriptor of the copy of *path* that differs by *edit*."""
-        now = os.stat(path)
+    def altered(self, path: str, edit: FileEdit, source: str) -> int:
+        """A descriptor of the copy of *path* that differs by *edit*.
+
+        *source*: another name, by which *path* can be opened.
+        """
+        now = os.stat(source)
         key = (path, edit, now.st_dev, now.st_ino, now.st_mtime_ns, now.st_ctime_ns)
         made = self._made.pop(key, None)
-        self._made[key] = altered_copy(os, path, edit, os.O_RDWR) if made is None else made
-        return self._made[key]
+        if made is None:
+            made = altered_copy(os, path, edit, os.O_RDWR, source=source)
+        self._made[key] = made
+        return made
 
     def shrink(self) -> None:
         """Close the older half. A copy can be made again."""
@@ -89,9 +94,12 @@ def altered_copy(system: Any, path: str, edit: FileEdit, flags: int, *, source: 
         system.close(original)
 
 
-def unrelated_file(system: Any, path: str, flags: int) -> int:
-    """A descriptor of a nameless file as long as *path*, which has nothing to do with it."""
-    size = system.stat(path).st_size
+def unrelated_file(system: Any, path: str, flags: int, *, source: str = "") -> int:
+    """A descriptor of a nameless file as long as *path*, which has nothing to do with it.
+
+    *source*: another name of *path*.
+    """
+    size = system.stat(source or path).st_size
 
     def fill(to: int) -> None:
         system.write(to, _NOTICE[:size])

@@ -182,6 +182,12 @@ class WorkerFaults:
         """Whether any answer about *path* can be other than that the kernel may go on."""
         return (self._watch and not is_excluded(path)) or self.targets(path)
 
+    def needs_content_of(self, path: str) -> bool:
+        """Whether the answer to an open of *path* may be a descriptor."""
+        meant = (counter.fault for counter in self._concerned if counter.matches(path))
+        is_meant = any(not isinstance(each, vocabulary.OpenError) for each in meant)
+        return is_meant or self.needs_reads_of(path)
+
     def would_target(self, path: str) -> bool:
         """Whether a fault would be about *path* if the file were not excluded."""
         return any(counter.matches.means(path) for counter in self._concerned)

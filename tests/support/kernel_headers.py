@@ -27,7 +27,8 @@ from pytest_dataloader_faults._engine.kernel import bpf, linux, syscalls
 TABLE = Path(__file__).with_suffix(".json")
 _HEADERS = (
     "asm/unistd.h asm/stat.h asm/mman.h linux/audit.h linux/fcntl.h linux/filter.h linux/ioctl.h"
-    " linux/openat2.h linux/prctl.h linux/seccomp.h linux/stat.h linux/uio.h"
+    " linux/magic.h linux/openat2.h linux/prctl.h linux/sched.h linux/seccomp.h linux/stat.h"
+    " linux/uio.h"
 ).split()
 _MACRO = re.compile(r"__NR_\w+|[A-Z]\w+")
 _ANSWER = re.compile(r"@@ (\d+) is [#$]?(-?\d+)")
@@ -54,6 +55,7 @@ _FORMATS = {
     ),
     "seccomp_notif_resp": (linux.RESPONSE.format, "id val error flags"),
     "seccomp_notif_addfd": (linux.ADDFD.format, "id flags srcfd newfd newfd_flags"),
+    "open_how": (linux.OPEN_HOW.format, "flags mode resolve"),
     "sock_filter": (bpf._INSTRUCTION.format, "code jt jf k"),
     "iovec": (syscalls._IOVEC.format, "iov_base iov_len"),
 }
@@ -73,7 +75,6 @@ _PLACES = {
     "offsetof(struct stat, st_size)": syscalls._STAT_SIZE_AT,
     "offsetof(struct statx, stx_size)": syscalls._STATX_SIZE_AT,
     "sizeof(struct statx)": syscalls._STATX_LENGTH,
-    "offsetof(struct open_how, flags)": 0,
     "offsetof(struct sock_fprog, filter)": linux._Instructions.program.offset,
     "sizeof(struct sock_fprog)": ctypes.sizeof(linux._Instructions),
     "offsetof(struct iovec, iov_len)": linux._IoVec.length.offset,

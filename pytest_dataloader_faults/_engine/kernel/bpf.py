@@ -32,6 +32,14 @@ LOCKS = {"flock": 0}
 """System calls that lock an open file description, and which argument is its descriptor."""
 BLIND = ("io_uring_setup", "connect")
 """System calls that begin what no filter sees."""
+IDENTITY = (
+    *("chroot", "pivot_root", "unshare", "setns", "clone", "clone3", "capset", "prctl"),
+    *("setuid", "setgid", "setreuid", "setregid", "setresuid", "setresgid", "setfsuid"),
+    *("setfsgid", "setgroups"),
+)
+"""System calls that change which file a path means to a process, and whether it may open it."""
+_NEW_NAMESPACES = linux.CLONE_NEWNS | linux.CLONE_NEWUSER
+_NEW_CAPABILITIES = (linux.Prctl.CAPBSET_DROP, linux.Prctl.SET_SECUREBITS)
 DUPLICATES = {"dup": 0, "dup2": 0, "dup3": 0, "fcntl": 0}
 
 
@@ -62,10 +70,22 @@ def _unless_flag(index: int | None, flag: int) -> bytes:
     return _argument(index) + _instruction(_JSET, flag, 0, 1) + _ALLOW
 
 
+def _changes_identity(name: str) -> bytes:
+    """Notify unless the arguments show that this use of *name* changes no identity."""
+    if name == "clone":
+        return _argument(0) + _instruction(_JSET, _NEW_NAMESPACES, 1, 0) + _ALLOW + _NOTIFY
+    if name == "prctl":
+        each = (_instruction(_JEQ, option, 0, 1) + _NOTIFY for option in _NEW_CAPABILITIES)
+        return _argument(0) + b"".join(each) + _ALLOW
+    return _NOTIFY  # Of clone3(2), the flags are in memory.
+
+
 def _body(name: str, base: int, held: Iterable[int], every_descriptor: bool) -> bytes:
     """What to do when the call is *name*; ends in a return on every path."""
     if name in (*OPENS, *ALLOCATORS, *ROOM, *BLIND):
         return _NOTIFY
+    if name in IDENTITY:
+        return _changes_identity(name)
     if name in STATS:
         return _unless_flag(STATS[name], linux.AT_EMPTY_PATH) + _NOTIFY
     if name in DUPLICATES and every_descriptor:
@@ -98,7 +118,7 @@ def program(
     held = tuple(held)
     wanted = ((ALLOCATORS, descriptors), (STATS, stats), (ROOM, room))
     more = (name for names, is_wanted in wanted if is_wanted for name in names)
-    names = (*OPENS, *READS, *DUPLICATES, *LOCKS, *BLIND, *more)
+    names = (*OPENS, *READS, *DUPLICATES, *LOCKS, *BLIND, *IDENTITY, *more)
     code = _instruction(_LOAD, _ARCHITECTURE) + _instruction(_JEQ, architecture, 1, 0) + _ALLOW
     code += _instruction(_LOAD, _NUMBER)
     for name in names:

@@ -19,6 +19,8 @@ class Prctl(IntEnum):
     """First argument of prctl(2)."""
 
     SET_PDEATHSIG = 1
+    CAPBSET_DROP = 24
+    SET_SECUREBITS = 28
     SET_CHILD_SUBREAPER = 36
     SET_NO_NEW_PRIVS = 38
     SET_PTRACER = 0x59616D61
@@ -68,6 +70,11 @@ AT_EMPTY_PATH = 0x1000
 AT_SYMLINK_NOFOLLOW = 0x100
 F_DUPFD = 0
 F_DUPFD_CLOEXEC = 1030
+CLONE_NEWNS = 0x20000
+CLONE_NEWUSER = 0x10000000
+RESOLVE_NO_MAGICLINKS = 2
+RESOLVE_IN_ROOT = 16
+PROC_SUPER_MAGIC = 0x9FA0
 
 NOTIF = struct.Struct("=QIIiIQ6Q")
 """struct seccomp_notif: id, pid, flags, nr, arch, instruction pointer, six arguments."""
@@ -75,21 +82,29 @@ RESPONSE = struct.Struct("=QqiI")
 """struct seccomp_notif_resp: id, value, error, flags."""
 ADDFD = struct.Struct("=QIIII")
 """struct seccomp_notif_addfd: id, flags, descriptor here, descriptor there, its O_* flags."""
+OPEN_HOW = struct.Struct("=QQQ")
+"""struct open_how: flags, mode, RESOLVE_* flags."""
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X86_64 = {
     "read": 0, "open": 2, "stat": 4, "lstat": 6, "mmap": 9, "pread64": 17, "readv": 19, "dup": 32,
-    "dup2": 33, "sendfile": 40, "socket": 41, "connect": 42, "socketpair": 53, "fcntl": 72,
-    "flock": 73, "openat": 257, "newfstatat": 262, "splice": 275, "fallocate": 285, "dup3": 292,
-    "pipe2": 293, "preadv": 295, "seccomp": 317, "memfd_create": 319, "copy_file_range": 326,
-    "preadv2": 327, "statx": 332, "io_uring_setup": 425, "openat2": 437,
+    "dup2": 33, "sendfile": 40, "socket": 41, "connect": 42, "socketpair": 53, "clone": 56,
+    "fcntl": 72, "flock": 73, "setuid": 105, "setgid": 106, "setreuid": 113, "setregid": 114,
+    "setgroups": 116, "setresuid": 117, "setresgid": 119, "setfsuid": 122, "setfsgid": 123,
+    "capset": 126, "pivot_root": 155, "prctl": 157, "chroot": 161, "openat": 257,
+    "newfstatat": 262, "unshare": 272, "splice": 275, "fallocate": 285, "dup3": 292, "pipe2": 293,
+    "preadv": 295, "setns": 308, "seccomp": 317, "memfd_create": 319, "copy_file_range": 326,
+    "preadv2": 327, "statx": 332, "io_uring_setup": 425, "clone3": 435, "openat2": 437,
 }  # fmt: skip
 _AARCH64 = {
-    "dup": 23, "dup3": 24, "fcntl": 25, "flock": 32, "fallocate": 47, "openat": 56, "pipe2": 59,
-    "read": 63, "readv": 65, "pread64": 67, "preadv": 69, "sendfile": 71, "splice": 76,
-    "newfstatat": 79, "socket": 198, "socketpair": 199, "connect": 203, "mmap": 222,
-    "seccomp": 277, "memfd_create": 279, "copy_file_range": 285, "preadv2": 286, "statx": 291,
-    "io_uring_setup": 425, "openat2": 437,
+    "dup": 23, "dup3": 24, "fcntl": 25, "flock": 32, "pivot_root": 41, "fallocate": 47,
+    "chroot": 51, "openat": 56, "pipe2": 59, "read": 63, "readv": 65, "pread64": 67, "preadv": 69,
+    "sendfile": 71, "splice": 76, "newfstatat": 79, "capset": 91, "unshare": 97, "setregid": 143,
+    "setgid": 144, "setreuid": 145, "setuid": 146, "setresuid": 147, "setresgid": 149,
+    "setfsuid": 151, "setfsgid": 152, "setgroups": 159, "prctl": 167, "socket": 198,
+    "socketpair": 199, "connect": 203, "clone": 220, "mmap": 222, "setns": 268, "seccomp": 277,
+    "memfd_create": 279, "copy_file_range": 285, "preadv2": 286, "statx": 291,
+    "io_uring_setup": 425, "clone3": 435, "openat2": 437,
 }  # fmt: skip
 SYSCALLS = {"x86_64": _X86_64, "aarch64": _AARCH64}
 MACHINE = os.uname().machine
@@ -192,6 +207,19 @@ def write_memory(pid: int, address: int, data: bytes) -> None:
 def raw_call(name: str, *arguments: object, what: str = "") -> int:
     """Make a system call that nothing in Python makes as it stands; an error names *what*."""
     return check(_libc.syscall(SYSCALLS[MACHINE][name], *arguments), what or name)
+
+
+def openat2(folder: int, name: bytes, flags: int, resolve: int) -> int:
+    """openat2(2): a descriptor of *name*, looked up from *folder* as *resolve* demands."""
+    how = OPEN_HOW.pack(flags, 0, resolve)
+    return raw_call("openat2", folder, name, how, OPEN_HOW.size)
+
+
+def is_on_procfs(fd: int) -> bool:
+    """Whether *fd* is of a file that shows something of the process that opens it."""
+    type_and_more = ctypes.create_string_buffer(256)
+    check(_libc.fstatfs(fd, type_and_more), "fstatfs")
+    return ctypes.c_long.from_buffer(type_and_more).value == PROC_SUPER_MAGIC
 
 
 def map_over(address: int, length: int, protection: int, fd: int, offset: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import socket
@@ -10,10 +11,16 @@ import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from pytest_dataloader_faults._engine.kernel.linux import AT_FDCWD, read_memory
+from pytest_dataloader_faults._engine.kernel.linux import (
+    AT_FDCWD,
+    AT_SYMLINK_NOFOLLOW,
+    OPEN_HOW,
+    RESOLVE_IN_ROOT,
+    read_memory,
+)
 from pytest_dataloader_faults._engine.processes import state_of
 
-_DESCRIPTOR = re.compile(r"(?:/proc/(?:self|thread-self|\d+)|/dev)/fd/(\d+)")
+_DESCRIPTOR = re.compile(r"(?:/proc/(?:self|thread-self|(\d+))|/dev)/fd/(\d+)")
 WITHOUT_FOLDER = ("open", "stat", "lstat")
 """Calls whose first argument is a path. That of others is the folder that it is relative to."""
 
@@ -35,19 +42,26 @@ class ResolvedPath(NamedTuple):
     """The file that a call means: the absolute path that globs are about, and one to open it by.
 
     They differ where only the kernel can tell: ``..`` behind a symbolic link, a slash behind a
-    file's name, and an open descriptor in /proc.
+    file's name, and, with *is_descriptor*, an open descriptor in /proc.
     """
 
     path: str
     raw: str
+    is_descriptor: bool = False
 
 
-class OpenRequest(NamedTuple):
-    """What an open(2), openat(2) or openat2(2) asks for: a file, and O_* flags."""
+class PathRequest(NamedTuple):
+    """What a call of the open(2) or stat(2) kind asks for: a file, by O_* and RESOLVE_* flags.
+
+    *name* is its path argument; for the others see ``ResolvedPath``.
+    """
 
     path: str
     raw: str
+    is_descriptor: bool
+    name: bytes
     flags: int
+    resolve: int = 0
 
     @property
     def reads(self) -> bool:
@@ -59,20 +73,35 @@ class OpenRequest(NamedTuple):
         return not self.flags & without and self.flags & os.O_ACCMODE != os.O_WRONLY
 
 
-def open_request(call: Syscall, name: bytes) -> OpenRequest:
+def open_request(call: Syscall, name: bytes) -> PathRequest:
     """What *call* asks for, whose path argument is *name*."""
-    flags = call.arguments[1 if call.name == "open" else 2]
+    flags, resolve = call.arguments[1 if call.name == "open" else 2], 0
     if call.name == "openat2":
-        flags = int.from_bytes(read_memory(call.pid, flags, 8), "little")
-    return OpenRequest(*resolved_path(call, name), flags & 0xFFFFFFFF)
+        flags, _, resolve = OPEN_HOW.unpack(_read_argument(call, flags, OPEN_HOW.size))
+    if resolve & RESOLVE_IN_ROOT:
+        name = name.lstrip(b"/")
+    found = resolved_path(call, name)
+    return PathRequest(*found, name, flags & 0xFFFFFFFF, resolve)
+
+
+_NO_FOLLOW_PLACES = {"newfstatat": 3, "statx": 2}
+"""Which argument of a stat(2) has its AT_* flags."""
+
+
+def stat_request(call: Syscall, name: bytes) -> PathRequest:
+    """What *call* looks at: a link itself, and not what is behind it, by O_NOFOLLOW."""
+    place = _NO_FOLLOW_PLACES.get(call.name)
+    not_behind = call.arguments[place] & AT_SYMLINK_NOFOLLOW if place else call.name == "lstat"
+    return PathRequest(*resolved_path(call, name), name, os.O_NOFOLLOW if not_behind else 0)
 
 
 def resolved_path(call: Syscall, name: bytes) -> ResolvedPath:
     """The file that a call of the open(2) or stat(2) kind is about; *name* is its path argument."""
     path = os.fsdecode(name)
-    raw = path if path.startswith("/") else os.path.join(_folder(call), path)
-    if number := _DESCRIPTOR.fullmatch(raw):
-        return ResolvedPath(_link(call, int(number[1])), f"/proc/{call.pid}/fd/{number[1]}")
+    raw = path if path.startswith("/") else os.path.join(_read_link(folder_link(call)), path)
+    if found := _DESCRIPTOR.fullmatch(raw):
+        link = f"/proc/{found[1] or call.pid}/fd/{found[2]}"
+        return ResolvedPath(_read_link(link), link, is_descriptor=True)
     if "/../" not in f"{raw}/":
         return ResolvedPath(os.path.abspath(raw), raw)
     folder, last = os.path.split(raw.rstrip("/"))
@@ -89,18 +118,27 @@ def is_to_network(call: Syscall) -> bool:
     return int.from_bytes(family, sys.byteorder) in (socket.AF_INET, socket.AF_INET6)
 
 
-def _folder(call: Syscall) -> str:
-    """What a relative path of *call* is relative to."""
-    fd = signed(call.arguments[0])
-    here = call.name in WITHOUT_FOLDER or fd == AT_FDCWD
-    return os.readlink(f"/proc/{call.pid}/cwd") if here else _link(call, fd)
-
-
-def _link(call: Syscall, fd: int) -> str:
+def _read_argument(call: Syscall, address: int, length: int) -> bytes:
     try:
-        return link_of(call.pid, fd)
+        return read_memory(call.pid, address, length)
+    except OSError as error:
+        if error.errno != errno.EFAULT:
+            raise
+        raise BadSyscallError from error
+
+
+def _read_link(link: str) -> str:
+    try:
+        return os.readlink(link)
     except FileNotFoundError as error:
         raise BadSyscallError from error
+
+
+def folder_link(call: Syscall) -> str:
+    """The link in /proc to the folder that a relative path of *call* is relative to."""
+    fd = signed(call.arguments[0])
+    here = call.name in WITHOUT_FOLDER or fd == AT_FDCWD
+    return f"/proc/{call.pid}/cwd" if here else f"/proc/{call.pid}/fd/{fd}"
 
 
 def link_of(pid: int, fd: int) -> str:

@@ -89,23 +89,14 @@ _STAT_SIZE_AT, _STATX_LENGTH, _STATX_SIZE_AT = 48, 256, 40
 _RESULT_ARGUMENT = {"stat": 1, "lstat": 1, "newfstatat": 2, "statx": 4}
 
 
-def is_about_link(call: Syscall, path: str) -> bool:
-    """Whether *call* asks about a symbolic link and not about the file behind it."""
-    places = {"newfstatat": 3, "statx": 2}
-    flags = call.arguments[places[call.name]] if call.name in places else 0
-    not_behind = call.name == "lstat" or flags & linux.AT_SYMLINK_NOFOLLOW
-    return bool(not_behind) and os.path.islink(path)
-
-
-def write_stat(call: Syscall, path: str, size: int) -> None:
-    """Fill in the struct that *call* asks for: as of *path*, but with *size*."""
-    name = os.fsencode(path)
+def write_stat(call: Syscall, fd: int, size: int) -> None:
+    """Fill in the struct that *call* asks for: as of the file *fd*, but with *size*."""
     if call.name == "statx":
-        flags, mask = call.arguments[2], call.arguments[3]
+        flags, mask = call.arguments[2] | linux.AT_EMPTY_PATH, call.arguments[3]
         place, data = _STATX_SIZE_AT, ctypes.create_string_buffer(_STATX_LENGTH)
-        linux.raw_call("statx", linux.AT_FDCWD, name, flags, mask, data)
+        linux.raw_call("statx", fd, b"", flags, mask, data)
     else:
         place, data = _STAT_SIZE_AT, ctypes.create_string_buffer(STAT_LENGTHS[linux.MACHINE])
-        linux.raw_call("newfstatat", linux.AT_FDCWD, name, data, 0)
+        linux.raw_call("newfstatat", fd, b"", data, linux.AT_EMPTY_PATH)
     struct.pack_into("<Q", data, place, size)
     linux.write_memory(call.pid, call.arguments[_RESULT_ARGUMENT[call.name]], data.raw)

@@ -49,28 +49,30 @@ class DescriptorOrders:
             self.descriptors.append(descriptor)
         return self.descriptors.index(descriptor)
 
-    def add_closed(self, fd: int, path: str, *, reuse: bool) -> None:
-        """Close *fd*, which is *path*; *reuse*: and open another file in its place."""
+    def add_closed(self, pid: int, fd: int, path: str, *, reuse: bool) -> None:
+        """Close *fd* of *pid*, which is *path*; *reuse*: and open another file in its place."""
         if reuse:
-            self.made.append(unrelated_file(os, path, os.O_RDONLY))
+            source = f"/proc/{pid}/fd/{fd}"
+            self.made.append(unrelated_file(os, path, os.O_RDONLY, source=source))
             self.replace.append((fd, self.attach(self.made[-1])))
         else:
             self.close.append(fd)
 
     def add_fd(self, worker: WorkerState, fd: int, path: str, copies: FileCopies) -> None:
         """What *worker* does to its descriptor *fd*."""
-        for action in worker.policy.inherited(path, os.stat(path).st_size):
+        source = f"/proc/{worker.pid}/fd/{fd}"
+        for action in worker.policy.inherited(path, os.stat(source).st_size):
             if isinstance(action, Substitute):
-                self.replace.append((fd, self.attach(copies.altered(path, action.edit))))
+                self.replace.append((fd, self.attach(copies.altered(path, action.edit, source))))
             elif isinstance(action, Closed):
-                self.add_closed(fd, path, reuse=action.reuse)
+                self.add_closed(worker.pid, fd, path, reuse=action.reuse)
 
     def add_mapping(self, worker: WorkerState, place: int, path: str, copies: FileCopies) -> None:
         """What *worker* does to its mapping at *place* in ``Hello.mapped``."""
         for action in worker.policy.inherited_mapping(path, os.stat(path).st_size):
             copy = copies.empty
             if isinstance(action, Substitute):
-                copy = copies.altered(path, action.edit)
+                copy = copies.altered(path, action.edit, path)
             self.remap.append((place, self.attach(copy)))
 
     def sent(self) -> None:
@@ -118,7 +120,7 @@ def close_at_sample(worker: WorkerState, sample: int) -> Iterator[DescriptorOrde
         if counter is not None and os.path.isfile(path):
             counter.reached += 1
             worker.policy.fire(counter, "close", path)
-            result.add_closed(fd, path, reuse=counter.fault.reuse)
+            result.add_closed(worker.pid, fd, path, reuse=counter.fault.reuse)
             if result.is_full:
                 yield result
                 result = DescriptorOrders()

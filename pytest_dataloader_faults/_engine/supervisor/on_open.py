@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 
 from pytest_dataloader_faults._engine.file_copies import FileCopies, reopen, unrelated_file
-from pytest_dataloader_faults._engine.kernel import bpf, remote_process
+from pytest_dataloader_faults._engine.kernel import bpf, callers_file, remote_process
+from pytest_dataloader_faults._engine.kernel.callers_file import MagicLinkError, OpenedFile
+from pytest_dataloader_faults._engine.kernel.identity import INVISIBLE
 from pytest_dataloader_faults._engine.kernel.linux import F_DUPFD
-from pytest_dataloader_faults._engine.kernel.remote_process import OpenRequest, Syscall
-from pytest_dataloader_faults._engine.kernel.syscalls import is_about_link, write_stat
+from pytest_dataloader_faults._engine.kernel.remote_process import PathRequest, Syscall
+from pytest_dataloader_faults._engine.kernel.syscalls import write_stat
 from pytest_dataloader_faults._engine.policy import (
     TO_NETWORK,
     Action,
@@ -52,6 +53,8 @@ def _is_answered(worker: WorkerState, call: Syscall, copies: FileCopies) -> bool
         worker.policy.unobserved[TO_NETWORK] += remote_process.is_to_network(call)
     elif call.name in bpf.BLIND:
         worker.policy.unobserved[call.name] += 1
+    elif call.name in bpf.IDENTITY:
+        worker.identities.note_change(call)
     return False
 
 
@@ -68,71 +71,123 @@ def _note_exhaustion(worker: WorkerState, call: Syscall) -> None:
 
 
 def _on_open(worker: WorkerState, call: Syscall, copies: FileCopies) -> bool:
-    name = worker.memory.path(call)
-    known = worker.known_paths.get(name)
-    if known is not None and call.name == "openat" and not call.arguments[2] & os.O_CREAT:
-        known.opens += 1
-        return False
-    wanted = remote_process.open_request(call, name)
-    path = wanted.path
-    kind, size = _kind_and_size(wanted.raw)
-    worker.created.add(path, wanted.flags, is_there=kind is not None)
-    if worker.policy.leaves_alone(path):
-        if size is not None and worker.faults.would_target(path) and is_package_data(path):
+    try:
+        name = worker.memory.path(call)
+        known = worker.known_paths.get(name)
+        if known is not None and call.name == "openat" and not call.arguments[2] & os.O_CREAT:
+            known.opens += 1
+            return False
+        wanted = remote_process.open_request(call, name)
+    except PermissionError:
+        return _let_go(worker, INVISIBLE)
+    if wanted.flags & os.O_CREAT:
+        worker.created.add(wanted.path, is_there=os.path.exists(wanted.raw))
+    if worker.policy.leaves_alone(wanted.path):
+        meant = worker.faults.would_target(wanted.path) and is_package_data(wanted.path)
+        if meant and os.path.isfile(wanted.raw):
             worker.policy.unobserved["open of an excluded file"] += 1
         return False
-    if kind not in (None, stat.S_IFREG):
+    if worker.faults.concerns(wanted.path):
+        return _on_meant_open(worker, call, wanted, copies)
+    if os.path.isfile(wanted.raw):
+        worker.count_known_open(wanted.path)
+    return False
+
+
+def _let_go(worker: WorkerState, why: str) -> bool:
+    """The caller opens the file itself, and no fault can happen to it."""
+    worker.policy.unobserved[f"open {why}"] += 1
+    return False
+
+
+def _on_meant_open(
+    worker: WorkerState, call: Syscall, wanted: PathRequest, copies: FileCopies
+) -> bool:
+    """A fault may be about the file. It is opened before it is decided which one is due."""
+    found = _opened(worker, call, wanted)
+    if found is None:
         return False
-    if not worker.faults.concerns(path):
-        if size is not None:
-            worker.count_known_open(path)
-        return False
-    operation = Operation(call.name, path, call.pid)
-    for action in worker.policy.opened(operation, size, reads=wanted.reads):
-        _carry_out(worker, call, wanted, action, copies)
+    operation, source = Operation(call.name, wanted.path, call.pid), found.source
+    actions = worker.policy.opened(operation, found.size, reads=source is not None)
+    if source is not None and not actions and worker.faults.needs_reads_of(wanted.path):
+        _return_tracked(worker, call, wanted.path, source, wanted.flags)
         return True
-    return size is not None and wanted.reads and _is_followed(worker, call, wanted)
+    try:
+        for action in actions:
+            _carry_out(worker, call, wanted, action, copies, f"/proc/self/fd/{source}")
+    finally:
+        if source is not None:
+            os.close(source)
+    return bool(actions)
+
+
+def _opened(worker: WorkerState, call: Syscall, wanted: PathRequest) -> OpenedFile | None:
+    """The file as its caller would open it; None if the caller is to do that itself."""
+    if difference := worker.identities.difference(call.pid):
+        _let_go(worker, difference)
+        return None
+    content = wanted.reads and worker.faults.needs_content_of(wanted.path)
+    try:
+        return callers_file.opened(call, wanted, content=content)
+    except MagicLinkError:
+        _let_go(worker, "by way of a link of /proc")
+    except OSError as error:
+        if is_shortage(error):
+            raise
+    return None  # The caller gets the same error from its own call.
 
 
 def _carry_out(
-    worker: WorkerState, call: Syscall, wanted: OpenRequest, action: Action, copies: FileCopies
+    worker: WorkerState,
+    call: Syscall,
+    wanted: PathRequest,
+    action: Action,
+    copies: FileCopies,
+    source: str,
 ) -> None:
+    """Answer *call* by *action*. *source*: the name of the file that was opened, if one was."""
     if isinstance(action, Fail):
         worker.listener.fail(call, action.errno)
     elif isinstance(action, Substitute):
-        copy = reopen(copies.altered(wanted.path, action.edit), wanted.flags)
+        copy = reopen(copies.altered(wanted.path, action.edit, source), wanted.flags)
         _return_tracked(worker, call, wanted.path, copy, wanted.flags)
     elif isinstance(action, Closed) and action.reuse:
-        other = unrelated_file(os, wanted.path, wanted.flags)
+        other = unrelated_file(os, wanted.path, wanted.flags, source=source)
         _return_tracked(worker, call, wanted.path, other, wanted.flags)
     else:  # A number that is not open is what a descriptor looks like that was closed.
         worker.listener.return_value(call, worker.files.next_high_fd(call.pid))
 
 
-def _is_followed(worker: WorkerState, call: Syscall, wanted: OpenRequest) -> bool:
-    """Open the file for the caller, at a number that the filter hands over on read."""
-    if not worker.faults.needs_reads_of(wanted.path):
+def _on_stat(worker: WorkerState, call: Syscall) -> bool:
+    try:
+        wanted = remote_process.stat_request(call, worker.memory.path(call))
+    except PermissionError:
+        return False
+    if not worker.faults.targets(wanted.path) or worker.identities.difference(call.pid):
         return False
     try:
-        flags = wanted.flags & ~os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY
-        source = os.open(wanted.raw, flags)
-    except OSError as error:
+        pin = callers_file.pinned(call, wanted)
+    except (MagicLinkError, OSError) as error:
         if is_shortage(error):
             raise
         return False  # The caller gets the same error from its own call.
-    _return_tracked(worker, call, wanted.path, source, wanted.flags)
-    return True
+    try:
+        size = callers_file.data_size(pin)
+        return size is not None and _is_size_altered(worker, call, wanted.path, pin, size)
+    finally:
+        os.close(pin)
 
 
-def _on_stat(worker: WorkerState, call: Syscall) -> bool:
-    path, raw = remote_process.resolved_path(call, worker.memory.path(call))
-    _, size = _kind_and_size(raw)
-    if size is not None and not is_about_link(call, path):
-        for action in worker.policy.size_of(Operation(call.name, path, call.pid), size):
-            if isinstance(action, Substitute) and action.edit.kept is not None:
-                write_stat(call, path, action.edit.kept)
-                worker.listener.return_value(call, 0)
-                return True
+def _is_size_altered(worker: WorkerState, call: Syscall, path: str, pin: int, size: int) -> bool:
+    try:
+        write_stat(call, pin, size)  # As the kernel would, which shows whether the call succeeds.
+    except OSError:
+        return False
+    for action in worker.policy.size_of(Operation(call.name, path, call.pid), size):
+        if isinstance(action, Substitute) and action.edit.kept is not None:
+            write_stat(call, pin, action.edit.kept)
+            worker.listener.return_value(call, 0)
+            return True
     return False
 
 
@@ -186,13 +241,3 @@ def _return_descriptor(worker: WorkerState, call: Syscall, source: int, on_exec:
         else:
             return number
     return worker.listener.return_fd(call, source, None, close_on_exec=on_exec)
-
-
-def _kind_and_size(path: str) -> tuple[int | None, int | None]:
-    """S_IFREG, S_IFDIR, ... or None where there is nothing, and the size of a regular file."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None, None
-    kind = stat.S_IFMT(found.st_mode)
-    return kind, found.st_size if kind == stat.S_IFREG else None

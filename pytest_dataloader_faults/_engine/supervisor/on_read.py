@@ -104,8 +104,11 @@ class _Read:
         interpreter lock, and without it the worker cannot hand over the batches that it has made.
         """
         copies = self.services.copies
-        unreadable = copies.altered(self.file.path, FileEdit(kept)) if kept else copies.empty
         number = signed(self.call.arguments[READS["mmap"]])
+        mapped = f"/proc/{self.call.pid}/fd/{number}"
+        unreadable = copies.empty
+        if kept:
+            unreadable = copies.altered(self.file.path, FileEdit(kept), mapped)
         self.worker.listener.replace_fd(self.call, unreadable, number)
         self.worker.files.set_stand_in(number, unreadable)
         self.worker.listener.continue_syscall(self.call)

@@ -17,6 +17,7 @@ from typing import Any
 
 from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.channel import Channel
+from pytest_dataloader_faults._engine.kernel.identity import Identities
 from pytest_dataloader_faults._engine.kernel.listener import Listener
 from pytest_dataloader_faults._engine.kernel.memory import Memory
 from pytest_dataloader_faults._engine.kernel.remote_process import Syscall
@@ -51,6 +52,7 @@ class WorkerState:
         self.keep_low_fds = plan.needs.keep_low_fds
         self.files = TrackedFiles(self.pid, hello.high_fds)
         self.memory = Memory(self.pid)
+        self.identities = Identities()
         self.known_paths: dict[bytes, FileCounter] = {}
         """Files that no fault is about, by absolute path: an open of one only counts."""
         self.limit: int | None = None
@@ -188,9 +190,9 @@ class CreatedFiles:
         self._folders = (os.path.join(tempfile.gettempdir(), ""), "/dev/shm/")
         self._paths: set[str] = set()
 
-    def add(self, path: str, flags: int, *, is_there: bool) -> None:
-        """*path* is about to be opened with *flags*."""
-        makes = flags & os.O_CREAT and not is_there and path.startswith(self._folders)
+    def add(self, path: str, *, is_there: bool) -> None:
+        """*path* is about to be opened with O_CREAT."""
+        makes = not is_there and path.startswith(self._folders)
         if makes and len(self._paths) < _MOST:
             self._paths.add(path)
 

@@ -10,6 +10,7 @@ from pytest_dataloader_faults._engine.kernel.bpf import (
     ALLOCATORS,
     BLIND,
     DUPLICATES,
+    IDENTITY,
     LOCKS,
     OPENS,
     READS,
@@ -17,10 +18,13 @@ from pytest_dataloader_faults._engine.kernel.bpf import (
 )
 from pytest_dataloader_faults._engine.kernel.linux import (
     ARCHITECTURES,
+    CLONE_NEWNS,
+    CLONE_NEWUSER,
     F_DUPFD,
     F_DUPFD_CLOEXEC,
     MAP_ANONYMOUS,
     SYSCALLS,
+    Prctl,
     Return,
 )
 
@@ -29,12 +33,15 @@ HELD = (5, 77, 300)
 SIXTY = tuple(range(3, 63))
 MAX_INSTRUCTIONS = 4096
 F_GETFD, F_SETFL = 1, 4
+CLONE_FS = 0x200
 MINUS_ONE = (1 << 64) - 1
 C_MINUS_ONE = (1 << 32) - 1
 
 CALLS = [(machine, name) for machine, table in SYSCALLS.items() for name in table]
 READING = [(machine, name) for machine, name in CALLS if name in READS and name != "mmap"]
 MACHINES = tuple(SYSCALLS)
+USED_FOR_MORE = ("clone", "prctl")
+"""Calls whose arguments say whether they change an identity."""
 
 
 def decide(code: bytes, number: int, architecture: int, arguments: tuple[int, ...]) -> Return:
@@ -164,6 +171,23 @@ def test_every_new_descriptor_is_seen_when_asked(machine, name):
     assert answer(machine, name, 3, 0) == "ALLOW"
 
 
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize(
+    ("name", "first", "expected"),
+    [
+        ("clone", CLONE_NEWNS, "USER_NOTIF"),
+        ("clone", CLONE_NEWUSER | CLONE_FS, "USER_NOTIF"),
+        ("clone", CLONE_FS, "ALLOW"),
+        ("prctl", Prctl.CAPBSET_DROP, "USER_NOTIF"),
+        ("prctl", Prctl.SET_SECUREBITS, "USER_NOTIF"),
+        ("prctl", Prctl.SET_PDEATHSIG, "ALLOW"),
+    ],
+)
+def test_a_change_of_identity_is_told_by_its_first_argument(machine, name, first, expected):
+    """A process is made, and its attributes are set, for many other reasons."""
+    assert expected == answer(machine, name, first)
+
+
 @pytest.mark.parametrize(("machine", "name"), CALLS)
 def test_another_architecture_is_left_alone(machine, name):
     """Its numbers mean other calls."""
@@ -177,7 +201,8 @@ def test_another_architecture_is_left_alone(machine, name):
 def test_calls_that_are_not_named_are_left_alone(machine):
     """Whatever their number."""
     code = program(SYSCALLS[machine], ARCHITECTURES[machine], base=0, descriptors=True)
-    names = (*OPENS, *READS, *DUPLICATES, *LOCKS, *BLIND, *ALLOCATORS)
+    identity = {*IDENTITY} - {*USED_FOR_MORE}
+    names = (*OPENS, *READS, *DUPLICATES, *LOCKS, *BLIND, *ALLOCATORS, *identity)
     named = {SYSCALLS[machine][name] for name in names if name in SYSCALLS[machine]}
     handed_over = {
         number

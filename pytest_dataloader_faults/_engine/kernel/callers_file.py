@@ -1,0 +1,113 @@
+"""Find and open a file as the caller of a system call would [runs in the supervisor].
+
+Some facts about a path that one process opens for another. Relative paths begin at the caller's
+folders, which /proc/PID/cwd and /proc/PID/fd give, whatever became of their names. /proc/self is
+the process that looks, and the links in /proc/PID ("magic links", proc(5)) lead to what only that
+process has, so behind a symbolic link either of them would give something of the supervisor's.
+openat2(2) with RESOLVE_NO_MAGICLINKS refuses the latter, and a file of procfs itself is known by
+its file system. What lies under a name can change between two looks, into a FIFO even, whose
+open(2) waits for a writer. A descriptor made with O_PATH neither waits nor needs any right to the
+file. It pins the file, and open(2) of its link in /proc/self/fd opens that very file, with the same
+checks of rights as by its name.
+
+A seccomp filter of a container may know no openat2(2) and refuse it with ENOSYS or EPERM. Magic
+links are then followed as the supervisor's own.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import NamedTuple
+
+from pytest_dataloader_faults._engine.kernel import linux
+from pytest_dataloader_faults._engine.kernel.remote_process import (
+    PathRequest,
+    Syscall,
+    folder_link,
+)
+
+_LOOKUP = os.O_NOFOLLOW | os.O_DIRECTORY
+_REFUSED = (errno.ENOSYS, errno.EPERM)
+
+
+class MagicLinkError(Exception):
+    """A link of /proc is on the way, which leads elsewhere for each process."""
+
+
+class OpenedFile(NamedTuple):
+    """The size of a file, None if there is none; *source*: a descriptor of it, if one was made."""
+
+    size: int | None
+    source: int | None
+
+
+def opened(call: Syscall, wanted: PathRequest, *, content: bool) -> OpenedFile | None:
+    """The file that *wanted* is; None if it is no file of data. *content*: open it, too.
+
+    Raises MagicLinkError, or the OSError that the caller would get. What the caller may not open
+    counts as no file.
+    """
+    try:
+        pin = pinned(call, wanted)
+    except FileNotFoundError:
+        return OpenedFile(None, None)
+    try:
+        size = data_size(pin)
+        if size is None or not content:
+            return None if size is None else OpenedFile(size, None)
+        return OpenedFile(size, _open_pinned(pin, wanted.flags))
+    except PermissionError:
+        return OpenedFile(None, None)
+    finally:
+        os.close(pin)
+
+
+def pinned(call: Syscall, wanted: PathRequest) -> int:
+    """A descriptor of what *wanted* names, which only pins it (O_PATH)."""
+    flags = wanted.flags & _LOOKUP | os.O_PATH | os.O_CLOEXEC
+    if wanted.is_descriptor:
+        return os.open(wanted.raw, flags)
+    if wanted.name.startswith(b"/"):
+        return _looked_up(None, wanted, flags)
+    folder = os.open(folder_link(call), os.O_PATH | os.O_CLOEXEC)
+    try:
+        return _looked_up(folder, wanted, flags)
+    finally:
+        os.close(folder)
+
+
+def _looked_up(folder: int | None, wanted: PathRequest, flags: int) -> int:
+    start = linux.AT_FDCWD if folder is None else folder
+    resolve = wanted.resolve | linux.RESOLVE_NO_MAGICLINKS
+    try:
+        return linux.openat2(start, wanted.name, flags, resolve)
+    except OSError as error:
+        if error.errno == errno.ELOOP and wanted.resolve == 0 and not _is_endless(wanted.raw):
+            raise MagicLinkError from error
+        if error.errno not in _REFUSED or wanted.resolve:
+            raise
+        return os.open(wanted.name, flags, dir_fd=folder)
+
+
+def _is_endless(path: str) -> bool:
+    """Whether too many symbolic links are on the way, for whoever follows them."""
+    try:
+        os.stat(path)
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
+
+
+def data_size(pin: int) -> int | None:
+    """The size of a regular file that is the same for all processes; None for anything else."""
+    found = os.fstat(pin)
+    if not stat.S_ISREG(found.st_mode) or (not found.st_size and linux.is_on_procfs(pin)):
+        return None
+    return found.st_size
+
+
+def _open_pinned(pin: int, flags: int) -> int:
+    kept = flags & ~(_LOOKUP | os.O_CREAT)
+    return os.open(f"/proc/self/fd/{pin}", kept | os.O_CLOEXEC | os.O_NOCTTY)
