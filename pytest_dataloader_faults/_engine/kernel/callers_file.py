@@ -51,7 +51,9 @@ def opened(call: Syscall, wanted: PathRequest, *, content: bool) -> OpenedFile |
     """
     try:
         pin = pinned(call, wanted)
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        if os.path.realpath(wanted.raw).startswith(f"/proc/{os.getpid()}/"):
+            raise MagicLinkError from error
         return OpenedFile(None, None)
     try:
         size = data_size(pin)

@@ -1,0 +1,441 @@
+"""A worker opens what its own view of the file system shows it, under faults as without."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import shutil
+import struct
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from pytest_dataloader_faults import inject
+from pytest_dataloader_faults.faults import (
+    ClosedDescriptor,
+    CorruptedFile,
+    OpenError,
+    ReadError,
+    TruncatedFile,
+)
+from support.attempts import attempt, error_of, undisturbed
+from support.children import in_a_process
+from support.epochs import alone, epoch
+from support.tries import ENOUGH, Tries
+
+NOBODY = 65534
+_NEW_MOUNTS, _NEW_USER = 0x20000, 0x10000000
+_PRIVATE, _BIND = 1 << 18 | 1 << 14, 1 << 12
+_OPENAT2, _AT_FDCWD = 437, -100
+NO_SYMLINKS, BENEATH, IN_ROOT = 4, 8, 16
+libc = ctypes.CDLL(None, use_errno=True)
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+OTHER_RIGHTS = "open as another user, in other groups or with other capabilities"
+ELSEWHERE = "open with another root folder or other mounts"
+LINK = "open by way of a link of /proc"
+
+
+@pytest.fixture(name="folder")
+def _folder():
+    """A folder that everybody can enter, with two more in it that have a file of the same name."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    for name in ("a", "b"):
+        (folder / name).mkdir()
+        (folder / name / "x.bin").write_bytes(f"in {name}".encode())
+    yield folder
+    shutil.rmtree(folder)
+
+
+def _read(path, flags=os.O_RDONLY, **place):
+    fd = os.open(path, flags, **place)
+    try:
+        return os.read(fd, ENOUGH)
+    finally:
+        os.close(fd)
+
+
+def _checked(result):
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return result
+
+
+def _as_nobody():
+    os.setgroups([])
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)
+
+
+def _without_override():
+    """As root: give up the capabilities to read any file, here and in the programs that follow."""
+    drop, override, search = 24, 1, 2
+    for capability in (override, search):
+        _checked(libc.prctl(drop, capability, 0, 0, 0))
+    header, now = struct.pack("=Ii", 0x20080522, 0), ctypes.create_string_buffer(24)
+    _checked(libc.capget(header, now))
+    effective, permitted, *rest = struct.unpack("=6I", now.raw)
+    left = ~(1 << override | 1 << search)
+    _checked(libc.capset(header, struct.pack("=6I", effective & left, permitted & left, *rest)))
+
+
+def _private(folder):
+    path = folder / "a" / "x.bin"
+    path.chmod(0o600)
+    return path
+
+
+def _other_user(folder):
+    path = _private(folder)
+
+    def read():
+        _as_nobody()
+        return _read(path)
+
+    return read
+
+
+def _other_user_for_a_while(folder):
+    path = _private(folder)
+
+    def read():
+        os.seteuid(NOBODY)
+        try:
+            return _read(path)
+        finally:
+            os.seteuid(0)
+
+    return read
+
+
+def _without_its_groups(folder):
+    path = folder / "a" / "x.bin"
+    os.chown(path, NOBODY, 4242)
+    path.chmod(0o040)
+
+    def read():
+        os.setgroups([4242])
+        libc.setfsuid(1)
+        libc.setfsgid(1)
+        return _read(path)
+
+    return read
+
+
+def _fewer_capabilities(folder):
+    """Dropped from the bounding set, they are gone with the next program."""
+    path = folder / "a" / "x.bin"
+    path.chmod(0o000)
+    os.chown(path, NOBODY, NOBODY)
+
+    def read():
+        drop, override, search = 24, 1, 2
+        for capability in (override, search):
+            _checked(libc.prctl(drop, capability, 0, 0, 0))
+        done = subprocess.run(["/bin/cat", path], capture_output=True, check=False)
+        return done.stdout, done.returncode
+
+    return read
+
+
+def _a_program_of_another_user(folder):
+    path = _private(folder)
+
+    def read():
+        done = subprocess.run(["/bin/cat", path], capture_output=True, check=False, user=NOBODY)
+        return done.stdout, done.returncode
+
+    return read
+
+
+def _new_root(folder):
+    path = folder / "a" / "x.bin"
+    inside = folder / "b" / str(path).lstrip("/")
+    inside.parent.mkdir(parents=True)
+    inside.write_bytes(b"in the new root")
+
+    def read():
+        os.chroot(folder / "b")
+        os.chdir("/")
+        return _read(path)
+
+    return read
+
+
+def _own_mounts(folder):
+    def read():
+        _checked(libc.unshare(_NEW_MOUNTS))
+        _checked(libc.mount(None, b"/", None, _PRIVATE, None))
+        _checked(libc.mount(bytes(folder / "b"), bytes(folder / "a"), None, _BIND, None))
+        return _read(folder / "a" / "x.bin")
+
+    return read
+
+
+def _own_users(folder):
+    path = _private(folder)
+    os.chown(path, NOBODY, NOBODY)
+
+    def read():
+        _checked(libc.unshare(_NEW_USER))
+        return _read(path)
+
+    return read
+
+
+IDENTITIES = {
+    "setuid": (_other_user, OTHER_RIGHTS),
+    "seteuid": (_other_user_for_a_while, OTHER_RIGHTS),
+    "setgroups": (_without_its_groups, OTHER_RIGHTS),
+    "capabilities": (_fewer_capabilities, OTHER_RIGHTS),
+    "program": (_a_program_of_another_user, OTHER_RIGHTS),
+    "chroot": (_new_root, ELSEWHERE),
+    "mounts": (_own_mounts, ELSEWHERE),
+    "user namespace": (_own_users, OTHER_RIGHTS),
+}
+
+
+@as_root
+@pytest.mark.parametrize(("prepare", "why"), IDENTITIES.values(), ids=IDENTITIES)
+def test_what_another_identity_opens(folder, prepare, why):
+    """The file that is there for it, or the error. No fault is said to be reached there."""
+    prepared = prepare(folder)
+    read = error_of(lambda _: prepared())
+    bare = _bare(read)
+    gave, injection = undisturbed([None], read, "*.bin")
+    assert bare == gave
+    assert {why: 1} == injection.workers[0].unobserved
+    assert 0 == injection.reached
+
+
+@as_root
+def test_who_is_itself_again_is_under_faults_again(folder):
+    """What it opened as another user was let go, and the report says so."""
+    path = folder / "a" / "x.bin"
+
+    def read(user):
+        os.seteuid(user)
+        try:
+            return _read(path)
+        finally:
+            os.seteuid(0)
+
+    gave, injection = attempt([0, NOBODY, 0], read, ReadError("*.bin"))
+    assert b"in a" == gave[1]
+    assert [True, False, True] == ["Errno 5" in str(each) for each in gave]
+    assert ({OTHER_RIGHTS: 1}, 2) == (injection.workers[0].unobserved, injection.fired)
+
+
+@as_root
+def test_the_message_says_what_hid_the_files(folder):
+    """Where no fault was reached for it."""
+    prepared = _other_user(folder)
+    read = error_of(lambda _: prepared())
+    with inject(ReadError("*.bin"), require_fired=False) as injection:
+        epoch(alone(Tries([None], read)))
+    assert f"Hidden from the engine: {OTHER_RIGHTS} (1)" in injection.unfired()
+
+
+def _bare(read):
+    return [each.gave for each in epoch(alone(Tries([None], read))).batches]
+
+
+def _through_proc_cwd(folder):
+    (folder / "way").symlink_to("/proc/self/cwd/x.bin")
+
+    def read():
+        os.chdir(folder / "b")
+        return _read(folder / "way")
+
+    return read
+
+
+def _through_proc_root(folder):
+    (folder / "way").symlink_to(f"/proc/self/root{folder}/a/x.bin")
+    return lambda: _read(folder / "way")
+
+
+def _through_proc_fd(folder):
+    (folder / "way").symlink_to("/proc/self/fd")
+
+    def read():
+        fd = os.open(folder / "b" / "x.bin", os.O_RDONLY)
+        try:
+            return _read(folder / "way" / str(fd))
+        finally:
+            os.close(fd)
+
+    return read
+
+
+def _own_name(folder):
+    (folder / "way").symlink_to("/proc/self/comm")
+    return lambda: _read(folder / "way")
+
+
+def _no_follow(folder):
+    (folder / "way").symlink_to(folder / "a" / "x.bin")
+    return lambda: _read(folder / "way", os.O_NOFOLLOW)
+
+
+def _endless(folder):
+    (folder / "way").symlink_to(folder / "way")
+    return lambda: _read(folder / "way")
+
+
+def _no_folder(folder):
+    return lambda: _read(f"{folder}/a/x.bin/")
+
+
+def _openat2(path, resolve, folder):
+    fd = os.open(folder, os.O_PATH)
+    how = struct.pack("=QQQ", os.O_RDONLY, 0, resolve)
+    try:
+        found = _checked(libc.syscall(_OPENAT2, fd, os.fsencode(path), how, len(how)))
+    finally:
+        os.close(fd)
+    try:
+        return os.read(found, ENOUGH)
+    finally:
+        os.close(found)
+
+
+def _beneath(folder):
+    return lambda: _openat2("../b/x.bin", BENEATH, folder / "a")
+
+
+def _without_links(folder):
+    (folder / "way").symlink_to("a/x.bin")
+    return lambda: _openat2("way", NO_SYMLINKS, folder)
+
+
+def _in_root(folder):
+    (folder / "b" / "way").symlink_to("/x.bin")
+    return lambda: _openat2("/way", IN_ROOT, folder / "b")
+
+
+def _nowhere(_folder):
+    return lambda: _checked(libc.syscall(_OPENAT2, _AT_FDCWD, b"x.bin", 1, 24))
+
+
+def _moved_folder(folder):
+    """A relative path begins at the folder itself, whatever became of its name."""
+
+    def read():
+        os.chdir(folder / "a")
+        (folder / "a").rename(folder / "c")
+        (folder / "b").rename(folder / "a")
+        try:
+            return _read("x.bin")
+        finally:
+            (folder / "a").rename(folder / "b")
+            (folder / "c").rename(folder / "a")
+
+    return read
+
+
+WAYS = {
+    "/proc/self/cwd": (_through_proc_cwd, {LINK: 1}),
+    "/proc/self/root": (_through_proc_root, {LINK: 1}),
+    "/proc/self/fd": (_through_proc_fd, {LINK: 1}),
+    "/proc/self/comm": (_own_name, {}),
+    "O_NOFOLLOW": (_no_follow, {}),
+    "endless": (_endless, {}),
+    "a file as a folder": (_no_folder, {}),
+    "RESOLVE_BENEATH": (_beneath, {}),
+    "RESOLVE_NO_SYMLINKS": (_without_links, {}),
+    "RESOLVE_IN_ROOT": (_in_root, {}),
+    "a pointer to nothing": (_nowhere, {}),
+    "a moved folder": (_moved_folder, {}),
+}
+
+
+@pytest.mark.parametrize(("prepare", "hidden"), WAYS.values(), ids=WAYS)
+def test_odd_ways_to_a_file(folder, prepare, hidden):
+    """Each gives what it gives without us, or the same error, which is none of the run."""
+    prepared = prepare(folder)
+    read = error_of(lambda _: prepared())
+    bare = _bare(read)
+    gave, injection = undisturbed([None], read, "*")
+    assert bare == gave
+    assert hidden == injection.workers[0].unobserved
+
+
+REACHED = {name: WAYS[name][0] for name in ("RESOLVE_IN_ROOT", "a moved folder")}
+
+
+@pytest.mark.parametrize("prepare", REACHED.values(), ids=REACHED)
+def test_faults_on_odd_ways(folder, prepare):
+    """The fault happens where the file is one that this process can find as well."""
+    prepared = prepare(folder)
+    (gave,), _ = attempt([None], lambda _: prepared(), ReadError(f"{folder}/*"))
+    assert "Errno 5" in gave
+
+
+@pytest.fixture(name="closed")
+def _closed(folder):
+    """A file that nobody but root may read."""
+    path = folder / "a" / "x.bin"
+    path.chmod(0o000)
+    return path
+
+
+UNREADABLE = [TruncatedFile, CorruptedFile, ReadError, ClosedDescriptor]
+
+
+@pytest.mark.parametrize("kind", UNREADABLE)
+def test_a_file_that_the_worker_may_not_read(closed, kind):
+    """It gets its own error, and no fault is reached."""
+
+    def body():
+        if os.geteuid() == 0:
+            _without_override()
+        with inject(kind("*.bin"), require_fired=False) as injection:
+            (result,) = epoch(alone(Tries([closed], error_of(_read)))).batches
+        assert "Errno 13" in result.gave
+        assert (0, {}) == (injection.reached, injection.workers[0].unobserved)
+
+    assert in_a_process(body) == ""
+
+
+def test_an_open_that_is_to_fail_needs_no_right_to_the_file(closed):
+    """It fails as the fault says."""
+
+    def body():
+        if os.geteuid() == 0:
+            _without_override()
+        (gave,), _ = attempt([closed], _read, OpenError("*.bin"))
+        assert os.strerror(errno.EIO) in gave
+
+    assert in_a_process(body) == ""
+
+
+@pytest.mark.parametrize("kind", UNREADABLE)
+def test_a_link_that_is_not_to_be_followed(folder, kind):
+    """No copy takes its place."""
+    (folder / "way").symlink_to(folder / "a" / "x.bin")
+    with inject(kind("*/way"), require_fired=False) as injection:
+        read = error_of(lambda path: _read(path, os.O_NOFOLLOW))
+        (result,) = epoch(alone(Tries([folder / "way"], read))).batches
+    assert os.strerror(errno.ELOOP) in result.gave
+    assert 0 == injection.reached
+
+
+def test_a_mapping_of_a_file_without_a_name(folder):
+    """What a part of it is copied from is the file that is open."""
+    path = folder / "a" / "x.bin"
+    path.write_bytes(b"1" * 4 * mmap.PAGESIZE)
+
+    def read(_):
+        with open(path, "rb") as file:
+            path.unlink()
+            with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapping:
+                return mapping[mmap.PAGESIZE - 1]
+
+    fault = ReadError("*.bin", offset=mmap.PAGESIZE)
+    (gave,), injection = attempt([None], read, fault)
+    assert (ord("1"), 1) == (gave, injection.fired)
