@@ -1,4 +1,4 @@
-"""Every error and warning that this package raises on purpose."""
+"""Every error and warning that this package raises on purpose, with texts that can be printed."""
 
 from __future__ import annotations
 
@@ -18,8 +18,23 @@ __all__ = (
 )
 
 
+def printable(text: str) -> str:
+    """*text* on one line, with control and unprintable characters escaped as Python does it.
+
+    File names hold any byte but the slash: newlines, and escape sequences by which a terminal goes
+    back and prints something else. Names of classes and texts of errors hold any character.
+    """
+    if text.isprintable():
+        return text
+    escaped = [one if one.isprintable() else one.encode("unicode_escape").decode() for one in text]
+    return "".join(escaped)
+
+
 class DataLoaderFaultsError(Exception):
     """Base class: catch it to catch everything below."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__("\n".join(map(printable, message.split("\n"))))
 
 
 class InvalidArgumentError(DataLoaderFaultsError, ValueError):

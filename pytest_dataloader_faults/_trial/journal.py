@@ -23,6 +23,7 @@ from pytest_dataloader_faults.outcomes import FaultFacts, WorkerFacts
 from pytest_dataloader_faults.outcomes._error_text import with_likely_sender
 from pytest_dataloader_faults.outcomes._facts import TrialRequest
 from pytest_dataloader_faults.outcomes._fault_facts import facts_from
+from pytest_dataloader_faults.outcomes._text import continued
 
 
 class Journal:
@@ -111,6 +112,6 @@ def reference_from(events: list[dict[str, Any]], printed: str) -> outcomes.Refer
     how = next((event["died"] for event in events if event.get("died")), "for an unknown reason")
     message = (
         f"the process that read the dataset died ({with_likely_sender(how)}), with no fault armed"
-        f" and no worker. It printed:\n{printed.strip() or 'nothing'}"
+        f" and no worker. It printed:\n    {continued(printed.strip()) or 'nothing'}"
     )
     raise UnusableDatasetError(message)

@@ -17,6 +17,7 @@ from pytest_dataloader_faults._engine.worker.late_imports import FOR_FORK_SERVER
 from pytest_dataloader_faults._trial.parts import require_one
 from pytest_dataloader_faults._trial.process import start_method
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
+from pytest_dataloader_faults.outcomes._text import continued
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 USERS_ERRORS = (Exception, SystemExit, KeyboardInterrupt)
@@ -99,8 +100,8 @@ def _call_factory(make_dataset: Callable[[], Any]) -> Any:
     except (UnusableDatasetError, InvalidArgumentError):
         raise
     except USERS_ERRORS as error:
-        text = f"{type(error).__name__}: {error}{_place_of(error)}, with no fault armed"
-        message = f"make_dataset() raised {text}{_pyfakefs_note(error)}"
+        text = f"{type(error).__name__}: {continued(str(error))}{_place_of(error)}"
+        message = f"make_dataset() raised {text}, with no fault armed{_pyfakefs_note(error)}"
         raise UnusableDatasetError(message) from error
     require_one(made)
     usable = isinstance(made, (DataLoader, IterableDataset)) or hasattr(made, "__getitem__")
@@ -140,7 +141,7 @@ def loader_for(dataset: Any, options: Mapping[str, Any]) -> DataLoader[Any]:
     try:
         return DataLoader(dataset, **{**defaults, **options})
     except (TypeError, ValueError) as error:
-        message = f"DataLoader refuses loader={dict(options)!r}: {error}"
+        message = f"DataLoader refuses loader={dict(options)!r}: {continued(str(error))}"
         raise InvalidArgumentError(message) from error
 
 

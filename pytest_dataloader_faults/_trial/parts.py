@@ -20,6 +20,7 @@ from pytest_dataloader_faults.exceptions import (
     SeveralLoadersError,
     UnusableDatasetError,
 )
+from pytest_dataloader_faults.outcomes._text import continued
 
 _STAGES = {"train": "fit", "val": "fit", "test": "test"}
 """The loaders of a data module, and the stage that each is set up for."""
@@ -178,5 +179,5 @@ def _call(module: Any, method: str, *arguments: str) -> Any:
         return function(*given)
     except (Exception, SystemExit) as error:
         name = f"{type(module).__name__}.{method}({', '.join(map(repr, arguments))})"
-        text = f"{name} raised {type(error).__name__}: {error}, with no fault armed"
+        text = f"{name} raised {type(error).__name__}: {continued(str(error))}, with no fault armed"
         raise UnusableDatasetError(text) from error

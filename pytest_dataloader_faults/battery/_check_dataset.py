@@ -15,6 +15,7 @@ from pytest_dataloader_faults.battery._baseline import SAMPLES, Settings
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery._targets import Files
 from pytest_dataloader_faults.battery.checks import CHECKS, names_of_checks
+from pytest_dataloader_faults.exceptions import printable
 from pytest_dataloader_faults.outcomes import CheckResult, Contract
 
 
@@ -133,7 +134,7 @@ def about(part: str | None, result: CheckResult) -> CheckResult:
     """*result*, which is about one *part* of what was handed over."""
     if part is None:
         return result
-    return replace(result, part=part, explanation=f"{part}: {result.explanation}")
+    return replace(result, part=part, explanation=f"{printable(part)}: {result.explanation}")
 
 
 def excused(results: list[CheckResult]) -> list[CheckResult]:

@@ -31,16 +31,9 @@ def shortened(text: str) -> str:
     return f"{head}  ... {left_out} characters are left out here ...\n{tail}"
 
 
-def printable(text: str) -> str:
-    """*text* on one line, with control and unprintable characters escaped as Python does it.
-
-    File names hold any byte but the slash: newlines, and escape sequences by which a terminal goes
-    back and prints something else.
-    """
-    if text.isprintable():
-        return text
-    escaped = [one if one.isprintable() else one.encode("unicode_escape").decode() for one in text]
-    return "".join(escaped)
+def continued(text: str) -> str:
+    """*text* with its further lines indented, so that none of them reads as a line of pytest's."""
+    return text.replace("\n", "\n    ")
 
 
 def plain(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,124 @@
+"""Whatever a dataset's files, classes and errors are called, the report is of printable lines."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from pytest_dataloader_faults import check_dataset, explore
+from pytest_dataloader_faults.exceptions import CheckFailedError, InvalidArgumentError
+from support.hostile import TEXT, Zeros, hostile_lines, write_hostile
+
+CODE = re.compile(
+    r"reproduce:(.*^def test_again\(\):\n(?:    [^\n]*\n)+)", re.DOTALL | re.MULTILINE
+)
+PLUGIN = ("-p", "dataloader_faults")
+
+SUITE = """
+import pytest
+from torch.utils.data import DataLoader
+from pytest_dataloader_faults.faults import OpenError, ReadError
+from support.hostile import DATASETS, TEXT, Zeros, write_hostile
+
+pytestmark = pytest.mark.dataloader_faults(only="read-error-first", deadline=3)
+OF_EACH = pytest.mark.parametrize("number", range(len(DATASETS)))
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    return write_hostile(tmp_path_factory.mktemp("data"))
+
+@OF_EACH
+def test_check(fault_check, folder, number):
+    fault_check(lambda: DATASETS[number](folder))
+
+def test_parts(fault_check, folder):
+    fault_check(lambda: {TEXT: Zeros(folder), f"other{TEXT}": Zeros(folder)})
+
+@OF_EACH
+def test_unfired(dataloader_faults, folder, number):
+    dataloader_faults.run(lambda: DATASETS[number](folder), ReadError(f"*/none{TEXT}"))
+
+def test_own_loop(dataloader_faults, folder):
+    dataloader_faults.inject(ReadError(f"*/none{TEXT}"))
+    list(DataLoader(Zeros(folder), num_workers=1))
+
+@OF_EACH
+def test_sweep(dataloader_faults, folder, number):
+    dataloader_faults.sweep(lambda: DATASETS[number](folder), faults=[ReadError(), OpenError()])
+
+@OF_EACH
+def test_search(dataloader_faults, folder, number):
+    dataloader_faults.explore(lambda: DATASETS[number](folder), max_examples=6)
+
+@OF_EACH
+def test_lifecycle(dataloader_faults, folder, number):
+    dataloader_faults.explore_lifecycle(lambda: DATASETS[number](folder), max_examples=4)
+"""
+QUICK = "test_parts or test_own_loop or first-0 or first-3 or first-8"
+
+
+WAYS = [
+    "-v --tb=short -n 2 -p xdist",
+    "-vv --tb=long",
+    "--tb=line -rA",
+    "--tb=no -ra",
+    "-q --tb=native",
+]
+
+
+def _report(suite, least, *options):
+    """What pytest prints, and its JUnit file, where at least so many tests fail."""
+    suite.pytester.makepyfile(test_inner=SUITE)
+    junit = suite.path / "junit.xml"
+    result = suite.pytester.runpytest_subprocess(*PLUGIN, f"--junitxml={junit}", *options)
+    outcomes = result.parseoutcomes()
+    assert outcomes["failed"] >= least
+    assert "errors" not in outcomes
+    return result.stdout.str(), junit.read_text(encoding="utf-8")
+
+
+def test_a_report_is_of_printable_lines(suite):
+    """Failures, their short form, set-up errors, parts, faults that never fired; JUnit, too."""
+    for text in _report(suite, 4, "-rA", "-v", "-k", QUICK):
+        assert hostile_lines(text) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("options", WAYS)
+def test_every_report_is_of_printable_lines(suite, options):
+    """Of searches and sweeps, too, in each style of pytest, and over workers of xdist."""
+    for text in _report(suite, 40, *options.split()):
+        assert hostile_lines(text) == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"loader": {TEXT: 1}},
+        {"files": f"*/none{TEXT}"},
+        {"only": [f"check{TEXT}"]},
+        {"expected_failures": {f"check{TEXT}": "a reason"}},
+    ],
+)
+def test_an_argument_is_shown_in_printable_lines(tmp_path, arguments):
+    """It is refused, and the error quotes it, and what torch says of it."""
+    folder = write_hostile(tmp_path)
+    with pytest.raises(InvalidArgumentError) as refused:
+        check_dataset(lambda: Zeros(folder), **{"only": ["open-error"], **arguments})
+    assert hostile_lines(str(refused.value)) == []
+
+
+@pytest.mark.slow
+def test_the_lines_that_reproduce_it_do(tmp_path):
+    """They are Python, and fail in the same way."""
+    folder = write_hostile(tmp_path)
+    with pytest.raises(CheckFailedError) as failed:
+        explore(lambda: Zeros(folder), max_examples=20)
+    assert hostile_lines(str(failed.value)) == []
+    (lines,) = CODE.findall(f"{failed.value}\n")
+    names = {"make_dataset": lambda: Zeros(folder)}
+    exec(lines, names)  # noqa: S102
+    with pytest.raises(type(failed.value)):
+        names["test_again"]()
