@@ -17,7 +17,7 @@ import select
 import signal
 import stat
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 
 import pytest_dataloader_faults as package
@@ -26,11 +26,23 @@ from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
 
 def state_of(pid: int) -> str | None:
     """The letter of its state in /proc/PID/stat; None if it is gone."""
+    return _state_and_parent(pid)[0]
+
+
+def _state_and_parent(pid: int) -> tuple[str | None, int]:
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return None
+            state, parent = file.read().rpartition(")")[2].split()[:2]
+    except (OSError, ValueError):
+        return None, 0
+    return state, int(parent)
+
+
+def is_below(pid: int, ancestors: Collection[int]) -> bool:
+    """Whether *pid* is one of *ancestors*, or descends from one."""
+    while pid and pid not in ancestors:
+        pid = _state_and_parent(pid)[1]
+    return bool(pid)
 
 
 def is_stopped(pid: int) -> bool:

@@ -52,7 +52,9 @@ def main(job: Job, around: Surroundings) -> NoReturn:
     def warden() -> None:
         _use_streams(around.printed.fd)
         gc.freeze()  # To look through pytest's objects would take 50 ms.
-        start = None if isinstance(job, ReferenceJob) else partial(fork_supervisor, around.facts.fd)
+        keeper = around.server.pids[0] if around.server else None
+        supervision = partial(fork_supervisor, around.facts.fd, keeper)
+        start = None if isinstance(job, ReferenceJob) else supervision
         run_under_deadline(root, start, job.deadline, around)
 
     def root(supervision: SupervisorHandle | None) -> None:

@@ -2,7 +2,9 @@
 
 Some facts about a socket with an abstract name. Such names can be read in /proc/net/unix, so any
 process in this network namespace can connect, and send anything. By SO_PEERCRED the kernel says
-which process called connect(2) (unix(7)). A seccomp listener is known by its link in /proc.
+which process called connect(2) (unix(7)), and /proc/PID/stat from which ones that descends. What
+was sent on a connection that is closed unread is dropped by the kernel, descriptors too. A seccomp
+listener is known by its link in /proc.
 Descriptors that come with a message take numbers here at once; those that find none free are
 dropped, which only MSG_CTRUNC shows (recvmsg(2)).
 """
@@ -10,12 +12,14 @@ dropped, which only MSG_CTRUNC shows (recvmsg(2)).
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple, TypeGuard
 
 from pytest_dataloader_faults._engine.channel import Channel
+from pytest_dataloader_faults._engine.processes import is_below
 from pytest_dataloader_faults._engine.protocol import Hello, Message, UnknownMessageError
 from pytest_dataloader_faults._engine.supervisor import descriptor_budget
 from pytest_dataloader_faults._engine.supervisor.events import Events
@@ -24,6 +28,8 @@ _MAX_DESCRIPTORS = 61
 """A listener, and the inherited files that one filter program lists."""
 _MAX_BYTES = 1 << 24
 """Far more than the paths of all files that a worker has open."""
+_SHARE = 4
+"""The part of this process's descriptors that may be connections of those that said nothing yet."""
 _PEER = struct.Struct("=iII")
 _LISTENER = "anon_inode:seccomp notify"
 _WHERE = "a worker that starts"
@@ -46,7 +52,11 @@ class Handshake(NamedTuple):
 
 
 class WorkerAcceptor:
-    """Accepts connections at the socket *listening*, and gives those of workers to *register*."""
+    """Accepts connections at the socket *listening*, and gives those of workers to *register*.
+
+    Workers descend from one of *starters*. Of a process that says nothing, only the latest
+    connection is kept.
+    """
 
     def __init__(
         self,
@@ -54,13 +64,16 @@ class WorkerAcceptor:
         events: Events,
         budget: descriptor_budget.DescriptorBudget,
         errors: descriptor_budget.RunErrors,
+        starters: Collection[int],
         register: Callable[[Handshake, Channel], None],
     ) -> None:
         self._listening = listening
         self._events = events
         self._budget = budget
         self._errors = errors
+        self._starters = starters
         self._register = register
+        self._waiting: dict[int, Channel] = {}
         events.watch(listening.fileno(), self._on_connect)
 
     def close(self) -> None:
@@ -75,13 +88,31 @@ class WorkerAcceptor:
             self._errors.add(_WHERE, error)
             self.close()
             return
-        channel = Channel(connection)
         peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
         pid, user, _ = _PEER.unpack(peer)
-        if user == os.getuid():
-            self._events.watch(channel.fileno(), lambda _flags: self._on_handshake(channel, pid))
-        else:
-            channel.close()
+        if user != os.getuid() or not is_below(pid, self._starters):
+            connection.close()
+            return
+        self._make_room(pid)
+        channel = self._waiting[pid] = Channel(connection)
+        self._events.watch(channel.fileno(), lambda _flags: self._on_handshake(channel, pid))
+
+    def _make_room(self, pid: int) -> None:
+        """Hang up on an earlier connection of *pid*, and on the oldest where there are too many."""
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if pid in self._waiting:
+            self._drop(pid)
+        elif len(self._waiting) >= soft // _SHARE:
+            self._drop(next(iter(self._waiting)))
+
+    def _drop(self, pid: int) -> None:
+        channel = self._forget(pid)
+        channel.close()
+
+    def _forget(self, pid: int) -> Channel:
+        channel = self._waiting.pop(pid)
+        self._events.unwatch(channel.fileno())
+        return channel
 
     def _on_handshake(self, channel: Channel, pid: int) -> None:
         try:
@@ -90,12 +121,10 @@ class WorkerAcceptor:
         except (UnknownPeerError, OSError) as error:
             if isinstance(error, OSError):
                 self._errors.add(_WHERE, error)
-            self._events.unwatch(channel.fileno())
-            channel.close()
+            self._drop(pid)
             return
         if handshake is not None:
-            self._events.unwatch(channel.fileno())
-            self._register(handshake, channel)
+            self._register(handshake, self._forget(pid))
 
 
 def _read_handshake(channel: Channel, pid: int) -> Handshake | None:

@@ -30,7 +30,12 @@ def main() -> None:
     serve(control, listening)
 
 
-def serve(control: socket.socket, listening: socket.socket, report_fd: int | None = None) -> None:
+def serve(
+    control: socket.socket,
+    listening: socket.socket,
+    report_fd: int | None = None,
+    keeper: int | None = None,
+) -> None:
     """Serve one scope, if there is to be one: a starter that hangs up sends no plan."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the loader's process.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -42,7 +47,7 @@ def serve(control: socket.socket, listening: socket.socket, report_fd: int | Non
         return
     assert isinstance(message, Configure)
     plan = Plan.from_dict(message.plan)
-    supervisor = Supervisor(channel, listening, plan, message.driver, report_fd)
+    supervisor = Supervisor(channel, listening, plan, message.driver, report_fd, keeper)
     signal.signal(signal.SIGTERM, lambda _number, _frame: supervisor.end())
     channel.send(Ready())
     supervisor.run()
@@ -52,26 +57,31 @@ NAME = "dlf-supervisor"
 """What ps(1) shows; its command line is its parent's."""
 
 
-def fork_supervisor(report_fd: int) -> SupervisorHandle:
-    """Fork a supervisor, which writes its report to *report_fd* when it is ended."""
+def fork_supervisor(report_fd: int, keeper: int | None) -> SupervisorHandle:
+    """Fork a supervisor, which writes its report to *report_fd* when it is ended.
+
+    *keeper*: see ``Supervisor``.
+    """
     ours, theirs = socket.socketpair()
     listening, address = listening_socket()
     with listening, theirs:
         pid = fork()
         if not pid:
             ours.close()
-            _run_supervisor(theirs, listening, report_fd)
+            _run_supervisor(theirs, listening, report_fd, keeper)
     return SupervisorHandle(pid, ours, address)
 
 
-def _run_supervisor(control: socket.socket, listening: socket.socket, report_fd: int) -> NoReturn:
+def _run_supervisor(
+    control: socket.socket, listening: socket.socket, report_fd: int, keeper: int | None
+) -> NoReturn:
     """Serve, and never return into what the parent does next."""
     status = 70
     try:
         # Only for who looks at it: a process that nobody may trace cannot write there itself.
         with suppress(OSError), open("/proc/self/comm", "w", encoding="utf-8") as shown:
             shown.write(NAME)
-        serve(control, listening, report_fd)
+        serve(control, listening, report_fd, keeper)
         status = 0
     except SystemExit:
         status = 0

@@ -1,0 +1,228 @@
+"""Processes of the same user that the loader has not started are sent away, whatever they send."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+
+from pytest_dataloader_faults import inject, run_trial
+from pytest_dataloader_faults._engine.processes import fork, is_below
+from pytest_dataloader_faults.faults import ReadError
+from support.datasets import Records
+from support.epochs import alone, epoch
+from support.waiting import until
+
+_NAME = re.compile(r"@(pytest-dataloader-faults-\S+)")
+_SLOW = 500
+_ROUNDS = 20
+_MIB = 1 << 20
+
+
+def _message(body, descriptors=0):
+    text = json.dumps(body).encode()
+    return struct.pack("=II", len(text), descriptors) + text
+
+
+def _hello(engine):
+    body = {"type": "Hello", "worker": 0, "loader": 1, "pid": os.getpid(), "engine": engine}
+    return _message({**body, "inherited": [], "mapped": [], "high_fds": [512, 1024]}, 1)
+
+
+def _noise(line):
+    line.sendall(os.urandom(4096))
+
+
+def _endless(line):
+    """A message that says it is of 4 GiB, and is on its way."""
+    line.sendall(struct.pack("=II", (1 << 32) - 1, 0))
+    for _ in range(64):
+        line.sendall(bytes(_MIB))
+
+
+def _descriptors(line):
+    with open(os.devnull, "rb") as file:
+        for _ in range(64):
+            socket.send_fds(line, [b"x"], [file.fileno()] * 60)
+
+
+def _forged(engine):
+    def attack(line):
+        with open(os.devnull, "rb") as file:
+            socket.send_fds(line, [_hello(engine)], [file.fileno()])
+
+    return attack
+
+
+def _nothing(_line):
+    """It connects, and says nothing."""
+
+
+ATTACKS = {
+    "noise": _noise,
+    "4 GiB": _endless,
+    "descriptors": _descriptors,
+    "a forged worker": _forged("kernel"),
+    "a forged worker of the python engine": _forged("python"),
+    "nothing": _nothing,
+}
+
+
+def _addresses():
+    found = _NAME.findall(Path("/proc/net/unix").read_text(encoding="utf-8"))
+    return {f"\0{name}" for name in found}
+
+
+def _attack_for_ever(attack, told):
+    """Each round connects to every supervisor there is; the number of connections is told."""
+    held = []
+    while True:
+        for address in _addresses():
+            line = socket.socket(socket.AF_UNIX)
+            line.settimeout(1)
+            with contextlib.suppress(OSError):
+                line.connect(address)
+                os.write(told, b"1")
+                attack(line)
+            held.append(line)
+        while len(held) > _SLOW:
+            held.pop(0).close()
+
+
+@contextlib.contextmanager
+def _attacked(attack):
+    """A process that descends from none of ours attacks; given is the file of its connections."""
+    ours, theirs = os.pipe()
+    middle = fork()
+    if not middle:
+        parent = os.getpid()
+        if not (stranger := fork()):
+            with contextlib.suppress(BaseException):
+                until(lambda: os.getppid() != parent)
+                _attack_for_ever(attack, theirs)
+            os._exit(1)
+        os.write(theirs, stranger.to_bytes(4, "little"))
+        os._exit(0)
+    os.waitpid(middle, 0)
+    os.close(theirs)
+    stranger = int.from_bytes(os.read(ours, 4), "little")
+    end = os.pidfd_open(stranger)
+    os.set_blocking(ours, False)
+    try:
+        yield ours
+    finally:
+        signal.pidfd_send_signal(end, signal.SIGKILL)
+        os.close(end)
+        os.close(ours)
+
+
+def _wait_for_rounds(connections):
+    seen = []
+
+    def enough():
+        with contextlib.suppress(BlockingIOError):
+            seen.append(len(os.read(connections, 1 << 16)))
+        return sum(seen) >= _ROUNDS
+
+    assert until(enough)
+
+
+def _usage(pid):
+    """The descriptors and the memory of a process, in MiB."""
+    resident = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(encoding="ascii"))
+    return len(os.listdir(f"/proc/{pid}/fd")), int(resident[1]) // 1024
+
+
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
+def test_a_stranger_under_inject(records, attack):
+    """The faults and their counts are the same, and the supervisor keeps nothing."""
+    with inject(ReadError("*/00.rec")) as injection, _attacked(attack) as connections:
+        injection.refresh()
+        descriptors, memory = _usage(injection._client.pid)
+        _wait_for_rounds(connections)
+        read = epoch(alone(Records(records)))
+        _wait_for_rounds(connections)
+        injection.refresh()
+        after = _usage(injection._client.pid)
+    assert "Errno 5" in read.text
+    assert (1, 1) == (injection.fired, len(injection.workers))
+    assert after[0] <= descriptors + 8
+    assert after[1] <= memory + 4
+
+
+class _Attacked(Records):
+    """Its first sample waits for the attack."""
+
+    def __init__(self, folder, connections):
+        super().__init__(folder)
+        self.connections = connections
+
+    def __getitem__(self, index):
+        if index == 0:
+            _wait_for_rounds(self.connections)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
+@pytest.mark.parametrize("method", ["fork", pytest.param("forkserver", marks=pytest.mark.slow)])
+def test_a_stranger_in_a_trial(records, attack, method):
+    """The outcome is that of a trial without it; workers of a fork server are no strangers."""
+    loader = {"num_workers": 1, "multiprocessing_context": method}
+    plain = run_trial(lambda: Records(records), ReadError("*/01.rec"), loader=loader)
+    with _attacked(attack) as connections:
+        make = _Attacked if method == "fork" else lambda folder, _: Records(folder)
+        outcome = run_trial(
+            lambda: make(records, connections), ReadError("*/01.rec"), loader=loader
+        )
+    assert 1 == plain.fired
+    assert _facts(plain) == _facts(outcome)
+
+
+def _facts(outcome):
+    counts = outcome.fired, outcome.timed_out, len(outcome.workers), len(outcome.delivered)
+    return counts, outcome.exception.type, outcome.died
+
+
+def test_who_is_below():
+    """A process itself, its children, and theirs; not its parent."""
+    ours, theirs = os.pipe()
+    child = fork()
+    if not child:
+        grandchild = fork()
+        if grandchild:
+            os.write(theirs, grandchild.to_bytes(4, "little"))
+        signal.pause()
+    grandchild = int.from_bytes(os.read(ours, 4), "little")
+    here = os.getpid()
+    found = [is_below(pid, {here}) for pid in (here, child, grandchild, os.getppid(), 1, 0)]
+    inner = [is_below(pid, {child}) for pid in (here, child, grandchild)]
+    for pid in (grandchild, child):
+        os.kill(pid, signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(ours)
+    os.close(theirs)
+    assert [True, True, True, False, False, False] == found
+    assert [False, True, True] == inner
+    assert not is_below(child, {here})
+
+
+def test_a_process_of_ours_that_says_nothing(records):
+    """Only its latest connection is kept, so that it cannot use up the supervisor."""
+    with inject(ReadError("*/00.rec")) as injection, contextlib.ExitStack() as lines:
+        injection.refresh()
+        before, _ = _usage(injection._client.pid)
+        for _ in range(_SLOW):
+            line = lines.enter_context(socket.socket(socket.AF_UNIX))
+            line.connect(f"\0{injection._client.config.address}")
+        injection.refresh()
+        after, _ = _usage(injection._client.pid)
+        read = epoch(alone(Records(records)))
+    assert after <= before + 1
+    assert ("Errno 5" in read.text, 1) == (True, injection.fired)
