@@ -201,13 +201,15 @@ def test_who_is_below():
         signal.pause()
     grandchild = int.from_bytes(os.read(ours, 4), "little")
     here = os.getpid()
-    found = [is_below(pid, {here}) for pid in (here, child, grandchild, os.getppid(), 1, 0)]
-    inner = [is_below(pid, {child}) for pid in (here, child, grandchild)]
-    for pid in (grandchild, child):
-        os.kill(pid, signal.SIGKILL)
-    os.waitpid(child, 0)
-    os.close(ours)
-    os.close(theirs)
+    try:
+        found = [is_below(pid, {here}) for pid in (here, child, grandchild, os.getppid(), 1, 0)]
+        inner = [is_below(pid, {child}) for pid in (here, child, grandchild)]
+    finally:
+        for pid in (grandchild, child):
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(ours)
+        os.close(theirs)
     assert [True, True, True, False, False, False] == found
     assert [False, True, True] == inner
     assert not is_below(child, {here})
