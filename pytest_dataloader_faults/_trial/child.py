@@ -52,7 +52,7 @@ def main(job: Job, around: Surroundings) -> NoReturn:
     def warden() -> None:
         _use_streams(around.printed.fd)
         gc.freeze()  # To look through pytest's objects would take 50 ms.
-        keeper = around.server.pids[0] if around.server else None
+        keeper = around.server.pids[:1] if around.server else ()
         supervision = partial(fork_supervisor, around.facts.fd, keeper)
         start = None if isinstance(job, ReferenceJob) else supervision
         run_under_deadline(root, start, job.deadline, around)

@@ -34,7 +34,7 @@ def serve(
     control: socket.socket,
     listening: socket.socket,
     report_fd: int | None = None,
-    keeper: int | None = None,
+    more_starters: tuple[int, ...] = (),
 ) -> None:
     """Serve one scope, if there is to be one: a starter that hangs up sends no plan."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the loader's process.
@@ -47,7 +47,7 @@ def serve(
         return
     assert isinstance(message, Configure)
     plan = Plan.from_dict(message.plan)
-    supervisor = Supervisor(channel, listening, plan, message.driver, report_fd, keeper)
+    supervisor = Supervisor(channel, listening, plan, message.driver, report_fd, more_starters)
     signal.signal(signal.SIGTERM, lambda _number, _frame: supervisor.end())
     channel.send(Ready())
     supervisor.run()
@@ -57,10 +57,10 @@ NAME = "dlf-supervisor"
 """What ps(1) shows; its command line is its parent's."""
 
 
-def fork_supervisor(report_fd: int, keeper: int | None) -> SupervisorHandle:
+def fork_supervisor(report_fd: int, more_starters: tuple[int, ...]) -> SupervisorHandle:
     """Fork a supervisor, which writes its report to *report_fd* when it is ended.
 
-    *keeper*: see ``Supervisor``.
+    *more_starters*: processes whose descendants are workers, beside those of the loader's process.
     """
     ours, theirs = socket.socketpair()
     listening, address = listening_socket()
@@ -68,12 +68,12 @@ def fork_supervisor(report_fd: int, keeper: int | None) -> SupervisorHandle:
         pid = fork()
         if not pid:
             ours.close()
-            _run_supervisor(theirs, listening, report_fd, keeper)
+            _run_supervisor(theirs, listening, report_fd, more_starters)
     return SupervisorHandle(pid, ours, address)
 
 
 def _run_supervisor(
-    control: socket.socket, listening: socket.socket, report_fd: int, keeper: int | None
+    control: socket.socket, listening: socket.socket, report_fd: int, more_starters: tuple[int, ...]
 ) -> NoReturn:
     """Serve, and never return into what the parent does next."""
     status = 70
@@ -81,7 +81,7 @@ def _run_supervisor(
         # Only for who looks at it: a process that nobody may trace cannot write there itself.
         with suppress(OSError), open("/proc/self/comm", "w", encoding="utf-8") as shown:
             shown.write(NAME)
-        serve(control, listening, report_fd, keeper)
+        serve(control, listening, report_fd, more_starters)
         status = 0
     except SystemExit:
         status = 0

@@ -44,10 +44,7 @@ _NAMES = {number: name for name, number in SYSCALLS.get(MACHINE, {}).items()}
 
 
 class Supervisor:
-    """Serves one scope. When it is ended, it writes its report to *report_fd*.
-
-    Workers descend from *driver*, or from *keeper*, which starts those of a fork server.
-    """
+    """Serves one scope. When it is ended, it writes its report to *report_fd*."""
 
     def __init__(
         self,
@@ -56,7 +53,7 @@ class Supervisor:
         plan: Plan,
         driver: int,
         report_fd: int | None = None,
-        keeper: int | None = None,
+        more_starters: tuple[int, ...] = (),
     ) -> None:
         self.control: Channel | None = control
         self.plan = plan
@@ -75,10 +72,8 @@ class Supervisor:
         self._events = Events()
         self._events.last = control.fileno()
         self._events.watch(control.fileno(), self._on_control)
-        starters = {driver} if keeper is None else {driver, keeper}
-        self._acceptor = WorkerAcceptor(
-            listening, self._events, self._budget, self._errors, starters, self._register_worker
-        )
+        run, starters = (self._events, self._budget, self._errors), (driver, *more_starters)
+        self._acceptor = WorkerAcceptor(listening, *run, starters, self._register_worker)
         self._events.watch(os.pidfd_open(driver), self._on_orphaned)
 
     def run(self) -> None:

@@ -1,0 +1,87 @@
+"""A worker of root may become another user in its worker_init_fn, as with torch alone."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from pytest_dataloader_faults import inject, run_trial
+from pytest_dataloader_faults.faults import ReadError, WorkerKilled
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+NOBODY, COUNT = 65534, 4
+OTHER_USER = "open as another user, in other groups or with other capabilities"
+METHODS = ["fork", pytest.param("spawn", marks=pytest.mark.slow), "forkserver"]
+
+
+def become_nobody(_worker):
+    """A worker_init_fn, which spawned workers can import."""
+    os.setgroups([])
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)
+
+
+class Tensors(Dataset):
+    """Tensors travel by sockets that their worker makes, after it has become another user."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __len__(self):
+        return COUNT
+
+    def __getitem__(self, _index):
+        return torch.tensor(list(Path(self.path).read_bytes()))
+
+
+@pytest.fixture(name="path")
+def _path():
+    """A file that everybody may read."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    (folder / "x.bin").write_bytes(b"some bytes")
+    yield folder / "x.bin"
+    shutil.rmtree(folder)
+
+
+def _options(method):
+    return {
+        "num_workers": 2,
+        "worker_init_fn": become_nobody,
+        "multiprocessing_context": method,
+    }
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_trial_of_such_a_worker(path, method):
+    """Its samples come; the fault is not said to have happened, and the outcome says why."""
+    outcome = run_trial(
+        functools.partial(Tensors, path), ReadError("*.bin"), loader=_options(method), deadline=30
+    )
+    assert (None, False, COUNT) == (outcome.exception, outcome.timed_out, len(outcome.delivered))
+    assert (0, {OTHER_USER: COUNT}) == (outcome.fired, outcome.unobserved)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_inject_into_such_a_worker(path, method):
+    """The same in a loop of the user's own."""
+    with inject(ReadError("*.bin"), require_fired=False) as injection:
+        batches = list(DataLoader(Tensors(path), timeout=30, **_options(method)))
+    assert COUNT == len(batches)
+    assert f"Hidden from the engine: {OTHER_USER} ({COUNT})" in injection.unfired()
+
+
+def test_a_death_of_such_a_worker(path):
+    """Faults of the worker itself happen."""
+    outcome = run_trial(
+        functools.partial(Tensors, path), WorkerKilled(worker=0), loader=_options("fork")
+    )
+    assert 1 == outcome.fired
+    assert "killed" in str(outcome.exception)
