@@ -33,7 +33,7 @@ def errors_of_dataset(what: str, advice: str = "") -> Iterator[None]:
     except UnusableDatasetError:
         raise
     except USERS_ERRORS as error:
-        text = f"{error!r}{_place_of(error)}"
+        text = f"{continued(repr(error))}{_place_of(error)}"
         message = f"{what} failed with no fault armed: {text}{advice}{_pyfakefs_note(error)}"
         raise UnusableDatasetError(message) from error
 

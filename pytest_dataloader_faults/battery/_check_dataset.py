@@ -121,7 +121,7 @@ def _battery_of(part: str, one: PartOf, settings: Settings) -> Battery:
     try:
         return Battery(one, **settings)
     except (exceptions.InvalidArgumentError, exceptions.UnusableDatasetError) as error:
-        raise type(error)(f"{part}: {error}") from None
+        raise type(error)(f"{printable(part)}: {error}") from None
 
 
 def _ask_each(

@@ -13,7 +13,7 @@ from pytest_dataloader_faults import _arguments, lifecycle
 from pytest_dataloader_faults._trial import run_lifecycle
 from pytest_dataloader_faults._trial.job import RunSettings
 from pytest_dataloader_faults.battery._survey import Survey
-from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.exceptions import InvalidArgumentError, printable
 from pytest_dataloader_faults.outcomes import Judgement, Outcome
 from pytest_dataloader_faults.outcomes._judge._lifecycle import judge_lifecycle
 
@@ -56,7 +56,7 @@ def steps_left_out(
         tried = run_lifecycle(found.make_dataset, (pickled(),), **how)
         if (raised := tried.outcome.exception) is not None:
             why = f"a new dataset cannot be pickled ({raised.type}: {raised.message})"
-            left_out[pickled] = f"PickleDataset() was left out: {why}"
+            left_out[pickled] = f"PickleDataset() was left out: {printable(why)}"
     return left_out
 
 
