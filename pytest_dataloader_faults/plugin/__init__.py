@@ -75,10 +75,11 @@ def pytest_report_header(config: pytest.Config) -> str:
     """Name the engine, and say why it is not the kernel engine."""
     from pytest_dataloader_faults._engine import lacking, unavailable
 
+    asked = _options.settings_for(config).engine
     if (reason := lacking()) is not None:
-        return f"dataloader-faults: no engine, tests that need one are skipped: {reason}"
-    is_chosen = _options.settings_for(config).engine == "python"
-    reason = "as asked for" if is_chosen else unavailable()
+        what = "are skipped" if asked == "auto" else "fail"
+        return f"dataloader-faults: no engine, tests that need one {what}: {reason}"
+    reason = "as asked for" if asked == "python" else unavailable()
     if reason is None:
         return f"dataloader-faults: kernel engine, Linux {os.uname().release}"
     return f"dataloader-faults: python engine (Python-level reads only): {reason}"

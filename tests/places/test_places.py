@@ -21,7 +21,10 @@ NO_ENGINE = {
 @functools.cache
 def usual(engine: str, checks: str) -> dict[str, str]:
     """The verdicts of the engine on this machine as it is."""
-    return run_in("here", f"--dataloader-faults-engine={engine}", "-k", checks, *WITHOUT).verdicts
+    run = run_in("here", f"--dataloader-faults-engine={engine}", "-k", checks, *WITHOUT)
+    assert [run.verdicts[name] for name in ("test_caught", "test_raised")] == ["passed"] * 2
+    assert run.verdicts["read-error-first"] == "corrupted"
+    return run.verdicts
 
 
 def check(place: Place, asked: str, checks: str, *options: str) -> None:
@@ -43,7 +46,8 @@ def check(place: Place, asked: str, checks: str, *options: str) -> None:
 
 def check_refusal(run: Run, place: Place, asked: str) -> None:
     """No engine can run: the header says so, and each item says so."""
-    assert f"no engine, tests that need one are skipped: {place.says}" in run.header
+    what = "are skipped" if asked == "auto" else "fail"
+    assert f"no engine, tests that need one {what}: {place.says}" in run.header
     expected = "skipped" if asked == "auto" else "error"
     for item, message in run.messages.items():
         if item != "pinned":  # Where there is no accelerator, that is said first.

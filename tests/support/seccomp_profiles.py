@@ -42,6 +42,7 @@ _OTHER_MEMORY = dict.fromkeys(("process_vm_readv", "process_vm_writev", "ptrace"
 _SINCE_5_3 = "openat2 close_range pidfd_open faccessat2 epoll_pwait2 rseq statx".split()
 OLD_DOCKER = DOCKER | _OTHER_MEMORY | dict.fromkeys(_SINCE_5_3, errno.EPERM)
 """The same as of Docker 18.09, on a kernel that is newer."""
+NO_NEW_CALLS = dict.fromkeys(("openat2", "clone3", "close_range", "faccessat2"), errno.ENOSYS)
 OLD_KERNEL = dict.fromkeys(("openat2", "clone3", "pidfd_open"), errno.ENOSYS)
 MEMORY = _OTHER_MEMORY
 PIDFDS = dict.fromkeys(("pidfd_open", "pidfd_getfd"), errno.EPERM)

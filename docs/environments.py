@@ -1,0 +1,119 @@
+"""Run README's battery in the places where users run pytest, and write the page about it.
+
+    python docs/environments.py             tries all places, as root, and writes the page
+    python docs/environments.py NAME...     tries these anew
+    python docs/environments.py --page      writes the page only
+
+docs/reference/environments.json is the record. The page docs/reference/environments.md is made
+from it and docs/environments.in. tests/places/test_page.py compares.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from string import Template
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+# This file's neighbours have the names of libraries that tests use, such as datasets.
+sys.path[:] = [str(ROOT / "tests"), *(each for each in sys.path if each != str(ROOT / "docs"))]
+
+from support.place_runs import Run, run_in  # noqa: E402  # it is below tests/
+from support.places import PLACES, Place, lacking  # noqa: E402
+
+RECORD = ROOT / "docs/reference/environments.json"
+TEMPLATE = ROOT / "docs/environments.in"
+PAGE = ROOT / "docs/reference/environments.md"
+ENGINES = ("auto", "python")
+_FAILED = 'failed on setup with "Failed'
+"""How pytest begins the message of an item whose fixture failed."""
+
+
+def record() -> dict[str, dict[str, Any]]:
+    """What is kept of each place, by its name."""
+    return dict(json.loads(RECORD.read_text(encoding="utf-8"))) if RECORD.exists() else {}
+
+
+def page(kept: dict[str, dict[str, Any]]) -> str:
+    """The page about what is kept."""
+    template = Template(TEMPLATE.read_text(encoding="utf-8"))
+    here = kept["here"]
+    rows = [_row(place, name, kept) for name, place in PLACES.items() if name in kept]
+    return template.substitute(
+        rows="\n".join(rows),
+        kernel=here["kernel"],
+        date=max(each["date"] for each in kept.values()),
+        usual=_counts(here["auto"]),
+        usual_python=_counts(here["python"]),
+    )
+
+
+def _row(place: Place, name: str, kept: dict[str, dict[str, Any]]) -> str:
+    header = kept[name]["auto"]["header"].removeprefix("dataloader-faults: ")
+    engine, _, reason = header.partition(": ")
+    shown = "none" if place.engine == "none" else engine.split()[0]
+    told = f"{shown}: {reason}" if reason else shown
+    results = [result(place, name, asked, kept) for asked in ENGINES]
+    return f"| {place.like} | {told} | {' | '.join(results)} |"
+
+
+def result(place: Place, name: str, asked: str, kept: dict[str, dict[str, Any]]) -> str:
+    """What came of the battery and the loops, with the engine *asked* for."""
+    verdicts = kept[name][asked]["verdicts"]
+    if place.engine == "none" and set(verdicts.values()) == {"skipped"}:
+        return "tests are skipped"
+    if place.engine == "none" and set(verdicts.values()) == {"skipped", _FAILED}:
+        return "tests fail with the reason"
+    if place.refuses and not {"passed", "corrupted"} & set(verdicts.values()):
+        return f"no verdict: {place.refuses}"
+    usual = kept["here"]["python" if place.engine == "python" else asked]["verdicts"]
+    return "; ".join(_differing(verdicts, usual)) or "the same verdicts"
+
+
+def _differing(verdicts: dict[str, str], usual: dict[str, str]) -> list[str]:
+    return [
+        f"`{item}`: {verdicts.get(item)}, elsewhere {usual.get(item)}"
+        for item in {**usual, **verdicts}
+        if verdicts.get(item) != usual.get(item)
+    ]
+
+
+def _counts(run: dict[str, Any]) -> str:
+    counts = Counter(run["verdicts"].values())
+    return ", ".join(f"{number} {verdict}" for verdict, number in sorted(counts.items()))
+
+
+def measure(name: str) -> dict[str, Any]:
+    """What comes of the battery and of loops of one's own in a place, by each engine."""
+    runs = {asked: run_in(name, f"--dataloader-faults-engine={asked}") for asked in ENGINES}
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "kernel": platform.release().partition("-")[0],
+        **{asked: _kept(run) for asked, run in runs.items()},
+    }
+
+
+def _kept(run: Run) -> dict[str, Any]:
+    header = run.header.replace(platform.release(), platform.release().partition("-")[0])
+    return {"header": header, "verdicts": run.verdicts, "left": run.left}
+
+
+def main() -> None:
+    """Try the places that are named, or all, and write the page."""
+    asked = sys.argv[1:] or list(PLACES)
+    for name in asked if asked != ["--page"] else []:
+        if reason := lacking(name):
+            sys.exit(f"{name}: {reason}")
+        found = measure(name)
+        RECORD.write_text(json.dumps({**record(), name: found}, indent=1) + "\n", encoding="utf-8")
+        print(name, found["auto"]["header"])
+    PAGE.write_text(page(record()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
