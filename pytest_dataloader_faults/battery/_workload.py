@@ -13,6 +13,7 @@ from pytest_dataloader_faults.battery import _targets
 from pytest_dataloader_faults.battery._kinds import kinds_of
 from pytest_dataloader_faults.faults._globs import GlobMatcher
 from pytest_dataloader_faults.outcomes import Outcome
+from pytest_dataloader_faults.outcomes._fault_facts import unobserved_operations
 from pytest_dataloader_faults.outcomes._records import FileCounts
 
 _SERVED = (
@@ -162,6 +163,8 @@ class Workload:
         if any(TO_NETWORK in each.unobserved for each in self.control.workers):
             by_socket = "they connect to a network, and what comes through a socket has no faults"
             return NotApplicable(f"its workers {verb} no data file; {by_socket}")
+        if hidden := unobserved_operations(self.control.workers):
+            return NotApplicable(f"its workers {verb} no data file that the engine sees: {hidden}")
         return NotApplicable(f"its workers {verb} no data file")
 
     @cached_property

@@ -6,13 +6,14 @@ import functools
 import os
 import shutil
 import tempfile
+from multiprocessing import current_process
 from pathlib import Path
 
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from pytest_dataloader_faults import inject, run_trial
+from pytest_dataloader_faults import Verdict, check_dataset, inject, run_trial
 from pytest_dataloader_faults.faults import ReadError, WorkerKilled
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -53,6 +54,7 @@ def _path():
 
 def _options(method):
     return {
+        "batch_size": 1,
         "num_workers": 2,
         "worker_init_fn": become_nobody,
         "multiprocessing_context": method,
@@ -69,9 +71,10 @@ def test_a_trial_of_such_a_worker(path, method):
     assert (0, {OTHER_USER: COUNT}) == (outcome.fired, outcome.unobserved)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_inject_into_such_a_worker(path, method):
-    """The same in a loop of the user's own."""
+@pytest.mark.parametrize("method", METHODS[:2])
+def test_inject_into_such_a_worker(path, method, monkeypatch):
+    """The same in a loop of the user's own; from a fork server, torch alone cannot do it."""
+    monkeypatch.delitem(current_process()._config, "tempdir", raising=False)
     with inject(ReadError("*.bin"), require_fired=False) as injection:
         batches = list(DataLoader(Tensors(path), timeout=30, **_options(method)))
     assert COUNT == len(batches)
@@ -85,3 +88,15 @@ def test_a_death_of_such_a_worker(path):
     )
     assert 1 == outcome.fired
     assert "killed" in str(outcome.exception)
+
+
+CHECKS = ("two-epochs", "worker-killed-first", "read-error-first", "descriptor-exhaustion")
+
+
+def test_checks_of_such_a_worker(path):
+    """What is healthy passes, and a check whose fault cannot happen there says why."""
+    results = check_dataset(functools.partial(Tensors, path), loader=_options("fork"), only=CHECKS)
+    healthy, killed, unread, exhausted = (results[name] for name in CHECKS)
+    assert [healthy.verdict, killed.passed] == [Verdict.SURVIVED, True]
+    assert "as another user" in unread.explanation
+    assert exhausted.applies or "as another user" in exhausted.explanation

@@ -81,9 +81,14 @@ def _lower_limit(worker: WorkerState) -> None:
     """Lower the worker's soft limit, once, to what it uses and the headroom."""
     for counter in worker.faults.of_kind(faults.DescriptorExhaustion):
         if worker.limit is None:
-            worker.limit = room_below(descriptors(worker.pid), counter.fault.headroom)
-            _, hard = resource.prlimit(worker.pid, resource.RLIMIT_NOFILE)
-            resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (worker.limit, hard))
+            try:
+                limit = room_below(descriptors(worker.pid), counter.fault.headroom)
+                _, hard = resource.prlimit(worker.pid, resource.RLIMIT_NOFILE)
+                resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (limit, hard))
+            except PermissionError:  # It takes CAP_SYS_RESOURCE where the users differ.
+                worker.policy.unobserved["fetch by a worker that has become another user"] += 1
+            else:
+                worker.limit = limit
 
 
 def _kill_now(
