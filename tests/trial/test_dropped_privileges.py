@@ -96,7 +96,8 @@ CHECKS = ("two-epochs", "worker-killed-first", "read-error-first", "descriptor-e
 def test_checks_of_such_a_worker(path):
     """What is healthy passes, and a check whose fault cannot happen there says why."""
     results = check_dataset(functools.partial(Tensors, path), loader=_options("fork"), only=CHECKS)
-    healthy, killed, unread, exhausted = (results[name] for name in CHECKS)
+    by_name = {each.check: each for each in results}
+    healthy, killed, unread, exhausted = map(by_name.__getitem__, CHECKS)
     assert [healthy.verdict, killed.passed] == [Verdict.SURVIVED, True]
     assert "as another user" in unread.explanation
     assert exhausted.applies or "as another user" in exhausted.explanation
