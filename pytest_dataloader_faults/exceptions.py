@@ -18,7 +18,7 @@ __all__ = (
 )
 
 
-def printable(text: str) -> str:
+def _printable(text: str) -> str:
     """*text* on one line, with control and unprintable characters escaped as Python does it.
 
     File names hold any byte but the slash: newlines, and escape sequences by which a terminal goes
@@ -34,7 +34,7 @@ class DataLoaderFaultsError(Exception):
     """Base class: catch it to catch everything below."""
 
     def __init__(self, message: str = "") -> None:
-        super().__init__("\n".join(map(printable, message.split("\n"))))
+        super().__init__("\n".join(map(_printable, message.split("\n"))))
 
 
 class InvalidArgumentError(DataLoaderFaultsError, ValueError):

@@ -8,12 +8,12 @@ from typing import Any
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery._workload import NotApplicable
 from pytest_dataloader_faults.battery.checks import CHECKS
-from pytest_dataloader_faults.exceptions import printable
 from pytest_dataloader_faults.faults import has_files
 from pytest_dataloader_faults.outcomes import CheckResult, FaultFacts, Verdict
 from pytest_dataloader_faults.outcomes._judge._causes import Cause, likely_cause
 from pytest_dataloader_faults.outcomes._judge._repeats import Conclusion, Trial
 from pytest_dataloader_faults.outcomes._judge._report import explain
+from pytest_dataloader_faults.outcomes._text import printable
 
 _OTHER_FILES = (
     "The workers opened none of the files that they opened in the run without a fault: {files}."

@@ -15,9 +15,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-from pytest_dataloader_faults.exceptions import InvalidArgumentError, printable
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults._globs import GlobMatcher, is_excluded
 from pytest_dataloader_faults.outcomes import Outcome
+from pytest_dataloader_faults.outcomes._text import printable
 
 Files: TypeAlias = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 

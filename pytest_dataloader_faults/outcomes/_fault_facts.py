@@ -8,10 +8,10 @@ from dataclasses import fields, replace
 from typing import Any
 
 from pytest_dataloader_faults import faults as vocabulary
-from pytest_dataloader_faults.exceptions import printable
 from pytest_dataloader_faults.faults import Fault, has_files
 from pytest_dataloader_faults.outcomes._error_text import Occurrence, explains_fault
 from pytest_dataloader_faults.outcomes._records import FaultFacts, Firing, WorkerFacts, from_json
+from pytest_dataloader_faults.outcomes._text import printable
 
 _MAX_FILES = 10
 

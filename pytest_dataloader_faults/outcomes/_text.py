@@ -6,12 +6,18 @@ import ast
 from collections.abc import Mapping
 from typing import Any
 
+from pytest_dataloader_faults import exceptions
+
 _KEPT = 1 << 16
 """Characters kept of either end of a text."""
 _WORDS = 100
 """More than the line takes that says what was left out."""
 _LINE = 92
 """Characters of a call that stays on one line, indented by four."""
+
+
+printable = exceptions._printable
+"""It is at the bottom, since the text of every error goes through it."""
 
 
 def shortened(text: str) -> str:

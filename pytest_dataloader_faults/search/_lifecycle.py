@@ -13,9 +13,10 @@ from pytest_dataloader_faults import _arguments, lifecycle
 from pytest_dataloader_faults._trial import run_lifecycle
 from pytest_dataloader_faults._trial.job import RunSettings
 from pytest_dataloader_faults.battery._survey import Survey
-from pytest_dataloader_faults.exceptions import InvalidArgumentError, printable
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes import Judgement, Outcome
 from pytest_dataloader_faults.outcomes._judge._lifecycle import judge_lifecycle
+from pytest_dataloader_faults.outcomes._text import printable
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -39,7 +39,7 @@ from pytest_dataloader_faults._trial.process.deadline import (
     deadline_after,
 )
 from pytest_dataloader_faults._trial.process.surroundings import Surroundings
-from pytest_dataloader_faults.exceptions import printable
+from pytest_dataloader_faults.outcomes._text import printable
 
 _Root: TypeAlias = Callable[[SupervisorHandle | None], None]
 """What the trial's process does."""
