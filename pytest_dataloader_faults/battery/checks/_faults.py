@@ -137,7 +137,7 @@ def _has_no_descriptor(workload: Workload, outcome: Outcome) -> str | None:
 def _needs_no_descriptor(workload: Workload, outcome: Outcome) -> str | None:
     opens = [each.opens for worker in workload.control.workers for each in worker.files.values()]
     if not outcome.fired and not any(opens):
-        if workload.is_python_engine:
+        if workload.is_python_engine or workload.control.unobserved:
             return workload.no_target("open").reason
         return "its workers need no descriptor"
     if torch_dropped_a_batch(outcome):
