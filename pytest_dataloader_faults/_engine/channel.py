@@ -100,13 +100,17 @@ class Channel:
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """Where the supervisor is, and what is asked for. Picklable, for spawn and forkserver."""
+    """Where the supervisor is, and what is asked for. Picklable, for spawn and forkserver.
+
+    *folder*: for the sockets by which workers pass tensors on; None in a trial, which has one.
+    """
 
     address: str
     supervisor: int
     plan: Plan
     engine: str
     stacks: str | None = None
+    folder: str | None = None
 
     def connect(self) -> Channel:
         """A connection to the supervisor."""

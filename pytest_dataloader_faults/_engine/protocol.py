@@ -49,14 +49,20 @@ ActiveFaults: TypeAlias = Sequence[int] | None
 
 
 class Configure(NamedTuple):
-    """Serve *plan* (``Plan.to_dict``); end when the process *driver* dies."""
+    """Serve *plan* (``Plan.to_dict``); end when the process *driver* dies.
+
+    *folder*: make it for the sockets of workers, and remove it in the end; None: they have one.
+    """
 
     plan: Mapping[str, Any]
     driver: int
+    folder: str | None = None
 
 
 class Ready(NamedTuple):
-    """Workers can connect."""
+    """Workers can connect. *no_folder*: why there is none for their sockets; "" if there is."""
+
+    no_folder: str = ""
 
 
 class AwaitingBatch(NamedTuple):

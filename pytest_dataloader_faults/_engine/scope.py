@@ -107,7 +107,6 @@ class Injection(FaultTotals):
             report = client.report(finish=True)
         finally:
             client.close()
-            self._monitor.forget()
         self._take(report)
         if report.refused:
             raise InvalidArgumentError(report.refused[0])

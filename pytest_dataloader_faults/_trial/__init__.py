@@ -166,6 +166,8 @@ def _run(job: jobs.Job) -> list[dict[str, Any]]:
         environment.require_environment(job, events, stderr)
         _raise_what_was_refused(events, stderr)
         if not any("timed_out" in event for event in events):
+            around.await_deaths()
+            around.remove_shared_memory()
             raise InjectionError(harness.how_it_vanished(warden, status, _shown(stderr)))
         most = _STDERR_SHOWN * max(1, len(getattr(job, "steps", ())))
         return [*events, {"stderr": stderr[-most:], "stacks": around.stacks.text()}]

@@ -61,6 +61,7 @@ def main(job: Job, around: Surroundings) -> NoReturn:
         _run_then_exit(lambda: trial(supervision), around.facts)
 
     def trial(supervision: SupervisorHandle | None) -> None:
+        around.facts.write(pids=[os.getpid()])
         prctl(Prctl.SET_CHILD_SUBREAPER, 1)  # Then orphans of the workers count as leftovers.
         _forget_helpers()
         if around.server:

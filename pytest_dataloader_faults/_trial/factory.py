@@ -10,12 +10,10 @@ also when pytest is killed.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import inspect
 import os
-import shutil
 import tempfile
 import threading
 import uuid
@@ -96,11 +94,3 @@ def bound(make_dataset: Any) -> tuple[Callable[[], Any], tuple[str, ...]]:
 @functools.lru_cache
 def _path(_pid: int, _thread: int, temporary: str) -> Path:
     return Path(temporary, f"dlf-{uuid.uuid4().hex[:12]}")
-
-
-def remove_folder(path: str) -> None:
-    """Remove *path*, also where it has copies of folders that are read-only."""
-    for folder, _, _ in os.walk(path):
-        with contextlib.suppress(OSError):
-            os.chmod(folder, 0o700)
-    shutil.rmtree(path, ignore_errors=True)

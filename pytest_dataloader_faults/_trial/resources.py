@@ -20,12 +20,6 @@ size of what was freed last (mallopt(3), M_MMAP_THRESHOLD), so that large tensor
 heap, where they are aligned, and leave holes that the next one may not fit into: a healthy dataset
 of samples of 1 MiB took 8 MiB more with each epoch. A threshold that is set stays, and large blocks
 go when freed; of small ones, malloc_trim(3) gives back the pages.
-
-Some facts about the names in /dev/shm. torch calls a segment torch_<pid>_..., after the process
-that made it, and unlinks it once it is received; never, if one of the two is gone before.
-sem_open(3) of glibc writes a semaphore to sem.XXXXXX, links that to the name it is to have, and has
-it open all the while: a process that is killed in the midst of it leaves the first name. Other
-files there belong to other programs.
 """
 
 from __future__ import annotations
@@ -34,11 +28,10 @@ import contextlib
 import ctypes
 import gc
 import os
-import re
 import resource
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,9 +47,6 @@ from pytest_dataloader_faults.outcomes._growth import (
 from pytest_dataloader_faults.outcomes._records import Footprint
 
 _INFRASTRUCTURE = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "torch_shm")
-_SHARED_MEMORY = "/dev/shm"
-_UNNAMED_SEMAPHORE = re.compile(r"/dev/shm/(sem\.\w{6})")
-_OF_TORCH = re.compile(r"torch_(\d+)_")
 
 
 def below(keeper: int, server: int) -> list[psutil.Process]:
@@ -208,32 +198,6 @@ class FootprintSampler:
             "threads": len(os.listdir(f"/proc/{pid}/task")),
             "newly_open": max(more, key=more.__getitem__, default=""),
         }
-
-
-class SharedMemoryCleaner:
-    """Removes the files of dead processes that were not there when this object was made."""
-
-    def __init__(self) -> None:
-        self._before = set(os.listdir(_SHARED_MEMORY))
-        self._unnamed: set[str] = set()
-        self._killed: set[int] = set()
-
-    def look_at(self, pid: int) -> None:
-        """Record what *pid*, which is about to be killed, may leave."""
-        self._killed.add(pid)
-        with contextlib.suppress(OSError):  # The process is gone.
-            for target in descriptors(pid).values():
-                found = _UNNAMED_SEMAPHORE.fullmatch(target)
-                self._unnamed.update(found.groups() if found else ())
-
-    def remove(self, pids: Collection[int]) -> None:
-        """Remove what *pids* have left, and the processes that were looked at."""
-        dead = self._killed.union(pids)
-        for name in set(os.listdir(_SHARED_MEMORY)) - self._before:
-            owner = _OF_TORCH.match(name)
-            if name in self._unnamed or (owner and int(owner[1]) in dead):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(os.path.join(_SHARED_MEMORY, name))
 
 
 def limit_descriptors(count: int | None) -> None:

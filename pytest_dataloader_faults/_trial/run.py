@@ -20,6 +20,7 @@ from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor
 from pytest_dataloader_faults._engine.protocol import Idle
 from pytest_dataloader_faults._engine.scope import arm
 from pytest_dataloader_faults._engine.worker.fetch_hooks import SeedSamples, seed_everything
+from pytest_dataloader_faults._engine.worker.parent import EndsWithParent
 from pytest_dataloader_faults._trial import accelerator, loaders, resources
 from pytest_dataloader_faults._trial.driver import LoaderDriver, record_sampler
 from pytest_dataloader_faults._trial.job import Job, LifecycleJob, ReferenceJob, TrialJob
@@ -140,6 +141,7 @@ class _Trial:
         driver.wait_until_idle = Idle
         if (start := self.job.comparison.seeded) is not None:
             self.loader.worker_init_fn = SeedSamples(start, self.loader.worker_init_fn)
+        self.loader.worker_init_fn = EndsWithParent(self.loader.worker_init_fn)
         if driver.start_epoch(None, self.job.seed):
             driver.take()
         driver.end_workers()

@@ -17,7 +17,11 @@ from pytest_dataloader_faults import faults, strategies
 from pytest_dataloader_faults._arguments import optional
 from pytest_dataloader_faults._trial.job import RunSettings
 from pytest_dataloader_faults.battery._survey import DataFiles, Survey
-from pytest_dataloader_faults.exceptions import CheckFailedError, InvalidArgumentError
+from pytest_dataloader_faults.exceptions import (
+    CheckFailedError,
+    DataLoaderFaultsError,
+    InvalidArgumentError,
+)
 from pytest_dataloader_faults.faults._base import InWorkers
 from pytest_dataloader_faults.outcomes import Judgement, Outcome, Verdict
 from pytest_dataloader_faults.search import _assertion
@@ -156,6 +160,7 @@ class Search:
         self.last: Trial | None = None
         self.failed: Trial | None = None
         self._known: dict[str, Trial] = {}
+        self._hurt: DataLoaderFaultsError | None = None
 
     def check_without_fault(self, case: Any) -> str | None:
         """What is wrong in *case*, which has no fault: others would show it, and blame theirs."""
@@ -224,7 +229,13 @@ class Search:
         return f"none of {self.trials} trials: {error}"
 
     def _try(self, case: Any) -> None:
-        trial = self._trial_of(case)
+        if self._hurt:  # Hypothesis tries again, and calls an error that does not return flaky.
+            raise self._hurt
+        try:
+            trial = self._trial_of(case)
+        except DataLoaderFaultsError as error:
+            self._hurt = error
+            raise
         _assertion.record_statistics(trial.outcome, trial.judgement)
         if is_violation(trial.judgement):
             raise self._violation(trial)

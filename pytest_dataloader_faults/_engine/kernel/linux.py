@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import signal
 import struct
 from enum import IntEnum, IntFlag
 
@@ -146,6 +147,16 @@ def prctl(option: Prctl, argument: int) -> None:
     """prctl(2) with one argument."""
     zero = ctypes.c_ulong(0)
     check(_libc.prctl(int(option), ctypes.c_ulong(argument), zero, zero, zero), option.name)
+
+
+def end_with_parent(parent: int) -> None:
+    """Have this process killed when the thread that forked it ends; *parent* is its process.
+
+    That parent may be dead already, and then no signal comes (PR_SET_PDEATHSIG, prctl(2)).
+    """
+    prctl(Prctl.SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def install_filter(program: bytes, flags: FilterFlag) -> int:

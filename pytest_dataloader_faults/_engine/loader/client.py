@@ -11,13 +11,17 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from pytest_dataloader_faults._engine import channel, protocol
+from pytest_dataloader_faults._engine import channel, folders, protocol
 from pytest_dataloader_faults._engine.plan import Plan
 from pytest_dataloader_faults._engine.processes import code_to_run, is_stopped
-from pytest_dataloader_faults.exceptions import InjectionError
+from pytest_dataloader_faults.exceptions import InjectionError, UnusableEnvironmentError
 
 _MAIN = "pytest_dataloader_faults._engine.supervisor.main"
 _PATIENCE = 10.0
+_NO_ROOM = (
+    "no room for temporary files: {}. A worker needs a socket there to pass on a batch. A loader"
+    " waits for ever for a batch that is not passed on. Free some, or set TMPDIR to a folder with room"
+)
 _outliving: list[subprocess.Popen[bytes]] = []
 """Supervisors whose workers outlived their scope; each ends with the last of its workers."""
 _Answer = TypeVar("_Answer", bound=protocol.ToLoader)
@@ -30,7 +34,7 @@ class SupervisorClient:
         self, plan: Plan, engine: str, stacks: str | None, running: channel.SupervisorHandle | None
     ) -> None:
         self._lock = threading.Lock()
-        self._closed = False
+        self._closed = self._stopped = False
         self._unsent: list[protocol.FromLoader] = []
         self._process: subprocess.Popen[bytes] | None
         self._process, handle = (None, running) if running else _start()
@@ -38,8 +42,17 @@ class SupervisorClient:
         """The supervisor's process id."""
         self._channel = channel.Channel(handle.control)
         handle.control.settimeout(_PATIENCE)
-        self._ask(protocol.Configure(plan.to_dict(), os.getpid()), protocol.Ready)
-        self.config = channel.WorkerConfig(handle.address, self.pid, plan, engine, stacks)
+        # A trial has a folder of its own.
+        self._folder = folders.new_name() if self._process else None
+        asked = protocol.Configure(plan.to_dict(), os.getpid(), self._folder)
+        try:
+            if refused := self._ask(asked, protocol.Ready).no_folder:
+                raise UnusableEnvironmentError(_NO_ROOM.format(refused))
+        except BaseException:  # Ctrl-C, too.
+            self.close()
+            raise
+        where = handle.address, self.pid
+        self.config = channel.WorkerConfig(*where, plan, engine, stacks, self._folder)
 
     def send(self, message: protocol.FromLoader) -> None:
         """Send *message*, which has no answer. After the scope it is dropped.
@@ -77,13 +90,21 @@ class SupervisorClient:
         """What has happened so far; *finish*: and inject nothing from now on."""
         return self._ask(protocol.GetReport(finish), protocol.Report)
 
+    def require_running(self) -> None:
+        """Raise if the supervisor has been stopped for two looks, or is dead, in an open scope."""
+        was, self._stopped = self._stopped, is_stopped(self.pid)
+        if not self._closed and self._stopped and was:
+            raise self._silent()
+        if not self._closed and self._process is not None and self._process.poll() is not None:
+            raise self._gone()
+
     def close(self) -> None:
         """Hang up. The supervisor ends with the last process whose calls it answers."""
         with self._lock:
             self._closed = True
             self._channel.close()
-        if self._process is not None:
-            _let_end(self._process)
+        if self._process is not None and self._folder is not None:
+            _let_end(self._process, self._folder)
 
     def _ask(self, message: protocol.FromLoader, kind: type[_Answer]) -> _Answer:
         try:
@@ -101,10 +122,7 @@ class SupervisorClient:
                 while not isinstance(answer, kind):
                     answer = self._channel.receive()[0]
             except (EOFError, ConnectionError) as error:
-                raise InjectionError(
-                    f"the supervisor (pid {self.pid}) is gone; the workers' system calls then fail"
-                    " with ENOSYS, which says nothing about the dataset"
-                ) from error
+                raise self._gone() from error
             self._send_pending()
             return answer
 
@@ -114,6 +132,12 @@ class SupervisorClient:
             self._channel.send(message)
         except TimeoutError as error:
             raise self._silent() from error
+
+    def _gone(self) -> InjectionError:
+        return InjectionError(
+            f"the supervisor (pid {self.pid}) is gone; the workers' system calls then fail"
+            " with ENOSYS, which says nothing about the dataset"
+        )
 
     def _silent(self) -> InjectionError:
         how = "is stopped (SIGSTOP, or a debugger)" if is_stopped(self.pid) else "lives"
@@ -137,11 +161,12 @@ def _start() -> tuple[subprocess.Popen[bytes], channel.SupervisorHandle]:
     return process, channel.SupervisorHandle(process.pid, ours, address)
 
 
-def _let_end(process: subprocess.Popen[bytes]) -> None:
+def _let_end(process: subprocess.Popen[bytes], folder: str) -> None:
     if is_stopped(process.pid):  # It would never end.
         process.kill()
     _outliving[:] = [each for each in _outliving if each.poll() is None]
     try:
         process.wait(0.2)
+        folders.remove(folder)  # It has done so, unless it was killed.
     except subprocess.TimeoutExpired:
         _outliving.append(process)

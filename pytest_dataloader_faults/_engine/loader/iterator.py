@@ -13,9 +13,9 @@ import contextlib
 import functools
 import os
 import traceback
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from multiprocessing.util import get_temp_dir
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -48,7 +48,8 @@ class LoaderMonitor:
         """Arming is for good, so only the process of a trial may be armed."""
         self.iterators = 0
         self.failed_iterators: list[Any] = []
-        self._latest: Any = None
+        self._latest: weakref.ref[Any] | None = None
+        """Weak, since an iterator that the user drops ends its workers at once."""
         self._armed_process: int | None = None
         self._session: WorkerSession | None = None
         self._making = False
@@ -59,7 +60,6 @@ class LoaderMonitor:
         if self._making:  # A subclass called its base class.
             return make(loader)
         self.iterators += 1
-        get_temp_dir()  # This process's, which it removes; a worker that is killed leaves its own.
         if not loader.num_workers:
             self._arm_this_process()
             return _monitored(make(loader), self, self.iterators)
@@ -68,11 +68,12 @@ class LoaderMonitor:
         self._making = True
         try:
             with self._pin_memory.installed():
-                self._latest = _monitored(make(loader), self, self.iterators)
+                made = _monitored(make(loader), self, self.iterators)
         finally:
             self._making = False
             loader.worker_init_fn = users
-        return self._latest
+        self._latest = weakref.ref(made)
+        return made
 
     def reports(self) -> dict[int, Any]:
         """The counters of the faults of this process, by their index in the schedule."""
@@ -81,7 +82,7 @@ class LoaderMonitor:
 
     def wait_until_idle(self) -> Idle:
         """Wait until the workers have done all that the latest iterator asked of them."""
-        latest = self._latest
+        latest = self._latest() if self._latest else None
         if latest is None:
             return Idle()
         # One that died before it was armed is not known to the supervisor.
@@ -102,13 +103,6 @@ class LoaderMonitor:
         """
         while self.failed_iterators:
             self.failed_iterators.pop()._shutdown_workers()
-
-    def forget(self) -> None:
-        """Drop an iterator that was left before its end, so that its workers end now.
-
-        The iterator refers to this object; the garbage collector would find both in a cycle.
-        """
-        self._latest = None
 
     def disarm(self) -> None:
         """The scope ends."""
@@ -196,6 +190,12 @@ class MonitoredWorkersIterator(MonitoredIterator):
             worker, nth = self._ordinals[self._rcvd_idx]
             self._monitor.client.send(AwaitingBatch(self._number, worker, self._epoch, nth))
         return super()._get_data()  # type: ignore[misc]
+
+    def _try_get_data(self, *args: Any, **kwargs: Any) -> Any:
+        found = super()._try_get_data(*args, **kwargs)  # type: ignore[misc]
+        if not found[0]:  # Nothing came for 5 s. Workers may be waiting for the supervisor.
+            self._monitor.client.require_running()
+        return found
 
     def _mark_worker_as_unavailable(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
         report_lost_lock(self._index_queues[worker_id])

@@ -8,6 +8,7 @@ user's locks, pipes and files open.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
@@ -21,6 +22,7 @@ from pytest_dataloader_faults._engine.channel import Channel, SupervisorHandle, 
 from pytest_dataloader_faults._engine.plan import Plan
 from pytest_dataloader_faults._engine.processes import fork
 from pytest_dataloader_faults._engine.protocol import Configure, Ready
+from pytest_dataloader_faults._engine.supervisor.leftovers import Leftovers
 from pytest_dataloader_faults._engine.supervisor.server import Supervisor
 
 
@@ -47,10 +49,16 @@ def serve(
         return
     assert isinstance(message, Configure)
     plan = Plan.from_dict(message.plan)
-    supervisor = Supervisor(channel, listening, plan, message.driver, report_fd, more_starters)
-    signal.signal(signal.SIGTERM, lambda _number, _frame: supervisor.end())
-    channel.send(Ready())
-    supervisor.run()
+    with contextlib.ExitStack() as scope:
+        leftovers = None
+        if message.folder is not None:  # In a trial the warden removes what is left.
+            leftovers = scope.enter_context(Leftovers(message.folder, message.driver))
+        supervisor = Supervisor(channel, listening, plan, message.driver, report_fd, more_starters)
+        if leftovers:
+            leftovers.workers = supervisor.workers
+        signal.signal(signal.SIGTERM, lambda _number, _frame: supervisor.end())
+        channel.send(Ready(leftovers.refused if leftovers else ""))
+        supervisor.run()
 
 
 NAME = "dlf-supervisor"

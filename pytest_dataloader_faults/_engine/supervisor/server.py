@@ -16,7 +16,6 @@ import contextlib
 import json
 import os
 import select
-import signal
 import socket
 import sys
 import time
@@ -34,6 +33,7 @@ from pytest_dataloader_faults._engine.protocol import Message, ToLoader, Unknown
 from pytest_dataloader_faults._engine.supervisor import descriptor_budget, inherited_files
 from pytest_dataloader_faults._engine.supervisor.events import DeathScheduler, Events, Timers
 from pytest_dataloader_faults._engine.supervisor.handshake import Handshake, WorkerAcceptor
+from pytest_dataloader_faults._engine.supervisor.leftovers import kill_with_children
 from pytest_dataloader_faults._engine.supervisor.on_fetch import FetchStart
 from pytest_dataloader_faults._engine.supervisor.on_open import answer
 from pytest_dataloader_faults._engine.supervisor.on_read import SupervisorServices
@@ -99,8 +99,7 @@ class Supervisor:
         """The loader's process is dead. A worker that hangs would never notice."""
         for worker in self.workers:
             if worker.alive:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(worker.pid, signal.SIGKILL)
+                kill_with_children(worker.pid)
         self.end()
 
     def end(self) -> None:

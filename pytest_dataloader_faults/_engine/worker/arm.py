@@ -11,14 +11,17 @@ that no dataset caused: once in 200 epochs that end early, nearly always with ma
 from __future__ import annotations
 
 import atexit
+import multiprocessing
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from pytest_dataloader_faults._engine.channel import WorkerConfig
 from pytest_dataloader_faults._engine.worker.fetch_hooks import idle_after_error, observe_fetches
 from pytest_dataloader_faults._engine.worker.late_imports import import_late_modules
+from pytest_dataloader_faults._engine.worker.parent import end_with_parent
 from pytest_dataloader_faults._engine.worker.session import WorkerSession
 from pytest_dataloader_faults.exceptions import DataLoaderFaultsError, InjectionError
 from pytest_dataloader_faults.faults import Fault, WorkerKilled
@@ -71,6 +74,10 @@ class ArmWorker:
 
     def __call__(self, worker: int) -> None:
         """Run in the worker, before it makes its first sample."""
+        end_with_parent(at_once=self._config.folder is None)
+        if self._config.folder is not None:  # Nobody has asked for another one yet.
+            process: Any = multiprocessing.current_process()
+            process._config.setdefault("tempdir", self._config.folder)
         if self._config.stacks is not None:
             _dump_stacks_on_signal(self._config.stacks)
         atexit.register(_let_feeders_end)

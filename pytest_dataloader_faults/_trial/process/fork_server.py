@@ -24,6 +24,7 @@ from collections.abc import Iterable
 from multiprocessing import forkserver, spawn, util
 from typing import Any, NamedTuple
 
+from pytest_dataloader_faults._engine import folders
 from pytest_dataloader_faults._engine.processes import code_to_run, ready
 from pytest_dataloader_faults._trial.job import Job, ReferenceJob
 from pytest_dataloader_faults._trial.process import start_method
@@ -65,9 +66,10 @@ class TrialServer(NamedTuple):
         ready([self.held.fileno()], _END_PATIENCE)
 
     def close(self) -> None:
-        """Let go of it; the keeper ends what is left."""
+        """Let go of it; the keeper, if nobody has killed it, ends what is left."""
         os.close(self.alive)
         self.held.close()
+        folders.remove(os.path.dirname(self.address))
 
 
 _MOST = 4
@@ -95,19 +97,18 @@ def _is_running() -> bool:
     return bool(_started) and _started[-1].is_usable()
 
 
-def server_for(job: Job, folder: str, printed: int) -> TrialServer | None:
-    """A fork server for *job*; its socket is in *folder*, and its processes print to *printed*.
+def server_for(job: Job, printed: int) -> TrialServer | None:
+    """A fork server for *job*, whose processes print to *printed*.
 
     None if *job* needs none, or if there is none: then multiprocessing starts one, and that imports
     torch first.
     """
     if not _is_needed(job):
         return None
-    for name in ("fork-server", "another"):  # Only this shows that a process was killed just now.
+    for _ in range(2):  # Only this shows that a process was killed just now.
         if not _is_running():
             return None
-        address = os.path.join(folder, name)
-        if server := _started[-1].fork_server(address, printed, job.options.descriptors):
+        if server := _started[-1].fork_server(printed, job.options.descriptors):
             return server
         _started[-1].kill()
         start_for(job)
@@ -142,17 +143,16 @@ class _Preloaded:
         """Whether this process has started it, and it runs."""
         return self._process.poll() is None and self._owner == os.getpid()
 
-    def fork_server(self, address: str, printed: int, most: int | None) -> TrialServer | None:
+    def fork_server(self, printed: int, most: int | None) -> TrialServer | None:
         """One for a trial, with *most* descriptors; None if this process does not answer."""
+        folder = folders.new_name()
+        address = os.path.join(folder, "fork-server")
         held, theirs = socket.socketpair()
         alive_r, alive_w = os.pipe()
         key = os.urandom(_KEY_LENGTH)
         try:
-            with theirs, socket.socket(socket.AF_UNIX) as listener:
-                listener.bind(address)
-                listener.listen()
-                descriptors = theirs.fileno(), listener.fileno(), alive_r, printed
-                self._send(descriptors, key, most)
+            with theirs:
+                self._send((theirs.fileno(), alive_r, printed), address, key, most)
             pids = held.recv(_LONGEST) if ready([held.fileno()], _PATIENCE) else b""
         except ConnectionError:
             pids = b""
@@ -163,12 +163,13 @@ class _Preloaded:
             return TrialServer((keeper, server), address, key, alive_w, held)
         os.close(alive_w)
         held.close()
+        folders.remove(folder)
         return None
 
-    def _send(self, descriptors: Iterable[int], key: bytes, most: int | None) -> None:
+    def _send(self, descriptors: Iterable[int], address: str, key: bytes, most: int | None) -> None:
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         begin_with = dict(os.environ), os.getcwd(), limits, most
-        message = json.dumps([key.hex(), *begin_with]).encode()
+        message = json.dumps([address, key.hex(), *begin_with]).encode()
         length = len(message).to_bytes(4, "little")
         socket.send_fds(self._control, [length], list(descriptors))
         self._control.sendall(message)

@@ -17,8 +17,10 @@ import traceback
 from multiprocessing import current_process, forkserver, spawn
 from typing import Any, NoReturn
 
-from pytest_dataloader_faults._engine.kernel.linux import Prctl, prctl
+from pytest_dataloader_faults._engine import folders
+from pytest_dataloader_faults._engine.kernel.linux import Prctl, end_with_parent, prctl
 from pytest_dataloader_faults._engine.processes import fork, ready
+from pytest_dataloader_faults._engine.shared_memory import SharedMemoryCleaner
 from pytest_dataloader_faults._engine.worker.late_imports import (
     FOR_FORK_SERVER,
     import_late_modules,
@@ -60,8 +62,8 @@ def _preload(main_module: str | None) -> None:
 
 
 def _receive(control: socket.socket) -> tuple[list[int], Any] | None:
-    """Four descriptors, and what the trial's processes begin with; None at the end."""
-    length, descriptors, _, _ = socket.recv_fds(control, 4, 4)
+    """Three descriptors, and what the trial's processes begin with; None at the end."""
+    length, descriptors, _, _ = socket.recv_fds(control, 4, 3)
     if not length:
         return None
     message = bytearray()
@@ -74,25 +76,31 @@ def _keep(descriptors: list[int], message: Any) -> NoReturn:
     """Run a server until the warden lets go of the socket, then end all that is below."""
     status = 70
     try:
-        held, listener, alive, printed = descriptors
+        held, alive, printed = descriptors
+        address, key, *begin_with = message
+        folder = os.path.dirname(address)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         prctl(Prctl.SET_CHILD_SUBREAPER, 1)
         for number in (1, 2):
             os.dup2(printed, number)
         os.close(printed)
-        key, *begin_with = message
         _begin_with(*begin_with)
-        shared_memory = resources.SharedMemoryCleaner()
+        shared_memory = SharedMemoryCleaner()
+        keeper = os.getpid()
+        folders.make_for_sockets(folder)
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(address)
+        listener.listen()
         server = fork()
         if not server:
             os.close(held)
-            _serve(listener, alive, bytes.fromhex(key))
-        os.close(listener)
+            _serve(keeper, listener.detach(), alive, bytes.fromhex(key))
+        listener.close()
         os.close(alive)
         os.write(held, json.dumps([os.getpid(), server]).encode())
         ready([held], _FOREVER)
-        end_all(shared_memory)
-        shared_memory.remove({server})
+        shared_memory.remove(end_all())
+        folders.remove(folder)
         status = 0
     except BaseException:  # noqa: BLE001  # there is no caller to go back to
         traceback.print_exc()
@@ -111,8 +119,8 @@ def _begin_with(
     resources.limit_descriptors(most)
 
 
-def _serve(listener: int, alive: int, key: bytes) -> NoReturn:
-    prctl(Prctl.SET_PDEATHSIG, signal.SIGKILL)
+def _serve(keeper: int, listener: int, alive: int, key: bytes) -> NoReturn:
+    end_with_parent(keeper)
     try:
         main: Any = forkserver.main
         has_key = "authkey_r" in inspect.signature(main).parameters  # From Python 3.14 on.

@@ -4,51 +4,76 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from pytest_dataloader_faults._trial.factory import remove_folder
+from pytest_dataloader_faults._engine import folders
+from pytest_dataloader_faults._engine.processes import ready
+from pytest_dataloader_faults._engine.shared_memory import SharedMemoryCleaner
 from pytest_dataloader_faults._trial.job import Job
 from pytest_dataloader_faults._trial.journal import Journal
 from pytest_dataloader_faults._trial.process import environment, fork_server
+
+_DYING = 2.0
+"""Seconds until a process is gone that was sent SIGKILL."""
 
 
 class Surroundings(NamedTuple):
     """Journals for the facts, what is printed, and stacks; folders; and a fork server.
 
-    The first folder is for sockets. *server* starts workers that are not below the warden; None if
-    the loader has no such workers.
+    *folders* are names until the warden makes them; the first one is for sockets. *server* starts
+    workers that are not below the warden; None if the loader has no such workers.
     """
 
     facts: Journal
     printed: Journal
     stacks: Journal
     folders: tuple[str, ...]
+    shared_memory: SharedMemoryCleaner
     server: fork_server.TrialServer | None
+
+    def make_folders(self) -> None:
+        """Make the folders [in the warden]."""
+        for_sockets, *private = self.folders
+        folders.make_for_sockets(for_sockets)
+        for folder in private:
+            os.mkdir(folder, 0o700)
+
+    def await_deaths(self) -> None:
+        """Wait until the loader's process and its workers are gone, whose warden was killed."""
+        for pid in self._pids():
+            with contextlib.suppress(ProcessLookupError):
+                end = os.pidfd_open(pid)
+                ready([end], _DYING)
+                os.close(end)
+
+    def remove_shared_memory(self, killed: Collection[int] = ()) -> None:
+        """Remove what the trial's processes have left in it, and those *killed*. All are dead."""
+        self.shared_memory.remove({*killed, *self._pids()})
+
+    def _pids(self) -> set[int]:
+        return {pid for event in self.facts.events() for pid in event.get("pids", ())}
 
     def remove_folders(self) -> None:
         """Remove the folders with what is in them."""
         for folder in self.folders:
-            remove_folder(folder)
+            folders.remove(folder)
 
 
 @contextlib.contextmanager
 def surroundings_for(job: Job, private: tuple[str, ...]) -> Iterator[Surroundings]:
     """Those of *job*, whose factory gets the folder *private*, if it gets one."""
     fork_server.start_for(job)
-    # Its path is short, since those of sockets end at 107 bytes.
-    folders = (tempfile.mkdtemp(prefix="dlf-"), *private)
     with contextlib.ExitStack() as scope:
         facts, printed, stacks = (Journal(name) for name in ("facts", "stderr", "stacks"))
-        made = Surroundings(facts, printed, stacks, folders, None)
+        made = Surroundings(
+            facts, printed, stacks, (folders.new_name(), *private), SharedMemoryCleaner(), None
+        )
         for journal in (facts, printed, stacks):
             scope.callback(journal.close)
         scope.callback(made.remove_folders)  # Unless it was killed, the warden has done so.
         environment.require_temporary_room()
-        for folder in private:
-            os.mkdir(folder, 0o700)
-        server = fork_server.server_for(job, folders[0], printed.fd)
+        server = fork_server.server_for(job, printed.fd)
         if server:
             scope.callback(server.close)
         yield made._replace(server=server)

@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeAlias
 import psutil
 
 from pytest_dataloader_faults._engine.channel import SupervisorHandle
-from pytest_dataloader_faults._engine.kernel.linux import Prctl, prctl
+from pytest_dataloader_faults._engine.kernel.linux import Prctl, end_with_parent, prctl
 from pytest_dataloader_faults._engine.processes import (
     STACKS_SIGNAL,
     is_stopped,
@@ -74,13 +74,13 @@ def run_under_deadline(
     """
     journal, server = around.facts, around.server
     os.setsid()
+    around.make_folders()
     parent = os.pidfd_open(os.getppid())
     prctl(Prctl.SET_CHILD_SUBREAPER, 1)
     # Before this process has signal handlers of its own, which the supervisor would inherit.
     supervision = start_supervisor() if start_supervisor else None
     supervisor = harness.SupervisorWatch(supervision.pid, journal) if supervision else None
     signals = _pipe_of_signals()
-    shared_memory = resources.SharedMemoryCleaner()
     began = time.monotonic()
     child = _start(root, supervision)
     watched = _Watched(os.pidfd_open(child), parent, signals, supervisor)
@@ -94,9 +94,7 @@ def run_under_deadline(
         journal.write(hurt=hurt)
     if server:
         server.end()
-    end_all(shared_memory)
-    workers = (pid for event in journal.events() for pid in event.get("pids", ()))
-    shared_memory.remove({child, *workers})
+    around.remove_shared_memory(end_all())
     around.remove_folders()
     duration = round(time.monotonic() - began, 3)
     journal.write(timed_out=ended == "deadline", died=died, duration=duration)
@@ -121,10 +119,11 @@ def _harness_failure(
 
 
 def _start(root: _Root, supervision: SupervisorHandle | None) -> int:
+    warden = os.getpid()
     child = os.fork()
     if not child:
         os.setsid()  # Signals that a worker sends to its group must not reach the warden.
-        prctl(Prctl.SET_PDEATHSIG, signal.SIGKILL)
+        end_with_parent(warden)
         signal.set_wakeup_fd(-1)  # The trial has signals of its own.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -235,8 +234,9 @@ def _describe(process: psutil.Process, stacks: Journal) -> None:
             os.write(stacks.fd, line.encode())
 
 
-def end_all(shared_memory: resources.SharedMemoryCleaner) -> None:
-    """End all processes below this one, and let helpers remove what those have left."""
+def end_all() -> set[int]:
+    """End all processes below this one; their pids. Helpers may remove what those have left."""
+    killed: set[int] = set()
     cleaners_until = time.monotonic() + _CLEANERS_PATIENCE
     give_up = time.monotonic() + _UNKILLABLE
     while resources.has_children() and time.monotonic() < give_up:
@@ -244,10 +244,10 @@ def end_all(shared_memory: resources.SharedMemoryCleaner) -> None:
         may_clean = time.monotonic() < cleaners_until
         doomed = [each for each in children if not (may_clean and _is_cleaner(each))]
         _send(signal.SIGSTOP, doomed)
-        for process in doomed:
-            shared_memory.look_at(process.pid)
+        killed.update(each.pid for each in doomed)
         _send(signal.SIGKILL, doomed)
         _reap()
+    return killed
 
 
 def _send(number: signal.Signals, processes: list[psutil.Process]) -> None:

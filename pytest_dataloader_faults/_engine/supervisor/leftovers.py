@@ -1,0 +1,60 @@
+"""What a killed process of a loader leaves where there is no warden [runs in the supervisor].
+
+That is under inject(), in the user's own process. In a trial the warden ends all processes and
+removes what they have left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pytest_dataloader_faults._engine import folders
+from pytest_dataloader_faults._engine.kernel.remote_process import family
+from pytest_dataloader_faults._engine.processes import state_of
+from pytest_dataloader_faults._engine.shared_memory import SharedMemoryCleaner
+from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_DEAD = (None, "Z", "X")
+
+
+class Leftovers:
+    """The folder for sockets, made here, and what *driver* and its workers leave in /dev/shm."""
+
+    def __init__(self, folder: str, driver: int) -> None:
+        self._shared_memory = SharedMemoryCleaner()
+        self._folder = folder
+        self._driver = driver
+        self.refused = ""
+        """Why there is no folder."""
+        self.workers: Sequence[WorkerState] = ()
+
+    def __enter__(self) -> Self:
+        try:
+            folders.make_for_sockets(self._folder)
+        except OSError as error:
+            self.refused = str(error)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        folders.remove(self._folder)
+        if state_of(self._driver) in _DEAD:  # Otherwise what they have made may be on its way.
+            self._shared_memory.remove({self._driver, *(worker.pid for worker in self.workers)})
+
+
+def kill_with_children(pid: int) -> None:
+    """Kill a process and all below it. One that is stopped starts no other meanwhile."""
+    doomed = [pid]
+    for each in doomed:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(each, signal.SIGSTOP)
+        doomed += [child for child in family(each) if child not in doomed]
+    for each in doomed:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(each, signal.SIGKILL)

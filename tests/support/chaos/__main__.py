@@ -1,0 +1,82 @@
+"""Run a campaign, and print its table."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+
+from support.chaos.results import Result, Table, result_from
+from support.chaos.rounds import ROLES, SHORTAGES, SIGNALS, SUBJECTS, Limits
+
+NAMESPACES = (
+    "unshare",
+    "--pid",
+    "--mount",
+    "--net",
+    "--ipc",
+    "--fork",
+    "--kill-child",
+    "--mount-proc",
+)
+
+
+def refusal() -> str:
+    """Why this machine gives nobody namespaces of their own; empty where it does."""
+    done = subprocess.run([*NAMESPACES, "true"], capture_output=True, text=True, check=False)
+    return done.stderr.strip()
+
+
+def run(seed: int, first: int, last: int, limits: Limits) -> Iterator[Result]:
+    """The results of rounds *first* to *last*, as they come."""
+    given = json.dumps([seed, first, last, asdict(limits)])
+    command = [*NAMESPACES, sys.executable, "-m", "support.chaos.inside", given]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            yield result_from(json.loads(line))
+    if process.returncode:
+        message = f"the rounds ended with status {process.returncode}"
+        raise RuntimeError(message)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run it; 1 if there was a violation."""
+    asked = _parse(arguments)
+    limits = Limits(asked.acts, asked.roles, asked.subjects, asked.methods)
+    table = Table()
+    for result in run(asked.seed, asked.first, asked.first + asked.rounds, limits):
+        before = len(table.violations)
+        table.add(result)
+        for each in table.violations[before:]:
+            _tell(each)
+        if asked.verbose:
+            _tell(json.dumps(result.to_dict()))
+    for line in table.lines():
+        _tell(line)
+    return int(bool(table.violations))
+
+
+def _tell(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="support.chaos", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first round")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--acts", nargs="+", default=(), choices=[*SIGNALS, "pause", *SHORTAGES])
+    parser.add_argument("--roles", nargs="+", default=(), choices=ROLES)
+    parser.add_argument("--subjects", nargs="+", default=(), choices=SUBJECTS)
+    parser.add_argument("--methods", nargs="+", default=(), choices=["fork", "spawn", "forkserver"])
+    parser.add_argument("--verbose", action="store_true", help="print each result")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

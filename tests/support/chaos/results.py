@@ -1,0 +1,118 @@
+"""What a round came to, and whether that is a violation. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from support.chaos.rounds import VERDICTS, Round, round_from
+
+CLEAN_SECONDS = 5.0
+"""After so many seconds nothing may be left."""
+_REFUSALS = ("InjectionError", "UnusableEnvironmentError", "FaultNotFiredError")
+_PASSES = {"survived", "failed_cleanly", "passed"}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was seen of one round.
+
+    *acted*: whether there was such a process to hurt. *clean_after*: seconds until all processes
+    had ended; None if some had not. *left*: the names of processes and files that were left.
+    """
+
+    drawn: Round
+    acted: bool
+    words: tuple[str, ...]
+    ended: str
+    clean_after: float | None
+    left: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    def violations(self) -> Iterator[str]:
+        """What must not have been."""
+        for name in self.left:
+            yield f"left: {name}"
+        for name in self.changed:
+            yield f"changed: {name}"
+        if self.ended == "stuck":
+            yield "stuck"
+        for word in self.words:
+            if not _is_allowed(self.drawn, word):
+                yield f"word: {word[:600]}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return asdict(self)
+
+
+def result_from(data: dict[str, Any]) -> Result:
+    """The result that ``to_dict`` made *data* from."""
+    return Result(**{**data, "drawn": round_from(data["drawn"])})
+
+
+def _is_allowed(drawn: Round, word: str) -> bool:
+    """A refusal always is; a verdict on the dataset, if nobody but the dataset can have caused it.
+
+    The loader's process or a worker may have been hurt by the dataset itself.
+    """
+    if word.startswith(_REFUSALS) or any(f"exceptions.{name}" in word for name in _REFUSALS):
+        return True
+    if drawn.role == "main" and word.startswith(("KeyboardInterrupt", "SystemExit")):
+        return True
+    if drawn.role == "runner" and "crashed" in word:
+        return True
+    if drawn.subject == "inject":  # It is the user's own loop, which says what torch says.
+        return True
+    if drawn.role in ("root", "worker") and word not in _PASSES:
+        return True
+    return word in _unhurt(drawn)
+
+
+def _unhurt(drawn: Round) -> set[str]:
+    if drawn.subject in ("pytest", "xdist"):
+        return {"passed"}
+    if drawn.subject == "battery":
+        return {"survived", "failed_cleanly"}
+    if drawn.subject == "explore":
+        return {"corrupted"} if drawn.dataset == "zeros" else {"failed_cleanly"}
+    return {VERDICTS[drawn.dataset]}
+
+
+@dataclass
+class Table:
+    """Counts over many rounds."""
+
+    counts: dict[str, Counter[str]] = field(default_factory=dict)
+    slowest: dict[str, float] = field(default_factory=dict)
+    violations: list[str] = field(default_factory=list)
+
+    def add(self, result: Result) -> None:
+        """Count *result*."""
+        hurt = result.drawn.hurt
+        row = self.counts.setdefault(hurt, Counter())
+        row["rounds"] += 1
+        row["hurt"] += result.acted
+        found = list(result.violations())
+        row["violations"] += len(found)
+        self.violations += [
+            f"round {result.drawn.number}, {_named(result.drawn)}: {each}" for each in found
+        ]
+        self.slowest[hurt] = max(self.slowest.get(hurt, 0.0), result.clean_after or 0.0)
+
+    def lines(self) -> Iterable[str]:
+        """A row for each hurt, and the sums."""
+        yield f"{'hurt':<22} {'rounds':>7} {'hurt':>7} {'slowest end':>12} {'violations':>11}"
+        for hurt, row in sorted(self.counts.items()):
+            numbers = f"{row['rounds']:>7} {row['hurt']:>7} {self.slowest[hurt]:>11.2f}s"
+            yield f"{hurt:<22} {numbers} {row['violations']:>11}"
+        sums = sum(self.counts.values(), Counter())
+        yield f"{'all':<22} {sums['rounds']:>7} {sums['hurt']:>7} {'':>12} {sums['violations']:>11}"
+
+
+def _named(drawn: Round) -> str:
+    what = f"{drawn.hurt} after {drawn.delay:g} s" if drawn.role else drawn.hurt
+    return f"{what}: {drawn.subject} of {drawn.dataset}, {drawn.method}, {drawn.engine}"
