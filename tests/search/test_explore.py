@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,11 +17,13 @@ from pytest_dataloader_faults.battery._survey import survey
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
     FaultNotFiredError,
+    InjectionError,
     InvalidArgumentError,
 )
 from pytest_dataloader_faults.outcomes import Judgement, Outcome
 from pytest_dataloader_faults.search._runner import Search, Trial, cases
-from support.datasets import Records, RecordStream
+from support import troublemakers
+from support.datasets import SIZE, Records, RecordStream
 from support.planted import ALONE, Mirrored, StaleThenFailing, Zeros
 from support.specimens import Unsharded
 
@@ -47,6 +50,23 @@ def test_healthy_datasets_pass(records, kind):
     assert set(found.verdicts) <= {"survived", "failed_cleanly", "not_exercised"}
     assert found.verdicts["not_exercised"] < found.trials / 2
     assert all(found.fired[kind] <= count for kind, count in found.attempted.items())
+
+
+class KillsItsWarden(Records):
+    """Once, where a file is too short: as any process of the machine may do."""
+
+    def __getitem__(self, index):
+        mark = self.paths[0].parent.with_name("mark")
+        if self.paths[index].stat().st_size != SIZE and not mark.exists():
+            mark.touch()
+            troublemakers.send(signal.SIGKILL, troublemakers.warden)
+        return super().__getitem__(index)
+
+
+def test_a_search_whose_process_is_killed_shows_nothing(records):
+    """It raises that error, which does not come again when the example is tried again."""
+    with pytest.raises(InjectionError, match="was killed by signal 9"):
+        explore(lambda: KillsItsWarden(records), kinds=[faults.TruncatedFile], **HOW)
 
 
 def test_the_test_to_paste_has_the_contract(records):

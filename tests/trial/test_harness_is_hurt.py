@@ -114,6 +114,41 @@ def test_a_stopped_supervisor_is_an_error_of_inject(records, monkeypatch):
     assert until(lambda: _has_ended(*stopped))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["kernel", "python"])
+def test_a_loop_of_inject_ends_when_the_supervisor_is_stopped(records, engine):
+    """Torch itself would wait for ever for workers that wait for the supervisor."""
+    with pytest.raises(InjectionError, match=r"supervisor \(pid \d+\) is stopped"):
+        _stop_within_an_epoch(records, engine)
+
+
+def _stop_within_an_epoch(records, engine):
+    with inject(ReadError("*/00.rec", nth=99), engine=engine, require_fired=False) as injection:
+        iterator = iter(DataLoader(Records(records), num_workers=1, batch_size=1))
+        next(iterator)
+        psutil.Process(injection._client.pid).suspend()
+        list(iterator)
+
+
+def test_an_injection_that_cannot_begin_leaves_nothing(monkeypatch):
+    """A supervisor that is stopped as it starts is killed when nobody waits for it any longer."""
+    monkeypatch.setattr(client, "_PATIENCE", 0.5)
+    started = []
+    start = client._start
+
+    def start_and_stop():
+        process, handle = start()
+        started.append(psutil.Process(process.pid))
+        started[0].suspend()
+        return process, handle
+
+    monkeypatch.setattr(client, "_start", start_and_stop)
+    scope = inject(ReadError("*.none"), require_fired=False)
+    with pytest.raises(InjectionError, match=r"supervisor \(pid \d+\) is stopped"):
+        scope.__enter__()
+    assert until(lambda: _has_ended(*started))
+
+
 def _stop_after_an_epoch(records, stopped):
     with inject(ReadError("*/00.rec", nth=99), require_fired=False) as injection:
         list(DataLoader(Records(records), num_workers=1))

@@ -20,7 +20,8 @@ _MAIN = "pytest_dataloader_faults._engine.supervisor.main"
 _PATIENCE = 10.0
 _NO_ROOM = (
     "no room for temporary files: {}. A worker needs a socket there to pass on a batch. A loader"
-    " waits for ever for a batch that is not passed on. Free some, or set TMPDIR to a folder with room"
+    " waits for ever for a batch that does not come. Free some, or set TMPDIR to a folder"
+    " that has room"
 )
 _outliving: list[subprocess.Popen[bytes]] = []
 """Supervisors whose workers outlived their scope; each ends with the last of its workers."""

@@ -35,7 +35,8 @@ class Result:
     def violations(self) -> Iterator[str]:
         """What must not have been."""
         for name in self.left:
-            yield f"left: {name}"
+            if not self._is_pythons(name):
+                yield f"left: {name}"
         for name in self.changed:
             yield f"changed: {name}"
         if self.ended == "stuck":
@@ -43,6 +44,12 @@ class Result:
         for word in self.words:
             if not _is_allowed(self.drawn, word):
                 yield f"word: {word[:600]}"
+
+    def _is_pythons(self, name: str) -> bool:
+        """Whether *name* is that of the folder in which Python's own fork server has its socket."""
+        drawn = self.drawn
+        own = drawn.subject == "inject" and drawn.method == "forkserver" and drawn.role == "main"
+        return own and name.startswith("/tmp/pymp-")  # the campaign's own
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
