@@ -26,8 +26,8 @@ from multiprocessing import current_process, forkserver, resource_tracker
 from typing import Any, NoReturn
 
 from pytest_dataloader_faults._engine.channel import SupervisorHandle
-from pytest_dataloader_faults._engine.kernel.linux import Prctl, prctl
 from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor  # noqa: F401  # For preload().
+from pytest_dataloader_faults._engine.prctl import Prctl, prctl
 from pytest_dataloader_faults._engine.processes import STACKS_SIGNAL
 from pytest_dataloader_faults._engine.supervisor.main import fork_supervisor
 from pytest_dataloader_faults._engine.worker.arm import arm_function

@@ -23,6 +23,7 @@ from pathlib import Path
 from struct import calcsize
 
 from pytest_dataloader_faults._engine.kernel import bpf, linux, syscalls
+from pytest_dataloader_faults._engine.prctl import Prctl
 
 TABLE = Path(__file__).with_suffix(".json")
 _HEADERS = (
@@ -34,7 +35,7 @@ _MACRO = re.compile(r"__NR_\w+|[A-Z]\w+")
 _ANSWER = re.compile(r"@@ (\d+) is [#$]?(-?\d+)")
 
 _ENUMS = {
-    "PR_": linux.Prctl,
+    "PR_": Prctl,
     "SECCOMP_FILTER_FLAG_": linux.FilterFlag,
     "SECCOMP_RET_": linux.Return,
     "SECCOMP_IOCTL_NOTIF_": linux.Ioctl,

@@ -14,6 +14,7 @@ import struct
 from collections.abc import Iterable, Mapping
 
 from pytest_dataloader_faults._engine.kernel import linux
+from pytest_dataloader_faults._engine.prctl import Prctl
 
 _INSTRUCTION = struct.Struct("=HBBI")
 _JUMP, _LOAD, _JEQ, _JGE, _JSET, _RETURN = 0x05, 0x20, 0x15, 0x35, 0x45, 0x06
@@ -39,7 +40,7 @@ IDENTITY = (
 )
 """System calls that change which file a path means to a process, and whether it may open it."""
 _NEW_NAMESPACES = linux.CLONE_NEWNS | linux.CLONE_NEWUSER
-_NEW_CAPABILITIES = (linux.Prctl.CAPBSET_DROP, linux.Prctl.SET_SECUREBITS)
+_NEW_CAPABILITIES = (Prctl.CAPBSET_DROP, Prctl.SET_SECUREBITS)
 DUPLICATES = {"dup": 0, "dup2": 0, "dup3": 0, "fcntl": 0}
 
 

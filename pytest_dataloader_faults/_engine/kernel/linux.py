@@ -9,22 +9,12 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import signal
 import struct
 from enum import IntEnum, IntFlag
 
+from pytest_dataloader_faults._engine.prctl import Prctl, prctl
+
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-class Prctl(IntEnum):
-    """First argument of prctl(2)."""
-
-    SET_PDEATHSIG = 1
-    CAPBSET_DROP = 24
-    SET_SECUREBITS = 28
-    SET_CHILD_SUBREAPER = 36
-    SET_NO_NEW_PRIVS = 38
-    SET_PTRACER = 0x59616D61
 
 
 class FilterFlag(IntFlag):
@@ -141,22 +131,6 @@ def check(result: int, what: str) -> int:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
     return result
-
-
-def prctl(option: Prctl, argument: int) -> None:
-    """prctl(2) with one argument."""
-    zero = ctypes.c_ulong(0)
-    check(_libc.prctl(int(option), ctypes.c_ulong(argument), zero, zero, zero), option.name)
-
-
-def end_with_parent(parent: int) -> None:
-    """Have this process killed when the thread that forked it ends; *parent* is its process.
-
-    That parent may be dead already, and then no signal comes (PR_SET_PDEATHSIG, prctl(2)).
-    """
-    prctl(Prctl.SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def install_filter(program: bytes, flags: FilterFlag) -> int:

@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeAlias
 import psutil
 
 from pytest_dataloader_faults._engine.channel import SupervisorHandle
-from pytest_dataloader_faults._engine.kernel.linux import Prctl, end_with_parent, prctl
+from pytest_dataloader_faults._engine.prctl import Prctl, end_with_parent, prctl
 from pytest_dataloader_faults._engine.processes import (
     STACKS_SIGNAL,
     is_stopped,

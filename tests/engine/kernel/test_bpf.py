@@ -24,9 +24,9 @@ from pytest_dataloader_faults._engine.kernel.linux import (
     F_DUPFD_CLOEXEC,
     MAP_ANONYMOUS,
     SYSCALLS,
-    Prctl,
     Return,
 )
+from pytest_dataloader_faults._engine.prctl import Prctl
 
 BASE = 8192
 HELD = (5, 77, 300)

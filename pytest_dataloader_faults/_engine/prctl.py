@@ -1,0 +1,39 @@
+"""prctl(2): what a process asks of the kernel for itself. The numbers are of linux/prctl.h."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from enum import IntEnum
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Prctl(IntEnum):
+    """First argument of prctl(2)."""
+
+    SET_PDEATHSIG = 1
+    CAPBSET_DROP = 24
+    SET_SECUREBITS = 28
+    SET_CHILD_SUBREAPER = 36
+    SET_NO_NEW_PRIVS = 38
+    SET_PTRACER = 0x59616D61
+
+
+def prctl(option: Prctl, argument: int) -> None:
+    """prctl(2) with one argument."""
+    zero = ctypes.c_ulong(0)
+    if _libc.prctl(int(option), ctypes.c_ulong(argument), zero, zero, zero) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{option.name}: {os.strerror(number)}")
+
+
+def end_with_parent(parent: int) -> None:
+    """Have this process killed when the thread that forked it ends; *parent* is its process.
+
+    That parent may be dead already, and then no signal comes (PR_SET_PDEATHSIG, prctl(2)).
+    """
+    prctl(Prctl.SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
