@@ -12,7 +12,7 @@ import os
 import struct
 from enum import IntEnum, IntFlag
 
-from pytest_dataloader_faults._engine.prctl import Prctl, prctl
+from pytest_dataloader_faults._engine.system.prctl import Prctl, prctl
 
 _libc = ctypes.CDLL(None, use_errno=True)
 

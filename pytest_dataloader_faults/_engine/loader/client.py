@@ -11,9 +11,10 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from pytest_dataloader_faults._engine import channel, folders, protocol
+from pytest_dataloader_faults._engine import channel, protocol
 from pytest_dataloader_faults._engine.plan import Plan
 from pytest_dataloader_faults._engine.processes import code_to_run, is_stopped
+from pytest_dataloader_faults._engine.system import folders
 from pytest_dataloader_faults.exceptions import InjectionError, UnusableEnvironmentError
 
 _MAIN = "pytest_dataloader_faults._engine.supervisor.main"

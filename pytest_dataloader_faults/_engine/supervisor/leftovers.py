@@ -12,11 +12,11 @@ import signal
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pytest_dataloader_faults._engine import folders
 from pytest_dataloader_faults._engine.kernel.remote_process import family
 from pytest_dataloader_faults._engine.processes import state_of
-from pytest_dataloader_faults._engine.shared_memory import SharedMemoryCleaner
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
+from pytest_dataloader_faults._engine.system import folders
+from pytest_dataloader_faults._engine.system.shared_memory import SharedMemoryCleaner
 
 if TYPE_CHECKING:
     from typing_extensions import Self

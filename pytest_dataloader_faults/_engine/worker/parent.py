@@ -22,7 +22,7 @@ from collections.abc import Callable
 
 from torch.utils.data._utils import worker as torch_worker
 
-from pytest_dataloader_faults._engine.prctl import Prctl, prctl
+from pytest_dataloader_faults._engine.system.prctl import Prctl, prctl
 
 
 class EndsWithParent:

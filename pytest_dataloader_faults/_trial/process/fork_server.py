@@ -24,8 +24,8 @@ from collections.abc import Iterable
 from multiprocessing import forkserver, spawn, util
 from typing import Any, NamedTuple
 
-from pytest_dataloader_faults._engine import folders
 from pytest_dataloader_faults._engine.processes import code_to_run, ready
+from pytest_dataloader_faults._engine.system import folders
 from pytest_dataloader_faults._trial.job import Job, ReferenceJob
 from pytest_dataloader_faults._trial.process import start_method
 

@@ -17,10 +17,10 @@ import traceback
 from multiprocessing import current_process, forkserver, spawn
 from typing import Any, NoReturn
 
-from pytest_dataloader_faults._engine import folders
-from pytest_dataloader_faults._engine.prctl import Prctl, end_with_parent, prctl
 from pytest_dataloader_faults._engine.processes import fork, ready
-from pytest_dataloader_faults._engine.shared_memory import SharedMemoryCleaner
+from pytest_dataloader_faults._engine.system import folders
+from pytest_dataloader_faults._engine.system.prctl import Prctl, end_with_parent, prctl
+from pytest_dataloader_faults._engine.system.shared_memory import SharedMemoryCleaner
 from pytest_dataloader_faults._engine.worker.late_imports import (
     FOR_FORK_SERVER,
     import_late_modules,

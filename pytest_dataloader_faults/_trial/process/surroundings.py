@@ -7,9 +7,9 @@ import os
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from pytest_dataloader_faults._engine import folders
 from pytest_dataloader_faults._engine.processes import ready
-from pytest_dataloader_faults._engine.shared_memory import SharedMemoryCleaner
+from pytest_dataloader_faults._engine.system import folders
+from pytest_dataloader_faults._engine.system.shared_memory import SharedMemoryCleaner
 from pytest_dataloader_faults._trial.job import Job
 from pytest_dataloader_faults._trial.journal import Journal
 from pytest_dataloader_faults._trial.process import environment, fork_server

@@ -26,7 +26,7 @@ from pytest_dataloader_faults._engine.kernel.linux import (
     SYSCALLS,
     Return,
 )
-from pytest_dataloader_faults._engine.prctl import Prctl
+from pytest_dataloader_faults._engine.system.prctl import Prctl
 
 BASE = 8192
 HELD = (5, 77, 300)

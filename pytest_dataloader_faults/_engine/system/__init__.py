@@ -1,0 +1,1 @@
+"""What the harness makes on this machine, so that nothing of it outlives the harness."""
