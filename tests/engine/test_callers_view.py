@@ -31,6 +31,9 @@ NOBODY = 65534
 _NEW_MOUNTS, _NEW_USER = 0x20000, 0x10000000
 _PRIVATE, _BIND = 1 << 18 | 1 << 14, 1 << 12
 _OPENAT2, _AT_FDCWD = 437, -100
+_SET_DUMPABLE, _DROP = 4, 24
+OVERRIDE, TRACE = (1, 2), 19
+"""CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH, which let root read any file; CAP_SYS_PTRACE."""
 NO_SYMLINKS, BENEATH, IN_ROOT = 4, 8, 16
 libc = ctypes.CDLL(None, use_errno=True)
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -71,15 +74,14 @@ def _as_nobody():
     os.setuid(NOBODY)
 
 
-def _without_override():
-    """As root: give up the capabilities to read any file, here and in the programs that follow."""
-    drop, override, search = 24, 1, 2
-    for capability in (override, search):
-        _checked(libc.prctl(drop, capability, 0, 0, 0))
+def _without(*capabilities):
+    """As root: give up *capabilities*, here and in the programs that follow."""
+    for capability in capabilities:
+        _checked(libc.prctl(_DROP, capability, 0, 0, 0))
     header, now = struct.pack("=Ii", 0x20080522, 0), ctypes.create_string_buffer(24)
     _checked(libc.capget(header, now))
     effective, permitted, *rest = struct.unpack("=6I", now.raw)
-    left = ~(1 << override | 1 << search)
+    left = ~sum(1 << capability for capability in capabilities)
     _checked(libc.capset(header, struct.pack("=6I", effective & left, permitted & left, *rest)))
 
 
@@ -133,9 +135,8 @@ def _fewer_capabilities(folder):
     os.chown(path, NOBODY, NOBODY)
 
     def read():
-        drop, override, search = 24, 1, 2
-        for capability in (override, search):
-            _checked(libc.prctl(drop, capability, 0, 0, 0))
+        for capability in OVERRIDE:
+            _checked(libc.prctl(_DROP, capability, 0, 0, 0))
         done = subprocess.run(["/bin/cat", path], capture_output=True, check=False)
         return done.stdout, done.returncode
 
@@ -393,7 +394,7 @@ def test_a_file_that_the_worker_may_not_read(closed, kind):
 
     def body():
         if os.geteuid() == 0:
-            _without_override()
+            _without(*OVERRIDE)
         with inject(kind("*.bin"), require_fired=False) as injection:
             (result,) = epoch(alone(Tries([closed], error_of(_read)))).batches
         assert "Errno 13" in result.gave
@@ -407,7 +408,7 @@ def test_an_open_that_is_to_fail_needs_no_right_to_the_file(closed):
 
     def body():
         if os.geteuid() == 0:
-            _without_override()
+            _without(*OVERRIDE)
         (gave,), _ = attempt([closed], _read, OpenError("*.bin"))
         assert os.strerror(errno.EIO) in gave
 
@@ -439,3 +440,64 @@ def test_a_mapping_of_a_file_without_a_name(folder):
     fault = ReadError("*.bin", offset=mmap.PAGESIZE)
     (gave,), injection = attempt([None], read, fault)
     assert (ord("1"), 1) == (gave, injection.fired)
+
+
+class _Invisible:
+    """Reads a file that is open, and then opens it, in a process that nobody may look at."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __call__(self, _):
+        with open(self.path, "rb", buffering=0) as file:
+            _checked(libc.prctl(_SET_DUMPABLE, 0, 0, 0, 0))
+            first = file.read()
+        return first, _read(self.path), os.stat(self.path).st_size
+
+
+def test_a_process_that_the_supervisor_may_not_look_at(folder):
+    """Its calls are let go, and that is told."""
+
+    def body():
+        if os.geteuid() == 0:
+            _without(TRACE)
+        (gave,), injection = undisturbed([None], _Invisible(folder / "a" / "x.bin"), "*.bin")
+        assert (b"in a", b"in a", 4) == gave
+        seen = injection.workers[0].unobserved
+        assert seen["read by a process that the supervisor may not look at"] >= 1
+
+    assert in_a_process(body) == ""
+
+
+def _sizes(folder):
+    """What each way to ask for the size of a file, or of a link to it, gives."""
+    link = folder / "way.bin"
+    looks = (os.stat, os.lstat, Path.exists)
+    return [look(each) for look in looks for each in (folder / "a" / "x.bin", link)]
+
+
+def test_sizes_of_a_file_and_of_a_link(folder):
+    """The file has its shorter size, by whatever name; the link has its own."""
+    (folder / "way.bin").symlink_to("a/x.bin")
+
+    def read(_):
+        found = _sizes(folder)
+        return [each if isinstance(each, bool) else each.st_size for each in found]
+
+    (gave,), _ = attempt([None], read, TruncatedFile("*.bin", keep=1))
+    assert [1, 1, 1, len("a/x.bin"), True, True] == gave
+
+
+@as_root
+def test_a_size_that_the_worker_may_not_ask_for(folder):
+    """It gets its own error."""
+    (folder / "a").chmod(0o700)
+
+    def read(_):
+        _as_nobody()
+        return os.stat(folder / "a" / "x.bin").st_size
+
+    with inject(TruncatedFile("*.bin", keep=1), require_fired=False) as injection:
+        (result,) = epoch(alone(Tries([None], error_of(read)))).batches
+    assert "Errno 13" in str(result.gave)
+    assert 0 == injection.reached

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pytest_dataloader_faults._engine import policy
 from pytest_dataloader_faults._engine.file_copies import FileCopies, FileEdit
 from pytest_dataloader_faults._engine.kernel.bpf import READS
+from pytest_dataloader_faults._engine.kernel.identity import INVISIBLE
 from pytest_dataloader_faults._engine.kernel.remote_process import Syscall, TrackedFile, signed
 from pytest_dataloader_faults._engine.kernel.syscalls import give_short, source_for, span
 from pytest_dataloader_faults._engine.supervisor.events import Action, DeathScheduler, Timers
@@ -33,7 +34,11 @@ class SupervisorServices:
 def on_read(worker: WorkerState, call: Syscall, services: SupervisorServices) -> None:
     """Answer a read, or a mapping, of what may be a followed file."""
     number = signed(call.arguments[READS[call.name]])
-    file = worker.files.at(call.pid, number)
+    try:
+        file = worker.files.at(call.pid, number)
+    except PermissionError:
+        worker.policy.unobserved[f"read {INVISIBLE}"] += 1
+        file = None
     if file is None:
         worker.listener.continue_syscall(call)
         return
