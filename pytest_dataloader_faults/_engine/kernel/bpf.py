@@ -40,7 +40,7 @@ IDENTITY = (
 )
 """System calls that change which file a path means to a process, and whether it may open it."""
 _NEW_NAMESPACES = linux.CLONE_NEWNS | linux.CLONE_NEWUSER
-_NEW_CAPABILITIES = (Prctl.CAPBSET_DROP, Prctl.SET_SECUREBITS)
+_NEW_IDENTITY = (Prctl.CAPBSET_DROP, Prctl.SET_SECUREBITS, Prctl.SET_DUMPABLE)
 DUPLICATES = {"dup": 0, "dup2": 0, "dup3": 0, "fcntl": 0}
 
 
@@ -76,7 +76,7 @@ def _changes_identity(name: str) -> bytes:
     if name == "clone":
         return _argument(0) + _instruction(_JSET, _NEW_NAMESPACES, 1, 0) + _ALLOW + _NOTIFY
     if name == "prctl":
-        each = (_instruction(_JEQ, option, 0, 1) + _NOTIFY for option in _NEW_CAPABILITIES)
+        each = (_instruction(_JEQ, option, 0, 1) + _NOTIFY for option in _NEW_IDENTITY)
         return _argument(0) + b"".join(each) + _ALLOW
     return _NOTIFY  # Of clone3(2), the flags are in memory.
 

@@ -14,6 +14,7 @@ class Prctl(IntEnum):
     """First argument of prctl(2)."""
 
     SET_PDEATHSIG = 1
+    SET_DUMPABLE = 4
     CAPBSET_DROP = 24
     SET_SECUREBITS = 28
     SET_CHILD_SUBREAPER = 36

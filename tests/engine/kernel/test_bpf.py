@@ -180,6 +180,7 @@ def test_every_new_descriptor_is_seen_when_asked(machine, name):
         ("clone", CLONE_FS, "ALLOW"),
         ("prctl", Prctl.CAPBSET_DROP, "USER_NOTIF"),
         ("prctl", Prctl.SET_SECUREBITS, "USER_NOTIF"),
+        ("prctl", Prctl.SET_DUMPABLE, "USER_NOTIF"),
         ("prctl", Prctl.SET_PDEATHSIG, "ALLOW"),
     ],
 )
