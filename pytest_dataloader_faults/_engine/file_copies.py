@@ -144,19 +144,44 @@ def _copy(system: Any, original: int, copy: int, start: int, end: int) -> None:
 
 def _nameless(system: Any, path: str, flags: int, length: int, fill: Callable[[int], None]) -> int:
     """A nameless file that *fill* has filled, in memory if *length* bytes of data fit there."""
-    in_memory = length <= _IN_MEMORY and hasattr(system, "memfd_create")
-    if in_memory:
-        label = os.fsencode(os.path.basename(path))[:200]  # The kernel takes 249 bytes.
-        written = system.memfd_create(os.fsdecode(label))
-        name = f"/proc/self/fd/{written}"
-    else:
-        folder = system.scratch() if hasattr(system, "scratch") else gettempdir()
-        name = os.path.join(folder, f"pytest-dataloader-faults-{os.urandom(8).hex()}")
-        written = system.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    written, name = _new_file(system, path, length)
     try:
         fill(written)
         return int(system.open(name, flags & os.O_ACCMODE | os.O_CLOEXEC))
     finally:
         system.close(written)
-        if not in_memory:
+        if not name.startswith("/proc/"):
             system.unlink(name)
+
+
+def _new_file(system: Any, path: str, length: int) -> tuple[int, str]:
+    """A descriptor of a new file, and a name by which it can be opened again."""
+    if hasattr(system, "scratch"):  # A fake file system.
+        name = _random_name(system.scratch())
+        return system.open(name, _NEW, 0o600), name
+    if length <= _IN_MEMORY:
+        label = os.fsencode(os.path.basename(path))[:200]  # The kernel takes 249 bytes.
+        made = system.memfd_create(os.fsdecode(label))
+    else:
+        made = _unlinked(system, gettempdir())
+    return made, f"/proc/self/fd/{made}"
+
+
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
+
+
+def _random_name(folder: str) -> str:
+    return os.path.join(folder, f"pytest-dataloader-faults-{os.urandom(8).hex()}")
+
+
+def _unlinked(system: Any, folder: str) -> int:
+    """A file in *folder* without a name, which nobody has to remove if this process is killed."""
+    try:
+        return int(system.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT):
+            raise
+    name = _random_name(folder)  # That file system has no such files.
+    made = int(system.open(name, _NEW | os.O_CLOEXEC, 0o600))
+    system.unlink(name)
+    return made
