@@ -18,6 +18,7 @@ class OldFileSystem:
         return getattr(os, name)
 
     def open(self, path, flags, mode=0o777):
+        """Refuse a file without a name."""
         if flags & os.O_TMPFILE == os.O_TMPFILE:
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
         return os.open(path, flags, mode)
