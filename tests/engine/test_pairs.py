@@ -8,7 +8,7 @@ import os
 import pytest
 import torch
 
-from pytest_dataloader_faults import inject
+from pytest_dataloader_faults import inject, run_trial
 from pytest_dataloader_faults.faults import (
     KINDS,
     ClosedDescriptor,
@@ -26,6 +26,7 @@ from pytest_dataloader_faults.faults import (
     WorkerHung,
     WorkerKilled,
 )
+from support.datasets import Records
 from support.epochs import alone, reserves_shared_memory
 from support.tries import WAYS, Tries
 from support.waiting import until
@@ -127,3 +128,18 @@ def test_pair(records, pair):
         assert second
     elif not second:
         assert "no operation matched it" in injection.unfired()
+
+
+@pytest.mark.parametrize("engine", ["kernel", "python"])
+@pytest.mark.parametrize(
+    "fault", [CorruptedFile("*"), TruncatedFile("*"), ClosedDescriptor("*", reuse=True)], ids=str
+)
+def test_an_open_without_a_free_number_counts_whatever_file_it_is_to_open(records, engine, fault):
+    """Otherwise "Too many open files" would be an error without a cause."""
+    loader = {"num_workers": 1}
+    outcome = run_trial(
+        lambda: Records(records), DescriptorExhaustion(), fault, loader=loader, engine=engine
+    )
+    exhaustion, _ = outcome.faults
+    assert exhaustion.fired
+    assert exhaustion.surfaced

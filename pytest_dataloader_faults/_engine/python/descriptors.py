@@ -67,15 +67,19 @@ class DescriptorTable:
         for action in self.policy.opened(Operation(OPEN, where), size, reads=_reads(flags)):
             if isinstance(action, decisions.Fail):
                 raise OSError(action.errno, os.strerror(action.errno), os.fspath(path))
-            if isinstance(action, decisions.Substitute):
-                return self.track(altered_copy(self.system, where, action.edit, flags), where)
-            if isinstance(action, decisions.Closed):
-                if not action.reuse:
-                    return next(self._never_open)
-                return self.track(unrelated_file(self.system, where, flags), where)
+            if isinstance(action, decisions.Closed) and not action.reuse:
+                return next(self._never_open)
+            with self.counting_shortage(where):
+                return self.track(self._instead(action, where, flags), where)
         with self.counting_shortage(where):
             fd = int(self.system.open(path, flags, mode, dir_fd=dir_fd))
         return self.track(fd, where) if size is not None and _reads(flags) else fd
+
+    def _instead(self, action: decisions.Action, path: str, flags: int) -> int:
+        """A descriptor of what *action* puts in the place of *path*."""
+        if isinstance(action, decisions.Substitute):
+            return altered_copy(self.system, path, action.edit, flags)
+        return unrelated_file(self.system, path, flags)
 
     @contextlib.contextmanager
     def counting_shortage(self, where: str) -> Iterator[None]:
