@@ -9,7 +9,7 @@ import pytest
 from support.place_runs import Run, run_in
 from support.places import PLACES, Place, lacking
 
-QUICK = "read-error-first or truncated-half or worker-killed-middle or caught or raised"
+QUICK = "read-error-first or worker-killed-middle or caught or raised"
 WITHOUT = ("-p", "no:cacheprovider")
 NO_ENGINE = {
     "auto": "no engine can run here: ",
@@ -69,7 +69,7 @@ def check_no_verdict(run: Run, place: Place) -> None:
 
 @pytest.mark.parametrize("name", [name for name in PLACES if PLACES[name].is_quick])
 def test_a_few_checks_there(name):
-    """Three checks and two loops of one's own."""
+    """Two checks and two loops of one's own."""
     check(PLACES[name], "auto", QUICK, *WITHOUT)
 
 
