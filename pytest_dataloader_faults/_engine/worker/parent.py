@@ -24,6 +24,9 @@ from torch.utils.data._utils import worker as torch_worker
 
 from pytest_dataloader_faults._engine.system.prctl import Prctl, prctl
 
+_OUTSIDE = 0
+"""What getppid(2) answers where the parent is in another PID namespace."""
+
 
 class EndsWithParent:
     """A ``worker_init_fn`` of a trial, which then runs the user's own."""
@@ -64,4 +67,4 @@ def _is_orphaned(parent: int) -> bool:
     method = getattr(multiprocessing.current_process(), "_start_method", None)
     if (method or multiprocessing.get_start_method()) == "forkserver":
         return not started_by.is_alive()
-    return parent != started_by.pid
+    return parent not in (started_by.pid, _OUTSIDE)
