@@ -14,6 +14,7 @@ import resource
 import signal
 import socket
 import sys
+import tempfile
 import traceback
 from contextlib import suppress
 from typing import NoReturn
@@ -52,6 +53,8 @@ def serve(
     with contextlib.ExitStack() as scope:
         leftovers = None
         if message.folder is not None:  # In a trial the warden removes what is left.
+            # Or it would make a file to see whether it can, and leave that when it is killed.
+            tempfile.tempdir = os.path.dirname(message.folder)
             leftovers = scope.enter_context(Leftovers(message.folder, message.driver))
         supervisor = Supervisor(channel, listening, plan, message.driver, report_fd, more_starters)
         if leftovers:
