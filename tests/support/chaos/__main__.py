@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,6 +12,7 @@ from dataclasses import asdict
 
 from support.chaos.results import Result, Table, result_from
 from support.chaos.rounds import ROLES, SHORTAGES, SIGNALS, SUBJECTS, Limits
+from support.inner import PYTHONPATH
 
 NAMESPACES = (
     "unshare",
@@ -34,7 +36,8 @@ def run(seed: int, first: int, last: int, limits: Limits) -> Iterator[Result]:
     """The results of rounds *first* to *last*, as they come."""
     given = json.dumps([seed, first, last, asdict(limits)])
     command = [*NAMESPACES, sys.executable, "-m", "support.chaos.inside", given]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    env = {**os.environ, "PYTHONPATH": PYTHONPATH}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as process:
         assert process.stdout is not None
         for line in process.stdout:
             yield result_from(json.loads(line))
