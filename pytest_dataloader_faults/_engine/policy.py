@@ -19,12 +19,13 @@ from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults._engine.file_copies import FileEdit
 from pytest_dataloader_faults._engine.plan import AnyFault, FaultCounter, FileCounter, WorkerFaults
 from pytest_dataloader_faults._engine.protocol import Counts, FaultFired
-from pytest_dataloader_faults.faults._globs import is_excluded
+from pytest_dataloader_faults.faults._globs import is_excluded, may_be_data
 
 OPEN, STAT, MAP = "openat", "newfstatat", "mmap"
 """System calls by which the python engine names the operations that it sees."""
 TO_NETWORK = "connect to a network"
-"""How ``unobserved`` names what begins reads from a network."""
+OF_EXCLUDED = "open of an excluded file"
+"""How ``unobserved`` names what begins reads from a network, and what only its folder spared."""
 READS_INTO_BUFFERS = ("read", "pread64", "readv", "preadv", "preadv2")
 """Reads that can be short. Of other reads neither the offset nor the length is known."""
 _SHARED_MEMORY = "/dev/shm/"
@@ -125,6 +126,10 @@ class FaultPolicy:
     def leaves_alone(self, path: str) -> bool:
         """Whether *path* is a system, package or code file, whose folder no glob names."""
         return not self.armed or (is_excluded(path) and not self.faults.targets(path))
+
+    def spares_data(self, path: str) -> bool:
+        """Whether *path*, left alone, may be data that a glob means."""
+        return self.armed and self.faults.would_target(path) and may_be_data(path)
 
     def opened(self, operation: Operation, size: int | None, *, reads: bool) -> Actions:
         """For the opening of a file of *size* bytes, None if there is none; *reads*: for reading.

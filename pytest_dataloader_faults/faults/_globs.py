@@ -2,6 +2,12 @@
 
 Left out unless a glob names their folder literally: the system's own files, installed packages, and
 code (its import or the printing of a traceback would otherwise be hit by ``"*"``).
+
+Some facts about /dev/shm. shm_open(3) and sem_open(3) take no name with a slash, so the segments
+and semaphores of all libraries lie directly in it: torch_PID_..., sem.mp-..., psm_... and pym-...
+of multiprocessing, and others whose names nobody knows (vader_segment.host.0, cuda.shm.0.1.1). A
+fault in one would break what processes say to each other, and not what they read from a disk. Data
+that was copied there for speed is in a folder, or its name ends as that of a file does.
 """
 
 from __future__ import annotations
@@ -17,30 +23,47 @@ _SYSTEM = (
     *("/bin/", "/usr/bin/", "/usr/lib/", "/usr/lib32/", "/usr/lib64/", "/usr/share/"),
     *("/usr/local/bin/", "/usr/local/lib/"),
 )
+_SEGMENT = re.compile(r"/dev/shm/(torch_|sem\.|psm_|pym-)[^/]*")
+_DATA_IN_MEMORY = re.compile(r"/dev/shm/([^/]+/.+|[^/.][^/]*\.[a-z][a-z0-9]{0,7})", re.DOTALL)
 _CODE = (".py", ".pyc", ".pyi", ".so", ".pth", ".egg-link")
 _WILD = re.compile(r"[*?\[]")
 
 
 @lru_cache
-def _excluded_folders() -> tuple[str, ...]:
+def _package_folders() -> tuple[str, ...]:
     python = (sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     prefixes = {sys.prefix, sys.base_prefix}
     own = (f"{prefix}/{folder}/" for prefix in prefixes for folder in ("bin", "lib"))
-    return (*_SYSTEM, *(f"{folder}/" for folder in python if folder), *own)
+    return (*(f"{folder}/" for folder in python if folder), *own)
 
 
 def _is_code(path: str) -> bool:
     return path.endswith(_CODE) or ".so." in path
 
 
-def is_package_data(path: str) -> bool:
-    """Whether *path* is left out, and yet might be what a dataset reads: data in a package."""
-    return is_excluded(path) and not _is_code(path) and not path.startswith(_SYSTEM)
+def _is_segment(path: str) -> bool:
+    return _SEGMENT.fullmatch(path) is not None
+
+
+def _is_of_system(path: str) -> bool:
+    if not path.startswith(_SYSTEM):
+        return False
+    return _is_segment(path) or not _DATA_IN_MEMORY.fullmatch(path)
+
+
+def may_be_data(path: str) -> bool:
+    """Whether *path*, which is left out, might be what a dataset reads.
+
+    That is data in a package, and what lies directly in /dev/shm under a name that tells nothing.
+    """
+    in_memory = path.startswith("/dev/shm/") and not _is_segment(path)
+    return not _is_code(path) and (in_memory or not path.startswith(_SYSTEM))
 
 
 def is_excluded(path: str) -> bool:
     """Whether *path* is a system, package or code file, which no dataset means by its data."""
-    return path.startswith(_excluded_folders()) or _is_code(path) or "/site-packages/" in path
+    in_package = path.startswith(_package_folders()) or "/site-packages/" in path
+    return _is_of_system(path) or in_package or _is_code(path)
 
 
 class GlobMatcher:

@@ -117,4 +117,4 @@ def _files_opened(workers: Sequence[WorkerFacts]) -> str:
     more = len(files) - _MAX_FILES
     rest = [f"... and {more} more"] if more > 0 else []
     shown = "\n  ".join([*map(printable, files[:_MAX_FILES]), *rest])
-    return f"Files opened:\n  {shown}" if files else "The workers opened no data file"
+    return f"Files opened:\n  {shown}" if files else "The engine saw no data file opened"

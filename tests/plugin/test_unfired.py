@@ -92,7 +92,7 @@ MESSAGES = {
     "test_emfile": "DescriptorExhaustion(workers=(5,)) never fired: *",
     "test_too_few": "ReadError(path='*.rec', nth=1000) never fired: * operations matched it in 2 *",
     "test_no_loop": f"ReadError(path='*.rec') {NO_WORKER}",
-    "test_no_files": "ReadError(path='*.rec') never fired: * The workers opened no data file",
+    "test_no_files": "ReadError(path='*.rec') never fired: * The engine saw no data file opened",
     "test_one_of_two": "TruncatedFile(path='*.nothing') never fired: *",
     "test_run": f"ReadError(path='*.nothing') {OPENED}",
     "test_started_before": f"ReadError(path='*.rec') {NO_WORKER}",

@@ -16,7 +16,14 @@ from typing import Any, NamedTuple, Protocol
 
 from pytest_dataloader_faults._engine import policy as decisions
 from pytest_dataloader_faults._engine.file_copies import altered_copy, unrelated_file
-from pytest_dataloader_faults._engine.policy import MAP, OPEN, STAT, FaultPolicy, Operation
+from pytest_dataloader_faults._engine.policy import (
+    MAP,
+    OF_EXCLUDED,
+    OPEN,
+    STAT,
+    FaultPolicy,
+    Operation,
+)
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
 _LARGEST_NUMBER = 2**31 - 1
@@ -56,13 +63,21 @@ class DescriptorTable:
         if isinstance(file, int):
             return self._identified(file) is not None
         is_path = isinstance(file, (str, bytes, os.PathLike))
-        return is_path and not self.policy.leaves_alone(self.absolute(file))
+        return is_path and not self._leaves_alone(self.absolute(file))
+
+    def _leaves_alone(self, path: str) -> bool:
+        """Whether an open of *path* has no faults. What may be data is counted."""
+        if not self.policy.leaves_alone(path):
+            return False
+        if self.policy.spares_data(path) and self._kind_and_size(path)[0] == stat.S_IFREG:
+            self.policy.count_unobserved(OF_EXCLUDED)
+        return True
 
     def open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
         """os.open(), with a descriptor of the file, of its substitute or of nothing."""
         where = self.absolute(path, dir_fd)
         kind, size = self._kind_and_size(where)
-        if kind not in (None, stat.S_IFREG) or self.policy.leaves_alone(where):
+        if kind not in (None, stat.S_IFREG) or self._leaves_alone(where):
             return int(self.system.open(path, flags, mode, dir_fd=dir_fd))
         for action in self.policy.opened(Operation(OPEN, where), size, reads=_reads(flags)):
             if isinstance(action, decisions.Fail):

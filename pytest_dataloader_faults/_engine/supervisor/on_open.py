@@ -13,6 +13,7 @@ from pytest_dataloader_faults._engine.kernel.linux import F_DUPFD
 from pytest_dataloader_faults._engine.kernel.remote_process import PathRequest, Syscall
 from pytest_dataloader_faults._engine.kernel.syscalls import write_stat
 from pytest_dataloader_faults._engine.policy import (
+    OF_EXCLUDED,
     TO_NETWORK,
     Action,
     Closed,
@@ -23,7 +24,6 @@ from pytest_dataloader_faults._engine.policy import (
 from pytest_dataloader_faults._engine.supervisor.descriptor_budget import is_shortage
 from pytest_dataloader_faults._engine.supervisor.on_read import SupervisorServices, on_read
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
-from pytest_dataloader_faults.faults._globs import is_package_data
 
 _RESULT_IS_CHOSEN = ("dup2", "dup3")
 
@@ -83,9 +83,8 @@ def _on_open(worker: WorkerState, call: Syscall, copies: FileCopies) -> bool:
     if wanted.flags & os.O_CREAT:
         worker.created.add(wanted.path, is_there=os.path.exists(wanted.raw))
     if worker.policy.leaves_alone(wanted.path):
-        meant = worker.faults.would_target(wanted.path) and is_package_data(wanted.path)
-        if meant and os.path.isfile(wanted.raw):
-            worker.policy.unobserved["open of an excluded file"] += 1
+        if worker.policy.spares_data(wanted.path) and os.path.isfile(wanted.raw):
+            worker.policy.unobserved[OF_EXCLUDED] += 1
         return False
     if worker.faults.concerns(wanted.path):
         return _on_meant_open(worker, call, wanted, copies)
