@@ -138,6 +138,22 @@ def inherited_fds(matches: Callable[[str], bool]) -> Iterator[tuple[int, str]]:
             yield fd, path
 
 
+_FOLDER_LINK = re.compile(
+    r"(?:/proc/(?:self|thread-self|(\d+))(?:/task/\d+)?|/dev)/(cwd|root|fd/\d+)/+(.*)", re.DOTALL
+)
+
+
+def behind_folder_link(path: str, pid: int) -> str:
+    """*path* as process *pid* uses it, not by way of a link such as /proc/self/cwd.
+
+    That link is followed where it comes first. Symbolic links that lead to one are not.
+    """
+    while found := _FOLDER_LINK.fullmatch(path):
+        folder = os.readlink(f"/proc/{found[1] or pid}/{found[2]}")
+        path = os.path.join(folder, found[3])
+    return path
+
+
 def _is_there(path: str) -> bool:
     """Whether *path*, as /proc gives it, is that of a file that has its name still."""
     return path.startswith("/") and not path.endswith(" (deleted)")

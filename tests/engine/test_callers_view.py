@@ -260,6 +260,33 @@ def _through_proc_root(folder):
     return lambda: _read(folder / "way")
 
 
+def _given_directly(way):
+    """The path itself begins with *way*, a link of the worker's own in /proc."""
+
+    def prepare(folder):
+        def read():
+            os.chdir(folder / "b")
+            fd = os.open(folder / "b", os.O_RDONLY)
+            try:
+                return _read(way.format(fd=fd, folder=folder))
+            finally:
+                os.close(fd)
+
+        return read
+
+    return prepare
+
+
+DIRECT = (
+    "/proc/self/cwd/x.bin",
+    "/proc/thread-self/cwd//x.bin",
+    "/proc/self/root{folder}/b/x.bin",
+    "/proc/self/root/proc/self/cwd/../b/x.bin",
+    "/proc/self/fd/{fd}/x.bin",
+    "/dev/fd/{fd}/x.bin",
+)
+
+
 def _through_proc_fd(folder):
     (folder / "way").symlink_to("/proc/self/fd")
 
@@ -344,6 +371,9 @@ WAYS = {
     "/proc/self/root": (_through_proc_root, {LINK: 1}),
     "/proc/self/fd": (_through_proc_fd, {LINK: 1}),
     "/proc/self/comm": (_own_name, {}),
+    **{f"{way} itself": (_given_directly(way), {LINK: 1}) for way in DIRECT},
+    "/proc/self/limits itself": (_given_directly("/proc/self/root/proc/self/limits"), {}),
+    "no such descriptor": (_given_directly("/proc/self/fd/99999/x.bin"), {}),
     "O_NOFOLLOW": (_no_follow, {}),
     "endless": (_endless, {}),
     "a file as a folder": (_no_folder, {}),
@@ -364,6 +394,16 @@ def test_odd_ways_to_a_file(folder, prepare, hidden):
     gave, injection = undisturbed([None], read, "*")
     assert bare == gave
     assert hidden == injection.workers[0].unobserved
+
+
+@pytest.mark.parametrize("way", DIRECT)
+def test_the_python_engine_follows_links_of_its_own_process(folder, way):
+    """The file is what it is, so a fault happens to it."""
+    read = error_of(lambda _: _given_directly(way)(folder)())
+    with inject(ReadError(f"{folder}/b/*.bin"), engine="python") as injection:
+        (result,) = epoch(alone(Tries([None], read))).batches
+    assert "Errno 5" in result.gave
+    assert 1 == injection.fired
 
 
 REACHED = {name: WAYS[name][0] for name in ("RESOLVE_IN_ROOT", "a moved folder")}

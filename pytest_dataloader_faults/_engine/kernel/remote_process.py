@@ -18,7 +18,7 @@ from pytest_dataloader_faults._engine.kernel.linux import (
     RESOLVE_IN_ROOT,
     read_memory,
 )
-from pytest_dataloader_faults._engine.processes import state_of
+from pytest_dataloader_faults._engine.processes import behind_folder_link, state_of
 
 _DESCRIPTOR = re.compile(r"(?:/proc/(?:self|thread-self|(\d+))|/dev)/fd/(\d+)")
 WITHOUT_FOLDER = ("open", "stat", "lstat")
@@ -42,7 +42,7 @@ class ResolvedPath(NamedTuple):
     """The file that a call means: the absolute path that globs are about, and one to open it by.
 
     They differ where only the kernel can tell: ``..`` behind a symbolic link, a slash behind a
-    file's name, and, with *is_descriptor*, an open descriptor in /proc.
+    file's name, a link of /proc to a folder, and, with *is_descriptor*, to an open descriptor.
     """
 
     path: str
@@ -99,13 +99,17 @@ def resolved_path(call: Syscall, name: bytes) -> ResolvedPath:
     """The file that a call of the open(2) or stat(2) kind is about; *name* is its path argument."""
     path = os.fsdecode(name)
     raw = path if path.startswith("/") else os.path.join(_read_link(folder_link(call)), path)
-    if found := _DESCRIPTOR.fullmatch(raw):
+    try:
+        seen = behind_folder_link(raw, call.pid)
+    except FileNotFoundError as error:
+        raise BadSyscallError from error
+    if found := _DESCRIPTOR.fullmatch(seen):
         link = f"/proc/{found[1] or call.pid}/fd/{found[2]}"
         return ResolvedPath(_read_link(link), link, is_descriptor=True)
-    if "/../" not in f"{raw}/":
-        return ResolvedPath(os.path.abspath(raw), raw)
-    folder, last = os.path.split(raw.rstrip("/"))
-    folder, last = os.path.split(os.path.realpath(raw)) if last == ".." else (folder, last)
+    if "/../" not in f"{seen}/":
+        return ResolvedPath(os.path.abspath(seen), raw)
+    folder, last = os.path.split(seen.rstrip("/"))
+    folder, last = os.path.split(os.path.realpath(seen)) if last == ".." else (folder, last)
     return ResolvedPath(os.path.join(os.path.realpath(folder), last), raw)
 
 

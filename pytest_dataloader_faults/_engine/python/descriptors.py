@@ -24,6 +24,7 @@ from pytest_dataloader_faults._engine.policy import (
     FaultPolicy,
     Operation,
 )
+from pytest_dataloader_faults._engine.processes import behind_folder_link
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
 _LARGEST_NUMBER = 2**31 - 1
@@ -203,6 +204,8 @@ class DescriptorTable:
                 self.policy.count_unobserved("dir_fd")
                 folder = "/dev/fd"
             name = os.path.join(folder, name)
+        with contextlib.suppress(OSError):
+            name = behind_folder_link(name, os.getpid())
         return os.path.abspath(name)
 
     def with_size(self, found: Any, size: int) -> Any:
