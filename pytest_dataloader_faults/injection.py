@@ -138,8 +138,9 @@ class FaultInjector:
     def unfired(self) -> str | None:
         """Disarm. Describe the first fault that never fired, if there is one."""
         self._scope.close()
-        workers = self._injection.workers if self._injection else ()
-        if text := unfired(self.facts(), workers, self._chosen or self._engine):
+        engine = self._chosen or self._engine
+        injection = self._injection
+        if text := injection.unfired() if injection else unfired(self.facts(), (), engine):
             return text
         texts = (unfired(each.faults, each.workers, each.engine) for each in self._outcomes)
         text = next(filter(None, texts), None)  # That of a trial, which run_trial itself accepts.

@@ -95,7 +95,7 @@ class Injection(FaultTotals):
 
     def unfired(self) -> str | None:
         """What was reached in place of the first fault that did not happen, if there is one."""
-        return unfired(self.faults, self.workers, self._engine)
+        return unfired(self.faults, self.workers, self._engine, self._monitor.not_made)
 
     def _finish(self) -> None:
         """Disarm, and take the last report. Raises if the harness failed."""

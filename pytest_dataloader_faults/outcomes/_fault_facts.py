@@ -63,12 +63,20 @@ def _facts_of(fault: Fault, parts: list[dict[str, Any]], errors: list[str]) -> F
 
 
 def unfired(
-    faults: Sequence[FaultFacts], workers: Sequence[WorkerFacts], engine: str
+    faults: Sequence[FaultFacts],
+    workers: Sequence[WorkerFacts],
+    engine: str,
+    not_made: str | None = None,
 ) -> str | None:
-    """Why the first of *faults* that did not happen did not; None if all of them happened."""
+    """Why the first of *faults* that did not happen did not; None if all of them happened.
+
+    *not_made*: the error of a loader that could not make its latest iterator.
+    """
     for each in faults:
         if not each.fired:
-            return f"{each.fault!r} never fired: {'. '.join(_reasons(each, workers, engine))}"
+            raised = [f"iter(loader) raised {printable(not_made)}"] if not_made else []
+            reasons = [] if raised and not workers else _reasons(each, workers, engine)
+            return f"{each.fault!r} never fired: {'. '.join([*raised, *reasons])}"
     return None
 
 

@@ -35,3 +35,11 @@ def test_the_reason(fault, reached, reason):
     text = unfired([FaultFacts(fault, reached, 0)], WORKERS, "kernel")
     assert text.startswith(f"{fault!r} never fired: ")
     assert reason in text
+
+
+def test_a_loader_that_cannot_start():
+    """Its error is the reason, whether or not workers had started by then."""
+    facts, error = [FaultFacts(faults.ReadError("*.jpg"), 0, 0)], "OSError: no room"
+    assert str(unfired(facts, [], "kernel", error)).endswith("fired: iter(loader) raised " + error)
+    started = str(unfired(facts, WORKERS, "kernel", error))
+    assert f"fired: iter(loader) raised {error}. no operation matched it" in started

@@ -17,6 +17,11 @@ from torch.utils.data import DataLoader
 from pytest_dataloader_faults.faults import ReadError
 
 
+class Unreadable:
+    def __iter__(self):
+        raise FileNotFoundError("no order of samples")
+
+
 @pytest.fixture
 def loader(records):
     return DataLoader(Records(records), batch_size=4, num_workers=2)
@@ -68,6 +73,13 @@ def test_one_of_two(eio_reads, truncated_files, loader):
         list(loader)
 
 
+def test_no_start(eio_reads, records):
+    eio_reads("*.rec")
+    loader = DataLoader(Records(records), num_workers=1, sampler=Unreadable())
+    with pytest.raises(OSError):
+        list(loader)
+
+
 def test_run(dataloader_faults, records):
     dataloader_faults.run(lambda: Records(records), ReadError("*.rec"))
     outcome = dataloader_faults.run(lambda: Records(records), ReadError("*.nothing"))
@@ -94,6 +106,10 @@ MESSAGES = {
     "test_no_loop": f"ReadError(path='*.rec') {NO_WORKER}",
     "test_no_files": "ReadError(path='*.rec') never fired: * The engine saw no data file opened",
     "test_one_of_two": "TruncatedFile(path='*.nothing') never fired: *",
+    "test_no_start": (
+        "ReadError(path='*.rec') never fired: iter(loader) raised FileNotFoundError: no order of"
+        " samples*"
+    ),
     "test_run": f"ReadError(path='*.nothing') {OPENED}",
     "test_started_before": f"ReadError(path='*.rec') {NO_WORKER}",
 }

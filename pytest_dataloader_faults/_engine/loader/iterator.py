@@ -47,6 +47,8 @@ class LoaderMonitor:
         self.may_arm_own_process = may_arm_own_process
         """Arming is for good, so only the process of a trial may be armed."""
         self.iterators = 0
+        self.not_made: str | None = None
+        """The error, in one line, if the latest iterator could not be made."""
         self.failed_iterators: list[Any] = []
         self._latest: weakref.ref[Any] | None = None
         """Weak, since an iterator that the user drops ends its workers at once."""
@@ -59,6 +61,14 @@ class LoaderMonitor:
         """What ``iter(loader)`` gives in this scope, where *make* makes it elsewhere."""
         if self._making:  # A subclass called its base class.
             return make(loader)
+        self.not_made = None
+        try:
+            return self._monitored_iterator(loader, make)
+        except Exception as error:
+            self.not_made = shortened("".join(traceback.format_exception_only(error)).strip())
+            raise
+
+    def _monitored_iterator(self, loader: DataLoader[Any], make: _Make) -> Any:
         self.iterators += 1
         if not loader.num_workers:
             self._arm_this_process()
