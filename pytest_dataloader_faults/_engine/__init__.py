@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import functools
 import os
+import signal
 import sys
 
-from pytest_dataloader_faults._engine.processes import fork
+from pytest_dataloader_faults._engine.processes import fork, ready
 from pytest_dataloader_faults._engine.python.pyfakefs import fake_files
 from pytest_dataloader_faults.exceptions import EngineUnavailableError
 
@@ -28,6 +29,10 @@ _CLOSED_PROC = (
     " interpreter but not read it (chmod a+r), or the process has changed its user and called no"
     " execve(2) since"
 )
+_PROBE_SECONDS = 20.0
+"""A probe takes 10 ms where the machine is not busy."""
+_LONGEST = 4096
+_NO_ANSWER = "two probes of it were killed or stopped before they had an answer"
 
 
 class Probe:
@@ -38,22 +43,37 @@ class Probe:
 
     def __init__(self) -> None:
         self._read, write = os.pipe()
+        parent = os.getpid()
         self._child = fork()
         if not self._child:
             try:
                 from pytest_dataloader_faults._engine.kernel.probe import kernel_engine_reason
+                from pytest_dataloader_faults._engine.system.prctl import end_with_parent
 
+                end_with_parent(parent)
                 os.write(write, (kernel_engine_reason() or "works").encode())
             finally:
                 os._exit(0)
         os.close(write)
 
     def reason(self) -> str | None:
-        """None if the kernel engine works here; otherwise the reason why not."""
-        with open(self._read, encoding="utf-8") as answer:
-            text = answer.read()
-        os.waitpid(self._child, 0)
-        return None if text == "works" else text or "the probe died without an answer"
+        """None if the kernel engine works here; otherwise the reason why not.
+
+        A child that was killed or stopped says nothing of the kernel: another one is asked.
+        """
+        text = self._answer() or Probe()._answer() or _NO_ANSWER
+        return None if text == "works" else text
+
+    def _answer(self) -> str:
+        """What the child has found out; "" if it was killed or stopped before."""
+        try:
+            if not ready([self._read], _PROBE_SECONDS):
+                return ""
+            return os.read(self._read, _LONGEST).decode()
+        finally:
+            os.close(self._read)
+            os.kill(self._child, signal.SIGKILL)
+            os.waitpid(self._child, 0)
 
 
 @functools.cache

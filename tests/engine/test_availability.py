@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 
 import pytest
 
-from pytest_dataloader_faults import inject
+from pytest_dataloader_faults import _engine, inject
 from pytest_dataloader_faults._engine import Probe, choose, unavailable
+from pytest_dataloader_faults._engine.kernel import probe
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
 EPERM, ENOSYS, EACCES, EINVAL = 1, 38, 13, 22
@@ -115,3 +118,14 @@ def test_probing_leaves_this_process_as_it_was():
     assert Probe().reason() is None
     with open("/proc/self/status", encoding="utf-8") as status:
         assert before == [line for line in status if line.startswith(("Seccomp", "NoNewPrivs"))]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_probe_that_is_hurt_says_nothing_of_the_kernel(monkeypatch, number):
+    """Another one is asked, and nothing waits for ever for the first."""
+    monkeypatch.setattr(_engine, "_PROBE_SECONDS", 3.0)
+    with monkeypatch.context() as patches:
+        patches.setattr(probe, "kernel_engine_reason", lambda: os.kill(os.getpid(), number))
+        hurt = Probe()
+        assert "two probes of it were killed or stopped" in Probe().reason()
+    assert hurt.reason() is None

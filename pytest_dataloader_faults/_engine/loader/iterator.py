@@ -18,7 +18,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader
+from torch.utils.data import _utils as torch_utils
 
 from pytest_dataloader_faults._engine.loader.client import SupervisorClient
 from pytest_dataloader_faults._engine.loader.descriptor_limit import LoaderDescriptorLimit
@@ -49,7 +51,6 @@ class LoaderMonitor:
         self.iterators = 0
         self.not_made: str | None = None
         """The error, in one line, if the latest iterator could not be made."""
-        self.failed_iterators: list[Any] = []
         self._latest: weakref.ref[Any] | None = None
         """Weak, since an iterator that the user drops ends its workers at once."""
         self._armed_process: int | None = None
@@ -104,16 +105,6 @@ class LoaderMonitor:
         """Keep what a loop over a loader got, as printed."""
         self.errors.append(shortened("".join(traceback.format_exception(error))))
 
-    def end_failed(self) -> None:
-        """End the workers of iterators that raised, so that they do not outlive the scope.
-
-        torch's exception is in a cycle with the iterator and its queues (torch/_utils.py,
-        ``reraise``). Left to the garbage collector, the queues are finalized first, the workers are
-        not told to end, and each costs 5 s.
-        """
-        while self.failed_iterators:
-            self.failed_iterators.pop()._shutdown_workers()
-
     def disarm(self) -> None:
         """The scope ends."""
         if self._session is not None:
@@ -161,9 +152,22 @@ class MonitoredIterator:
             raise
         except Exception as error:
             self._monitor.record_error(error)
-            if hasattr(self, "_shutdown_workers"):
-                self._monitor.failed_iterators.append(self)  # Kept from the garbage collector.
+            _break_cycle(error)
             raise
+
+
+def _break_cycle(error: Exception) -> None:
+    """Have *error* refer to itself no longer, so that the iterator goes with the last use of it.
+
+    torch raises the error of a worker out of a variable (torch/_utils.py, ``reraise``), which its
+    traceback has. Left to the garbage collector, the iterator's queues are finalized first, the
+    workers are not told to end, and each costs 5 s.
+    """
+    place = error.__traceback__
+    while place is not None:
+        if place.tb_frame.f_code is ExceptionWrapper.reraise.__code__:
+            place.tb_frame.clear()
+        place = place.tb_next
 
 
 class MonitoredWorkersIterator(MonitoredIterator):
@@ -212,7 +216,9 @@ class MonitoredWorkersIterator(MonitoredIterator):
         super()._mark_worker_as_unavailable(worker_id, *args, **kwargs)  # type: ignore[misc]
 
     def _shutdown_workers(self) -> None:
-        self._monitor.client.send(ReleaseLoader(self._number))
+        # As torch's own does: nothing at the interpreter's exit, when this module may be gone.
+        if torch_utils is not None and torch_utils.python_exit_status is False:
+            self._monitor.client.send(ReleaseLoader(self._number))
         super()._shutdown_workers()  # type: ignore[misc]
 
 

@@ -75,20 +75,25 @@ class ArmWorker:
     def __call__(self, worker: int) -> None:
         """Run in the worker, before it makes its first sample."""
         end_with_parent(at_once=self._config.folder is None)
-        if self._config.folder is not None:  # Nobody has asked for another one yet.
-            process: Any = multiprocessing.current_process()
-            process._config.setdefault("tempdir", self._config.folder)
         if self._config.stacks is not None:
             _dump_stacks_on_signal(self._config.stacks)
         atexit.register(_let_feeders_end)
         try:
             session = arm(self._config, worker, self._loader)
+        except ConnectionRefusedError:
+            # The scope is over. If the supervisor was killed in it, its end raises for that.
+            if self._then is not None:
+                self._then(worker)
+            return
         except DataLoaderFaultsError:
             raise
         except Exception as error:
             raise InjectionError(
                 f"worker {worker} could not be put under faults: {error!r}"
             ) from error
+        if self._config.folder is not None:  # Nobody has asked for another one yet.
+            process: Any = multiprocessing.current_process()
+            process._config.setdefault("tempdir", self._config.folder)
         with idle_after_error(session):
             if self._then is not None:
                 self._then(worker)
