@@ -24,7 +24,7 @@ _NO_ROOM = (
     " waits for ever for a batch that does not come. Free some, or set TMPDIR to a folder"
     " that has room"
 )
-_outliving: list[subprocess.Popen[bytes]] = []
+_outliving: list[int] = []
 """Supervisors whose workers outlived their scope; each ends with the last of its workers."""
 _Answer = TypeVar("_Answer", bound=protocol.ToLoader)
 
@@ -166,9 +166,17 @@ def _start() -> tuple[subprocess.Popen[bytes], channel.SupervisorHandle]:
 def _let_end(process: subprocess.Popen[bytes], folder: str) -> None:
     if is_stopped(process.pid):  # It would never end.
         process.kill()
-    _outliving[:] = [each for each in _outliving if each.poll() is None]
+    _outliving[:] = [pid for pid in _outliving if not _is_reaped(pid)]
     try:
         process.wait(0.2)
         folders.remove(folder)  # It has done so, unless it was killed.
     except subprocess.TimeoutExpired:
-        _outliving.append(process)
+        _outliving.append(process.pid)
+        process.returncode = 0  # Or Popen would warn at exit that it still runs, as it should.
+
+
+def _is_reaped(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return True

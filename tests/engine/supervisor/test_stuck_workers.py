@@ -153,12 +153,13 @@ def test_a_worker_goes_on_at_the_end_of_the_scope(paths, fault):
 
 @pytest.mark.parametrize("fault", STANDING_STILL, ids=repr)
 def test_no_process_is_left_of_a_loop_that_raised(paths, fault):
-    """Although nobody but the scope ends its workers."""
+    """Once its iterator is dropped: the worker goes on when the scope ends."""
     with inject(fault) as injection:
         iterator = iter(_reading(paths))
         (worker,) = iterator._workers
         _time_out(iterator, 2, injection)
         assert worker.is_alive()
+    del iterator
     assert until(lambda: worker.exitcode == 0)
     assert not psutil.pid_exists(worker.pid)
 
@@ -225,7 +226,9 @@ def test_threads_of_a_worker_that_hangs(paths, hold_gil):
         _time_out(iterator, 1, injection, patience=2.0)
         before = dataset.ticks.value
         assert until(lambda: dataset.ticks.value > before, 0.5) != hold_gil
-    assert iterator._workers[0].exitcode == 0
+    (worker,) = iterator._workers
+    del iterator
+    assert worker.exitcode == 0
 
 
 @pytest.mark.parametrize("code", [0, 3, 255])
