@@ -24,7 +24,8 @@ _SYSTEM = (
     *("/usr/local/bin/", "/usr/local/lib/"),
 )
 _SEGMENT = re.compile(r"/dev/shm/(torch_|sem\.|psm_|pym-)[^/]*")
-_DATA_IN_MEMORY = re.compile(r"/dev/shm/([^/]+/.+|[^/.][^/]*\.[a-z][a-z0-9]{0,7})", re.DOTALL)
+_ENDING = r"\.([a-z][a-z0-9]{0,7}|[A-Z][A-Z0-9]{0,7})"
+_DATA_IN_MEMORY = re.compile(rf"/dev/shm/([^/]+/.+|[^/.][^/]*{_ENDING})", re.DOTALL)
 _CODE = (".py", ".pyc", ".pyi", ".so", ".pth", ".egg-link")
 _WILD = re.compile(r"[*?\[]")
 
