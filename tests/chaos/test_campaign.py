@@ -64,8 +64,8 @@ def test_what_is_left_is_seen():
     found = "\n".join(result.violations())
     assert "left: process" in found
     assert "left: /dev/shm/litter" in found
-    assert "left: /tmp/litter" in found
-    assert "changed: /mnt/records/00.rec" in found
+    assert "/temporary/litter" in found
+    assert "/data/records/00.rec" in found
     assert len(list(result.violations())) == len(found.split("\n"))
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
@@ -36,11 +37,14 @@ def run(seed: int, first: int, last: int, limits: Limits) -> Iterator[Result]:
     """The results of rounds *first* to *last*, as they come."""
     given = json.dumps([seed, first, last, asdict(limits)])
     command = [*NAMESPACES, sys.executable, "-m", "support.chaos.inside", given]
-    env = {**os.environ, "PYTHONPATH": PYTHONPATH}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            yield result_from(json.loads(line))
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("data", "temporary"):
+            os.mkdir(os.path.join(folder, name))
+        env = {**os.environ, "PYTHONPATH": PYTHONPATH, "TMPDIR": f"{folder}/temporary"}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                yield result_from(json.loads(line))
     if process.returncode:
         message = f"the rounds ended with status {process.returncode}"
         raise RuntimeError(message)

@@ -36,8 +36,8 @@ _BETWEEN_LOOKS = 0.0005
 _OF_TORCH = "torchinductor_"
 """A cache that torch keeps."""
 _SHARED = Path("/dev/shm")
-_TEMPORARY = Path("/tmp")  # one of its own
-_DATA = Path("/mnt")
+_TEMPORARY = Path(os.environ["TMPDIR"])
+_DATA = _TEMPORARY.with_name("data")
 _ROOM = {_SHARED: "size=64m", _TEMPORARY: "size=64m,nr_inodes=400,mode=1777", _DATA: "mode=755"}
 
 
@@ -47,7 +47,6 @@ def main() -> None:
     for folder, options in _ROOM.items():
         _do("mount", "-t", "tmpfs", "-o", options, "tmpfs", folder)
     records = write_records(_DATA / "records")
-    os.environ["TMPDIR"] = str(_TEMPORARY)
     tempfile.tempdir = None
     tempfile.gettempdir()  # It makes a file, once, to see whether it can.
     unavailable()  # Asked once, here, and not by each round.
