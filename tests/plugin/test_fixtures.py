@@ -118,7 +118,7 @@ def test_three_fixtures_start_one_supervisor(eio_reads, emfile, slow_reads, reco
     before = set(psutil.Process().children())
     armed = eio_reads("*/01.rec"), emfile(headroom=0, workers=(1,)), slow_reads("*/00.rec", 0.01)
     assert [(each.reached, each.fired, each.surfaced) for each in armed] == [(0, 0, 0)] * 3
-    assert set(psutil.Process().children()) == before
+    assert set(psutil.Process().children()) <= before  # Those of earlier tests may end.
     iterator = iter(_loader(records))
     started = set(psutil.Process().children()) - before
     assert len(started) == 1 + iterator._num_workers

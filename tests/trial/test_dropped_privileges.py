@@ -10,36 +10,15 @@ from multiprocessing import current_process
 from pathlib import Path
 
 import pytest
-import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import Verdict, check_dataset, inject, run_trial
 from pytest_dataloader_faults.faults import ReadError, WorkerKilled
+from support.nobody import COUNT, Tensors, become_nobody
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-NOBODY, COUNT = 65534, 4
 OTHER_USER = "open as another user, in other groups or with other capabilities"
 METHODS = ["fork", pytest.param("spawn", marks=pytest.mark.slow), "forkserver"]
-
-
-def become_nobody(_worker):
-    """A worker_init_fn, which spawned workers can import."""
-    os.setgroups([])
-    os.setgid(NOBODY)
-    os.setuid(NOBODY)
-
-
-class Tensors(Dataset):
-    """Tensors travel by sockets that their worker makes, after it has become another user."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __len__(self):
-        return COUNT
-
-    def __getitem__(self, _index):
-        return torch.tensor(list(Path(self.path).read_bytes()))
 
 
 @pytest.fixture(name="path")

@@ -24,6 +24,8 @@ from torch.utils.data._utils import worker as torch_worker
 
 from pytest_dataloader_faults._engine.system.prctl import Prctl, prctl
 
+_ORPHANED = 86
+"""The exit status of a worker whose parent is dead, which nobody asks for."""
 _OUTSIDE = 0
 """What getppid(2) answers where the parent is in another PID namespace."""
 
@@ -50,7 +52,7 @@ def end_with_parent(*, at_once: bool) -> None:
     if at_once:
         prctl(Prctl.SET_PDEATHSIG, signal.SIGKILL)
     if _is_orphaned(parent):
-        os._exit(1)
+        os._exit(_ORPHANED)
     torch_worker.ManagerWatchdog = functools.partial(_Watchdog, parent)  # type: ignore[misc, assignment]
 
 
