@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from pytest_dataloader_faults.faults import ReadError, SlowRead, WorkerKilled
 from support.datasets import COUNT, Records, write_records
 from support.epochs import alone, epoch
 from support.tries import WAYS, Tries
+from support.waiting import in_a_thread
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:'set_vital' is deprecated:UserWarning"  # torchdata 0.11 with torch 2.13.
@@ -144,8 +144,8 @@ def test_the_state_is_loaded_under_a_fault(records):
 )
 def test_a_loader_that_a_thread_drives(records):
     """Faults, deaths and counters are as ever."""
-    with ThreadPoolExecutor(1) as pool, inject(ReadError("*/05.rec")) as injection:
-        gave = pool.submit(lambda: _gave(_tries(records, num_workers=2))).result(60)
+    with inject(ReadError("*/05.rec")) as injection:
+        gave = in_a_thread(lambda: _gave(_tries(records, num_workers=2)))
     assert [5] == [number for number, each in enumerate(gave) if each == FAILED]
     assert injection.fired == 1
 

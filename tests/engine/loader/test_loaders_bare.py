@@ -6,7 +6,6 @@ import itertools
 import multiprocessing
 import os
 import random
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +26,7 @@ from pytest_dataloader_faults.faults import (
 )
 from support.datasets import COUNT, Records, RecordStream, joined
 from support.loaders import Drawing, FilterCount, keep_filter_count
+from support.waiting import in_a_thread
 
 NEVER = 1 << 30
 FOLLOWED = (
@@ -196,12 +196,9 @@ def test_a_loop_that_is_left_early(records, kind, persistent):
 @KINDS
 def test_a_loader_that_a_thread_drives(records, kind):
     """Its iterator is made, drained and ended outside the main thread."""
-
-    def in_a_thread(loader):
-        with ThreadPoolExecutor(1) as pool:
-            return pool.submit(epochs, loader).result(60)
-
-    bare, armed = bare_and_armed(lambda: loader_of(kind(records)), in_a_thread)
+    bare, armed = bare_and_armed(
+        lambda: loader_of(kind(records)), lambda loader: in_a_thread(lambda: epochs(loader))
+    )
     assert bare == armed
 
 
