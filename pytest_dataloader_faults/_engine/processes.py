@@ -45,6 +45,11 @@ def is_below(pid: int, ancestors: Collection[int]) -> bool:
     return bool(pid)
 
 
+def is_dead(pid: int) -> bool:
+    """Whether it is gone, or only waits for its parent to ask how it ended."""
+    return state_of(pid) in (None, "Z", "X")
+
+
 def is_stopped(pid: int) -> bool:
     """Whether it is stopped until it gets SIGCONT."""
     return state_of(pid) in ("T", "t")

@@ -200,14 +200,17 @@ IDENTITIES = {
 }
 
 
+def _bare_and_armed(prepared, glob):
+    """What it gives bare, what it gives under a fault that is not due, and the counters."""
+    read = error_of(lambda _: prepared())
+    return _bare(read), *undisturbed([None], read, glob)
+
+
 @as_root
 @pytest.mark.parametrize(("prepare", "why"), IDENTITIES.values(), ids=IDENTITIES)
 def test_what_another_identity_opens(folder, prepare, why):
     """The file that is there for it, or the error. No fault is said to be reached there."""
-    prepared = prepare(folder)
-    read = error_of(lambda _: prepared())
-    bare = _bare(read)
-    gave, injection = undisturbed([None], read, "*.bin")
+    bare, gave, injection = _bare_and_armed(prepare(folder), "*.bin")
     assert bare == gave
     assert {why: 1} == injection.workers[0].unobserved
     assert 0 == injection.reached
@@ -388,10 +391,7 @@ WAYS = {
 @pytest.mark.parametrize(("prepare", "hidden"), WAYS.values(), ids=WAYS)
 def test_odd_ways_to_a_file(folder, prepare, hidden):
     """Each gives what it gives without us, or the same error, which is none of the run."""
-    prepared = prepare(folder)
-    read = error_of(lambda _: prepared())
-    bare = _bare(read)
-    gave, injection = undisturbed([None], read, "*")
+    bare, gave, injection = _bare_and_armed(prepare(folder), "*")
     assert bare == gave
     assert hidden == injection.workers[0].unobserved
 

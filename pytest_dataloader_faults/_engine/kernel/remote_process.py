@@ -18,7 +18,7 @@ from pytest_dataloader_faults._engine.kernel.linux import (
     RESOLVE_IN_ROOT,
     read_memory,
 )
-from pytest_dataloader_faults._engine.processes import behind_folder_link, state_of
+from pytest_dataloader_faults._engine.processes import behind_folder_link, is_dead
 
 _DESCRIPTOR = re.compile(r"(?:/proc/(?:self|thread-self|(\d+))|/dev)/fd/(\d+)")
 WITHOUT_FOLDER = ("open", "stat", "lstat")
@@ -163,7 +163,7 @@ def descriptors(pid: int) -> set[int]:
     except (FileNotFoundError, ProcessLookupError):
         return set()
     except PermissionError:  # Until the dead are waited for, their folders are root's.
-        if state_of(pid) not in ("Z", "X", None):
+        if not is_dead(pid):
             raise
         return set()
 

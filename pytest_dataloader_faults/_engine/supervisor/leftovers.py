@@ -13,15 +13,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pytest_dataloader_faults._engine.kernel.remote_process import family
-from pytest_dataloader_faults._engine.processes import state_of
+from pytest_dataloader_faults._engine.processes import is_dead
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system import folders
 from pytest_dataloader_faults._engine.system.shared_memory import SharedMemoryCleaner
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-_DEAD = (None, "Z", "X")
 
 
 class Leftovers:
@@ -44,7 +42,7 @@ class Leftovers:
 
     def __exit__(self, *_: object) -> None:
         folders.remove(self._folder)
-        if state_of(self._driver) in _DEAD:  # Otherwise what they have made may be on its way.
+        if is_dead(self._driver):  # Otherwise what they have made may be on its way.
             self._shared_memory.remove({self._driver, *(worker.pid for worker in self.workers)})
 
 

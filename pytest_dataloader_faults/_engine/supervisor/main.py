@@ -16,7 +16,6 @@ import socket
 import sys
 import tempfile
 import traceback
-from contextlib import suppress
 from typing import NoReturn
 
 from pytest_dataloader_faults._engine.channel import Channel, SupervisorHandle, listening_socket
@@ -90,7 +89,7 @@ def _run_supervisor(
     status = 70
     try:
         # Only for who looks at it: a process that nobody may trace cannot write there itself.
-        with suppress(OSError), open("/proc/self/comm", "w", encoding="utf-8") as shown:
+        with contextlib.suppress(OSError), open("/proc/self/comm", "w", encoding="utf-8") as shown:
             shown.write(NAME)
         serve(control, listening, report_fd, more_starters)
         status = 0
