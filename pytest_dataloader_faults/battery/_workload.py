@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from pytest_dataloader_faults._engine.policy import TO_NETWORK
+from pytest_dataloader_faults._engine.policy.actions import TO_NETWORK
 from pytest_dataloader_faults.battery import _targets
 from pytest_dataloader_faults.battery._kinds import kinds_of
 from pytest_dataloader_faults.faults._globs import GlobMatcher

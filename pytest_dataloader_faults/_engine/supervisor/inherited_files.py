@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from pytest_dataloader_faults._engine.file_copies import FileCopies, unrelated_file
 from pytest_dataloader_faults._engine.kernel.remote_process import descriptors, link_of
-from pytest_dataloader_faults._engine.policy import Closed, Substitute
+from pytest_dataloader_faults._engine.policy.actions import Closed, Substitute
 from pytest_dataloader_faults._engine.protocol import Hello, Proceed
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults.faults import ClosedDescriptor

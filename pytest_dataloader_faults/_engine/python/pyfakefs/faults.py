@@ -22,7 +22,8 @@ import types
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from pytest_dataloader_faults._engine.policy import OPEN, Fail, FaultPolicy, Operation
+from pytest_dataloader_faults._engine.policy import FaultPolicy
+from pytest_dataloader_faults._engine.policy.actions import OPEN, Fail, Operation
 from pytest_dataloader_faults._engine.python import install as real
 from pytest_dataloader_faults._engine.python.descriptors import Clock, DescriptorTable
 from pytest_dataloader_faults._engine.python.file_objects import open_with, read_all

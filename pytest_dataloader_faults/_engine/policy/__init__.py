@@ -11,79 +11,30 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import astuple
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults._engine.file_copies import FileEdit
 from pytest_dataloader_faults._engine.plan import AnyFault, FaultCounter, FileCounter, WorkerFaults
+from pytest_dataloader_faults._engine.policy.actions import (
+    MAP,
+    READS_INTO_BUFFERS,
+    Actions,
+    Closed,
+    Delay,
+    Die,
+    Fail,
+    Hang,
+    Operation,
+    Short,
+    Substitute,
+)
 from pytest_dataloader_faults._engine.protocol import Counts, FaultFired
 from pytest_dataloader_faults.faults._globs import is_excluded, may_be_data
 
-OPEN, STAT, MAP = "openat", "newfstatat", "mmap"
-"""System calls by which the python engine names the operations that it sees."""
-TO_NETWORK = "connect to a network"
-OF_EXCLUDED = "open of an excluded file"
-"""How ``unobserved`` names what begins reads from a network, and what only its folder spared."""
-READS_INTO_BUFFERS = ("read", "pread64", "readv", "preadv", "preadv2")
-"""Reads that can be short. Of other reads neither the offset nor the length is known."""
 _SHARED_MEMORY = "/dev/shm/"
-
-
-class Fail(NamedTuple):
-    """The operation raises OSError. Of a mapping, pages from *offset* on cannot be read."""
-
-    errno: int
-    offset: int = 0
-
-
-class Closed(NamedTuple):
-    """The descriptor is not open; with *reuse*, it belongs to another file of the same length."""
-
-    reuse: bool
-
-
-class Substitute(NamedTuple):
-    """The file is a copy that differs by *edit*."""
-
-    edit: FileEdit
-
-
-class Short(NamedTuple):
-    """A read gives *max_bytes* at most."""
-
-    max_bytes: int
-
-
-class Delay(NamedTuple):
-    """The operation takes *seconds* longer."""
-
-    seconds: float
-
-
-class Hang(NamedTuple):
-    """The operation does not return while faults are armed."""
-
-
-class Die(NamedTuple):
-    """The worker dies within its read of *path*. The fault of *counter* fires when it does."""
-
-    counter: FaultCounter[vocabulary.WorkerKilled]
-    path: str
-
-
-Action: TypeAlias = Fail | Closed | Substitute | Short | Delay | Hang | Die
-Actions: TypeAlias = Sequence[Action]
-"""To be carried out in order: first what takes time, then at most one of the others."""
-
-
-class Operation(NamedTuple):
-    """An operation on *path*, absolute. *pid* is None for the worker process itself."""
-
-    call: str
-    path: str
-    pid: int | None = None
 
 
 class FaultPolicy:

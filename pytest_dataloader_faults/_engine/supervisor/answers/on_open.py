@@ -12,7 +12,7 @@ from pytest_dataloader_faults._engine.kernel.identity import INVISIBLE
 from pytest_dataloader_faults._engine.kernel.linux import F_DUPFD
 from pytest_dataloader_faults._engine.kernel.remote_process import PathRequest, Syscall
 from pytest_dataloader_faults._engine.kernel.syscalls import write_stat
-from pytest_dataloader_faults._engine.policy import (
+from pytest_dataloader_faults._engine.policy.actions import (
     OF_EXCLUDED,
     TO_NETWORK,
     Action,
@@ -21,8 +21,8 @@ from pytest_dataloader_faults._engine.policy import (
     Operation,
     Substitute,
 )
+from pytest_dataloader_faults._engine.supervisor.answers.on_read import SupervisorServices, on_read
 from pytest_dataloader_faults._engine.supervisor.descriptor_budget import is_shortage
-from pytest_dataloader_faults._engine.supervisor.on_read import SupervisorServices, on_read
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 
 _RESULT_IS_CHOSEN = ("dup2", "dup3")

@@ -7,14 +7,23 @@ import functools
 import os
 from dataclasses import dataclass
 
-from pytest_dataloader_faults._engine import policy
 from pytest_dataloader_faults._engine.file_copies import FileCopies, FileEdit
 from pytest_dataloader_faults._engine.kernel.bpf import READS
 from pytest_dataloader_faults._engine.kernel.identity import INVISIBLE
 from pytest_dataloader_faults._engine.kernel.remote_process import Syscall, TrackedFile, signed
 from pytest_dataloader_faults._engine.kernel.syscalls import give_short, source_for, span
+from pytest_dataloader_faults._engine.policy.actions import (
+    MAP,
+    Actions,
+    Delay,
+    Die,
+    Fail,
+    Hang,
+    Operation,
+    Short,
+)
+from pytest_dataloader_faults._engine.supervisor.answers.on_fetch import die_in_read
 from pytest_dataloader_faults._engine.supervisor.events import Action, DeathScheduler, Timers
-from pytest_dataloader_faults._engine.supervisor.on_fetch import die_in_read
 from pytest_dataloader_faults._engine.supervisor.shared_offsets import CALLS as SHARED_OFFSET_CALLS
 from pytest_dataloader_faults._engine.supervisor.shared_offsets import SharedOffsetBarrier
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
@@ -46,7 +55,7 @@ def on_read(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
         worker.files.read_at_offset[file.path] = number
     source = source_for(call, file)
     wanted = span(call, source)
-    operation = policy.Operation(call.name, file.path, call.pid)
+    operation = Operation(call.name, file.path, call.pid)
     actions = worker.policy.read(operation, wanted.start, wanted.length)
     _Read(worker, call, file, source, services).answer(actions)
 
@@ -59,30 +68,30 @@ class _Read:
     source: int | None
     services: SupervisorServices
 
-    def answer(self, actions: policy.Actions) -> None:
+    def answer(self, actions: Actions) -> None:
         """After the death, hang or delays among *actions*; at once, if there are none."""
         answer, services = self._outcome(actions), self.services
         later = self._unless_gone(answer)
         for action in actions:
-            if isinstance(action, policy.Die):
+            if isinstance(action, Die):
                 die_in_read(self.worker, action, services.deaths, services.timers, later)
                 return
-            if isinstance(action, policy.Hang):
+            if isinstance(action, Hang):
                 self.worker.hung = True
                 services.deaths.add_hung(self.worker.loader, later)
                 return
-        if seconds := sum(each.seconds for each in actions if isinstance(each, policy.Delay)):
+        if seconds := sum(each.seconds for each in actions if isinstance(each, Delay)):
             services.timers.after(seconds, later)
         else:
             answer()
 
-    def _outcome(self, actions: policy.Actions) -> Action:
+    def _outcome(self, actions: Actions) -> Action:
         for action in actions:
-            if isinstance(action, policy.Fail) and self.call.name == policy.MAP:
+            if isinstance(action, Fail) and self.call.name == MAP:
                 return functools.partial(self._fail_mapping, action.offset)
-            if isinstance(action, policy.Fail):
+            if isinstance(action, Fail):
                 return functools.partial(self.worker.listener.fail, self.call, action.errno)
-            if isinstance(action, policy.Short) and self.source is not None:
+            if isinstance(action, Short) and self.source is not None:
                 source = os.dup(self.source)  # It may be closed before the answer.
                 return functools.partial(self._answer_short, source, action.max_bytes)
         plain = functools.partial(self.worker.listener.continue_syscall, self.call)

@@ -1,0 +1,73 @@
+"""What a file operation does under a fault. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+from pytest_dataloader_faults import faults as vocabulary
+from pytest_dataloader_faults._engine.file_copies import FileEdit
+from pytest_dataloader_faults._engine.plan import FaultCounter
+
+OPEN, STAT, MAP = "openat", "newfstatat", "mmap"
+"""System calls by which the python engine names the operations that it sees."""
+TO_NETWORK = "connect to a network"
+OF_EXCLUDED = "open of an excluded file"
+"""How ``unobserved`` names what begins reads from a network, and what only its folder spared."""
+READS_INTO_BUFFERS = ("read", "pread64", "readv", "preadv", "preadv2")
+"""Reads that can be short. Of other reads neither the offset nor the length is known."""
+
+
+class Fail(NamedTuple):
+    """The operation raises OSError. Of a mapping, pages from *offset* on cannot be read."""
+
+    errno: int
+    offset: int = 0
+
+
+class Closed(NamedTuple):
+    """The descriptor is not open; with *reuse*, it belongs to another file of the same length."""
+
+    reuse: bool
+
+
+class Substitute(NamedTuple):
+    """The file is a copy that differs by *edit*."""
+
+    edit: FileEdit
+
+
+class Short(NamedTuple):
+    """A read gives *max_bytes* at most."""
+
+    max_bytes: int
+
+
+class Delay(NamedTuple):
+    """The operation takes *seconds* longer."""
+
+    seconds: float
+
+
+class Hang(NamedTuple):
+    """The operation does not return while faults are armed."""
+
+
+class Die(NamedTuple):
+    """The worker dies within its read of *path*. The fault of *counter* fires when it does."""
+
+    counter: FaultCounter[vocabulary.WorkerKilled]
+    path: str
+
+
+Action: TypeAlias = Fail | Closed | Substitute | Short | Delay | Hang | Die
+Actions: TypeAlias = Sequence[Action]
+"""To be carried out in order: first what takes time, then at most one of the others."""
+
+
+class Operation(NamedTuple):
+    """An operation on *path*, absolute. *pid* is None for the worker process itself."""
+
+    call: str
+    path: str
+    pid: int | None = None
