@@ -282,7 +282,7 @@ def test_the_reference_gives_each_fault_its_arguments():
     page = TEXTS[Path("docs/reference/faults.md")]
     for name, kind in vocabulary.KINDS.items():
         shown = re.search(rf"^## {name}\n\n`({name}\(.*\))`$", page, re.MULTILINE)[1]
-        scope = {name: kind, "EIO": 5, "SIGKILL": 9}
+        scope = {name: kind, "EIO": 5, "ENOSPC": 28, "SIGKILL": 9}
         assert eval(shown, scope) == kind()  # noqa: S307  # our own page
         assert re.findall(r"(\w+)=", shown) == list(inspect.signature(kind).parameters)
 

@@ -26,11 +26,13 @@ from pytest_dataloader_faults.faults import (
     ReadError,
     SharedMemoryExhaustion,
     ShortRead,
+    ShortWrite,
     SlowRead,
     TruncatedFile,
     WorkerExited,
     WorkerHung,
     WorkerKilled,
+    WriteError,
     permission_denied,
 )
 from support.generated import ARGUMENTS, any_fault
@@ -44,6 +46,7 @@ EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 PATH, WHICH = {"path": "*"}, {"nth": 1, "times": None}
 TRIGGERS = {"workers": None, "every": 1, "probability": 1.0}
 AT = {"at": 1, "worker": 0, "sample": None}
+INSIDE = {"reading": None, "writing": None, "sending": False}
 
 
 def _evaluated(code):
@@ -75,7 +78,9 @@ def test_every_fault_is_exported():
         (HungRead, {**PATH, "nth": 1, "workers": None}),
         (DescriptorExhaustion, {"headroom": 0, "where": "worker", "workers": None}),
         (SharedMemoryExhaustion, {**WHICH, **TRIGGERS}),
-        (WorkerKilled, {"signal": signal.SIGKILL, **AT, "reading": None, "sending": False}),
+        (WriteError, {**PATH, "errno": errno.ENOSPC, **WHICH, **TRIGGERS}),
+        (ShortWrite, {**PATH, "max_bytes": 1, **WHICH, **TRIGGERS}),
+        (WorkerKilled, {"signal": signal.SIGKILL, **AT, **INSIDE}),
         (WorkerExited, {"code": 0, **AT}),
         (WorkerHung, {"hold_gil": False, **AT}),
         (PinMemoryThreadDeath, {"at": 1, "stage": "take"}),
@@ -156,8 +161,9 @@ def test_data_that_is_no_fault_is_refused(data, told):
 
 @given(any_fault())
 def test_globs_are_a_tuple(fault):
-    """However *path* or *reading* was given; a fault without one has no globs."""
-    path = getattr(fault, "path", None) or getattr(fault, "reading", None) or ()
+    """However *path*, *reading* or *writing* was given; a fault without one has no globs."""
+    given = (getattr(fault, name, None) for name in ("path", "reading", "writing"))
+    path = next(filter(None, given), ())
 
     assert fault.globs == ((path,) if isinstance(path, str) else path)
     assert faults.has_files(fault) == bool(path)
@@ -195,6 +201,7 @@ NOT_A_PATH = ("", (), ("",), (b"x",), ("x", 1), None, 5, ["*.jpg"])
 REFUSED = {
     "path": (NOT_A_PATH, "a glob such as '*.jpg'"),
     "reading": ([each for each in NOT_A_PATH if each is not None], "a tuple of globs, or None"),
+    "writing": ([each for each in NOT_A_PATH if each is not None], "a tuple of globs, or None"),
     "errno": ((0, -5, 10**6, "EIO", None, True, 5.0, [5]), "an errno such as errno.EIO"),
     "nth": (NOT_A_COUNT, "1 or more (1 is the first)"),
     "times": (NOT_A_COUNT[:-1], "1 or more, or None for good"),
@@ -250,6 +257,13 @@ def test_invalid_argument_is_refused(kind, name, value):
         (lambda: WorkerKilled(sample=3, reading="*"), "reading='*' must be given without sample"),
         (lambda: WorkerKilled(sample=3, sending=True), "sending=True must be given without"),
         (lambda: WorkerKilled(reading="*", sending=True), "sending=True must be given without"),
+        (lambda: WorkerKilled(sample=3, writing="*"), "writing='*' must be given without reading"),
+        (
+            lambda: WorkerKilled(reading="a", writing="b"),
+            "writing='b' must be given without reading",
+        ),
+        (lambda: WorkerKilled(writing="*", sending=True), "sending=True must be given without"),
+        (lambda: WriteError(errno=errno.ENOENT), "errno=2 must be one that the call gives: EACCES"),
         (lambda: WorkerKilled(signal.SIGSTOP, sending=True), "sending=True must be given without"),
         (lambda: ReadError(errno=errno.ENOENT), "errno=2 must be one that the call gives: EACCES"),
         (lambda: DescriptorExhaustion(where="loader", workers=(1,)), "workers=(1,) must be None"),

@@ -21,6 +21,8 @@ MAX_FIRINGS = 200
 """Firings kept in full per fault and worker; beyond, they are only counted."""
 READ_FAULTS = (vocabulary.ReadError, vocabulary.ShortRead, vocabulary.SlowRead, vocabulary.HungRead)
 """Those that happen in a read, so that reads of the file have to be seen."""
+WRITE_FAULTS = (vocabulary.WriteError, vocabulary.ShortWrite)
+"""Those that happen in a write."""
 
 AnyFault = TypeVar("AnyFault", bound=Fault)
 
@@ -35,6 +37,8 @@ class FilterRequirements:
     """Calls that ask for the size of a path, since a fault changes it."""
     room: bool = False
     """fallocate(2), by which torch reserves shared memory."""
+    writes: bool = False
+    """Calls that write to a file."""
     keep_low_fds: bool = False
     """Followed files keep low numbers, since high ones lie above a lowered limit."""
     samples: bool = False
@@ -51,7 +55,8 @@ class Plan:
     random. *samples*: each firing has its sample. *seeded*: what random numbers begin anew from at
     each sample, together with its index; None to leave them. *active*: the places of the faults
     that can happen now; None for all of them. The others are followed and not counted: they may be
-    switched on later.
+    switched on later. *writable*: the folders, as realpath(3) gives them, in which faults of
+    writing may happen; None for anywhere.
     """
 
     faults: tuple[Fault, ...]
@@ -60,6 +65,7 @@ class Plan:
     samples: bool = False
     seeded: int | None = None
     active: Sequence[int] | None = None
+    writable: Sequence[str] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data for JSON."""
@@ -87,6 +93,7 @@ class Plan:
             descriptors=exhausted,
             stats=self._has(vocabulary.TruncatedFile),
             room=self._has(vocabulary.SharedMemoryExhaustion),
+            writes=self.watch or any(map(_is_of_writing, self.faults)),
             keep_low_fds=exhausted and any(has_files(each) for each in self.faults),
             samples=self.samples or at_sample,
             fetches=at_sample or exhausted or self._has(InOneWorker),
@@ -139,11 +146,12 @@ class FaultCounter(Generic[AnyFault]):
 
 @dataclass
 class FileCounter:
-    """How often a worker opened and read one file, and how many bytes it asked for."""
+    """How often a worker opened, read and wrote one file, and how many bytes it asked for."""
 
     opens: int = 0
     reads: int = 0
     bytes: int = 0
+    writes: int = 0
 
 
 def fresh_counters(plan: Plan, worker: int | None) -> list[FaultCounter[Any]]:
@@ -161,6 +169,7 @@ class WorkerFaults:
         self.all = fresh_counters(plan, worker)
         self._concerned = [counter for counter in self.all if _concerns(counter.fault, worker)]
         self._watch = plan.watch
+        self._writable = plan.writable
         self.active = plan.active
 
     def of_kind(self, kind: type[AnyFault]) -> Iterator[FaultCounter[AnyFault]]:
@@ -184,9 +193,10 @@ class WorkerFaults:
 
     def needs_content_of(self, path: str) -> bool:
         """Whether the answer to an open of *path* may be a descriptor."""
-        meant = (counter.fault for counter in self._concerned if counter.matches(path))
-        is_meant = any(not isinstance(each, vocabulary.OpenError) for each in meant)
-        return is_meant or self.needs_reads_of(path)
+        for fault in self._faults_of(path):
+            if not isinstance(fault, vocabulary.OpenError) and not _is_of_writing(fault):
+                return True
+        return self.needs_reads_of(path)
 
     def would_target(self, path: str) -> bool:
         """Whether a fault would be about *path* if the file were not excluded."""
@@ -200,8 +210,28 @@ class WorkerFaults:
         """Whether reads of *path* have to be seen."""
         if self._watch and not is_excluded(path):
             return True
-        meant = (counter.fault for counter in self._concerned if counter.matches(path))
-        return any(isinstance(each, (*READ_FAULTS, vocabulary.WorkerKilled)) for each in meant)
+        return any(map(_is_of_reading, self._faults_of(path)))
+
+    def needs_writes_of(self, path: str) -> bool:
+        """Whether a fault of writing is about *path*."""
+        return any(map(_is_of_writing, self._faults_of(path)))
+
+    def may_fail_writes_of(self, path: str) -> bool:
+        """Whether the file of *path* is in a folder in which faults of writing may happen."""
+        if self._writable is None:
+            return True
+        return path.startswith(tuple(f"{folder}/" for folder in self._writable))
+
+    def _faults_of(self, path: str) -> Iterator[Fault]:
+        return (counter.fault for counter in self._concerned if counter.matches(path))
+
+
+def _is_of_reading(fault: Fault) -> bool:
+    return isinstance(fault, READ_FAULTS) or getattr(fault, "reading", None) is not None
+
+
+def _is_of_writing(fault: Fault) -> bool:
+    return isinstance(fault, WRITE_FAULTS) or getattr(fault, "writing", None) is not None
 
 
 def _concerns(fault: Fault, worker: int) -> bool:

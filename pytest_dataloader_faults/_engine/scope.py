@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from pytest_dataloader_faults import faults as vocabulary
@@ -124,17 +125,21 @@ def arm(
     supervisor: SupervisorHandle | None = None,
     samples: bool = False,
     seeded: int | None = None,
+    writable_folders: Iterable[str] | None = None,
 ) -> Iterator[tuple[Injection, LoaderMonitor]]:
     """``inject`` without its requirements, for trials; also yields the iterators' monitor.
 
     *stacks*: a file for the stacks of threads that hang. *supervisor*: one that is running
-    already. *watch_files*, *samples* and *seeded*: see ``Plan``.
+    already. *writable_folders*: where faults of writing may happen; None for anywhere.
+    *watch_files*, *samples* and *seeded*: see ``Plan``.
     """
     from pytest_dataloader_faults._engine.loader.client import SupervisorClient
     from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor, iterators_made_by
     from pytest_dataloader_faults._engine.plan import Plan
 
-    plan = Plan(faults, watch_files, seed, samples, seeded)
+    folders = writable_folders
+    writable = None if folders is None else tuple(map(os.path.realpath, folders))
+    plan = Plan(faults, watch_files, seed, samples, seeded, writable=writable)
     client = SupervisorClient(plan, engine, stacks, supervisor)
     monitor = LoaderMonitor(client, plan, may_arm_own_process=may_arm_own_process)
     injection = Injection(plan, engine, client, monitor)

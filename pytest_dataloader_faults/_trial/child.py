@@ -75,7 +75,8 @@ def main(job: Job, around: Surroundings) -> NoReturn:
         # The folder for the sockets of workers: one that is killed cannot remove its own.
         current_process()._config["tempdir"] = around.folders[0]  # type: ignore[attr-defined]
         faulthandler.register(STACKS_SIGNAL, file=around.stacks.fd, all_threads=True)
-        run(job, around.facts, f"/proc/{os.getpid()}/fd/{around.stacks.fd}", supervision)
+        stacks = f"/proc/{os.getpid()}/fd/{around.stacks.fd}"
+        run(job, around.facts, stacks, supervision, around.folders[1:])
 
     _run_then_exit(warden, around.facts)
 

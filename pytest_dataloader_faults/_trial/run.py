@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -40,22 +41,19 @@ _REFUSALS = (
 )
 
 
-def run(job: Job, journal: Journal, stacks: str, supervision: SupervisorHandle | None) -> None:
+def run(
+    job: Job,
+    journal: Journal,
+    stacks: str,
+    supervision: SupervisorHandle | None,
+    writable_folders: Sequence[str],
+) -> None:
+    """Do *job*. Faults of writing may happen in *writable_folders*, which are this trial's own."""
     free = FreeResources.now()
     resources.limit_descriptors(job.options.descriptors)
     torch.set_num_threads(1)  # A forked copy of OpenMP's thread pool has no threads.
     seed_everything(job.seed)
-    armed = arm(
-        *job.faults,
-        engine=job.engine,
-        seed=job.seed,
-        watch_files=job.options.watch_files,
-        may_arm_own_process=True,
-        stacks=stacks,
-        supervisor=supervision,
-        samples=bool(job.faults) or isinstance(job, LifecycleJob),
-        seeded=job.comparison.seeded,
-    )
+    armed = _armed(job, stacks, supervision, writable_folders)
     try:
         if isinstance(job, LifecycleJob):
             run_lifecycle(job, journal, armed)
@@ -75,6 +73,23 @@ def run(job: Job, journal: Journal, stacks: str, supervision: SupervisorHandle |
     except _REFUSALS as error:
         parts = getattr(error, "parts", None)
         journal.write(refused=type(error).__name__, why=str(error), parts=parts)
+
+
+def _armed(
+    job: Job, stacks: str, supervision: SupervisorHandle | None, writable_folders: Sequence[str]
+) -> Armed:
+    return arm(
+        *job.faults,
+        engine=job.engine,
+        seed=job.seed,
+        watch_files=job.options.watch_files,
+        may_arm_own_process=True,
+        stacks=stacks,
+        supervisor=supervision,
+        samples=bool(job.faults) or isinstance(job, LifecycleJob),
+        seeded=job.comparison.seeded,
+        writable_folders=writable_folders,
+    )
 
 
 @dataclass

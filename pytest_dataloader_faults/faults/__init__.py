@@ -48,6 +48,7 @@ from pytest_dataloader_faults.faults._workers import (
     WorkerHung,
     WorkerKilled,
 )
+from pytest_dataloader_faults.faults._writes import ShortWrite, WriteError
 
 __all__ = (
     "ClosedDescriptor",
@@ -60,11 +61,13 @@ __all__ = (
     "ReadError",
     "SharedMemoryExhaustion",
     "ShortRead",
+    "ShortWrite",
     "SlowRead",
     "TruncatedFile",
     "WorkerExited",
     "WorkerHung",
     "WorkerKilled",
+    "WriteError",
     "from_dict",
     "has_files",
     "permission_denied",
@@ -80,6 +83,8 @@ _OF_FILES = (
     ClosedDescriptor,
     SlowRead,
     HungRead,
+    WriteError,
+    ShortWrite,
 )
 _OF_WORKERS = (
     DescriptorExhaustion,
@@ -95,7 +100,7 @@ NEED_A_WORKER = (ClosedDescriptor, HungRead, *_OF_WORKERS)
 
 
 def has_files(fault: Fault) -> bool:
-    """Whether *fault* is about files: it has a *path*, or happens in a *reading*."""
+    """Whether *fault* is about files: it has a *path*, or happens in a *reading* or *writing*."""
     return bool(fault.globs)
 
 

@@ -20,6 +20,11 @@ FATAL_SIGNALS = frozenset(  # Not SIGINT: Python makes it an exception, which to
 SIGNALS = FATAL_SIGNALS | {_signal.SIGSTOP}
 
 
+def errno_numbers(names: str) -> frozenset[int]:
+    """The errno numbers of *names*, as far as this system has them."""
+    return frozenset(getattr(_errno, name) for name in names.split() if hasattr(_errno, name))
+
+
 def _is_globs(value: object) -> bool:
     globs = (value,) if isinstance(value, str) else value
     return _is_tuple(globs) and all(isinstance(glob, str) and glob for glob in globs)
@@ -40,6 +45,7 @@ def _is_keep(value: object) -> bool:
 _RULES = {
     "path": allow.Rule(_is_globs, "a glob such as '*.jpg', or a tuple of globs"),
     "reading": allow.optional(_is_globs, "a glob such as '*.jpg', a tuple of globs, or None"),
+    "writing": allow.optional(_is_globs, "a glob such as '*.pt', a tuple of globs, or None"),
     "errno": allow.Rule(
         lambda value: allow.is_int(value) and value in _errno.errorcode,
         "an errno such as errno.EIO",
@@ -101,8 +107,9 @@ class Fault(allow.Checked):
     @property
     def globs(self) -> tuple[str, ...]:
         """The globs of the files that it is about; empty for a fault of something else."""
-        globs: Globs | None = getattr(self, "path", getattr(self, "reading", None))
-        return (globs,) if isinstance(globs, str) else globs or ()
+        named = (getattr(self, name, None) for name in ("path", "reading", "writing"))
+        globs: Globs = next(filter(None, named), ())
+        return (globs,) if isinstance(globs, str) else globs
 
     @property
     def trigger(self) -> Trigger:

@@ -7,24 +7,25 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.faults._base import FileFault, Globs, InWorkers, Trigger, Triggered
-
-
-def _numbers(names: str) -> frozenset[int]:
-    """The errno numbers of *names*, as far as this system has them."""
-    return frozenset(getattr(_errno, name) for name in names.split() if hasattr(_errno, name))
-
+from pytest_dataloader_faults.faults._base import (
+    FileFault,
+    Globs,
+    InWorkers,
+    Trigger,
+    Triggered,
+    errno_numbers,
+)
 
 # What open(2) documents, and what network and FUSE file systems add: a server that is gone, a stale
 # handle, an expired key, a missing object.
-OPEN_ERRNOS = _numbers(
+OPEN_ERRNOS = errno_numbers(
     "EACCES EAGAIN EBADMSG EBUSY ECONNREFUSED ECONNRESET EDQUOT EFAULT EFBIG EHOSTDOWN EHOSTUNREACH"
     " EINTR EINVAL EIO EISDIR EKEYEXPIRED ELOOP EMFILE ENAMETOOLONG ENETUNREACH ENFILE ENODATA"
     " ENODEV ENOENT ENOMEM ENOSPC ENOTCONN ENOTDIR ENXIO EOVERFLOW EPERM EREMOTEIO EROFS ESHUTDOWN"
     " ESTALE ETIMEDOUT ETXTBSY EUCLEAN"
 )
 # What read(2) documents, and the same additions.
-READ_ERRNOS = _numbers(
+READ_ERRNOS = errno_numbers(
     "EACCES EAGAIN EBADF EBADMSG ECONNREFUSED ECONNRESET EDQUOT EFAULT EHOSTDOWN EHOSTUNREACH EINTR"
     " EINVAL EIO EISDIR EKEYEXPIRED ENETUNREACH ENODATA ENODEV ENOMEM ENOTCONN ENXIO EOVERFLOW"
     " EPERM EREMOTEIO ESHUTDOWN ESTALE ETIMEDOUT EUCLEAN"

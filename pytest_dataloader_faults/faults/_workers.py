@@ -77,8 +77,9 @@ class WorkerKilled(InOneWorker):
 
     See ``InOneWorker`` for *worker* and *sample*. A stopped worker goes on at the end of the scope.
     With *reading*, globs as of *path*, the signal comes inside the first read of such a file from
-    that fetch on; with ``at=1`` also before it, as a stream reads in ``__iter__``. With *sending*
-    it comes when half of the batch has been sent to the loader.
+    that fetch on; with ``at=1`` also before it, as a stream reads in ``__iter__``. With *writing*
+    it comes inside the first write likewise: half of the bytes of that write are in the file. With
+    *sending* it comes when half of the batch has been sent to the loader.
     """
 
     signal: int = int(_signal.SIGKILL)
@@ -86,15 +87,18 @@ class WorkerKilled(InOneWorker):
     worker: int | None = 0
     sample: int | None = None
     reading: Globs | None = None
+    writing: Globs | None = None
     sending: bool = False
 
     def _check_together(self) -> None:
         InOneWorker._check_together(self)
         alone = self.reading is None or self.sample is None
         self._require("reading", alone, "given without sample")
-        others = (self.reading, self.sample) == (None, None) and self.signal != _signal.SIGSTOP
-        alone = others or not self.sending
-        self._require("sending", alone, "given without reading, sample and SIGSTOP")
+        alone = self.writing is None or (self.reading, self.sample) == (None, None)
+        self._require("writing", alone, "given without reading and sample")
+        alone = self.signal != _signal.SIGSTOP and self.sample is None and not self.globs
+        message = "given without reading, writing, sample and SIGSTOP"
+        self._require("sending", alone or not self.sending, message)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

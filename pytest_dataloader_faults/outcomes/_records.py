@@ -23,8 +23,9 @@ class Firing:
         fault: The place of the fault in the schedule, from 0.
         worker: The worker's id; None where it happened in the loader's own process.
         pid: The id of the process.
-        call: The system call or function (``"read"``, ``"openat"``, ``"mmap"``, ``"dup2"``). In the
-            pin-memory thread ``"take"`` or ``"pin"``; for a death ``"signal 9"`` or ``"exit 3"``.
+        call: The system call or function (``"read"``, ``"openat"``, ``"mmap"``, ``"write"``, ...).
+            In the pin-memory thread ``"take"`` or ``"pin"``; for a death ``"signal 9"`` or
+            ``"exit 3"``.
         path: The file; None if there is none.
         fetch: The batch of that worker, from 1; 0 is before its first one.
         epoch: The epoch of the trial, from 1; None if it is not known.
@@ -62,11 +63,12 @@ class FaultFacts:
 
 
 class FileCounts(NamedTuple):
-    """How often a worker opened and read a file, and how many bytes it read."""
+    """How often a worker opened, read and wrote a file, and how many bytes it read."""
 
     opens: int
     reads: int
     bytes: int
+    writes: int = 0
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,8 @@ class WorkerFacts:
     Attributes:
         worker, pid: Its id, and that of the process.
         fetches: How many batches it began.
-        files: How often it opened and read each data file, and how many bytes it read.
-        unobserved: How often it did something whose reads the engine cannot see, by name.
+        files: How often it opened, read and wrote each data file, and how many bytes it read.
+        unobserved: How often it did something whose reads or writes the engine cannot see, by name.
         shared_offset_files: Files that it and another worker read through the same file offset.
         leftover_files: Temporary files and shared memory that it made and did not remove.
     """

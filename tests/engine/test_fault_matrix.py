@@ -19,7 +19,14 @@ from pytest_dataloader_faults.faults import (
     PinMemoryThreadDeath,
     SharedMemoryExhaustion,
 )
-from support.datasets import COUNT, Records, RecordStream, write_records
+from support.datasets import (
+    COUNT,
+    CopiedRecords,
+    CopiedRecordStream,
+    Records,
+    RecordStream,
+    write_records,
+)
 from support.epochs import reserves_shared_memory
 from support.fault_rows import FAULTS
 
@@ -28,6 +35,7 @@ METHODS: dict[str | None, int] = {None: 0, "fork": 2, "spawn": 1, "forkserver": 
 PATIENCE = {"spawn": 10, "forkserver": 5}
 """Start methods that need a longer ``timeout``, since their workers import modules first."""
 DATASETS = {"map": Records, "iterable": RecordStream}
+THAT_WRITE = {"map": CopiedRecords, "iterable": CopiedRecordStream}
 IN_EVERY_RUN = {
     "fork": {("map", False), ("iterable", True)},
     "spawn": {("map", False)},
@@ -99,7 +107,12 @@ def _trial(folder, fault, row, method, kind, persistent):
     }
     if method in PATIENCE and "timeout" in options:
         options["timeout"] = PATIENCE[method]
-    return lambda: run_trial(lambda: DATASETS[kind](folder), fault, loader=options, epochs=3)
+
+    def make_that_writes(copies):
+        return THAT_WRITE[kind](folder, copies)
+
+    make = make_that_writes if row.writes else lambda: DATASETS[kind](folder)
+    return lambda: run_trial(make, fault, loader=options, epochs=3)
 
 
 def _samples(one):

@@ -49,6 +49,27 @@ class RecordStream(IterableDataset[Any]):
         return (self.records[index] for index in range(first, len(self.records), step))
 
 
+class CopiedRecords(Records):
+    """Writes a copy of each file that it reads into another folder."""
+
+    def __init__(self, folder: Path, copies: Path) -> None:
+        super().__init__(folder)
+        self.copies = copies
+
+    def __getitem__(self, index: int) -> Any:
+        data, _ = super().__getitem__(index)
+        (self.copies / f"{index:02}.copy").write_bytes(bytes(data.tolist()))
+        return data, index
+
+
+class CopiedRecordStream(RecordStream):
+    """The same, sharded over the workers."""
+
+    def __init__(self, folder: Path, copies: Path) -> None:
+        super().__init__(folder)
+        self.records = CopiedRecords(folder, copies)
+
+
 class ManyTensors(Dataset[Any]):
     """Samples that take long to share, each tensor being a segment of its own."""
 

@@ -18,11 +18,13 @@ from pytest_dataloader_faults.faults import (
     ReadError,
     SharedMemoryExhaustion,
     ShortRead,
+    ShortWrite,
     SlowRead,
     TruncatedFile,
     WorkerExited,
     WorkerHung,
     WorkerKilled,
+    WriteError,
 )
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -33,13 +35,15 @@ class Row(NamedTuple):
     """A fault and what is to come of it.
 
     *later* is the same fault, due in an epoch after the first: what persistent workers are given.
-    *alone*: it can also happen to a loader without workers. *loader*: options that it needs.
+    *alone*: it can also happen to a loader without workers. *writes*: it takes a dataset that
+    writes. *loader*: options that it needs.
     """
 
     fault: Fault
     verdict: Verdict = Verdict.FAILED_CLEANLY
     later: Fault | None = None
     alone: bool = False
+    writes: bool = False
     loader: Mapping[str, Any] = NOTHING
 
 
@@ -52,6 +56,8 @@ FAULTS = (
     Row(ClosedDescriptor("*/05.rec"), later=ClosedDescriptor("*/05.rec", nth=2)),
     Row(SlowRead("*/05.rec", seconds=0.01), Verdict.SURVIVED, alone=True),
     Row(HungRead("*/05.rec"), later=HungRead("*/05.rec", nth=3), loader=IMPATIENT),
+    Row(WriteError("*/05.copy"), later=WriteError("*/05.copy", nth=2), alone=True, writes=True),
+    Row(ShortWrite("*/05.copy", max_bytes=9), Verdict.SURVIVED, alone=True, writes=True),
     Row(DescriptorExhaustion()),
     Row(SharedMemoryExhaustion()),
     Row(WorkerKilled(at=2), later=WorkerKilled(at=6)),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pytest_dataloader_faults import Contract, Outcome, faults
 from pytest_dataloader_faults.faults._base import SIGNALS as SIGNALS_OF_WORKERS
 from pytest_dataloader_faults.faults._files import OPEN_ERRNOS, READ_ERRNOS
+from pytest_dataloader_faults.faults._writes import WRITE_ERRNOS
 from pytest_dataloader_faults.outcomes import (
     Delivery,
     FaultFacts,
@@ -56,6 +57,8 @@ ARGUMENTS: dict[type[faults.Fault], dict[str, st.SearchStrategy[Any]]] = {
     faults.ClosedDescriptor: {"path": PATHS, "reuse": st.booleans(), **TRIGGERS},
     faults.SlowRead: {"path": PATHS, "seconds": st.floats(0.001, 100), **TRIGGERS},
     faults.HungRead: {"path": PATHS, "nth": COUNTS, "workers": WORKERS},
+    faults.WriteError: {"path": PATHS, "errno": st.sampled_from(sorted(WRITE_ERRNOS)), **TRIGGERS},
+    faults.ShortWrite: {"path": PATHS, "max_bytes": COUNTS, **TRIGGERS},
     faults.DescriptorExhaustion: {"headroom": st.integers(0, 2**20), "workers": WORKERS},
     faults.SharedMemoryExhaustion: TRIGGERS,
     faults.WorkerKilled: {

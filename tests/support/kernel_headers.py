@@ -28,8 +28,8 @@ from pytest_dataloader_faults._engine.system.prctl import Prctl
 TABLE = Path(__file__).with_suffix(".json")
 _HEADERS = (
     "asm/unistd.h asm/stat.h asm/mman.h linux/audit.h linux/fcntl.h linux/filter.h linux/ioctl.h"
-    " linux/magic.h linux/openat2.h linux/prctl.h linux/sched.h linux/seccomp.h linux/stat.h"
-    " linux/uio.h"
+    " linux/magic.h linux/mman.h linux/openat2.h linux/prctl.h linux/sched.h linux/seccomp.h"
+    " linux/stat.h linux/uio.h"
 ).split()
 _MACRO = re.compile(r"__NR_\w+|[A-Z]\w+")
 _ANSWER = re.compile(r"@@ (\d+) is [#$]?(-?\d+)")

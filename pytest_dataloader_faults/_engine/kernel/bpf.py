@@ -25,6 +25,12 @@ ALLOCATORS = ("socket", "socketpair", "pipe2", "memfd_create")
 READS = dict.fromkeys(("read", "pread64", "readv", "preadv", "preadv2"), 0)
 READS |= {"mmap": 4, "sendfile": 1, "copy_file_range": 0, "splice": 0}
 """System calls that read a file, and which argument is its descriptor."""
+WRITES = dict.fromkeys(("write", "pwrite64", "writev", "pwritev", "pwritev2"), 0)
+WRITES |= {"mmap": 4, "sendfile": 0, "copy_file_range": 2, "splice": 2}
+WRITES |= dict.fromkeys(("fallocate", "fsync", "fdatasync"), 0)
+"""System calls that write to a file, and which argument is its descriptor."""
+_STREAMS = 3
+"""Below are standard input, output and error, which are no files of a dataset."""
 STATS = {"stat": None, "lstat": None, "newfstatat": 3, "statx": 2}
 """System calls that look at a file by its path, and which argument has their AT_* flags."""
 ROOM = ("fallocate",)
@@ -81,24 +87,35 @@ def _changes_identity(name: str) -> bytes:
     return _NOTIFY  # Of clone3(2), the flags are in memory.
 
 
-def _body(name: str, base: int, held: Iterable[int], every_descriptor: bool) -> bytes:
+def _on_write(name: str) -> bytes:
+    """Notify if *name* may write to a file, or maps one into memory that is written back."""
+    if name == "mmap":
+        shared = _argument(3) + _instruction(_JSET, linux.MAP_SHARED, 0, 1) + _NOTIFY
+        over = len(shared) // _INSTRUCTION.size
+        return _argument(2) + _instruction(_JSET, linux.PROT_WRITE, 0, over) + shared
+    negative = _instruction(_JGE, 0x80000000, 2, 0)
+    return _argument(WRITES[name]) + negative + _instruction(_JGE, _STREAMS, 0, 1) + _NOTIFY
+
+
+def _body(name: str, base: int, held: Iterable[int], every_descriptor: bool, writes: bool) -> bytes:
     """What to do when the call is *name*; ends in a return on every path."""
+    written = _on_write(name) if writes and name in WRITES else b""
+    if name not in READS and (written or name in IDENTITY):
+        return written + _ALLOW if written else _changes_identity(name)
     if name in (*OPENS, *ALLOCATORS, *ROOM, *BLIND):
         return _NOTIFY
-    if name in IDENTITY:
-        return _changes_identity(name)
     if name in STATS:
         return _unless_flag(STATS[name], linux.AT_EMPTY_PATH) + _NOTIFY
     if name in DUPLICATES and every_descriptor:
         base = 0
     test = _on_descriptor(READS.get(name, 0), base, held)
     if name == "mmap":
-        return _unless_flag(3, linux.MAP_ANONYMOUS) + test
+        return _unless_flag(3, linux.MAP_ANONYMOUS) + written + test
     if name == "fcntl":
         plain, on_exec = linux.F_DUPFD, linux.F_DUPFD_CLOEXEC
         wanted = _instruction(_JEQ, plain, 2, 0) + _instruction(_JEQ, on_exec, 1, 0)
         return _argument(1) + wanted + _ALLOW + test
-    return test
+    return written + test
 
 
 def program(
@@ -110,21 +127,22 @@ def program(
     descriptors: bool = False,
     stats: bool = False,
     room: bool = False,
+    writes: bool = False,
 ) -> bytes:
     """The filter, as an array of struct sock_filter.
 
     *syscalls* maps names to numbers; names this machine does not have are left out. For
-    *descriptors*, *stats* and *room* see ``FilterRequirements``.
+    *descriptors*, *stats*, *room* and *writes* see ``FilterRequirements``.
     """
     held = tuple(held)
-    wanted = ((ALLOCATORS, descriptors), (STATS, stats), (ROOM, room))
+    wanted = ((ALLOCATORS, descriptors), (STATS, stats), (ROOM, room), (WRITES, writes))
     more = (name for names, is_wanted in wanted if is_wanted for name in names)
-    names = (*OPENS, *READS, *DUPLICATES, *LOCKS, *BLIND, *IDENTITY, *more)
+    names = dict.fromkeys((*OPENS, *READS, *DUPLICATES, *LOCKS, *BLIND, *IDENTITY, *more))
     code = _instruction(_LOAD, _ARCHITECTURE) + _instruction(_JEQ, architecture, 1, 0) + _ALLOW
     code += _instruction(_LOAD, _NUMBER)
     for name in names:
         if name in syscalls:
-            body = _body(name, base, held, descriptors)
+            body = _body(name, base, held, descriptors, writes)
             # A plain jump over *body*, since the 8 bits of a conditional one may not reach.
             over = _instruction(_JUMP, len(body) // _INSTRUCTION.size)
             code += _instruction(_JEQ, syscalls[name], 1, 0) + over + body

@@ -16,6 +16,7 @@ from pytest_dataloader_faults._engine.kernel.linux import (
     AT_SYMLINK_NOFOLLOW,
     OPEN_HOW,
     RESOLVE_IN_ROOT,
+    raw_call,
     read_memory,
 )
 from pytest_dataloader_faults._engine.processes import behind_folder_link, is_dead
@@ -148,6 +149,17 @@ def folder_link(call: Syscall) -> str:
 def link_of(pid: int, fd: int) -> str:
     """What /proc says that descriptor *fd* of *pid* is."""
     return os.readlink(f"/proc/{pid}/fd/{fd}")
+
+
+def duplicate(pid: int, fd: int) -> int:
+    """Our duplicate of descriptor *fd* of *pid*, a process or one of its threads."""
+    with open(f"/proc/{pid}/status", "rb") as file:
+        process = next(int(line.split()[1]) for line in file if line.startswith(b"Tgid:"))
+    pidfd = os.pidfd_open(process)
+    try:
+        return raw_call("pidfd_getfd", pidfd, fd, 0)
+    finally:
+        os.close(pidfd)
 
 
 def signed(argument: int) -> int:

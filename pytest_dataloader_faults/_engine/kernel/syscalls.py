@@ -1,8 +1,8 @@
-"""What a call that reads or looks asks for, and how it is answered [runs in the supervisor].
+"""What a read, a write or a stat(2) asks for, and how it is answered [runs in the supervisor].
 
 Some facts about a descriptor that we gave, or that the worker sent: ours and the worker's are one
 open file description, and so have one offset (open(2)). Reading from ours moves the worker's, as
-its own read would have.
+its own read would have. Writing by a duplicate does so, too, and appends where O_APPEND says so.
 
 Some facts about the structs. stat(2) fills a struct stat of 144 bytes on x86_64 and 128 on aarch64,
 with st_size at offset 48 on both; statx(2) fills 256 bytes, with stx_size at offset 40. fstat(2)
@@ -21,9 +21,11 @@ from pytest_dataloader_faults._engine.kernel.remote_process import Syscall, Trac
 
 _IOVEC = struct.Struct("=QQ")
 _PAGE = 4096
-_AT_OFFSET = ("pread64", "preadv", "preadv2")
-_VECTORED = ("readv", "preadv", "preadv2")
-_PLAIN = ("read", "pread64", *_VECTORED)
+_AT_OFFSET = ("pread64", "preadv", "preadv2", "pwrite64", "pwritev", "pwritev2")
+_PLAIN = ("read", "pread64", "readv", "preadv", "preadv2")
+_VECTORED = ("readv", "preadv", "preadv2", "writev", "pwritev", "pwritev2")
+_CURRENT = -1
+"""To preadv2(2) and pwritev2(2): the offset of the descriptor."""
 
 
 class Span(NamedTuple):
@@ -65,10 +67,34 @@ def give_short(call: Syscall, source: int, length: int) -> int:
     return len(data)
 
 
+def length_to_write(call: Syscall) -> int:
+    """How many bytes *call* is to write from buffers."""
+    return sum(length for _, length in _buffers(call))
+
+
+def write_part(call: Syscall, target: int, length: int) -> int:
+    """Write *length* bytes of what *call* writes to *target*, a duplicate; how many it took."""
+    data, flags = _beginning(call, length), call.arguments[5] if call.name == "pwritev2" else 0
+    start = _offset(call)
+    if start is None and not flags:
+        return os.write(target, data)
+    return os.pwritev(target, [data], _CURRENT if start is None else start, flags)
+
+
+def _beginning(call: Syscall, length: int) -> bytes:
+    """The first *length* bytes in the buffers of *call*."""
+    data = bytearray()
+    for address, size in _buffers(call):
+        end = address + min(size, length - len(data))
+        for at in range(address, end, _PAGE):
+            data += linux.read_memory(call.pid, at, min(_PAGE, end - at))
+    return bytes(data)
+
+
 def _offset(call: Syscall) -> int | None:
-    """Where in the file *call* reads; None: at the descriptor's offset."""
-    if call.name not in _AT_OFFSET or call.arguments[3] == (1 << 64) - 1:
-        return None  # To preadv2(2), -1 means the same.
+    """Where in the file *call* reads or writes; None: at the descriptor's offset."""
+    if call.name not in _AT_OFFSET or call.arguments[3] == _CURRENT % (1 << 64):
+        return None
     return call.arguments[3]
 
 

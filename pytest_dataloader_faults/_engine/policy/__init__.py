@@ -99,7 +99,7 @@ class FaultPolicy:
     def count_open(self, path: str) -> FileCounter:
         """Count the opening of a file; returned is its counter."""
         with self.lock:
-            counter = self._counter_of(path)
+            counter = self.counter_of(path)
             counter.opens += 1
             return counter
 
@@ -113,7 +113,7 @@ class FaultPolicy:
         """For a mapping that was there before: Substitute or Fail."""
         operation = Operation(MAP, path)
         with self.lock:
-            self._counter_of(path).reads += 1
+            self.counter_of(path).reads += 1
             return self._altered(operation, size) or self._failing(operation, sys.maxsize)
 
     def size_of(self, operation: Operation, size: int) -> Actions:
@@ -129,11 +129,11 @@ class FaultPolicy:
         with self.lock:
             if not self.armed:
                 return []
-            counts = self._counter_of(operation.path)
+            counts = self.counter_of(operation.path)
             counts.reads += 1
             counts.bytes += length
             outcome = self._failing(operation, offset + length) or self._short(operation, length)
-            return [*(self._death(operation) or self._late(operation)), *outcome]
+            return [*(self.death(operation, "reading") or self._late(operation)), *outcome]
 
     def allocated(self, operation: Operation, *, is_full: bool) -> None:
         """Note a call that needs a descriptor. The real limit makes it fail if *is_full*."""
@@ -178,7 +178,8 @@ class FaultPolicy:
             reached = [each.reached for each in self.faults.all]
             return Counts(files, dict(+self.unobserved), reached)
 
-    def _counter_of(self, path: str) -> FileCounter:
+    def counter_of(self, path: str) -> FileCounter:
+        """The counter of one file, which changes now."""
         self._changed.add(path)
         return self.files[path]
 
@@ -232,9 +233,10 @@ class FaultPolicy:
         fault = self._due(vocabulary.ShortRead, operation, lambda each: each.max_bytes < length)
         return [Short(fault.max_bytes)] if fault else []
 
-    def _death(self, operation: Operation) -> Actions:
+    def death(self, operation: Operation, inside: str) -> Actions:
+        """The death that is due *inside* it, by the name of the argument: Die."""
         for counter in self.faults.for_path(vocabulary.WorkerKilled, operation.path):
-            if counter.fault.reading is not None and not counter.fired:
+            if getattr(counter.fault, inside) is not None and not counter.fired:
                 counter.reached += 1
                 if max(1, self.fetch) >= counter.fault.at:  # A stream may read before its first.
                     return [Die(counter, operation.path)]

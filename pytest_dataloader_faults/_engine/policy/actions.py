@@ -17,6 +17,14 @@ OF_EXCLUDED = "open of an excluded file"
 READS_INTO_BUFFERS = ("read", "pread64", "readv", "preadv", "preadv2")
 """Reads that can be short. Of other reads neither the offset nor the length is known."""
 
+WRITES_OF_BUFFERS = ("write", "pwrite64", "writev", "pwritev", "pwritev2")
+"""Writes that can be short. Of other writes the length is not known."""
+OF_INHERITED, BY_MAPPING = (
+    "write of a file that was open before the worker began",
+    "write through a mapping",
+)
+"""How ``unobserved`` names writes that cannot fail."""
+
 
 class Fail(NamedTuple):
     """The operation raises OSError. Of a mapping, pages from *offset* on cannot be read."""
@@ -38,7 +46,7 @@ class Substitute(NamedTuple):
 
 
 class Short(NamedTuple):
-    """A read gives *max_bytes* at most."""
+    """A read gives, or a write takes, *max_bytes* at most."""
 
     max_bytes: int
 
@@ -54,7 +62,7 @@ class Hang(NamedTuple):
 
 
 class Die(NamedTuple):
-    """The worker dies within its read of *path*. The fault of *counter* fires when it does."""
+    """The worker dies within a read or write of *path*. The fault of *counter* fires by that."""
 
     counter: FaultCounter[vocabulary.WorkerKilled]
     path: str

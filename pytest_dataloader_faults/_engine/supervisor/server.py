@@ -243,7 +243,7 @@ class Supervisor:
             case protocol.WorkerIdle():
                 worker.hung = True
             case protocol.FaultRefused():
-                worker.refused.append(message.reason)
+                worker.refuse(message.reason)
             case protocol.Counts():
                 worker.apply_counts(message)
             case protocol.FaultFired():

@@ -8,6 +8,7 @@ there, and that is seen. What was renamed or removed since is not left.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections import Counter
@@ -23,7 +24,7 @@ from pytest_dataloader_faults._engine.kernel.memory import Memory
 from pytest_dataloader_faults._engine.kernel.remote_process import Syscall
 from pytest_dataloader_faults._engine.plan import FileCounter, Plan, WorkerFaults
 from pytest_dataloader_faults._engine.policy import FaultPolicy
-from pytest_dataloader_faults._engine.supervisor.events import DeathScheduler
+from pytest_dataloader_faults._engine.supervisor.events import Action, DeathScheduler
 from pytest_dataloader_faults._engine.supervisor.tracked_files import TrackedFiles
 from pytest_dataloader_faults.faults import HungRead
 
@@ -49,6 +50,7 @@ class WorkerState:
         self.policy = FaultPolicy(
             self.faults, self.id, self.pid, timestamp=self.timestamp, fails_mappings=True
         )
+        self.policy.refuse = self.refuse
         self.keep_low_fds = plan.needs.keep_low_fds
         self.files = TrackedFiles(self.pid, hello.high_fds)
         self.memory = Memory(self.pid)
@@ -148,6 +150,21 @@ class WorkerState:
         if isinstance(self.faults.all[firing.fault].fault, HungRead):
             self.hung = True
             deaths.add_hung(self.loader, self.release_hung_reads)
+
+    def refuse(self, reason: str) -> None:
+        """Note why a fault that is due there cannot happen."""
+        if reason not in self.refused:
+            self.refused.append(reason)
+
+    def unless_gone(self, call: Syscall, answer: Action) -> Action:
+        """*answer*, for later. By then the caller may be dead, and the listener closed with it."""
+
+        def answer_if_awaited() -> None:
+            if self.listener.is_waiting(call):
+                with contextlib.suppress(ProcessLookupError):  # It has died since.
+                    answer()
+
+        return answer_if_awaited
 
     def has_exited(self, call: Syscall | None, error: Exception) -> bool:
         """Whether *error* came because the process died while it was looked at."""

@@ -68,6 +68,7 @@ def _hand_over(channel: Channel, config: WorkerConfig, hello: Hello) -> None:
         descriptors=needs.descriptors,
         stats=needs.stats,
         room=needs.room,
+        writes=needs.writes,
     )
     listener = linux.filter_this_process(program, config.supervisor)
     try:

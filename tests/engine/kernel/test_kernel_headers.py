@@ -14,7 +14,7 @@ from support.kernel_headers import TABLE, expressions_for, ours, theirs
 
 VALUES = json.loads(TABLE.read_text(encoding="utf-8"))["values"]
 HANDED_OVER = {
-    *(*bpf.OPENS, *bpf.ALLOCATORS, *bpf.READS, *bpf.STATS),
+    *(*bpf.OPENS, *bpf.ALLOCATORS, *bpf.READS, *bpf.WRITES, *bpf.STATS),
     *(*bpf.ROOM, *bpf.LOCKS, *bpf.BLIND, *bpf.DUPLICATES, *bpf.IDENTITY),
 }
 

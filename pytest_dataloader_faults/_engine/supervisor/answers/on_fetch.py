@@ -1,7 +1,7 @@
 """Faults of a worker process itself, as a fetch or a sample begins [runs in the supervisor].
 
-They lower its limit of descriptors, end it, stop it, or keep it waiting. A death inside a read is
-here, too.
+They lower its limit of descriptors, end it, stop it, or keep it waiting. A death inside a read or
+a write is here, too.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ def _kill_now(
 
 
 _PATIENCE = 1.0
-"""Seconds that a death in a read waits for the loader to wait for that batch. Code in C may keep
-the interpreter lock over its reads; batches that the worker has made before then never come."""
+"""Seconds that a death in a call waits for the loader to wait for that batch. Code in C may keep
+the interpreter lock over its calls; batches that the worker has made before then never come."""
 
 
 def end(worker: WorkerState, number: int, deaths: DeathScheduler) -> None:
@@ -124,15 +124,24 @@ def end(worker: WorkerState, number: int, deaths: DeathScheduler) -> None:
         deaths.add_hung(worker.loader, lambda: _signal(worker, signal.SIGCONT))
 
 
-def die_in_read(
-    worker: WorkerState, death: Die, deaths: DeathScheduler, timers: Timers, answer: Action
+def die_in_call(
+    worker: WorkerState,
+    death: Die,
+    deaths: DeathScheduler,
+    timers: Timers,
+    answer: Action,
+    before: Action = lambda: None,
 ) -> None:
-    """Let *worker* die once its batch is awaited; the read that it is in gets its *answer* then."""
+    """Let *worker* die once its batch is awaited; the call that it is in gets its *answer* then.
+
+    *before*: what becomes of the call before the death.
+    """
     counter = death.counter
 
     def strike() -> None:
         if worker.armed and worker.alive and not counter.fired:
             worker.policy.fire(counter, f"signal {counter.fault.signal}", death.path)
+            before()
             end(worker, counter.fault.signal, deaths)
         answer()
 

@@ -22,6 +22,7 @@ from pytest_dataloader_faults._engine.policy.actions import (
     Substitute,
 )
 from pytest_dataloader_faults._engine.supervisor.answers.on_read import SupervisorServices, on_read
+from pytest_dataloader_faults._engine.supervisor.answers.on_write import is_answered
 from pytest_dataloader_faults._engine.supervisor.descriptor_budget import is_shortage
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 
@@ -32,6 +33,8 @@ def answer(worker: WorkerState, call: Syscall, services: SupervisorServices) -> 
     """Answer *call* of *worker* as its faults demand; the kernel makes a call that has none."""
     if worker.limit is not None:
         _note_exhaustion(worker, call)
+    if call.name in bpf.WRITES and is_answered(worker, call, services):
+        return
     if call.name in bpf.READS:
         on_read(worker, call, services)
     elif not _is_answered(worker, call, services.copies):

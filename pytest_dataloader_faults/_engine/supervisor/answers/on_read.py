@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from pytest_dataloader_faults._engine.policy.actions import (
     Operation,
     Short,
 )
-from pytest_dataloader_faults._engine.supervisor.answers.on_fetch import die_in_read
+from pytest_dataloader_faults._engine.supervisor.answers.on_fetch import die_in_call
 from pytest_dataloader_faults._engine.supervisor.events import Action, DeathScheduler, Timers
 from pytest_dataloader_faults._engine.supervisor.shared_offsets import CALLS as SHARED_OFFSET_CALLS
 from pytest_dataloader_faults._engine.supervisor.shared_offsets import SharedOffsetBarrier
@@ -71,10 +70,10 @@ class _Read:
     def answer(self, actions: Actions) -> None:
         """After the death, hang or delays among *actions*; at once, if there are none."""
         answer, services = self._outcome(actions), self.services
-        later = self._unless_gone(answer)
+        later = self.worker.unless_gone(self.call, answer)
         for action in actions:
             if isinstance(action, Die):
-                die_in_read(self.worker, action, services.deaths, services.timers, later)
+                die_in_call(self.worker, action, services.deaths, services.timers, later)
                 return
             if isinstance(action, Hang):
                 self.worker.hung = True
@@ -97,19 +96,9 @@ class _Read:
         plain = functools.partial(self.worker.listener.continue_syscall, self.call)
         is_shared = self.file.inherited and self.call.name in SHARED_OFFSET_CALLS
         if self.services.provokes_races and is_shared:
-            late = self._unless_gone(plain)
+            late = self.worker.unless_gone(self.call, plain)
             return lambda: self.services.barrier.arrive(self.file.path, late)
         return plain
-
-    def _unless_gone(self, answer: Action) -> Action:
-        """*answer*, for later. By then the caller may be dead, and the listener closed with it."""
-
-        def answer_if_awaited() -> None:
-            if self.worker.listener.is_waiting(self.call):
-                with contextlib.suppress(ProcessLookupError):  # It has died since.
-                    answer()
-
-        return answer_if_awaited
 
     def _fail_mapping(self, kept: int) -> None:
         """A page fault is no system call: let mmap(2) map a file that has no such page to give.

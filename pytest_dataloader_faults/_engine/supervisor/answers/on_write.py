@@ -1,0 +1,162 @@
+"""The answers to writes of regular files [runs in the supervisor].
+
+Some facts about which file a write is of. A descriptor that writes has a low number, as the kernel
+gave it, so that files, pipes, sockets and shared memory look alike to the filter. The link in
+/proc/PID/fd tells them apart, and has the name that the file has now, after a rename(2), too. A
+file without a name (O_TMPFILE, or unlinked) has no links: pytest keeps what a worker prints in one,
+so none of them is touched.
+
+Some facts about a part of a write. No answer to write(2) can change what the kernel writes: it is
+all of it, or nothing. So the supervisor writes the part itself, by a duplicate that pidfd_getfd(2)
+gives it. That is the same open file description, so the offset and O_APPEND are right by
+themselves. Docker's own seccomp profile refuses that call where a container lacks CAP_SYS_PTRACE.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import os
+import stat
+from dataclasses import dataclass
+
+from pytest_dataloader_faults._engine.kernel.bpf import WRITES
+from pytest_dataloader_faults._engine.kernel.identity import INVISIBLE
+from pytest_dataloader_faults._engine.kernel.remote_process import (
+    Syscall,
+    duplicate,
+    link_of,
+    signed,
+)
+from pytest_dataloader_faults._engine.kernel.syscalls import length_to_write, write_part
+from pytest_dataloader_faults._engine.policy.actions import (
+    BY_MAPPING,
+    OF_INHERITED,
+    WRITES_OF_BUFFERS,
+    Action,
+    Die,
+    Fail,
+    Operation,
+    Short,
+)
+from pytest_dataloader_faults._engine.policy.writes import written
+from pytest_dataloader_faults._engine.supervisor.answers.on_fetch import die_in_call
+from pytest_dataloader_faults._engine.supervisor.answers.on_read import SupervisorServices
+from pytest_dataloader_faults._engine.supervisor.descriptor_budget import is_shortage
+from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
+
+
+def is_answered(worker: WorkerState, call: Syscall, services: SupervisorServices) -> bool:
+    """Whether *call*, which may write to a file, has got another answer than to go on."""
+    number = signed(call.arguments[WRITES[call.name]])
+    path = _written_path(worker, call.pid, number)
+    if path is None:
+        return False
+    meant = worker.faults.needs_writes_of(path)
+    file = worker.files.at(call.pid, number)
+    if call.name == "mmap" or (file is not None and file.inherited):
+        worker.policy.unobserved[BY_MAPPING if call.name == "mmap" else OF_INHERITED] += meant
+        return False
+    try:
+        length = length_to_write(call) if meant and call.name in WRITES_OF_BUFFERS else 0
+    except OSError:  # The kernel refuses the call, too.
+        return False
+    actions = written(worker.policy, Operation(call.name, path, call.pid), length)
+    return any(_is_carried_out(worker, call, each, length, services) for each in actions)
+
+
+def _is_carried_out(
+    worker: WorkerState, call: Syscall, action: Action, length: int, services: SupervisorServices
+) -> bool:
+    if isinstance(action, Die):
+        return _is_last(worker, call, action, length // 2, services)
+    if isinstance(action, Short):
+        return _is_shortened(worker, call, action.max_bytes)
+    assert isinstance(action, Fail)
+    worker.listener.fail(call, action.errno)
+    return True
+
+
+def _written_path(worker: WorkerState, pid: int, number: int) -> str | None:
+    """The name of the file, if it is a regular one that has a name and that matters."""
+    try:
+        path = link_of(pid, number)
+        if not path.startswith("/") or worker.policy.leaves_alone(path):
+            return None
+        found = os.stat(f"/proc/{pid}/fd/{number}")
+    except PermissionError:
+        worker.policy.unobserved[f"write {INVISIBLE}"] += 1
+        return None
+    except (FileNotFoundError, ProcessLookupError):  # The kernel refuses the call.
+        return None
+    return path if stat.S_ISREG(found.st_mode) and found.st_nlink else None
+
+
+def _is_shortened(worker: WorkerState, call: Syscall, length: int) -> bool:
+    target = _duplicate(worker, call)
+    if target is None:
+        return False
+    try:
+        worker.listener.return_value(call, write_part(call, target, length))
+    except OSError as error:  # Of the file itself, whose disk may be full.
+        worker.listener.fail(call, error.errno or errno.EIO)
+    finally:
+        os.close(target)
+    return True
+
+
+def _is_last(
+    worker: WorkerState, call: Syscall, death: Die, half: int, services: SupervisorServices
+) -> bool:
+    target = _duplicate(worker, call) if half else None
+    if half and target is None:
+        return False
+    last = _LastWrite(worker, call, target, half)
+    die_in_call(worker, death, services.deaths, services.timers, last.answer, before=last.tear)
+    return True
+
+
+@dataclass
+class _LastWrite:
+    """A write whose caller dies when *half* of the bytes are in the file of *target*.
+
+    Of a call that copies from another file, nothing is: its *half* is 0, and *target* is None.
+    """
+
+    worker: WorkerState
+    call: Syscall
+    target: int | None
+    half: int
+    done: int | None = None
+
+    def tear(self) -> None:
+        if self.target is not None:
+            with contextlib.suppress(OSError):  # The disk is full in truth.
+                self.done = write_part(self.call, self.target, self.half)
+
+    def answer(self) -> None:
+        """For a caller that was stopped and goes on, or where no fault may happen any more."""
+        if self.target is not None:
+            os.close(self.target)
+            self.target = None
+        listener = self.worker.listener
+        go_on = functools.partial(listener.continue_syscall, self.call)
+        if self.done is not None:
+            go_on = functools.partial(listener.return_value, self.call, self.done)
+        self.worker.unless_gone(self.call, go_on)()
+
+
+def _duplicate(worker: WorkerState, call: Syscall) -> int | None:
+    """Our duplicate of the descriptor that *call* writes to; None where that is forbidden."""
+    try:
+        return duplicate(call.pid, signed(call.arguments[WRITES[call.name]]))
+    except OSError as error:
+        if is_shortage(error) or isinstance(error, (FileNotFoundError, ProcessLookupError)):
+            raise
+        worker.refuse(
+            f"a part of a {call.name} cannot be written: pidfd_getfd(2) fails with {error.strerror}"
+            " (the container's seccomp profile?). Use WriteError, or docker run --cap-add"
+            " SYS_PTRACE"
+        )
+        return None

@@ -1,0 +1,467 @@
+"""Faults of writing, in each way in which datasets write: they happen there, and nowhere else."""
+
+from __future__ import annotations
+
+import errno
+import io
+import logging
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pytest_dataloader_faults import inject, run_trial
+from pytest_dataloader_faults._engine import unavailable
+from pytest_dataloader_faults._trial import run_trial_job
+from pytest_dataloader_faults._trial.job import TrialJob, TrialOptions
+from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
+from pytest_dataloader_faults.faults import ReadError, ShortWrite, WorkerKilled, WriteError
+from pytest_dataloader_faults.faults._writes import WRITE_ERRNOS
+from support.datasets import CopiedRecords, Records
+from support.epochs import alone, epoch
+from support.tries import Tries
+
+pytestmark = pytest.mark.skipif(bool(unavailable()), reason=str(unavailable()))
+
+CONTENT = bytes(range(256)) * 64
+
+
+@pytest.fixture(name="path")
+def _path(tmp_path):
+    """Where a worker writes; there is no file yet."""
+    return str(tmp_path / "written.bin")
+
+
+def _by_descriptor(write, flags=0):
+    def use(path):
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | flags, 0o600)
+        try:
+            return write(fd)
+        finally:
+            os.close(fd)
+
+    return use
+
+
+def _from_file(copy):
+    def use(path):
+        source = f"{path}.source"
+        Path(source).write_bytes(CONTENT)
+        with open(source, "rb") as given, open(path, "wb") as taken:
+            return copy(given.fileno(), taken.fileno())
+
+    return use
+
+
+def _spliced(given, taken):
+    read, write = os.pipe()
+    try:
+        return os.splice(read, taken, os.splice(given, write, len(CONTENT)))
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+def _through_h5py(path):
+    import h5py
+
+    with h5py.File(path, "w") as file:
+        file["x"] = np.frombuffer(CONTENT, np.uint8)
+
+
+def _through_numpy(path):
+    with open(path, "wb") as file:
+        np.save(file, np.zeros(9999))
+
+
+def _through_sqlite(path):
+    with sqlite3.connect(path) as connection:
+        connection.execute("create table t (x)")
+        connection.execute("insert into t values (?)", (CONTENT,))
+    connection.close()
+
+
+def _in_a_thread(path):
+    errors = []
+
+    def write():
+        try:
+            Path(path).write_bytes(CONTENT)
+        except OSError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+
+
+def _in_a_program(path):
+    """tee(1) writes from C."""
+    done = subprocess.run(["tee", path], input=CONTENT, capture_output=True, check=False)
+    if done.returncode:
+        raise ChildProcessError(done.stderr.decode())
+
+
+def _renamed(path):
+    with open(f"{path}.part", "wb", buffering=0) as file:
+        os.replace(f"{path}.part", path)
+        file.write(CONTENT)
+
+
+WAYS = {
+    "write_bytes": lambda path: Path(path).write_bytes(CONTENT),
+    "text": lambda path: Path(path).write_text("x" * 9999, encoding="ascii"),
+    "write": _by_descriptor(lambda fd: os.write(fd, CONTENT)),
+    "pwrite": _by_descriptor(lambda fd: os.pwrite(fd, CONTENT, 3)),
+    "writev": _by_descriptor(lambda fd: os.writev(fd, [CONTENT[:9], CONTENT[9:]])),
+    "pwritev": _by_descriptor(lambda fd: os.pwritev(fd, [CONTENT], 3)),
+    "pwritev2": _by_descriptor(lambda fd: os.pwritev(fd, [CONTENT], 3, os.RWF_DSYNC)),
+    "fallocate": _by_descriptor(lambda fd: os.posix_fallocate(fd, 0, 999)),
+    "fsync": _by_descriptor(os.fsync),
+    "fdatasync": _by_descriptor(os.fdatasync),
+    "O_APPEND": _by_descriptor(lambda fd: os.write(fd, CONTENT), os.O_APPEND),
+    "sendfile": _from_file(lambda given, taken: os.sendfile(taken, given, 0, len(CONTENT))),
+    "copy_file_range": _from_file(lambda given, taken: os.copy_file_range(given, taken, 999)),
+    "splice": _from_file(_spliced),
+    "thread": _in_a_thread,
+    "tee": _in_a_program,
+    "rename": _renamed,
+    "np.save": _through_numpy,
+    "tofile": lambda path: np.zeros(9999).tofile(path),
+    "torch.save": lambda path: torch.save(torch.zeros(9999), path),
+    "sqlite": _through_sqlite,
+    "h5py": _through_h5py,
+}
+EMPTY = ("fallocate", "fsync", "fdatasync")
+"""Ways that write no data."""
+ONCE = ("write", "pwrite", "writev", "pwritev", "pwritev2", "O_APPEND", "rename")
+COPYING = ("sendfile", "copy_file_range", "splice")
+WRITE_ON = [name for name in WAYS if name not in (*EMPTY, *ONCE, *COPYING)]
+"""Ways that write the rest when a write was short."""
+OF_LIBRARIES = {
+    "torch.save": "RuntimeError",
+    "sqlite": "database or disk is full",
+    "h5py": "No space left on device",
+    "tee": "No space left on device",
+    "tofile": "OSError: 9999 requested and 0 written",
+}
+"""What says, in place of an OSError, that the disk is full."""
+
+
+def attempt(path, way, *faults, **options):
+    """What that way of writing gives in a worker under the faults, and the injection."""
+    with inject(*faults, **options) as injection:
+        (result,) = epoch(alone(Tries([path], way))).batches
+    return result.gave, injection
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_each_way_meets_a_full_disk(path, name):
+    """And no byte is in the file."""
+    if name == "h5py":
+        pytest.importorskip("h5py")
+
+    gave, injection = attempt(path, WAYS[name], WriteError(f"{path}*"))
+
+    assert OF_LIBRARIES.get(name, f"[Errno {errno.ENOSPC}]") in gave
+    assert injection.fired
+    assert not os.path.exists(path) or os.path.getsize(path) == 0
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_each_way_works_when_its_turn_has_not_come(path, name, tmp_path):
+    """The writes are looked at, and the files are those that are written without the engine."""
+    if name == "h5py":
+        pytest.importorskip("h5py")
+    bare = tmp_path / "bare" / "written.bin"
+    bare.parent.mkdir()
+    WAYS[name](str(bare))
+
+    gave, injection = attempt(path, WAYS[name], WriteError("*", nth=9999), require_fired=False)
+
+    assert "Error" not in str(gave)
+    assert injection.reached
+    assert Path(path).read_bytes() == bare.read_bytes()
+
+
+@pytest.mark.parametrize("name", WRITE_ON)
+def test_what_writes_on_after_a_short_write_loses_nothing(path, name, tmp_path):
+    """Python's and C's buffered files, numpy, torch and SQLite."""
+    if name == "h5py":
+        pytest.importorskip("h5py")
+    bare = tmp_path / "bare" / "written.bin"
+    bare.parent.mkdir()
+    WAYS[name](str(bare))
+
+    gave, injection = attempt(path, WAYS[name], ShortWrite("*", max_bytes=50, times=9))
+
+    assert "Error" not in str(gave)
+    assert injection.fired == 9
+    assert Path(path).read_bytes() == bare.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "begins"),
+    [("write", 0), ("pwrite", 3), ("writev", 0), ("pwritev", 3), ("pwritev2", 3)],
+)
+def test_a_call_that_is_made_once_writes_a_part(path, name, begins):
+    """At its place, and it is told how much."""
+    gave, _ = attempt(path, WAYS[name], ShortWrite("*", max_bytes=20))
+
+    assert gave == 20
+    assert Path(path).read_bytes() == bytes(begins) + CONTENT[:20]
+
+
+def test_the_offset_is_after_the_part(path):
+    """The next write continues there, whether or not the first one was short."""
+
+    def twice(fd):
+        return os.write(fd, CONTENT), os.write(fd, b"next"), os.lseek(fd, 0, os.SEEK_CUR)
+
+    gave, _ = attempt(path, _by_descriptor(twice), ShortWrite("*", max_bytes=20))
+
+    assert gave == (20, 4, 24)
+    assert Path(path).read_bytes() == CONTENT[:20] + b"next"
+
+
+def test_a_part_is_appended(path):
+    """With O_APPEND it goes to the end, as the whole write would have."""
+    Path(path).write_bytes(b"before")
+
+    gave, _ = attempt(path, WAYS["O_APPEND"], ShortWrite("*", max_bytes=20))
+
+    assert gave == 20
+    assert Path(path).read_bytes() == b"before" + CONTENT[:20]
+
+
+def test_vectors_are_cut_where_they_are(path):
+    """In the middle of the second buffer, say."""
+    many = _by_descriptor(lambda fd: os.writev(fd, [b"first", b"second", CONTENT]))
+
+    assert attempt(path, many, ShortWrite("*", max_bytes=8))[0] == 8
+    assert Path(path).read_bytes() == b"firstsec"
+
+
+def test_every_errno_comes_out_of_a_write(path):
+    """The one that the fault says; Python itself repeats a call that gives EINTR."""
+    numbers = sorted(WRITE_ERRNOS)
+    paths = [f"{path}.{number}" for number in numbers]
+    faults = [
+        WriteError(each, number, times=1 if number == errno.EINTR else None)
+        for each, number in zip(paths, numbers, strict=True)
+    ]
+    with inject(*faults) as injection:
+        read = epoch(alone(Tries(paths, _errno_of(WAYS["write"]))))
+
+    met = {number: each.gave for number, each in zip(numbers, read.batches, strict=True)}
+    assert met == {n: len(CONTENT) if n == errno.EINTR else n for n in numbers}
+    assert injection.fired == len(numbers)
+
+
+def _errno_of(way):
+    def use(path):
+        try:
+            return way(path)
+        except OSError as error:
+            return error.errno
+
+    return use
+
+
+def test_pipes_sockets_and_standard_output_are_left_alone(path, capfd):
+    """So are a file without a name, and what a worker prints."""
+
+    def write(_path):
+        read, written = os.pipe()
+        ours, theirs = socket.socketpair()
+        memory = os.memfd_create("memory")
+        with ours, theirs, tempfile.TemporaryFile() as nameless:
+            count = os.write(written, b"pipe") + os.write(ours.fileno(), b"socket")
+            count += os.write(memory, b"memory") + nameless.write(b"nameless")
+            nameless.flush()
+        for fd in (read, written, memory):
+            os.close(fd)
+        sys.stderr.write("printed")
+        logging.getLogger("written").error("logged")
+        return count
+
+    gave, injection = attempt(path, write, WriteError("*"), require_fired=False)
+
+    assert gave == 4 + 6 + 6 + 8
+    assert (injection.reached, injection.workers[0].unobserved) == (0, {})
+    assert "printed" in capfd.readouterr().err
+
+
+def test_a_file_that_was_open_before_is_left_alone_and_told(path):
+    """It may be the user's own log."""
+    with open(path, "wb", buffering=0) as log:
+        gave, injection = attempt(
+            path, lambda _path: log.write(b"a line"), WriteError("*"), require_fired=False
+        )
+
+    assert gave == 6
+    told = "write of a file that was open before the worker began"
+    assert injection.workers[0].unobserved == {told: 1}
+    assert f"Hidden from the engine: {told} (1)" in str(injection.unfired())
+
+
+def test_a_number_that_is_used_again_is_another_file(path):
+    """An inherited file is closed, and the next one gets its number."""
+    log = open(f"{path}.log", "wb", buffering=0)
+
+    def write(path):
+        number = log.fileno()
+        log.close()
+        with open(path, "wb", buffering=0) as file:
+            assert file.fileno() == number
+            file.write(b"data")
+
+    gave, injection = attempt(path, write, WriteError("*"))
+    log.close()
+
+    assert "No space left" in gave
+    assert injection.fired == 1
+
+
+def test_a_mapping_is_told(path):
+    """The kernel writes it back later, without a call."""
+
+    def write(path):
+        mapped = np.memmap(path, np.uint8, "w+", shape=99)
+        mapped[:] = 7
+
+    _, injection = attempt(path, write, WriteError("*", nth=99), require_fired=False)
+
+    assert injection.workers[0].unobserved == {"write through a mapping": 1}
+    assert Path(path).read_bytes() == b"\7" * 99
+
+
+def test_no_other_fault_hands_writes_over(path):
+    """They cost nothing there, and are not counted."""
+    _, injection = attempt(path, WAYS["write"], ReadError("*"), require_fired=False)
+
+    assert [each.writes for each in injection.workers[0].files.values()] in ([], [0])
+
+
+def test_two_workers_count_on_their_own(tmp_path):
+    """The second write of each."""
+    paths = [str(tmp_path / f"{number}.bin") for number in range(6)]
+    with inject(WriteError("*.bin", nth=2, times=1)) as injection:
+        read = epoch(alone(Tries(paths, WAYS["write"]), num_workers=2))
+
+    assert [isinstance(each.gave, str) for each in read.batches] == [False] * 2 + [True] * 2 + (
+        [False] * 2
+    )
+    assert [each.worker for each in injection.faults[0].firings] == [0, 1]
+    counts = [sorted(each.writes for each in one.files.values()) for one in injection.workers]
+    assert counts == [[1, 1, 1], [1, 1, 1]]
+
+
+def test_a_death_leaves_half_of_a_write(path):
+    """What a worker has written by torch.save() cannot be loaded again."""
+    with inject(WorkerKilled(writing="*.bin", at=3)) as injection:
+        read = epoch(alone(Tries([f"{path}.a", f"{path}.b", path], _TORN)))
+
+    assert ([0, 1], [-signal.SIGKILL]) == ([each.index for each in read.batches], read.exit_codes)
+    (firing,) = injection.faults[0].firings
+    assert (firing.call, firing.path, injection.surfaced) == ("signal 9", path, 1)
+    assert Path(path).read_bytes() == CONTENT[: len(CONTENT) // 2]
+
+
+_TORN = WAYS["write"]
+
+
+def test_a_torn_file_of_torch_cannot_be_loaded(path):
+    """Its directory is at its end, which was never written."""
+    with inject(WorkerKilled(writing="*.bin")):
+        epoch(alone(Tries([path], WAYS["torch.save"])))
+
+    whole = io.BytesIO()
+    torch.save(torch.zeros(9999), whole)
+    assert 0 < os.path.getsize(path) < len(whole.getvalue()) * 0.6
+    with pytest.raises((OSError, RuntimeError)):
+        torch.load(path)
+
+
+def test_a_worker_that_is_stopped_in_a_write_goes_on(path):
+    """Its write was short, and Python's file writes the rest."""
+    with inject(WorkerKilled(signal.SIGSTOP, writing="*.bin")) as injection:
+        read = epoch(alone(Tries([path], WAYS["write_bytes"]), timeout=1))
+
+    assert (read.batches, read.exit_codes, injection.fired) == ([], [0], 1)
+    assert Path(path).read_bytes() == CONTENT
+
+
+def test_a_death_that_another_worker_dies_lets_this_one_write(path):
+    """Nobody dies, and that is told."""
+    with (
+        pytest.raises(FaultNotFiredError, match="never fired"),
+        inject(WorkerKilled(writing="*.jpg")),
+    ):
+        assert len(epoch(alone(Tries([path], WAYS["write"]))).batches) == 1
+
+
+def test_writes_go_on_after_the_scope(path):
+    """In a worker that outlives it."""
+    loader = alone(Tries([path], WAYS["write"]), persistent_workers=True)
+    with inject(WriteError("*")) as injection:
+        (failed,) = epoch(loader).batches
+        assert injection.fired == 1
+    (fine,) = epoch(loader).batches
+
+    assert ("No space left" in failed.gave, fine.gave) == (True, len(CONTENT))
+
+
+def test_a_trial_fails_writes_in_its_own_folder(records):
+    """The one that the factory gets."""
+    outcome = run_trial(
+        lambda folder: CopiedRecords(records, folder), WriteError("*/03.copy", errno.EDQUOT)
+    )
+
+    (firing,) = outcome.faults[0].firings
+    assert (firing.call, os.path.basename(firing.path)) == ("write", "03.copy")
+    assert "Disk quota exceeded" in str(outcome.exception.message)
+    assert outcome.recovery.complete
+
+
+@pytest.mark.parametrize("fault", [WriteError("*.copy"), WorkerKilled(writing="*.copy")], ids=str)
+def test_a_trial_harms_no_other_folder(records, tmp_path, fault):
+    """The refusal names the file and says what to do; all of it is written."""
+    copies = tmp_path / "copies"
+    copies.mkdir()
+
+    with pytest.raises(InvalidArgumentError, match=r"00\.copy.*have make_dataset take a folder"):
+        run_trial(lambda: CopiedRecords(records, copies), fault)
+
+    written = {each.name: each.read_bytes() for each in copies.iterdir()}
+    assert written == {f"{each.stem}.copy": each.read_bytes() for each in records.iterdir()}
+
+
+def test_a_fault_free_run_counts_writes(records):
+    """Of each file, and of no pipe."""
+    job = TrialJob(
+        make_dataset=lambda folder: CopiedRecords(records, folder),
+        loader={"num_workers": 1},
+        options=TrialOptions(watch_files=True),
+    )
+
+    (worker,) = run_trial_job(job).workers
+    written = {os.path.basename(path): each.writes for path, each in worker.files.items()}
+    assert written == {f"{n:02}.copy": 1 for n in range(16)} | {f"{n:02}.rec": 0 for n in range(16)}
+
+
+def test_a_dataset_that_only_reads_is_told_so(records):
+    """Nothing matched, and the report says what was opened."""
+    with pytest.raises(FaultNotFiredError, match="no operation matched"), inject(WriteError("*")):
+        epoch(alone(Records(records)))
