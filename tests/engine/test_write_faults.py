@@ -108,7 +108,7 @@ def _in_a_thread(path):
 
 def _in_a_program(path):
     """tee(1) writes from C."""
-    done = subprocess.run(["tee", path], input=CONTENT, capture_output=True, check=False)
+    done = subprocess.run(["/usr/bin/tee", path], input=CONTENT, capture_output=True, check=False)
     if done.returncode:
         raise ChildProcessError(done.stderr.decode())
 
