@@ -76,7 +76,7 @@ def main(job: Job, around: Surroundings) -> NoReturn:
         current_process()._config["tempdir"] = around.folders[0]  # type: ignore[attr-defined]
         faulthandler.register(STACKS_SIGNAL, file=around.stacks.fd, all_threads=True)
         stacks = f"/proc/{os.getpid()}/fd/{around.stacks.fd}"
-        run(job, around.facts, stacks, supervision, around.folders[1:])
+        run(job, around.facts, stacks, supervision, around.writable_folders)
 
     _run_then_exit(warden, around.facts)
 

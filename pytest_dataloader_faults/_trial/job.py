@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict
 
+from pytest_dataloader_faults._engine.system.private_view import NO_VIEW, PrivateView
 from pytest_dataloader_faults.faults import Fault, WorkerKilled
 from pytest_dataloader_faults.lifecycle import KillWorker, Step
 from pytest_dataloader_faults.outcomes._facts import TrialRequest
@@ -62,6 +63,7 @@ class Settings(RunSettings, total=False):
 
     comparison: Comparison
     samples: int | None
+    view: PrivateView
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +71,8 @@ class Job:
     """What every job has.
 
     *loader*: options of the DataLoader; *changes* overrule them, and those of a ready loader.
-    *samples*: about how many samples of a map-style dataset are looked at; None for all.
+    *samples*: about how many samples of a map-style dataset are looked at; None for all. *view*:
+    folders of which its processes have a private copy.
     """
 
     make_dataset: Any
@@ -82,6 +85,7 @@ class Job:
     samples: int | None = None
     comparison: Comparison = EXACT
     options: TrialOptions = ONE_EPOCH
+    view: PrivateView = NO_VIEW
 
     def longest(self, more: float) -> float:
         """Seconds that its loader can take, where each deadline is put off by *more* at most."""

@@ -10,7 +10,7 @@ import gc
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch.utils.data
@@ -20,6 +20,7 @@ from pytest_dataloader_faults._engine.channel import SupervisorHandle
 from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor
 from pytest_dataloader_faults._engine.protocol import Idle
 from pytest_dataloader_faults._engine.scope import arm
+from pytest_dataloader_faults._engine.system.birth import next_tick
 from pytest_dataloader_faults._engine.worker.fetch_hooks import SeedSamples, seed_everything
 from pytest_dataloader_faults._engine.worker.parent import EndsWithParent
 from pytest_dataloader_faults._trial import accelerator, loaders, resources
@@ -63,7 +64,9 @@ def run(
             job.make_dataset, job.loader, job.changes, needs_workers=needs_workers
         )
         if isinstance(job, ReferenceJob):
-            journal.write(reference=asdict(take_reference(loader, job)))
+            began = next_tick()
+            found = replace(take_reference(loader, job), began=began)
+            journal.write(reference=asdict(found))
         elif isinstance(job, TrialJob):
             if job.samples is not None and loaders.kind_of(loader.dataset) == "map":
                 limit_samples(loader, job.samples)

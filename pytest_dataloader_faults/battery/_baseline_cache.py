@@ -17,9 +17,11 @@ own. A check that passes needs no such thing: its samples were compared with wha
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import glob
+import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -31,10 +33,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults._trial.parts import PartOf
 from pytest_dataloader_faults.battery._ask import ask
-from pytest_dataloader_faults.battery._baseline import GoldenRun, OutdatedBaselineError, Settings
+from pytest_dataloader_faults.battery._baseline.golden_run import (
+    GoldenRun,
+    OutdatedBaselineError,
+    Settings,
+)
 from pytest_dataloader_faults.battery._battery import CONTROL, Battery
-from pytest_dataloader_faults.battery._caches import versions_of_files
-from pytest_dataloader_faults.outcomes import CheckResult, Verdict
+from pytest_dataloader_faults.outcomes import CheckResult, Outcome, Verdict
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -125,6 +130,23 @@ def _with_guess(
             if versions_of_files(known.run.observed) == before:
                 raise
     return result
+
+
+def versions_of_files(run: Outcome) -> dict[str, tuple[int, ...] | None]:
+    """What changes when a file that the workers of *run* used is changed, or its folder is.
+
+    A folder changes when a file in it is made, removed or renamed. The kernel sets ctime, and no
+    program can set it back.
+    """
+    files = {path for worker in run.workers for path in worker.files}
+    return {path: _version(path) for path in sorted(files | set(map(os.path.dirname, files)))}
+
+
+def _version(path: str) -> tuple[int, ...] | None:
+    with contextlib.suppress(OSError):
+        at = os.stat(path)
+        return (at.st_dev, at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns)
+    return None
 
 
 def _failing_alone(battery: Battery, name: str, reproduce: str) -> CheckResult:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults._trial.parts import PartOf
-from pytest_dataloader_faults.battery._baseline import SAMPLES, Baseline, GoldenRun, Settings
+from pytest_dataloader_faults.battery._baseline import Baseline
+from pytest_dataloader_faults.battery._baseline.golden_run import GoldenRun, Settings
+from pytest_dataloader_faults.battery._baseline.references import SAMPLES
 from pytest_dataloader_faults.battery._targets import EVERY_FILE, require_match
 from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
 from pytest_dataloader_faults.battery.checks import CHECKS, Check, Variant

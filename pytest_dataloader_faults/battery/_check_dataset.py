@@ -11,7 +11,8 @@ from pytest_dataloader_faults import _arguments, exceptions
 from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults._trial.parts import PartOf, part_of
 from pytest_dataloader_faults.battery._ask import ask
-from pytest_dataloader_faults.battery._baseline import SAMPLES, Settings
+from pytest_dataloader_faults.battery._baseline.golden_run import Settings
+from pytest_dataloader_faults.battery._baseline.references import SAMPLES
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery._targets import Files
 from pytest_dataloader_faults.battery.checks import CHECKS, names_of_checks

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from pytest_dataloader_faults._trial import run_trial_job
 from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults._trial.job import TrialJob, TrialOptions
-from pytest_dataloader_faults.battery._baseline import ONE_WORKER, Baseline, Settings
+from pytest_dataloader_faults.battery._baseline import ONE_WORKER, Baseline
+from pytest_dataloader_faults.battery._baseline.golden_run import Settings
 from pytest_dataloader_faults.battery._targets import Files as Globs
 from pytest_dataloader_faults.battery._targets import path_of, require_match, short_globs
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
@@ -119,6 +120,7 @@ class Survey:
             deadline=deadline,
             seed=seed,
             engine=engine,
+            view=self._baseline.caches.view,
         )
         return run_trial_job(job)
 

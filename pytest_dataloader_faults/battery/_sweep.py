@@ -14,7 +14,8 @@ from typing import Any
 from pytest_dataloader_faults import _arguments, exceptions
 from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults.battery._ask import ask
-from pytest_dataloader_faults.battery._baseline import SAMPLES, Settings
+from pytest_dataloader_faults.battery._baseline.golden_run import Settings
+from pytest_dataloader_faults.battery._baseline.references import SAMPLES
 from pytest_dataloader_faults.battery._battery import CONTROL, Battery
 from pytest_dataloader_faults.battery._check_dataset import report
 from pytest_dataloader_faults.battery._targets import Files

@@ -13,7 +13,7 @@ import pytest
 from pytest_dataloader_faults._engine import choose
 from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults._trial.parts import part_of
-from pytest_dataloader_faults.battery._baseline import Settings as BatterySettings
+from pytest_dataloader_faults.battery._baseline.golden_run import Settings as BatterySettings
 from pytest_dataloader_faults.battery._baseline_cache import Answer, BaselineCache
 from pytest_dataloader_faults.battery._check_dataset import about, excused, summed_up
 from pytest_dataloader_faults.battery._targets import Files

@@ -79,9 +79,13 @@ _started: list[_Preloaded] = []
 
 
 def _is_needed(job: Job) -> bool:
-    """Whether the loader of *job* starts its workers by a fork server, as far as *job* says."""
+    """Whether the loader of *job* starts its workers by a fork server, as far as *job* says.
+
+    One that was started before does not have the private view of a job.
+    """
     method = start_method.of_options({**(job.loader or {}), **job.changes})
-    return method == "forkserver" and not isinstance(job, ReferenceJob)
+    served = method == "forkserver" and not job.view.folders
+    return served and not isinstance(job, ReferenceJob)
 
 
 def start_for(job: Job) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypedDict
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults import _arguments
 from pytest_dataloader_faults._engine import choose
@@ -21,10 +21,24 @@ from pytest_dataloader_faults._trial import run_trial_job, take_reference
 from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults._trial.job import ONE_EPOCH, RunSettings, TrialJob, TrialOptions
 from pytest_dataloader_faults._trial.process.deadline import Deadlines
-from pytest_dataloader_faults.battery import _caches
-from pytest_dataloader_faults.battery._own_samples import are_alike, count_own_samples, shares_of
-from pytest_dataloader_faults.battery._targets import Files, parse_globs
-from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
+from pytest_dataloader_faults.battery._baseline import caches
+from pytest_dataloader_faults.battery._baseline.golden_run import (
+    GoldenRun,
+    OutdatedBaselineError,
+    Settings,
+)
+from pytest_dataloader_faults.battery._baseline.own_samples import (
+    are_alike,
+    count_own_samples,
+    shares_of,
+)
+from pytest_dataloader_faults.battery._baseline.references import References
+from pytest_dataloader_faults.battery._targets import parse_globs
+from pytest_dataloader_faults.exceptions import (
+    InvalidArgumentError,
+    UnusableDatasetError,
+    UnusableEnvironmentError,
+)
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Reference, _reference
 from pytest_dataloader_faults.outcomes._judge import judge
@@ -35,39 +49,7 @@ if TYPE_CHECKING:
 
 ONE_WORKER: Mapping[str, Any] = {"num_workers": 1}
 _TWO_WORKERS: Mapping[str, Any] = {"num_workers": 2}
-SAMPLES = 64
-"""How many samples a battery looks at, unless it is asked for more or fewer."""
-_ENOUGH_SECONDS = 5.0
-"""Where so many would take longer, fewer are looked at."""
 _WATCHED = TrialOptions(watch_files=True)
-
-
-class OutdatedBaselineError(Exception):
-    """The dataset gives other samples than the ones that are known."""
-
-
-class Settings(TypedDict, total=False):
-    """What holds for all trials of a dataset: arguments of ``check_dataset``."""
-
-    files: Files | None
-    loader: Mapping[str, Any] | None
-    contract: Contract | None
-    deadline: float | None
-    seed: int
-    engine: str
-    samples: int | None
-
-
-@dataclass(frozen=True)
-class GoldenRun:
-    """What another baseline of the same dataset may begin with. Plain data."""
-
-    reference: Reference
-    control: Outcome
-    observed: Outcome
-    changes: Mapping[str, Any]
-    comparison: Comparison = EXACT
-    made_files: tuple[str, ...] = ()
 
 
 class Baseline:
@@ -78,8 +60,7 @@ class Baseline:
         control: The epoch without a fault, with the loader as it was asked for.
         observed: The epoch by which faults are chosen. It is the control, unless that fails.
         changes: Loader options that the dataset needs to work with no fault.
-        made_files: Files that the workers of the control read, and that were made or changed since
-            the reference began: a cache.
+        caches: What is known of files that were made while the dataset was read.
         unusable_reason: Why the dataset does not work with these either, or None.
     """
 
@@ -107,31 +88,35 @@ class Baseline:
         self.loader = settings.get("loader")
         self.deadlines = Deadlines(settings.get("deadline"))
         self.seed = settings.get("seed", 0)
-        self.asked_samples = self.samples = settings.get("samples")
+        self.asked_samples = settings.get("samples")
         _arguments.check(make_dataset=make_dataset, loader=self.loader)
-        _arguments.check(deadline=self.deadlines.most, seed=self.seed, samples=self.samples)
-        if known is not None:
-            self.samples = known.reference.limit
+        _arguments.check(deadline=self.deadlines.most, seed=self.seed, samples=self.asked_samples)
         self.contract = Contract.given(settings.get("contract"))
         self.globs = parse_globs(settings.get("files"))
         self.comparison = known.comparison if known else EXACT
         self.changes: Mapping[str, Any] = {}
         self.unusable_reason: str | None = None
-        self._seconds: float | None = None if known or self.samples != SAMPLES else _ENOUGH_SECONDS
         how = RunSettings(loader=self.loader, deadline=self.deadlines.most, seed=self.seed)
-        self._take_reference = functools.partial(take_reference, make_dataset, **how)
-        self._references: dict[Comparison, Reference] = {}
-        began = time.time_ns()
+        self._references = References(
+            functools.partial(take_reference, make_dataset, **how),
+            self.contract.split,
+            self.asked_samples,
+            self.deadlines.learn,
+        )
+        self._began = time.time_ns()
+        self.caches = known.caches if known else caches.NOTHING_MADE
         if known is None:
             self._take(attempts)
         else:
             self._begin_with(known, is_sure=is_sure)
-        self.made_files = known.made_files if known else ()
-        self.made_files = self.made_files or _caches.files_made_since(began, self.observed)
+        if not self.caches.read:
+            made = caches.files_made_since(self._began, self.observed, self.caches.view)
+            self.caches = self.caches._replace(read=made)
 
     def _begin_with(self, known: GoldenRun, *, is_sure: bool) -> None:
+        self._references.limit(known.reference.limit)
         if is_sure:
-            self._references[self.comparison] = known.reference
+            self._references.put(self.comparison, known.reference)
         elif self.reference != known.reference:
             raise OutdatedBaselineError
         self.control, self.observed, self.changes = known.control, known.observed, known.changes
@@ -144,29 +129,29 @@ class Baseline:
         if self.unusable_reason or self.comparison.compare:
             return None
         parts = (self.reference, self.control, self.observed, self.changes)
-        return GoldenRun(*parts, self.comparison, self.made_files)
+        return GoldenRun(*parts, self.comparison, self.caches)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What to know about every trial with faults of files."""
-        return (_caches.note(self.made_files),) if self.made_files else ()
+        return self.caches.notes
 
     @property
     def reference(self) -> Reference:
         """What the dataset gives, by the baseline's comparison."""
-        return self._reference_by(self.comparison)
+        return self._references.by(self.comparison)
 
     @property
     def without_seeds(self) -> Comparison:
         """The baseline's comparison where random numbers are left as they are."""
         if self.comparison.seeded is None:
             return self.comparison
-        is_stable = self._reference_by(SHAPES).unstable_index is None
+        is_stable = self._references.by(SHAPES).unstable_index is None
         return SHAPES if is_stable else TYPES
 
     def with_reference(self, comparison: Comparison) -> Comparison:
         """*comparison*, with what the reference shows: the samples, if the author compares them."""
-        reference = self._reference_by(comparison)
+        reference = self._references.by(comparison)
         return replace(
             comparison,
             pickled_samples=reference.pickled_samples,
@@ -192,9 +177,10 @@ class Baseline:
             deadline=deadline or self.deadlines.for_trial,
             seed=self.seed,
             engine=self.engine,
-            samples=self.samples,
+            samples=self._references.samples,
             options=options,
             needs_workers=True,
+            view=self.caches.view,
         )
         return run_trial_job(job)
 
@@ -204,26 +190,8 @@ class Baseline:
 
     def reference_for(self, outcome: Outcome) -> Reference:
         """The reference for *outcome*; samples that it does not know yet are taken now."""
-        same = (each for each in self._references if each.description == outcome.comparison)
-        comparison = next(same, self.comparison)
-        reference = self._reference_by(comparison)
-        if batches := reference.unknown_batches(outcome):
-            asked = replace(comparison, split=self.contract.split)
-            more = self._take_reference(comparison=asked, batches=batches)
-            reference = reference.merged_with(more)
-            self._references[comparison] = reference
+        reference = self._references.for_outcome(outcome, self.comparison)
         return replace(reference, shares=self._shares)
-
-    def _reference_by(self, comparison: Comparison) -> Reference:
-        if comparison not in self._references:
-            asked = replace(comparison, split=self.contract.split)
-            found = self._take_reference(
-                comparison=asked, samples=self.samples, seconds=self._seconds
-            )
-            self.deadlines.learn(found.duration)
-            self._references[comparison] = found
-            self.samples, self._seconds = found.limit, None  # From now on the same for all.
-        return self._references[comparison]
 
     def _take(self, attempts: Sequence[Mapping[str, Any]]) -> None:
         """Reference and control, by the most exact comparison that shows nothing wrong."""
@@ -285,14 +253,42 @@ class Baseline:
 
     def _run_control(self, attempts: Sequence[Mapping[str, Any]]) -> None:
         _reference.require_samples(self.reference, self.contract)
+        runs, found = self._control_runs(attempts)
+        if found.passed and self.caches == caches.NOTHING_MADE:
+            runs = self._cold_runs(attempts, runs[-1]) or runs
+        self.control, self.observed = runs[0], runs[-1]
+        why = f"with one worker and no fault it fails already ({found.sentence}); see workers-agree"
+        self.unusable_reason = None if found.passed else why
+        self._shares = shares_of(self.observed) if found.passed else ()
+
+    def _control_runs(
+        self, attempts: Sequence[Mapping[str, Any]]
+    ) -> tuple[list[Outcome], Judgement]:
+        """Trials without a fault until one of them shows nothing wrong."""
         runs = []
-        for self.changes in attempts:  # Until one of them shows nothing wrong.
+        for self.changes in attempts:
             runs.append(self.run_trial(options=_WATCHED))
             self.deadlines.learn(0 if runs[-1].timed_out else runs[-1].duration)
             found = self.judge(runs[-1], Contract())
             if found.passed:
                 break
-        self.control, self.observed = runs[0], runs[-1]
-        why = f"with one worker and no fault it fails already ({found.sentence}); see workers-agree"
-        self.unusable_reason = None if found.passed else why
-        self._shares = shares_of(self.observed) if found.passed else ()
+        return runs, found
+
+    def _cold_runs(
+        self, attempts: Sequence[Mapping[str, Any]], warm: Outcome
+    ) -> list[Outcome] | None:
+        """The same without the files that the first reading made, where there are such files."""
+        began = self._references.began
+        view = caches.view_without_files_made_since(began, warm)
+        if not view.folders:
+            return None
+        self.caches = caches.CacheFacts(view=view)
+        try:
+            runs, found = self._control_runs(attempts)
+        except UnusableEnvironmentError as error:
+            self.caches = caches.CacheFacts(hindrance=str(error))
+            return None
+        if found.passed:
+            return runs
+        self.caches = caches.CacheFacts(hindrance=f"it fails there ({found.sentence})")
+        return None
