@@ -18,6 +18,9 @@ from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
+    ConnectError,
+    ConnectionClosed,
+    ConnectionReset,
     CorruptedFile,
     DescriptorExhaustion,
     HungRead,
@@ -76,6 +79,9 @@ def test_every_fault_is_exported():
         (ClosedDescriptor, {**PATH, "reuse": False, **WHICH, "sample": None, **TRIGGERS}),
         (SlowRead, {**PATH, "seconds": 0.5, **WHICH, **TRIGGERS}),
         (HungRead, {**PATH, "nth": 1, "workers": None}),
+        (ConnectError, {"path": "tcp://*", "errno": errno.ECONNREFUSED, **WHICH, **TRIGGERS}),
+        (ConnectionReset, {"path": "tcp://*", "after": 0, **WHICH, **TRIGGERS}),
+        (ConnectionClosed, {"path": "tcp://*", "after": 0, **WHICH, **TRIGGERS}),
         (DescriptorExhaustion, {"headroom": 0, "where": "worker", "workers": None}),
         (SharedMemoryExhaustion, {**WHICH, **TRIGGERS}),
         (WriteError, {**PATH, "errno": errno.ENOSPC, **WHICH, **TRIGGERS}),
@@ -166,7 +172,8 @@ def test_globs_are_a_tuple(fault):
     path = next(filter(None, given), ())
 
     assert fault.globs == ((path,) if isinstance(path, str) else path)
-    assert faults.has_files(fault) == bool(path)
+    assert faults.has_files(fault) == any(not each.startswith("tcp://") for each in fault.globs)
+    assert faults.has_connections(fault) == any(each.startswith("tcp://") for each in fault.globs)
 
 
 @given(any_fault())
@@ -206,6 +213,7 @@ REFUSED = {
     "nth": (NOT_A_COUNT, "1 or more (1 is the first)"),
     "times": (NOT_A_COUNT[:-1], "1 or more, or None for good"),
     "workers": (NOT_WORKERS, "a tuple of worker ids, or None for all"),
+    "after": ((-1, 0.5, "0", None, True), "0 or more bytes of the answer"),
     "keep": ((1.0, 1.5, -0.1, -1, "1", None, True, float("nan")), "a fraction in [0.0, 1.0) or"),
     "headroom": ((-1, 0.5, "0", None, True), "0 or more descriptors"),
     "stage": (("put", "", None, 1), "'take' or 'pin'"),
@@ -268,6 +276,16 @@ def test_invalid_argument_is_refused(kind, name, value):
         (lambda: ReadError(errno=errno.ENOENT), "errno=2 must be one that the call gives: EACCES"),
         (lambda: DescriptorExhaustion(where="loader", workers=(1,)), "workers=(1,) must be None"),
         (lambda: permission_denied("*", errno=5), "errno=5 is EACCES"),
+        (lambda: OpenError("tcp://*"), "must be of files; of a TCP connection, take ConnectError"),
+        (lambda: ReadError(("*", "tcp://*")), "of a TCP connection, take ConnectionReset"),
+        (lambda: ShortRead("tcp://*"), "of a TCP connection, take ConnectionClosed"),
+        (lambda: TruncatedFile("tcp://*"), "of a TCP connection, take ConnectionClosed"),
+        (lambda: CorruptedFile("tcp://*"), "of a TCP connection, take ConnectionClosed: TCP"),
+        (lambda: ClosedDescriptor("tcp://*"), "of a TCP connection, take ConnectionReset"),
+        (lambda: WorkerKilled(reading="tcp://*"), "reading='tcp://*' must be of files; of a TCP"),
+        (lambda: ConnectError("*.jpg"), "path='*.jpg' must be a glob of connections, such as"),
+        (lambda: ConnectionReset(("tcp://*", "*")), "must be a glob of connections, such as"),
+        (lambda: ConnectError(errno=errno.EIO), "errno=5 must be one that the call gives: EACCES"),
     ],
 )
 def test_arguments_that_cannot_come_together_are_refused(make, message):

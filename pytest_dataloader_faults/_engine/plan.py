@@ -24,6 +24,14 @@ READ_FAULTS = (vocabulary.ReadError, vocabulary.ShortRead, vocabulary.SlowRead, 
 WRITE_FAULTS = (vocabulary.WriteError, vocabulary.ShortWrite)
 """Those that happen in a write."""
 
+ANSWER_FAULTS = (
+    vocabulary.SlowRead,
+    vocabulary.HungRead,
+    vocabulary.ConnectionReset,
+    vocabulary.ConnectionClosed,
+)
+"""Those that happen to what the peer of a connection sends."""
+
 AnyFault = TypeVar("AnyFault", bound=Fault)
 
 
@@ -197,6 +205,11 @@ class WorkerFaults:
             if not isinstance(fault, vocabulary.OpenError) and not _is_of_writing(fault):
                 return True
         return self.needs_reads_of(path)
+
+    def needs_answers_of(self, path: str) -> bool:
+        """Whether what the peer of the connection *path* sends has to be seen."""
+        meant = (counter.fault for counter in self._concerned if counter.matches(path))
+        return any(isinstance(each, ANSWER_FAULTS) for each in meant)
 
     def would_target(self, path: str) -> bool:
         """Whether a fault would be about *path* if the file were not excluded."""

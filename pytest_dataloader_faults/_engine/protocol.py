@@ -166,6 +166,7 @@ class Counts(NamedTuple):
     files: Mapping[str, Sequence[int]]
     unobserved: Mapping[str, int]
     reached: Sequence[int]
+    connections: Mapping[str, int]
 
 
 class FaultFired(NamedTuple):

@@ -191,4 +191,6 @@ def _beyond_python(fault: vocabulary.Fault) -> str | None:
         return "torch reserves shared memory in C++"
     if isinstance(fault, vocabulary.WorkerKilled) and fault.reading is not None:
         return "a read that has begun is the kernel's"
+    if vocabulary.has_connections(fault) and not isinstance(fault, vocabulary.ConnectError):
+        return "what comes through a socket is the kernel's"
     return None

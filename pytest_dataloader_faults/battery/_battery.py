@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 CONTROL = "workers-agree"
+_SHOWN = 3
+_OF_CONNECTIONS = (
+    "Checks of files do not reach what comes through them; connect-error, connection-reset,"
+    " connection-closed and connection-hung do"
+)
 _SWEEP = Check("sweep", "handles the failure of one operation")
 
 
@@ -63,11 +69,23 @@ class Battery:
     @property
     def notes(self) -> tuple[str, ...]:
         """What the reader of each result should know of the dataset."""
+        connected = self._note_on_connections()
         reference = self.baseline.reference
         seen = len(reference.samples) or sum(len(batch) for batch, _ in reference.batches)
         if reference.total is None or seen >= reference.total:
+            return connected
+        return (f"{seen:,} of {reference.total:,} samples were looked at", *connected)
+
+    def _note_on_connections(self) -> tuple[str, ...]:
+        """What came through a network, since a check of files says nothing of it."""
+        made = Counter[str]()
+        for worker in self.baseline.observed.workers:
+            made.update(worker.connections)
+        if not made:
             return ()
-        return (f"{seen:,} of {reference.total:,} samples were looked at",)
+        shown = ", ".join(f"{count} to {path}" for path, count in made.most_common(_SHOWN))
+        more = ", ..." if len(made) > _SHOWN else ""
+        return (f"the workers made TCP connections: {shown}{more}. {_OF_CONNECTIONS}",)
 
     def run_faults(self, *faults: Fault) -> Conclusion:
         """Run *faults* as no check does, and repeat a trial that fails."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults._trial import run_trial_job
@@ -13,7 +14,12 @@ from pytest_dataloader_faults._trial.job import TrialJob, TrialOptions
 from pytest_dataloader_faults.battery._baseline import ONE_WORKER, Baseline
 from pytest_dataloader_faults.battery._baseline.golden_run import Settings
 from pytest_dataloader_faults.battery._targets import Files as Globs
-from pytest_dataloader_faults.battery._targets import path_of, require_match, short_globs
+from pytest_dataloader_faults.battery._targets import (
+    connections_of,
+    path_of,
+    require_match,
+    short_globs,
+)
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import Fault, OpenError, ReadError
 from pytest_dataloader_faults.faults._globs import GlobMatcher
@@ -40,6 +46,7 @@ class DataFiles:
         workers: How many workers share the files.
         epochs: How many epochs a worker lives for.
         focus: The one file that faults of a single file hit; by default each file.
+        connections: How often one worker makes each TCP connection in an epoch, by its path.
         tolerated_errors: Transient errors that the dataset survives; None if that was not tried.
     """
 
@@ -52,6 +59,7 @@ class DataFiles:
     epochs: int = 1
     focus: str | None = None
     tolerated_errors: tuple[OpenError | ReadError, ...] | None = None
+    connections: Mapping[str, int] = field(default_factory=dict)
 
     def for_loader(self, loader: Mapping[str, Any], epochs: int) -> DataFiles:
         """The same, for the workers of a *loader* that goes through so many *epochs*."""
@@ -192,9 +200,19 @@ def _files_of(baseline: Baseline) -> DataFiles:
         opens={name: opens[path] for path, name in names.items() if opens[path]},
         reads={name: reads[path] for path, name in names.items() if reads[path]},
         all_files=path_of(all_files) or "*",
+        connections=_connections_of(baseline),
         batches=_most(worker.fetches for worker in workers) or 1,
         samples=len(reference.samples) or sum(len(indices) for indices, _ in reference.batches),
     )
+
+
+def _connections_of(baseline: Baseline) -> dict[str, int]:
+    """How often a worker makes each connection; the python engine cannot cut off their answers."""
+    control = baseline.control
+    made = [worker.connections for worker in control.workers if control.engine == "kernel"]
+    meant = connections_of(control, baseline.globs).paths
+    counts = {path: _most(each.get(path, 0) for each in made) for path in meant}
+    return {glob.escape(path): count for path, count in counts.items() if count}
 
 
 def _most(counts: Iterable[int]) -> int:

@@ -20,12 +20,19 @@ from pytest_dataloader_faults.battery._battery import CONTROL, Battery
 from pytest_dataloader_faults.battery._check_dataset import report
 from pytest_dataloader_faults.battery._targets import Files
 from pytest_dataloader_faults.battery._workload import Workload
-from pytest_dataloader_faults.faults import Fault, OpenError, ReadError
+from pytest_dataloader_faults.faults import (
+    ConnectError,
+    ConnectionReset,
+    Fault,
+    OpenError,
+    ReadError,
+)
 from pytest_dataloader_faults.faults._base import FileFault, Trigger, Triggered
+from pytest_dataloader_faults.faults._network import NetworkFault
 from pytest_dataloader_faults.outcomes import Contract, SweepResult, SweepStep, Verdict
 from pytest_dataloader_faults.outcomes._judge._report import explain
 
-_FAULTS = (OpenError(), ReadError())
+_FAULTS = (OpenError(), ReadError(), ConnectError(), ConnectionReset())
 
 
 def sweep(
@@ -48,7 +55,7 @@ def sweep(
     Args:
         make_dataset: Returns a map-style or iterable dataset, or a ready ``DataLoader``.
         faults: The faults to try; each is tried once (``times=1``) and for good. One without a
-            path hits all data files that the workers open, or read.
+            path hits all data files that the workers open, or read, or all their TCP connections.
         start_at: The step to begin with, such as the ``next`` of a sweep that was stopped.
         max_trials: How many trials there may be.
         files, loader, contract, deadline, seed, engine, samples, on_fail: See ``check_dataset``.
@@ -78,8 +85,8 @@ def sweep(
     left = _rows_from(_rows(faults), start_at)
     left = [each for each in left if _with_target(each, battery.workload)]
     if not left:
-        message = "its workers open and read no data file, so there is nothing to sweep"
-        raise exceptions.UnusableDatasetError(message)
+        used = "its workers open and read no data file and make no TCP connection"
+        raise exceptions.UnusableDatasetError(f"{used}, so there is nothing to sweep")
     swept = _swept(battery, left, max_trials, on_fail)
     if start_at is None:
         _require_fired(swept, on_fail)
@@ -133,18 +140,26 @@ def _rows(templates: Iterable[Any]) -> list[Any]:
 
 def _with_target(fault: Any, workload: Workload) -> Any:
     """*fault* with the path of the files that it hits; None if there are none."""
-    files = workload.opened if isinstance(fault, OpenError) else workload.read
-    path = files.path if fault.path == "*" else fault.path
+    if isinstance(fault, NetworkFault):
+        files = workload.connections
+        is_usual = fault.path == type(fault)().path
+        path = files.path if is_usual and files.paths else "" if is_usual else fault.path
+    else:
+        files = workload.opened if isinstance(fault, OpenError) else workload.read
+        path = files.path if fault.path == "*" else fault.path
     return replace(fault, path=path) if path else None
 
 
 def _require_template(template: Any) -> None:
-    if isinstance(template, FileFault) and isinstance(template, Triggered):
+    if isinstance(template, (FileFault, NetworkFault)) and isinstance(template, Triggered):
         if template.trigger._replace(every=1) == Trigger():
             return
         problem = "must leave nth and times to the sweep, and probability as it is"
     else:
-        problem = "must be a fault of files with nth and times, such as OpenError() or ReadError()"
+        problem = (
+            "must be a fault of files or connections with nth and times, such as OpenError(),"
+            " ReadError() or ConnectError()"
+        )
     message = f"faults: {template!r} {problem}"
     raise exceptions.InvalidArgumentError(message)
 

@@ -13,10 +13,10 @@ import os
 import tarfile
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.faults._globs import GlobMatcher, is_excluded
+from pytest_dataloader_faults.faults._globs import NETWORK, GlobMatcher, is_excluded, is_of_network
 from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.outcomes._text import printable
 
@@ -138,12 +138,28 @@ def existing_files(paths: Iterable[str], lasting: Collection[str] = ()) -> set[s
     return {path for path in seen if path in lasting or os.path.lexists(path)} or seen
 
 
+class Connections(NamedTuple):
+    """TCP connections by their paths, and the globs that mean them."""
+
+    paths: tuple[str, ...]
+    globs: tuple[str, ...]
+
+
+def connections_of(control: Outcome, globs: tuple[str, ...]) -> Connections:
+    """Those that the workers of *control* made, unless *globs* were given that mean only files."""
+    asked = tuple(filter(is_of_network, globs))
+    meant = (f"{NETWORK}*",) if globs == EVERY_FILE else asked
+    made = {path for worker in control.workers for path in worker.connections}
+    return Connections(tuple(sorted(filter(GlobMatcher(meant), made))), meant)
+
+
 def require_match(globs: tuple[str, ...], control: Outcome) -> None:
     """Raise InvalidArgumentError if *globs* were given and one of them means no file of *control*.
 
     One that is misspelt would otherwise go unnoticed beside another one.
     """
-    files = sorted({path for worker in control.workers for path in worker.files})
+    workers = control.workers
+    files = sorted({path for each in workers for path in (*each.files, *each.connections)})
     dead = [each for each in globs if not any(map(GlobMatcher((each,)), files))]
     if not dead or globs == EVERY_FILE:
         return

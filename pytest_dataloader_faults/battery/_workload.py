@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from pytest_dataloader_faults._engine.policy.actions import TO_NETWORK
 from pytest_dataloader_faults.battery import _targets
 from pytest_dataloader_faults.battery._kinds import kinds_of
 from pytest_dataloader_faults.faults._globs import GlobMatcher
@@ -129,6 +128,11 @@ class Workload:
         return max((each.fetches for each in self.control.workers if each.worker == 0), default=0)
 
     @cached_property
+    def connections(self) -> FileSet:
+        """The TCP connections that workers make, as far as faults may be about them."""
+        return FileSet(*_targets.connections_of(self.control, self.globs))
+
+    @cached_property
     def truncation_points(self) -> tuple[tuple[str, int], ...]:
         """Places where some of these files could end and still look whole."""
         return _targets.truncation_points(self.read.paths)
@@ -160,9 +164,11 @@ class Workload:
         if self.read.paths and not self.opened.paths:
             used = "but use what was opened or mapped before they began"
             return NotApplicable(f"its workers {verb} no data file, {used}{self.advice}")
-        if any(TO_NETWORK in each.unobserved for each in self.control.workers):
-            by_socket = "they connect to a network, and what comes through a socket has no faults"
-            return NotApplicable(f"its workers {verb} no data file; {by_socket}")
+        if self.connections.paths:
+            instead = (
+                "they connect to a network, which has checks of its own, such as connect-error"
+            )
+            return NotApplicable(f"its workers {verb} no data file; {instead}")
         if hidden := unobserved_operations(self.control.workers):
             return NotApplicable(f"its workers {verb} no data file that the engine sees: {hidden}")
         return NotApplicable(f"its workers {verb} no data file")

@@ -8,7 +8,9 @@ The faults that happen to some of many operations share these triggers:
 *path*
     ``fnmatch`` globs against the absolute path the worker opens; ``*`` crosses slashes, so
     ``"*.jpg"`` means every JPEG. One string or a tuple of them. Code, system files and
-    site-packages are excluded unless a glob names their folder literally.
+    site-packages are excluded unless a glob names their folder literally. A TCP connection has a
+    path by the address of its peer, as ``"tcp://192.0.2.1:443"``: ``"tcp://*"`` means all of them,
+    and ``"*"`` none.
 *nth*
     The first matching operation that fails, 1-based, counted in each worker process on its own.
 *times*
@@ -40,6 +42,12 @@ from pytest_dataloader_faults.faults._files import (
     TruncatedFile,
     permission_denied,
 )
+from pytest_dataloader_faults.faults._globs import is_of_network as _is_of_network
+from pytest_dataloader_faults.faults._network import (
+    ConnectError,
+    ConnectionClosed,
+    ConnectionReset,
+)
 from pytest_dataloader_faults.faults._workers import (
     DescriptorExhaustion,
     PinMemoryThreadDeath,
@@ -52,6 +60,9 @@ from pytest_dataloader_faults.faults._writes import ShortWrite, WriteError
 
 __all__ = (
     "ClosedDescriptor",
+    "ConnectError",
+    "ConnectionClosed",
+    "ConnectionReset",
     "CorruptedFile",
     "DescriptorExhaustion",
     "Fault",
@@ -69,6 +80,7 @@ __all__ = (
     "WorkerKilled",
     "WriteError",
     "from_dict",
+    "has_connections",
     "has_files",
     "permission_denied",
     "to_dict",
@@ -94,14 +106,22 @@ _OF_WORKERS = (
     WorkerExited,
     WorkerHung,
 )
-KINDS: dict[str, type[Fault]] = {kind.__name__: kind for kind in (*_OF_FILES, *_OF_WORKERS)}
-NEED_A_WORKER = (ClosedDescriptor, HungRead, *_OF_WORKERS)
+_OF_CONNECTIONS = (ConnectError, ConnectionReset, ConnectionClosed)
+KINDS: dict[str, type[Fault]] = {
+    kind.__name__: kind for kind in (*_OF_FILES, *_OF_CONNECTIONS, *_OF_WORKERS)
+}
+NEED_A_WORKER = (ClosedDescriptor, HungRead, *_OF_CONNECTIONS, *_OF_WORKERS)
 """Kinds that cannot happen in the loader's own process, as where ``num_workers=0``."""
 
 
 def has_files(fault: Fault) -> bool:
-    """Whether *fault* is about files: it has a *path*, or happens in a *reading* or *writing*."""
-    return bool(fault.globs)
+    """Whether *fault* is about files: it has a *path* of some, a *reading* or a *writing*."""
+    return not all(map(_is_of_network, fault.globs))
+
+
+def has_connections(fault: Fault) -> bool:
+    """Whether *fault* is about TCP connections: it has a *path* such as ``"tcp://*"``."""
+    return any(map(_is_of_network, fault.globs))
 
 
 def to_dict(fault: Fault) -> dict[str, Any]:

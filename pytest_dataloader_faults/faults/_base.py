@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import ClassVar, NamedTuple, TypeAlias, TypeGuard
 
 from pytest_dataloader_faults import _arguments as allow
+from pytest_dataloader_faults.faults._globs import is_of_network
 
 Globs: TypeAlias = str | tuple[str, ...]
 Workers: TypeAlias = tuple[int, ...] | None
@@ -64,6 +65,7 @@ _RULES = {
     "max_bytes": allow.ints(
         1, allowed="1 or more bytes (0 would be the end of the file: see TruncatedFile)"
     ),
+    "after": allow.ints(0, allowed="0 or more bytes of the answer"),
     "keep": allow.Rule(_is_keep, "a fraction in [0.0, 1.0) or a count of bytes (int, 0 or more)"),
     "flips": allow.ints(1, allowed="1 or more bytes"),
     "seed": allow.ints(0),
@@ -80,6 +82,9 @@ _RULES = {
     ),
     "code": allow.ints(0, 255, "an exit code, 0 to 255"),
 }
+
+
+_WITH_GLOBS = ("path", "reading", "writing")
 
 
 class Trigger(NamedTuple):
@@ -101,13 +106,18 @@ class Fault(allow.Checked):
     errnos: ClassVar[frozenset[int] | None] = None
     """The errnos that the call can fail with, where the fault has a choice."""
 
+    meets_connections: ClassVar[bool] = False
+    """The fault can be about TCP connections."""
+    of_connections: ClassVar[str] = ""
+    """The fault to take for a TCP connection, where this one cannot be about any."""
+
     errno: int = 0
     """What a system call fails with under the fault; 0 where it does not fail."""
 
     @property
     def globs(self) -> tuple[str, ...]:
         """The globs of the files that it is about; empty for a fault of something else."""
-        named = (getattr(self, name, None) for name in ("path", "reading", "writing"))
+        named = (getattr(self, name, None) for name in _WITH_GLOBS)
         globs: Globs = next(filter(None, named), ())
         return (globs,) if isinstance(globs, str) else globs
 
@@ -126,7 +136,15 @@ class Fault(allow.Checked):
         if self.errnos is not None:
             names = " ".join(sorted(_errno.errorcode[number] for number in self.errnos))
             self._require("errno", self.errno in self.errnos, f"one that the call gives: {names}")
+        self._refuse_connections()
         self._check_together()
+
+    def _refuse_connections(self) -> None:
+        """Refuse globs of TCP connections, where the fault is about files alone."""
+        if self.globs and not self.meets_connections:
+            name = next(each for each in _WITH_GLOBS if getattr(self, each, None))
+            allowed = f"of files; of a TCP connection, take {self.of_connections}"
+            self._require(name, not any(map(is_of_network, self.globs)), allowed)
 
     def _check_together(self) -> None:
         """Refuse arguments that cannot come together."""

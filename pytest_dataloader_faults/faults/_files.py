@@ -37,6 +37,7 @@ class OpenError(Triggered, FileFault):
     """open(2), openat(2) and openat2(2) of a matching file fail with *errno*."""
 
     errnos: ClassVar = OPEN_ERRNOS
+    of_connections: ClassVar = "ConnectError"
     errno: int = _errno.EIO
     nth: int = 1
     times: int | None = None
@@ -59,6 +60,7 @@ class ReadError(Triggered, FileFault):
     """
 
     errnos: ClassVar = READ_ERRNOS
+    of_connections: ClassVar = "ConnectionReset"
     errno: int = _errno.EIO
     nth: int = 1
     times: int | None = None
@@ -73,6 +75,7 @@ class ShortRead(Triggered, FileFault):
     """
 
     content: ClassVar[bool] = True
+    of_connections: ClassVar = "ConnectionClosed"
     max_bytes: int = 1
     nth: int = 1
     times: int | None = None
@@ -88,6 +91,7 @@ class TruncatedFile(InWorkers, FileFault):
     """
 
     content: ClassVar[bool] = True
+    of_connections: ClassVar = "ConnectionClosed"
     keep: float = 0.5
 
     def kept(self, size: int) -> int:
@@ -104,6 +108,7 @@ class CorruptedFile(InWorkers, FileFault):
     """
 
     content: ClassVar[bool] = True
+    of_connections: ClassVar = "ConnectionClosed: TCP notices damaged bytes"
     flips: int = 1
     seed: int = 0
 
@@ -121,6 +126,7 @@ class ClosedDescriptor(Triggered, FileFault):
     """
 
     errno = _errno.EBADF
+    of_connections: ClassVar = "ConnectionReset"
     reuse: bool = False
     nth: int = 1
     times: int | None = None
@@ -133,8 +139,13 @@ class ClosedDescriptor(Triggered, FileFault):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SlowRead(Triggered, FileFault):
-    """read(2), pread(2), readv(2), preadv(2), mmap(2) are answered *seconds* late."""
+    """read(2), pread(2), readv(2), preadv(2), mmap(2) are answered *seconds* late.
 
+    With a *path* such as ``"tcp://*"``, answers of a peer come so late. See ``ConnectionReset`` for
+    what an answer is.
+    """
+
+    meets_connections: ClassVar[bool] = True
     seconds: float = 0.5
     nth: int = 1
     times: int | None = None
@@ -145,6 +156,10 @@ class HungRead(InWorkers, FileFault):
     """The *nth* read of a matching file, and each after it, never returns, as on a dead NFS server.
 
     Only SIGKILL ends the wait of the reading thread. At the end of the scope the read goes on.
+
+    With a *path* such as ``"tcp://*"``, the *nth* answer of a peer never comes, and none after it.
+    A time limit of the reader's own ends that wait. See ``ConnectionReset`` for what an answer is.
     """
 
+    meets_connections: ClassVar[bool] = True
     nth: int = 1

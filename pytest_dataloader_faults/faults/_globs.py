@@ -1,4 +1,4 @@
-"""Which files a glob means. Pure.
+"""Which files a glob means, and which TCP connections. Pure.
 
 Left out unless a glob names their folder literally: the system's own files, installed packages, and
 code (its import or the printing of a traceback would otherwise be hit by ``"*"``).
@@ -8,6 +8,10 @@ and semaphores of all libraries lie directly in it: torch_PID_..., sem.mp-..., p
 of multiprocessing, and others whose names nobody knows (vader_segment.host.0, cuda.shm.0.1.1). A
 fault in one would break what processes say to each other, and not what they read from a disk. Data
 that was copied there for speed is in a folder, or its name ends as that of a file does.
+
+A TCP connection has a path, too, by the address of its peer: ``tcp://192.0.2.1:443`` or
+``tcp://[2001:db8::1]:443``. As of a system file, only a glob means it that begins with tcp://. The
+bracket after that is one of the address.
 """
 
 from __future__ import annotations
@@ -18,7 +22,9 @@ import sys
 import sysconfig
 from functools import lru_cache
 
+NETWORK = "tcp://"
 _SYSTEM = (
+    NETWORK,
     *("/proc/", "/sys/", "/dev/", "/memfd:", "/etc/", "/lib/", "/lib32/", "/lib64/"),
     *("/bin/", "/usr/bin/", "/usr/lib/", "/usr/lib32/", "/usr/lib64/", "/usr/share/"),
     *("/usr/local/bin/", "/usr/local/lib/"),
@@ -52,6 +58,18 @@ def _is_of_system(path: str) -> bool:
     return _is_segment(path) or not _DATA_IN_MEMORY.fullmatch(path)
 
 
+def is_of_network(glob: str) -> bool:
+    """Whether *glob* means TCP connections, or is the path of one."""
+    return glob.startswith(NETWORK)
+
+
+def _plain(glob: str) -> str:
+    """*glob* without the meaning that the bracket of an IPv6 address has in one."""
+    address = f"{NETWORK}["
+    is_bare = glob.startswith(address) and not glob.startswith(f"{address}[]")
+    return glob.replace(address, f"{address}[]", 1) if is_bare else glob
+
+
 def may_be_data(path: str) -> bool:
     """Whether *path*, which is left out, might be what a dataset reads.
 
@@ -71,7 +89,8 @@ class GlobMatcher:
     """The files that some globs mean."""
 
     def __init__(self, globs: tuple[str, ...]) -> None:
-        self._match = re.compile("|".join(map(fnmatch.translate, globs)) or r"(?!)").match
+        patterns = (fnmatch.translate(_plain(glob)) for glob in globs)
+        self._match = re.compile("|".join(patterns) or r"(?!)").match
         asked = (_WILD.split(glob, maxsplit=1)[0] for glob in globs)
         self._asked = tuple(prefix for prefix in asked if prefix and is_excluded(prefix))
 

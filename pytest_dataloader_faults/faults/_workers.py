@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno as _errno
 import signal as _signal
 from dataclasses import dataclass
+from typing import ClassVar
 
 from pytest_dataloader_faults.faults._base import Fault, Globs, InWorkers, Triggered
 
@@ -82,6 +83,7 @@ class WorkerKilled(InOneWorker):
     *sending* it comes when half of the batch has been sent to the loader.
     """
 
+    of_connections: ClassVar = "WorkerKilled(at=...)"
     signal: int = int(_signal.SIGKILL)
     at: int = 1
     worker: int | None = 0

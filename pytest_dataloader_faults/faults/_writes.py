@@ -26,6 +26,7 @@ class WriteError(Triggered, FileFault):
     """
 
     errnos: ClassVar = WRITE_ERRNOS
+    of_connections: ClassVar = "ConnectionReset"
     errno: int = _errno.ENOSPC
     nth: int = 1
     times: int | None = None
@@ -39,6 +40,7 @@ class ShortWrite(Triggered, FileFault):
     """
 
     content: ClassVar[bool] = True
+    of_connections: ClassVar = "ConnectionReset"
     max_bytes: int = 1
     nth: int = 1
     times: int | None = None

@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.faults._network import NetworkFault
 from pytest_dataloader_faults.outcomes._records import Raised
 
 
@@ -47,6 +48,12 @@ _ESCAPED = "\\nOriginal Traceback (most recent call last):\\n"
 _DELAYS = (faults.SlowRead, faults.HungRead, faults.WorkerHung, faults.WorkerKilled)
 """A loader's ``timeout`` may end these. The signal of ``WorkerKilled`` may be SIGSTOP."""
 _DEATHS = (faults.WorkerKilled, faults.WorkerExited)
+_CONNECTION = re.compile(
+    r"\bconnect(ion|ed)?\b.{0,60}(abort|refus|reset|clos|broke|fail|lost|error|unreachable)"
+    r"|(clos|lost|reset|fail|cannot|could not|unable|max retries).{0,80}\bconnect(ion)?\b"
+    r"|Incomplete ?Read|Disconnected|Connection\w*Error|not completed|URLError|unreachable",
+    re.IGNORECASE,
+)
 _PIN_THREAD = re.compile(r"pin[- ]memory thread", re.IGNORECASE)
 _SIGBUS = re.compile(r"SIGBUS|Bus error")
 _TIMED_OUT = re.compile(r"timed?[- ]?out", re.IGNORECASE)
@@ -187,6 +194,8 @@ def _words_for(fault: Fault, call: str) -> Iterable[re.Pattern[str]]:
         yield _DEATH
     if isinstance(fault, _DELAYS):
         yield _TIMED_OUT
+    if isinstance(fault, NetworkFault):
+        yield _CONNECTION
     # The pin-memory thread prints the error that ended it, and torch only says that it has ended.
     if isinstance(fault, faults.PinMemoryThreadDeath) or call == "recvmsg":
         yield _PIN_THREAD

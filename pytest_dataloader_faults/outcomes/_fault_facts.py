@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from pytest_dataloader_faults import faults as vocabulary
-from pytest_dataloader_faults.faults import Fault, has_files
+from pytest_dataloader_faults.faults import Fault, has_connections, has_files
 from pytest_dataloader_faults.outcomes._error_text import Occurrence, explains_fault
 from pytest_dataloader_faults.outcomes._records import FaultFacts, Firing, WorkerFacts, from_json
 from pytest_dataloader_faults.outcomes._text import printable
@@ -97,7 +97,9 @@ def _reasons(fault: FaultFacts, workers: Sequence[WorkerFacts], engine: str) -> 
             yield f"Hidden from the engine: {hidden}"
     if engine == "python" and has_files(fault.fault):
         yield "The python engine sees only what Python code opens and reads"
-    if not fault.reached:
+    if not fault.reached and has_connections(fault.fault):
+        yield _connections_made(workers)
+    elif not fault.reached:
         yield _files_opened(workers)
 
 
@@ -118,6 +120,14 @@ def _why_nothing_matched(fault: Fault, ids: set[int]) -> str:
     if isinstance(fault, vocabulary.ShortRead):
         return f"{nothing}, which takes a read of more than max_bytes={fault.max_bytes}"
     return nothing
+
+
+def _connections_made(workers: Sequence[WorkerFacts]) -> str:
+    made = sum((Counter(each.connections) for each in workers), Counter[str]())
+    shown = ", ".join(f"{path} ({count})" for path, count in sorted(made.items())[:_MAX_FILES])
+    if shown:
+        return f"Connections made: {shown}"
+    return "No worker made a TCP connection. One from before the workers started is not seen"
 
 
 def _files_opened(workers: Sequence[WorkerFacts]) -> str:

@@ -80,6 +80,7 @@ class WorkerFacts:
         fetches: How many batches it began.
         files: How often it opened, read and wrote each data file, and how many bytes it read.
         unobserved: How often it did something whose reads or writes the engine cannot see, by name.
+        connections: How often it made a TCP connection, by path (``"tcp://192.0.2.1:443"``).
         shared_offset_files: Files that it and another worker read through the same file offset.
         leftover_files: Temporary files and shared memory that it made and did not remove.
     """
@@ -89,6 +90,7 @@ class WorkerFacts:
     fetches: int
     files: dict[str, FileCounts]
     unobserved: dict[str, int] = field(default_factory=dict)
+    connections: dict[str, int] = field(default_factory=dict)
     shared_offset_files: tuple[str, ...] = ()
     leftover_files: tuple[str, ...] = ()
 

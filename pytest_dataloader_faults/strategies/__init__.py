@@ -19,6 +19,11 @@ from pytest_dataloader_faults.strategies._files import (
     truncated_files,
 )
 from pytest_dataloader_faults.strategies._loaders import dataset_access, loader_options
+from pytest_dataloader_faults.strategies._network import (
+    closed_connections,
+    connect_errors,
+    connection_resets,
+)
 from pytest_dataloader_faults.strategies._schedules import DEFAULT_KINDS as DEFAULT_KINDS
 from pytest_dataloader_faults.strategies._schedules import fault_schedules, faults
 from pytest_dataloader_faults.strategies._workers import (
@@ -31,7 +36,10 @@ from pytest_dataloader_faults.strategies._workers import (
 )
 
 __all__ = (
+    "closed_connections",
     "closed_descriptors",
+    "connect_errors",
+    "connection_resets",
     "corrupted_files",
     "dataset_access",
     "descriptor_exhaustions",

@@ -24,8 +24,9 @@ from hypothesis.errors import InvalidArgument
 from pytest_dataloader_faults._arguments import COUNT, Rule, chosen
 from pytest_dataloader_faults.battery._survey import DataFiles, Survey
 from pytest_dataloader_faults.battery._targets import Files as Globs
-from pytest_dataloader_faults.battery._targets import parse_globs
+from pytest_dataloader_faults.battery._targets import parse_globs, path_of
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.faults._globs import NETWORK, is_of_network
 
 
 def require(rule: Rule, **named: Any) -> None:
@@ -88,29 +89,37 @@ def data_files(files: Files) -> DataFiles:
         globs = parse_globs(files)
     except InvalidArgumentError as error:
         raise InvalidArgument(str(error)) from error
-    counts = dict.fromkeys(globs, _NTH)
-    return DataFiles(opens=counts, reads=counts, all_files=globs[0] if len(globs) == 1 else globs)
+    files_meant = [each for each in globs if not is_of_network(each)]
+    counts = dict.fromkeys(files_meant, _NTH)
+    connections = dict.fromkeys(filter(is_of_network, globs), _NTH)
+    together = path_of(tuple(files_meant))
+    return DataFiles(opens=counts, reads=counts, all_files=together, connections=connections)
 
 
 def operations(files: Files, verb: str, most: int | None = None) -> st.SearchStrategy[Target]:
     """One of the files that workers *verb*, or all of them; the first one first.
 
-    *verb*: ``"open"``, ``"read"`` or, for its descriptors, which may be inherited, ``"keep"``.
+    *verb*: ``"open"``, ``"read"`` or, for its descriptors, which may be inherited, ``"keep"``. With
+    ``"connect to"``, one of the TCP connections.
     """
     known = data_files(files)
     counts = known.opens if verb == "open" else known.reads
+    if verb == "connect to":
+        counts = known.connections
     if verb == "keep":
         counts = {path: max(1, known.opens.get(path, 0)) for path in known.reads}
     if most is not None:
         require(COUNT, max_nth=most)
     if not counts:
-        done = "open" if verb == "open" else "read"
-        message = f"files={known!r} must have a file that workers {done}; this dataset has none"
+        done = "read" if verb == "keep" else verb
+        what = "an address" if verb == "connect to" else "a file"
+        message = f"files={known!r} must have {what} that workers {done}; this dataset has none"
         raise InvalidArgument(message)
     named = [known.focus] if known.focus is not None and known.focus in counts else [*counts]
     each = [_target(path, counts[path], known.epochs, most) for path in named]
     share = math.ceil(sum(counts.values()) / known.workers)
-    every = _target(known.all_files, share, known.epochs, most)
+    together = f"{NETWORK}*" if verb == "connect to" else known.all_files
+    every = _target(together, share, known.epochs, most)
     # Rather one file than all files. This is one list: a choice between two strategies would shrink
     # to the one that makes no choice of its own.
     once = [*each, *([every] * len(each))] if every.path != each[0].path else each

@@ -22,7 +22,7 @@ Transient: TypeAlias = faults.OpenError | faults.ReadError
 
 _FEW = (1, 2, 3)
 """Times, for what costs time whenever it happens."""
-_TIMES = (None, 1, 1, None, 1, 1, *_FEW[1:])
+TIMES = (None, 1, 1, None, 1, 1, *_FEW[1:])
 """For good, or for a moment: mostly once, which is what a second attempt copes with."""
 _OPEN_ERRNOS = tuple(getattr(errno, name) for name in "EIO ENOENT EMFILE ESTALE".split())
 _READ_ERRNOS = tuple(getattr(errno, name) for name in "EIO ESTALE".split())
@@ -40,7 +40,7 @@ def _each_or_all(most: int) -> tuple[tuple[int, ...] | None, ...]:
     return (*[None] * 2 * most, *((worker,) for worker in range(most))) if most > 1 else (None,)
 
 
-def _drawn(
+def drawn(
     draw: st.DrawFn,
     make: Callable[..., F],
     targets: st.SearchStrategy[_choices.Target],
@@ -63,7 +63,7 @@ def errors_like(
     early = replace(files, epochs=1)
     targets = operations(early, "open" if isinstance(error, faults.OpenError) else "read")
     make: Callable[..., Transient] = partial(replace, error)
-    return _drawn(draw, make, targets, max_workers, times=(error.times,))
+    return drawn(draw, make, targets, max_workers, times=(error.times,))
 
 
 @st.composite
@@ -78,7 +78,7 @@ def open_errors(
     """``OpenError``: a file cannot be opened, for good or up to three times."""
     chosen = tuple(_choices.require_some(sorted(OPEN_ERRNOS), errnos=errnos))
     targets = operations(files, "open", max_nth)
-    return _drawn(draw, faults.OpenError, targets, max_workers, errno=chosen, times=_TIMES)
+    return drawn(draw, faults.OpenError, targets, max_workers, errno=chosen, times=TIMES)
 
 
 @st.composite
@@ -93,7 +93,7 @@ def read_errors(
     """``ReadError``: reads fail, for good or up to three times."""
     chosen = tuple(_choices.require_some(sorted(READ_ERRNOS), errnos=errnos))
     targets = operations(files, "read", max_nth)
-    return _drawn(draw, faults.ReadError, targets, max_workers, errno=chosen, times=_TIMES)
+    return drawn(draw, faults.ReadError, targets, max_workers, errno=chosen, times=TIMES)
 
 
 @st.composite
@@ -108,7 +108,7 @@ def short_reads(
     """``ShortRead``: up to three reads give fewer bytes. More of them would only be slow."""
     require(COUNT, max_bytes=max_bytes)
     targets, sizes = operations(files, "read", max_nth), tuple(range(1, max_bytes + 1))
-    return _drawn(draw, faults.ShortRead, targets, max_workers, max_bytes=sizes, times=_FEW)
+    return drawn(draw, faults.ShortRead, targets, max_workers, max_bytes=sizes, times=_FEW)
 
 
 @st.composite
@@ -150,7 +150,7 @@ def closed_descriptors(
     """
     require(FLAG, reuse=reuse)
     targets, reuses = operations(files, "keep", max_nth), (False, True) if reuse else (False,)
-    return _drawn(draw, faults.ClosedDescriptor, targets, max_workers, reuse=reuses, times=_TIMES)
+    return drawn(draw, faults.ClosedDescriptor, targets, max_workers, reuse=reuses, times=TIMES)
 
 
 @st.composite
@@ -165,7 +165,7 @@ def slow_reads(
     """``SlowRead``: up to three reads come *seconds* late."""
     require(SECONDS, seconds=seconds)
     targets = operations(files, "read", max_nth)
-    return _drawn(draw, faults.SlowRead, targets, max_workers, seconds=(seconds,), times=_FEW)
+    return drawn(draw, faults.SlowRead, targets, max_workers, seconds=(seconds,), times=_FEW)
 
 
 @st.composite
@@ -173,4 +173,4 @@ def hung_reads(
     draw: st.DrawFn, *, files: Files = None, max_nth: int | None = None, max_workers: int = 2
 ) -> faults.HungRead:
     """``HungRead``: a read never returns. Give the loader a ``timeout``."""
-    return _drawn(draw, faults.HungRead, operations(files, "read", max_nth), max_workers)
+    return drawn(draw, faults.HungRead, operations(files, "read", max_nth), max_workers)

@@ -14,7 +14,7 @@ from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults._arguments import COUNT, ints
 from pytest_dataloader_faults.battery._survey import DataFiles
 from pytest_dataloader_faults.faults import KINDS, Fault
-from pytest_dataloader_faults.strategies import _files, _workers
+from pytest_dataloader_faults.strategies import _files, _network, _workers
 from pytest_dataloader_faults.strategies._choices import Files, data_files, require, require_some
 from pytest_dataloader_faults.strategies._files import Transient
 
@@ -30,12 +30,14 @@ DEFAULT_KINDS: tuple[type[Fault], ...] = (
     vocabulary.ClosedDescriptor,
     vocabulary.DescriptorExhaustion,
     vocabulary.WorkerExited,
+    vocabulary.ConnectError,
+    vocabulary.ConnectionReset,
 )
 """The kinds that a healthy dataset survives, or fails of cleanly, under any loader.
 
-The others need more. Only a checksum can notice ``CorruptedFile``. Faults that hang need a loader
-with a ``timeout``. After ``SharedMemoryExhaustion`` torch may wait forever.
-``PinMemoryThreadDeath`` needs an accelerator.
+The others need more. Only a checksum can notice ``CorruptedFile``, and only a reader that knows the
+length of an answer ``ConnectionClosed``. Faults that hang need a loader with a ``timeout``. After
+``SharedMemoryExhaustion`` torch may wait forever. ``PinMemoryThreadDeath`` needs an accelerator.
 """
 
 _MAKERS: dict[type[Fault], Callable[[Files, int], st.SearchStrategy[Fault]]] = {
@@ -47,6 +49,9 @@ _MAKERS: dict[type[Fault], Callable[[Files, int], st.SearchStrategy[Fault]]] = {
     vocabulary.ClosedDescriptor: lambda f, n: _files.closed_descriptors(files=f, max_workers=n),
     vocabulary.SlowRead: lambda files, n: _files.slow_reads(files=files, max_workers=n),
     vocabulary.HungRead: lambda files, n: _files.hung_reads(files=files, max_workers=n),
+    vocabulary.ConnectError: lambda f, n: _network.connect_errors(files=f, max_workers=n),
+    vocabulary.ConnectionReset: lambda f, n: _network.connection_resets(files=f, max_workers=n),
+    vocabulary.ConnectionClosed: lambda f, n: _network.closed_connections(files=f, max_workers=n),
     vocabulary.DescriptorExhaustion: lambda _, n: _workers.descriptor_exhaustions(max_workers=n),
     vocabulary.SharedMemoryExhaustion: lambda *_: _workers.shared_memory_exhaustions(),
     vocabulary.PinMemoryThreadDeath: lambda f, _: _workers.pin_memory_thread_deaths(files=f),
@@ -151,4 +156,6 @@ def _one_of(
 def _can_happen(kind: type[Fault], files: Any) -> bool:
     if kind in {vocabulary.OpenError, vocabulary.DescriptorExhaustion}:
         return bool(files.opens)
+    if vocabulary.has_connections(kind()):
+        return bool(files.connections)
     return bool(files.reads) or not vocabulary.has_files(kind())

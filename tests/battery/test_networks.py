@@ -1,16 +1,35 @@
-"""Datasets that read from a network: checks of files do not apply, and say why."""
+"""Datasets that read from a network: checks of connections find their defects, and say so."""
 
 from __future__ import annotations
 
+import functools
 import socket
 import threading
+from collections import Counter
 
 import pytest
 import torch
 from torch.utils.data import Dataset
 
-from pytest_dataloader_faults import check_dataset, run_trial
-from pytest_dataloader_faults.faults import ReadError
+from pytest_dataloader_faults import check_dataset, explore, run_trial, sweep
+from pytest_dataloader_faults.battery._ask import ask
+from pytest_dataloader_faults.battery._battery import Battery
+from pytest_dataloader_faults.battery._survey import survey
+from pytest_dataloader_faults.battery.checks._network import NETWORK
+from pytest_dataloader_faults.exceptions import CheckFailedError
+from pytest_dataloader_faults.faults import ConnectError, ReadError
+from support.datasets import Records
+from support.network_datasets import (
+    ByHttp,
+    ByRequests,
+    Impatient,
+    OfItsLength,
+    RetriesOnce,
+    ToTheEnd,
+    ZerosOnError,
+    write_samples,
+)
+from support.servers import http_server
 
 COUNT = 8
 
@@ -61,19 +80,21 @@ def _serve_fixture():
         listening.close()
 
 
-def test_checks_of_files_say_that_sockets_have_no_faults(serve):
+def test_checks_of_files_say_that_others_are_for_sockets(serve):
     """Instead of that no file is read, as if there were nothing to read."""
     address = serve(socket.AF_INET, ("127.0.0.1", 0))
     (result,) = check_dataset(lambda: Served(socket.AF_INET, address), only="read-error-first")
     assert not result.applies
-    assert "read no data file; they connect to a network, and what comes" in result.explanation
+    assert "they connect to a network, which has checks of its own" in result.explanation
 
 
 def test_connections_are_counted(serve):
     """One for each sample; the recovery is not watched."""
     address = serve(socket.AF_INET, ("127.0.0.1", 0))
     outcome = run_trial(lambda: Served(socket.AF_INET, address), ReadError("*.none"))
-    assert outcome.unobserved == {"connect to a network": COUNT}
+    assert outcome.unobserved == {}
+    made = sum((Counter(each.connections) for each in outcome.workers), Counter())
+    assert made == {f"tcp://127.0.0.1:{address[1]}": COUNT}
 
 
 class Local(Served):
@@ -89,3 +110,115 @@ def test_a_socket_of_this_machine_is_no_network():
     """As that of a name service is."""
     (result,) = check_dataset(lambda: Local(socket.AF_UNIX, ""), only="read-error-first")
     assert result.explanation.endswith("its workers read no data file")
+
+
+@pytest.fixture(name="url", scope="module")
+def _url(tmp_path_factory):
+    with http_server(write_samples(tmp_path_factory.mktemp("served"))) as url:
+        yield url
+
+
+@pytest.fixture(name="asked", scope="module")
+def _asked(url):
+    """A function that asks a dataset all checks of connections, once."""
+    known = {}
+
+    def asked(kind, **options):
+        if kind not in known:
+            battery = Battery(functools.partial(kind, url), **options)
+            known[kind] = {check.name: ask(battery, check.name) for check in NETWORK}
+        return known[kind]
+
+    return asked
+
+
+FOUND = [
+    (ZerosOnError, "connect-error", "corrupted", "is wrong"),
+    (ZerosOnError, "connection-reset", "corrupted", "is wrong"),
+    (ZerosOnError, "connection-closed", "corrupted", "is wrong"),
+    (ToTheEnd, "connection-closed", "corrupted", "is wrong: it is torch.Tensor torch.uint8 (1, 8"),
+]
+
+
+@pytest.mark.parametrize(("kind", "check", "verdict", "says"), FOUND)
+def test_defect_is_found(asked, kind, check, verdict, says):
+    """An error that is swallowed, and an answer that is cut off and taken for all of it."""
+    result = asked(kind)[check]
+    assert (verdict, True) == (result.verdict, result.failed), result.explanation
+    assert says in result.explanation.splitlines()[0]
+
+
+@pytest.mark.parametrize("kind", [ByHttp, ByRequests, RetriesOnce, OfItsLength, Impatient])
+def test_healthy_twin_passes(asked, kind):
+    """Each check of connections applies, happens, and finds nothing."""
+    results = asked(kind)
+    assert [] == [each.explanation for each in results.values() if not each.passed]
+    assert all(each.outcome.fired for each in results.values())
+
+
+def test_an_answer_is_cut_off_within_its_content(asked):
+    """One trial cuts it off before its first byte, and one behind its header."""
+    trials = asked(OfItsLength)["connection-closed"].trials
+    ends = [each.schedule[0].after for each in trials]
+    assert [0, 1024] == ends
+
+
+def test_each_result_names_the_connections(asked, url):
+    """So that nobody takes a battery of files for one of what came through a network."""
+    for result in asked(ByHttp).values():
+        (note,) = result.notes
+        assert f"TCP connections: 8 to tcp{url.removeprefix('http')}. Checks of files do" in note
+
+
+def test_checks_of_connections_need_some(records):
+    """A dataset of files has none, and each of the four says so."""
+    names = [check.name for check in NETWORK]
+    for result in check_dataset(lambda: Records(records), only=names):
+        assert not result.applies
+        assert "make no TCP connection. One that was made before" in result.explanation
+        assert not result.notes
+
+
+def test_globs_of_files_leave_connections_alone(url):
+    """Whoever names the files means these; one that begins with tcp:// means connections."""
+    address = f"tcp{url.removeprefix('http')}"
+    (result,) = check_dataset(
+        lambda: ZerosOnError(url), only="connect-error", files=address, on_fail=None
+    )
+    assert (result.failed, address) == (True, result.outcome.schedule[0].path)
+
+
+def test_python_engine_tries_what_it_can(url):
+    """connect() fails there, too; the other checks name the kernel engine."""
+    results = check_dataset(
+        lambda: ZerosOnError(url),
+        only=[check.name for check in NETWORK],
+        engine="python",
+        on_fail=None,
+    )
+    assert results[0].failed
+    assert all("Use engine='kernel'" in each.explanation for each in results[1:])
+
+
+def test_sweep_lets_connections_fail(url):
+    """One after the other, as the opens of files."""
+    with pytest.raises(CheckFailedError, match="ConnectError"):
+        sweep(lambda: ZerosOnError(url), faults=[ConnectError()])
+    swept = sweep(lambda: RetriesOnce(url), loader={"num_workers": 1, "batch_size": 8}, samples=2)
+    assert {"ConnectError", "ConnectionReset"} == {
+        type(each.fault).__name__ for each in swept.steps
+    }
+
+
+def test_survey_has_the_connections(url):
+    """For strategies, which draw faults of those."""
+    found = survey(lambda: ByHttp(url))
+    assert {f"tcp{url.removeprefix('http')}": COUNT} == found.files.connections
+
+
+@pytest.mark.slow
+def test_explore_finds_a_swallowed_error(url):
+    """By a fault of a connection, since there is nothing else that fails."""
+    found = explore(lambda: ZerosOnError(url), max_examples=30, seed=1, on_fail=None)
+    assert found.failure is not None
+    assert "Connect" in repr(found.outcome.schedule)

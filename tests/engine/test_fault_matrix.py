@@ -18,6 +18,7 @@ from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     PinMemoryThreadDeath,
     SharedMemoryExhaustion,
+    has_connections,
 )
 from support.datasets import (
     COUNT,
@@ -74,8 +75,9 @@ def _references(folder):
 
 
 def test_every_fault_is_in_the_table():
-    """A fault that is added to the vocabulary is added here."""
-    assert set(KINDS.values()) - {PinMemoryThreadDeath} == {type(row.fault) for row in FAULTS}
+    """A fault that is added to the vocabulary is added here; ``network/`` has those of sockets."""
+    others = {PinMemoryThreadDeath, *(kind for kind in KINDS.values() if has_connections(kind()))}
+    assert set(KINDS.values()) - others == {type(row.fault) for row in FAULTS}
 
 
 @pytest.mark.parametrize(("row", "method", "kind", "persistent"), list(_cells()))

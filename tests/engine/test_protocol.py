@@ -28,7 +28,7 @@ MESSAGES = [
     protocol.SampleStarted(7, alone=True),
     protocol.FetchFinished(2, ended=False),
     protocol.WorkerIdle(),
-    protocol.Counts({"/a": (1, 2, 3)}, {"dup2": 1}, (0, 5)),
+    protocol.Counts({"/a": (1, 2, 3)}, {"dup2": 1}, (0, 5), {"tcp://192.0.2.1:80": 2}),
     protocol.FaultFired(0, 17, "read", "/a", 3),
     protocol.FaultRefused("why"),
     protocol.Proceed(True, (0,), (3,), ((4, 0),), ((0, 1),), more=True),

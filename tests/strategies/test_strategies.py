@@ -13,10 +13,18 @@ from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import faults, strategies
 from pytest_dataloader_faults.battery._survey import DataFiles
-from pytest_dataloader_faults.strategies import _files, _workers
+from pytest_dataloader_faults.faults._network import NetworkFault
+from pytest_dataloader_faults.strategies import _files, _network, _workers
 
 ONE, TWO = "*/00.rec", "*/01.rec"
-FILES = DataFiles(opens={ONE: 1, TWO: 2}, reads={ONE: 2, TWO: 4}, all_files="*.rec", batches=4)
+HOST, OTHER = "tcp://192.0.2.1:80", "tcp://192.0.2.2:80"
+FILES = DataFiles(
+    opens={ONE: 1, TWO: 2},
+    reads={ONE: 2, TWO: 4},
+    all_files="*.rec",
+    batches=4,
+    connections={HOST: 1, OTHER: 2},
+)
 UNREAD = DataFiles(opens={}, reads={})
 quick = settings(database=None, derandomize=True, deadline=None)
 few = settings(quick, max_examples=30)
@@ -30,6 +38,9 @@ SIMPLEST = {
     "closed_descriptors": faults.ClosedDescriptor(ONE),
     "slow_reads": faults.SlowRead(ONE, seconds=0.05, times=1),
     "hung_reads": faults.HungRead(ONE),
+    "connect_errors": faults.ConnectError(HOST),
+    "connection_resets": faults.ConnectionReset(HOST),
+    "closed_connections": faults.ConnectionClosed(HOST),
     "killed_workers": faults.WorkerKilled(),
     "exited_workers": faults.WorkerExited(1),
     "hung_workers": faults.WorkerHung(),
@@ -50,7 +61,7 @@ def test_there_is_one_strategy_per_fault():
     kinds = [type(fault) for fault in SIMPLEST.values()]
     assert len(kinds) == len(faults.KINDS)
     assert set(kinds) == set(faults.KINDS.values())
-    makers = {*vars(_files), *vars(_workers)} & set(strategies.__all__)
+    makers = {*vars(_files), *vars(_network), *vars(_workers)} & set(strategies.__all__)
     assert makers - {"faults"} == set(SIMPLEST)
 
 
@@ -68,7 +79,9 @@ def test_each_draws_its_fault_for_the_files_there_are(name):
     @given(_strategy(name))
     def example(fault):
         assert type(fault) is type(SIMPLEST[name])
-        assert set(fault.globs) <= {ONE, TWO, "*.rec", "*"}
+        is_of_connections = isinstance(fault, NetworkFault)
+        meant = {HOST, OTHER, "tcp://*"} if is_of_connections else {ONE, TWO, "*.rec", "*"}
+        assert set(fault.globs) <= meant
         assert 1 <= fault.trigger.nth <= 6
         assert getattr(fault, "workers", None) in {None, (0,), (1,)}
         assert eval(repr(fault), vars(faults)) == fault  # noqa: S307  # our own repr
@@ -118,6 +131,14 @@ def test_faults_that_the_files_cannot_meet_are_not_drawn():
         assert isinstance(fault, (faults.WorkerKilled, faults.WorkerExited))
 
     example()
+
+
+def test_globs_will_do_for_connections():
+    """As for files, of which the faults are others."""
+    strategy = strategies.fault_schedules(files=[HOST], kinds=[faults.ConnectError])
+    assert find(strategy, lambda _: True, settings=quick) == (faults.ConnectError(HOST),)
+    with pytest.raises(hypothesis.errors.InvalidArgument, match="kinds="):
+        find(strategies.faults(files=["*.jpg"], kinds=[faults.ConnectError]), lambda _: True)
 
 
 def test_globs_will_do_for_files():

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pytest_dataloader_faults import Contract, Outcome, faults
 from pytest_dataloader_faults.faults._base import SIGNALS as SIGNALS_OF_WORKERS
 from pytest_dataloader_faults.faults._files import OPEN_ERRNOS, READ_ERRNOS
+from pytest_dataloader_faults.faults._network import CONNECT_ERRNOS
 from pytest_dataloader_faults.faults._writes import WRITE_ERRNOS
 from pytest_dataloader_faults.outcomes import (
     Delivery,
@@ -34,6 +35,7 @@ TRIGGERS = {
     "workers": WORKERS,
 }
 PATHS = GLOBS | st.lists(GLOBS, min_size=1, max_size=3).map(tuple)
+ADDRESSES = GLOBS.map("tcp://{}".format)
 KEPT = st.integers(0, 2**40) | st.floats(0, 1, exclude_max=True)
 SIGNALS = st.sampled_from(sorted(SIGNALS_OF_WORKERS))
 AT = {"at": COUNTS, "worker": st.none() | st.integers(0, 99)}
@@ -55,10 +57,17 @@ ARGUMENTS: dict[type[faults.Fault], dict[str, st.SearchStrategy[Any]]] = {
         "workers": WORKERS,
     },
     faults.ClosedDescriptor: {"path": PATHS, "reuse": st.booleans(), **TRIGGERS},
-    faults.SlowRead: {"path": PATHS, "seconds": st.floats(0.001, 100), **TRIGGERS},
-    faults.HungRead: {"path": PATHS, "nth": COUNTS, "workers": WORKERS},
     faults.WriteError: {"path": PATHS, "errno": st.sampled_from(sorted(WRITE_ERRNOS)), **TRIGGERS},
     faults.ShortWrite: {"path": PATHS, "max_bytes": COUNTS, **TRIGGERS},
+    faults.SlowRead: {"path": PATHS | ADDRESSES, "seconds": st.floats(0.001, 100), **TRIGGERS},
+    faults.HungRead: {"path": PATHS | ADDRESSES, "nth": COUNTS, "workers": WORKERS},
+    faults.ConnectError: {
+        "path": ADDRESSES,
+        "errno": st.sampled_from(sorted(CONNECT_ERRNOS)),
+        **TRIGGERS,
+    },
+    faults.ConnectionReset: {"path": ADDRESSES, "after": st.integers(0, 2**40), **TRIGGERS},
+    faults.ConnectionClosed: {"path": ADDRESSES, "after": st.integers(0, 2**40), **TRIGGERS},
     faults.DescriptorExhaustion: {"headroom": st.integers(0, 2**20), "workers": WORKERS},
     faults.SharedMemoryExhaustion: TRIGGERS,
     faults.WorkerKilled: {

@@ -6,8 +6,6 @@ import contextlib
 import errno
 import os
 import re
-import socket
-import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -112,15 +110,6 @@ def resolved_path(call: Syscall, name: bytes) -> ResolvedPath:
     folder, last = os.path.split(seen.rstrip("/"))
     folder, last = os.path.split(os.path.realpath(seen)) if last == ".." else (folder, last)
     return ResolvedPath(os.path.join(os.path.realpath(folder), last), raw)
-
-
-def is_to_network(call: Syscall) -> bool:
-    """Whether a connect(2) is to another machine or port, and not to a socket of this machine."""
-    try:
-        family = read_memory(call.pid, call.arguments[1], 2)
-    except OSError:  # The kernel refuses the call, too.
-        return False
-    return int.from_bytes(family, sys.byteorder) in (socket.AF_INET, socket.AF_INET6)
 
 
 def _read_argument(call: Syscall, address: int, length: int) -> bytes:

@@ -23,6 +23,7 @@ from pytest_dataloader_faults._engine.policy.actions import (
     READS_INTO_BUFFERS,
     Actions,
     Closed,
+    CutOff,
     Delay,
     Die,
     Fail,
@@ -63,6 +64,7 @@ class FaultPolicy:
         self.refuse = refuse
         self.files: defaultdict[str, FileCounter] = defaultdict(FileCounter)
         self.unobserved: Counter[str] = Counter()
+        self.connections: Counter[str] = Counter()
         self.lock = threading.RLock()
         self._worker = worker
         self._pid = pid
@@ -135,6 +137,34 @@ class FaultPolicy:
             outcome = self._failing(operation, offset + length) or self._short(operation, length)
             return [*(self.death(operation, "reading") or self._late(operation)), *outcome]
 
+    def connected(self, operation: Operation) -> Actions:
+        """For a TCP connection that is about to be made: Fail."""
+        with self.lock:
+            if not self.armed:
+                return []
+            self.connections[operation.path] += 1
+            fault = self._due(vocabulary.ConnectError, operation)
+            return [Fail(fault.errno)] if fault else []
+
+    def answered(self, operation: Operation) -> Actions:
+        """For the beginning of a peer's answer: Hang or Delay."""
+        with self.lock:
+            return self._late(operation) if self.armed else []
+
+    def cut_off(self, operation: Operation, begin: int, end: int) -> CutOff | None:
+        """For the bytes of an answer from *begin* to *end*: whether it ends among them."""
+
+        def is_among(fault: vocabulary.ConnectionReset | vocabulary.ConnectionClosed) -> bool:
+            return begin <= fault.after < end
+
+        with self.lock:
+            if not self.armed:
+                return None
+            if reset := self._due(vocabulary.ConnectionReset, operation, is_among):
+                return CutOff(reset.after, is_reset=True)
+            closed = self._due(vocabulary.ConnectionClosed, operation, is_among)
+            return CutOff(closed.after, is_reset=False) if closed else None
+
     def allocated(self, operation: Operation, *, is_full: bool) -> None:
         """Note a call that needs a descriptor. The real limit makes it fail if *is_full*."""
         with self.lock:
@@ -176,7 +206,7 @@ class FaultPolicy:
             changed, self._changed = self._changed, set()
             files = {path: astuple(self.files[path]) for path in sorted(changed)}
             reached = [each.reached for each in self.faults.all]
-            return Counts(files, dict(+self.unobserved), reached)
+            return Counts(files, dict(+self.unobserved), reached, dict(self.connections))
 
     def counter_of(self, path: str) -> FileCounter:
         """The counter of one file, which changes now."""

@@ -11,9 +11,10 @@ from pytest_dataloader_faults._engine.plan import FaultCounter
 
 OPEN, STAT, MAP = "openat", "newfstatat", "mmap"
 """System calls by which the python engine names the operations that it sees."""
-TO_NETWORK = "connect to a network"
+CONNECT, ANSWER = "connect", "recv"
+"""How firings name the making of a connection, and what comes from its peer."""
 OF_EXCLUDED = "open of an excluded file"
-"""How ``unobserved`` names what begins reads from a network, and what only its folder spared."""
+"""How ``unobserved`` names what only its folder spared."""
 READS_INTO_BUFFERS = ("read", "pread64", "readv", "preadv", "preadv2")
 """Reads that can be short. Of other reads neither the offset nor the length is known."""
 
@@ -66,6 +67,13 @@ class Die(NamedTuple):
 
     counter: FaultCounter[vocabulary.WorkerKilled]
     path: str
+
+
+class CutOff(NamedTuple):
+    """The connection ends *after* bytes of an answer: it is reset, or closed as at its end."""
+
+    after: int
+    is_reset: bool
 
 
 Action: TypeAlias = Fail | Closed | Substitute | Short | Delay | Hang | Die

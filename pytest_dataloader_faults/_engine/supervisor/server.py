@@ -24,7 +24,6 @@ from typing import Any
 
 from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.channel import Channel
-from pytest_dataloader_faults._engine.file_copies import FileCopies
 from pytest_dataloader_faults._engine.kernel.linux import MACHINE, SYSCALLS
 from pytest_dataloader_faults._engine.kernel.listener import Listener
 from pytest_dataloader_faults._engine.kernel.remote_process import BadSyscallError, Syscall
@@ -34,10 +33,10 @@ from pytest_dataloader_faults._engine.supervisor import descriptor_budget, inher
 from pytest_dataloader_faults._engine.supervisor.answers.on_fetch import FetchStart
 from pytest_dataloader_faults._engine.supervisor.answers.on_open import answer
 from pytest_dataloader_faults._engine.supervisor.answers.on_read import SupervisorServices
-from pytest_dataloader_faults._engine.supervisor.events import DeathScheduler, Events, Timers
+from pytest_dataloader_faults._engine.supervisor.events import Events
 from pytest_dataloader_faults._engine.supervisor.handshake import Handshake, WorkerAcceptor
 from pytest_dataloader_faults._engine.supervisor.leftovers import kill_with_children
-from pytest_dataloader_faults._engine.supervisor.shared_offsets import SharedOffsetBarrier, reports
+from pytest_dataloader_faults._engine.supervisor.shared_offsets import reports
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState, all_idle
 
 _NAMES = {number: name for name, number in SYSCALLS.get(MACHINE, {}).items()}
@@ -61,15 +60,12 @@ class Supervisor:
         self.armed = True
         self._report_fd = report_fd
         self._errors = descriptor_budget.RunErrors()
-        timers = Timers()
-        self.services = SupervisorServices(
-            FileCopies(), timers, DeathScheduler(), SharedOffsetBarrier(timers), plan.watch
-        )
+        self._events = Events()
+        self.services = SupervisorServices.made(self._events, self._on_error, plan.watch)
         self._budget = descriptor_budget.DescriptorBudget(
             self._collect, self.services.copies.shrink
         )
         self._awaiting_idle: protocol.WaitUntilIdle | None = None
-        self._events = Events()
         self._events.last = control.fileno()
         self._events.watch(control.fileno(), self._on_control)
         run, starters = (self._events, self._budget, self._errors), (driver, *more_starters)

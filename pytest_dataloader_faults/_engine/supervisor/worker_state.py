@@ -139,6 +139,7 @@ class WorkerState:
         for path, numbers in counts.files.items():
             self.policy.files[path] = FileCounter(*numbers)
         self.policy.unobserved = Counter(counts.unobserved)
+        self.policy.connections = Counter(counts.connections)
         for counter, reached in zip(self.faults.all, counts.reached, strict=True):
             counter.reached = reached or counter.reached
 
@@ -180,6 +181,7 @@ class WorkerState:
             "fetches": self.policy.fetch,
             "files": {path: astuple(counts) for path, counts in self.policy.files.items()},
             "unobserved": dict(+self.policy.unobserved),
+            "connections": dict(self.policy.connections),
             "leftover_files": self.created.left(),
             "faults": [each.to_dict() for each in self.faults.all],
         }

@@ -15,6 +15,7 @@ from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.channel import Channel, WorkerConfig
 from pytest_dataloader_faults._engine.plan import WorkerFaults
 from pytest_dataloader_faults._engine.policy import FaultPolicy
+from pytest_dataloader_faults._engine.python.connections import replace_connect
 from pytest_dataloader_faults._engine.python.install import install
 from pytest_dataloader_faults._engine.python.pyfakefs import patcher
 from pytest_dataloader_faults._engine.python.pyfakefs.faults import install as install_fake
@@ -93,6 +94,7 @@ def arm(config: WorkerConfig, worker: int, loader: int) -> WorkerSession:
     os.register_at_fork(
         before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
     )
+    replace_connect(session.policy)
     if (fake := patcher()) is None:
         install(session.policy, session)
     else:

@@ -14,13 +14,13 @@ from pytest_dataloader_faults._engine.kernel.remote_process import PathRequest, 
 from pytest_dataloader_faults._engine.kernel.syscalls import write_stat
 from pytest_dataloader_faults._engine.policy.actions import (
     OF_EXCLUDED,
-    TO_NETWORK,
     Action,
     Closed,
     Fail,
     Operation,
     Substitute,
 )
+from pytest_dataloader_faults._engine.supervisor.answers.on_connect import on_connect
 from pytest_dataloader_faults._engine.supervisor.answers.on_read import SupervisorServices, on_read
 from pytest_dataloader_faults._engine.supervisor.answers.on_write import is_answered
 from pytest_dataloader_faults._engine.supervisor.descriptor_budget import is_shortage
@@ -37,13 +37,13 @@ def answer(worker: WorkerState, call: Syscall, services: SupervisorServices) -> 
         return
     if call.name in bpf.READS:
         on_read(worker, call, services)
-    elif not _is_answered(worker, call, services.copies):
+    elif not _is_answered(worker, call, services):
         worker.listener.continue_syscall(call)
 
 
-def _is_answered(worker: WorkerState, call: Syscall, copies: FileCopies) -> bool:
+def _is_answered(worker: WorkerState, call: Syscall, services: SupervisorServices) -> bool:
     if call.name in bpf.OPENS:
-        return _on_open(worker, call, copies)
+        return _on_open(worker, call, services.copies)
     if call.name in bpf.DUPLICATES:
         return _on_duplicate(worker, call)
     if call.name in bpf.STATS:
@@ -53,7 +53,7 @@ def _is_answered(worker: WorkerState, call: Syscall, copies: FileCopies) -> bool
     if call.name in bpf.LOCKS:  # flock(2) is of the open file description, which ours would keep.
         worker.files.stop_sharing(call.pid, remote_process.signed(call.arguments[0]))
     elif call.name == "connect":
-        worker.policy.unobserved[TO_NETWORK] += remote_process.is_to_network(call)
+        return on_connect(worker, call, services.relay)
     elif call.name in bpf.BLIND:
         worker.policy.unobserved[call.name] += 1
     elif call.name in bpf.IDENTITY:

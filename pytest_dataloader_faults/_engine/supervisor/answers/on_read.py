@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pytest_dataloader_faults._engine.file_copies import FileCopies, FileEdit
 from pytest_dataloader_faults._engine.kernel.bpf import READS
@@ -22,10 +23,19 @@ from pytest_dataloader_faults._engine.policy.actions import (
     Short,
 )
 from pytest_dataloader_faults._engine.supervisor.answers.on_fetch import die_in_call
-from pytest_dataloader_faults._engine.supervisor.events import Action, DeathScheduler, Timers
+from pytest_dataloader_faults._engine.supervisor.answers.relay import ErrorHandler, Relay
+from pytest_dataloader_faults._engine.supervisor.events import (
+    Action,
+    DeathScheduler,
+    Events,
+    Timers,
+)
 from pytest_dataloader_faults._engine.supervisor.shared_offsets import CALLS as SHARED_OFFSET_CALLS
 from pytest_dataloader_faults._engine.supervisor.shared_offsets import SharedOffsetBarrier
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclass(frozen=True)
@@ -36,7 +46,15 @@ class SupervisorServices:
     timers: Timers
     deaths: DeathScheduler
     barrier: SharedOffsetBarrier
+    relay: Relay
     provokes_races: bool
+
+    @classmethod
+    def made(cls, events: Events, on_error: ErrorHandler, provokes_races: bool) -> Self:
+        """Those of one supervisor. *on_error* gets what failed after a call was looked at."""
+        timers, deaths = Timers(), DeathScheduler()
+        relay = Relay(events, timers, deaths, on_error)
+        return cls(FileCopies(), timers, deaths, SharedOffsetBarrier(timers), relay, provokes_races)
 
 
 def on_read(worker: WorkerState, call: Syscall, services: SupervisorServices) -> None:

@@ -1,0 +1,116 @@
+"""What a caller of connect(2) asks for: its socket, and the address [runs in the supervisor].
+
+Some facts about sockets of another process. /proc/PID/fd shows no more of one than a number, but
+the extended attribute system.sockprotoname of it is the name of its protocol. pidfd_getfd(2), of
+Linux 5.6, gives a duplicate: with that, connect(2) connects the very socket of the other process,
+and TCP_INFO tells its state. Docker allows it to containers with CAP_SYS_PTRACE alone. Where it is
+not allowed, each connect(2) counts as the first one of its socket. getaddrinfo(3) connects
+sockets of UDP, to see which address it would have: these are no connections.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import socket
+import struct
+import sys
+from typing import Any, NamedTuple
+
+from pytest_dataloader_faults._engine.kernel.linux import raw_call, read_memory
+from pytest_dataloader_faults._engine.kernel.remote_process import Syscall, signed
+from pytest_dataloader_faults.faults._globs import NETWORK
+
+_ADDRESS = struct.Struct("!2xH4s")
+"""struct sockaddr_in, without its family, which is in the machine's order of bytes."""
+_ADDRESS_6 = struct.Struct("!2xHI16s")
+_SCOPE = struct.Struct("=I")
+_LEAST = {socket.AF_INET: 16, socket.AF_INET6: 28}
+"""How long an address is, at least."""
+_PROTOCOL = "system.sockprotoname"
+_TCP = (b"TCP", b"TCPv6", b"MPTCP", b"MPTCPv6")
+_CLOSE = 7
+"""The state of a socket that is not connected, as TCP_INFO tells it in its first byte."""
+_PROCESS = re.compile(rb"^Tgid:\t(\d+)$", re.MULTILINE)
+
+
+class Peer(NamedTuple):
+    """The address that a connection is to, as Python's sockets take it."""
+
+    family: socket.AddressFamily
+    address: tuple[Any, ...]
+
+    @property
+    def path(self) -> str:
+        """What globs are about, such as ``tcp://192.0.2.1:443``."""
+        host, port = self.address[:2]
+        return f"{NETWORK}{f'[{host}]' if ':' in host else host}:{port}"
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether it is one of IPv4, which a socket of IPv6 reaches."""
+        return str(self.address[0]).startswith("::ffff:")
+
+
+def peer_of(call: Syscall) -> Peer | None:
+    """Where a connect(2) leads, if its socket is of TCP; None also if the kernel refuses it.
+
+    Raises:
+        PermissionError: The supervisor may not look at the caller.
+    """
+    link = f"/proc/{call.pid}/fd/{signed(call.arguments[0])}"
+    try:
+        data = read_memory(call.pid, call.arguments[1], min(call.arguments[2] & 0xFFFFFFFF, 28))
+        is_tcp = os.getxattr(link, _PROTOCOL).rstrip(b"\0") in _TCP
+    except PermissionError:
+        raise
+    except OSError:  # No address, or no socket.
+        return None
+    return _parsed(data) if is_tcp else None
+
+
+def _parsed(data: bytes) -> Peer | None:
+    family = int.from_bytes(data[:2], sys.byteorder)
+    if family not in _LEAST or len(data) < _LEAST[socket.AddressFamily(family)]:
+        return None
+    if family == socket.AF_INET:
+        port, host = _ADDRESS.unpack_from(data)
+        return Peer(socket.AF_INET, (socket.inet_ntop(socket.AF_INET, host), port))
+    port, flow, host = _ADDRESS_6.unpack_from(data)
+    (scope,) = _SCOPE.unpack_from(data, _ADDRESS_6.size)
+    name = socket.inet_ntop(socket.AF_INET6, host)
+    return Peer(socket.AF_INET6, (name, port, flow, scope))
+
+
+def duplicate_of(call: Syscall) -> socket.socket:
+    """The socket that *call* is to connect: a duplicate of it."""
+    process = os.pidfd_open(_process_of(call.pid))
+    try:
+        number = raw_call("pidfd_getfd", process, signed(call.arguments[0]), 0)
+    finally:
+        os.close(process)
+    return socket.socket(fileno=number)
+
+
+def _process_of(thread: int) -> int:
+    with open(f"/proc/{thread}/status", "rb") as status:
+        found = _PROCESS.search(status.read())
+    if found is None:
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+    return int(found[1])
+
+
+def is_repeated(call: Syscall) -> bool:
+    """Whether the socket is being connected already, and *call* asks whether that is over."""
+    try:
+        with duplicate_of(call) as connection:
+            state = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+    except OSError:  # Forbidden, or the caller is dead.
+        return False
+    return state[0] != _CLOSE
+
+
+def is_of_this_network(pid: int) -> bool:
+    """Whether *pid* has the network namespace of this process."""
+    return os.readlink(f"/proc/{pid}/ns/net") == os.readlink("/proc/self/ns/net")

@@ -1,0 +1,93 @@
+"""The python engine lets connect() of Python's sockets fail, and refuses what it cannot do."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+
+import pytest
+
+from pytest_dataloader_faults import inject
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.faults import (
+    ConnectError,
+    ConnectionClosed,
+    ConnectionReset,
+    HungRead,
+    SlowRead,
+)
+from support.epochs import alone, epoch
+from support.servers import path_of, tcp_server
+from support.tries import Tries
+
+
+def _tried(sources, way, fault):
+    """What the way gives of each source in one worker under the fault, and the injection."""
+    with inject(fault, engine="python", require_fired=False) as injection:
+        results = epoch(alone(Tries(sources, way))).batches
+    return [each.gave for each in results], injection
+
+
+@pytest.fixture(name="address", scope="module", params=["127.0.0.1", "::1"])
+def _address(request):
+    with tcp_server(lambda connection: connection.sendall(b"x"), request.param) as address:
+        yield address
+
+
+def _by_connect(address):
+    with socket.create_connection(address) as connection:
+        return connection.recv(1)
+
+
+def _by_connect_ex(address):
+    with socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET) as connection:
+        if number := connection.connect_ex(address):
+            raise OSError(number, "Connection refused")
+        return connection.recv(1)
+
+
+def _by_asyncio(address):
+    async def ask():
+        reader, writer = await asyncio.open_connection(*address)
+        data = await reader.read()
+        writer.close()
+        return data
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize("way", [_by_connect, _by_connect_ex, _by_asyncio])
+def test_second_connection_is_refused(address, way):
+    """And the others are not; each is counted once."""
+    fault = ConnectError(path_of(address), nth=2, times=1)
+    results, injection = _tried([address] * 3, way, fault)
+    assert (b"x", b"x") == (results[0], results[2])
+    assert "refused" in results[1]
+    assert {path_of(address): 3} == injection.workers[0].connections
+    firing = injection.faults[0].firings[0]
+    assert ("connect", path_of(address)) == (firing.call, firing.path)
+
+
+def _datagrams(_address):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as connection:
+        connection.connect(("127.0.0.1", 9))
+    return b"x"
+
+
+def test_only_tcp_counts():
+    """A socket of another kind meets no fault."""
+    results, injection = _tried([0], _datagrams, ConnectError())
+    assert ([b"x"], {}) == (results, injection.workers[0].connections)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [ConnectionReset(), ConnectionClosed(), SlowRead("tcp://*"), HungRead(("*.bin", "tcp://*"))],
+    ids=str,
+)
+def test_faults_of_answers_are_refused(fault):
+    """In words that name the other engine."""
+    told = "what comes through a socket is the kernel's. Use engine='kernel'"
+    with pytest.raises(InvalidArgumentError, match=re.escape(told)), inject(fault, engine="python"):
+        pass

@@ -1,0 +1,115 @@
+"""Datasets that read over HTTP, with one defect each, and their healthy twins.
+
+Each is made of the URL of a folder with the files ``0.bin``, ``1.bin``, ...
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import urllib.request
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import requests
+import torch
+from torch.utils.data import Dataset
+
+COUNT, SIZE = 8, 4000
+
+
+def write_samples(folder: Path) -> Path:
+    """The files that the server has."""
+    for index in range(COUNT):
+        (folder / f"{index}.bin").write_bytes(bytes([index, 255 - index]) * (SIZE // 2))
+    return folder
+
+
+class ByHttp(Dataset[torch.Tensor]):
+    """Reads a sample by urllib, under a time limit, and lets all errors out."""
+
+    limit: float | None = 5.0
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.frombuffer(bytearray(self.read(f"{self.url}/{index}.bin")), dtype=torch.uint8)
+
+    def read(self, url: str) -> bytes:
+        """The content of *url*."""
+        with urllib.request.urlopen(url, timeout=self.limit) as answer:  # noqa: S310  # our own
+            return bytes(answer.read())
+
+
+class ByRequests(ByHttp):
+    """By requests, with a connection for each."""
+
+    def read(self, url: str) -> bytes:  # noqa: D102  # as above
+        answer = requests.get(url, timeout=self.limit)
+        answer.raise_for_status()
+        return answer.content
+
+
+class ZerosOnError(ByRequests):
+    """Takes zeros for what it could not get."""
+
+    def read(self, url: str) -> bytes:  # noqa: D102  # as above
+        try:
+            return super().read(url)
+        except requests.RequestException:
+            return bytes(SIZE)
+
+
+class RetriesOnce(ByRequests):
+    """Asks once more."""
+
+    def read(self, url: str) -> bytes:  # noqa: D102  # as above
+        try:
+            return super().read(url)
+        except requests.RequestException:
+            return super().read(url)
+
+
+class ToTheEnd(ByHttp):
+    """Writes the request itself, and takes what comes before the end for all of it."""
+
+    def read(self, url: str) -> bytes:  # noqa: D102  # as above
+        return self.asked(url)[1]
+
+    def asked(self, url: str) -> tuple[bytes, bytes]:
+        """The header and the content."""
+        parts = urlsplit(url)
+        where = str(parts.hostname), parts.port or 80
+        with socket.create_connection(where, timeout=self.limit) as connection:
+            connection.sendall(f"GET {parts.path} HTTP/1.0\r\n\r\n".encode())
+            data = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+        header, _, content = data.partition(b"\r\n\r\n")
+        return header, content
+
+
+class OfItsLength(ToTheEnd):
+    """Compares the length of what came with that of the header."""
+
+    def read(self, url: str) -> bytes:  # noqa: D102  # as above
+        header, content = self.asked(url)
+        length = re.search(rb"(?i)content-length: (\d+)", header)
+        if length is None or int(length[1]) != len(content):
+            message = f"{url}: {len(content)} bytes came, which is not all of it"
+            raise OSError(message)
+        return content
+
+
+class Patient(ByHttp):
+    """Has no time limit, and waits for ever."""
+
+    limit = None
+
+
+class Impatient(ByHttp):
+    """Has a time limit that is short."""
+
+    limit = 0.3
