@@ -16,13 +16,12 @@ from pytest_dataloader_faults.faults import Fault, has_files
 from pytest_dataloader_faults.faults._base import InWorkers
 from pytest_dataloader_faults.faults._globs import GlobMatcher, is_excluded
 from pytest_dataloader_faults.faults._workers import InOneWorker
+from pytest_dataloader_faults.faults._writes import is_of_writing
 
 MAX_FIRINGS = 200
 """Firings kept in full per fault and worker; beyond, they are only counted."""
 READ_FAULTS = (vocabulary.ReadError, vocabulary.ShortRead, vocabulary.SlowRead, vocabulary.HungRead)
 """Those that happen in a read, so that reads of the file have to be seen."""
-WRITE_FAULTS = (vocabulary.WriteError, vocabulary.ShortWrite)
-"""Those that happen in a write."""
 
 ANSWER_FAULTS = (
     vocabulary.SlowRead,
@@ -101,7 +100,7 @@ class Plan:
             descriptors=exhausted,
             stats=self._has(vocabulary.TruncatedFile),
             room=self._has(vocabulary.SharedMemoryExhaustion),
-            writes=self.watch or any(map(_is_of_writing, self.faults)),
+            writes=self.watch or any(map(is_of_writing, self.faults)),
             keep_low_fds=exhausted and any(has_files(each) for each in self.faults),
             samples=self.samples or at_sample,
             fetches=at_sample or exhausted or self._has(InOneWorker),
@@ -178,6 +177,7 @@ class WorkerFaults:
         self._concerned = [counter for counter in self.all if _concerns(counter.fault, worker)]
         self._watch = plan.watch
         self._writable = plan.writable
+        self.sees_writes = plan.needs.writes
         self.active = plan.active
 
     def of_kind(self, kind: type[AnyFault]) -> Iterator[FaultCounter[AnyFault]]:
@@ -202,7 +202,7 @@ class WorkerFaults:
     def needs_content_of(self, path: str) -> bool:
         """Whether the answer to an open of *path* may be a descriptor."""
         for fault in self._faults_of(path):
-            if not isinstance(fault, vocabulary.OpenError) and not _is_of_writing(fault):
+            if not isinstance(fault, vocabulary.OpenError) and not is_of_writing(fault):
                 return True
         return self.needs_reads_of(path)
 
@@ -227,7 +227,7 @@ class WorkerFaults:
 
     def needs_writes_of(self, path: str) -> bool:
         """Whether a fault of writing is about *path*."""
-        return any(map(_is_of_writing, self._faults_of(path)))
+        return any(map(is_of_writing, self._faults_of(path)))
 
     def may_fail_writes_of(self, path: str) -> bool:
         """Whether the file of *path* is in a folder in which faults of writing may happen."""
@@ -241,10 +241,6 @@ class WorkerFaults:
 
 def _is_of_reading(fault: Fault) -> bool:
     return isinstance(fault, READ_FAULTS) or getattr(fault, "reading", None) is not None
-
-
-def _is_of_writing(fault: Fault) -> bool:
-    return isinstance(fault, WRITE_FAULTS) or getattr(fault, "writing", None) is not None
 
 
 def _concerns(fault: Fault, worker: int) -> bool:

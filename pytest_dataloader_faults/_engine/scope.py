@@ -11,6 +11,7 @@ from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults._engine import choose
 from pytest_dataloader_faults._engine.python.pyfakefs import fake_files
 from pytest_dataloader_faults.exceptions import InjectionError, InvalidArgumentError
+from pytest_dataloader_faults.faults._writes import is_of_writing
 from pytest_dataloader_faults.outcomes import FaultFacts, WorkerFacts
 from pytest_dataloader_faults.outcomes._fault_facts import facts_from, unfired
 
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
 KERNEL_SEES_NO_FAKE_FILES = (
     "the kernel does not see files of pyfakefs. Use engine='python', or real files, as in pytest's"
     " tmp_path"
+)
+
+
+FAKE_FILES_TAKE_WRITES = (
+    "pyfakefs itself takes what is written to its files. Use real files, as in pytest's tmp_path"
 )
 
 
@@ -178,6 +184,8 @@ def _beyond_fake_files(engine: str, fault: vocabulary.Fault) -> str | None:
     takes_files = vocabulary.has_files(fault) or isinstance(fault, vocabulary.DescriptorExhaustion)
     if engine == "kernel" and takes_files:
         return KERNEL_SEES_NO_FAKE_FILES
+    if is_of_writing(fault):
+        return FAKE_FILES_TAKE_WRITES
     if isinstance(fault, vocabulary.ClosedDescriptor) and fault.sample is not None:
         return (
             "a file of pyfakefs has no descriptor that could be closed from outside at a sample."
@@ -189,8 +197,8 @@ def _beyond_fake_files(engine: str, fault: vocabulary.Fault) -> str | None:
 def _beyond_python(fault: vocabulary.Fault) -> str | None:
     if isinstance(fault, vocabulary.SharedMemoryExhaustion):
         return "torch reserves shared memory in C++"
-    if isinstance(fault, vocabulary.WorkerKilled) and fault.reading is not None:
-        return "a read that has begun is the kernel's"
+    if isinstance(fault, vocabulary.WorkerKilled) and fault.globs:
+        return f"a {'read' if fault.reading else 'write'} that has begun is the kernel's"
     if vocabulary.has_connections(fault) and not isinstance(fault, vocabulary.ConnectError):
         return "what comes through a socket is the kernel's"
     return None

@@ -21,9 +21,10 @@ from pytest_dataloader_faults._engine.policy import FaultPolicy
 from pytest_dataloader_faults._engine.python.pyfakefs import patcher
 from pytest_dataloader_faults._engine.python.pyfakefs.faults import install
 from pytest_dataloader_faults._engine.python.pyfakefs.in_worker import patch_every_module
-from pytest_dataloader_faults._engine.scope import require_faults
+from pytest_dataloader_faults._engine.scope import FAKE_FILES_TAKE_WRITES, require_faults
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import Fault, HungRead, has_files
+from pytest_dataloader_faults.faults._writes import is_of_writing
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ class InProcessRuns:
         if wrong := [each for each in faults if not has_files(each) or isinstance(each, HungRead)]:
             message = f"{wrong[0]!r} needs a worker process, and run() starts none. Use run_trial()"
             raise InvalidArgumentError(message)
+        if writing := [each for each in faults if is_of_writing(each)]:
+            raise InvalidArgumentError(f"{writing[0]!r}: {FAKE_FILES_TAKE_WRITES}")
         from pytest_dataloader_faults._trial.factory import bound
         from pytest_dataloader_faults._trial.loaders import kind_of
 

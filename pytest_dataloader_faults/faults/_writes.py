@@ -6,7 +6,7 @@ import errno as _errno
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pytest_dataloader_faults.faults._base import FileFault, Triggered, errno_numbers
+from pytest_dataloader_faults.faults._base import Fault, FileFault, Triggered, errno_numbers
 
 # What write(2), fsync(2) and fallocate(2) document, and what network and FUSE file systems add: a
 # server that is gone, a stale handle, an expired key.
@@ -44,3 +44,8 @@ class ShortWrite(Triggered, FileFault):
     max_bytes: int = 1
     nth: int = 1
     times: int | None = None
+
+
+def is_of_writing(fault: Fault) -> bool:
+    """Whether *fault* happens in a write."""
+    return isinstance(fault, (WriteError, ShortWrite)) or bool(getattr(fault, "writing", None))

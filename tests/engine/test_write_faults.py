@@ -128,8 +128,8 @@ WAYS = {
     "pwritev": _by_descriptor(lambda fd: os.pwritev(fd, [CONTENT], 3)),
     "pwritev2": _by_descriptor(lambda fd: os.pwritev(fd, [CONTENT], 3, os.RWF_DSYNC)),
     "fallocate": _by_descriptor(lambda fd: os.posix_fallocate(fd, 0, 999)),
-    "fsync": _by_descriptor(os.fsync),
-    "fdatasync": _by_descriptor(os.fdatasync),
+    "fsync": _by_descriptor(lambda fd: os.fsync(fd)),  # noqa: PLW0108  # by its name in os
+    "fdatasync": _by_descriptor(lambda fd: os.fdatasync(fd)),  # noqa: PLW0108
     "O_APPEND": _by_descriptor(lambda fd: os.write(fd, CONTENT), os.O_APPEND),
     "sendfile": _from_file(lambda given, taken: os.sendfile(taken, given, 0, len(CONTENT))),
     "copy_file_range": _from_file(lambda given, taken: os.copy_file_range(given, taken, 999)),
@@ -193,6 +193,67 @@ def test_each_way_works_when_its_turn_has_not_come(path, name, tmp_path):
     assert "Error" not in str(gave)
     assert injection.reached
     assert Path(path).read_bytes() == bare.read_bytes()
+
+
+IN_C = ("tee", "np.save", "tofile", "torch.save", "sqlite", "h5py")
+IN_PYTHON = [name for name in WAYS if name not in (*IN_C, "rename")]
+"""Ways that write by Python's own functions, to a file that keeps its name."""
+SCHEDULES = {
+    "full": WriteError("*.bin"),
+    "full later": WriteError("*.bin", errno.EIO, nth=2),
+    "short": ShortWrite("*.bin", max_bytes=50, times=9),
+    "never": WriteError("*.bin", nth=9999),
+}
+
+
+@pytest.mark.parametrize("fault", SCHEDULES)
+def test_the_python_engine_does_the_same(tmp_path, fault):
+    """To each way of writing in Python: the same result, calls and bytes in the file."""
+    found = {}
+    for engine in ("kernel", "python"):
+        folder = tmp_path / engine
+        folder.mkdir()
+        found[engine] = {
+            name: _done(folder / f"{name}.bin", WAYS[name], SCHEDULES[fault], engine)
+            for name in IN_PYTHON
+        }
+
+    assert found["kernel"] == found["python"]
+
+
+def _done(path, way, fault, engine):
+    gave, injection = attempt(str(path), way, fault, engine=engine, require_fired=False)
+    (worker,) = injection.workers
+    counts = [each.writes for name, each in worker.files.items() if name == str(path)]
+    calls = [each.call for each in injection.faults[0].firings]
+    return gave, injection.reached, calls, counts, path.read_bytes(), worker.unobserved
+
+
+def test_the_python_engine_tells_what_it_cannot_see(path):
+    """The C code of numpy gets the number of the file."""
+    gave, injection = attempt(
+        path, WAYS["tofile"], WriteError("*"), engine="python", require_fired=False
+    )
+
+    assert gave is None
+    assert "Hidden from the engine: dup in" in str(injection.unfired())
+
+
+def test_numpy_writes_by_methods_under_the_python_engine(path):
+    """Where its file is one that matters."""
+    gave, _ = attempt(path, WAYS["np.save"], WriteError("*", nth=2), engine="python")
+
+    assert "No space left" in gave
+
+
+@pytest.mark.parametrize("fault", [WorkerKilled(writing="*")], ids=str)
+def test_the_python_engine_refuses_a_death_in_a_write(fault):
+    """It has no hold on a write that has begun."""
+    with (
+        pytest.raises(InvalidArgumentError, match="a write that has begun is the kernel's"),
+        inject(fault, engine="python"),
+    ):
+        pass
 
 
 @pytest.mark.parametrize("name", WRITE_ON)

@@ -17,6 +17,8 @@ from pytest_dataloader_faults.faults import (
     KINDS,
     PinMemoryThreadDeath,
     SharedMemoryExhaustion,
+    ShortWrite,
+    WriteError,
     has_connections,
 )
 from support.accelerators import pretend
@@ -27,7 +29,11 @@ METHODS = {"fork": 2, "spawn": 1, "forkserver": 1}
 """Start methods, and how many workers; a spawned one imports torch, which takes seconds."""
 PATIENCE = {"spawn": 20, "forkserver": 20}
 """Start methods that need a longer ``timeout``, since their workers import modules first."""
-REFUSED = {SharedMemoryExhaustion: "torch reserves shared memory in C"}
+REFUSED = {
+    SharedMemoryExhaustion: "torch reserves shared memory in C",
+    WriteError: "pyfakefs itself takes what is written",
+    ShortWrite: "pyfakefs itself takes what is written",
+}
 """What happens to no fake file, and what is said of it."""
 
 

@@ -1,4 +1,4 @@
-"""The descriptors that this worker reads faulted files through [runs in the worker].
+"""The descriptors by which this worker reads and writes faulted files [runs in the worker].
 
 A descriptor that C code closes is forgotten late: its number may be another file's by then. So an
 entry holds good only while the number is still that file.
@@ -18,6 +18,7 @@ from pytest_dataloader_faults._engine.file_copies import altered_copy, unrelated
 from pytest_dataloader_faults._engine.policy import FaultPolicy
 from pytest_dataloader_faults._engine.policy import actions as decisions
 from pytest_dataloader_faults._engine.policy.actions import MAP, OF_EXCLUDED, OPEN, STAT, Operation
+from pytest_dataloader_faults._engine.policy.writes import written
 from pytest_dataloader_faults._engine.processes import behind_folder_link
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
@@ -36,10 +37,12 @@ class Clock(Protocol):
 
 
 class TrackedFile(NamedTuple):
-    """What a number was when it was opened."""
+    """What a number was when it was opened; whether this worker opened it to read or to write."""
 
     path: str
     identity: tuple[int, int]
+    reads: bool
+    writes: bool
 
 
 class DescriptorTable:
@@ -83,7 +86,8 @@ class DescriptorTable:
                 return self.track(self._instead(action, where, flags), where)
         with self.counting_shortage(where):
             fd = int(self.system.open(path, flags, mode, dir_fd=dir_fd))
-        return self.track(fd, where) if size is not None and _reads(flags) else fd
+        reads = size is not None and _reads(flags)
+        return self.track(fd, where, reads=reads, writes=bool(flags & os.O_ACCMODE))
 
     def _instead(self, action: decisions.Action, path: str, flags: int) -> int:
         """A descriptor of what *action* puts in the place of *path*."""
@@ -101,9 +105,10 @@ class DescriptorTable:
                 self.policy.allocated(Operation(OPEN, where), is_full=True)
             raise
 
-    def track(self, fd: int, path: str) -> int:
-        """Remember that *fd* is *path*, and give it back."""
-        self._tracked[fd] = TrackedFile(path, self._identity(fd))
+    def track(self, fd: int, path: str, *, reads: bool = True, writes: bool = False) -> int:
+        """Remember that *fd* is *path*, if that matters, and give it back."""
+        if reads or (writes and self.policy.faults.sees_writes):
+            self._tracked[fd] = TrackedFile(path, self._identity(fd), reads, writes)
         return fd
 
     def forget(self, fd: int) -> None:
@@ -124,14 +129,17 @@ class DescriptorTable:
             self.policy.count_unobserved(what, -1)
         return self._identified(fd)
 
-    def reads_matter(self, fd: int) -> bool:
-        """Whether a read of *fd* that goes unseen matters."""
-        tracked = self._identified(fd)
-        return tracked is not None and self.policy.faults.needs_reads_of(tracked.path)
+    def use_matters(self, fd: int) -> bool:
+        """Whether a read or a write of *fd* that goes unseen matters."""
+        tracked, faults = self._identified(fd), self.policy.faults
+        if tracked is None:
+            return False
+        is_read = tracked.reads and faults.needs_reads_of(tracked.path)
+        return is_read or (tracked.writes and faults.needs_writes_of(tracked.path))
 
     def hand_out(self, fd: int, to: str) -> None:
-        """Count *fd* as given to code that may read it unseen, until it comes back."""
-        if fd not in self._handed_out and self.reads_matter(fd):
+        """Count *fd* as given to code that may use it unseen, until it comes back."""
+        if fd not in self._handed_out and self.use_matters(fd):
             self._handed_out[fd] = to
             self.policy.count_unobserved(to)
 
@@ -149,6 +157,17 @@ class DescriptorTable:
             left = max(0, min(length, self.system.fstat(fd).st_size - start))
         return self._carry_out(self.policy.read(Operation(call, tracked.path), start, left), length)
 
+    def length_to_write(self, fd: int, call: str, length: int = 0) -> int:
+        """How many of *length* bytes a write may put into *fd*; raises what it is to raise."""
+        tracked = self.observe(fd)
+        if tracked is None or not self.policy.faults.sees_writes:
+            return length
+        if not tracked.writes:
+            if self.policy.faults.needs_writes_of(tracked.path):
+                self.policy.count_unobserved(decisions.OF_INHERITED)
+            return length
+        return self._carry_out(written(self.policy, Operation(call, tracked.path), length), length)
+
     def _carry_out(self, actions: decisions.Actions, length: int) -> int:
         for action in actions:
             if isinstance(action, decisions.Delay):
@@ -164,6 +183,8 @@ class DescriptorTable:
     def check_mapping(self, fd: int, length: int, offset: int) -> None:
         """Refuse a mapping whose pages would have to fail: only the kernel can do that."""
         tracked = self.observe(fd)
+        if tracked and tracked.writes and self.policy.faults.needs_writes_of(tracked.path):
+            self.policy.count_unobserved(decisions.BY_MAPPING)
         if tracked is None or not self.policy.faults.needs_reads_of(tracked.path):
             return
         length = length or self.system.fstat(fd).st_size - offset

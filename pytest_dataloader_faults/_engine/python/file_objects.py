@@ -39,7 +39,7 @@ def _replaced_by(kind: type) -> Any:
 
 
 class FaultedFileIO(io.FileIO, metaclass=ReplacesClass):
-    """A FileIO that asks the policy before it opens and before it reads."""
+    """A FileIO that asks the policy before it opens, reads and writes."""
 
     files: ClassVar[DescriptorTable]
 
@@ -54,9 +54,9 @@ class FaultedFileIO(io.FileIO, metaclass=ReplacesClass):
         self.files.hand_out(fd, f"fileno in {caller(1)}")
         return fd
 
-    def reads_matter(self) -> bool:
-        """Whether a read that goes unseen matters."""
-        return not self.closed and self.files.reads_matter(super().fileno())
+    def use_matters(self) -> bool:
+        """Whether a read or a write that goes unseen matters."""
+        return not self.closed and self.files.use_matters(super().fileno())
 
     def read(self, size: int | None = -1, /) -> bytes:
         """One read, or for a negative *size* as many as it takes."""
@@ -71,6 +71,12 @@ class FaultedFileIO(io.FileIO, metaclass=ReplacesClass):
     def readall(self) -> bytes:
         """As many reads as C makes."""
         return read_all(self, self.files.system.fstat(super().fileno()).st_size)
+
+    def write(self, data: Any, /) -> int:
+        """One write."""
+        view = memoryview(data).cast("B")
+        length = self.files.length_to_write(super().fileno(), "write", len(view))
+        return super().write(view[:length])
 
     def close(self) -> None:
         """And forget the number, if it goes."""
@@ -119,15 +125,16 @@ def open_with(**own: Any) -> Callable[..., Any]:
     return types.FunctionType(twin.__code__, world, "open", twin.__defaults__)
 
 
-def reads_in_python(isfileobj: Callable[[object], bool]) -> Callable[[object], bool]:
-    """Have np.load() read by the methods of a file whose reads matter, as it does of others.
+def uses_in_python(isfileobj: Callable[[object], bool]) -> Callable[[object], bool]:
+    """Have np.load() and np.save() use the methods of a file that matters, as they do of others.
 
-    numpy/lib/format.py: where ``isfileobj`` is true of it, np.fromfile() takes its descriptor.
+    numpy/lib/format.py: where ``isfileobj`` is true of it, np.fromfile() takes its descriptor, and
+    so does ``tofile``.
     """
 
     def call(file: object) -> bool:
         raw = getattr(file, "raw", file)
-        is_ours = isinstance(raw, io.RawIOBase) and getattr(raw, "reads_matter", bool)()
+        is_ours = isinstance(raw, io.RawIOBase) and getattr(raw, "use_matters", bool)()
         return not is_ours and isfileobj(file)
 
     return call

@@ -57,7 +57,7 @@ def _functions(files: DescriptorTable) -> Iterator[tuple[Any, Any]]:
 def numpy_replacements() -> Iterator[tuple[Any, Any]]:
     """The function of numpy that lets C code read a file, if numpy is loaded."""
     owner = sys.modules.get("numpy.lib.format")
-    return _replacements(owner, file_objects.reads_in_python, "isfileobj")
+    return _replacements(owner, file_objects.uses_in_python, "isfileobj")
 
 
 def _replacements(

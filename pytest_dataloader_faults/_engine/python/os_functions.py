@@ -14,14 +14,15 @@ from pytest_dataloader_faults._engine.python.descriptors import DescriptorTable
 
 REPLACED = (
     *("open", "close", "dup", "dup2", "stat", "lstat", "read", "readinto", "pread", "readv"),
-    *("preadv", "sendfile", "copy_file_range", "splice"),
+    *("preadv", "sendfile", "copy_file_range", "splice", "write", "pwrite", "writev", "pwritev"),
+    *("posix_fallocate", "fsync", "fdatasync"),
 )
 """Functions of ``os`` that ``OsFunctions`` has a method for."""
 HARMLESS = (
-    *("fstat", "lseek", "isatty", "posix_fadvise", "fsync", "ftruncate"),
+    *("fstat", "lseek", "isatty", "posix_fadvise", "ftruncate"),
     *("get_inheritable", "set_inheritable", "get_blocking", "set_blocking"),
 )
-"""Functions of ``os`` whose first argument is a descriptor, which they do not read."""
+"""Functions of ``os`` whose first argument is a descriptor, which they neither read nor write."""
 STARTERS = ("execv", "execve", "posix_spawn", "posix_spawnp", "system", "fork", "forkpty")
 """Functions of ``os`` that start a program or process, whose reads are not counted here."""
 
@@ -89,16 +90,50 @@ class OsFunctions:
         return int(self._system.preadv(fd, _first(allowed_length, buffers), offset, flags))
 
     def sendfile(self, out_fd: int, in_fd: int, offset: int | None, count: int) -> int:
+        self._files.length_to_write(out_fd, "sendfile")
         allowed_length = self._files.allowed_length(in_fd, "sendfile", count, offset)
         return int(self._system.sendfile(out_fd, in_fd, offset, allowed_length))
 
     def copy_file_range(self, src: int, dst: int, count: int, *offsets: Any, **more: Any) -> int:
+        self._files.length_to_write(dst, "copy_file_range")
         allowed_length = self._files.allowed_length(src, "copy_file_range", count)
         return int(self._system.copy_file_range(src, dst, allowed_length, *offsets, **more))
 
     def splice(self, src: int, dst: int, count: int, *offsets: Any, **more: Any) -> int:
+        self._files.length_to_write(dst, "splice")
         allowed_length = self._files.allowed_length(src, "splice", count)
         return int(self._system.splice(src, dst, allowed_length, *offsets, **more))
+
+    def write(self, fd: int, data: Any, /) -> int:
+        view = memoryview(data).cast("B")
+        return int(
+            self._system.write(fd, view[: self._files.length_to_write(fd, "write", len(view))])
+        )
+
+    def pwrite(self, fd: int, data: Any, offset: int, /) -> int:
+        view = memoryview(data).cast("B")
+        length = self._files.length_to_write(fd, "pwrite64", len(view))
+        return int(self._system.pwrite(fd, view[:length], offset))
+
+    def writev(self, fd: int, buffers: Sequence[Any], /) -> int:
+        length = self._files.length_to_write(fd, "writev", _total(buffers))
+        return int(self._system.writev(fd, _first(length, buffers)))
+
+    def pwritev(self, fd: int, buffers: Sequence[Any], offset: int, flags: int = 0, /) -> int:
+        length = self._files.length_to_write(fd, "pwritev2", _total(buffers))
+        return int(self._system.pwritev(fd, _first(length, buffers), offset, flags))
+
+    def posix_fallocate(self, fd: int, offset: int, length: int, /) -> None:
+        self._files.length_to_write(fd, "fallocate")
+        self._system.posix_fallocate(fd, offset, length)
+
+    def fsync(self, fd: Any) -> None:
+        self._files.length_to_write(_number(fd), "fsync")
+        self._system.fsync(fd)
+
+    def fdatasync(self, fd: Any) -> None:
+        self._files.length_to_write(_number(fd), "fdatasync")
+        self._system.fdatasync(fd)
 
     def stat(self, path: Any, *, dir_fd: int | None = None, follow_symlinks: bool = True) -> Any:
         if isinstance(path, int):
@@ -127,6 +162,11 @@ class OsFunctions:
             return original(*arguments, **named)
 
         return call
+
+
+def _number(file: Any) -> int:
+    """The descriptor of *file*, which may be an object that has one."""
+    return int(file if isinstance(file, int) else file.fileno())
 
 
 def _total(buffers: Sequence[Any]) -> int:

@@ -78,7 +78,7 @@ class FaultedFakeIO(io.RawIOBase):
         self.files.system.fstat(fd)  # A descriptor that was closed at once raises here.
         self._fd = fd
 
-    def reads_matter(self) -> bool:
+    def use_matters(self) -> bool:
         """C code cannot read a fake file."""
         return True
 
