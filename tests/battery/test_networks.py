@@ -24,6 +24,7 @@ from support.network_datasets import (
     ByRequests,
     Impatient,
     OfItsLength,
+    Patient,
     RetriesOnce,
     ToTheEnd,
     ZerosOnError,
@@ -136,13 +137,14 @@ FOUND = [
     (ZerosOnError, "connect-error", "corrupted", "is wrong"),
     (ZerosOnError, "connection-reset", "corrupted", "is wrong"),
     (ZerosOnError, "connection-closed", "corrupted", "is wrong"),
+    (Patient, "connection-hung", "hung", "without a time limit of its own"),
     (ToTheEnd, "connection-closed", "corrupted", "is wrong: it is torch.Tensor torch.uint8 (1, 8"),
 ]
 
 
 @pytest.mark.parametrize(("kind", "check", "verdict", "says"), FOUND)
 def test_defect_is_found(asked, kind, check, verdict, says):
-    """An error that is swallowed, and an answer that is cut off and taken for all of it."""
+    """A swallowed error, an answer that is cut off and taken for all of it, and no time limit."""
     result = asked(kind)[check]
     assert (verdict, True) == (result.verdict, result.failed), result.explanation
     assert says in result.explanation.splitlines()[0]

@@ -18,7 +18,7 @@ import struct
 import sys
 from typing import Any, NamedTuple
 
-from pytest_dataloader_faults._engine.kernel.linux import raw_call, read_memory
+from pytest_dataloader_faults._engine.kernel.linux import MACHINE, raw_call, read_memory
 from pytest_dataloader_faults._engine.kernel.remote_process import Syscall, signed
 from pytest_dataloader_faults.faults._globs import NETWORK
 
@@ -32,6 +32,8 @@ _PROTOCOL = "system.sockprotoname"
 _TCP = (b"TCP", b"TCPv6", b"MPTCP", b"MPTCPv6")
 _CLOSE = 7
 """The state of a socket that is not connected, as TCP_INFO tells it in its first byte."""
+_RECEIVES = {"x86_64": (0, 45, 47), "aarch64": (63, 207, 212)}.get(MACHINE, ())
+"""The numbers of read(2), recvfrom(2) and recvmsg(2)."""
 _PROCESS = re.compile(rb"^Tgid:\t(\d+)$", re.MULTILINE)
 
 
@@ -85,9 +87,13 @@ def _parsed(data: bytes) -> Peer | None:
 
 def duplicate_of(call: Syscall) -> socket.socket:
     """The socket that *call* is to connect: a duplicate of it."""
-    process = os.pidfd_open(_process_of(call.pid))
+    return _duplicate(_process_of(call.pid), signed(call.arguments[0]))
+
+
+def _duplicate(pid: int, descriptor: int) -> socket.socket:
+    process = os.pidfd_open(pid)
     try:
-        number = raw_call("pidfd_getfd", process, signed(call.arguments[0]), 0)
+        number = raw_call("pidfd_getfd", process, descriptor, 0)
     finally:
         os.close(process)
     return socket.socket(fileno=number)
@@ -109,6 +115,33 @@ def is_repeated(call: Syscall) -> bool:
     except OSError:  # Forbidden, or the caller is dead.
         return False
     return state[0] != _CLOSE
+
+
+def waits_for(pid: int, address: tuple[Any, ...]) -> bool:
+    """Whether a thread of *pid* waits in recv(2), without a time limit, for what *address* sends.
+
+    A thread in poll(2) or epoll_wait(2) may have any limit, which nobody can tell from outside.
+    """
+    try:
+        calls = [
+            _read(f"/proc/{pid}/task/{each}/syscall") for each in os.listdir(f"/proc/{pid}/task")
+        ]
+        return any(_is_wait(pid, each.split(), address) for each in calls)
+    except OSError:  # The worker is dead, or the supervisor may not look at it.
+        return False
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="ascii") as file:
+        return file.read()
+
+
+def _is_wait(pid: int, words: list[str], address: tuple[Any, ...]) -> bool:
+    if not words[0].isdecimal() or int(words[0]) not in _RECEIVES:
+        return False
+    with _duplicate(pid, int(words[1], 16)) as connection:
+        limit = connection.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, 16)
+        return not any(limit) and connection.getpeername()[1] == address[1]
 
 
 def is_of_this_network(pid: int) -> bool:

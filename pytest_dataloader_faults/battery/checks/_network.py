@@ -8,6 +8,8 @@ from pytest_dataloader_faults import faults
 from pytest_dataloader_faults._trial.job import TrialOptions
 from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
 from pytest_dataloader_faults.battery.checks._base import Check, Plan, Variant
+from pytest_dataloader_faults.outcomes import Outcome, Reference, Verdict
+from pytest_dataloader_faults.outcomes._verdicts import Finding
 
 _PATIENCE = 1.0
 """Seconds. A client with a shorter time limit of its own reaches that first."""
@@ -16,6 +18,11 @@ _WITHIN = 1024
 _NO_CONNECTION = (
     "its workers make no TCP connection. One that was made before they started is not seen: make it"
     " in the worker, at its first sample"
+)
+
+_LIMIT = (
+    "Give the client a time limit, as by requests.get(url, timeout=30), urlopen(url, timeout=30) or"
+    " socket.setdefaulttimeout(30). A server that is gone without a word is no rare thing"
 )
 
 
@@ -34,6 +41,16 @@ def _cut_off(kind: Callable[..., faults.Fault]) -> Callable[..., Plan]:
         ("before an answer", kind),
         (f"after {_WITHIN} bytes of an answer", lambda path: kind(path, after=_WITHIN)),
     )
+
+
+def _has_no_limit(outcome: Outcome, _: Reference) -> Finding | None:
+    """The loader gave up, and the client would not have."""
+    waits = sorted({path for each in outcome.workers for path in each.unlimited_waits})
+    gave_up = outcome.exception and "DataLoader timed out" in outcome.exception.message
+    if not waits or not gave_up:
+        return None
+    sentence = f"a worker waited for an answer of {waits[0]} without a time limit of its own"
+    return Verdict.HUNG, f"{sentence}; only the loader's timeout, which this check sets, ended that"
 
 
 NETWORK = (
@@ -57,5 +74,7 @@ NETWORK = (
         "raises an error in time where a server does not answer",
         _on_connections(("", faults.HungRead)),
         options=TrialOptions(patience=_PATIENCE),
+        extra_rule=_has_no_limit,
+        advice=_LIMIT,
     ),
 )

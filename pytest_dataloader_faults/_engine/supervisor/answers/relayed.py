@@ -14,6 +14,7 @@ import socket
 import struct
 from typing import Protocol
 
+from pytest_dataloader_faults._engine.kernel.connections import waits_for
 from pytest_dataloader_faults._engine.policy.actions import ANSWER, CutOff, Delay, Hang, Operation
 from pytest_dataloader_faults._engine.supervisor.events import DeathScheduler, EventHandler, Timers
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
@@ -168,9 +169,15 @@ class Relayed:
         self._is_held = True
         if isinstance(action, Hang):
             self._worker.hung = True
-            self._watcher.deaths.add_hung(self._worker.loader, self._release)
+            self._watcher.deaths.add_hung(self._worker.loader, self._end_of_hang)
         elif isinstance(action, Delay):
             self._watcher.timers.after(action.seconds, self._release)
+
+    def _end_of_hang(self) -> None:
+        """The loader has given up, or the scope ends."""
+        if self._near.fileno() >= 0 and waits_for(self._worker.pid, self._near.getsockname()):
+            self._worker.unlimited_waits.add(self._operation.path)
+        self._release()
 
     def _release(self) -> None:
         self._is_held = False
