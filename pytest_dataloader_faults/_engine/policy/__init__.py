@@ -65,6 +65,8 @@ class FaultPolicy:
         self.files: defaultdict[str, FileCounter] = defaultdict(FileCounter)
         self.unobserved: Counter[str] = Counter()
         self.connections: Counter[str] = Counter()
+        self.unlimited_waits: set[str] = set()
+        """Connections whose answer hung, and for which the worker waited without a time limit."""
         self.lock = threading.RLock()
         self._worker = worker
         self._pid = pid

@@ -62,8 +62,6 @@ class WorkerState:
         self.created = CreatedFiles()
         self.leftover_shm: list[str] = []
         """Files of shared memory that no process removes once their making has failed."""
-        self.unlimited_waits: set[str] = set()
-        """Connections whose answer hung, and for which it waited without a time limit."""
         self.position = (0, 0)
         """The epoch, and which of its fetches has begun."""
         self.sample: int | None = None
@@ -184,7 +182,7 @@ class WorkerState:
             "files": {path: astuple(counts) for path, counts in self.policy.files.items()},
             "unobserved": dict(+self.policy.unobserved),
             "connections": dict(self.policy.connections),
-            "unlimited_waits": sorted(self.unlimited_waits),
+            "unlimited_waits": sorted(self.policy.unlimited_waits),
             "leftover_files": self.created.left(),
             "faults": [each.to_dict() for each in self.faults.all],
         }

@@ -176,7 +176,7 @@ class Relayed:
     def _end_of_hang(self) -> None:
         """The loader has given up, or the scope ends."""
         if self._near.fileno() >= 0 and waits_for(self._worker.pid, self._near.getsockname()):
-            self._worker.unlimited_waits.add(self._operation.path)
+            self._worker.policy.unlimited_waits.add(self._operation.path)
         self._release()
 
     def _release(self) -> None:
