@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults._trial import run_trial_job
-from pytest_dataloader_faults._trial.factory import DatasetFactory
+from pytest_dataloader_faults._trial.factory import DatasetFactory, bound
 from pytest_dataloader_faults._trial.job import TrialJob, TrialOptions
 from pytest_dataloader_faults.battery._baseline import ONE_WORKER, Baseline
 from pytest_dataloader_faults.battery._baseline.golden_run import Settings
@@ -41,6 +41,8 @@ class DataFiles:
         opens: How often one worker opens each in an epoch.
         reads: How often one worker reads each in an epoch. Mapping it counts as one read.
         all_files: A glob, or globs, for all of them together.
+        writes: How often one worker writes each in an epoch, of those in the trial's own folder.
+        all_written: A glob, or globs, for all of these together.
         batches: How many batches one worker makes in an epoch.
         samples: How many samples the dataset has.
         workers: How many workers share the files.
@@ -60,6 +62,8 @@ class DataFiles:
     focus: str | None = None
     tolerated_errors: tuple[OpenError | ReadError, ...] | None = None
     connections: Mapping[str, int] = field(default_factory=dict)
+    writes: Mapping[str, int] = field(default_factory=dict)
+    all_written: str | tuple[str, ...] = "*"
 
     def for_loader(self, loader: Mapping[str, Any], epochs: int) -> DataFiles:
         """The same, for the workers of a *loader* that goes through so many *epochs*."""
@@ -196,14 +200,27 @@ def _files_of(baseline: Baseline) -> DataFiles:
     reads = {path: _most(each[path].reads for each in files if path in each) for path in meant}
     used = [path for path in meant if opens[path] or reads[path]]
     names, all_files = short_globs(used, seen)
+    writes = _writes_of(baseline, meant)
+    written, all_written = short_globs(writes, seen)
     return DataFiles(
         opens={name: opens[path] for path, name in names.items() if opens[path]},
         reads={name: reads[path] for path, name in names.items() if reads[path]},
         all_files=path_of(all_files) or "*",
         connections=_connections_of(baseline),
+        writes={name: writes[path] for path, name in written.items()},
+        all_written=path_of(all_written) or "*",
         batches=_most(worker.fetches for worker in workers) or 1,
         samples=len(reference.samples) or sum(len(indices) for indices, _ in reference.batches),
     )
+
+
+def _writes_of(baseline: Baseline, meant: Iterable[str]) -> dict[str, int]:
+    """How often a worker writes each of the files *meant* where a failed write harms nobody."""
+    own = (*bound(baseline.make_dataset)[1], *baseline.caches.view.folders)
+    files = [worker.files for worker in baseline.control.workers]
+    ours = (path for path in meant if path.startswith(tuple(f"{folder}/" for folder in own)))
+    counts = {path: _most(each[path].writes for each in files if path in each) for path in ours}
+    return {path: count for path, count in counts.items() if count}
 
 
 def _connections_of(baseline: Baseline) -> dict[str, int]:

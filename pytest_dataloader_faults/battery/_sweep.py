@@ -29,10 +29,16 @@ from pytest_dataloader_faults.faults import (
 )
 from pytest_dataloader_faults.faults._base import FileFault, Trigger, Triggered
 from pytest_dataloader_faults.faults._network import NetworkFault
+from pytest_dataloader_faults.faults._writes import is_of_writing
 from pytest_dataloader_faults.outcomes import Contract, SweepResult, SweepStep, Verdict
 from pytest_dataloader_faults.outcomes._judge._report import explain
 
 _FAULTS = (OpenError(), ReadError(), ConnectError(), ConnectionReset())
+
+_NOTHING = (
+    "its workers open, read and write no data file and make no TCP connection that these faults are"
+    " about, so there is nothing to sweep"
+)
 
 
 def sweep(
@@ -55,7 +61,8 @@ def sweep(
     Args:
         make_dataset: Returns a map-style or iterable dataset, or a ready ``DataLoader``.
         faults: The faults to try; each is tried once (``times=1``) and for good. One without a
-            path hits all data files that the workers open, or read, or all their TCP connections.
+            path hits all data files that the workers open, read or write, or all their TCP
+            connections. One of writing takes a factory that takes a folder, and hits files in it.
         start_at: The step to begin with, such as the ``next`` of a sweep that was stopped.
         max_trials: How many trials there may be.
         files, loader, contract, deadline, seed, engine, samples, on_fail: See ``check_dataset``.
@@ -85,8 +92,7 @@ def sweep(
     left = _rows_from(_rows(faults), start_at)
     left = [each for each in left if _with_target(each, battery.workload)]
     if not left:
-        used = "its workers open and read no data file and make no TCP connection"
-        raise exceptions.UnusableDatasetError(f"{used}, so there is nothing to sweep")
+        raise exceptions.UnusableDatasetError(_NOTHING)
     swept = _swept(battery, left, max_trials, on_fail)
     if start_at is None:
         _require_fired(swept, on_fail)
@@ -146,6 +152,7 @@ def _with_target(fault: Any, workload: Workload) -> Any:
         path = files.path if is_usual and files.paths else "" if is_usual else fault.path
     else:
         files = workload.opened if isinstance(fault, OpenError) else workload.read
+        files = workload.written if is_of_writing(fault) else files
         path = files.path if fault.path == "*" else fault.path
     return replace(fault, path=path) if path else None
 

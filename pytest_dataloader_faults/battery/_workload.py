@@ -77,6 +77,11 @@ class Workload:
         """Those that they read or map."""
         return self._files_with(lambda counts: counts.reads)
 
+    @cached_property
+    def written(self) -> FileSet:
+        """Those that they write to."""
+        return self._files_with(lambda counts: counts.writes)
+
     @property
     def content(self) -> FileSet:
         """The files that are read, or that code in C may read unseen."""
@@ -145,7 +150,7 @@ class Workload:
     @property
     def kinds(self) -> tuple[Workload, ...]:
         """A workload for each kind of file; this one alone where all are of one kind."""
-        found = kinds_of(self.used)
+        found = kinds_of({worker: _sources(files) for worker, files in self.used.items()})
         if len(found) < 2:  # noqa: PLR2004  # kinds
             return (self,)
         return tuple(replace(self, paths=frozenset(each)) for each in found)
@@ -189,6 +194,11 @@ class Workload:
 
 def _seen_by(control: Outcome) -> set[str]:
     return {path for worker in control.workers for path in worker.files}
+
+
+def _sources(files: Mapping[str, FileCounts]) -> dict[str, FileCounts]:
+    """Those of *files* that are not only written."""
+    return {path: each for path, each in files.items() if each.opens or each.reads}
 
 
 def _reads(files: Mapping[str, FileCounts], engine: str) -> bool:

@@ -30,6 +30,7 @@ from typing import NamedTuple
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.faults._network import NetworkFault
+from pytest_dataloader_faults.faults._writes import is_of_writing
 from pytest_dataloader_faults.outcomes._records import Raised
 
 
@@ -108,6 +109,16 @@ _BAD_CONTENT = re.compile(
     r"|\bbad (byte|symbol|local|global|object|heap|rank|version|[\d/]+)\b",
     re.IGNORECASE,
 )
+
+
+_NOT_WRITTEN = re.compile(
+    r"unexpected pos \d+ vs \d+|requested and \d+ written"
+    r"|(disk|device|drive|quota).{0,20}\b(full|exceeded)"
+    r"|(fail|error|unable|could not|can(not|'t)|while).{0,30}\b(writ(e|ing|ten)|sav(e|ing))\b"
+    r"|writ(e|ing) (failed|error)|short write|not (fully|completely) written|no space",
+    re.IGNORECASE,
+)
+"""Of a write that failed: torch.save() and ndarray.tofile() say no more than the first two."""
 
 
 def exception_lines(text: str) -> str:
@@ -199,6 +210,8 @@ def _words_for(fault: Fault, call: str) -> Iterable[re.Pattern[str]]:
     # The pin-memory thread prints the error that ended it, and torch only says that it has ended.
     if isinstance(fault, faults.PinMemoryThreadDeath) or call == "recvmsg":
         yield _PIN_THREAD
+    if is_of_writing(fault):
+        yield _NOT_WRITTEN
     # A mapping that cannot be read ends the worker by SIGBUS. The dataset has no influence on
     # torch's error about a death, so torch's words are enough.
     if call == "mmap":

@@ -34,6 +34,7 @@ from pytest_dataloader_faults.strategies._workers import (
     pin_memory_thread_deaths,
     shared_memory_exhaustions,
 )
+from pytest_dataloader_faults.strategies._writes import short_writes, write_errors
 
 __all__ = (
     "closed_connections",
@@ -55,6 +56,8 @@ __all__ = (
     "read_errors",
     "shared_memory_exhaustions",
     "short_reads",
+    "short_writes",
     "slow_reads",
     "truncated_files",
+    "write_errors",
 )

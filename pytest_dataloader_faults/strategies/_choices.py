@@ -93,19 +93,27 @@ def data_files(files: Files) -> DataFiles:
     counts = dict.fromkeys(files_meant, _NTH)
     connections = dict.fromkeys(filter(is_of_network, globs), _NTH)
     together = path_of(tuple(files_meant))
-    return DataFiles(opens=counts, reads=counts, all_files=together, connections=connections)
+    return DataFiles(
+        opens=counts,
+        reads=counts,
+        all_files=together,
+        connections=connections,
+        all_written=together,
+    )
 
 
 def operations(files: Files, verb: str, most: int | None = None) -> st.SearchStrategy[Target]:
     """One of the files that workers *verb*, or all of them; the first one first.
 
-    *verb*: ``"open"``, ``"read"`` or, for its descriptors, which may be inherited, ``"keep"``. With
-    ``"connect to"``, one of the TCP connections.
+    *verb*: ``"open"``, ``"read"``, ``"write"`` or, for its descriptors, which may be inherited,
+    ``"keep"``. With ``"connect to"``, one of the TCP connections.
     """
     known = data_files(files)
     counts = known.opens if verb == "open" else known.reads
     if verb == "connect to":
         counts = known.connections
+    if verb == "write":  # Of globs, it is not known what happens to their files.
+        counts = known.writes if isinstance(files, (DataFiles, Survey)) else known.opens
     if verb == "keep":
         counts = {path: max(1, known.opens.get(path, 0)) for path in known.reads}
     if most is not None:
@@ -118,7 +126,7 @@ def operations(files: Files, verb: str, most: int | None = None) -> st.SearchStr
     named = [known.focus] if known.focus is not None and known.focus in counts else [*counts]
     each = [_target(path, counts[path], known.epochs, most) for path in named]
     share = math.ceil(sum(counts.values()) / known.workers)
-    together = f"{NETWORK}*" if verb == "connect to" else known.all_files
+    together = {"connect to": f"{NETWORK}*", "write": known.all_written}.get(verb, known.all_files)
     every = _target(together, share, known.epochs, most)
     # Rather one file than all files. This is one list: a choice between two strategies would shrink
     # to the one that makes no choice of its own.

@@ -20,9 +20,9 @@ from pytest_dataloader_faults.strategies._choices import Files, combinations, op
 F = TypeVar("F", bound=faults.Fault)
 Transient: TypeAlias = faults.OpenError | faults.ReadError
 
-_FEW = (1, 2, 3)
+FEW = (1, 2, 3)
 """Times, for what costs time whenever it happens."""
-TIMES = (None, 1, 1, None, 1, 1, *_FEW[1:])
+TIMES = (None, 1, 1, None, 1, 1, *FEW[1:])
 """For good, or for a moment: mostly once, which is what a second attempt copes with."""
 _OPEN_ERRNOS = tuple(getattr(errno, name) for name in "EIO ENOENT EMFILE ESTALE".split())
 _READ_ERRNOS = tuple(getattr(errno, name) for name in "EIO ESTALE".split())
@@ -108,7 +108,7 @@ def short_reads(
     """``ShortRead``: up to three reads give fewer bytes. More of them would only be slow."""
     require(COUNT, max_bytes=max_bytes)
     targets, sizes = operations(files, "read", max_nth), tuple(range(1, max_bytes + 1))
-    return drawn(draw, faults.ShortRead, targets, max_workers, max_bytes=sizes, times=_FEW)
+    return drawn(draw, faults.ShortRead, targets, max_workers, max_bytes=sizes, times=FEW)
 
 
 @st.composite
@@ -165,7 +165,7 @@ def slow_reads(
     """``SlowRead``: up to three reads come *seconds* late."""
     require(SECONDS, seconds=seconds)
     targets = operations(files, "read", max_nth)
-    return drawn(draw, faults.SlowRead, targets, max_workers, seconds=(seconds,), times=_FEW)
+    return drawn(draw, faults.SlowRead, targets, max_workers, seconds=(seconds,), times=FEW)
 
 
 @st.composite

@@ -14,7 +14,8 @@ from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults._arguments import COUNT, ints
 from pytest_dataloader_faults.battery._survey import DataFiles
 from pytest_dataloader_faults.faults import KINDS, Fault
-from pytest_dataloader_faults.strategies import _files, _network, _workers
+from pytest_dataloader_faults.faults._writes import is_of_writing
+from pytest_dataloader_faults.strategies import _files, _network, _workers, _writes
 from pytest_dataloader_faults.strategies._choices import Files, data_files, require, require_some
 from pytest_dataloader_faults.strategies._files import Transient
 
@@ -32,6 +33,8 @@ DEFAULT_KINDS: tuple[type[Fault], ...] = (
     vocabulary.WorkerExited,
     vocabulary.ConnectError,
     vocabulary.ConnectionReset,
+    vocabulary.WriteError,
+    vocabulary.ShortWrite,
 )
 """The kinds that a healthy dataset survives, or fails of cleanly, under any loader.
 
@@ -49,6 +52,8 @@ _MAKERS: dict[type[Fault], Callable[[Files, int], st.SearchStrategy[Fault]]] = {
     vocabulary.ClosedDescriptor: lambda f, n: _files.closed_descriptors(files=f, max_workers=n),
     vocabulary.SlowRead: lambda files, n: _files.slow_reads(files=files, max_workers=n),
     vocabulary.HungRead: lambda files, n: _files.hung_reads(files=files, max_workers=n),
+    vocabulary.WriteError: lambda files, n: _writes.write_errors(files=files, max_workers=n),
+    vocabulary.ShortWrite: lambda files, n: _writes.short_writes(files=files, max_workers=n),
     vocabulary.ConnectError: lambda f, n: _network.connect_errors(files=f, max_workers=n),
     vocabulary.ConnectionReset: lambda f, n: _network.connection_resets(files=f, max_workers=n),
     vocabulary.ConnectionClosed: lambda f, n: _network.closed_connections(files=f, max_workers=n),
@@ -156,6 +161,8 @@ def _one_of(
 def _can_happen(kind: type[Fault], files: Any) -> bool:
     if kind in {vocabulary.OpenError, vocabulary.DescriptorExhaustion}:
         return bool(files.opens)
+    if is_of_writing(kind()):
+        return bool(files.writes)
     if vocabulary.has_connections(kind()):
         return bool(files.connections)
     return bool(files.reads) or not vocabulary.has_files(kind())

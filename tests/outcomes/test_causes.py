@@ -60,7 +60,7 @@ def test_each_verdict_has_a_cause(verdict):
 
 
 def _with_file(path, counts, error=None, shared=()):
-    worker = WorkerFacts(0, 7, 1, {path: counts}, {}, shared)
+    worker = WorkerFacts(0, 7, 1, {path: counts}, shared_offset_files=shared)
     return replace(ordinary(Pass(exception=error)), workers=(worker,))
 
 

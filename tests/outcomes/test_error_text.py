@@ -16,6 +16,7 @@ from pytest_dataloader_faults.faults import (
     ReadError,
     TruncatedFile,
     WorkerKilled,
+    WriteError,
 )
 from pytest_dataloader_faults.outcomes._error_text import (
     Occurrence,
@@ -423,3 +424,26 @@ def test_messages_of_a_text_that_was_escaped():
 def test_names(text, path, expected):
     """A text names a path by the whole or by its last part."""
     assert expected == mentions_path(text, path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RuntimeError: [enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534",
+        "OSError: 9999 requested and 0 written",
+        "sqlite3.OperationalError: database or disk is full",
+        "RuntimeError: could not write the cache",
+        "OSError: [Errno 28] No space left on device",
+        "OSError: Unable to synchronously create file: No space left on device",
+    ],
+)
+def test_a_failed_write_is_told_in_many_words(text):
+    """As torch.save(), numpy, SQLite and h5py do; they are no words for a read that failed."""
+    assert explains(text, WriteError(), PATH, "write")
+    assert not explains(text, ReadError(), PATH, "read")
+
+
+@pytest.mark.parametrize("text", ["ValueError: bad", "KeyError: 'saved'", "OSError: unwritten"])
+def test_other_words_tell_of_no_failed_write(text):
+    """A message has to speak of writing, or of room."""
+    assert not explains(text, WriteError(), PATH, "write")

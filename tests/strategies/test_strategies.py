@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from pytest_dataloader_faults import faults, strategies
 from pytest_dataloader_faults.battery._survey import DataFiles
 from pytest_dataloader_faults.faults._network import NetworkFault
-from pytest_dataloader_faults.strategies import _files, _network, _workers
+from pytest_dataloader_faults.strategies import _files, _network, _workers, _writes
 
 ONE, TWO = "*/00.rec", "*/01.rec"
 HOST, OTHER = "tcp://192.0.2.1:80", "tcp://192.0.2.2:80"
@@ -24,6 +24,8 @@ FILES = DataFiles(
     all_files="*.rec",
     batches=4,
     connections={HOST: 1, OTHER: 2},
+    writes={ONE: 1, TWO: 2},
+    all_written="*.rec",
 )
 UNREAD = DataFiles(opens={}, reads={})
 quick = settings(database=None, derandomize=True, deadline=None)
@@ -38,6 +40,8 @@ SIMPLEST = {
     "closed_descriptors": faults.ClosedDescriptor(ONE),
     "slow_reads": faults.SlowRead(ONE, seconds=0.05, times=1),
     "hung_reads": faults.HungRead(ONE),
+    "write_errors": faults.WriteError(ONE),
+    "short_writes": faults.ShortWrite(ONE, times=1),
     "connect_errors": faults.ConnectError(HOST),
     "connection_resets": faults.ConnectionReset(HOST),
     "closed_connections": faults.ConnectionClosed(HOST),
@@ -61,7 +65,9 @@ def test_there_is_one_strategy_per_fault():
     kinds = [type(fault) for fault in SIMPLEST.values()]
     assert len(kinds) == len(faults.KINDS)
     assert set(kinds) == set(faults.KINDS.values())
-    makers = {*vars(_files), *vars(_network), *vars(_workers)} & set(strategies.__all__)
+    makers = {*vars(_files), *vars(_network), *vars(_workers), *vars(_writes)} & set(
+        strategies.__all__
+    )
     assert makers - {"faults"} == set(SIMPLEST)
 
 

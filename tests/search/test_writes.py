@@ -1,0 +1,92 @@
+"""Searches and sweeps fail the writes of a dataset, where that harms nobody."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+from hypothesis import find, settings
+
+from pytest_dataloader_faults import explore, strategies, sweep
+from pytest_dataloader_faults._engine import unavailable
+from pytest_dataloader_faults.battery._survey import survey
+from pytest_dataloader_faults.exceptions import CheckFailedError, UnusableDatasetError
+from pytest_dataloader_faults.faults import ShortWrite, WriteError
+from support.datasets import CopiedRecords, Records
+
+pytestmark = pytest.mark.skipif(bool(unavailable()), reason=str(unavailable()))
+
+
+def _copying(records):
+    return lambda folder: CopiedRecords(records, folder)
+
+
+def test_a_survey_lists_what_workers_write(records):
+    """By the ends of the paths, with one glob for all."""
+    files = survey(_copying(records)).files
+
+    assert files.writes == {f"*/{number:02}.copy": 1 for number in range(16)}
+    assert files.all_written == "*.copy"
+    assert set(files.opens) == {f"*/{number:02}.rec" for number in range(16)}
+
+
+def test_files_of_another_folder_are_not_listed(records, tmp_path):
+    """A failed write would stay there."""
+    copies = tmp_path / "copies"
+    copies.mkdir()
+
+    files = survey(lambda: CopiedRecords(records, copies)).files
+
+    assert files.writes == {}
+    schedules = strategies.faults(files=files, kinds=[WriteError, *strategies.DEFAULT_KINDS])
+    assert not isinstance(find(schedules, lambda _: True), WriteError)
+
+
+def test_a_schedule_fails_writes(records):
+    """Where the survey saw some."""
+    files = survey(_copying(records)).files
+
+    (fault,) = find(
+        strategies.fault_schedules(files=files, kinds=[WriteError]),
+        lambda _: True,
+        settings=settings(database=None),
+    )
+
+    assert fault == WriteError("*/00.copy", errno.ENOSPC)
+
+
+def test_a_sweep_fails_each_write(records):
+    """Each of the eight that a worker makes, once and for good."""
+    swept = sweep(_copying(records), faults=[WriteError()], loader={"num_workers": 2})
+
+    assert [each.fired > 0 for each in swept.steps].count(True) >= 8
+    assert {each.verdict.value for each in swept.steps if each.fired} == {"failed_cleanly"}
+
+
+def test_a_sweep_needs_writes(records):
+    """A dataset that only reads has none."""
+    with pytest.raises(UnusableDatasetError, match="nothing to sweep"):
+        sweep(lambda: Records(records), faults=[WriteError(), ShortWrite()])
+
+
+class Once(CopiedRecords):
+    """Writes each copy by one os.write(), and takes it for written: a short write cuts it."""
+
+    def __getitem__(self, index):
+        path = self.copies / f"{index:02}.copy"
+        data, _ = Records.__getitem__(self, index)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+        os.write(fd, bytes(data.tolist()))
+        os.close(fd)
+        return sum(path.read_bytes()), index
+
+
+def test_a_search_finds_a_write_that_is_not_looped(records):
+    """By a short write, in the default kinds."""
+    with pytest.raises(CheckFailedError, match=r"ShortWrite\("):
+        explore(
+            lambda folder: Once(records, folder),
+            kinds=[ShortWrite],
+            max_examples=5,
+        )
