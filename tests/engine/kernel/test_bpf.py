@@ -14,6 +14,7 @@ from pytest_dataloader_faults._engine.kernel.bpf import (
     LOCKS,
     OPENS,
     READS,
+    WRITES,
     program,
 )
 from pytest_dataloader_faults._engine.kernel.linux import (
@@ -39,6 +40,7 @@ C_MINUS_ONE = (1 << 32) - 1
 
 CALLS = [(machine, name) for machine, table in SYSCALLS.items() for name in table]
 READING = [(machine, name) for machine, name in CALLS if name in READS and name != "mmap"]
+WRITING = [(machine, name) for machine, name in CALLS if name in WRITES and name != "mmap"]
 MACHINES = tuple(SYSCALLS)
 USED_FOR_MORE = ("clone", "prctl")
 """Calls whose arguments say whether they change an identity."""
@@ -171,6 +173,48 @@ def test_every_new_descriptor_is_seen_when_asked(machine, name):
     assert answer(machine, name, 3, 0) == "ALLOW"
 
 
+@pytest.mark.parametrize(("machine", "name"), WRITING)
+@pytest.mark.parametrize(
+    ("fd", "expected"),
+    [
+        *((fd, "ALLOW") for fd in (0, 1, 2, MINUS_ONE, C_MINUS_ONE)),
+        *((fd, "USER_NOTIF") for fd in (3, 1 << 40 | 3, HELD[0], BASE)),
+    ],
+)
+def test_writes_are_handed_over_when_asked(machine, name, fd, expected):
+    """Of all but the standard streams; where nobody asks, only what else the call is handed for."""
+    arguments = [1] * 6
+    arguments[WRITES[name]] = fd
+    assert answer(machine, name, *arguments, writes=True) == expected
+    assert answer(machine, name, *arguments) == "ALLOW" or name in READS
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize(
+    ("protection", "flags", "expected"),
+    [
+        (3, 1, "USER_NOTIF"),
+        (2, 3, "USER_NOTIF"),
+        (1, 1, "ALLOW"),
+        (3, 2, "ALLOW"),
+        (3, MAP_ANONYMOUS | 1, "ALLOW"),
+    ],
+)
+def test_mappings_that_are_written_back_are_handed_over(machine, protection, flags, expected):
+    """Shared ones with the right to write."""
+    asked = (0, 4096, protection, flags, 3, 0)
+    assert answer(machine, "mmap", *asked, writes=True) == expected
+    assert answer(machine, "mmap", *asked) == "ALLOW"
+
+
+@pytest.mark.parametrize(("machine", "name"), READING)
+def test_reads_are_handed_over_as_before_where_writes_are_too(machine, name):
+    """By descriptor: sendfile(2) and its like have two of them."""
+    assert on_descriptor(machine, name, BASE, writes=True) == "USER_NOTIF"
+    if name not in WRITES:
+        assert on_descriptor(machine, name, 3, writes=True) == "ALLOW"
+
+
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize(
     ("name", "first", "expected"),
@@ -218,7 +262,8 @@ def test_calls_that_are_not_named_are_left_alone(machine):
 def test_sixty_held_descriptors_fit(machine, fd):
     """The kernel takes 4096 instructions, and every test is still reached."""
     table = SYSCALLS[machine]
-    code = program(table, ARCHITECTURES[machine], base=BASE, held=SIXTY, descriptors=True)
+    options = {"descriptors": True, "stats": True, "room": True, "writes": True}
+    code = program(table, ARCHITECTURES[machine], base=BASE, held=SIXTY, **options)
     assert len(code) // 8 < MAX_INSTRUCTIONS
     decisions = {
         name: on_descriptor(machine, name, fd, held=SIXTY) for name in READS if name in table
