@@ -50,7 +50,12 @@ class Battery:
         """*hangs*: where the dataset has hung before, and under which check; it is added to."""
         self.hangs = {} if hangs is None else hangs
         self.baseline = Baseline(make_dataset, known=known, is_sure=is_sure, **settings)
-        self.workload = Workload.of(self.baseline.observed, self.baseline.globs)
+        self.workload = Workload.of(
+            self.baseline.observed,
+            self.baseline.globs,
+            self.baseline.writable_folders,
+            self.baseline.caches.hindrance,
+        )
         if not self.baseline.unusable_reason:
             require_match(self.baseline.globs, self.baseline.observed)
 

@@ -54,18 +54,28 @@ class Workload:
         control: One epoch with workers, the engine on and no fault.
         globs: Those that the user asked for.
         paths: The data files that faults may hit.
+        writable: Folders that are the trial's own, so that writes there may fail.
+        hindrance: Why there are no more of these; "" if nothing hindered.
     """
 
     control: Outcome
     globs: tuple[str, ...]
     paths: frozenset[str]
+    writable: tuple[str, ...] = ()
+    hindrance: str = ""
 
     @classmethod
-    def of(cls, control: Outcome, globs: tuple[str, ...]) -> Workload:
+    def of(
+        cls,
+        control: Outcome,
+        globs: tuple[str, ...],
+        writable: tuple[str, ...] = (),
+        hindrance: str = "",
+    ) -> Workload:
         """The workload of *control*, as far as files are concerned that *globs* mean."""
         meant = filter(GlobMatcher(globs), _seen_by(control))
         found = _targets.existing_files(meant, control.lasting_files)
-        return cls(control, globs, frozenset(found))
+        return cls(control, globs, frozenset(found), writable, hindrance)
 
     @cached_property
     def opened(self) -> FileSet:
@@ -81,6 +91,62 @@ class Workload:
     def written(self) -> FileSet:
         """Those that they write to."""
         return self._files_with(lambda counts: counts.writes)
+
+    @property
+    def written(self) -> FileSet | NotApplicable:
+        """The files that workers write in folders of the trial's own, and all others there."""
+        paths = sorted({path for files in self._written.values() for path in files})
+        if not paths:
+            return self._writes_nothing()
+        if self.globs != _targets.EVERY_FILE:
+            return FileSet(tuple(paths), self.globs)
+        # A temporary name may be another one each time.
+        folders = dict.fromkeys(map(os.path.dirname, paths))
+        return FileSet(tuple(paths), tuple(f"{glob.escape(folder)}/*" for folder in folders))
+
+    @property
+    def writers(self) -> tuple[int, ...]:
+        """The workers that write such files."""
+        return tuple(worker for worker, files in self._written.items() if files)
+
+    @property
+    def writes(self) -> int:
+        """The writes of the busiest of them."""
+        every = (sum(each.writes for each in files.values()) for files in self._written.values())
+        return max(every, default=0)
+
+    @cached_property
+    def _written(self) -> dict[int, dict[str, FileCounts]]:
+        is_meant = GlobMatcher(self.globs)
+        folders = tuple(f"{folder}/" for folder in self.writable)
+        return {
+            worker.worker: {
+                path: each
+                for path, each in worker.files.items()
+                if each.writes and path.startswith(folders) and is_meant(path)
+            }
+            for worker in self.control.workers
+        }
+
+    def _writes_nothing(self) -> NotApplicable:
+        elsewhere = sorted(
+            {
+                path
+                for worker in self.control.workers
+                for path, each in worker.files.items()
+                if each.writes
+            }
+        )
+        if elsewhere:
+            why = f" ({self.hindrance})" if self.hindrance else ""
+            return NotApplicable(
+                f"its workers write {elsewhere[0]}, and no write fails where what it leaves would"
+                f" stay{why}. Have make_dataset take a folder, and put there what is written"
+            )
+        if self.is_python_engine:
+            seen = "the python engine saw its workers write no file; code in C may do so"
+            return NotApplicable(f"{seen} unseen. engine='kernel' sees that, too")
+        return NotApplicable("its workers write no file")
 
     @property
     def content(self) -> FileSet:

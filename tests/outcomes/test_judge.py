@@ -98,9 +98,9 @@ GRAVITY = [
     ("hung", {"timed_out": True, "phase": "epoch 2"}),
     ("crashed", {"died": "signal 11 (SIGSEGV)"}),
     ("corrupted", {"passes": (replace(FAILED, delivered=(STRANGE,), exception=UNCLEAR),)}),
+    ("poisoned", {"recovery": SHORT}),
     ("failed_unclearly", {"passes": (replace(FAILED, exception=UNCLEAR),)}),
     ("leaked", {"resources": (moment("before"), HELPER)}),
-    ("poisoned", {"recovery": SHORT}),
 ]
 
 

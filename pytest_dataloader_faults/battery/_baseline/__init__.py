@@ -18,7 +18,7 @@ from pytest_dataloader_faults._engine import choose
 from pytest_dataloader_faults._engine.python.pyfakefs import fake_files
 from pytest_dataloader_faults._engine.scope import KERNEL_SEES_NO_FAKE_FILES
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
-from pytest_dataloader_faults._trial.factory import DatasetFactory
+from pytest_dataloader_faults._trial.factory import DatasetFactory, bound
 from pytest_dataloader_faults._trial.job import ONE_EPOCH, RunSettings, TrialJob, TrialOptions
 from pytest_dataloader_faults._trial.process.deadline import Deadlines
 from pytest_dataloader_faults.battery._baseline import caches
@@ -130,6 +130,11 @@ class Baseline:
             return None
         parts = (self.reference, self.control, self.observed, self.changes)
         return GoldenRun(*parts, self.comparison, self.caches)
+
+    @property
+    def writable_folders(self) -> tuple[str, ...]:
+        """Where what a trial writes is its own."""
+        return (*self.caches.view.folders, *bound(self.make_dataset)[1])
 
     @property
     def notes(self) -> tuple[str, ...]:

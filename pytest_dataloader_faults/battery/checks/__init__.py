@@ -14,9 +14,12 @@ from pytest_dataloader_faults.battery.checks._base import Variant as Variant
 from pytest_dataloader_faults.battery.checks._epochs import EPOCHS, PINNING
 from pytest_dataloader_faults.battery.checks._faults import FAULTS
 from pytest_dataloader_faults.battery.checks._network import NETWORK
+from pytest_dataloader_faults.battery.checks._writes import WRITES
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
-CHECKS: dict[str, Check] = {check.name: check for check in (*EPOCHS, *FAULTS, *NETWORK, *PINNING)}
+CHECKS: dict[str, Check] = {
+    check.name: check for check in (*EPOCHS, *FAULTS, *WRITES, *NETWORK, *PINNING)
+}
 
 
 def names_of_checks(argument: str, names: str | Iterable[str]) -> set[str]:

@@ -60,10 +60,10 @@ def _violation(outcome: TrialFacts, reference: Reference, contract: Contract) ->
         _hung(outcome)
         or _crashed(outcome)
         or _corrupted(outcome, reference, contract)
+        or _poisoned(outcome, reference, contract)
         or _errors.unclear(outcome, contract)
         or leaked(outcome)
         or judge_growth(outcome)
-        or _poisoned(outcome, reference, contract)
     )
 
 

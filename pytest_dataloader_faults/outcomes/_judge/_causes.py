@@ -95,6 +95,13 @@ _OTHERS_IF_NOT_FORKED = _OTHERS._replace(
     " what a test has changed in them, as monkeypatch does. Hand such values to the dataset, or, if"
     " your own loader forks its workers, pass loader={'multiprocessing_context': 'fork'}",
 )
+_PROMISED = Cause("fails, although the contract promises that it survives")
+_TORN = Cause(
+    "leaves a file that is not whole",
+    "A later reading took a file for whole that a failed write had left behind. Write to another"
+    " name in the same folder, and give the file its name by os.replace() when all of it is there",
+    overrides=True,
+)
 _BY_VERDICT = {
     Verdict.HUNG: "waits for ever",
     Verdict.CRASHED: "ends the process that iterates the loader",
@@ -130,13 +137,21 @@ def likely_cause(outcome: TrialFacts, judgement: Judgement, control: TrialFacts)
         kind = _suffix(path)
         opened = f"{os.path.basename(path)} was opened before the workers started."
         return Cause(_HANDLE, f"{opened} {_HOW_TO_OPEN[kind]}", overrides=kind == ".mdb")
+    if judgement.verdict in (Verdict.CORRUPTED, Verdict.POISONED) and _was_writing(outcome):
+        return _TORN
     if judgement.verdict is Verdict.CORRUPTED:
         return _of_wrong_samples(outcome, judgement.sentence)
     if cause := cause_of_start(outcome):
         return cause
-    if judgement.verdict is Verdict.FAILED_CLEANLY and outcome.fired:
-        return Cause("fails, although the contract promises that it survives")
-    return Cause(_BY_VERDICT[judgement.verdict])
+    is_promised = judgement.verdict is Verdict.FAILED_CLEANLY and outcome.fired
+    return _PROMISED if is_promised else Cause(_BY_VERDICT[judgement.verdict])
+
+
+def _was_writing(outcome: TrialFacts) -> bool:
+    """Whether a fault happened in a write."""
+    fired = (each.fault for each in outcome.faults if each.fired)
+    kinds = (faults.WriteError, faults.ShortWrite)
+    return any(isinstance(each, kinds) or getattr(each, "writing", None) for each in fired)
 
 
 def cause_of_start(outcome: TrialFacts) -> Cause | None:

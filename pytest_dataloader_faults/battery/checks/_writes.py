@@ -1,0 +1,45 @@
+"""Checks of what workers write: a cache, mostly. Pure.
+
+What a fault leaves in a file is found by the pass without faults that follows each trial: it reads
+the same files, and has to give the right samples.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from pytest_dataloader_faults import faults
+from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
+from pytest_dataloader_faults.battery.checks._base import Check, Plan, once
+
+
+def _fails_at_once(workload: Workload) -> Plan:
+    written = workload.written
+    if isinstance(written, NotApplicable):
+        return written
+    return once(faults.WriteError(written.path, errno.EIO))
+
+
+def _fills_up_half_way(workload: Workload) -> Plan:
+    written = workload.written
+    if isinstance(written, NotApplicable):
+        return written
+    return once(faults.WriteError(written.path, errno.ENOSPC, nth=workload.writes // 2 + 1))
+
+
+def _dies_writing(workload: Workload) -> Plan:
+    written = workload.written
+    if isinstance(written, NotApplicable):
+        return written
+    return once(faults.WorkerKilled(writing=written.path, worker=min(workload.writers)))
+
+
+WRITES = (
+    Check("write-error", "handles files that cannot be written", _fails_at_once),
+    Check("disk-full", "handles a disk that is full half way", _fills_up_half_way),
+    Check(
+        "worker-killed-writing",
+        "handles a file of which a worker wrote only a part before it died",
+        _dies_writing,
+    ),
+)
