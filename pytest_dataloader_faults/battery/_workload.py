@@ -21,6 +21,9 @@ _SERVED = (
 )
 
 
+_TAKE_FOLDER = "Have make_dataset take a folder, and put there what is written"
+
+
 @dataclass(frozen=True)
 class NotApplicable:
     """Why a check does not apply to a dataset."""
@@ -138,11 +141,12 @@ class Workload:
             }
         )
         if elsewhere:
-            why = f" ({self.hindrance})" if self.hindrance else ""
-            return NotApplicable(
-                f"its workers write {elsewhere[0]}, and no write fails where what it leaves would"
-                f" stay{why}. Have make_dataset take a folder, and put there what is written"
-            )
+            stays = f"its workers write {elsewhere[0]}, and no write fails where its traces stay"
+            return NotApplicable(f"{stays}. {_TAKE_FOLDER}")
+        if self.hindrance:
+            made = "its workers found what the first reading had written, and wrote no file"
+            why = f"They can have no private copy without that: {self.hindrance}"
+            return NotApplicable(f"{made}. {why}. {_TAKE_FOLDER}")
         if self.is_python_engine:
             seen = "the python engine saw its workers write no file; code in C may do so"
             return NotApplicable(f"{seen} unseen. engine='kernel' sees that, too")

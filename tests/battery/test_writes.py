@@ -1,0 +1,178 @@
+"""Checks of what workers write: a failed write must not spoil the next reading."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+
+import psutil
+import pytest
+import torch
+
+from pytest_dataloader_faults import check_dataset
+from pytest_dataloader_faults._engine.system import private_view
+from pytest_dataloader_faults.battery.checks._writes import WRITES
+from support import private_views
+from support.datasets import Records
+from support.vits import AtomicSpectrograms, Spectrograms, write_recordings
+from support.waiting import until
+
+NAMES = [check.name for check in WRITES]
+POISONED = "after the fault was gone, a fresh pass over the same dataset object raised"
+needs_view = pytest.mark.skipif(
+    private_views.refused() != "", reason=private_views.refused() or "never"
+)
+
+
+@pytest.fixture(name="recordings")
+def _recordings(tmp_path):
+    return write_recordings(tmp_path / "recordings")
+
+
+def _copied(kind, recordings, folder):
+    return kind(shutil.copytree(recordings, folder / "copy"))
+
+
+def _check(make_dataset, only=NAMES, **options):
+    return {
+        each.check: each for each in check_dataset(make_dataset, only=only, on_fail=None, **options)
+    }
+
+
+@needs_view
+@pytest.mark.parametrize("check", NAMES)
+def test_a_torn_spectrogram_is_found(recordings, check):
+    """Beside the recordings themselves: the trial has a private copy of their folder."""
+    before = private_views.contents(recordings)
+    result = _check(lambda: Spectrograms(recordings), check)[check]
+    assert (result.verdict, result.failed) == ("poisoned", True), result.explanation
+    assert POISONED in result.explanation
+    assert "give the file its name by os.replace()" in result.explanation
+    assert result.outcome.fired
+    _require_as_read(recordings, before)
+
+
+def _require_as_read(recordings, before):
+    """Each recording is as it was, and beside it is what the first reading made, and no more."""
+    after = private_views.contents(recordings)
+    assert {name: after[name] for name in before} == before
+    assert len(after) in {len(before), 2 * len(before)}
+    dataset = Spectrograms(recordings)
+    for index, path in enumerate(dataset.paths):
+        kept = dataset[index]
+        os.unlink(path.replace(".wav", ".spec.pt"))
+        assert torch.equal(kept, dataset[index])
+
+
+@needs_view
+def test_a_spectrogram_of_half_a_recording_is_found(recordings):
+    """One read error makes a short recording of it, whose spectrogram would be kept for good."""
+    (result,) = check_dataset(
+        lambda: Spectrograms(recordings), only="read-error-transient", on_fail=None
+    )
+    assert result.failed, result.explanation
+    assert result.verdict in {"corrupted", "poisoned", "failed_unclearly"}
+
+
+@needs_view
+def test_the_twin_that_renames_passes(recordings):
+    """Each check applies to it, and happens."""
+    results = _check(lambda: AtomicSpectrograms(recordings), [*NAMES, "read-error-transient"])
+    assert [] == [each.explanation for each in results.values() if not each.passed]
+    assert all(each.outcome.fired for each in results.values())
+
+
+@pytest.mark.parametrize(
+    ("kind", "verdict"), [(Spectrograms, "poisoned"), (AtomicSpectrograms, "failed_cleanly")]
+)
+def test_in_a_folder_of_its_own(recordings, kind, verdict):
+    """A factory that copies its files into the trial's folder needs no view."""
+    before = private_views.contents(recordings)
+    results = _check(functools.partial(_copied, kind, recordings))
+    assert dict.fromkeys(NAMES, verdict) == {name: each.verdict for name, each in results.items()}
+    assert private_views.contents(recordings) == before
+
+
+def test_without_a_view_nothing_of_the_user_is_harmed(recordings, monkeypatch):
+    """The checks do not apply, say why, and what to do."""
+    monkeypatch.setattr(private_view, "_get_own_mounts", private_views.forbid)
+    for result in _check(lambda: Spectrograms(recordings)).values():
+        assert not result.applies
+        assert "no private view of" in result.explanation
+        assert "Have make_dataset take a folder" in result.explanation
+
+
+def test_a_folder_that_is_not_the_trials_own(records, tmp_path):
+    """A log, which the dataset does not read, has no copy."""
+
+    class Logs(Records):
+        def __getitem__(self, index):
+            with open(tmp_path / "log", "a") as file:
+                file.write(f"{index}\n")
+            return super().__getitem__(index)
+
+    result = _check(lambda: Logs(records), "disk-full")["disk-full"]
+    assert not result.applies
+    assert f"its workers write {tmp_path / 'log'}, and no write fails" in result.explanation
+
+
+def test_a_dataset_that_writes_nothing(records):
+    """It is not asked."""
+    for result in _check(lambda: Records(records)).values():
+        assert not result.applies
+        assert result.explanation.endswith("its workers write no file")
+
+
+class _Ignoring(AtomicSpectrograms):
+    def save(self, spec, filename):
+        try:
+            super().save(spec, filename)
+        except OSError:
+            os.unlink(f"{filename}.{os.getpid()}")
+
+
+def test_a_cache_may_be_lost(recordings):
+    """A full disk is no reason to give no sample."""
+    results = _check(
+        functools.partial(_copied, _Ignoring, recordings), ["write-error", "disk-full"]
+    )
+    assert ["survived"] * 2 == [each.verdict for each in results.values()]
+
+
+_BATTERY = """
+import pathlib, sys
+from pytest_dataloader_faults import check_dataset
+from support.vits import Spectrograms
+folder = pathlib.Path(sys.argv[1])
+print("started", flush=True)
+check_dataset(lambda: Spectrograms(folder), only={names!r}, on_fail=None)
+"""
+
+
+@needs_view
+@pytest.mark.parametrize("trials", [2, 4])
+def test_a_killed_battery_harms_nothing(recordings, tmp_path, trials):
+    """It is killed within a trial in which writes fail: the user's folder has no trace of that."""
+    before = private_views.contents(recordings)
+    script = tmp_path / "battery.py"
+    script.write_text(_BATTERY.format(names=NAMES))
+    battery = subprocess.Popen(
+        [sys.executable, script, recordings],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    with battery:
+        battery.stdout.readline()
+        wardens = set()
+        until(lambda: wardens.update(_children(battery.pid)) or len(wardens) > trials)
+        battery.kill()
+    assert len(wardens) > trials
+    assert until(lambda: not any(map(psutil.pid_exists, wardens)))
+    _require_as_read(recordings, before)
+
+
+def _children(pid):
+    return {each.pid for each in psutil.Process(pid).children()}
