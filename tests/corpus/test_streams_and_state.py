@@ -70,7 +70,7 @@ def test_cache_of_a_worker_ends_with_it(persistent, opens, records):
     outcome = run_trial(lambda: Cached(records), NEVER, loader=loader, epochs=2)
 
     counts = [each for worker in outcome.workers for each in worker.files.values()]
-    assert opens == sum(count for count, _, _ in counts)
+    assert opens == sum(each.opens for each in counts)
     assert len(outcome.delivered) == 2 * COUNT / 4
 
 

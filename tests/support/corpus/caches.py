@@ -137,10 +137,14 @@ class Spectrograms(Records):
             return torch.from_numpy(np.load(cached))
         wave = self.wave(index)
         spectrogram = np.abs(np.fft.rfft(wave, SIZE))
-        part = self.cache / f"{index:02}.{os.getpid()}.npy"
+        self.save(spectrogram, cached)
+        return torch.from_numpy(spectrogram)
+
+    def save(self, spectrogram: Any, cached: Path) -> None:
+        """Under its own name when all of it is there."""
+        part = cached.with_suffix(f".{os.getpid()}.npy")
         np.save(part, spectrogram)
         part.rename(cached)
-        return torch.from_numpy(spectrogram)
 
     def wave(self, index: int) -> Any:
         """As many values as np.fromfile finds."""
@@ -153,6 +157,14 @@ class CheckedSpectrograms(Spectrograms):
     def wave(self, index: int) -> Any:
         """As many values as there have to be."""
         return Records.__getitem__(self, index)[0].numpy()
+
+
+class WritesInPlace(CheckedSpectrograms):
+    """Saves each spectrogram under its final name, from the first byte on."""
+
+    def save(self, spectrogram: Any, cached: Path) -> None:
+        """A death, or a full disk, leaves a part of it."""
+        np.save(cached, spectrogram)
 
 
 CASES: tuple[Case, ...] = (
@@ -194,6 +206,22 @@ CASES: tuple[Case, ...] = (
         ReadsHdf5,
     ),
     Case("J8", Spectrograms, "read-error-first", "corrupted", "is wrong", CheckedSpectrograms),
+    Case(
+        "J9",
+        WritesInPlace,
+        "worker-killed-writing",
+        "poisoned",
+        "a fresh pass over the same dataset object raised",
+        CheckedSpectrograms,
+    ),
+    Case(
+        "J10",
+        WritesInPlace,
+        "disk-full",
+        "poisoned",
+        "a fresh pass over the same dataset object raised",
+        CheckedSpectrograms,
+    ),
 )
 BEHAVIOURS: dict[str, str] = {}
 EXCUSED: dict[str, str] = {

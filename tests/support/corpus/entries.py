@@ -91,6 +91,8 @@ ENTRIES = {
     "J6": "permission-errors",
     "J7": "hdf5-file-locking",
     "J8": "cache-hides-its-sources",
+    "J9": "cache-torn-by-a-death",
+    "J10": "failed-write-leaves-a-file",
     "K1": "no-timeout-hung-read",
     "K2": "timeout-cleanup-serial",
     "K3": "timeout-does-not-cover-fd-handover",
