@@ -23,10 +23,11 @@ from pytest_dataloader_faults.battery._check_dataset import select_checks
 from pytest_dataloader_faults.exceptions import EngineUnavailableError
 
 EXPECTED = Path(__file__).with_name("expected.txt")
+_OF_WRITES = ("write-error", "disk-full", "worker-killed-writing")
 _OF_CONNECTIONS = ("connect-error", "connection-reset", "connection-closed", "connection-hung")
-CHECKS = select_checks(exclude=("pinned", *_OF_CONNECTIONS))
+CHECKS = select_checks(exclude=("pinned", *_OF_WRITES, *_OF_CONNECTIONS))
 """All but the one that needs a GPU, so that the matrix is the same everywhere; and but those of
-connections, which no example makes."""
+writes and of connections, of which no example has any."""
 WIDTH = 120
 WORDS = {
     Verdict.SURVIVED: "ok",

@@ -12,6 +12,8 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 from pytest_dataloader_faults import Verdict, check_dataset, explore, strategies
 from pytest_dataloader_faults.battery._survey import survey
+from pytest_dataloader_faults.battery.checks._network import NETWORK
+from pytest_dataloader_faults.battery.checks._writes import WRITES
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import (
@@ -36,6 +38,8 @@ NOT_OF_FAKE_FILES = {
     "leftovers": "does not see which files are made",
     "worker-killed-reading": "Use engine='kernel'",
     "pinned": "finds no accelerator",
+    **dict.fromkeys((check.name for check in WRITES), "write no file"),
+    **dict.fromkeys((check.name for check in NETWORK), "no TCP connection"),
 }
 """Checks that do not apply to fake files, and what they say."""
 

@@ -10,6 +10,7 @@ import pytest
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks._network import NETWORK
+from pytest_dataloader_faults.battery.checks._writes import WRITES
 from support.inner import run_forked
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -110,7 +111,7 @@ def test_a_test_becomes_an_item_per_check(suite):
     """All checks, by name and in order, and a healthy dataset passes all that apply."""
     result = suite.run(HEALTHY, "-v")
     skipped = {name for name in CHECKS if CHECKS[name].gpu and missing_accelerator()}
-    skipped |= {check.name for check in NETWORK}
+    skipped |= {check.name for check in (*WRITES, *NETWORK)}
     words = {name: "SKIPPED" if name in skipped else "PASSED" for name in CHECKS}
     expected = [f"test_inner.py::test_x[{name}] {word}" for name, word in words.items()]
     assert expected == re.findall(r"test_inner\.py::test_x\[.*?\] [A-Z]+", result.stdout.str())

@@ -16,6 +16,7 @@ from pytest_dataloader_faults.faults._writes import WRITE_ERRNOS
 from pytest_dataloader_faults.outcomes import (
     Delivery,
     FaultFacts,
+    FileCounts,
     Firing,
     Pass,
     Raised,
