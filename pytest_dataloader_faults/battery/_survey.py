@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults._trial import run_trial_job
-from pytest_dataloader_faults._trial.factory import DatasetFactory, bound
+from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults._trial.job import TrialJob, TrialOptions
 from pytest_dataloader_faults.battery._baseline import ONE_WORKER, Baseline
 from pytest_dataloader_faults.battery._baseline.golden_run import Settings
@@ -216,7 +216,7 @@ def _files_of(baseline: Baseline) -> DataFiles:
 
 def _writes_of(baseline: Baseline, meant: Iterable[str]) -> dict[str, int]:
     """How often a worker writes each of the files *meant* where a failed write harms nobody."""
-    own = (*bound(baseline.make_dataset)[1], *baseline.caches.view.folders)
+    own = baseline.writable_folders
     files = [worker.files for worker in baseline.control.workers]
     ours = (path for path in meant if path.startswith(tuple(f"{folder}/" for folder in own)))
     counts = {path: _most(each[path].writes for each in files if path in each) for path in ours}

@@ -19,7 +19,7 @@ from pytest_dataloader_faults.battery._baseline.references import SAMPLES
 from pytest_dataloader_faults.battery._battery import CONTROL, Battery
 from pytest_dataloader_faults.battery._check_dataset import report
 from pytest_dataloader_faults.battery._targets import Files
-from pytest_dataloader_faults.battery._workload import Workload
+from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
 from pytest_dataloader_faults.faults import (
     ConnectError,
     ConnectionReset,
@@ -151,10 +151,15 @@ def _with_target(fault: Any, workload: Workload) -> Any:
         is_usual = fault.path == type(fault)().path
         path = files.path if is_usual and files.paths else "" if is_usual else fault.path
     else:
-        files = workload.opened if isinstance(fault, OpenError) else workload.read
-        files = workload.written if is_of_writing(fault) else files
-        path = files.path if fault.path == "*" else fault.path
+        path = _usual_path(fault, workload) if fault.path == "*" else fault.path
     return replace(fault, path=path) if path else None
+
+
+def _usual_path(fault: Any, workload: Workload) -> Any:
+    """The path for *fault* where none was given; None if there is no such file."""
+    if not is_of_writing(fault):
+        return (workload.opened if isinstance(fault, OpenError) else workload.read).path
+    return None if isinstance(workload.written, NotApplicable) else workload.written.path
 
 
 def _require_template(template: Any) -> None:

@@ -90,11 +90,6 @@ class Workload:
         """Those that they read or map."""
         return self._files_with(lambda counts: counts.reads)
 
-    @cached_property
-    def written(self) -> FileSet:
-        """Those that they write to."""
-        return self._files_with(lambda counts: counts.writes)
-
     @property
     def written(self) -> FileSet | NotApplicable:
         """The files that workers write in folders of the trial's own, and all others there."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from pytest_dataloader_faults import faults
+from pytest_dataloader_faults.faults._writes import is_of_writing
 from pytest_dataloader_faults.outcomes._facts import TrialFacts
 from pytest_dataloader_faults.outcomes._fault_facts import shared_offset_files
 from pytest_dataloader_faults.outcomes._verdicts import Judgement, Verdict
@@ -149,9 +150,7 @@ def likely_cause(outcome: TrialFacts, judgement: Judgement, control: TrialFacts)
 
 def _was_writing(outcome: TrialFacts) -> bool:
     """Whether a fault happened in a write."""
-    fired = (each.fault for each in outcome.faults if each.fired)
-    kinds = (faults.WriteError, faults.ShortWrite)
-    return any(isinstance(each, kinds) or getattr(each, "writing", None) for each in fired)
+    return any(is_of_writing(each.fault) for each in outcome.faults if each.fired)
 
 
 def cause_of_start(outcome: TrialFacts) -> Cause | None:
