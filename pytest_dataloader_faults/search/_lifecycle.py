@@ -31,7 +31,9 @@ def run_and_judge(
     found: Survey, steps: Steps, **how: Unpack[RunSettings]
 ) -> tuple[Outcome, Judgement]:
     """Do *steps* once: what had happened where the verdict was clear, and the verdict."""
-    life = run_lifecycle(found.make_dataset, steps, comparison=found.comparison, **how)
+    life = run_lifecycle(
+        found.make_dataset, steps, comparison=found.comparison, view=found.view, **how
+    )
     judgement, outcome = judge_lifecycle(life, found.reference_for(life.outcome), found.contract)
     return outcome, judgement
 
