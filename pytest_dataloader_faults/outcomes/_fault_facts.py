@@ -44,7 +44,7 @@ def occurrences(faults: Iterable[FaultFacts]) -> list[Occurrence]:
 
 
 def unobserved_operations(workers: Iterable[WorkerFacts]) -> str:
-    """What hid reads of files from the engine, and how often; empty if nothing did."""
+    """What hid reads and writes of files from the engine, and how often; empty if nothing did."""
     counts = sum((Counter(each.unobserved) for each in workers), Counter[str]())
     return ", ".join(f"{what} ({count})" for what, count in sorted(counts.items()))
 
@@ -96,7 +96,7 @@ def _reasons(fault: FaultFacts, workers: Sequence[WorkerFacts], engine: str) -> 
         if hidden := unobserved_operations(workers):
             yield f"Hidden from the engine: {hidden}"
     if engine == "python" and has_files(fault.fault):
-        yield "The python engine sees only what Python code opens and reads"
+        yield "The python engine sees only what Python code opens, reads and writes"
     if not fault.reached and has_connections(fault.fault):
         yield _connections_made(workers)
     elif not fault.reached:
@@ -119,6 +119,8 @@ def _why_nothing_matched(fault: Fault, ids: set[int]) -> str:
         return f"{nothing}: it is for workers {sorted(wanted)}, and the loader's are {sorted(ids)}"
     if isinstance(fault, vocabulary.ShortRead):
         return f"{nothing}, which takes a read of more than max_bytes={fault.max_bytes}"
+    if isinstance(fault, vocabulary.ShortWrite):
+        return f"{nothing}, which takes a write of more than max_bytes={fault.max_bytes}"
     return nothing
 
 

@@ -270,7 +270,7 @@ def test_a_check_that_needs_it_does_not_apply(arrays):
 
 def test_what_is_read_in_c_is_told_where_no_fault_fired(arrays):
     """Who asked for the descriptor, and how often."""
-    text = r"never fired.*dup in .*__getitem__ \(4\).*only what Python code opens and reads"
+    text = r"never fired.*dup in .*__getitem__ \(4\).*only what Python code opens, reads and writes"
     with (
         pytest.raises(FaultNotFiredError, match=f"(?s){text}"),
         inject(ReadError("*.npy"), engine="python"),

@@ -43,7 +43,7 @@ def test_text_names_the_python_engine_and_what_it_has_not_seen():
 
     assert "python" not in _explained(outcome)
     text = _explained(replace(outcome, engine="python"))
-    sees = "engine: python, which sees only what Python code opens and reads"
+    sees = "engine: python, which sees only what Python code opens, reads and writes"
     assert f"  {sees}\n  hidden from the engine: dup in a.b (4)\n" in text
     assert f"  {sees}\n" in _explained(replace(outcome, engine="python", workers=()))
 

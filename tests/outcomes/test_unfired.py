@@ -19,6 +19,7 @@ WORKERS = [WorkerFacts(worker=each, pid=100 + each, fetches=4, files={}) for eac
         (faults.CorruptedFile("*.bin"), 3, "each is empty"),
         (faults.DescriptorExhaustion(headroom=900), 3, "Lower headroom"),
         (faults.ShortRead("*.bin", max_bytes=100), 0, "a read of more than max_bytes=100"),
+        (faults.ShortWrite("*.bin", max_bytes=100), 0, "a write of more than max_bytes=100"),
         (
             faults.ReadError("*.bin", workers=(7,)),
             0,

@@ -45,7 +45,7 @@ def _evidence(outcome: TrialFacts, judgement: Judgement) -> Iterator[str]:
     for each in outcome.faults:
         yield from _about_fault(each)
     if outcome.engine == "python":
-        yield "engine: python, which sees only what Python code opens and reads"
+        yield "engine: python, which sees only what Python code opens, reads and writes"
     if hidden := _fault_facts.unobserved_operations(outcome.workers):
         yield f"hidden from the engine: {hidden}"
     shared = _fault_facts.shared_offset_files(outcome.workers)
