@@ -48,6 +48,7 @@ _SLOW = [  # tests/test_bare_environment.py runs the first fault each time.
     Path("docs/how-to/run-only-some-checks.md"),
     Path("docs/how-to/search-with-hypothesis.md"),
     Path("docs/how-to/sweep.md"),
+    Path("docs/how-to/test-a-dataset-over-a-network.md"),
     Path("docs/how-to/use-pyfakefs.md"),
     Path("docs/how-to/split-a-ci-job.md"),
     Path("docs/tutorial/first_battery.md"),
