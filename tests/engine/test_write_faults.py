@@ -19,9 +19,10 @@ import numpy as np
 import pytest
 import torch
 
-from pytest_dataloader_faults import inject, run_trial
+from pytest_dataloader_faults import Verdict, inject, run_trial
 from pytest_dataloader_faults._engine import unavailable
-from pytest_dataloader_faults._trial import run_trial_job
+from pytest_dataloader_faults._engine.supervisor.answers import on_write
+from pytest_dataloader_faults._trial import run_trial_job, take_reference
 from pytest_dataloader_faults._trial.job import TrialJob, TrialOptions
 from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
 from pytest_dataloader_faults.faults import ReadError, ShortWrite, WorkerKilled, WriteError
@@ -526,3 +527,58 @@ def test_a_dataset_that_only_reads_is_told_so(records):
     """Nothing matched, and the report says what was opened."""
     with pytest.raises(FaultNotFiredError, match="no operation matched"), inject(WriteError("*")):
         epoch(alone(Records(records)))
+
+
+class Looping(Records):
+    """Copies each record in as many writes as it takes, and gives what is in the copy then."""
+
+    def __init__(self, folder, copies, write):
+        super().__init__(folder)
+        self.copies = copies
+        self.write = write
+
+    def __getitem__(self, index):
+        data = self.paths[index].read_bytes()
+        path = self.copies / f"{index}.copy"
+        flags = os.O_APPEND if self.write == "append" else 0
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | flags, 0o600)
+        done = 0
+        while done < len(data):
+            rest = data[done:]
+            is_pwrite = self.write == "pwrite"
+            done += os.pwrite(fd, rest, done) if is_pwrite else os.writev(fd, [rest[:5], rest[5:]])
+        os.close(fd)
+        return list(path.read_bytes()), index
+
+
+@pytest.mark.parametrize("write", ["writev", "pwrite", "append"])
+@pytest.mark.parametrize("is_forbidden", [False, True])
+def test_parts_are_right_where_a_container_forbids_duplicates(
+    records, monkeypatch, write, is_forbidden
+):
+    """Docker's profile refuses pidfd_getfd(2); the supervisor of a trial is forked from here."""
+    if is_forbidden:
+        monkeypatch.setattr(on_write, "duplicate", _forbidden)
+    outcome = run_trial(
+        lambda folder: Looping(records, folder, write), ShortWrite("*.copy", max_bytes=9)
+    )
+
+    assert outcome.fired == 16 * 7
+    reference = take_reference(lambda folder: Looping(records, folder, write))
+    assert outcome.judge(reference).verdict is Verdict.SURVIVED
+
+
+def test_a_death_in_a_write_where_a_container_forbids_duplicates(records, monkeypatch):
+    """The torn file is the same; the recovery writes it anew."""
+    monkeypatch.setattr(on_write, "duplicate", _forbidden)
+    outcome = run_trial(
+        lambda folder: Looping(records, folder, "writev"),
+        WorkerKilled(signal.SIGSTOP, writing="*/0.copy"),
+        loader={"num_workers": 1, "timeout": 1},
+    )
+
+    assert (outcome.fired, outcome.recovery.complete) == (1, True)
+
+
+def _forbidden(_pid, _fd):
+    raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))

@@ -151,6 +151,16 @@ def duplicate(pid: int, fd: int) -> int:
         os.close(pidfd)
 
 
+def reopened(pid: int, fd: int) -> int:
+    """An opening of our own of what descriptor *fd* of *pid* is, at the same offset."""
+    with open(f"/proc/{pid}/fdinfo/{fd}", encoding="ascii", errors="replace") as file:
+        about = dict(line.split(":\t", 1) for line in file if ":\t" in line)
+    flags = int(about["flags"], 8) & (os.O_ACCMODE | os.O_APPEND | os.O_SYNC)
+    ours = os.open(f"/proc/{pid}/fd/{fd}", flags | os.O_CLOEXEC)
+    os.lseek(ours, int(about["pos"]), os.SEEK_SET)
+    return ours
+
+
 def signed(argument: int) -> int:
     """A C int out of a 64-bit argument."""
     low = argument & 0xFFFFFFFF

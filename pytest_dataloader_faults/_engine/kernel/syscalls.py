@@ -72,6 +72,11 @@ def length_to_write(call: Syscall) -> int:
     return sum(length for _, length in _buffers(call))
 
 
+def moves_offset(call: Syscall) -> bool:
+    """Whether *call* writes at the offset of its descriptor, and moves that."""
+    return _offset(call) is None
+
+
 def write_part(call: Syscall, target: int, length: int) -> int:
     """Write *length* bytes of what *call* writes to *target*, a duplicate; how many it took."""
     data, flags = _beginning(call, length), call.arguments[5] if call.name == "pwritev2" else 0

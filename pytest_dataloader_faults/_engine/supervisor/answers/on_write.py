@@ -10,6 +10,9 @@ Some facts about a part of a write. No answer to write(2) can change what the ke
 all of it, or nothing. So the supervisor writes the part itself, by a duplicate that pidfd_getfd(2)
 gives it. That is the same open file description, so the offset and O_APPEND are right by
 themselves. Docker's own seccomp profile refuses that call where a container lacks CAP_SYS_PTRACE.
+There the supervisor opens the file once more, and puts its own opening under the number of the
+descriptor, at the offset where the part ends. The duplicates that the worker has of the descriptor
+stay where they were, and a flock(2) is lost: so that is the second choice.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import functools
 import os
 import stat
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pytest_dataloader_faults._engine.kernel.bpf import WRITES
 from pytest_dataloader_faults._engine.kernel.identity import INVISIBLE
@@ -27,9 +31,14 @@ from pytest_dataloader_faults._engine.kernel.remote_process import (
     Syscall,
     duplicate,
     link_of,
+    reopened,
     signed,
 )
-from pytest_dataloader_faults._engine.kernel.syscalls import length_to_write, write_part
+from pytest_dataloader_faults._engine.kernel.syscalls import (
+    length_to_write,
+    moves_offset,
+    write_part,
+)
 from pytest_dataloader_faults._engine.policy.actions import (
     BY_MAPPING,
     OF_INHERITED,
@@ -43,13 +52,14 @@ from pytest_dataloader_faults._engine.policy.actions import (
 from pytest_dataloader_faults._engine.policy.writes import written
 from pytest_dataloader_faults._engine.supervisor.answers.on_fetch import die_in_call
 from pytest_dataloader_faults._engine.supervisor.answers.on_read import SupervisorServices
-from pytest_dataloader_faults._engine.supervisor.descriptor_budget import is_shortage
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
+
+_FORBIDDEN = (errno.EPERM, errno.ENOSYS)
 
 
 def is_answered(worker: WorkerState, call: Syscall, services: SupervisorServices) -> bool:
     """Whether *call*, which may write to a file, has got another answer than to go on."""
-    number = signed(call.arguments[WRITES[call.name]])
+    number = _number(call)
     path = _written_path(worker, call.pid, number)
     if path is None:
         return False
@@ -94,22 +104,22 @@ def _written_path(worker: WorkerState, pid: int, number: int) -> str | None:
 
 
 def _is_shortened(worker: WorkerState, call: Syscall, length: int) -> bool:
-    target = _duplicate(worker, call)
+    target = _target(worker, call)
     if target is None:
         return False
     try:
-        worker.listener.return_value(call, write_part(call, target, length))
+        worker.listener.return_value(call, target.write(worker, call, length))
     except OSError as error:  # Of the file itself, whose disk may be full.
         worker.listener.fail(call, error.errno or errno.EIO)
     finally:
-        os.close(target)
+        os.close(target.descriptor)
     return True
 
 
 def _is_last(
     worker: WorkerState, call: Syscall, death: Die, half: int, services: SupervisorServices
 ) -> bool:
-    target = _duplicate(worker, call) if half else None
+    target = _target(worker, call) if half else None
     if half and target is None:
         return False
     last = _LastWrite(worker, call, target, half)
@@ -126,19 +136,19 @@ class _LastWrite:
 
     worker: WorkerState
     call: Syscall
-    target: int | None
+    target: _Target | None
     half: int
     done: int | None = None
 
     def tear(self) -> None:
         if self.target is not None:
             with contextlib.suppress(OSError):  # The disk is full in truth.
-                self.done = write_part(self.call, self.target, self.half)
+                self.done = self.target.write(self.worker, self.call, self.half)
 
     def answer(self) -> None:
         """For a caller that was stopped and goes on, or where no fault may happen any more."""
         if self.target is not None:
-            os.close(self.target)
+            os.close(self.target.descriptor)
             self.target = None
         listener = self.worker.listener
         go_on = functools.partial(listener.continue_syscall, self.call)
@@ -147,16 +157,37 @@ class _LastWrite:
         self.worker.unless_gone(self.call, go_on)()
 
 
-def _duplicate(worker: WorkerState, call: Syscall) -> int | None:
-    """Our duplicate of the descriptor that *call* writes to; None where that is forbidden."""
+class _Target(NamedTuple):
+    """Our descriptor of the file that a call writes to; *own*: it has an offset of its own."""
+
+    descriptor: int
+    own: bool
+
+    def write(self, worker: WorkerState, call: Syscall, length: int) -> int:
+        """Write *length* bytes of *call*, and move the caller's offset; how many were written."""
+        count = write_part(call, self.descriptor, length)
+        if self.own and moves_offset(call):
+            worker.listener.replace_fd(call, self.descriptor, _number(call))
+        return count
+
+
+def _number(call: Syscall) -> int:
+    return signed(call.arguments[WRITES[call.name]])
+
+
+def _target(worker: WorkerState, call: Syscall) -> _Target | None:
+    """Where a part of *call* can be written; None, which is refused, if nowhere."""
     try:
-        return duplicate(call.pid, signed(call.arguments[WRITES[call.name]]))
+        return _Target(duplicate(call.pid, _number(call)), own=False)
     except OSError as error:
-        if is_shortage(error) or isinstance(error, (FileNotFoundError, ProcessLookupError)):
+        if error.errno not in _FORBIDDEN:
             raise
+    try:
+        return _Target(reopened(call.pid, _number(call)), own=True)
+    except PermissionError as error:
         worker.refuse(
-            f"a part of a {call.name} cannot be written: pidfd_getfd(2) fails with {error.strerror}"
-            " (the container's seccomp profile?). Use WriteError, or docker run --cap-add"
-            " SYS_PTRACE"
+            f"a part of a {call.name} cannot be written: pidfd_getfd(2) is forbidden here (the"
+            f" container's seccomp profile?), and the file cannot be opened again: {error}. Use"
+            " WriteError, or docker run --cap-add SYS_PTRACE"
         )
         return None
