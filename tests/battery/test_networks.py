@@ -6,6 +6,7 @@ import functools
 import socket
 import threading
 from collections import Counter
+from urllib.parse import urlsplit
 
 import pytest
 import torch
@@ -30,6 +31,7 @@ from support.network_datasets import (
     ZerosOnError,
     write_samples,
 )
+from support.server_readers import READERS, places
 from support.servers import http_server
 
 COUNT = 8
@@ -113,6 +115,19 @@ def test_a_socket_of_this_machine_is_no_network():
     assert result.explanation.endswith("its workers read no data file")
 
 
+class FromS3(Dataset):
+    """Reads one object of an S3 server again and again."""
+
+    def __init__(self, where):
+        self.where = where
+
+    def __len__(self):
+        return COUNT
+
+    def __getitem__(self, index):
+        return torch.tensor([index, *READERS["`boto3`"](self.where)[:9]])
+
+
 @pytest.fixture(name="url", scope="module")
 def _url(tmp_path_factory):
     with http_server(write_samples(tmp_path_factory.mktemp("served"))) as url:
@@ -156,6 +171,19 @@ def test_healthy_twin_passes(asked, kind):
     results = asked(kind)
     assert [] == [each.explanation for each in results.values() if not each.passed]
     assert all(each.outcome.fired for each in results.values())
+
+
+@pytest.mark.filterwarnings("ignore")  # Those of other people's libraries.
+def test_objects_of_s3_are_tried(tmp_path):
+    """boto3 tells each fault of a local S3 server, and poll(2) may have any time limit."""
+    with places(tmp_path) as where:
+        results = check_dataset(
+            lambda: FromS3(where), only=[check.name for check in NETWORK], samples=4
+        )
+    assert {"failed_cleanly"} == {each.verdict.value for each in results}
+    assert {urlsplit(where.s3).port} == {
+        urlsplit(path).port for path in results[0].outcome.workers[0].connections
+    }
 
 
 def test_an_answer_is_cut_off_within_its_content(asked):

@@ -87,7 +87,12 @@ def _parsed(data: bytes) -> Peer | None:
 
 def duplicate_of(call: Syscall) -> socket.socket:
     """The socket that *call* is to connect: a duplicate of it."""
-    return _duplicate(_process_of(call.pid), signed(call.arguments[0]))
+    try:
+        return _duplicate(call.pid, signed(call.arguments[0]))
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOENT):
+            raise
+    return _duplicate(_process_of(call.pid), signed(call.arguments[0]))  # A thread made the call.
 
 
 def _duplicate(pid: int, descriptor: int) -> socket.socket:
