@@ -134,6 +134,19 @@ class _Ignoring(AtomicSpectrograms):
             os.unlink(f"{filename}.{os.getpid()}")
 
 
+class _ToAPath(AtomicSpectrograms):
+    def save(self, spec, filename):
+        torch.save(spec, f"{filename}.part")
+        os.replace(f"{filename}.part", filename)
+
+
+def test_torch_save_hides_why_a_write_failed(recordings):
+    """The advice is to hand it an open file, as the twin does."""
+    result = _check(functools.partial(_copied, _ToAPath, recordings), "disk-full")["disk-full"]
+    assert (result.verdict, result.failed) == ("failed_unclearly", True)
+    assert "Hand it a file that open() made" in result.explanation
+
+
 def test_a_cache_may_be_lost(recordings):
     """A full disk is no reason to give no sample."""
     results = _check(

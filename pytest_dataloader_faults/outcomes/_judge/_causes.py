@@ -103,6 +103,12 @@ _TORN = Cause(
     " name in the same folder, and give the file its name by os.replace() when all of it is there",
     overrides=True,
 )
+_HIDDEN_BY_STREAM = Cause(
+    "saves by torch.save to a path, which does not tell why a write failed",
+    "torch.save writes to a path by a C++ stream, which drops the errno. Hand it a file that open()"
+    " made: its errors come through",
+    overrides=True,
+)
 _BY_VERDICT = {
     Verdict.HUNG: "waits for ever",
     Verdict.CRASHED: "ends the process that iterates the loader",
@@ -138,8 +144,8 @@ def likely_cause(outcome: TrialFacts, judgement: Judgement, control: TrialFacts)
         kind = _suffix(path)
         opened = f"{os.path.basename(path)} was opened before the workers started."
         return Cause(_HANDLE, f"{opened} {_HOW_TO_OPEN[kind]}", overrides=kind == ".mdb")
-    if judgement.verdict in (Verdict.CORRUPTED, Verdict.POISONED) and _was_writing(outcome):
-        return _TORN
+    if _was_writing(outcome) and (cause := _of_writing(outcome, judgement.verdict)):
+        return cause
     if judgement.verdict is Verdict.CORRUPTED:
         return _of_wrong_samples(outcome, judgement.sentence)
     if cause := cause_of_start(outcome):
@@ -151,6 +157,13 @@ def likely_cause(outcome: TrialFacts, judgement: Judgement, control: TrialFacts)
 def _was_writing(outcome: TrialFacts) -> bool:
     """Whether a fault happened in a write."""
     return any(is_of_writing(each.fault) for each in outcome.faults if each.fired)
+
+
+def _of_writing(outcome: TrialFacts, verdict: Verdict) -> Cause | None:
+    if verdict in (Verdict.CORRUPTED, Verdict.POISONED):
+        return _TORN
+    is_hidden = outcome.exception is not None and "iostream error" in outcome.exception.text
+    return _HIDDEN_BY_STREAM if is_hidden and verdict is Verdict.FAILED_UNCLEARLY else None
 
 
 def cause_of_start(outcome: TrialFacts) -> Cause | None:
