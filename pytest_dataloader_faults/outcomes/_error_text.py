@@ -112,13 +112,13 @@ _BAD_CONTENT = re.compile(
 
 
 _NOT_WRITTEN = re.compile(
-    r"unexpected pos \d+ vs \d+|requested and \d+ written"
+    r"requested and \d+ written"
     r"|(disk|device|drive|quota).{0,20}\b(full|exceeded)"
     r"|(fail|error|unable|could not|can(not|'t)|while).{0,30}\b(writ(e|ing|ten)|sav(e|ing))\b"
     r"|writ(e|ing) (failed|error)|short write|not (fully|completely) written|no space",
     re.IGNORECASE,
 )
-"""Of a write that failed: torch.save() and ndarray.tofile() say no more than the first two."""
+"""Of a write that failed: ndarray.tofile() says no more than the first."""
 
 
 def exception_lines(text: str) -> str:

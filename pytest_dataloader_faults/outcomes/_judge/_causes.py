@@ -103,6 +103,7 @@ _TORN = Cause(
     " name in the same folder, and give the file its name by os.replace() when all of it is there",
     overrides=True,
 )
+_OF_STREAM = re.compile(r"iostream error|unexpected pos \d+ vs \d+")
 _HIDDEN_BY_STREAM = Cause(
     "saves by torch.save to a path, which does not tell why a write failed",
     "torch.save writes to a path by a C++ stream, which drops the errno. Hand it a file that open()"
@@ -162,8 +163,9 @@ def _was_writing(outcome: TrialFacts) -> bool:
 def _of_writing(outcome: TrialFacts, verdict: Verdict) -> Cause | None:
     if verdict in (Verdict.CORRUPTED, Verdict.POISONED):
         return _TORN
-    is_hidden = outcome.exception is not None and "iostream error" in outcome.exception.text
-    return _HIDDEN_BY_STREAM if is_hidden and verdict is Verdict.FAILED_UNCLEARLY else None
+    text = outcome.exception.text if outcome.exception else ""
+    is_hidden = verdict is Verdict.FAILED_UNCLEARLY and _OF_STREAM.search(text)
+    return _HIDDEN_BY_STREAM if is_hidden else None
 
 
 def cause_of_start(outcome: TrialFacts) -> Cause | None:
