@@ -12,6 +12,7 @@ from pytest_dataloader_faults.battery._ask import ask
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CHECKS
 from support.accelerators import stand_in
+from support.corpus.network import served
 from support.datasets import write_records
 
 _SPECIMENS = "test_specimens.py::test_specimen_fails_its_check["
@@ -46,6 +47,18 @@ def _accelerator(request, monkeypatch):
         yield
         return
     with stand_in(monkeypatch):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _server(request, tmp_path):
+    """Where a case needs one: it has the records, which are the same for each case."""
+    case = getattr(request.node, "callspec", None) and request.node.callspec.params.get("case")
+    if getattr(case, "entry", "")[:1] != "N":
+        yield
+        return
+    (tmp_path / "served").mkdir()
+    with served(write_records(tmp_path / "of_server"), tmp_path / "served"):
         yield
 
 

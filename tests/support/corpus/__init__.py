@@ -14,6 +14,7 @@ from support.corpus import (
     handles,
     hangs,
     memory,
+    network,
     pickling,
     pinning,
     state,
@@ -38,6 +39,7 @@ FAMILIES = (
     hangs,
     pinning,
     truncation,
+    network,
 )
 CASES = tuple(case for family in FAMILIES for case in family.CASES)
 BEHAVIOURS = {entry: why for family in FAMILIES for entry, why in family.BEHAVIOURS.items()}

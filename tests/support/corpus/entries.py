@@ -3,7 +3,7 @@
 The letter is the family: A handles shared over fork, B pickling, C exceptions on their way out of
 the worker, D descriptors, E memory and shared memory, F death of workers, G errors swallowed, H
 iterable datasets and the counting of epochs, I random numbers and state, J caches, K hangs, L
-pinned memory, M truncation that nobody notices.
+pinned memory, M truncation that nobody notices, N servers.
 """
 
 ENTRIES = {
@@ -120,4 +120,7 @@ ENTRIES = {
     "M5": "imread-none",
     "M6": "short-read-after-the-header",
     "M7": "data-behind-an-index",
+    "N1": "server-error-is-zeros",
+    "N2": "body-cut-off",
+    "N3": "client-without-time-limit",
 }

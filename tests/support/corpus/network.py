@@ -1,0 +1,108 @@
+"""Reading from a server: bugs, and twins without them.
+
+``served`` has the records at a server while a case is tried.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import torch
+
+from support.corpus.cases import Case
+from support.datasets import Records
+from support.servers import http_server
+
+_TIMES = 40
+"""Records in a row: what the server has is longer than the header before it."""
+_URL: list[str] = []
+
+
+@contextlib.contextmanager
+def served(records: Path, folder: Path) -> Iterator[None]:
+    """Have each of *records* at a server, many times in a row, in files of *folder*."""
+    for path in records.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes() * _TIMES)
+    with http_server(folder) as url:
+        _URL[:] = [url]
+        yield
+    _URL.clear()
+
+
+class Served(Records):
+    """Asks the server for each record, under a time limit, and lets all errors out."""
+
+    limit: float | None = 0.5
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        (self.url,) = _URL
+
+    def __getitem__(self, index: int) -> Any:
+        data = self._asked(f"{self.url}/{self.paths[index].name}")
+        return torch.tensor(list(data), dtype=torch.uint8), index
+
+    def _asked(self, url: str) -> bytes:
+        with urllib.request.urlopen(url, timeout=self.limit) as answer:  # noqa: S310  # our own
+            return bytes(answer.read())
+
+
+class ZerosIfRefused(Served):
+    """Takes zeros for what the server did not give."""
+
+    def _asked(self, url: str) -> bytes:
+        try:
+            return super()._asked(url)
+        except OSError:
+            return bytes(64 * _TIMES)
+
+
+class WithoutLimit(Served):
+    """Waits for as long as it takes."""
+
+    limit = None
+
+
+class ToTheEnd(Served):
+    """Speaks HTTP itself, and takes what comes before the end for all of it."""
+
+    def _asked(self, url: str) -> bytes:
+        return self._answer(url)[1]
+
+    def _answer(self, url: str) -> tuple[bytes, bytes]:
+        parts = urlsplit(url)
+        where = str(parts.hostname), parts.port or 80
+        with socket.create_connection(where, timeout=self.limit) as connection:
+            connection.sendall(f"GET {parts.path} HTTP/1.0\r\n\r\n".encode())
+            data = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+        header, _, content = data.partition(b"\r\n\r\n")
+        return header, content
+
+
+class OfItsLength(ToTheEnd):
+    """Compares what came with the length in the header."""
+
+    def _asked(self, url: str) -> bytes:
+        header, content = self._answer(url)
+        length = re.search(rb"(?i)content-length: (\d+)", header)
+        if length is None or int(length[1]) != len(content):
+            message = f"{url}: {len(content)} bytes came, which is not all of it"
+            raise OSError(message)
+        return content
+
+
+CASES: tuple[Case, ...] = (
+    Case("N1", ZerosIfRefused, "connect-error", "corrupted", "is wrong", Served),
+    Case("N1", ZerosIfRefused, "connection-reset", "corrupted", "is wrong", Served),
+    Case("N2", ToTheEnd, "connection-closed", "corrupted", "is wrong", OfItsLength),
+    Case("N3", WithoutLimit, "connection-hung", "hung", "without a time limit", Served),
+)
+BEHAVIOURS: dict[str, str] = {}
+EXCUSED: dict[str, str] = {}
