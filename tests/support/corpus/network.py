@@ -98,11 +98,53 @@ class OfItsLength(ToTheEnd):
         return content
 
 
+_OF_FILES = (
+    *("read-error-next-epoch", "open-error", "file-missing", "permission-denied"),
+    *("read-error-first", "read-error-later", "read-error-transient", "short-read"),
+    *("truncated-half", "truncated-empty", "truncated-tail", "corrupted-file"),
+    *("closed-descriptor", "hung-read", "worker-killed-reading"),
+)
+NO_FILES = dict.fromkeys(_OF_FILES, "they connect to a network") | dict.fromkeys(
+    ("read-error-later", "read-error-transient"), "makes 0 reads"
+)
+
 CASES: tuple[Case, ...] = (
-    Case("N1", ZerosIfRefused, "connect-error", "corrupted", "is wrong", Served),
-    Case("N1", ZerosIfRefused, "connection-reset", "corrupted", "is wrong", Served),
-    Case("N2", ToTheEnd, "connection-closed", "corrupted", "is wrong", OfItsLength),
-    Case("N3", WithoutLimit, "connection-hung", "hung", "without a time limit", Served),
+    Case(
+        "N1",
+        ZerosIfRefused,
+        "connect-error",
+        "corrupted",
+        "is wrong",
+        Served,
+        not_applicable=NO_FILES,
+    ),
+    Case(
+        "N1",
+        ZerosIfRefused,
+        "connection-reset",
+        "corrupted",
+        "is wrong",
+        Served,
+        not_applicable=NO_FILES,
+    ),
+    Case(
+        "N2",
+        ToTheEnd,
+        "connection-closed",
+        "corrupted",
+        "is wrong",
+        OfItsLength,
+        not_applicable=NO_FILES,
+    ),
+    Case(
+        "N3",
+        WithoutLimit,
+        "connection-hung",
+        "hung",
+        "without a time limit",
+        Served,
+        not_applicable=NO_FILES,
+    ),
 )
 BEHAVIOURS: dict[str, str] = {}
 EXCUSED: dict[str, str] = {}
