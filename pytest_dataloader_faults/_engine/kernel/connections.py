@@ -10,16 +10,14 @@ sockets of UDP, to see which address it would have: these are no connections.
 
 from __future__ import annotations
 
-import errno
 import os
-import re
 import socket
 import struct
 import sys
 from typing import Any, NamedTuple
 
-from pytest_dataloader_faults._engine.kernel.linux import MACHINE, raw_call, read_memory
-from pytest_dataloader_faults._engine.kernel.remote_process import Syscall, signed
+from pytest_dataloader_faults._engine.kernel.linux import MACHINE, read_memory
+from pytest_dataloader_faults._engine.kernel.remote_process import Syscall, duplicate, signed
 from pytest_dataloader_faults.faults._globs import NETWORK
 
 _ADDRESS = struct.Struct("!2xH4s")
@@ -30,11 +28,14 @@ _LEAST = {socket.AF_INET: 16, socket.AF_INET6: 28}
 """How long an address is, at least."""
 _PROTOCOL = "system.sockprotoname"
 _TCP = (b"TCP", b"TCPv6", b"MPTCP", b"MPTCPv6")
+_FORBIDDEN = (
+    "pidfd_getfd(2) is forbidden here (the container's seccomp profile?), which faults of answers"
+    " of a connection need. Docker allows it with --cap-add SYS_PTRACE. ConnectError does without"
+)
 _CLOSE = 7
 """The state of a socket that is not connected, as TCP_INFO tells it in its first byte."""
 _RECEIVES = {"x86_64": (0, 45, 47), "aarch64": (63, 207, 212)}.get(MACHINE, ())
 """The numbers of read(2), recvfrom(2) and recvmsg(2)."""
-_PROCESS = re.compile(rb"^Tgid:\t(\d+)$", re.MULTILINE)
 
 
 class Peer(NamedTuple):
@@ -88,28 +89,9 @@ def _parsed(data: bytes) -> Peer | None:
 def duplicate_of(call: Syscall) -> socket.socket:
     """The socket that *call* is to connect: a duplicate of it."""
     try:
-        return _duplicate(call.pid, signed(call.arguments[0]))
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOENT):
-            raise
-    return _duplicate(_process_of(call.pid), signed(call.arguments[0]))  # A thread made the call.
-
-
-def _duplicate(pid: int, descriptor: int) -> socket.socket:
-    process = os.pidfd_open(pid)
-    try:
-        number = raw_call("pidfd_getfd", process, descriptor, 0)
-    finally:
-        os.close(process)
-    return socket.socket(fileno=number)
-
-
-def _process_of(thread: int) -> int:
-    with open(f"/proc/{thread}/status", "rb") as status:
-        found = _PROCESS.search(status.read())
-    if found is None:
-        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
-    return int(found[1])
+        return socket.socket(fileno=duplicate(call.pid, signed(call.arguments[0])))
+    except PermissionError as error:
+        raise PermissionError(error.errno, _FORBIDDEN) from error
 
 
 def is_repeated(call: Syscall) -> bool:
@@ -144,7 +126,7 @@ def _read(path: str) -> str:
 def _is_wait(pid: int, words: list[str], address: tuple[Any, ...]) -> bool:
     if not words[0].isdecimal() or int(words[0]) not in _RECEIVES:
         return False
-    with _duplicate(pid, int(words[1], 16)) as connection:
+    with socket.socket(fileno=duplicate(pid, int(words[1], 16))) as connection:
         limit = connection.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, 16)
         return not any(limit) and connection.getpeername()[1] == address[1]
 

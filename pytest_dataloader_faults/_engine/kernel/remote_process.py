@@ -140,11 +140,19 @@ def link_of(pid: int, fd: int) -> str:
     return os.readlink(f"/proc/{pid}/fd/{fd}")
 
 
+def _process_of(thread: int) -> int:
+    with open(f"/proc/{thread}/status", "rb") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith(b"Tgid:"))
+
+
 def duplicate(pid: int, fd: int) -> int:
     """Our duplicate of descriptor *fd* of *pid*, a process or one of its threads."""
-    with open(f"/proc/{pid}/status", "rb") as file:
-        process = next(int(line.split()[1]) for line in file if line.startswith(b"Tgid:"))
-    pidfd = os.pidfd_open(process)
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOENT):  # As of a thread, by kernel.
+            raise
+        pidfd = os.pidfd_open(_process_of(pid))
     try:
         return raw_call("pidfd_getfd", pidfd, fd, 0)
     finally:
