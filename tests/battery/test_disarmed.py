@@ -11,13 +11,17 @@ from pytest_dataloader_faults._trial.job import TrialJob
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks._base import no_fault
+from pytest_dataloader_faults.battery.checks._network import NETWORK
 from pytest_dataloader_faults.faults import DescriptorExhaustion, WorkerKilled
 from support.datasets import write_records
 from support.specimens import Packed
 
 FAULTY = [
-    name for name, check in CHECKS.items() if check.plan is not no_fault and name != "leftovers"
+    name
+    for name, check in CHECKS.items()
+    if check.plan is not no_fault and name != "leftovers" and check not in NETWORK
 ]
+"""Those of connections are in test_networks.py."""
 
 
 @pytest.fixture(scope="module", name="packed")

@@ -6,6 +6,7 @@ import functools
 import socket
 import threading
 from collections import Counter
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 import pytest
@@ -13,6 +14,8 @@ import torch
 from torch.utils.data import Dataset
 
 from pytest_dataloader_faults import check_dataset, explore, run_trial, sweep
+from pytest_dataloader_faults._trial import run_trial_job, take_reference
+from pytest_dataloader_faults._trial.job import TrialJob
 from pytest_dataloader_faults.battery._ask import ask
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery._survey import survey
@@ -191,6 +194,19 @@ def test_an_answer_is_cut_off_within_its_content(asked):
     trials = asked(OfItsLength)["connection-closed"].trials
     ends = [each.schedule[0].after for each in trials]
     assert [0, 1024] == ends
+
+
+@pytest.mark.parametrize("check", NETWORK, ids=lambda each: each.name)
+def test_check_that_is_disarmed_is_not_exercised(url, asked, check):
+    """The verdict comes from the fault: of another address, it shows nothing."""
+    (fault,) = asked(Impatient)[check.name].outcome.schedule
+    job = TrialJob(
+        make_dataset=lambda: Impatient(url),
+        faults=(replace(fault, path="tcp://192.0.2.1:1"),),
+        options=check.options,
+    )
+    outcome = run_trial_job(job)
+    assert "not_exercised" == outcome.judge(take_reference(lambda: Impatient(url))).verdict
 
 
 def test_each_result_names_the_connections(asked, url):
