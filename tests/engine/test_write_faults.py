@@ -444,6 +444,19 @@ def test_a_death_leaves_half_of_a_write(path):
 _TORN = WAYS["write"]
 
 
+@pytest.mark.parametrize(("worker", "at"), [(0, 1), (1, 2)])
+def test_what_came_before_a_death_is_always_the_same(tmp_path, worker, at):
+    """All batches up to the one whose write was never finished."""
+    paths = [str(tmp_path / f"{number}.bin") for number in range(8)]
+    with inject(WorkerKilled(writing="*.bin", worker=worker, at=at)) as injection:
+        read = epoch(alone(Tries(paths, _TORN), num_workers=2))
+
+    place = 2 * (at - 1) + worker
+    assert list(range(place)) == [each.index for each in read.batches]
+    assert [paths[place]] == [each.path for each in injection.faults[0].firings]
+    assert len(CONTENT) // 2 == os.path.getsize(paths[place])
+
+
 def test_a_torn_file_of_torch_cannot_be_loaded(path):
     """Its directory is at its end, which was never written."""
     with inject(WorkerKilled(writing="*.bin")):

@@ -145,7 +145,7 @@ def test_the_supervisors_last_report_fills_the_counters():
     }
     outcome = outcome_from(ASKED, [{"report": {"workers": [worker], "errors": []}}])
     assert [(each.reached, each.fired) for each in outcome.faults] == [(3, 1)]
-    assert outcome.workers[0].files == {"/a.x": (1, 1, 64)}
+    assert outcome.workers[0].files == {"/a.x": (1, 1, 64, 0)}
     later = {"report": {"workers": [], "errors": []}}
     told = outcome.to_dict()
     again = outcome_from(ASKED, [{"faults": told["faults"], "workers": told["workers"]}, later])
