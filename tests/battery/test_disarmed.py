@@ -12,8 +12,9 @@ from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks._base import no_fault
 from pytest_dataloader_faults.battery.checks._network import NETWORK
+from pytest_dataloader_faults.battery.checks._writes import WRITES
 from pytest_dataloader_faults.faults import DescriptorExhaustion, WorkerKilled
-from support.datasets import write_records
+from support.datasets import CopiedRecords, write_records
 from support.specimens import Packed
 
 FAULTY = [
@@ -24,15 +25,15 @@ FAULTY = [
 """Those of connections are in test_networks.py."""
 
 
-@pytest.fixture(scope="module", name="packed")
-def _packed(tmp_path_factory):
-    """A healthy dataset, what it gives, and what the battery found out about it."""
+@pytest.fixture(scope="module", name="known")
+def _known(tmp_path_factory):
+    """Healthy datasets, what they give, and what the battery found out about them.
+
+    The second one writes.
+    """
     folder = write_records(tmp_path_factory.mktemp("disarmed") / "records")
-
-    def make():
-        return Packed(folder)
-
-    return make, take_reference(make), Battery(make).workload
+    every = lambda: Packed(folder), lambda copies: CopiedRecords(folder, copies)
+    return [(make, take_reference(make), Battery(make).workload) for make in every]
 
 
 def _disarmed(fault):
@@ -46,10 +47,10 @@ def _disarmed(fault):
 
 
 @pytest.mark.parametrize("name", FAULTY)
-def test_check_that_is_disarmed_is_not_exercised(name, packed):
+def test_check_that_is_disarmed_is_not_exercised(name, known):
     """Each check's verdict comes from its fault: without it, nothing is shown."""
-    make, reference, workload = packed
     check = CHECKS[name]
+    make, reference, workload = known[check in WRITES]
     schedule = check.plan(workload)[0].faults
     loader = {"loader": {"num_workers": 2, "batch_size": 4}, "changes": check.changes}
     how = {"make_dataset": make, **loader, "engine": "auto", "options": check.options}
