@@ -124,7 +124,7 @@ def _read(path: str) -> str:
 
 
 def _is_wait(pid: int, words: list[str], address: tuple[Any, ...]) -> bool:
-    if not words[0].isdecimal() or int(words[0]) not in _RECEIVES:
+    if not words or not words[0].isdecimal() or int(words[0]) not in _RECEIVES:
         return False
     with socket.socket(fileno=duplicate(pid, int(words[1], 16))) as connection:
         limit = connection.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, 16)

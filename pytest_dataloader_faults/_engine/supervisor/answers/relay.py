@@ -32,7 +32,7 @@ from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 _AT_ONCE = 4
 """So many sockets are served before the calls of workers are looked at again."""
 _PATIENCE = 5.0
-ErrorHandler = Callable[[WorkerState, Syscall, Exception], None]
+ErrorHandler = Callable[[WorkerState, "Syscall | None", Exception], None]
 
 
 class Relay:
@@ -46,7 +46,7 @@ class Relay:
         self._events = events
         self._on_error = on_error
         self._ready: select.epoll | None = None
-        self._handlers: dict[int, EventHandler] = {}
+        self._handlers: dict[int, tuple[WorkerState, EventHandler]] = {}
 
     def connect(self, worker: WorkerState, call: Syscall, peer: Peer) -> None:
         """Connect the worker's socket to *peer* by way of this process, and answer *call*."""
@@ -54,7 +54,7 @@ class Relay:
         far = socket.socket(peer.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
 
         def connected(_events: int) -> None:
-            self.watch(far, 0, connected)
+            self.watch(worker, far, 0, connected)
             try:
                 self._join(worker, call, peer, connection, far)
             except Exception as error:  # noqa: BLE001  # whatever it is, it must be reported
@@ -65,13 +65,15 @@ class Relay:
 
         number = far.connect_ex(peer.address)
         if number in (0, errno.EINPROGRESS):
-            self.watch(far, select.EPOLLOUT, connected)
+            self.watch(worker, far, select.EPOLLOUT, connected)
         else:
             worker.listener.fail(call, number)
             connection.close()
             far.close()
 
-    def watch(self, connection: socket.socket, events: int, handler: EventHandler) -> None:
+    def watch(
+        self, worker: WorkerState, connection: socket.socket, events: int, handler: EventHandler
+    ) -> None:
         """From now on, call *handler* at these *events* alone; 0: at none."""
         fd = connection.fileno()
         is_known = self._handlers.pop(fd, None) is not None
@@ -79,7 +81,7 @@ class Relay:
             self._ready = select.epoll()
             self._events.watch(self._ready.fileno(), self._on_ready)
         if events:
-            self._handlers[fd] = handler
+            self._handlers[fd] = worker, handler
             (self._ready.modify if is_known else self._ready.register)(fd, events)
         elif is_known:
             self._ready.unregister(fd)
@@ -87,8 +89,15 @@ class Relay:
     def _on_ready(self, _events: int) -> None:
         assert self._ready is not None
         for fd, events in self._ready.poll(0, _AT_ONCE):
-            if handler := self._handlers.get(fd):  # It may have been removed by an earlier event.
+            if fd not in self._handlers:  # It has been removed by an earlier event.
+                continue
+            worker, handler = self._handlers[fd]
+            try:
                 handler(events)
+            except Exception as error:  # noqa: BLE001  # whatever it is, it must be reported
+                self._on_error(worker, None, error)
+                if self._handlers.pop(fd, None):  # Or it would come again and again.
+                    self._ready.unregister(fd)
 
     def _join(
         self,

@@ -30,7 +30,9 @@ class Watcher(Protocol):
     timers: Timers
     deaths: DeathScheduler
 
-    def watch(self, connection: socket.socket, events: int, handler: EventHandler) -> None:
+    def watch(
+        self, worker: WorkerState, connection: socket.socket, events: int, handler: EventHandler
+    ) -> None:
         """From now on, call *handler* at these *events* alone; 0: at none."""
 
 
@@ -105,11 +107,11 @@ class Relayed:
         if self._answers.is_over and is_half_over:
             self.close()
             return
-        self._watcher.watch(self._near, self._awaited_near(), self._on_near)
+        self._watcher.watch(self._worker, self._near, self._awaited_near(), self._on_near)
         if not self._cut:
             taken = select.EPOLLIN if self._answers.takes and not self._is_held else 0
             given = select.EPOLLOUT if self._requests.data else 0
-            self._watcher.watch(self._far, taken | given, self._on_far)
+            self._watcher.watch(self._worker, self._far, taken | given, self._on_far)
 
     def _awaited_near(self) -> int:
         if self._cut and self._cut.is_reset:
@@ -186,7 +188,7 @@ class Relayed:
 
     def _cut_off(self, cut: CutOff) -> None:
         """The peer is gone; the worker gets what has come before, and then the end."""
-        self._watcher.watch(self._far, 0, self._on_far)
+        self._watcher.watch(self._worker, self._far, 0, self._on_far)
         self._far.close()
         self._cut = cut
         self._requests.data = memoryview(b"")
@@ -199,7 +201,7 @@ class Relayed:
         """Close both ends."""
         for each, handler in ((self._near, self._on_near), (self._far, self._on_far)):
             if each.fileno() >= 0:
-                self._watcher.watch(each, 0, handler)
+                self._watcher.watch(self._worker, each, 0, handler)
                 if reset:
                     with contextlib.suppress(OSError):
                         each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
