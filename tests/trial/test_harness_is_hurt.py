@@ -205,3 +205,13 @@ def test_a_warden_that_is_stopped_ends_the_trial(records, left_behind):
         )
     assert time.monotonic() - began < SOON
     assert left_behind() == []
+
+
+def test_a_worker_that_still_starts_ends_with_a_killed_warden(records, left_behind):
+    """It has not come to the code that ends it with its parent."""
+    with pytest.raises(InjectionError, match="was killed by signal 9"):
+        run_trial(
+            lambda: troublemakers.KillsWardenOnArrival(records),
+            loader={"num_workers": 1, "multiprocessing_context": "spawn"},
+        )
+    assert left_behind() == []

@@ -7,9 +7,12 @@ import os
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
+import psutil
+
 from pytest_dataloader_faults._engine.processes import ready
 from pytest_dataloader_faults._engine.system import folders, private_view
 from pytest_dataloader_faults._engine.system.shared_memory import SharedMemoryCleaner
+from pytest_dataloader_faults._trial import resources
 from pytest_dataloader_faults._trial.job import Job
 from pytest_dataloader_faults._trial.journal import Journal
 from pytest_dataloader_faults._trial.process import environment, fork_server
@@ -62,8 +65,12 @@ class Surroundings(NamedTuple):
         return True
 
     def await_deaths(self) -> None:
-        """Wait until the loader's process and its workers are gone, whose warden was killed."""
+        """Wait until the loader's process and its workers are gone, whose warden was killed.
+
+        A spawned worker that imports torch would find out when that is done.
+        """
         for pid in self._pids():
+            _end_session(pid)
             with contextlib.suppress(ProcessLookupError):
                 end = os.pidfd_open(pid)
                 ready([end], _DYING)
@@ -80,6 +87,23 @@ class Surroundings(NamedTuple):
         """Remove the folders with what is in them."""
         for folder in self.folders:
             folders.remove(folder)
+
+
+def _end_session(leader: int) -> None:
+    """End what the process *leader* has started; helpers end by themselves with the others."""
+    found = list(_session_of(leader))
+    for process in found:
+        with contextlib.suppress(psutil.Error):
+            if not resources.is_infrastructure(" ".join(process.cmdline())):
+                process.kill()
+    psutil.wait_procs(found, _DYING)
+
+
+def _session_of(leader: int) -> Iterator[psutil.Process]:
+    for process in psutil.process_iter():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.getsid(process.pid) == leader:
+                yield process
 
 
 @contextlib.contextmanager

@@ -13,6 +13,8 @@ CLEAN_SECONDS = 5.0
 """After so many seconds nothing may be left."""
 _REFUSALS = ("InjectionError", "UnusableEnvironmentError", "FaultNotFiredError")
 _NO_ROOM = "/temporary/tmp"
+_NO_THREAD = "RuntimeError: can't start new thread"
+"""execnet starts one to end each process of pytest-xdist."""
 _PASSES = {"survived", "failed_cleanly", "passed"}
 
 
@@ -71,8 +73,12 @@ def _is_allowed(drawn: Round, word: str) -> bool:
         f"exceptions.{each}" in word for each in _REFUSALS
     )
     of_harness = of_harness or word.endswith("No dataset was judged")  # A test's failure.
-    of_main = drawn.role == "main" and word.startswith(("KeyboardInterrupt", "SystemExit"))
-    of_xdist = drawn.role == "runner" and "crashed" in word
+    of_main = drawn.role == "main" and (
+        word.startswith(("KeyboardInterrupt", "SystemExit")) or word.endswith("KeyboardInterrupt\n")
+    )
+    of_xdist = (drawn.role == "runner" and "crashed" in word) or (
+        (drawn.subject, drawn.act, word) == ("xdist", "no-processes", _NO_THREAD)
+    )
     # pytest itself needs files there, for what tests print.
     of_pytest = drawn.act == "no-inodes" and "No space left" in word and _NO_ROOM in word
     # inject() is in the user's own loop, which says what torch says.

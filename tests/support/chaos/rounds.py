@@ -72,12 +72,14 @@ def draw(seed: int, number: int, limits: Limits) -> Round:
     role = "" if act in (*SHORTAGES, NOTHING) else _choose(stream, _ROLE_WEIGHTS, limits.roles)
     if (role, act) == ("runner", "stop"):  # pytest-xdist would wait for it for ever.
         act = "kill"
+    # That is tried as another user, who may not read what such a worker imports.
+    methods = ("fork",) if act == "no-processes" else limits.methods
     weights = {name: weight for name, weight in _WEIGHTS.items() if _has(name, act, role)}
     return Round(
         number=number,
         subject=_choose(stream, weights, limits.subjects),
         dataset=stream.choice(list(VERDICTS)),
-        method=_choose(stream, _METHODS, limits.methods),
+        method=_choose(stream, _METHODS, methods),
         engine=_choose(stream, _ENGINES, ()),
         act=act,
         role=role,
