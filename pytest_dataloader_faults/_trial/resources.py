@@ -31,7 +31,7 @@ import os
 import resource
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,6 +94,26 @@ def has_children() -> bool:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         return True
     return False
+
+
+def end_session(leader: int, patience: float) -> None:
+    """End what the process *leader* has started; helpers end by themselves with the others.
+
+    Wait for that for *patience* seconds at most.
+    """
+    found = list(_session_of(leader))
+    for process in found:
+        with contextlib.suppress(psutil.Error):
+            if not is_infrastructure(" ".join(process.cmdline())):
+                process.kill()
+    psutil.wait_procs(found, patience)
+
+
+def _session_of(leader: int) -> Iterator[psutil.Process]:
+    for process in psutil.process_iter():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.getsid(process.pid) == leader:
+                yield process
 
 
 def _running() -> dict[str, str]:

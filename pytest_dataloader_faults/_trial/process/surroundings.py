@@ -7,12 +7,9 @@ import os
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-import psutil
-
 from pytest_dataloader_faults._engine.processes import ready
 from pytest_dataloader_faults._engine.system import folders, private_view
 from pytest_dataloader_faults._engine.system.shared_memory import SharedMemoryCleaner
-from pytest_dataloader_faults._trial import resources
 from pytest_dataloader_faults._trial.job import Job
 from pytest_dataloader_faults._trial.journal import Journal
 from pytest_dataloader_faults._trial.process import environment, fork_server
@@ -69,8 +66,10 @@ class Surroundings(NamedTuple):
 
         A spawned worker that imports torch would find out when that is done.
         """
+        from pytest_dataloader_faults._trial.resources import end_session  # It imports psutil.
+
         for pid in self._pids():
-            _end_session(pid)
+            end_session(pid, _DYING)
             with contextlib.suppress(ProcessLookupError):
                 end = os.pidfd_open(pid)
                 ready([end], _DYING)
@@ -87,23 +86,6 @@ class Surroundings(NamedTuple):
         """Remove the folders with what is in them."""
         for folder in self.folders:
             folders.remove(folder)
-
-
-def _end_session(leader: int) -> None:
-    """End what the process *leader* has started; helpers end by themselves with the others."""
-    found = list(_session_of(leader))
-    for process in found:
-        with contextlib.suppress(psutil.Error):
-            if not resources.is_infrastructure(" ".join(process.cmdline())):
-                process.kill()
-    psutil.wait_procs(found, _DYING)
-
-
-def _session_of(leader: int) -> Iterator[psutil.Process]:
-    for process in psutil.process_iter():
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if os.getsid(process.pid) == leader:
-                yield process
 
 
 @contextlib.contextmanager

@@ -137,12 +137,11 @@ def _note(made: Sequence[str], hindrance: str) -> str:
 
 def _note_of_view(view: PrivateView) -> str:
     count = len(view.removed)
-    files = "a file" if count == 1 else f"{count} files"
+    files, them = ("a file", "it") if count == 1 else (f"{count} files", "them")
     return (
         f"reading the dataset made {files} ({_listed(view.removed)}), as a cache is. So each trial"
-        f" has a private copy of {_listed(view.folders)}, where it begins without"
-        f" {'it' if count == 1 else 'them'} and reads the sources again. What it writes there is"
-        " gone with the trial"
+        f" has a private copy of the folder, where it begins without {them} and reads the sources"
+        " again. What it writes there is gone with the trial"
     )
 
 
