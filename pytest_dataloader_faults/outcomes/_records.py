@@ -81,7 +81,7 @@ class WorkerFacts:
         files: How often it opened, read and wrote each data file, and how many bytes it read.
         unobserved: How often it did something whose reads or writes the engine cannot see, by name.
         connections: How often it made a TCP connection, by path (``"tcp://192.0.2.1:443"``).
-        unlimited_waits: Connections for whose hung answer it waited without a time limit.
+        unlimited_waits: Connections for whose hung answer its main thread waited without limit.
         shared_offset_files: Files that it and another worker read through the same file offset.
         leftover_files: Temporary files and shared memory that it made and did not remove.
     """

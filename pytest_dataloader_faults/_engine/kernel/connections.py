@@ -105,15 +105,13 @@ def is_repeated(call: Syscall) -> bool:
 
 
 def waits_for(pid: int, address: tuple[Any, ...]) -> bool:
-    """Whether a thread of *pid* waits in recv(2), without a time limit, for what *address* sends.
+    """Whether *pid* waits in recv(2), without a time limit, for what *address* sends.
 
-    A thread in poll(2) or epoll_wait(2) may have any limit, which nobody can tell from outside.
+    Only its main thread counts, which fetches: others may listen for what never comes. A thread in
+    poll(2) or epoll_wait(2) may have any limit, which nobody can tell from outside.
     """
     try:
-        calls = [
-            _read(f"/proc/{pid}/task/{each}/syscall") for each in os.listdir(f"/proc/{pid}/task")
-        ]
-        return any(_is_wait(pid, each.split(), address) for each in calls)
+        return _is_wait(pid, _read(f"/proc/{pid}/task/{pid}/syscall").split(), address)
     except OSError:  # The worker is dead, or the supervisor may not look at it.
         return False
 

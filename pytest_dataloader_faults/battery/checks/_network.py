@@ -20,6 +20,8 @@ _NO_CONNECTION = (
     " in the worker, at its first sample"
 )
 
+_NO_ANSWER = "its workers made connections, but no server answered on one that the engine sees"
+
 _LIMIT = (
     "Give the client a time limit, as by requests.get(url, timeout=30), urlopen(url, timeout=30) or"
     " socket.setdefaulttimeout(30). A server that is gone without a word is no rare thing"
@@ -43,6 +45,11 @@ def _cut_off(kind: Callable[..., faults.Fault]) -> Callable[..., Plan]:
     )
 
 
+def _has_no_answer(_: Workload, outcome: Outcome) -> str | None:
+    """A log, a probe and telemetry send only. A session of before the fork answers unseen."""
+    return None if any(each.reached for each in outcome.faults) else _NO_ANSWER
+
+
 def _has_no_limit(outcome: Outcome, _: Reference) -> Finding | None:
     """The loader gave up, and the client would not have."""
     waits = sorted({path for each in outcome.workers for path in each.unlimited_waits})
@@ -63,11 +70,13 @@ NETWORK = (
         "connection-reset",
         "handles a server that resets a connection",
         _cut_off(faults.ConnectionReset),
+        skip_reason=_has_no_answer,
     ),
     Check(
         "connection-closed",
         "handles a server that closes a connection in the middle of an answer",
         _cut_off(faults.ConnectionClosed),
+        skip_reason=_has_no_answer,
     ),
     Check(
         "connection-hung",
@@ -75,6 +84,7 @@ NETWORK = (
         _on_connections(("", faults.HungRead)),
         options=TrialOptions(patience=_PATIENCE),
         extra_rule=_has_no_limit,
+        skip_reason=_has_no_answer,
         advice=_LIMIT,
     ),
 )
