@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.faults._globs import NETWORK, is_of_network
 from pytest_dataloader_faults.faults._network import NetworkFault
 from pytest_dataloader_faults.faults._writes import is_of_writing
 from pytest_dataloader_faults.outcomes._records import Raised
@@ -55,6 +56,9 @@ _CONNECTION = re.compile(
     r"|Incomplete ?Read|Disconnected|Connection\w*Error|not completed|URLError|unreachable",
     re.IGNORECASE,
 )
+_NO_DATA_YET = re.compile(r"BlockingIOError|temporarily unavailable|EAGAIN|EWOULDBLOCK")
+"""recv(2) gives EAGAIN where SO_RCVTIMEO has passed."""
+_ANSWER = "recv"
 _PIN_THREAD = re.compile(r"pin[- ]memory thread", re.IGNORECASE)
 _SIGBUS = re.compile(r"SIGBUS|Bus error")
 _TIMED_OUT = re.compile(r"timed?[- ]?out", re.IGNORECASE)
@@ -205,7 +209,10 @@ def _words_for(fault: Fault, call: str) -> Iterable[re.Pattern[str]]:
         yield _DEATH
     if isinstance(fault, _DELAYS):
         yield _TIMED_OUT
-    if isinstance(fault, NetworkFault):
+    if call == _ANSWER and isinstance(fault, _DELAYS):
+        yield _NO_DATA_YET
+    # Who waits for long may close the connection.
+    if call == _ANSWER or isinstance(fault, NetworkFault):
         yield _CONNECTION
     # The pin-memory thread prints the error that ended it, and torch only says that it has ended.
     if isinstance(fault, faults.PinMemoryThreadDeath) or call == "recvmsg":
@@ -228,7 +235,15 @@ def mentions_path(text: str, path: str | None) -> bool:
     if not path:
         return False
     name = os.path.basename(path)
-    return any(each in text for each in (path, name, repr(name)[1:-1]))
+    is_shown = any(each in text for each in (path, name, repr(name)[1:-1]))
+    return is_shown or (is_of_network(path) and _mentions_peer(text, path))
+
+
+def _mentions_peer(text: str, path: str) -> bool:
+    """Whether *text* has the address and the port, as in ``host='192.0.2.1', port=443``."""
+    host, _, port = path.removeprefix(NETWORK).rpartition(":")
+    words = rf"(?<![\w.:]){re.escape(host.strip('[]'))}\W{{1,4}}(port\W{{1,2}})?{port}\b"
+    return re.search(words, text) is not None
 
 
 def _mentions_errno(lines: str, number: int) -> bool:

@@ -11,7 +11,9 @@ from torch._utils import ExceptionWrapper
 
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
+    ConnectionReset,
     DescriptorExhaustion,
+    HungRead,
     OpenError,
     ReadError,
     TruncatedFile,
@@ -29,6 +31,7 @@ from support.readers import READERS, SHARED, truncated
 from support.specimens import UnbuildableError
 
 PATH = "/data/0042.jpg"
+PEER = "tcp://192.0.2.1:443"
 EIO = ReadError()
 
 
@@ -395,6 +398,24 @@ def test_bus_error_tells_of_a_mapping_only(fault, call, expected):
     assert expected == explains(text, fault, None, call)
 
 
+STALLED = HungRead("tcp://*")
+
+
+@pytest.mark.parametrize(
+    ("text", "fault", "call", "expected"),
+    [
+        ("BlockingIOError: [Errno 11] Resource temporarily unavailable", STALLED, "recv", True),
+        ("BlockingIOError: [Errno 11] Resource temporarily unavailable", STALLED, "read", False),
+        ("EOFError: the server closed the connection", STALLED, "recv", True),
+        ("EOFError: the server closed the connection", HungRead("*"), "read", False),
+        ("BlockingIOError: [Errno 11] Resource", ConnectionReset(), "recv", False),
+    ],
+)
+def test_an_answer_that_does_not_come(text, fault, call, expected):
+    """A limit of the socket gives EAGAIN, and one of a timer closes the connection."""
+    assert expected == explains(text, fault, PEER, call)
+
+
 def test_messages_are_the_lines_of_exceptions():
     """Frames, and the sentences between chained tracebacks, are left out."""
     assert exception_lines(_text(_with_cause)).splitlines() == [
@@ -419,6 +440,14 @@ def test_messages_of_a_text_that_was_escaped():
         ("cannot read 0043.jpg", PATH, False),
         ("anything", "", False),
         ("None", None, False),
+        ("no answer of ('192.0.2.1', 443)", PEER, True),
+        ("no answer of 192.0.2.1:443", PEER, True),
+        ("Pool(host='192.0.2.1', port=443): no answer", PEER, True),
+        ("no answer of ('192.0.2.1', 4431)", PEER, False),
+        ("no answer of ('192.0.2.11', 443)", PEER, False),
+        ("no answer of ('1.192.0.2.1', 443)", PEER, False),
+        ("no answer of ('2001:db8::1', 443, 0, 0)", "tcp://[2001:db8::1]:443", True),
+        ("no answer of ('db8::1', 443, 0, 0)", "tcp://[2001:db8::1]:443", False),
     ],
 )
 def test_names(text, path, expected):

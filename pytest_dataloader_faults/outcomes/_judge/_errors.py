@@ -25,7 +25,7 @@ import re
 import signal
 
 from pytest_dataloader_faults import faults
-from pytest_dataloader_faults.faults._globs import is_excluded
+from pytest_dataloader_faults.faults._globs import is_excluded, is_of_network
 from pytest_dataloader_faults.outcomes import _error_text
 from pytest_dataloader_faults.outcomes._facts import TrialFacts
 from pytest_dataloader_faults.outcomes._fault_facts import occurrences
@@ -34,8 +34,7 @@ from pytest_dataloader_faults.outcomes._records import Raised, WorkerDeath
 from pytest_dataloader_faults.outcomes._verdicts import Contract, Finding, Verdict
 
 _ADVICE = (
-    ". Raise it from the original exception (raise ... from error), or put the file's path in its"
-    " message"
+    ". Raise it from the original exception (raise ... from error), or put the {} in its message"
 )
 _SCARCITY = (faults.DescriptorExhaustion, faults.SharedMemoryExhaustion)
 _ENDS = ("signal ", "exit ")
@@ -68,11 +67,16 @@ def unclear(outcome: TrialFacts, contract: Contract) -> Finding | None:
         printed = dropped_batch_cause(outcome) or last_error_printed(outcome)
         sentence = f"{raised.type} does not say that its cause is {kinds}"
         told = _what_it_tells(raised.text, happened)
-        return Verdict.FAILED_UNCLEARLY, sentence + told + (printed or _ADVICE)
+        return Verdict.FAILED_UNCLEARLY, sentence + told + (printed or _advice(happened))
     if contract.names_file and not _names_file(raised, happened):
         sentence = f"{raised.type} does not name the file, as the contract promises (names_file)"
         return Verdict.FAILED_UNCLEARLY, sentence
     return None
+
+
+def _advice(happened: list[_error_text.Occurrence]) -> str:
+    is_of_server = any(each.path and is_of_network(each.path) for each in happened)
+    return _ADVICE.format("server's address" if is_of_server else "file's path")
 
 
 def _what_it_tells(text: str, happened: list[_error_text.Occurrence]) -> str:
