@@ -10,6 +10,7 @@ from pytest_dataloader_faults.battery._workload import NotApplicable
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.faults import has_files
 from pytest_dataloader_faults.outcomes import CheckResult, FaultFacts, Verdict
+from pytest_dataloader_faults.outcomes._hangs import gave_up
 from pytest_dataloader_faults.outcomes._judge._causes import Cause, likely_cause
 from pytest_dataloader_faults.outcomes._judge._repeats import Conclusion, Trial
 from pytest_dataloader_faults.outcomes._judge._report import explain
@@ -18,6 +19,10 @@ from pytest_dataloader_faults.outcomes._text import printable
 _OTHER_FILES = (
     "The workers opened none of the files that they opened in the run without a fault: {files}."
     " make_dataset must use the same files on every call: create them outside it"
+)
+_UNSEEN = (
+    "{name}: the loader's timeout, which the check sets, came before any time limit of the dataset."
+    " What the dataset does at its own was not seen"
 )
 _NAMED = 3
 _UNEXPECTED = "passes, although it was expected to fail"
@@ -41,8 +46,11 @@ def ask(
     cause = likely_cause(outcome, found.trial.judgement, battery.baseline.control) or Cause("")
     of_files = any(has_files(each) for each in outcome.schedule)
     notes = (*battery.notes, *(battery.baseline.notes if of_files else ()))
-    found = replace(found, notes=(*_advice(name, found.trial, cause), *found.notes, *notes))
-    result = _result(name, found, reproduce, expected)
+    unseen = _unseen(name, found.trial)
+    told = (*_advice(name, found.trial, cause), *unseen, *found.notes, *notes)
+    result = _result(name, replace(found, notes=told), reproduce, expected)
+    # What reads files has hardly ever a limit of its own: no summary needs to say that.
+    notes = notes if of_files else (*notes, *unseen)
     return replace(result, notes=notes, cause=result.cause or cause.phrase)
 
 
@@ -75,6 +83,13 @@ def _advice(name: str, trial: Trial, cause: Cause) -> tuple[str, ...]:
     own = CHECKS[name].advice
     advice = cause.advice if cause.overrides else own or cause.advice
     return (advice,) if advice else ()
+
+
+def _unseen(name: str, trial: Trial) -> tuple[str, ...]:
+    """What a trial did not show that passed because the loader gave up."""
+    is_patient = CHECKS[name].options.patience is not None
+    is_unseen = is_patient and trial.judgement.passed and gave_up(trial.outcome)
+    return (_UNSEEN.format(name=name),) if is_unseen else ()
 
 
 def _other_files(unfired: list[FaultFacts]) -> str:

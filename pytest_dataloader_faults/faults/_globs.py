@@ -63,6 +63,11 @@ def is_of_network(glob: str) -> bool:
     return glob.startswith(NETWORK)
 
 
+def host_of(path: str) -> str:
+    """The address in the *path* of a connection, or in a glob of some; it has no port."""
+    return path.removeprefix(NETWORK).rpartition(":")[0]
+
+
 def _plain(glob: str) -> str:
     """*glob* without the meaning that the bracket of an IPv6 address has in one."""
     address = f"{NETWORK}["

@@ -50,6 +50,11 @@ def is_at(outcome: TrialFacts, known: Container[str]) -> bool:
     return bool(places) and all(each in known for each in places)
 
 
+def gave_up(outcome: TrialFacts) -> bool:
+    """Whether the loader's own timeout ended its wait for a batch."""
+    return bool(outcome.exception and "DataLoader timed out" in outcome.exception.message)
+
+
 def _place(frames: str) -> str | None:
     """The innermost line of the dataset in the *frames* of one thread, if torch called it."""
     own = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging.handlers
+import signal
 import socket
 import threading
 
@@ -92,3 +93,68 @@ def test_a_thread_that_listens_does_not_hang_the_dataset():
         (result,) = check_dataset(lambda: Listens(address), only="connection-hung", on_fail=None)
     assert result.passed, result.explanation
     assert result.outcome.fired
+
+
+class Alarmed(Numbers):
+    """Has a limit by a signal: longer than the first trial waits."""
+
+    def _talk(self, index):
+        def late(*_):
+            message = "no answer in time"
+            raise TimeoutError(message)
+
+        before = signal.signal(signal.SIGALRM, late)
+        signal.setitimer(signal.ITIMER_REAL, 1.5)
+        try:
+            with socket.create_connection(self.address) as connection:
+                connection.recv(10)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+
+def test_a_limit_that_nobody_sees_is_waited_for():
+    """The trial that would say hung is run again, and that one counts alone."""
+    with tcp_server(_greet) as address:
+        (result,) = check_dataset(lambda: Alarmed(address), only="connection-hung", on_fail=None)
+    assert result.passed, result.explanation
+    assert "no answer in time" in result.outcome.exception.text
+    assert (True, 1) == (result.reproduced, len(result.trials))
+
+
+class Patient(Numbers):
+    """Has a limit of minutes."""
+
+    def _talk(self, index):
+        with socket.create_connection(self.address, timeout=300) as connection:
+            connection.recv(10)
+
+
+class Wrong(Patient):
+    """Raises an error that tells nothing, at a limit of its own."""
+
+    def _talk(self, index):
+        try:
+            with socket.create_connection(self.address, timeout=0.2) as connection:
+                connection.recv(10)
+        except TimeoutError:
+            message = "no luck"
+            raise ValueError(message) from None
+
+
+def test_a_limit_that_was_not_reached_is_told():
+    """The dataset passes since the loader gave up, so nobody saw what the dataset does."""
+    with tcp_server(_greet) as address:
+        (result,) = check_dataset(lambda: Patient(address), only="connection-hung", on_fail=None)
+    assert result.passed, result.explanation
+    assert "What the dataset does at its own was not seen" in result.notes[-1]
+    assert result.notes[-1] in result.explanation
+
+
+def test_advice_for_a_time_limit_is_for_those_without():
+    """An error with the wrong words at a limit is no hang."""
+    with tcp_server(_greet) as address:
+        (result,) = check_dataset(lambda: Wrong(address), only="connection-hung", on_fail=None)
+    assert "failed_unclearly" == result.verdict
+    assert "time limit" not in result.explanation
+    assert "put the server's address in its message" in result.explanation

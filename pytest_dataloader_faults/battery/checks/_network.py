@@ -9,6 +9,7 @@ from pytest_dataloader_faults._trial.job import TrialOptions
 from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
 from pytest_dataloader_faults.battery.checks._base import Check, Plan, Variant
 from pytest_dataloader_faults.outcomes import Outcome, Reference, Verdict
+from pytest_dataloader_faults.outcomes._hangs import gave_up
 from pytest_dataloader_faults.outcomes._verdicts import Finding
 
 _PATIENCE = 1.0
@@ -21,11 +22,6 @@ _NO_CONNECTION = (
 )
 
 _NO_ANSWER = "its workers made connections, but no server answered on one that the engine sees"
-
-_LIMIT = (
-    "Give the client a time limit, as by requests.get(url, timeout=30), urlopen(url, timeout=30) or"
-    " socket.setdefaulttimeout(30). A server that is gone without a word is no rare thing"
-)
 
 
 def _on_connections(*variants: tuple[str, Callable[..., faults.Fault]]) -> Callable[..., Plan]:
@@ -53,8 +49,7 @@ def _has_no_answer(_: Workload, outcome: Outcome) -> str | None:
 def _has_no_limit(outcome: Outcome, _: Reference) -> Finding | None:
     """The loader gave up, and the client would not have."""
     waits = sorted({path for each in outcome.workers for path in each.unlimited_waits})
-    gave_up = outcome.exception and "DataLoader timed out" in outcome.exception.message
-    if not waits or not gave_up:
+    if not waits or not gave_up(outcome):
         return None
     sentence = f"a worker waited for an answer of {waits[0]} without a time limit of its own"
     return Verdict.HUNG, f"{sentence}; only the loader's timeout, which this check sets, ended that"
@@ -85,6 +80,5 @@ NETWORK = (
         options=TrialOptions(patience=_PATIENCE),
         extra_rule=_has_no_limit,
         skip_reason=_has_no_answer,
-        advice=_LIMIT,
     ),
 )

@@ -110,6 +110,11 @@ _HIDDEN_BY_STREAM = Cause(
     " made: its errors come through",
     overrides=True,
 )
+_NO_LIMIT = Cause(
+    "waits for a server without a time limit",
+    "Give the client a time limit, as by requests.get(url, timeout=30), urlopen(url, timeout=30) or"
+    " socket.setdefaulttimeout(30). A server that is gone without a word is no rare thing",
+)
 _BY_VERDICT = {
     Verdict.HUNG: "waits for ever",
     Verdict.CRASHED: "ends the process that iterates the loader",
@@ -149,10 +154,15 @@ def likely_cause(outcome: TrialFacts, judgement: Judgement, control: TrialFacts)
         return cause
     if judgement.verdict is Verdict.CORRUPTED:
         return _of_wrong_samples(outcome, judgement.sentence)
-    if cause := cause_of_start(outcome):
-        return cause
-    is_promised = judgement.verdict is Verdict.FAILED_CLEANLY and outcome.fired
-    return _PROMISED if is_promised else Cause(_BY_VERDICT[judgement.verdict])
+    return cause_of_start(outcome) or _of_verdict(outcome, judgement.verdict)
+
+
+def _of_verdict(outcome: TrialFacts, verdict: Verdict) -> Cause:
+    if verdict is Verdict.FAILED_CLEANLY and outcome.fired:
+        return _PROMISED
+    if verdict is Verdict.HUNG and any(each.unlimited_waits for each in outcome.workers):
+        return _NO_LIMIT
+    return Cause(_BY_VERDICT[verdict])
 
 
 def _was_writing(outcome: TrialFacts) -> bool:
