@@ -172,6 +172,14 @@ def engine_for(engine: str, faults: tuple[vocabulary.Fault, ...]) -> str:
     return chosen
 
 
+def engine_for_files(engine: str) -> str:
+    """The engine to take for *engine*, if it sees the files that there are."""
+    chosen = choose(engine)
+    if chosen == "kernel" and fake_files() is not None:
+        raise InvalidArgumentError(f"engine='kernel': {KERNEL_SEES_NO_FAKE_FILES}")
+    return chosen
+
+
 def require_faults(faults: tuple[vocabulary.Fault, ...]) -> None:
     """Refuse what is no fault."""
     for fault in faults:

@@ -83,16 +83,16 @@ class BaselineCache:
         hangs = {} if call is None else self._hangs[call]
         battery_of = functools.partial(Battery, make_dataset, hangs=hangs, **settings)
         asked = functools.partial(ask, name=name, expected=expected, reproduce=reproduce)
-        was_wrong = False
+        was_wrong, read_since = False, None
         if known is not None:
             try:
-                result = _with_guess(known.moved(home), battery_of, asked)
+                result, read_since = _with_guess(known.moved(home), battery_of, asked)
                 # After a hang without a fault, another run without one would hang as well.
                 if result.verdict is not Verdict.NOT_EXERCISED or known.run.changes:
                     return Answer(result)
-            except OutdatedBaselineError:
-                was_wrong = True
-        battery = battery_of()
+            except OutdatedBaselineError as error:
+                was_wrong, read_since = True, error.read_since
+        battery = battery_of(read_since=read_since)
         versions = versions_of_files(battery.baseline.observed)
         if battery.baseline.unusable_reason and name != CONTROL:
             return Answer(_failing_alone(battery, name, reproduce), is_usable=False)
@@ -118,18 +118,22 @@ class _Known(NamedTuple):
 
 def _with_guess(
     known: _Known, battery_of: Callable[..., Battery], asked: Callable[[Battery], CheckResult]
-) -> CheckResult:
-    """The result by what is *known*; raises OutdatedBaselineError if that is out of date."""
+) -> tuple[CheckResult, int]:
+    """The result by what is *known*, and when the dataset was first read where it lies.
+
+    Raises OutdatedBaselineError if what is known is out of date.
+    """
     before = versions_of_files(known.run.observed)
     is_sure = before == known.versions
-    result = asked(battery_of(known=known.run, is_sure=is_sure))
+    battery = battery_of(known=known.run, is_sure=is_sure)
+    result = asked(battery)
     if is_sure and result.applies and not result.passed:
         try:
             battery_of(known=known.run)
         except OutdatedBaselineError:
             if versions_of_files(known.run.observed) == before:
                 raise
-    return result
+    return result, battery.baseline.read_since
 
 
 def versions_of_files(run: Outcome) -> dict[str, tuple[int, ...] | None]:

@@ -43,12 +43,15 @@ class Battery:
         *,
         known: GoldenRun | None = None,
         is_sure: bool = False,
+        read_since: int | None = None,
         hangs: dict[str, str] | None = None,
         **settings: Unpack[Settings],
     ) -> None:
         """*hangs*: where the dataset has hung before, and under which check; it is added to."""
         self.hangs = {} if hangs is None else hangs
-        self.baseline = Baseline(make_dataset, known=known, is_sure=is_sure, **settings)
+        self.baseline = Baseline(
+            make_dataset, known=known, is_sure=is_sure, read_since=read_since, **settings
+        )
         self.workload = Workload.of(
             self.baseline.observed,
             self.baseline.globs,

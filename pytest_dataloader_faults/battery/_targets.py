@@ -153,6 +153,20 @@ def connections_of(control: Outcome, globs: tuple[str, ...]) -> Connections:
     return Connections(tuple(sorted(filter(GlobMatcher(meant), made))), meant)
 
 
+def lasting_folders(paths: Iterable[str], within: Collection[str]) -> tuple[str, ...]:
+    """The folders of *paths* that exist, or else those of *within* that the paths lie in.
+
+    A temporary name may be another one each time, also that of a folder.
+    """
+    return tuple(dict.fromkeys(_lasting(os.path.dirname(path), within) for path in paths))
+
+
+def _lasting(folder: str, within: Collection[str]) -> str:
+    if folder in within or os.path.isdir(folder) or folder == os.path.dirname(folder):
+        return folder
+    return _lasting(os.path.dirname(folder), within)
+
+
 def require_match(globs: tuple[str, ...], control: Outcome) -> None:
     """Raise InvalidArgumentError if *globs* were given and one of them means no file of *control*.
 

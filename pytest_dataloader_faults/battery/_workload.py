@@ -98,8 +98,7 @@ class Workload:
             return self._writes_nothing()
         if self.globs != _targets.EVERY_FILE:
             return FileSet(tuple(paths), self.globs)
-        # A temporary name may be another one each time.
-        folders = dict.fromkeys(map(os.path.dirname, paths))
+        folders = _targets.lasting_folders(paths, self.writable)
         return FileSet(tuple(paths), tuple(f"{glob.escape(folder)}/*" for folder in folders))
 
     @property

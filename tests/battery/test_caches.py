@@ -51,7 +51,7 @@ def test_each_trial_begins_without_the_cache_of_the_first_reading(records, cache
     result = _check(lambda: kind(records, cache))
     assert result.verdict == verdict
     (note,) = result.notes
-    assert "reading the dataset made 16 files (spectrograms/00.npy, " in note
+    assert "reading the dataset made files (00.npy, " in note
     assert f"\n  {note}.\n" in result.explanation
     assert len(private_views.contents(cache)) == 16
     for index, path in enumerate(sorted(records.iterdir())):
@@ -73,7 +73,7 @@ def test_a_folder_that_the_reading_made_is_gone_in_a_trial(records, tmp_path):
         lambda: MakesFolder(records, tmp_path / "a" / "b"), only="read-error-first", on_fail=None
     )
     assert (result.verdict, result.passed) == ("failed_cleanly", True)
-    assert "made a file (" in result.notes[0]
+    assert "made files (a), as a cache is" in result.notes[0]
 
 
 @pytest.mark.usefixtures("no_view")
@@ -156,10 +156,40 @@ def test_every_item_of_a_test_tells_of_it(records, cache):
 
 
 @needs_view
+def test_later_items_of_a_test_begin_without_it_too(records, cache):
+    """Also after an item that does not apply, for which the dataset is looked at anew."""
+    memory, one_batch = BaselineCache(), {"batch_size": 16, "num_workers": 1}
+    results = {}
+    for name in ("worker-killed-first", "worker-killed-middle", "write-error", "read-error-first"):
+        results[name] = memory.ask(
+            name,
+            lambda: CheckedSpectrograms(records, cache),
+            home=None,
+            expected=None,
+            reproduce="",
+            engine="auto",
+            loader=one_batch,
+        ).result
+    assert not results["worker-killed-middle"].applies
+    assert results["write-error"].outcome.fired, results["write-error"].explanation
+    assert "reading the dataset made files" in results["read-error-first"].explanation
+
+
+@needs_view
+def test_a_cache_behind_a_symbolic_link(records, cache):
+    """It is one file by two names, and told of once."""
+    link = cache.parent / "link"
+    link.symlink_to(cache)
+    result = _check(lambda: CheckedSpectrograms(records, link))
+    assert [note[:30] for note in result.notes] == ["reading the dataset made files"]
+    assert result.passed
+
+
+@needs_view
 def test_a_sweep_tells_of_it(records, cache):
     """Each of its steps does."""
     swept = sweep(lambda: Spectrograms(records, cache), faults=[ReadError()], max_trials=1)
-    assert "reading the dataset made 16 files" in swept.steps[0].explanation
+    assert "reading the dataset made files (00.npy" in swept.steps[0].explanation
 
 
 @needs_view

@@ -9,8 +9,9 @@ of its own (user_namespaces(7)). There it must ask for "userxattr", and whoever 
 may also open what file modes forbid: so it is dropped at once. Containers often forbid all of it.
 
 The merged folder has the owner and the mode of the upper one. What is mounted below the lower
-folder is not part of the overlay. A process whose working directory is the folder has it still, and
-not the overlay, until it looks up the path again.
+folder is not part of the overlay. The overlay keeps what it needs of the upper file system, which
+can be unmounted then, so that its mount point can be removed. A process whose working directory is
+the folder has it still, and not the overlay, until it looks up the path again.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from typing import NamedTuple
 _libc = ctypes.CDLL(None, use_errno=True)
 _NEW_MOUNTS, _NEW_USERS = 0x20000, 0x10000000
 _RECURSIVE, _PRIVATE = 0x4000, 1 << 18
+_DETACHED = 2
+_EVERY_USER = "0 0 4294967295"
 _CAPABILITIES_V3 = 0x20080522
 _ESCAPED = re.compile(rb"\\([0-7]{3})")
 """A space in a path, say, is written as \\040 in /proc/self/mountinfo."""
@@ -53,16 +56,17 @@ def enter(view: PrivateView, scratch: str) -> None:
     """
     for folder in view.folders:
         _require_no_mount_below(folder)
-    as_user = _get_own_mounts()
+    made_users = _get_own_mounts()
     _mount("none", "/", None, _RECURSIVE | _PRIVATE)
     _mount("tmpfs", scratch, "tmpfs", 0, "mode=700")
     for number, folder in enumerate(view.folders):
-        _cover(folder, os.path.join(scratch, str(number)), "userxattr" if as_user else "")
+        _cover(folder, os.path.join(scratch, str(number)), "userxattr" if _has_own_users() else "")
     for path in view.removed:
         _remove(path)
+    _check(_libc.umount2(os.fsencode(scratch), _DETACHED), "umount2", scratch)
     with contextlib.suppress(FileNotFoundError):
         os.chdir(os.getcwd())
-    if as_user:
+    if made_users:
         _drop_capabilities()
 
 
@@ -97,6 +101,12 @@ def _get_own_mounts() -> bool:
     return True
 
 
+def _has_own_users() -> bool:
+    """Whether this process is in a user namespace of its own, which it may have been before."""
+    with open("/proc/self/uid_map", "rb") as file:
+        return file.read().decode().split() != _EVERY_USER.split()
+
+
 def _cover(folder: str, changes: str, *options: str) -> None:
     upper, work = os.path.join(changes, "upper"), os.path.join(changes, "work")
     os.makedirs(upper)
@@ -117,11 +127,15 @@ def _cover(folder: str, changes: str, *options: str) -> None:
 
 
 def _remove(path: str) -> None:
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path)
-    else:
-        with contextlib.suppress(FileNotFoundError):
+    try:
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
             os.unlink(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:  # Of a folder's entry, it has the name only.
+        raise OSError(error.errno, f"remove: {os.strerror(error.errno or 0)}", path) from error
 
 
 def _unshare(flags: int) -> None:

@@ -14,9 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults import _arguments
-from pytest_dataloader_faults._engine import choose
-from pytest_dataloader_faults._engine.python.pyfakefs import fake_files
-from pytest_dataloader_faults._engine.scope import KERNEL_SEES_NO_FAKE_FILES
+from pytest_dataloader_faults._engine.scope import engine_for_files
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
 from pytest_dataloader_faults._trial.factory import DatasetFactory, bound
 from pytest_dataloader_faults._trial.job import ONE_EPOCH, RunSettings, TrialJob, TrialOptions
@@ -35,7 +33,6 @@ from pytest_dataloader_faults.battery._baseline.own_samples import (
 from pytest_dataloader_faults.battery._baseline.references import References
 from pytest_dataloader_faults.battery._targets import parse_globs
 from pytest_dataloader_faults.exceptions import (
-    InvalidArgumentError,
     UnusableDatasetError,
     UnusableEnvironmentError,
 )
@@ -74,16 +71,15 @@ class Baseline:
         attempts: Sequence[Mapping[str, Any]] = ({}, ONE_WORKER),
         known: GoldenRun | None = None,
         is_sure: bool = False,
+        read_since: int | None = None,
         **settings: Unpack[Settings],
     ) -> None:
         """*attempts*: loader options for the control, and for further tries where it fails.
 
-        *is_sure*: whether *known* is to be believed; otherwise the reference is taken anew. Raises
-        OutdatedBaselineError if that is not the one that is known.
+        *is_sure*: whether *known* is to be believed; otherwise the reference is taken anew, and
+        OutdatedBaselineError raised if it is another one. *read_since*: an earlier time of reading.
         """
-        self.engine = choose(settings.get("engine", "auto"))
-        if self.engine == "kernel" and fake_files() is not None:
-            raise InvalidArgumentError(f"engine='kernel': {KERNEL_SEES_NO_FAKE_FILES}")
+        self.engine = engine_for_files(settings.get("engine", "auto"))
         self.make_dataset = make_dataset
         self.loader = settings.get("loader")
         self.deadlines = Deadlines(settings.get("deadline"))
@@ -104,6 +100,7 @@ class Baseline:
             self.deadlines.learn,
         )
         self._began = time.time_ns()
+        self._read_before = read_since
         self.caches = known.caches if known else caches.NOTHING_MADE
         if known is None:
             self._take(attempts)
@@ -118,28 +115,28 @@ class Baseline:
         if is_sure:
             self._references.put(self.comparison, known.reference)
         elif self.reference != known.reference:
-            raise OutdatedBaselineError
+            raise OutdatedBaselineError(self.read_since)
         self.control, self.observed, self.changes = known.control, known.observed, known.changes
         self.deadlines.learn(self.control.duration)
         self._shares = shares_of(self.control)
 
     @property
     def golden_run(self) -> GoldenRun | None:
-        """What another baseline for the same dataset may begin with; None if something is wrong."""
+        """What another baseline of the dataset may begin with; None if something is wrong."""
         if self.unusable_reason or self.comparison.compare:
             return None
         parts = (self.reference, self.control, self.observed, self.changes)
         return GoldenRun(*parts, self.comparison, self.caches)
 
     @property
+    def read_since(self) -> int:
+        """When the dataset was first read where it lies, in ns since the epoch."""
+        return min(filter(None, (self._references.began, self._read_before)))
+
+    @property
     def writable_folders(self) -> tuple[str, ...]:
         """Where what a trial writes is its own."""
         return (*self.caches.view.folders, *bound(self.make_dataset)[1])
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What to know about every trial with faults of files."""
-        return self.caches.notes
 
     @property
     def reference(self) -> Reference:
@@ -283,17 +280,16 @@ class Baseline:
         self, attempts: Sequence[Mapping[str, Any]], warm: Outcome
     ) -> list[Outcome] | None:
         """The same without the files that the first reading made, where there are such files."""
-        began = self._references.began
-        view = caches.view_without_files_made_since(began, warm)
+        view = caches.view_without_files_made_since(self.read_since, warm)
         if not view.folders:
             return None
         self.caches = caches.CacheFacts(view=view)
         try:
             runs, found = self._control_runs(attempts)
+            if found.passed:
+                return runs
+            why = f"it fails there ({found.sentence})"
         except UnusableEnvironmentError as error:
-            self.caches = caches.CacheFacts(hindrance=str(error))
-            return None
-        if found.passed:
-            return runs
-        self.caches = caches.CacheFacts(hindrance=f"it fails there ({found.sentence})")
+            why = str(error)
+        self.caches = caches.CacheFacts(hindrance=why)
         return None

@@ -48,7 +48,7 @@ class CacheFacts(NamedTuple):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What to tell of them."""
+        """What to know of them about every trial with faults of files."""
         started_cold = (_note_of_view(self.view),) if self.view.removed else ()
         return (*started_cold, *((_note(self.read, self.hindrance),) if self.read else ()))
 
@@ -62,7 +62,7 @@ def files_made_since(began: int, control: Outcome, view: PrivateView) -> tuple[s
     Those that *view* has taken away are not among them.
     """
     made = (path for path in _read_by(control) if _last_change(path) > began)
-    return tuple(path for path in made if not _is_below(path, view.removed))
+    return tuple(path for path in made if not _is_below(os.path.realpath(path), view.removed))
 
 
 def view_without_files_made_since(began: int, control: Outcome) -> PrivateView:
@@ -136,15 +136,18 @@ def _note(made: Sequence[str], hindrance: str) -> str:
 
 
 def _note_of_view(view: PrivateView) -> str:
-    count = len(view.removed)
-    files, them = ("a file", "it") if count == 1 else (f"{count} files", "them")
+    names = [os.path.basename(path) for path in view.removed[:_SHOWN]]
+    shown = _shortened(names, view.removed)
     return (
-        f"reading the dataset made {files} ({_listed(view.removed)}), as a cache is. So each trial"
-        f" has a private copy of the folder, where it begins without {them} and reads the sources"
-        " again. What it writes there is gone with the trial"
+        f"reading the dataset made files ({shown}), as a cache is. So each trial has a private"
+        " copy of the folder, where it begins without them and reads the sources again. What it"
+        " writes there is gone with the trial"
     )
 
 
 def _listed(paths: Sequence[str]) -> str:
-    names = ["/".join(path.split("/")[-2:]) for path in paths[:_SHOWN]]
-    return printable(", ".join([*names, *(["..."] if len(paths) > _SHOWN else [])]))
+    return _shortened(["/".join(path.split("/")[-2:]) for path in paths[:_SHOWN]], paths)
+
+
+def _shortened(names: Sequence[str], every: Sequence[str]) -> str:
+    return printable(", ".join([*names, *(["..."] if len(every) > _SHOWN else [])]))

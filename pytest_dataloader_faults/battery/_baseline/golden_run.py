@@ -13,7 +13,15 @@ from pytest_dataloader_faults.outcomes._reference import EXACT, Comparison
 
 
 class OutdatedBaselineError(Exception):
-    """The dataset gives other samples than the ones that are known."""
+    """The dataset gives other samples than the ones that are known.
+
+    Attributes:
+        read_since: When they were read, in ns since the epoch.
+    """
+
+    def __init__(self, read_since: int) -> None:
+        super().__init__(read_since)
+        self.read_since = read_since
 
 
 class Settings(TypedDict, total=False):

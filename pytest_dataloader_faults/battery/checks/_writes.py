@@ -10,7 +10,7 @@ import errno
 
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
-from pytest_dataloader_faults.battery.checks._base import Check, Plan, once
+from pytest_dataloader_faults.battery.checks._base import Check, Plan, Variant, once
 
 
 def _fails_at_once(workload: Workload) -> Plan:
@@ -21,10 +21,16 @@ def _fails_at_once(workload: Workload) -> Plan:
 
 
 def _fills_up_half_way(workload: Workload) -> Plan:
+    """Twice: a file may be written by a header and its data, and the error of one be dropped."""
     written = workload.written
     if isinstance(written, NotApplicable):
         return written
-    return once(faults.WriteError(written.path, errno.ENOSPC, nth=workload.writes // 2 + 1))
+    half = workload.writes // 2 + 1
+    return tuple(
+        Variant((faults.WriteError(written.path, errno.ENOSPC, nth=nth),), f"from write {nth} on")
+        for nth in (half, half + 1)
+        if nth <= workload.writes
+    )
 
 
 def _dies_writing(workload: Workload) -> Plan:

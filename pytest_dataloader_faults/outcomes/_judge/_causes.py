@@ -100,7 +100,8 @@ _PROMISED = Cause("fails, although the contract promises that it survives")
 _TORN = Cause(
     "leaves a file that is not whole",
     "A later reading took a file for whole that a failed write had left behind. Write to another"
-    " name in the same folder, and give the file its name by os.replace() when all of it is there",
+    " name in the same folder, and give the file its name by os.replace() when all of it is there."
+    " A writer may drop the error of a write, as np.save does of the data: compare the size first",
     overrides=True,
 )
 _OF_STREAM = re.compile(r"iostream error|unexpected pos \d+ vs \d+")
@@ -150,7 +151,7 @@ def likely_cause(outcome: TrialFacts, judgement: Judgement, control: TrialFacts)
         kind = _suffix(path)
         opened = f"{os.path.basename(path)} was opened before the workers started."
         return Cause(_HANDLE, f"{opened} {_HOW_TO_OPEN[kind]}", overrides=kind == ".mdb")
-    if _was_writing(outcome) and (cause := _of_writing(outcome, judgement.verdict)):
+    if cause := _of_writing(outcome, judgement.verdict, control):
         return cause
     if judgement.verdict is Verdict.CORRUPTED:
         return _of_wrong_samples(outcome, judgement.sentence)
@@ -165,17 +166,20 @@ def _of_verdict(outcome: TrialFacts, verdict: Verdict) -> Cause:
     return Cause(_BY_VERDICT[verdict])
 
 
-def _was_writing(outcome: TrialFacts) -> bool:
-    """Whether a fault happened in a write."""
-    return any(is_of_writing(each.fault) for each in outcome.faults if each.fired)
-
-
-def _of_writing(outcome: TrialFacts, verdict: Verdict) -> Cause | None:
-    if verdict in (Verdict.CORRUPTED, Verdict.POISONED):
+def _of_writing(outcome: TrialFacts, verdict: Verdict, control: TrialFacts) -> Cause | None:
+    """What is wrong where a write failed, or where a worker that writes files met another fault."""
+    failed = any(is_of_writing(each.fault) for each in outcome.faults if each.fired)
+    if verdict is Verdict.POISONED and (failed or _writes_files(control)):
+        return _TORN
+    if failed and verdict is Verdict.CORRUPTED:
         return _TORN
     text = outcome.exception.text if outcome.exception else ""
-    is_hidden = verdict is Verdict.FAILED_UNCLEARLY and _OF_STREAM.search(text)
+    is_hidden = failed and verdict is Verdict.FAILED_UNCLEARLY and _OF_STREAM.search(text)
     return _HIDDEN_BY_STREAM if is_hidden else None
+
+
+def _writes_files(control: TrialFacts) -> bool:
+    return any(each.writes for worker in control.workers for each in worker.files.values())
 
 
 def cause_of_start(outcome: TrialFacts) -> Cause | None:

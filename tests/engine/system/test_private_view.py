@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -122,6 +124,29 @@ def test_no_capability_is_left_to_a_user(data):
             (data / "one").read_text()
 
     assert _in_view(data, body, user=NOBODY) == ""
+
+
+_AS_ROOT_OF_A_NAMESPACE = """
+import os, sys
+from pytest_dataloader_faults._engine.system.private_view import PrivateView, enter
+data, scratch = sys.argv[1:]
+enter(PrivateView((data,), (f"{data}/deep", f"{data}/one")), scratch)
+os.mkdir(f"{data}/deep")
+assert sorted(os.listdir(data)) == ["deep", "two"] and os.listdir(f"{data}/deep") == []
+"""
+
+
+def test_the_root_of_a_user_namespace_has_a_view(data):
+    """As under ``unshare -r``; folders are removed from it, too."""
+    unshare = ["/usr/bin/unshare", "-r"]
+    command = [*unshare, sys.executable, "-c", _AS_ROOT_OF_A_NAMESPACE]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    if subprocess.run([*unshare, "true"], check=False).returncode:
+        pytest.skip("this machine lets nobody have a user namespace")
+    before = private_views.contents(data)
+    subprocess.run([*command, data, data.parent / "scratch"], check=True, env=env)
+    assert private_views.contents(data) == before
+    (data.parent / "scratch").rmdir()
 
 
 def test_a_folder_with_a_mount_in_it_has_no_view(tmp_path):
