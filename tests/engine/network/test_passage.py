@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import functools
 import hashlib
@@ -237,3 +238,27 @@ def test_an_ipv4_address_of_an_ipv6_socket():
         gave, injection = passed(address, _mapped)
     assert b"x" == gave
     assert {f"tcp://[::ffff:127.0.0.1]:{address[1]}": 1} == injection.workers[0].connections
+
+
+@pytest.fixture(name="full")
+def _full():
+    """The address of a server that accepts no more, as it does not look after those that wait."""
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(3):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(server.getsockname())
+        yield server.getsockname()
+
+
+def _impatient(address):
+    return socket.create_connection(address, timeout=0.3)
+
+
+def test_the_limit_of_a_client_holds_while_it_connects(full):
+    """A server that does not accept is the worker's own to wait for, and no fault is on that."""
+    with inject(SlowRead("tcp://*", nth=NEVER), require_fired=False) as injection:
+        (result,) = epoch(alone(Tries([full], _impatient), timeout=20)).batches
+    assert "TimeoutError: timed out" == result.gave
+    assert {"connect to a server that did not accept at once": 1} == injection.workers[0].unobserved

@@ -6,9 +6,10 @@ nothing that a network does: an answer that stalls is no data, for each of these
 supervisor makes the connection to the peer itself, and the worker's socket is connected to a socket
 of the supervisor, on the loopback address. What the worker's calls give is the kernel's own.
 
-connect(2) is answered once the peer has, also where the socket is not to block: a socket that is
-not connected cannot be made to look like one that is about to be. getpeername(2) shows the loopback
-address.
+connect(2) is answered once the peer has accepted, also where the socket is not to block: a socket
+that is not connected cannot be made to look like one that is about to be. The worker's own limit
+does not hold meanwhile. So where the peer takes its time, the worker makes the connection itself,
+and no fault happens on it. getpeername(2) shows the loopback address.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 _AT_ONCE = 4
 """So many sockets are served before the calls of workers are looked at again."""
 _PATIENCE = 5.0
+_ACCEPTED_WITHIN = 0.1
+"""Seconds. A server that is there accepts at once, by its kernel, and limits are longer."""
+_LATE = "connect to a server that did not accept at once"
 ErrorHandler = Callable[[WorkerState, "Syscall | None", Exception], None]
 
 
@@ -54,6 +58,7 @@ class Relay:
         far = socket.socket(peer.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
 
         def connected(_events: int) -> None:
+            self.timers.cancel(limit)
             self.watch(worker, far, 0, connected)
             try:
                 self._join(worker, call, peer, connection, far)
@@ -63,9 +68,18 @@ class Relay:
             finally:
                 connection.close()
 
+        def let_go() -> None:
+            if not _can_be_written(far):  # Or it is connected, and that has not been handled yet.
+                self.watch(worker, far, 0, connected)
+                worker.policy.unobserved[_LATE] += 1
+                worker.listener.continue_syscall(call)
+                connection.close()
+                far.close()
+
         number = far.connect_ex(peer.address)
         if number in (0, errno.EINPROGRESS):
             self.watch(worker, far, select.EPOLLOUT, connected)
+            limit = self.timers.after(_ACCEPTED_WITHIN, let_go)
         else:
             worker.listener.fail(call, number)
             connection.close()
@@ -121,6 +135,12 @@ class Relay:
                 worker.listener.fail(call, number)
             else:
                 worker.listener.return_value(call, 0)
+
+
+def _can_be_written(connection: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(connection, select.POLLOUT)
+    return bool(poll.poll(0))
 
 
 def _connect_here(connection: socket.socket, peer: Peer) -> tuple[int, socket.socket]:
