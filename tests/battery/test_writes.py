@@ -222,7 +222,7 @@ check_dataset(lambda: Spectrograms(folder), only={names!r}, on_fail=None)
 
 
 @needs_view
-@pytest.mark.parametrize("trials", [1, 3])
+@pytest.mark.parametrize("trials", [2, 3])  # The first one may be the probe of the kernel.
 def test_a_killed_battery_harms_nothing(recordings, tmp_path, trials):
     """It is killed within a trial in which writes fail: the user's folder has no trace of that."""
     before = private_views.contents(recordings)
