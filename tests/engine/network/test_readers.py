@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ FAULTS = {
     "closed within it": ConnectionClosed(after=4000),
     "no answer": HungRead("tcp://*"),
 }
-QUICK = ("`requests.get`", "`webdataset.WebDataset` of `pipe:curl`")
+QUICK = ("`requests.get`", "`fsspec.open` of http", "`webdataset.WebDataset` of `pipe:curl`")
 
 
 @pytest.fixture(name="where", scope="module")
@@ -64,10 +65,22 @@ def test_reader_does_what_the_page_says(where, reader, fault):
     assert _table()[reader][fault] == _outcome(where, READERS[reader], FAULTS[fault])
 
 
+def _with_traceback(read):
+    """*read*, whose error is told as torch tells it, with those that it was raised from."""
+
+    def told(where):
+        try:
+            return read(where)
+        except Exception:  # noqa: BLE001  # whatever it is, it is the finding
+            return traceback.format_exc()
+
+    return told
+
+
 def _outcome(where, read, fault):
     timeout = 3 if isinstance(fault, HungRead) else 60
     with inject(fault) as injection:
-        found = epoch(alone(Tries([where], read), timeout=timeout))
+        found = epoch(alone(Tries([where], _with_traceback(read)), timeout=timeout))
     assert injection.fired
     if not found.batches:
         return "waits, without a limit" if injection.workers[0].unlimited_waits else "waits"
