@@ -283,6 +283,8 @@ def test_invalid_argument_is_refused(kind, name, value):
         (lambda: CorruptedFile("tcp://*"), "of a TCP connection, take ConnectionClosed: TCP"),
         (lambda: ClosedDescriptor("tcp://*"), "of a TCP connection, take ConnectionReset"),
         (lambda: WorkerKilled(reading="tcp://*"), "reading='tcp://*' must be of files; of a TCP"),
+        (lambda: ConnectError("tcp://localhost:*"), "by the address of a TCP connection, such as"),
+        (lambda: HungRead(("*", "tcp://*.example.org")), "connect(2) gets no name, as localhost"),
         (lambda: ConnectError("*.jpg"), "path='*.jpg' must be a glob of connections, such as"),
         (lambda: ConnectionReset(("tcp://*", "*")), "must be a glob of connections, such as"),
         (lambda: ConnectError(errno=errno.EIO), "errno=5 must be one that the call gives: EACCES"),

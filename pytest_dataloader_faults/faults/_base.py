@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import ClassVar, NamedTuple, TypeAlias, TypeGuard
 
 from pytest_dataloader_faults import _arguments as allow
-from pytest_dataloader_faults.faults._globs import is_of_network
+from pytest_dataloader_faults.faults._globs import is_by_name, is_of_network
 
 Globs: TypeAlias = str | tuple[str, ...]
 Workers: TypeAlias = tuple[int, ...] | None
@@ -84,6 +84,10 @@ _RULES = {
 }
 
 
+_BY_ADDRESS = (
+    "by the address of a TCP connection, such as 'tcp://127.0.0.1:*': connect(2) gets no name, as"
+    " localhost is"
+)
 _WITH_GLOBS = ("path", "reading", "writing")
 
 
@@ -140,9 +144,13 @@ class Fault(allow.Checked):
         self._check_together()
 
     def _refuse_connections(self) -> None:
-        """Refuse globs of TCP connections, where the fault is about files alone."""
-        if self.globs and not self.meets_connections:
-            name = next(each for each in _WITH_GLOBS if getattr(self, each, None))
+        """Refuse globs of TCP connections by names, or where the fault is about files alone."""
+        if not self.globs:
+            return
+        name = next(each for each in _WITH_GLOBS if getattr(self, each, None))
+        if self.meets_connections:
+            self._require(name, not any(map(is_by_name, self.globs)), _BY_ADDRESS)
+        else:
             allowed = f"of files; of a TCP connection, take {self.of_connections}"
             self._require(name, not any(map(is_of_network, self.globs)), allowed)
 

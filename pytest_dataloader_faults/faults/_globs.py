@@ -64,8 +64,16 @@ def is_of_network(glob: str) -> bool:
 
 
 def host_of(path: str) -> str:
-    """The address in the *path* of a connection, or in a glob of some; it has no port."""
+    """The address in the *path* of a connection, without the port."""
     return path.removeprefix(NETWORK).rpartition(":")[0]
+
+
+def is_by_name(glob: str) -> bool:
+    """Whether *glob* names the host of connections, whose paths have its address.
+
+    No address has a letter beyond f.
+    """
+    return is_of_network(glob) and re.search("[g-zG-Z]", glob.removeprefix(NETWORK)) is not None
 
 
 def _plain(glob: str) -> str:
