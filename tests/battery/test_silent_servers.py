@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import Dataset
 
 from pytest_dataloader_faults import check_dataset
+from support.datasets import Records
 from support.servers import read_all, tcp_server
 
 COUNT = 4
@@ -158,3 +159,10 @@ def test_advice_for_a_time_limit_is_for_those_without():
     assert "failed_unclearly" == result.verdict
     assert "time limit" not in result.explanation
     assert "put the server's address in its message" in result.explanation
+
+
+def test_a_limit_of_reads_that_was_not_reached_is_told(records):
+    """In the explanation alone: hardly a reader of files has one, and each summary would say so."""
+    (result,) = check_dataset(lambda: Records(records), only="hung-read")
+    assert "What the dataset does at its own was not seen" in result.explanation
+    assert not result.notes
