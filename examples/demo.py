@@ -38,13 +38,14 @@ WORDS = {
     Verdict.FAILED_UNCLEARLY: "UNCLEAR",
     Verdict.POISONED: "POISON",
     Verdict.CRASHED: "CRASHED",
+    Verdict.BROKEN: "BROKEN",
     Verdict.NOT_EXERCISED: "UNFIRED",
 }
 LEGEND = """
 ok     every sample was delivered and right
 clean  a clear error before the deadline, and without the fault the same dataset works again
 n/a    the workers do nothing that the fault is about
-In capitals: the dataset fails the check. FAILED: an error came although there was no fault.
+In capitals: the dataset fails the check. BROKEN: an error came although there was no fault.
 """
 
 Matrix = dict[str, dict[str, str]]
@@ -77,8 +78,6 @@ def word(result: CheckResult) -> str:
     """The cell of the matrix that `result` fills."""
     if not result.applies:
         return "n/a"
-    if result.verdict is Verdict.FAILED_CLEANLY and not result.passed:
-        return "FAILED"
     return WORDS[result.verdict]
 
 

@@ -174,6 +174,7 @@ def test_verdicts():
         "failed_unclearly",
         "poisoned",
         "crashed",
+        "broken",
         "not_exercised",
     } == set(Verdict)
     assert str(Verdict.HUNG) == "hung"

@@ -32,6 +32,8 @@ class Verdict(str, Enum):
     """Still broken after the fault is gone."""
     CRASHED = "crashed"
     """The process that iterates the loader died."""
+    BROKEN = "broken"
+    """An exception although there was no fault, or although the contract promises to survive."""
     NOT_EXERCISED = "not_exercised"
     """The fault never fired, so the trial shows nothing. Never a pass."""
 

@@ -168,7 +168,7 @@ def test_a_dataset_that_is_broken_without_a_fault_is_not_remembered(records, ask
     """What its workers do is no ground for a guess."""
     factory = _factory(records, asked.log, _Broken)
     verdicts = [asked(factory, "workers-agree") for _ in range(2)]
-    assert {result.verdict for result, _ in verdicts} == {"failed_cleanly"}
+    assert {result.verdict for result, _ in verdicts} == {"broken"}
     assert len({cost for _, cost in verdicts}) == 1
 
 

@@ -107,7 +107,7 @@ def test_an_error_of_worker_init_fn_is_the_one_told(records):
         lambda: Records(records), loader=loader, only="workers-agree", on_fail=None
     )
 
-    assert (result.verdict, result.failed) == ("failed_cleanly", True)
+    assert (result.verdict, result.failed) == ("broken", True)
     assert "no licence for this worker" in result.explanation.splitlines()[0]
     assert "UnboundLocalError" not in result.outcome.exception.text
 

@@ -12,6 +12,7 @@ from pytest_dataloader_faults.outcomes import FileCounts, Judgement, Pass, Worke
 from pytest_dataloader_faults.outcomes._judge._causes import likely_cause
 from support.facts import EIO, TRUNCATED, fired, ordinary, raised
 
+PASSES = ("survived", "failed_cleanly")
 CONTROL = ordinary(Pass(complete=True))
 STREAM = replace(CONTROL, kind="iterable")
 IN_PLACE = "gives a sample in place of one that cannot be read"
@@ -52,7 +53,7 @@ def test_wrong_samples_have_a_cause(outcome, sentence, phrase, advice):
     assert bool(advice) == bool(cause.advice)
 
 
-@pytest.mark.parametrize("verdict", [each for each in Verdict if each != "survived"])
+@pytest.mark.parametrize("verdict", [each for each in Verdict if each not in PASSES])
 def test_each_verdict_has_a_cause(verdict):
     """In a few words; nothing that passed has one."""
     assert _cause(_trial(EIO), verdict, "x").phrase
@@ -89,7 +90,7 @@ def test_error_of_lmdb_is_known():
     error = raised("Error", "The environment '/data' is already open in this process.")
     outcome = ordinary(Pass(exception=error))
 
-    assert "py-lmdb refuses" in _cause(outcome, "failed_cleanly").advice
+    assert "py-lmdb refuses" in _cause(outcome, "broken").advice
 
 
 @pytest.mark.parametrize("counts", [FileCounts(1, 3, 9), FileCounts(0, 0, 0)])
@@ -108,7 +109,7 @@ NOT_PICKLED = raised("TypeError", "cannot pickle 'TextIOWrapper' instances")
 def test_what_cannot_be_pickled_is_known(method):
     """With what leads out of it: another class, or another start method."""
     outcome = replace(ordinary(Pass(exception=NOT_PICKLED)), start_method=method)
-    cause = _cause(outcome, "failed_cleanly")
+    cause = _cause(outcome, "broken")
     assert cause.phrase == "cannot be pickled"
     assert "__getstate__" in cause.advice
     assert "loader={'multiprocessing_context': 'fork'}" in cause.advice
@@ -133,7 +134,7 @@ def test_a_class_below_the_guard_is_known():
     error = raised("RuntimeError", "DataLoader worker (pid 7) exited unexpectedly")
     for text in texts:
         outcome = replace(ordinary(Pass(exception=error)), start_method="forkserver", stderr=text)
-        cause = _cause(outcome, "failed_cleanly")
+        cause = _cause(outcome, "broken")
         assert (cause.phrase, "above that" in cause.advice) == (
             "is defined where workers cannot import it",
             True,

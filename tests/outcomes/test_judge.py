@@ -221,12 +221,20 @@ def test_names_file_asks_nothing_of_faults_without_a_file():
 
 
 def test_without_faults_only_surviving_passes():
-    """An error that needs no fault is no clean failure to be proud of."""
+    """An error that needs no fault is no clean failure, and has a verdict of its own."""
     survived, failed = (ordinary(one).judge(map_reference()) for one in (DONE, FAILED))
 
     assert (survived.verdict, survived.passed) == (Verdict.SURVIVED, True)
-    assert failed.passed is False
+    assert (failed.verdict, failed.passed) == (Verdict.BROKEN, False)
     assert "without any fault" in failed.sentence
+
+
+def test_failure_that_the_contract_forbids_is_broken():
+    """However clean it is, nobody shall read "cleanly" of it; the sentence has the promise."""
+    judgement = ordinary(FAILED, fired(EIO)).judge(map_reference(), Contract(survives=True))
+
+    assert (judgement.verdict, judgement.passed) == (Verdict.BROKEN, False)
+    assert "but the contract promises survives=True" in judgement.sentence
 
 
 def test_error_that_tells_of_one_of_two_faults_is_clear():

@@ -214,10 +214,10 @@ def test_nothing_but_what_was_shown_passes(outcome, reference, contract):
     """A pass needs an end, and a fault that fired unless none was asked for."""
     judgement = outcome.judge(reference, contract)
 
+    assert judgement.passed == (judgement.verdict in ("survived", "failed_cleanly"))
     if judgement.passed:
         assert outcome.fired or not outcome.schedule
         assert (outcome.timed_out, outcome.died, outcome.phase) == (False, None, "done")
-        assert judgement.verdict in ("survived", "failed_cleanly")
 
 
 @unhurried

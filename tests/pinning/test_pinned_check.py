@@ -47,7 +47,7 @@ def test_sound_batches_pass(accelerator, records, collate):
     [
         slow(ForgetsItself, "corrupted", "batch 0"),
         (Shuffled, "corrupted", "batch 0"),
-        (CannotBePinned, "failed_cleanly", "RuntimeError"),
+        (CannotBePinned, "broken", "RuntimeError"),
     ],
 )
 def test_batches_that_pinning_spoils_fail(accelerator, records, collate, verdict, says):

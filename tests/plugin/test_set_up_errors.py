@@ -90,7 +90,7 @@ SENTENCES = {
     "stuck": "no reference within 2 s, with no fault and no worker.",
     "incomparable": "a generator, which has no fingerprint",
     "hangs": "hung: no exception and no end of the epoch within 2 s",
-    "fails-alone": "fails without any fault: LookupError: not in a worker",
+    "fails-alone": "broken: fails without any fault: LookupError: not in a worker",
     "option": "DataLoader refuses loader={'batch_size': 0}",
     "glob": "files=('*.typo',) matches nothing that the workers read",
 }

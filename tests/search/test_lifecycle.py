@@ -71,9 +71,7 @@ def test_each_bug_shows_after_its_steps_and_not_without_its_cause(records, kind)
     with pytest.raises(CheckFailedError) as raised:
         replay(lambda: kind(records), *steps)
     text = str(raised.value)
-    no_fault = kind.verdict is Verdict.FAILED_CLEANLY  # Its error is not called clean.
-    shown = "" if no_fault else f"{kind.verdict}: "
-    assert text.startswith(f"{shown}in step {len(steps)}, {steps[-1]!r}: ")
+    assert text.startswith(f"{kind.verdict}: in step {len(steps)}, {steps[-1]!r}: ")
     assert kind.text in text
     healed = replay(lambda: kind(records, healed=True), *steps)
     assert healed in (Verdict.SURVIVED, Verdict.FAILED_CLEANLY)

@@ -69,7 +69,7 @@ class LosesItsFile(Specimen):
     """Opens its file at the start, and has none any more once it was pickled."""
 
     steps = (NewLoader(), PickleDataset(), Iterate())
-    verdict = Verdict.FAILED_CLEANLY
+    verdict = Verdict.BROKEN
     text = "AttributeError was raised, but no fault happened in these workers"
 
     def __init__(self, folder: Path, *, healed: bool = False) -> None:

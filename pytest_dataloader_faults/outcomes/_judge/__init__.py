@@ -39,11 +39,7 @@ def judge(outcome: TrialFacts, reference: Reference, contract: Contract) -> Judg
         raise ValueError(message)
     violation = _violation(outcome, reference, contract)
     verdict, sentence = violation or _without_violation(outcome, reference, contract)
-    may_fail = outcome.schedule and not contract.survives
-    if verdict is Verdict.FAILED_CLEANLY and contract.survives:
-        sentence += "; but the contract promises survives=True"
-    accepted = (Verdict.SURVIVED, Verdict.FAILED_CLEANLY) if may_fail else (Verdict.SURVIVED,)
-    return Judgement(verdict, sentence, verdict in accepted)
+    return Judgement(verdict, sentence, verdict in (Verdict.SURVIVED, Verdict.FAILED_CLEANLY))
 
 
 def _require_same_comparison(outcome: TrialFacts, reference: Reference) -> None:
@@ -70,17 +66,25 @@ def _violation(outcome: TrialFacts, reference: Reference, contract: Contract) ->
 def _without_violation(outcome: TrialFacts, reference: Reference, contract: Contract) -> Finding:
     if outcome.schedule and not outcome.fired:
         return Verdict.NOT_EXERCISED, "no fault fired, so the trial shows nothing"
-    if outcome.exception is None:
+    raised = outcome.exception
+    if raised is None:
         return Verdict.SURVIVED, _how_it_survived(outcome, reference, contract)
-    return Verdict.FAILED_CLEANLY, _how_it_failed(outcome, outcome.exception, contract)
+    if not outcome.schedule:
+        return Verdict.BROKEN, _how_it_fails_alone(outcome, raised)
+    sentence = _how_it_failed(outcome, raised, contract)
+    if contract.survives:
+        return Verdict.BROKEN, f"{sentence}; but the contract promises survives=True"
+    return Verdict.FAILED_CLEANLY, sentence
+
+
+def _how_it_fails_alone(outcome: TrialFacts, raised: Raised) -> str:
+    last_line = _error_text.last_exception_line(raised.message)
+    printed = _errors.dropped_batch_cause(outcome) or _errors.last_error_printed(outcome)
+    which = "" if last_line.startswith(f"{raised.type}: ") else f"{raised.type}: "
+    return f"fails without any fault: {which}{last_line}{printed}"
 
 
 def _how_it_failed(outcome: TrialFacts, raised: Raised, contract: Contract) -> str:
-    if not outcome.schedule:
-        last_line = _error_text.last_exception_line(raised.message)
-        printed = _errors.dropped_batch_cause(outcome) or _errors.last_error_printed(outcome)
-        which = "" if last_line.startswith(f"{raised.type}: ") else f"{raised.type}: "
-        return f"fails without any fault: {which}{last_line}{printed}"
     if outcome.deaths:
         died = " and ".join(map(str, outcome.deaths))
         return f"{died}; an exception was raised before the deadline, and nothing leaked"

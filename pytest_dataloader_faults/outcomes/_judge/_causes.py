@@ -122,7 +122,7 @@ _BY_VERDICT = {
     Verdict.LEAKED: "leaves something behind",
     Verdict.FAILED_UNCLEARLY: "raises an error that does not tell its cause",
     Verdict.POISONED: "stays broken after the fault is gone",
-    Verdict.FAILED_CLEANLY: "fails without a fault",
+    Verdict.BROKEN: "fails without a fault",
     Verdict.NOT_EXERCISED: "no fault happened",
 }
 _LMDB_ERROR = re.compile(r"lmdb\.|MDB_[A-Z_]+|already open in this process")
@@ -159,7 +159,7 @@ def likely_cause(outcome: TrialFacts, judgement: Judgement, control: TrialFacts)
 
 
 def _of_verdict(outcome: TrialFacts, verdict: Verdict) -> Cause:
-    if verdict is Verdict.FAILED_CLEANLY and outcome.fired:
+    if verdict is Verdict.BROKEN and outcome.fired:
         return _PROMISED
     if verdict is Verdict.HUNG and any(each.unlimited_waits for each in outcome.workers):
         return _NO_LIMIT

@@ -114,14 +114,14 @@ def _unexpected_error(so_far: Sequence[StepOutcome]) -> Finding | None:
     sentence = f"{raised.type} was raised, but no fault happened in these workers: {message}"
     if now.outcome.fired:
         return Verdict.POISONED, f"after the fault was gone, {sentence}"
-    return Verdict.FAILED_CLEANLY, sentence
+    return Verdict.BROKEN, sentence
 
 
 def _broken_promise(raised: Raised | None, contract: Contract) -> Finding | None:
     if raised is None or not contract.survives:
         return None
     sentence = f"{raised.type} was raised, but the contract promises survives=True"
-    return Verdict.FAILED_CLEANLY, sentence
+    return Verdict.BROKEN, sentence
 
 
 def _leftovers(now: StepOutcome) -> Finding | None:

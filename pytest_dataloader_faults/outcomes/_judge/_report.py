@@ -32,9 +32,7 @@ def explain(
     *notes* are sentences that come before the evidence.
     """
     sentence = "\n  ".join(map(printable, judgement.sentence.removesuffix(".").split("\n")))
-    # Nobody shall read "cleanly" of a dataset that fails though nothing happened to it.
-    fails_alone = judgement.verdict is Verdict.FAILED_CLEANLY and not outcome.schedule
-    parts = [f"{sentence}." if fails_alone else f"{judgement.verdict}: {sentence}."]
+    parts = [f"{judgement.verdict}: {sentence}."]
     parts += [f"  {printable(note)}." for note in notes]
     parts += [f"  {printable(line)}" for line in _evidence(outcome, judgement)]
     parts.append(f"  reproduce: {reproduce}")

@@ -133,15 +133,15 @@ CASES = (
     Case("A2", UnbufferedInInit, "workers-agree", "corrupted", WRONG, PositionalAtFirstUse),
     Case("A2", UnbufferedAtFirstUse, "used-before", "corrupted", WRONG, PositionalAtFirstUse),
     Case("A2", ShardsInInit, "workers-agree", "corrupted", WRONG, Shards),
-    Case("A3", H5InInit, "pickles", "failed_cleanly", FAILED, H5),
-    Case("A4", ZipInInit, "workers-agree", "failed_cleanly", FAILED, Zip),
-    Case("A4", ZipAtFirstUse, "used-before", "failed_cleanly", FAILED, Zip),
-    Case("A5", NpzInInit, "workers-agree", "failed_cleanly", FAILED, Npz),
+    Case("A3", H5InInit, "pickles", "broken", FAILED, H5),
+    Case("A4", ZipInInit, "workers-agree", "broken", FAILED, Zip),
+    Case("A4", ZipAtFirstUse, "used-before", "broken", FAILED, Zip),
+    Case("A5", NpzInInit, "workers-agree", "broken", FAILED, Npz),
     Case("A6", TarInInit, "workers-agree", "corrupted", WRONG, Tar),
-    Case("A7", LmdbInInit, "workers-agree", "failed_cleanly", FAILED, Lmdb, MANY),
-    Case("A7", LmdbAtFirstUse, "used-before", "failed_cleanly", FAILED, Lmdb, MANY),
-    Case("A8", SqliteInInit, "pickles", "failed_cleanly", FAILED, Sqlite),
-    Case("A10", RemoteAtFirstUse, "used-before", "failed_cleanly", FAILED, Remote),
+    Case("A7", LmdbInInit, "workers-agree", "broken", FAILED, Lmdb, MANY),
+    Case("A7", LmdbAtFirstUse, "used-before", "broken", FAILED, Lmdb, MANY),
+    Case("A8", SqliteInInit, "pickles", "broken", FAILED, Sqlite),
+    Case("A10", RemoteAtFirstUse, "used-before", "broken", FAILED, Remote),
 )
 BEHAVIOURS: dict[str, str] = {}
 EXCUSED = {

@@ -254,14 +254,14 @@ class StartsThreads(StartsProcesses):
 _FAILS = "fails without any fault: "
 _DROPPED = "a worker could not pickle what it had to send ("
 CASES: tuple[Case, ...] = (
-    Case("B1", H5InInit, "pickles", "failed_cleanly", "h5py objects cannot be pickled", H5PerItem),
-    Case("B1", Labelled, "pickles", "failed_cleanly", "sqlite3.Connection", LabelledAtOnce),
-    Case("B2", lambda_as_collate, "pickles", "failed_cleanly", "<lambda>", function_as_collate),
+    Case("B1", H5InInit, "pickles", "broken", "h5py objects cannot be pickled", H5PerItem),
+    Case("B1", Labelled, "pickles", "broken", "sqlite3.Connection", LabelledAtOnce),
+    Case("B2", lambda_as_collate, "pickles", "broken", "<lambda>", function_as_collate),
     Case(
         "B3",
         OpensWhereItIsUnpickled,
         "pickles",
-        "failed_cleanly",
+        "broken",
         "a worker printed: FileNotFoundError: [Errno 2] No such file or directory",
     ),
     Case(
@@ -282,13 +282,13 @@ CASES: tuple[Case, ...] = (
         loaded_images,
         deadline=QUICK,
     ),
-    Case("B6", graphs, "workers-agree", "failed_cleanly", f"{_FAILS}KeyError: ", plain_graphs),
-    Case("B7", BoxesApart, "pickles", "failed_cleanly", "Too many open files", BoxesTogether),
+    Case("B6", graphs, "workers-agree", "broken", f"{_FAILS}KeyError: ", plain_graphs),
+    Case("B7", BoxesApart, "pickles", "broken", "Too many open files", BoxesTogether),
     Case(
         "B8",
         StartsProcesses,
         "workers-agree",
-        "failed_cleanly",
+        "broken",
         f"{_FAILS}AssertionError: daemonic processes are not allowed to have children",
         StartsThreads,
     ),

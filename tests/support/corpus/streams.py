@@ -206,7 +206,7 @@ CASES: tuple[Case, ...] = (
         "H4",
         OneShardForTwo,
         "workers-agree",
-        "failed_cleanly",
+        "broken",
         "without any fault",
         Shards,
     ),
