@@ -128,7 +128,7 @@ def check(**arguments: Any) -> None:
         RULES[name].check(name, value)
 
 
-class _PrintsItself:
+class PrintsItself:
     """Has Hypothesis and IPython print an instance by its repr, and leave the class alone."""
 
     def __get__(self, value: object | None, _kind: type) -> Callable[[Any, bool], None] | None:
@@ -140,7 +140,7 @@ class Checked:
 
     __slots__ = ()
     _rules: ClassVar[Mapping[str, Rule]] = {}
-    _repr_pretty_ = _PrintsItself()
+    _repr_pretty_ = PrintsItself()
 
     def __post_init__(self) -> None:
         """Raise InvalidArgumentError for the first field that breaks its rule."""

@@ -12,12 +12,28 @@ from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.lifecycle import Step
 from pytest_dataloader_faults.outcomes._facts import TrialFacts
 from pytest_dataloader_faults.outcomes._reference import Reference
+from pytest_dataloader_faults.outcomes._shown import Shown
 from pytest_dataloader_faults.outcomes._verdicts import Contract, Judgement, Verdict
 
 
-@dataclass(frozen=True)
-class Outcome(TrialFacts):
+@dataclass(frozen=True, repr=False)
+class Outcome(Shown, TrialFacts):
     __doc__ = TrialFacts.__doc__
+
+    def _facts(self) -> Iterator[tuple[str, object]]:
+        yield "schedule", self.schedule
+        yield "fired", self.fired
+        yield "batches", len(self.delivered)
+        if self.exception:
+            yield "exception", self.exception.type
+        if self.phase != "done":
+            yield "phase", self.phase
+        if self.timed_out or self.died:
+            yield "ended", self.died or "by the deadline"
+        yield "duration", f"{self.duration:g} s"
+
+    def _texts(self) -> Iterator[tuple[str, str]]:
+        yield "repeat", self.reproduce()
 
     def judge(self, reference: Reference, contract: Contract | None = None) -> Judgement:
         """The verdict on these facts, given what the dataset gives when nothing is wrong.
@@ -32,8 +48,8 @@ class Outcome(TrialFacts):
         return judge(self, reference, contract or Contract())
 
 
-@dataclass(frozen=True)
-class CheckResult:
+@dataclass(frozen=True, repr=False)
+class CheckResult(Shown):
     """What one check found.
 
     Attributes:
@@ -75,9 +91,31 @@ class CheckResult:
             return False
         return self.passed if self.expected else not self.passed
 
+    def _facts(self) -> Iterator[tuple[str, object]]:
+        yield from _named(self, "part", None)
+        yield from _named(self, "check", "")
+        yield "verdict", self.verdict
+        yield "passed", self.passed
+        yield from _named(self, "applies", True)
+        yield from _named(self, "reproduced", True)
+        yield from _named(self, "expected", None)
+        yield from _named(self, "cause", "")
+        if self.outcome:
+            yield from self.outcome._facts()
 
-@dataclass(frozen=True)
-class SweepStep:
+    def _texts(self) -> Iterator[tuple[str, str]]:
+        yield "explanation", self.explanation
+
+
+def _named(result: object, name: str, usual: object) -> Iterator[tuple[str, object]]:
+    """The attribute *name* of *result*, unless its value is the *usual* one."""
+    value = getattr(result, name)
+    if value != usual:
+        yield name, value
+
+
+@dataclass(frozen=True, repr=False)
+class SweepStep(Shown):
     """One trial of a sweep.
 
     Attributes:
@@ -94,9 +132,18 @@ class SweepStep:
     passed: bool
     explanation: str
 
+    def _facts(self) -> Iterator[tuple[str, object]]:
+        yield "fault", self.fault
+        yield "fired", self.fired
+        yield "verdict", self.verdict
+        yield "passed", self.passed
 
-@dataclass(frozen=True)
-class SweepResult:
+    def _texts(self) -> Iterator[tuple[str, str]]:
+        yield "explanation", self.explanation
+
+
+@dataclass(frozen=True, repr=False)
+class SweepResult(Shown):
     """What a sweep found.
 
     Attributes:
@@ -125,6 +172,16 @@ class SweepResult:
         return "\n".join([*_lines(self.steps), total])
 
     __str__ = table
+
+    def _facts(self) -> Iterator[tuple[str, object]]:
+        yield "steps", len(self.steps)
+        yield "counts", self.counts
+        yield "complete", self.complete
+        if self.next:
+            yield "next", self.next
+
+    def _texts(self) -> Iterator[tuple[str, str]]:
+        yield "table", self.table()
 
 
 def _is_exhausted(step: SweepStep) -> bool:
@@ -172,8 +229,8 @@ class StepOutcome:
     leftover_files: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class LifecycleOutcome:
+@dataclass(frozen=True, repr=False)
+class LifecycleOutcome(Shown):
     """What was found in one lifecycle.
 
     Attributes:
@@ -185,3 +242,8 @@ class LifecycleOutcome:
     steps: tuple[Step, ...]
     step_outcomes: tuple[StepOutcome, ...]
     outcome: Outcome
+
+    def _facts(self) -> Iterator[tuple[str, object]]:
+        yield "steps", self.steps
+        yield "ended", f"{len(self.step_outcomes)} of {len(self.steps)}"
+        yield from self.outcome._facts()

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from pytest_dataloader_faults.exceptions import CheckFailedError, FaultNotFiredError
 from pytest_dataloader_faults.lifecycle import Step
 from pytest_dataloader_faults.outcomes import Outcome, Verdict
+from pytest_dataloader_faults.outcomes._shown import Shown
 
 
-@dataclass(frozen=True)
-class Exploration:
+@dataclass(frozen=True, repr=False)
+class Exploration(Shown):
     """What a search has found.
 
     Attributes:
@@ -58,6 +59,22 @@ class Exploration:
         if self.left_out:
             lines.append(self.left_out)
         return "\n".join(lines)
+
+    def _facts(self) -> Iterator[tuple[str, object]]:
+        yield "verdict", self.verdict
+        yield "trials", self.trials
+        yield "verdicts", dict(self.verdicts)
+        if self.failure:
+            yield "examples", self.examples
+        if self.steps:
+            yield "steps", self.steps
+        if self.outcome:
+            yield from self.outcome._facts()
+
+    def _texts(self) -> Iterator[tuple[str, str]]:
+        yield "statistics", self.describe()
+        if self.failure:
+            yield "failure", self.failure
 
 
 def conclude(
