@@ -30,11 +30,16 @@ def _printable(text: str) -> str:
     return "".join(escaped)
 
 
+def _printable_lines(text: str) -> str:
+    """*text* with its lines, each of which is printable."""
+    return "\n".join(map(_printable, text.split("\n")))
+
+
 class DataLoaderFaultsError(Exception):
     """Base class: catch it to catch everything below."""
 
     def __init__(self, message: str = "") -> None:
-        super().__init__("\n".join(map(_printable, message.split("\n"))))
+        super().__init__(_printable_lines(message))
 
 
 class InvalidArgumentError(DataLoaderFaultsError, ValueError):

@@ -39,8 +39,10 @@ _OUR_FRAMES = re.compile(
 )
 """From the call of the user's code, or of torch's, to where its thread began."""
 _NOISE = re.compile(
-    r'  File "[^"\n]*/_trial/child\.py", line \d+ in trial\n(  .*\n)*|\n*Extension modules: .*'
+    r'  File "[^"\n]*/_trial/child\.py", line \d+ in trial\n(  .*\n)*|\n*Extension modules: .*|\0'
 )
+"""What nobody shall read of a crash: pytest's own frames, the list of modules, and the NUL by which
+torch ends what it writes of a signal."""
 
 
 _NO_GUARD = (
@@ -161,7 +163,6 @@ def _run(job: jobs.Job) -> list[dict[str, Any]]:
         # Our own work in the trial has some seconds, too.
         longest = job.longest(BUSY_SECONDS) + HARNESS_SECONDS
         status = harness.wait_for(warden, longest, around.facts)
-        # Of a crash neither pytest's own frames are shown nor the list of modules.
         events, stderr = around.facts.events(), _NOISE.sub("", around.printed.text(_STDERR_READ))
         environment.require_environment(job, events, stderr)
         _raise_what_was_refused(events, stderr)

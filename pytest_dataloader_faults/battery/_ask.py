@@ -14,7 +14,7 @@ from pytest_dataloader_faults.outcomes._hangs import gave_up
 from pytest_dataloader_faults.outcomes._judge._causes import Cause, likely_cause
 from pytest_dataloader_faults.outcomes._judge._repeats import Conclusion, Trial
 from pytest_dataloader_faults.outcomes._judge._report import explain
-from pytest_dataloader_faults.outcomes._text import printable
+from pytest_dataloader_faults.outcomes._text import printable, printable_lines
 
 _OTHER_FILES = (
     "The workers opened none of the files that they opened in the run without a fault: {files}."
@@ -38,7 +38,7 @@ def ask(
     """
     found = battery.check(name, should_fail=bool(expected))
     if isinstance(found, NotApplicable):
-        shown = "\n".join(map(printable, found.reason.split("\n")))  # It may quote names of files.
+        shown = printable_lines(found.reason)  # It may quote names of files.
         text = f"not_exercised: {name} does not apply to this dataset: {shown}"
         return CheckResult(name, Verdict.NOT_EXERCISED, False, text, None, False, expected)
     reproduce = reproduce or battery.reproduce("check_dataset", only=name)

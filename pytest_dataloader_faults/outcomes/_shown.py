@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from html import escape
 
 from pytest_dataloader_faults._arguments import PrintsItself
-from pytest_dataloader_faults.outcomes._text import printable
+from pytest_dataloader_faults.outcomes._text import printable, printable_lines
 
 _MOST = 200
 """Characters of a value that is shown on one line: a schedule may list thousands of paths."""
@@ -36,7 +36,7 @@ class Shown:
             _row(name, f"<td>{escape(_on_one_line(value))}</td>") for name, value in self._facts()
         ]
         rows += [
-            _row(name, f"<td><pre>{escape(_lines(text))}</pre></td>")
+            _row(name, f"<td><pre>{escape(printable_lines(text))}</pre></td>")
             for name, text in self._texts()
         ]
         return f"<table>{''.join(rows)}</table>"
@@ -49,7 +49,3 @@ def _row(name: str, cell: str) -> str:
 def _on_one_line(value: object) -> str:
     text = printable(str(value))
     return text if len(text) <= _MOST else f"{text[:_MOST]}..."
-
-
-def _lines(text: str) -> str:
-    return "\n".join(map(printable, text.split("\n")))

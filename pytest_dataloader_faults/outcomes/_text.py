@@ -17,7 +17,8 @@ _LINE = 92
 
 
 printable = exceptions._printable
-"""It is at the bottom, since the text of every error goes through it."""
+printable_lines = exceptions._printable_lines
+"""They are at the bottom, since the text of every error goes through them."""
 
 
 def shortened(text: str) -> str:

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any, ClassVar, TypeAlias
 
 from pytest_dataloader_faults._arguments import FLAG, Checked, optional
-from pytest_dataloader_faults.outcomes._text import code, plain
+from pytest_dataloader_faults.outcomes._text import code, plain, printable_lines
 
 
 class Verdict(str, Enum):
@@ -102,3 +102,7 @@ class Judgement:
     verdict: Verdict
     sentence: str
     passed: bool
+
+    def __post_init__(self) -> None:
+        """It quotes names of files, texts of errors and what workers printed."""
+        object.__setattr__(self, "sentence", printable_lines(self.sentence))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 
 import pytest
 
 from pytest_dataloader_faults import check_dataset, explore
 from pytest_dataloader_faults.exceptions import CheckFailedError, InvalidArgumentError
+from pytest_dataloader_faults.search import survey
 from support.hostile import TEXT, Zeros, hostile_lines, write_hostile
 
 CODE = re.compile(
@@ -91,6 +94,29 @@ def test_every_report_is_of_printable_lines(suite, options):
     """Of searches and sweeps, too, in each style of pytest, and over workers of xdist."""
     for text in _report(suite, 40, *options.split()):
         assert hostile_lines(text) == []
+
+
+class Dies(Zeros):
+    """Prints, and gets a signal, of which torch prints a text that ends in NUL."""
+
+    def _instead(self, path):
+        os.write(2, f"\0{TEXT}\n".encode())
+        os.kill(os.getpid(), signal.SIGBUS)
+
+
+def test_what_workers_printed_is_of_printable_lines(tmp_path):
+    """In the result of a check and of a search, in the sentence alone, and without any NUL."""
+    folder = write_hostile(tmp_path)
+    (result,) = check_dataset(lambda: Dies(folder), only="read-error-first", on_fail=None)
+    found = explore(lambda: Dies(folder), max_examples=5, database=None, on_fail=None, seed=0)
+    judgement = survey(lambda: Dies(folder)).judge(found.outcome)
+
+    for text in (result.explanation, found.failure, found.describe(), judgement.sentence):
+        assert hostile_lines(text) == []
+        assert "x00" not in text
+    for text in (result.explanation, found.failure):
+        assert "ERROR: Unexpected bus error" in text
+    assert "\0" not in result.outcome.stderr
 
 
 @pytest.mark.parametrize(

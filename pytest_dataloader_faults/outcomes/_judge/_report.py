@@ -31,7 +31,7 @@ def explain(
 
     *notes* are sentences that come before the evidence.
     """
-    sentence = "\n  ".join(map(printable, judgement.sentence.removesuffix(".").split("\n")))
+    sentence = judgement.sentence.removesuffix(".").replace("\n", "\n  ")
     parts = [f"{judgement.verdict}: {sentence}."]
     parts += [f"  {printable(note)}." for note in notes]
     parts += [f"  {printable(line)}" for line in _evidence(outcome, judgement)]
