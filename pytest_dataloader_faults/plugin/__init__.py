@@ -9,12 +9,13 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_dataloader_faults.exceptions import (
+    CheckFailedError,
     DataLoaderFaultsError,
     InjectionError,
     InvalidArgumentError,
@@ -138,6 +139,20 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
             pytest.fail(unfired, pytrace=False)
     if _check in item.stash:
         item.stash[_check].require_called()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the text of a failed check as it stands, so that the test in it can be copied."""
+    report = yield
+    if report.failed and call.excinfo and isinstance(call.excinfo.value, CheckFailedError):
+        from pytest_dataloader_faults.plugin import _as_it_stands
+
+        if _as_it_stands.is_wanted(item.config):
+            _as_it_stands.show(report, call.excinfo)
+    return report
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pytest_dataloader_faults._arguments import Rule
 from pytest_dataloader_faults._trial.factory import DatasetFactory, takes_folder
+from pytest_dataloader_faults._trial.parts import PartOf
 from pytest_dataloader_faults.battery._survey import Survey, require_same_comparison
 from pytest_dataloader_faults.exceptions import CheckFailedError, FaultNotFiredError
 from pytest_dataloader_faults.faults import Fault
@@ -136,7 +138,7 @@ def violation(
 
     *steps*: those of a lifecycle, which arm the faults of *outcome* themselves.
     """
-    name = _name_of(make_dataset)
+    name, home = _factory(make_dataset)
     promise = contract if contract not in {None, Contract()} else None
     again = call_in_lines(
         "replay",
@@ -147,23 +149,37 @@ def violation(
         epochs=outcome.epochs if outcome.epochs != 1 else None,
         **run_settings(outcome.deadline, outcome.seed, outcome.engine),
     )
-    takes = make_dataset is not None and takes_folder(make_dataset)
-    shown = "lambda folder: MyDataset(data, cache=folder)" if takes else "lambda: MyDataset(folder)"
-    anonymous = f"# make_dataset: what gave the dataset, as {shown}"
-    imports = [*_imports(outcome, promise, steps), _home_of(make_dataset, anonymous)]
-    test = "\n".join(["", *imports, "", "def test_again():", f"    {again}"])
+    imports = [*_imports(outcome, promise, steps), *home]
+    test = "\n".join(["", *imports, "", "", "def test_again():", f"    {again}"])
     cause = cause_of_start(outcome)
     notes = (cause.advice,) if cause else ()
     return VIOLATIONS[judgement.verdict](explain(outcome, judgement, test, notes))
+
+
+def _factory(make_dataset: DatasetFactory | None) -> tuple[str, Iterable[str]]:
+    """The factory as Python, and the lines that import it or say where to put it."""
+    whole: Any = make_dataset
+    while isinstance(whole, PartOf):
+        whole = whole.source
+    takes = whole is not None and takes_folder(whole)
+    shown = "lambda folder: MyDataset(data, cache=folder)" if takes else "lambda: MyDataset(folder)"
+    missing = f"# Put here what gave the dataset, such as: {_NAMELESS} = {shown}"
+    if not isinstance(make_dataset, PartOf):
+        return _name_of(whole) or _NAMELESS, [_home_of(whole, missing)]
+    home = f"{_NAMELESS} = {_name_of(whole)}" if _name_of(whole) else ""
+    part = "from pytest_dataloader_faults import part_of"
+    return str(make_dataset), filter(None, [part, _home_of(whole, missing), home])
 
 
 def _imports(outcome: Outcome, contract: Contract | None, steps: tuple[Step, ...]) -> Iterator[str]:
     """The lines above the test, which import its names or, if that cannot be done, explain them."""
     if contract is not None:
         yield "from pytest_dataloader_faults import Contract"
-        if contract.compare is not None:
-            shown = code(plain({"compare": contract.compare})["compare"])
-            yield _home_of(contract.compare, f"# {shown}: the contract's compare")
+        for name in ("compare", "split"):
+            if (function := getattr(contract, name)) is not None:
+                shown = code(plain({name: function})[name])
+                missing = f"# {shown}: the contract's {name}"
+                yield _home_of(function, missing) if _name_of(function) == shown else missing
     yield from _explained(outcome.loader)
     faults = [step.fault for step in steps if isinstance(step, Arm)] if steps else outcome.schedule
     yield from _import("faults", faults)
@@ -176,9 +192,10 @@ def _import(module: str, values: Iterable[Fault | Step]) -> Iterator[str]:
         yield f"from pytest_dataloader_faults.{module} import {names}"
 
 
-def _home_of(function: Any, anonymous: str) -> str:
+def _home_of(function: Any, missing: str) -> str:
+    """The line that imports *function*; if it has no name to import it by, *missing*."""
     name = _name_of(function)
-    return anonymous if name == _NAMELESS else f"from {function.__module__} import {name}"
+    return f"from {function.__module__} import {name.partition('.')[0]}" if name else missing
 
 
 def _explained(loader: Mapping[str, Any]) -> Iterator[str]:
@@ -190,7 +207,10 @@ def _explained(loader: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _name_of(function: object) -> str:
-    """The name to import *function* by; if it has none, a stand-in."""
-    name = getattr(function, "__qualname__", "")
-    module = getattr(function, "__module__", None) or ""
-    return name if name.isidentifier() and module not in {"", "__main__"} else _NAMELESS
+    """The name that *function* has in its module; empty if others cannot import it."""
+    name = str(getattr(function, "__qualname__", ""))
+    module = getattr(function, "__module__", None)
+    found: object = None if module == "__main__" else sys.modules.get(module or "")
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return name if found is not None and found == function else ""

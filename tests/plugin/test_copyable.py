@@ -1,0 +1,122 @@
+"""A search that fails prints a test that can be copied from pytest's output, and is complete."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from support.datasets import write_records
+
+pytestmark = pytest.mark.usefixtures("engine")
+
+MINE = """
+from pathlib import Path
+
+from support.planted import Zeros
+
+
+def make():
+    return Zeros(Path(__file__).parent / "kept")
+
+
+class Mine:
+    @staticmethod
+    def make():
+        return make()
+
+
+def equal(one, two):
+    return repr(one) == repr(two)
+"""
+SUITE = """
+import pytest
+from hypothesis import given, settings, strategies as st
+from mine import Mine, equal, make
+
+from pytest_dataloader_faults import Contract, explore, explore_lifecycle, faults
+from pytest_dataloader_faults.search import assert_survives_or_fails_cleanly, survey
+
+HOW = {"kinds": [faults.OpenError], "max_examples": 5, "database": None, "seed": 0}
+ONE = {"max_faults": 1, "max_epochs": 1, "loader": {"num_workers": 1, "batch_size": 4}}
+
+
+def test_function(dataloader_faults):
+    dataloader_faults.explore(make, **HOW, **ONE)
+
+
+def test_contract():
+    explore(Mine.make, contract=Contract(compare=equal, detects_corruption=True), **HOW, **ONE)
+
+
+def test_lifecycle():
+    explore_lifecycle(make, **HOW)
+
+
+def test_lambda():
+    explore(lambda: make(), **HOW, **ONE)
+
+
+@settings(max_examples=3, database=None, derandomize=True, deadline=None)
+@given(st.just("a falsifying example"))
+def test_given(word):
+    found = survey(make)
+    outcome = found.run_trial(faults.OpenError("*/00.rec", times=1))
+    assert_survives_or_fails_cleanly(outcome, found)
+"""
+CODE = re.compile(r"^  reproduce: \n(.*?\n    replay\(.*?\)\n)", re.DOTALL | re.MULTILINE)
+VERDICT = re.compile(r"^(?:not the same twice.*\n)?(\w+): .*\n", re.MULTILINE)
+
+
+@pytest.fixture
+def told(suite):
+    """A suite that has run: what pytest printed of each test, by its name."""
+    write_records(suite.path / "kept")
+    suite.pytester.makepyfile(mine=MINE)
+
+    def run(*arguments):
+        text = suite.run(SUITE, "-p", "_hypothesis_pytestplugin", *arguments).stdout.str()
+        _header, *parts = re.split(r"^_{5,} (\w+) _{5,}$", text, flags=re.MULTILINE)
+        return dict(zip(parts[::2], parts[1::2], strict=True))
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "names", ["contract", pytest.param("function or lifecycle", marks=pytest.mark.slow)]
+)
+def test_what_is_printed_fails_alike_in_a_file_of_its_own(suite, told, names):
+    """As it stands, where the factory is a function or a method of a module."""
+    found = told("-k", names)
+    assert set(found) == {f"test_{name}" for name in names.split(" or ")}
+    for name, text in found.items():
+        (code,) = CODE.findall(text)
+        (suite.path / f"test_again_{name}.py").write_text(code, encoding="utf-8")
+    again = suite.again(*(f"test_again_{name}.py" for name in found))
+    again.assert_outcomes(failed=len(found))
+    verdicts = [VERDICT.match(text.lstrip("\n"))[1] for text in found.values()]
+    texts = re.split(r"^_{5,} test_again _{5,}$", again.stdout.str(), flags=re.MULTILINE)[1:]
+    assert verdicts == [VERDICT.match(text.lstrip("\n"))[1] for text in texts]
+    assert set(verdicts) == {"corrupted"}
+
+
+def test_what_cannot_be_imported_has_its_place(suite, told):
+    """A lambda: the comment is an assignment to fill in."""
+    (code,) = CODE.findall(told("-k", "lambda")["test_lambda"])
+    comment = (
+        "# Put here what gave the dataset, such as: make_dataset = lambda: MyDataset(folder)\n"
+    )
+    assert comment in code
+    mended = code.replace(comment, "from mine import make as make_dataset\n")
+    suite.run(mended, "-k", "again").assert_outcomes(failed=1)
+
+
+def test_the_line_of_the_test_and_the_example_of_hypothesis_are_shown(told):
+    """They come after the text; and a traceback that was asked for is there."""
+    (text,) = told("-k", "given").values()
+    assert "\nE  " not in text
+    assert re.search(r"-- raised at test_inner\.py:\d+ --", text)
+    assert text.index("reproduce: ") < text.index("word='a falsifying example'")
+    (asked,) = told("-k", "given", "--showlocals").values()
+    assert "\nE  " in asked
+    assert "assert_survives_or_fails_cleanly(outcome, found)\n" in asked
