@@ -106,7 +106,7 @@ RULES = {
     ),
     "samples": optional(at_least(1), "an int, 1 or more, or None for all samples"),
     "max_trials": COUNT,
-    "max_examples": COUNT,
+    "max_examples": optional(at_least(1), "an int, 1 or more, or None for that of the profile"),
     "max_faults": COUNT,
     "max_epochs": COUNT,
     "max_steps": ints(2, allowed="an int, 2 or more, of which the first step makes a loader"),

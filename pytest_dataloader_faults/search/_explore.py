@@ -38,7 +38,7 @@ def explore(
     loader: Mapping[str, Any] | st.SearchStrategy[dict[str, Any]] | None = None,
     max_epochs: int = 2,
     contract: Contract | None = None,
-    max_examples: int = 100,
+    max_examples: int | None = None,
     deadline: float = 30.0,
     seed: int | None = None,
     engine: str = "auto",
@@ -58,14 +58,16 @@ def explore(
             ``strategies.loader_options()``. For a ready ``DataLoader`` give ``{}``.
         max_epochs: The most passes under the faults.
         contract: What the author promises beyond the ordinary.
-        max_examples: Trials before any shrinking.
+        max_examples: Trials before any shrinking; by default as Hypothesis' active profile says,
+            which is 100 where it says nothing.
         deadline: Seconds for each trial; a hang costs as many each time it is tried.
         seed: Of the search. By default Hypothesis chooses, as ``--hypothesis-seed`` and
             ``derandomize`` say.
         engine: ``"auto"``, ``"kernel"`` or ``"python"``.
         on_fail: ``"raise"``, ``"warn"`` or None.
         report: Called with the statistics, before anything is raised.
-        **settings: What else ``hypothesis.settings`` takes, as ``derandomize`` or ``database``.
+        **settings: What else ``hypothesis.settings`` takes, as ``derandomize`` or ``database``; by
+            default as Hypothesis' active profile says. Of its phases, ``explain`` is left out.
 
     Returns:
         The statistics and, with *on_fail* ``"warn"`` or None, the shrunk failure if there is one.
@@ -76,14 +78,14 @@ def explore(
         InvalidArgumentError, UnusableDatasetError, EngineUnavailableError: See ``run_trial``.
 
     """
-    from pytest_dataloader_faults.search import _runner
+    from pytest_dataloader_faults.search import _runner, _settings
     from pytest_dataloader_faults.strategies import DEFAULT_KINDS
 
     __tracebackhide__ = True
     _runner.require_loader(loader)
     _arguments.check(max_examples=max_examples, deadline=deadline, seed=seed or 0)
     _arguments.check(on_fail=on_fail, report=report, max_faults=max_faults, max_epochs=max_epochs)
-    _runner.settings_of(settings)  # Refuses what Hypothesis does not know, before any trial.
+    how = _settings.settings_of(settings, max_examples)  # Before any trial: it may refuse them.
     fixed = loader if isinstance(loader, Mapping) else None
     beyond = NEED_A_WORKER if (fixed or {}).get("num_workers") == 0 else ()
     usual = [kind for kind in DEFAULT_KINDS if not issubclass(kind, beyond)]
@@ -94,10 +96,10 @@ def explore(
     search = _runner.Search(found, deadline=deadline, engine=engine)
     drawn = _runner.cases(found, loader, max_epochs, max_faults=max_faults, kinds=chosen)
     failure = search.check_without_fault(_runner.without_fault(fixed))
-    if not failure and max_examples >= _ENOUGH_EXAMPLES:
+    if not failure and how.max_examples >= _ENOUGH_EXAMPLES:
         failure = search.try_transient_errors(loader, max_epochs, chosen)
     if not failure:
-        failure = search.run(drawn, seed, max_examples=max_examples - search.trials, **settings)
+        failure = search.run(drawn, seed, how)
     return conclude(search.exploration(failure), search.unexercised(), on_fail, report)
 
 
@@ -110,7 +112,7 @@ def explore_lifecycle(
     max_steps: int = 12,
     loader: Mapping[str, Any] | None = None,
     contract: Contract | None = None,
-    max_examples: int = 100,
+    max_examples: int | None = None,
     deadline: float = 30.0,
     seed: int | None = None,
     engine: str = "auto",
@@ -133,16 +135,17 @@ def explore_lifecycle(
         steps: Classes of steps to draw; by default all.
         max_steps: The most steps in one lifecycle.
         loader: Options that every loader has, such as ``collate_fn``.
-        max_examples: Lifecycles before any shrinking.
+        max_examples: Lifecycles before any shrinking; by default as for ``explore``.
         deadline: Seconds for each lifecycle; a hang costs as many each time it is tried.
 
     """
-    from pytest_dataloader_faults.search import _lifecycle_runner
+    from pytest_dataloader_faults.search import _lifecycle_runner, _settings
 
     __tracebackhide__ = True
     _arguments.check(max_examples=max_examples, deadline=deadline, seed=seed or 0)
     _arguments.check(on_fail=on_fail, report=report, max_steps=max_steps)
     check_loader(loader)
+    how = _settings.settings_of(settings, max_examples)
     of_files = [kind for kind in KINDS.values() if has_files(kind())]
     usual = _lifecycle_runner.LIFECYCLE_KINDS
     armed = _arguments.chosen(of_files, kinds=usual if kinds is None else kinds)
@@ -155,6 +158,6 @@ def explore_lifecycle(
         left_out = steps_left_out(chosen, found, **where)
         possible = [each for each in chosen if each not in left_out]
         drawn = _lifecycle_runner.programs(found, armed, possible, max_steps)
-        failure = search.run(drawn, seed, max_examples=max_examples, **settings)
+        failure = search.run(drawn, seed, how)
     result = replace(search.exploration(failure), left_out="\n".join(left_out.values()) or None)
     return conclude(result, search.unexercised(), on_fail, report)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import hypothesis
-from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
@@ -17,11 +16,7 @@ from pytest_dataloader_faults import faults, strategies
 from pytest_dataloader_faults._arguments import optional
 from pytest_dataloader_faults._trial.job import RunSettings
 from pytest_dataloader_faults.battery._survey import DataFiles, Survey
-from pytest_dataloader_faults.exceptions import (
-    CheckFailedError,
-    DataLoaderFaultsError,
-    InvalidArgumentError,
-)
+from pytest_dataloader_faults.exceptions import CheckFailedError, DataLoaderFaultsError
 from pytest_dataloader_faults.faults._base import InWorkers
 from pytest_dataloader_faults.outcomes import Judgement, Outcome, Verdict
 from pytest_dataloader_faults.search import _assertion
@@ -35,8 +30,6 @@ if TYPE_CHECKING:
 
 Loader = Mapping[str, Any] | st.SearchStrategy[dict[str, Any]] | None
 
-_PHASES = (Phase.reuse, Phase.generate, Phase.shrink)
-"""Not ``explain``, which would run many more trials to say what the shrunk schedule says."""
 _WORKERS = 2
 _OFTEN = 5
 """How much likelier several epochs are than one alone: the later ones show what a worker keeps."""
@@ -184,7 +177,9 @@ class Search:
         self._found.files = replace(self._found.files, tolerated_errors=tuple(survived))
         return None
 
-    def run(self, drawn: st.SearchStrategy[Any], seed: int | None, **options: Any) -> str | None:
+    def run(
+        self, drawn: st.SearchStrategy[Any], seed: int | None, how: hypothesis.settings
+    ) -> str | None:
         """Try *drawn* cases; the text of the failure, shrunk, if there is one."""
 
         def explored(case: Case) -> None:
@@ -194,7 +189,8 @@ class Search:
         make = self._found.make_dataset
         name = getattr(make, "__qualname__", type(make).__name__)
         explored.__annotations__["case"] = f"{getattr(make, '__module__', '')}.{name}"
-        test = settings_of(options)(hypothesis.given(drawn)(explored))
+        left = hypothesis.settings(how, max_examples=how.max_examples - self.trials)
+        test = left(hypothesis.given(drawn)(explored))
         if seed is not None:
             test = hypothesis.seed(seed)(test)
         with contextlib.suppress(CheckFailedError, Flaky):
@@ -287,13 +283,3 @@ class Search:
             self.verdicts[judgement.verdict.value] += 1
             self.attempted.update({type(each.fault).__name__ for each in outcome.faults})
             self.fired.update({type(each.fault).__name__ for each in outcome.faults if each.fired})
-
-
-def settings_of(given: Mapping[str, Any]) -> settings:
-    """Hypothesis' settings, as *given*, and as a search takes them where nothing is given."""
-    own = {"deadline": None, "report_multiple_bugs": False}
-    try:
-        return settings(**{"phases": _PHASES, "print_blob": False, **given, **own})
-    except TypeError as error:
-        message = f"{error}: what is no argument of the search goes to hypothesis.settings"
-        raise InvalidArgumentError(message) from None

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import Contract, Verdict, explore, faults, run_trial, strategies
@@ -162,7 +163,7 @@ def test_every_search_shrinks_to_the_end(records):
     shrunk = []
     for seed in range(0, 16, 2):
         search = Ruled(found, deadline=10, engine="auto")
-        if search.run(drawn, seed, max_examples=200, database=None):
+        if search.run(drawn, seed, settings(max_examples=200, database=None, deadline=None)):
             shrunk.append(sorted(map(repr, search.failed.case.schedule)))
     assert len(shrunk) > 6
     least = [repr(faults.OpenError("*/00.rec")), repr(faults.TruncatedFile("*/00.rec"))]
