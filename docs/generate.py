@@ -53,6 +53,7 @@ _SAME = (
     (r"sample \d+ \(batch \d+\).*? of sample \d+", "sample N has sample N"),
     (r"sample \d+ in \.\.\.", "sample N"),
     (r"Linux [\w.+-]+", "Linux N"),
+    (r"(FAIL: \w+ \([\w.]+)\.test_\w+\)", r"\1)"),  # Before Python 3.11, without the method.
     (r"[=_]{3,}", "=="),
     (r"\s+(\[\s*\d+%\])", r" \1"),
 )

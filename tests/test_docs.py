@@ -50,6 +50,7 @@ _SLOW = [  # tests/test_bare_environment.py runs the first fault each time.
     Path("docs/how-to/sweep.md"),
     Path("docs/how-to/test-a-dataset-over-a-network.md"),
     Path("docs/how-to/use-pyfakefs.md"),
+    Path("docs/how-to/use-unittest.md"),
     Path("docs/how-to/split-a-ci-job.md"),
     Path("docs/tutorial/first_battery.md"),
     Path("docs/tutorial/first_fault.md"),

@@ -25,7 +25,7 @@ from pytest_dataloader_faults import (
 
 FIXED = (
     "CheckResult inject run_trial check_dataset explore explore_lifecycle sweep faults strategies"
-    " Outcome Verdict Contract exceptions part_of DatasetFactory"
+    " Outcome Verdict Contract exceptions part_of DatasetFactory DatasetTestCase"
 ).split()
 PUBLIC = (
     "battery exceptions fake_files faults injection lifecycle outcomes search strategies"

@@ -34,7 +34,7 @@ _OUR_FIXTURES = {"fault_check", "dataloader_faults", "fake_dataset_fs"}
 _NO_PARAMETER = (
     "fault_check must be a parameter of the test function, for the test to become one item per"
     " check. Methods of a unittest.TestCase cannot be parametrized, and getfixturevalue() comes too"
-    " late: use a plain function, or call check_dataset() in the test"
+    " late: use a plain function, or self.check_dataset() of a DatasetTestCase"
 )
 _injector = pytest.StashKey["PytestFaultInjector"]()
 _check = pytest.StashKey["FaultCheck"]()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pytest
@@ -17,10 +17,15 @@ def show(report: pytest.TestReport, error: pytest.ExceptionInfo[BaseException]) 
     text = error.getrepr(style="value", chain=False)
     if notes := getattr(error.value, "__notes__", ()):  # Hypothesis' falsifying example.
         text.addsection("notes", "\n".join(notes))
-    if text.reprcrash is not None:
-        path = os.path.relpath(text.reprcrash.path)
-        text.addsection(f"raised at {path}:{text.reprcrash.lineno}", "")
+    users = [one for one in error.traceback if not (one.ishidden(error) or _is_unittests(one))]
+    if users:
+        text.addsection(f"raised at {os.path.relpath(users[-1].path)}:{users[-1].lineno + 1}", "")
     report.longrepr = text
+
+
+def _is_unittests(entry: Any) -> bool:
+    """Whether *entry* is of unittest, which a sub-test has no other frames than."""
+    return "__unittest" in entry.frame.f_globals
 
 
 def is_wanted(config: pytest.Config) -> bool:
