@@ -21,6 +21,7 @@ ROOT = Path(pytest_dataloader_faults.__file__).parent
 MOST_ENTRIES_OF_THE_ROOT, MOST_ENTRIES = 15, 14
 MOST_LINES, MOST_LINES_OF_A_FUNCTION = 300, 40
 NINE_IN_TEN, HALF = 30, 10
+NO_ENTRIES = {"__pycache__", "py.typed"}
 
 PURE = "_arguments battery.checks exceptions faults lifecycle outcomes outcomes._judge".split()
 ELSEWHERE = ["_trial.run", "_trial.child", "_trial.process.warden", "_engine.supervisor.main"]
@@ -144,7 +145,7 @@ def test_the_python_engine_needs_nothing_of_the_kernels():
 def test_folders_are_short():
     """The listing of each folder can be taken in at a glance."""
     for folder in {path.parent for path in MODULES.values()}:
-        entries = [each for each in folder.iterdir() if each.name != "__pycache__"]
+        entries = [each for each in folder.iterdir() if each.name not in NO_ENTRIES]
         most = MOST_ENTRIES_OF_THE_ROOT if folder == ROOT else MOST_ENTRIES
         assert len(entries) <= most, folder
 

@@ -6,6 +6,7 @@ everything else where a test, or the header, needs that.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import sys
@@ -20,7 +21,7 @@ from pytest_dataloader_faults.exceptions import (
     InjectionError,
     InvalidArgumentError,
 )
-from pytest_dataloader_faults.plugin import _environment, _options, _pyfakefs
+from pytest_dataloader_faults.plugin import _collector, _environment, _options, _pyfakefs
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults.injection import ArmedFaults
@@ -66,24 +67,32 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", _environment.GPU_MARKER_LINE)
     try:
         _options.read_options(config)
+        paths, for_github = _options.reports(config)
     except InvalidArgumentError as error:
         raise pytest.UsageError(str(error)) from error
+    if not hasattr(config, "workerinput"):  # A process of pytest-xdist reports to the main one.
+        engine = functools.partial(_engine_line, config)
+        config.pluginmanager.register(_collector.Collector(engine, paths, for_github=for_github))
     if config.option.showfixtures or config.option.show_fixtures_per_test:
         _describe_fault_fixtures()
 
 
 def pytest_report_header(config: pytest.Config) -> str:
     """Name the engine, and say why it is not the kernel engine."""
+    return f"dataloader-faults: {_engine_line(config)}"
+
+
+def _engine_line(config: pytest.Config) -> str:
     from pytest_dataloader_faults._engine import lacking, unavailable
 
     asked = _options.settings_for(config).engine
     if (reason := lacking()) is not None:
         what = "are skipped" if asked == "auto" else "fail"
-        return f"dataloader-faults: no engine, tests that need one {what}: {reason}"
+        return f"no engine, tests that need one {what}: {reason}"
     reason = "as asked for" if asked == "python" else unavailable()
     if reason is None:
-        return f"dataloader-faults: kernel engine, Linux {os.uname().release}"
-    return f"dataloader-faults: python engine (Python-level reads only): {reason}"
+        return f"kernel engine, Linux {os.uname().release}"
+    return f"python engine (Python-level reads only): {reason}"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -145,8 +154,12 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show the text of a failed check as it stands, so that the test in it can be copied."""
+    """Give the report what a check found, and show its text so that it can be copied."""
     report = yield
+    if _check in item.stash:
+        from pytest_dataloader_faults.plugin._report import attach
+
+        attach(item, report)
     if report.failed and call.excinfo and isinstance(call.excinfo.value, CheckFailedError):
         from pytest_dataloader_faults.plugin import _as_it_stands
 
@@ -155,17 +168,9 @@ def pytest_runtest_makereport(
     return report
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Tell how datasets were tried, and group failed checks by what is likely to be wrong."""
-    reports = [each for found in terminalreporter.stats.values() for each in found]
-    if not any(getattr(each, "user_properties", ()) for each in reports):
-        return
-    from pytest_dataloader_faults.plugin import _summary
-
-    for title, lines in _summary.sections(reports, terminalreporter.getreports("failed")):
-        terminalreporter.section(title)
-        for line in lines:
-            terminalreporter.write_line(line)
+def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -> Any:
+    """With -v, show the verdict of each check."""
+    return _collector.status(report) if config.get_verbosity() > 0 else None
 
 
 def _settings(request: pytest.FixtureRequest) -> Settings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import time
 import warnings
 from collections.abc import Hashable, Mapping
 from typing import Any
@@ -25,8 +26,8 @@ from pytest_dataloader_faults.exceptions import (
 )
 from pytest_dataloader_faults.outcomes import CheckResult, Contract, Verdict
 from pytest_dataloader_faults.plugin._options import Settings, command_line
+from pytest_dataloader_faults.plugin._report import note
 from pytest_dataloader_faults.plugin._reported_once import about_call, shortage_reported_once
-from pytest_dataloader_faults.plugin._summary import CAUSE, CHECK, NOTE
 
 _baselines = pytest.StashKey[BaselineCache]()
 
@@ -54,9 +55,10 @@ class FaultCheck:
         how = BatterySettings(
             files=files, loader=loader, contract=contract, samples=self._settings.samples
         )
+        began = time.monotonic()
         with shortage_reported_once(self._node):
             result = self._ask_each(make_dataset, how)
-        self._tell(result)
+        note(self._node, result, time.monotonic() - began)
         _report_to_pytest(result, self._settings.not_reproduced)
         return result
 
@@ -101,13 +103,6 @@ class FaultCheck:
             reproduce=again.rstrip(),
             **{**how, **self._settings.for_trials()},
         )
-
-    def _tell(self, result: CheckResult) -> None:
-        """Note what the report of pytest, and those who read its JUnit file, want to know."""
-        told = {"dataloader_faults_verdict": str(result.verdict)}
-        if result.cause:
-            told |= {CHECK: result.check, CAUSE: result.cause}
-        self._node.user_properties += [*told.items(), *((NOTE, each) for each in result.notes)]
 
     def _options(self) -> str:
         """The options of this run, and the python engine where the kernel engine cannot run."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -94,6 +95,36 @@ def add_options(parser: pytest.Parser) -> None:
         action="store_true",
         help="fail the tests marked gpu where torch finds no accelerator, and do not skip them",
     )
+    group.addoption(
+        _REPORT,
+        dest=f"{_STEM}_report",
+        metavar="PATH",
+        action="append",
+        default=[],
+        help="write what checks found to PATH, in the form of its ending: .json, .md (for the"
+        " summary of a CI job) or .gitlab.json (GitLab's code quality); may be given several times",
+    )
+    group.addoption(
+        "--dataloader-faults-github",
+        dest=f"{_STEM}_github",
+        choices=("auto", "off"),
+        default="auto",
+        help="auto: in a job of GitHub Actions, annotate failed checks and add to its summary",
+    )
+
+
+_REPORT = "--dataloader-faults-report"
+
+
+def reports(config: pytest.Config) -> tuple[list[str], bool]:
+    """The paths of the reports to write, and whether GitHub is to be told."""
+    paths: list[str] = config.getoption(f"{_STEM}_report")
+    for path in paths:
+        from pytest_dataloader_faults.report.files import require_known
+
+        require_known(path)
+    is_asked = config.getoption(f"{_STEM}_github") == "auto"
+    return paths, is_asked and os.environ.get("GITHUB_ACTIONS") == "true"
 
 
 def flag(name: str) -> str:

@@ -43,6 +43,9 @@ def test_each_note_is_told_once(suite, options):
         pytest.importorskip("xdist")
     result = suite.run(SUITE, *options)
     result.assert_outcomes(passed=6)
-    told = [line for line in result.outlines if "as a cache is" in line]
-    assert len(told) == 1
-    assert told[0].startswith("test_inner.py::test_cached: reading the dataset made files (00.npy")
+    summary = " ".join(result.stdout.str().partition("= dataloader-faults =")[2].split())
+    assert summary.count("as a cache is") == 1
+    about_cached = summary.partition("test_inner.py::test_cached: ")[2]
+    note = about_cached.partition("note: ")[2]
+    assert note.startswith("reading the dataset made files (00.npy")
+    assert about_cached.index("as a cache is") < about_cached.index("test_inner.py::test_cold")

@@ -1,13 +1,10 @@
-"""The likely causes of failed checks, at the end of pytest's report."""
+"""What pytest shows at its end: how each dataset was tried, and what failures have in common."""
 
 from __future__ import annotations
 
-import re
-from types import SimpleNamespace
-
 import pytest
 
-from pytest_dataloader_faults.plugin._summary import CAUSE, CHECK, causes, lines
+from pytest_dataloader_faults.plugin._report import _without
 
 SUITE = """
 import pytest
@@ -20,36 +17,41 @@ from support.plugin_datasets import ZerosOnError
 def test_files(fault_check, records, kind):
     fault_check(lambda: kind(records))
 """
-TITLE = "likely causes of failed checks"
+TITLE = "= dataloader-faults ="
 IN_PLACE = "gives a sample in place of one that cannot be read: open-error"
 
 
 @pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("spread", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_failed_checks_are_grouped_by_cause(suite, spread):
-    """For each test, without what passed; also where pytest-xdist spreads the items."""
+def test_each_dataset_has_a_line_and_each_cause(suite, spread):
+    """Also with -q, and where pytest-xdist spreads the items."""
     if spread:
         pytest.importorskip("xdist")
     result = suite.run(SUITE, "-q", *(["-p", "xdist", "-n", "2"] if spread else []))
-
     found = result.stdout.str().partition(TITLE)[2].splitlines()[1:]
-    assert found[0] == "test_inner.py::test_files[ZerosOnError]"
+    assert "engine" in found[0]
+    assert found[1].startswith("test_inner.py::test_files[Records]: ")
+    assert found[2].startswith("test_inner.py::test_files[ZerosOnError]: 2 corrupted, 1 survived; ")
     assert any(IN_PLACE in line for line in found)
     assert "workers-agree" not in "".join(line for line in found if not line.startswith("FAILED"))
 
 
 @pytest.mark.usefixtures("engine")
-def test_nothing_is_said_where_no_check_failed(suite):
-    """Whether all passed, or a test failed that asks no check."""
-    passed = suite.run(SUITE, "-q", "-k", "Records or workers-agree")
+def test_with_v_there_is_a_table(suite):
+    """Checks down, datasets across; what passed has its verdict."""
+    result = suite.run(SUITE, "-v", "--durations=2")
+    rows = [line.split() for line in result.outlines]
+    assert ["test_files[Records]", "test_files[ZerosOnError]"] in rows
+    assert ["open-error", "failed_cleanly", "corrupted"] in rows
+    assert sum("s trial    test_inner.py::test_files" in line for line in result.outlines) == 2
+
+
+@pytest.mark.usefixtures("engine")
+def test_nothing_is_said_where_no_check_was_asked(suite):
+    """Whatever else failed."""
     failed = suite.run("def test_plain(): assert False", "-q")
-
-    assert (passed.ret, failed.ret) == (0, 1)
-    assert TITLE not in passed.stdout.str() + failed.stdout.str()
-
-
-def _report(nodeid, check, cause):
-    return SimpleNamespace(nodeid=nodeid, user_properties=[(CHECK, check), (CAUSE, cause)])
+    assert failed.ret == 1
+    assert TITLE not in failed.stdout.str()
 
 
 @pytest.mark.parametrize(
@@ -63,19 +65,4 @@ def _report(nodeid, check, cause):
 )
 def test_items_of_one_test_belong_together(nodeid, test):
     """Wherever the name of the check is among the parameters."""
-    assert list(causes([_report(nodeid, "read-error-first", "x")])) == [test]
-
-
-def test_most_frequent_cause_comes_first_and_lines_are_short():
-    """However many checks there are, and whatever else failed."""
-    many = [f"check-number-{number}" for number in range(20)]
-    reports = [_report(f"a.py::test[{each}]", each, "gives zeros") for each in many]
-    reports.insert(0, _report("a.py::test[growth]", "growth", "leaves something behind"))
-    reports.append(SimpleNamespace(nodeid="b.py::other", user_properties=[]))
-    told = list(lines(causes(reports)))
-
-    assert told[0] == "a.py::test"
-    assert told[1].startswith("  20 checks: gives zeros: check-number-0, check-number-1, ")
-    assert told[-1] == "  1 check: leaves something behind: growth"
-    assert max(map(len, told)) <= 100
-    assert re.findall(r"check-number-\d+", " ".join(told)) == many
+    assert _without(nodeid, "read-error-first") == test

@@ -1,0 +1,80 @@
+"""Collect what checks found, also from processes of pytest-xdist, for the end of the run.
+
+Some facts about how it travels. pytest-xdist sends each report of a test item to the main process
+with all of its attributes, as far as they are plain data, once the item is over. So a process that
+crashes later takes nothing along that was finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_dataloader_faults.report.model import Report
+
+ATTRIBUTE = "dataloader_faults"
+"""The attribute of a report that has what was found: a list of items as plain data."""
+
+
+class Collector:
+    """What the checks of a run found; it is registered with pytest in the main process.
+
+    *engine* says which one runs. *paths*: of the reports to write. *for_github*: whether to tell
+    GitHub of failures.
+    """
+
+    def __init__(
+        self, engine: Callable[[], str], paths: Sequence[str], *, for_github: bool
+    ) -> None:
+        self._engine = engine
+        self._paths = paths
+        self._for_github = for_github
+        self._found: dict[tuple[str, int], dict[str, Any]] = {}
+        self._problems: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep what was found; of an item that runs again, the last result holds."""
+        for number, each in enumerate(getattr(report, ATTRIBUTE, ())):
+            self._found[report.nodeid, number] = each
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Write the reports."""
+        if not (self._found or self._paths) or session.config.option.collectonly:
+            return
+        from pytest_dataloader_faults.plugin import _report
+
+        self._problems += _report.write(self._report(), self._paths)
+        if self._problems:
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
+        if self._for_github:
+            _report.add_step_summary(self._report())
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Show what was found, and where the reports are."""
+        if self._found:
+            from pytest_dataloader_faults.plugin import _report
+
+            _report.show(self._report(), terminalreporter)
+            if self._for_github:
+                _report.show_annotations(self._report(), terminalreporter)
+        for path in self._paths:
+            terminalreporter.write_line(f"report: {path}")
+        for problem in self._problems:
+            terminalreporter.write_line(problem, red=True)
+
+    def _report(self) -> Report:
+        from pytest_dataloader_faults.plugin._report import report_of
+
+        return report_of(self._found.values(), self._engine())
+
+
+def status(report: pytest.TestReport) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
+    """What ``pytest -v`` shows of an item that asked a check: its verdict, too."""
+    verdicts = ", ".join(dict.fromkeys(each["verdict"] for each in getattr(report, ATTRIBUTE, ())))
+    if not verdicts or report.skipped or hasattr(report, "wasxfail"):
+        return None
+    word, colour, letter = ("PASSED", "green", ".") if report.passed else ("FAILED", "red", "F")
+    return report.outcome, letter, (f"{word} ({verdicts})", {colour: True})

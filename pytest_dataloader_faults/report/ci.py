@@ -1,0 +1,45 @@
+"""What CI systems show beside the code: annotations of GitHub, code quality of GitLab. Pure.
+
+Sources: "Workflow commands for GitHub Actions" (docs.github.com), and "Code Quality report format"
+(docs.gitlab.com).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+
+from pytest_dataloader_faults.report.model import Report
+
+
+def of_github(report: Report) -> Iterator[str]:
+    """A workflow command for each failed item."""
+    for item in report.failed:
+        title = f"{item.check}: {item.verdict}"
+        place = f"file={_property(item.file)},line={item.line},title={_property(title)}"
+        message = item.sentence + (f"\n{item.reproduce}" if item.reproduce else "")
+        yield f"::error {place}::{_data(message)}"
+
+
+def of_gitlab(report: Report) -> str:
+    """A list of issues, as JSON."""
+    issues = [
+        {
+            "description": f"{item.nodeid}: {item.verdict}: {item.sentence}",
+            "check_name": item.check,
+            "fingerprint": hashlib.sha256(item.nodeid.encode()).hexdigest(),
+            "severity": "major",
+            "location": {"path": item.file, "lines": {"begin": item.line}},
+        }
+        for item in report.failed
+    ]
+    return json.dumps(issues, indent=2) + "\n"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

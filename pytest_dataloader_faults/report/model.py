@@ -1,0 +1,181 @@
+"""The model of a report: a run, its items, and what several of them have in common. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.outcomes import CheckResult
+
+VERSION = 1
+"""Of the JSON form. A report of another one is refused."""
+
+PASSED, FAILED, XFAILED = "passed", "failed", "xfailed"
+NOT_APPLICABLE, NOT_REPRODUCED = "not_applicable", "not_reproduced"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """What one check found about one dataset.
+
+    Attributes:
+        nodeid: The id of pytest's item.
+        test: The same without the check: all items of one test have it.
+        file, line: Where the test is, the line from 1.
+        check: The name of the check.
+        status: ``passed``, ``failed``, ``xfailed`` (it failed, as ``expected_failures`` says),
+            ``not_applicable`` or ``not_reproduced``.
+        verdict: As in ``CheckResult``.
+        sentence: What was found, without the verdict.
+        explanation: That, the evidence, and how to reproduce it.
+        cause: What the dataset is likely to do wrong; "" if it passed.
+        notes: What to know about the dataset.
+        faults: The faults of the trial that decided, as source code.
+        engine: The one that ran it; "" if nothing was run.
+        reproduce: A command, or a call, that repeats it.
+        duration: Seconds that the item took.
+        trials: Seconds that each of its trials took.
+    """
+
+    nodeid: str
+    test: str
+    file: str
+    line: int
+    check: str
+    status: str
+    verdict: str
+    sentence: str
+    explanation: str
+    cause: str = ""
+    notes: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+    engine: str = ""
+    reproduce: str = ""
+    duration: float = 0.0
+    trials: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """A run of pytest, or several that were merged.
+
+    Attributes:
+        engine: Which engine ran, and why it is not the kernel's.
+        versions: Of Python, torch, this plugin and the system, by name.
+        items: The checks, in the order in which they ended.
+    """
+
+    engine: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    items: tuple[Item, ...] = ()
+
+    @property
+    def tests(self) -> dict[str, list[Item]]:
+        """The items of each test."""
+        found: dict[str, list[Item]] = {}
+        for item in self.items:
+            found.setdefault(item.test, []).append(item)
+        return found
+
+    @property
+    def failed(self) -> tuple[Item, ...]:
+        """The items that failed."""
+        return tuple(item for item in self.items if item.status == FAILED)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain data for JSON; see schema.json."""
+        return {"version": VERSION, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Report:
+        """The report that ``to_dict`` made *data* from."""
+        if data.get("version") != VERSION:
+            message = f"version={data.get('version')!r} of a report must be {VERSION}"
+            raise InvalidArgumentError(message)
+        items = tuple(_item_from(each) for each in data["items"])
+        return cls(engine=data["engine"], versions=data["versions"], items=items)
+
+
+def item_of(
+    result: CheckResult, *, nodeid: str, test: str, where: tuple[str, int], duration: float
+) -> Item:
+    """The item for *result*. *where*: the file, and the line from 1."""
+    first, _, _ = result.explanation.partition("\n")
+    outcome = result.outcome
+    return Item(
+        nodeid=nodeid,
+        test=test,
+        file=where[0],
+        line=where[1],
+        check=result.check,
+        status=status_of(result),
+        verdict=str(result.verdict),
+        sentence=first.removeprefix(f"{result.verdict}: "),
+        explanation=result.explanation,
+        cause=result.cause,
+        notes=result.notes,
+        faults=tuple(map(repr, outcome.schedule)) if outcome else (),
+        engine=outcome.engine if outcome else "",
+        reproduce=_reproduction(result.explanation),
+        duration=round(duration, 3),
+        trials=tuple(each.duration for each in result.trials),
+    )
+
+
+def status_of(result: CheckResult) -> str:
+    """What pytest makes of *result*."""
+    if not result.applies:
+        return NOT_APPLICABLE
+    if result.failed:
+        return FAILED
+    if not result.reproduced:
+        return NOT_REPRODUCED
+    return XFAILED if result.expected else PASSED
+
+
+def counts(items: Iterable[Item]) -> dict[str, int]:
+    """How many of *items* have each verdict, the most frequent first; those that apply."""
+    found = Counter(item.verdict for item in items if item.status != NOT_APPLICABLE)
+    return dict(found.most_common())
+
+
+def by_cause(items: Iterable[Item]) -> dict[str, list[Item]]:
+    """The failed ones of *items* by their likely cause, the most frequent first."""
+    found: dict[str, list[Item]] = {}
+    for item in items:
+        if item.status == FAILED:
+            found.setdefault(item.cause or item.sentence, []).append(item)
+    return dict(sorted(found.items(), key=lambda each: -len(each[1])))
+
+
+def notes_of(items: Iterable[Item]) -> list[str]:
+    """Each note of *items* once."""
+    return list(dict.fromkeys(note for item in items for note in item.notes))
+
+
+def merged(reports: Iterable[Report]) -> Report:
+    """One report of all items; of an item that is in several, the last result holds."""
+    every = list(reports)
+    items = {item.nodeid: item for report in every for item in report.items}
+    engines = dict.fromkeys(report.engine for report in every if report.engine)
+    versions = {name: text for report in every for name, text in report.versions.items()}
+    return Report(engine="; ".join(engines), versions=versions, items=tuple(items.values()))
+
+
+def _reproduction(explanation: str) -> str:
+    lines = (line.strip() for line in explanation.splitlines())
+    found = [line for line in lines if line.startswith("reproduce: ")]
+    return found[-1].removeprefix("reproduce: ") if found else ""
+
+
+def _item_from(data: Mapping[str, Any]) -> Item:
+    known = {each.name for each in fields(Item)}
+    values = {name: _plain(value) for name, value in data.items() if name in known}
+    return Item(**values)
+
+
+def _plain(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

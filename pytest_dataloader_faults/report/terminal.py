@@ -1,0 +1,120 @@
+"""The summary at the end of pytest's output: at most 100 columns, in pytest's own style. Pure."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from pytest_dataloader_faults.report.model import (
+    FAILED,
+    NOT_APPLICABLE,
+    PASSED,
+    Item,
+    Report,
+    by_cause,
+    counts,
+    notes_of,
+)
+
+WIDTH = 100
+_GAP = 2
+_COLOURS = {PASSED: "green", FAILED: "red"}
+_DASH = "-"
+
+Line = tuple[str, dict[str, bool]]
+"""A line, and how pytest marks it up."""
+
+
+def summary(report: Report) -> Iterator[Line]:
+    """For each test how it went, and what is likely to be wrong."""
+    if report.engine:
+        yield report.engine, {}
+    for test, items in report.tests.items():
+        yield from _about_test(test, items)
+
+
+def _about_test(test: str, items: Sequence[Item]) -> Iterator[Line]:
+    is_failed = any(item.status == FAILED for item in items)
+    colour = {"red" if is_failed else "green": True}
+    yield from ((line, colour) for line in _wrapped(f"{test}: {_counted(items)}", "", "    "))
+    for cause, found in by_cause(items).items():
+        names = ", ".join(item.check for item in found)
+        checks = f"{len(found)} check{'s' if len(found) > 1 else ''}"
+        yield from ((line, {}) for line in _wrapped(f"{checks}: {cause}: {names}", "  ", "    "))
+        if found[0].reproduce:
+            yield f"    {found[0].reproduce}", {}  # To be copied: never wrapped.
+    for note in notes_of(items):
+        yield from ((line, {}) for line in _wrapped(f"note: {note}", "  ", "    "))
+
+
+def _counted(items: Sequence[Item]) -> str:
+    told = [f"{count} {verdict}" for verdict, count in counts(items).items()]
+    if others := sum(item.status == NOT_APPLICABLE for item in items):
+        told.append(f"{others} not applicable")
+    return f"{', '.join(told)}; {sum(item.duration for item in items):.1f} s"
+
+
+def table(report: Report) -> Iterator[list[Line]]:
+    """Checks down, tests across: the cells of each row, each with its mark-up.
+
+    Where the tests do not fit beside each other, another table follows.
+    """
+    checks = list(dict.fromkeys(item.check for item in report.items))
+    first = max((len(check) for check in checks), default=0) + _GAP
+    for tests in _side_by_side(report, WIDTH - first):
+        yield [("".ljust(first), {}), *((_head(test, items), {}) for test, items in tests)]
+        for check in checks:
+            found = [(_of_check(items, check), _width(test, items)) for test, items in tests]
+            if any(item for item, _ in found):
+                yield [(check.ljust(first), {}), *(_cell(item, width) for item, width in found)]
+
+
+def slowest(report: Report, most: int) -> Iterator[str]:
+    """The *most* trials that took longest; all of them if it is 0."""
+    trials = [(seconds, item) for item in report.items for seconds in item.trials]
+    trials.sort(key=lambda each: -each[0])
+    for seconds, item in trials[: most or None]:
+        yield f"{seconds:.2f}s trial    {item.nodeid}"
+
+
+def _side_by_side(report: Report, room: int) -> Iterator[list[tuple[str, list[Item]]]]:
+    row: list[tuple[str, list[Item]]] = []
+    for test, items in report.tests.items():
+        used = sum(_width(*each) for each in row)
+        if row and used + _width(test, items) > room:
+            yield row
+            row = []
+        row.append((test, items))
+    if row:
+        yield row
+
+
+def _head(test: str, items: Sequence[Item]) -> str:
+    width = _width(test, items)
+    name = test.rpartition("::")[2]
+    shown = name if len(name) < width else f"{name[: width - _GAP - 1]}…"
+    return shown.ljust(width)
+
+
+_LONGEST_NAME = 30
+
+
+def _width(test: str, items: Sequence[Item]) -> int:
+    longest = max(len(item.verdict) for item in items)
+    return max(longest, min(len(test.rpartition("::")[2]), _LONGEST_NAME)) + _GAP
+
+
+def _of_check(items: Sequence[Item], check: str) -> Item | None:
+    return next((item for item in items if item.check == check), None)
+
+
+def _cell(item: Item | None, width: int) -> Line:
+    if item is None or item.status == NOT_APPLICABLE:
+        return _DASH.ljust(width), {}
+    return item.verdict.ljust(width), {_COLOURS.get(item.status, "yellow"): True}
+
+
+def _wrapped(text: str, first: str, then: str) -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=first, subsequent_indent=then, break_on_hyphens=False
+    )

@@ -1,0 +1,186 @@
+"""Each form of a report, from one model: what is in it, and that hostile texts do no harm."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.outcomes import Verdict
+from pytest_dataloader_faults.report import ci, files, markdown, terminal
+from pytest_dataloader_faults.report.model import Item, Report, by_cause, merged
+
+_PACKAGE = Path(files.__file__).parent
+HOSTILE = "<script>alert(1)</script> | `x` ](http://e) \x1b[31m\n::error::no, %0A"
+
+
+def _item(test="a.py::test", check="open-error", **changes):
+    usual = Item(
+        nodeid=f"{test}[{check}]",
+        test=test,
+        file="a.py",
+        line=7,
+        check=check,
+        status="passed",
+        verdict="survived",
+        sentence="every sample came.",
+        explanation="survived: every sample came.",
+        duration=0.5,
+    )
+    return replace(usual, **changes)
+
+
+def _failed(**changes):
+    found = {
+        "status": "failed",
+        "verdict": "corrupted",
+        "sentence": "sample 0 is wrong.",
+        "explanation": "corrupted: sample 0 is wrong.\n  evidence\n",
+        "cause": "gives zeros",
+        "reproduce": "pytest 'a.py::test[open-error]'",
+    }
+    return _item(**{**found, **changes})
+
+
+MIXED = Report(
+    engine="kernel engine, Linux 6.18",
+    items=(
+        _item(check="workers-agree", trials=(0.2,)),
+        _failed(trials=(0.4, 0.6), notes=("64 of 100 samples were looked at",)),
+        _failed(check="truncated-half"),
+        _failed(check="growth", verdict="leaked", cause="leaves something behind"),
+        _item(check="pinned", status="not_applicable", verdict="not_exercised"),
+        _item(test="b.py::other"),
+    ),
+)
+
+
+def _lines(report):
+    return [text for text, _ in terminal.summary(report)]
+
+
+def test_the_summary_has_a_line_for_each_test_and_one_for_each_cause():
+    """The most frequent cause comes first; each has a command that repeats its first check."""
+    assert _lines(MIXED) == [
+        "kernel engine, Linux 6.18",
+        "a.py::test: 2 corrupted, 1 survived, 1 leaked, 1 not applicable; 2.5 s",
+        "  2 checks: gives zeros: open-error, truncated-half",
+        "    pytest 'a.py::test[open-error]'",
+        "  1 check: leaves something behind: growth",
+        "    pytest 'a.py::test[open-error]'",
+        "  note: 64 of 100 samples were looked at",
+        "b.py::other: 1 survived; 0.5 s",
+    ]
+
+
+def test_lines_are_at_most_100_columns_wide():
+    """But for commands, which are to be copied."""
+    many = [_failed(check=f"check-number-{number}") for number in range(20)]
+    lines = _lines(Report(items=tuple(many)))
+    assert max(map(len, lines)) <= 100
+    assert re.findall(r"check-number-\d+", " ".join(lines)) == [each.check for each in many]
+
+
+def test_the_table_has_checks_down_and_tests_across():
+    """What does not apply, or was not asked, is a dash."""
+    rows = ["".join(text for text, _ in row).split() for row in terminal.table(MIXED)]
+    assert rows[0] == ["test", "other"]
+    assert ["open-error", "corrupted", "survived"] in rows
+    assert ["pinned", "-", "-"] in rows
+
+
+def test_a_wide_table_goes_on_below():
+    """Each part is at most 100 columns wide, and all tests are there."""
+    names = [f"a.py::test_number_{number:02}" for number in range(12)]
+    report = Report(items=tuple(_item(test=name) for name in names))
+    rows = ["".join(text for text, _ in row) for row in terminal.table(report)]
+    assert max(map(len, rows)) <= 100
+    assert re.findall(r"test_number_\d\d", "".join(rows)) == [each[6:] for each in names]
+
+
+def test_the_slowest_trials_come_first():
+    """As many as were asked for; 0 is all, as with --durations."""
+    first, *_ = shown = list(terminal.slowest(MIXED, 2))
+    assert (first, len(shown)) == ("0.60s trial    a.py::test[open-error]", 2)
+    assert len(list(terminal.slowest(MIXED, 0))) == 3
+
+
+def test_json_comes_back():
+    """A report is plain data, both ways."""
+    assert Report.from_dict(json.loads(files.as_json(MIXED))) == MIXED
+
+
+def test_json_is_as_its_schema_says(tmp_path):
+    """The schema is published with the package."""
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads((_PACKAGE / "schema.json").read_text())
+    jsonschema.Draft202012Validator(schema).validate(json.loads(files.as_json(MIXED)))
+    assert schema["$defs"]["item"]["properties"].keys() == asdict(MIXED.items[0]).keys()
+    assert schema["$defs"]["item"]["required"] == list(asdict(MIXED.items[0]))
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft202012Validator(schema).validate({"version": 2})
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "no", '{"version": 2, "items": []}'])
+def test_what_is_no_report_is_refused(tmp_path, text):
+    """The message has the path."""
+    path = tmp_path / "r.json"
+    path.write_text(text)
+    with pytest.raises(InvalidArgumentError, match=r"r\.json|version="):
+        files.read(str(path))
+
+
+def test_github_gets_one_command_per_failure():
+    """With the place of the test."""
+    first, *_ = commands = list(ci.of_github(MIXED))
+    assert len(commands) == 3
+    assert first == (
+        "::error file=a.py,line=7,title=open-error%3A corrupted::sample 0 is wrong."
+        "%0Apytest 'a.py::test[open-error]'"
+    )
+
+
+def test_gitlab_gets_one_issue_per_failure():
+    """Each with a fingerprint of its own, which stays."""
+    issues = json.loads(ci.of_gitlab(MIXED))
+    assert [each["check_name"] for each in issues] == ["open-error", "truncated-half", "growth"]
+    assert len({each["fingerprint"] for each in issues}) == 3
+    assert issues[0]["location"] == {"path": "a.py", "lines": {"begin": 7}}
+
+
+def test_markdown_has_each_test_and_what_failed():
+    """The evidence is folded."""
+    text = markdown.render(MIXED)
+    assert "| :x: a.py::test | 2 corrupted, 1 survived, 1 leaked | 1 | 2.5 |" in text
+    assert "- **gives zeros**: open-error, truncated-half" in text
+    assert "<pre>corrupted: sample 0 is wrong.&#10;  evidence&#10;</pre>" in text
+
+
+def test_hostile_texts_are_only_texts():
+    """Whatever is in a path or in a message."""
+    report = Report(items=(_failed(sentence=HOSTILE, explanation=HOSTILE, cause=HOSTILE),))
+    text = markdown.render(report)
+    assert "<script>" not in text
+    assert "](http" not in text
+    (command,) = ci.of_github(report)
+    assert "\n" not in command
+    assert json.loads(ci.of_gitlab(report))[0]["description"].endswith(HOSTILE)
+
+
+def test_reports_are_merged():
+    """Of an item that is in several, the last one holds."""
+    again = Report(engine="python engine", items=(_item(),))
+    both = merged([MIXED, again])
+    assert len(both.items) == len(MIXED.items)
+    assert next(item.verdict for item in both.items if item.check == "open-error") == "survived"
+    assert both.engine == "kernel engine, Linux 6.18; python engine"
+
+
+def test_every_verdict_has_its_words():
+    """A cause is missing where nothing is known: then the sentence is taken."""
+    items = [_failed(verdict=str(each), cause="", check=str(each)) for each in Verdict]
+    assert list(by_cause(items)) == ["sample 0 is wrong."]
