@@ -83,6 +83,7 @@ def add_step_summary(report: Report) -> None:
 
 def show(report: Report, reporter: pytest.TerminalReporter) -> None:
     """Show how each dataset was tried, and what failed checks have in common."""
+    reporter.ensure_newline()
     reporter.section(_SECTION)
     for text, markup in terminal.summary(report):
         reporter.write_line(text, **markup)
