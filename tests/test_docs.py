@@ -301,8 +301,10 @@ def test_the_reference_gives_the_options_their_defaults():
 def test_no_page_names_an_option_that_is_not_there():
     """Options and ini keys in the text exist."""
     known = {f"dataloader_faults_{name}" for name in _options._OPTIONS}
-    known |= {"dataloader_faults_verdict"}  # The property in JUnit reports.
-    options = {*map(_options.flag, _options._OPTIONS), "--dataloader-faults-require-gpu"}
+    known |= {"dataloader_faults_verdict", "dataloader_faults_check"}  # Of JUnit reports.
+    without_ini = ("require-gpu", "report", "github")
+    options = {f"--dataloader-faults-{name}" for name in without_ini}
+    options |= set(map(_options.flag, _options._OPTIONS))
     text = "\n".join(TEXTS.values())
     assert set(re.findall(r"(?<!pytest_)dataloader_faults_\w+", text)) == known
     assert set(re.findall(r"--dataloader-faults-[a-z-]*[a-z]", text)) == options

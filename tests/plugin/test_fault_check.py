@@ -104,7 +104,7 @@ def test_does_not_apply(fault_check):
 
 def _explanation(result) -> str:
     """The text of the one failure, without pytest's frame around it."""
-    return result.stdout.str().partition("= FAILURES =")[2].partition("likely causes of")[0]
+    return result.stdout.str().partition("= FAILURES =")[2].partition("= dataloader-faults =")[0]
 
 
 def test_a_test_becomes_an_item_per_check(suite):
