@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_dataloader_faults.plugin._options import ATTRIBUTE
+
 if TYPE_CHECKING:
     from pytest_dataloader_faults.report.model import Report
-
-ATTRIBUTE = "dataloader_faults"
-"""The attribute of a report that has what was found: a list of items as plain data."""
 
 
 class Collector:

@@ -16,6 +16,8 @@ import pytest
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
 _STEM = "dataloader_faults"
+ATTRIBUTE = _STEM
+"""The attribute of pytest's reports that has what checks found: a list of items as plain data."""
 _given = pytest.StashKey[dict[str, Any]]()
 
 

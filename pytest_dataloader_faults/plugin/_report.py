@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_dataloader_faults.outcomes import CheckResult
-from pytest_dataloader_faults.plugin._collector import ATTRIBUTE
+from pytest_dataloader_faults.plugin._options import ATTRIBUTE
 from pytest_dataloader_faults.report import ci, files, markdown, terminal
 from pytest_dataloader_faults.report.model import Item, Report, item_of
 
