@@ -52,11 +52,13 @@ class Configure(NamedTuple):
     """Serve *plan* (``Plan.to_dict``); end when the process *driver* dies.
 
     *folder*: make it for the sockets of workers, and remove it in the end; None: they have one.
+    *unlinks*: torch unlinks the name of a segment of shared memory as soon as it is made.
     """
 
     plan: Mapping[str, Any]
     driver: int
     folder: str | None = None
+    unlinks: bool = False
 
 
 class Ready(NamedTuple):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import inject
@@ -143,3 +144,28 @@ def test_files_are_never_written(records, fault):
         paths = [str(path) for path in sorted(records.iterdir())]
         for _ in alone(Tries(paths, WAYS["read"])):
             assert before == _files(records)
+
+
+class _DiesWithASegment(Records):
+    """Its worker is killed between shm_open(3) and shm_unlink(3) of a segment."""
+
+    def __getitem__(self, index):
+        Path(f"/dev/shm/torch_{os.getpid()}_1_1").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("strategy", "stays"), [("file_descriptor", False), ("file_system", True)])
+def test_the_segment_of_a_killed_worker(records, strategy, stays):
+    """Nobody can receive it where torch unlinks it at once; otherwise it may be on its way."""
+    before, pids = torch.multiprocessing.get_sharing_strategy(), []
+    torch.multiprocessing.set_sharing_strategy(strategy)
+    try:
+        with inject(ReadError("*.none"), require_fired=False) as injection:
+            with pytest.raises(RuntimeError, match=r"exited unexpectedly|killed by signal"):
+                list(DataLoader(_DiesWithASegment(records), num_workers=1))
+            pids += [each.pid for each in injection.workers]
+    finally:
+        torch.multiprocessing.set_sharing_strategy(before)
+    segment = Path(f"/dev/shm/torch_{pids[0]}_1_1")
+    assert until(lambda: not segment.exists(), patience=1.0 if stays else 10.0) is not stays
+    segment.unlink(missing_ok=True)

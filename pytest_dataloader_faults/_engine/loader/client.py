@@ -11,6 +11,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
+from torch import multiprocessing
+
 from pytest_dataloader_faults._engine import channel, protocol
 from pytest_dataloader_faults._engine.plan import Plan
 from pytest_dataloader_faults._engine.processes import code_to_run, is_stopped
@@ -46,7 +48,9 @@ class SupervisorClient:
         handle.control.settimeout(_PATIENCE)
         # A trial has a folder of its own.
         self._folder = folders.new_name() if self._process else None
-        asked = protocol.Configure(plan.to_dict(), os.getpid(), self._folder)
+        strategy = multiprocessing.get_sharing_strategy()  # type: ignore[no-untyped-call]
+        unlinks = strategy == "file_descriptor"
+        asked = protocol.Configure(plan.to_dict(), os.getpid(), self._folder, unlinks)
         try:
             if refused := self._ask(asked, protocol.Ready).no_folder:
                 raise UnusableEnvironmentError(_NO_ROOM.format(refused))

@@ -2,6 +2,10 @@
 
 That is under inject(), in the user's own process. In a trial the warden ends all processes and
 removes what they have left.
+
+Some facts about the segments of a dead worker. By torch's strategy "file_descriptor", a segment has
+a name only from shm_open(3) to shm_unlink(3) in the next line, so that the name of a process that
+is dead is nobody's. By "file_system" it has one until it is received, and may be on its way.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from pytest_dataloader_faults._engine.kernel.remote_process import family
 from pytest_dataloader_faults._engine.processes import is_dead
+from pytest_dataloader_faults._engine.protocol import Configure
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system import folders
 from pytest_dataloader_faults._engine.system.shared_memory import SharedMemoryCleaner
@@ -23,12 +28,14 @@ if TYPE_CHECKING:
 
 
 class Leftovers:
-    """The folder for sockets, made here, and what *driver* and its workers leave in /dev/shm."""
+    """The folder for sockets, made here, and what a loader and its workers leave in /dev/shm."""
 
-    def __init__(self, folder: str, driver: int) -> None:
+    def __init__(self, asked: Configure) -> None:
+        assert asked.folder is not None
         self._shared_memory = SharedMemoryCleaner()
-        self._folder = folder
-        self._driver = driver
+        self._folder = asked.folder
+        self._driver = asked.driver
+        self._unlinks = asked.unlinks
         self.refused = ""
         """Why there is no folder."""
         self.workers: Sequence[WorkerState] = ()
@@ -42,8 +49,9 @@ class Leftovers:
 
     def __exit__(self, *_: object) -> None:
         folders.remove(self._folder)
-        if is_dead(self._driver):  # Otherwise what they have made may be on its way.
-            self._shared_memory.remove({self._driver, *(worker.pid for worker in self.workers)})
+        if self._unlinks or is_dead(self._driver):
+            pids = {self._driver, *(worker.pid for worker in self.workers)}
+            self._shared_memory.remove(set(filter(is_dead, pids)))
 
 
 def kill_with_children(pid: int) -> None:

@@ -54,7 +54,7 @@ def serve(
         if message.folder is not None:  # In a trial the warden removes what is left.
             # Or it would make a file to see whether it can, and leave that when it is killed.
             tempfile.tempdir = os.path.dirname(message.folder)
-            leftovers = scope.enter_context(Leftovers(message.folder, message.driver))
+            leftovers = scope.enter_context(Leftovers(message))
         supervisor = Supervisor(channel, listening, plan, message.driver, report_fd, more_starters)
         if leftovers:
             leftovers.workers = supervisor.workers
