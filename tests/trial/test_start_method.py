@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import subprocess
 import sys
+from dataclasses import asdict, is_dataclass
 from functools import partial
 
 import pytest
@@ -31,6 +32,7 @@ OWN = multiprocessing.get_all_start_methods()[0]
 """What the interpreter takes where nothing else is set."""
 AS_A_USER = """
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from pytest_dataloader_faults import check_dataset, explore, explore_lifecycle, run_trial
 from support.served import ForkedWorkers
@@ -39,10 +41,14 @@ def make():
     return ForkedWorkers(Path(sys.argv[1]), forked=sys.argv[2] == "fork")
 
 if __name__ == "__main__":
-    print(check_dataset(make, only="workers-agree"))
     how = {"seed": 1, "database": None}
-    print(explore(make, max_examples=3, **how), explore_lifecycle(make, max_examples=15, **how))
-    print(run_trial(make))
+    for found in (
+        *check_dataset(make, only="workers-agree"),
+        explore(make, max_examples=3, **how),
+        explore_lifecycle(make, max_examples=15, **how),
+        run_trial(make),
+    ):
+        print(asdict(found))
 """
 ADVICE = "have this one do so: loader={'multiprocessing_context': 'fork'}"
 
@@ -66,11 +72,17 @@ WAYS = {
 }
 
 
+def _told(found):
+    """All that a result has, or several of them."""
+    every = found if isinstance(found, list) else [found]
+    return str([asdict(each) if is_dataclass(each) else each for each in every])
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_loader_that_names_none_has_the_default(records, default, way):
     """As it has in torch, whatever runs the loader."""
     found = WAYS[way](lambda: ForkedWorkers(records, forked=default == "fork"))
-    assert "another method" not in repr(found)
+    assert "another method" not in _told(found)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -78,7 +90,8 @@ def test_a_loader_has_the_one_that_it_names(records, default, way):
     """Also where that is not the default."""
     other = {"fork": "forkserver", "forkserver": "fork"}[default]
     make = partial(ForkedWorkers, records, forked=other == "fork")
-    assert "another method" not in repr(WAYS[way](make, loader={"multiprocessing_context": other}))
+    found = WAYS[way](make, loader={"multiprocessing_context": other})
+    assert "another method" not in _told(found)
 
 
 @pytest.mark.parametrize("default", ["fork"], indirect=True)
@@ -87,7 +100,7 @@ def test_a_loader_has_the_one_that_it_names(records, default, way):
 def test_another_start_method_would_be_seen(records, way):
     """The dataset of these tests raises in a worker that is started in another way."""
     try:
-        found = repr(WAYS[way](lambda: ForkedWorkers(records, forked=False)))
+        found = _told(WAYS[way](lambda: ForkedWorkers(records, forked=False)))
     except Exception as error:  # noqa: BLE001  # each way has its own
         found = repr(error)
     assert "another method" in found
@@ -115,7 +128,7 @@ def test_a_new_interpreter_has_its_own_default(records):
     """As in a script or a test of a user, where nothing has set another."""
     printed = _printed(AS_A_USER, records, OWN)
     assert "another method" not in printed
-    assert f"start_method='{OWN}'" in printed
+    assert f"'start_method': '{OWN}'" in printed
 
 
 ADVISED = {
