@@ -20,11 +20,13 @@ from pytest_dataloader_faults.faults import (
     ReadError,
     SharedMemoryExhaustion,
     ShortRead,
+    ShortWrite,
     SlowRead,
     TruncatedFile,
     WorkerExited,
     WorkerHung,
     WorkerKilled,
+    WriteError,
     has_connections,
 )
 from support.datasets import Records
@@ -107,7 +109,8 @@ def _leave(iterator, end, injection):
 
 def test_every_kind_is_here():
     """A fault that is added to the vocabulary is added here, if it needs files and workers only."""
-    others = {PinMemoryThreadDeath, *(kind for kind in KINDS.values() if has_connections(kind()))}
+    others = {PinMemoryThreadDeath, WriteError, ShortWrite}
+    others |= {kind for kind in KINDS.values() if has_connections(kind())}
     assert set(KINDS.values()) - others == {type(each) for each in FAULTS}
 
 

@@ -16,6 +16,7 @@ from pytest_dataloader_faults.faults import (
     PinMemoryThreadDeath,
     SharedMemoryExhaustion,
     WorkerKilled,
+    has_connections,
 )
 from support.datasets import COUNT, Records, write_records
 from support.epochs import reserves_shared_memory
@@ -45,7 +46,8 @@ def _reference(folder):
 
 def test_every_fault_is_tried():
     """A fault that is added to the vocabulary is tried with pinned loaders, too."""
-    assert set(KINDS.values()) == {type(row.fault) for row in ROWS}
+    kinds = {kind for kind in KINDS.values() if not has_connections(kind())}
+    assert kinds == {type(row.fault) for row in ROWS}
 
 
 def _cases():

@@ -168,7 +168,7 @@ def test_every_entry_gives_a_folder(records):
 
 def test_a_failure_shows_what_the_factory_takes(records):
     """In the test that repeats it, where the factory has no name to import."""
-    with pytest.raises(CheckFailedError, match=r"# make_dataset: .* as lambda folder: MyDataset"):
+    with pytest.raises(CheckFailedError, match=r"# Put here .* = lambda folder: MyDataset"):
         replay(lambda _: ZerosOnError(records), OpenError("*/03.rec"))
 
 

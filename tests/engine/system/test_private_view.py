@@ -7,6 +7,7 @@ import mmap
 import os
 import subprocess
 import sys
+import tempfile
 from functools import partial
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def _in_view(data, body, removed=(), user=None):
     if user is not None:
         for path in (data, *data.rglob("*"), data.parent / "scratch"):
             os.chown(path, user, user)
-        for folder in data.parents[:3]:
+        for folder in data.parents[: -len(Path(tempfile.gettempdir()).parts)]:
             folder.chmod(0o755)
 
     def run():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import tempfile
@@ -143,7 +144,9 @@ class Spectrograms(Records):
     def save(self, spectrogram: Any, cached: Path) -> None:
         """Under its own name when all of it is there."""
         part = cached.with_suffix(f".{os.getpid()}.npy")
-        np.save(part, spectrogram)
+        data = io.BytesIO()
+        np.save(data, spectrogram)  # To a file, it drops the error of its last write.
+        part.write_bytes(data.getvalue())
         part.rename(cached)
 
     def wave(self, index: int) -> Any:
