@@ -135,6 +135,7 @@ def _facts(records, method):
 
 def _pass(one):
     """Without what comes after a death: a loader that no signal tells of it takes what is there."""
-    died = one.exception is not None and "exited unexpectedly" in one.exception.text
+    text = one.exception.text if one.exception else ""
+    died = "exited unexpectedly" in text or "killed by signal" in text
     kind = one.exception and one.exception.type
     return one.delivered[:TAKEN] if died else one.delivered, one.complete, kind, died
