@@ -63,6 +63,11 @@ def is_of_network(glob: str) -> bool:
     return glob.startswith(NETWORK)
 
 
+def connection_path(host: str, port: int | str) -> str:
+    """The path of a connection to that address."""
+    return f"{NETWORK}{f'[{host}]' if ':' in host else host}:{port}"
+
+
 def host_of(path: str) -> str:
     """The address in the *path* of a connection, without the port."""
     return path.removeprefix(NETWORK).rpartition(":")[0]

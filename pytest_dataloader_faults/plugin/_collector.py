@@ -7,6 +7,7 @@ crashes later takes nothing along that was finished.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -45,26 +46,28 @@ class Collector:
             return
         from pytest_dataloader_faults.plugin import _report
 
-        self._problems += _report.write(self._report(), self._paths)
+        self._problems += _report.write(self._report, self._paths)
         if self._problems:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
         if self._for_github:
-            _report.add_step_summary(self._report())
+            _report.add_step_summary(self._report)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Show what was found, and where the reports are."""
         if self._found:
             from pytest_dataloader_faults.plugin import _report
 
-            _report.show(self._report(), terminalreporter)
+            _report.show(self._report, terminalreporter)
             if self._for_github:
-                _report.show_annotations(self._report(), terminalreporter)
+                _report.show_annotations(self._report, terminalreporter)
         for path in self._paths:
             terminalreporter.write_line(f"report: {path}")
         for problem in self._problems:
             terminalreporter.write_line(problem, red=True)
 
+    @functools.cached_property
     def _report(self) -> Report:
+        """All that was found, once the run is over."""
         from pytest_dataloader_faults.plugin._report import report_of
 
         return report_of(self._found.values(), self._engine())

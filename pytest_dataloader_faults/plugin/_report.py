@@ -60,8 +60,7 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
 
 def report_of(found: Iterable[dict[str, Any]], engine: str) -> Report:
     """The report of the items *found*."""
-    items = tuple(Item(**_tuples(each)) for each in found)
-    return Report(engine=engine, versions=_versions(), items=items)
+    return Report(engine=engine, versions=_versions(), items=tuple(map(Item.from_dict, found)))
 
 
 def write(report: Report, paths: Iterable[str]) -> Iterator[str]:
@@ -107,11 +106,6 @@ def _show_table(report: Report, reporter: pytest.TerminalReporter) -> None:
         for text, markup in row:
             reporter.write(text, **markup)
         reporter.line("")
-
-
-def _tuples(item: dict[str, Any]) -> dict[str, Any]:
-    """*item* after its travel, on which tuples became lists."""
-    return {name: tuple(each) if isinstance(each, list) else each for name, each in item.items()}
 
 
 def _versions() -> dict[str, str]:

@@ -57,6 +57,17 @@ class Item:
     duration: float = 0.0
     trials: tuple[float, ...] = ()
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Item:
+        """The item of plain data, in which tuples may have become lists."""
+        known = {each.name for each in fields(cls)}
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in data.items()
+            if name in known
+        }
+        return cls(**values)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
@@ -95,7 +106,7 @@ class Report:
         if data.get("version") != VERSION:
             message = f"version={data.get('version')!r} of a report must be {VERSION}"
             raise InvalidArgumentError(message)
-        items = tuple(_item_from(each) for each in data["items"])
+        items = tuple(map(Item.from_dict, data["items"]))
         return cls(engine=data["engine"], versions=data["versions"], items=items)
 
 
@@ -169,13 +180,3 @@ def _reproduction(explanation: str) -> str:
     lines = (line.strip() for line in explanation.splitlines())
     found = [line for line in lines if line.startswith("reproduce: ")]
     return found[-1].removeprefix("reproduce: ") if found else ""
-
-
-def _item_from(data: Mapping[str, Any]) -> Item:
-    known = {each.name for each in fields(Item)}
-    values = {name: _plain(value) for name, value in data.items() if name in known}
-    return Item(**values)
-
-
-def _plain(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value

@@ -18,10 +18,7 @@ from pytest_dataloader_faults.search._lifecycle import run_and_judge
 from support import private_views
 from support.corpus.caches import CheckedSpectrograms, Spectrograms
 from support.datasets import SIZE, Records
-
-needs_view = pytest.mark.skipif(
-    private_views.refused() != "", reason=private_views.refused() or "never"
-)
+from support.private_views import needs_view
 
 
 @pytest.fixture(name="cache")

@@ -20,14 +20,12 @@ from pytest_dataloader_faults._engine.system import private_view
 from pytest_dataloader_faults.battery.checks._writes import WRITES
 from support import private_views
 from support.datasets import Records
+from support.private_views import needs_view
 from support.vits import AtomicSpectrograms, Spectrograms, write_recordings
 from support.waiting import until
 
 NAMES = [check.name for check in WRITES]
 POISONED = "after the fault was gone, a fresh pass over the same dataset object raised"
-needs_view = pytest.mark.skipif(
-    private_views.refused() != "", reason=private_views.refused() or "never"
-)
 
 
 @pytest.fixture(name="recordings")

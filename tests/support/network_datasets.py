@@ -25,6 +25,27 @@ def write_samples(folder: Path) -> Path:
     return folder
 
 
+def header_and_content(url: str, limit: float | None) -> tuple[bytes, bytes]:
+    """What a server sends for *url*, by HTTP that is spoken here, up to the end."""
+    parts = urlsplit(url)
+    where = str(parts.hostname), parts.port or 80
+    with socket.create_connection(where, timeout=limit) as connection:
+        connection.sendall(f"GET {parts.path} HTTP/1.0\r\n\r\n".encode())
+        data = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    header, _, content = data.partition(b"\r\n\r\n")
+    return header, content
+
+
+def content_of_its_length(url: str, limit: float | None) -> bytes:
+    """The same, compared with the length in the header."""
+    header, content = header_and_content(url, limit)
+    length = re.search(rb"(?i)content-length: (\d+)", header)
+    if length is None or int(length[1]) != len(content):
+        message = f"{url}: {len(content)} bytes came, which is not all of it"
+        raise OSError(message)
+    return content
+
+
 class ByHttp(Dataset[torch.Tensor]):
     """Reads a sample by urllib, under a time limit, and lets all errors out."""
 
@@ -78,29 +99,14 @@ class ToTheEnd(ByHttp):
     """Writes the request itself, and takes what comes before the end for all of it."""
 
     def read(self, url: str) -> bytes:  # noqa: D102  # as above
-        return self.asked(url)[1]
-
-    def asked(self, url: str) -> tuple[bytes, bytes]:
-        """The header and the content."""
-        parts = urlsplit(url)
-        where = str(parts.hostname), parts.port or 80
-        with socket.create_connection(where, timeout=self.limit) as connection:
-            connection.sendall(f"GET {parts.path} HTTP/1.0\r\n\r\n".encode())
-            data = b"".join(iter(lambda: connection.recv(1 << 16), b""))
-        header, _, content = data.partition(b"\r\n\r\n")
-        return header, content
+        return header_and_content(url, self.limit)[1]
 
 
 class OfItsLength(ToTheEnd):
     """Compares the length of what came with that of the header."""
 
     def read(self, url: str) -> bytes:  # noqa: D102  # as above
-        header, content = self.asked(url)
-        length = re.search(rb"(?i)content-length: (\d+)", header)
-        if length is None or int(length[1]) != len(content):
-            message = f"{url}: {len(content)} bytes came, which is not all of it"
-            raise OSError(message)
-        return content
+        return content_of_its_length(url, self.limit)
 
 
 class Patient(ByHttp):

@@ -7,6 +7,8 @@ import os
 import tempfile
 from pathlib import Path
 
+import pytest
+
 from pytest_dataloader_faults._engine.system import private_view
 from support.children import in_a_process
 
@@ -20,6 +22,10 @@ def refused() -> str:
         scratch.mkdir()
         view = private_view.PrivateView((str(data),))
         return in_a_process(lambda: private_view.enter(view, str(scratch)))[-300:]
+
+
+needs_view = pytest.mark.skipif(refused() != "", reason=refused() or "never")
+"""For a test, or a module, of such views."""
 
 
 def forbid() -> bool:

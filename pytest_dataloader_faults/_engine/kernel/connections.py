@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from pytest_dataloader_faults._engine.kernel.linux import MACHINE, read_memory
 from pytest_dataloader_faults._engine.kernel.remote_process import Syscall, duplicate, signed
-from pytest_dataloader_faults.faults._globs import NETWORK
+from pytest_dataloader_faults.faults._globs import connection_path
 
 _ADDRESS = struct.Struct("!2xH4s")
 """struct sockaddr_in, without its family, which is in the machine's order of bytes."""
@@ -47,8 +47,7 @@ class Peer(NamedTuple):
     @property
     def path(self) -> str:
         """What globs are about, such as ``tcp://192.0.2.1:443``."""
-        host, port = self.address[:2]
-        return f"{NETWORK}{f'[{host}]' if ':' in host else host}:{port}"
+        return connection_path(*self.address[:2])
 
     @property
     def is_mapped(self) -> bool:

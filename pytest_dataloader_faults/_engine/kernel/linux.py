@@ -1,7 +1,7 @@
 """The kernel's numbers, structs and calls that the engine needs, and nothing else.
 
-Callers never see a bare number; ``check`` is the one place that turns a failed call into an
-exception. Sources: linux/seccomp.h, linux/audit.h, linux/filter.h, asm/unistd.h, seccomp(2).
+Callers never see a bare number. Sources: linux/seccomp.h, linux/audit.h, linux/filter.h,
+asm/unistd.h, seccomp(2).
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import os
 import struct
 from enum import IntEnum, IntFlag
 
+from pytest_dataloader_faults._engine.system.libc import check, libc
 from pytest_dataloader_faults._engine.system.prctl import Prctl, prctl
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class FilterFlag(IntFlag):
@@ -118,9 +117,9 @@ class _IoVec(ctypes.Structure):
     _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
 
 
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long)
-for _call in (_libc.process_vm_readv, _libc.process_vm_writev):
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long)
+for _call in (libc.process_vm_readv, libc.process_vm_writev):
     _call.restype = ctypes.c_ssize_t
     _call.argtypes = (ctypes.c_int, *(ctypes.c_void_p, ctypes.c_ulong) * 2, ctypes.c_ulong)
 
@@ -128,14 +127,6 @@ for _call in (_libc.process_vm_readv, _libc.process_vm_writev):
 _page = ctypes.create_string_buffer(4096)
 _here, _there = _IoVec(ctypes.addressof(_page), 0), _IoVec(0, 0)
 _here_pointer, _there_pointer = ctypes.addressof(_here), ctypes.addressof(_there)
-
-
-def check(result: int, what: str) -> int:
-    """*result* of a call, or the OSError that errno stands for, naming *what* failed."""
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
-    return result
 
 
 def install_filter(program: bytes, flags: FilterFlag) -> int:
@@ -182,7 +173,7 @@ def read_memory(pid: int, address: int, length: int) -> bytes:
     """At most *length* bytes of another process, a page or less, by process_vm_readv(2)."""
     _here.length = _there.length = length
     _there.base = address
-    read = _libc.process_vm_readv(pid, _here_pointer, 1, _there_pointer, 1, 0)
+    read = libc.process_vm_readv(pid, _here_pointer, 1, _there_pointer, 1, 0)
     return ctypes.string_at(_page, check(read, "process_vm_readv"))
 
 
@@ -191,12 +182,12 @@ def write_memory(pid: int, address: int, data: bytes) -> None:
     ctypes.memmove(_page, data, len(data))
     _here.length = _there.length = len(data)
     _there.base = address
-    check(_libc.process_vm_writev(pid, _here_pointer, 1, _there_pointer, 1, 0), "process_vm_writev")
+    check(libc.process_vm_writev(pid, _here_pointer, 1, _there_pointer, 1, 0), "process_vm_writev")
 
 
 def raw_call(name: str, *arguments: object, what: str = "") -> int:
     """Make a system call that nothing in Python makes as it stands; an error names *what*."""
-    return check(_libc.syscall(SYSCALLS[MACHINE][name], *arguments), what or name)
+    return check(libc.syscall(SYSCALLS[MACHINE][name], *arguments), what or name)
 
 
 def openat2(folder: int, name: bytes, flags: int, resolve: int) -> int:
@@ -208,18 +199,18 @@ def openat2(folder: int, name: bytes, flags: int, resolve: int) -> int:
 def is_on_procfs(fd: int) -> bool:
     """Whether *fd* is of a file that shows something of the process that opens it."""
     type_and_more = ctypes.create_string_buffer(256)
-    check(_libc.fstatfs(fd, type_and_more), "fstatfs")
+    check(libc.fstatfs(fd, type_and_more), "fstatfs")
     return ctypes.c_long.from_buffer(type_and_more).value == PROC_SUPER_MAGIC
 
 
 def map_over(address: int, length: int, protection: int, fd: int, offset: int) -> None:
     """Replace the mapping at *address* by one of *fd*, shared."""
     shared = 1
-    result = _libc.mmap(address, length, protection, shared | MAP_FIXED, fd, offset)
+    result = libc.mmap(address, length, protection, shared | MAP_FIXED, fd, offset)
     if result == _MAP_FAILED:
         check(-1, "mmap(MAP_FIXED)")
 
 
 def collapse(address: int, length: int) -> None:
     """Put this range of memory into huge pages, as far as the kernel can: it is only advice."""
-    _libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(length), MADV_COLLAPSE)
+    libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(length), MADV_COLLAPSE)

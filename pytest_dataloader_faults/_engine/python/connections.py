@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_dataloader_faults._engine.policy import FaultPolicy
 from pytest_dataloader_faults._engine.policy.actions import CONNECT, Fail, Operation
-from pytest_dataloader_faults.faults._globs import NETWORK
+from pytest_dataloader_faults.faults._globs import connection_path
 
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 _NOT_CONNECTED = 7
@@ -53,5 +53,5 @@ def _path(connection: socket.socket, address: Any) -> str | None:
         found = socket.getaddrinfo(address[0], address[1], connection.family, connection.type)
     except OSError:  # connect() raises it, too.
         return None
-    host, port = socket.getnameinfo(found[0][4], socket.NI_NUMERICHOST | socket.NI_NUMERICSERV)
-    return f"{NETWORK}[{host}]:{port}" if ":" in host else f"{NETWORK}{host}:{port}"
+    numeric = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV
+    return connection_path(*socket.getnameinfo(found[0][4], numeric))

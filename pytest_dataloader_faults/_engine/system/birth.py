@@ -12,7 +12,8 @@ import os
 import struct
 import time
 
-_libc = ctypes.CDLL(None, use_errno=True)
+from pytest_dataloader_faults._engine.system.libc import libc
+
 _AT_FDCWD, _NO_FOLLOW, _BIRTH = -100, 0x100, 0x800
 _MASK, _TIME = struct.Struct("=I"), struct.Struct("=qI")
 _BIRTH_AT, _LENGTH = 80, 256
@@ -34,7 +35,7 @@ def birth_time(path: str) -> int | None:
     Network file systems often do not know. Nor is a file known that is not there.
     """
     data = ctypes.create_string_buffer(_LENGTH)
-    if _libc.statx(_AT_FDCWD, os.fsencode(path), _NO_FOLLOW, _BIRTH, data) < 0:
+    if libc.statx(_AT_FDCWD, os.fsencode(path), _NO_FOLLOW, _BIRTH, data) < 0:
         return None
     if not _MASK.unpack_from(data)[0] & _BIRTH:
         return None

@@ -7,7 +7,7 @@ import os
 import signal
 from enum import IntEnum
 
-_libc = ctypes.CDLL(None, use_errno=True)
+from pytest_dataloader_faults._engine.system.libc import check, libc
 
 
 class Prctl(IntEnum):
@@ -25,9 +25,7 @@ class Prctl(IntEnum):
 def prctl(option: Prctl, argument: int) -> None:
     """prctl(2) with one argument."""
     zero = ctypes.c_ulong(0)
-    if _libc.prctl(int(option), ctypes.c_ulong(argument), zero, zero, zero) < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{option.name}: {os.strerror(number)}")
+    check(libc.prctl(int(option), ctypes.c_ulong(argument), zero, zero, zero), option.name)
 
 
 def end_with_parent(parent: int) -> None:

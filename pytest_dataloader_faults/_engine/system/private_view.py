@@ -26,7 +26,8 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-_libc = ctypes.CDLL(None, use_errno=True)
+from pytest_dataloader_faults._engine.system.libc import check, libc
+
 _NEW_MOUNTS, _NEW_USERS = 0x20000, 0x10000000
 _RECURSIVE, _PRIVATE = 0x4000, 1 << 18
 _DETACHED = 2
@@ -59,11 +60,12 @@ def enter(view: PrivateView, scratch: str) -> None:
     made_users = _get_own_mounts()
     _mount("none", "/", None, _RECURSIVE | _PRIVATE)
     _mount("tmpfs", scratch, "tmpfs", 0, "mode=700")
+    options = ["userxattr"] if _has_own_users() else []
     for number, folder in enumerate(view.folders):
-        _cover(folder, os.path.join(scratch, str(number)), "userxattr" if _has_own_users() else "")
+        _cover(folder, os.path.join(scratch, str(number)), *options)
     for path in view.removed:
         _remove(path)
-    _check(_libc.umount2(os.fsencode(scratch), _DETACHED), "umount2", scratch)
+    check(libc.umount2(os.fsencode(scratch), _DETACHED), "umount2", scratch)
     with contextlib.suppress(FileNotFoundError):
         os.chdir(os.getcwd())
     if made_users:
@@ -120,7 +122,7 @@ def _cover(folder: str, changes: str, *options: str) -> None:
     opened = {name: os.open(path, os.O_PATH | os.O_CLOEXEC) for name, path in places.items()}
     try:
         given = (f"{name}=/proc/self/fd/{fd}" for name, fd in opened.items())
-        _mount("overlay", folder, "overlay", 0, ",".join(filter(None, (*given, *options))))
+        _mount("overlay", folder, "overlay", 0, ",".join((*given, *options)))
     finally:
         for fd in opened.values():
             os.close(fd)
@@ -139,22 +141,16 @@ def _remove(path: str) -> None:
 
 
 def _unshare(flags: int) -> None:
-    _check(_libc.unshare(flags), "unshare")
+    check(libc.unshare(flags), "unshare")
 
 
 def _mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
     given = (os.fsencode(source), os.fsencode(target), kind and kind.encode())
-    result = _libc.mount(*given, ctypes.c_ulong(flags), options.encode() or None)
-    _check(result, f"mount of {kind}", target)
+    result = libc.mount(*given, ctypes.c_ulong(flags), options.encode() or None)
+    check(result, f"mount of {kind}", target)
 
 
 def _drop_capabilities() -> None:
     nothing = struct.pack("=6I", *(0,) * 6)
     header = ctypes.create_string_buffer(struct.pack("=Ii", _CAPABILITIES_V3, 0))
-    _check(_libc.capset(header, ctypes.create_string_buffer(nothing)), "capset")
-
-
-def _check(result: int, what: str, *about: str) -> None:
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}", *about)
+    check(libc.capset(header, ctypes.create_string_buffer(nothing)), "capset")

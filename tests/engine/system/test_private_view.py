@@ -22,7 +22,7 @@ from support.children import in_a_process
 
 NOBODY = 65534
 
-pytestmark = pytest.mark.skipif(private_views.refused() != "", reason=private_views.refused())
+pytestmark = private_views.needs_view
 
 
 @pytest.fixture(name="data", params=["data", "a, b: c\\d é"])

@@ -6,18 +6,16 @@
 from __future__ import annotations
 
 import contextlib
-import re
-import socket
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import torch
 
 from support.corpus.cases import Case
 from support.datasets import Records
+from support.network_datasets import content_of_its_length, header_and_content
 from support.servers import http_server
 
 _TIMES = 40
@@ -74,28 +72,14 @@ class ToTheEnd(Served):
     """Speaks HTTP itself, and takes what comes before the end for all of it."""
 
     def _asked(self, url: str) -> bytes:
-        return self._answer(url)[1]
-
-    def _answer(self, url: str) -> tuple[bytes, bytes]:
-        parts = urlsplit(url)
-        where = str(parts.hostname), parts.port or 80
-        with socket.create_connection(where, timeout=self.limit) as connection:
-            connection.sendall(f"GET {parts.path} HTTP/1.0\r\n\r\n".encode())
-            data = b"".join(iter(lambda: connection.recv(1 << 16), b""))
-        header, _, content = data.partition(b"\r\n\r\n")
-        return header, content
+        return header_and_content(url, self.limit)[1]
 
 
 class OfItsLength(ToTheEnd):
     """Compares what came with the length in the header."""
 
     def _asked(self, url: str) -> bytes:
-        header, content = self._answer(url)
-        length = re.search(rb"(?i)content-length: (\d+)", header)
-        if length is None or int(length[1]) != len(content):
-            message = f"{url}: {len(content)} bytes came, which is not all of it"
-            raise OSError(message)
-        return content
+        return content_of_its_length(url, self.limit)
 
 
 _OF_FILES = (
