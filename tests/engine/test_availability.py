@@ -26,7 +26,6 @@ filter_this_process(program({}, ARCHITECTURES[MACHINE], base=1 << 20), 1)
 FORBIDDEN = """
 import struct
 from pytest_dataloader_faults._engine.kernel.linux import *
-from pytest_dataloader_faults._engine.kernel.linux import _libc
 
 # As a container's seccomp profile does: seccomp(2) itself is answered with an errno.
 def instruction(code, yes, no, value):
