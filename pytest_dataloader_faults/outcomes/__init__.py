@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pytest_dataloader_faults.outcomes._records import (
     Delivery,
+    Event,
     FaultFacts,
     FileCounts,
     Firing,
@@ -29,6 +30,7 @@ __all__ = (
     "CheckResult",
     "Contract",
     "Delivery",
+    "Event",
     "FaultFacts",
     "FileCounts",
     "Firing",

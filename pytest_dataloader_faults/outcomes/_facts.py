@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults import faults as vocabulary
@@ -49,6 +49,9 @@ class TrialFacts(TrialRequest):
             Taken where every file is watched, as in the run without a fault.
         resources: Before the first epoch, after the last, and after the recovery.
         footprints: What each process of the loader had after each epoch, if that was measured.
+        timeline: What happened when, in the order of time. Two runs have different times, so it
+            takes no part when facts are compared.
+        omitted_events: How many events a long timeline leaves out, from the middle.
         duration: Seconds from the start of the process to its end.
         timed_out: Whether the deadline ended it.
         phase: How far it got: ``"start"``, ``"epoch 1"``, ..., ``"recovery"``, ``"done"``.
@@ -66,6 +69,8 @@ class TrialFacts(TrialRequest):
     lasting_files: tuple[str, ...] = ()
     resources: tuple[records.Resources, ...] = ()
     footprints: tuple[records.Footprint, ...] = ()
+    timeline: tuple[records.Event, ...] = field(default=(), compare=False)
+    omitted_events: int = field(default=0, compare=False)
     duration: float = 0.0
     timed_out: bool = False
     phase: str = "start"

@@ -198,6 +198,25 @@ class Footprint:
 
 
 @dataclass(frozen=True)
+class Event:
+    """Something that happened at a known time in a trial.
+
+    Attributes:
+        time: Seconds since the trial began.
+        process: ``"loader"``, or ``"worker 0"``, ...
+        kind: ``"epoch"`` (it begins or ends), ``"fetch"`` (a worker begins a batch), ``"open"``
+            (of a data file), ``"fault"``, ``"batch"`` (the loop gets it), ``"error"`` (the loop
+            gets it) or ``"exit"`` (a process died).
+        text: What happened, on one line.
+    """
+
+    time: float
+    process: str
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
 class Resources:
     """What the loader's process had open, and its descendants, at one moment.
 

@@ -8,13 +8,32 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.outcomes import CheckResult
+from pytest_dataloader_faults.outcomes import CheckResult, Event
+from pytest_dataloader_faults.outcomes._records import from_json
 
 VERSION = 1
 """Of the JSON form. A report of another one is refused."""
 
 PASSED, FAILED, XFAILED = "passed", "failed", "xfailed"
 NOT_APPLICABLE, NOT_REPRODUCED = "not_applicable", "not_reproduced"
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What one process of a loader had after an epoch.
+
+    Attributes:
+        epoch: The epoch, from 1.
+        process: ``"loader"``, or ``"worker 0"``, ...
+        descriptors, threads: How many.
+        memory: Bytes of anonymous memory.
+    """
+
+    epoch: int
+    process: str
+    descriptors: int
+    memory: int
+    threads: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +57,9 @@ class Item:
         reproduce: A command, or a call, that repeats it.
         duration: Seconds that the item took.
         trials: Seconds that each of its trials took.
+        timeline: What happened when in the trial that decided.
+        omitted_events: How many events were left out from the middle of that.
+        usage: What each process of that trial had after each epoch, if that was measured.
     """
 
     nodeid: str
@@ -56,17 +78,16 @@ class Item:
     reproduce: str = ""
     duration: float = 0.0
     trials: tuple[float, ...] = ()
+    timeline: tuple[Event, ...] = ()
+    omitted_events: int = 0
+    usage: tuple[Usage, ...] = ()
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Item:
-        """The item of plain data, in which tuples may have become lists."""
+        """The item of plain data; what only another version of this plugin knows is left out."""
         known = {each.name for each in fields(cls)}
-        values: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in data.items()
-            if name in known
-        }
-        return cls(**values)
+        made: Item = from_json(cls, {name: data[name] for name in data if name in known})
+        return made
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +154,22 @@ def item_of(
         reproduce=_reproduction(result.explanation),
         duration=round(duration, 3),
         trials=tuple(each.duration for each in result.trials),
+        **_course(result),
     )
+
+
+def _course(result: CheckResult) -> dict[str, Any]:
+    """The course of the trial that decided."""
+    outcome = result.outcome
+    if outcome is None:
+        return {}
+    names = [each.name for each in fields(Usage)]
+    usage = (Usage(*(getattr(each, name) for name in names)) for each in outcome.footprints)
+    return {
+        "timeline": outcome.timeline,
+        "omitted_events": outcome.omitted_events,
+        "usage": tuple(usage),
+    }
 
 
 def status_of(result: CheckResult) -> str:

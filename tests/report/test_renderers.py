@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.outcomes import Verdict
+from pytest_dataloader_faults.outcomes import CheckResult, Event, Footprint, Pass, Verdict
 from pytest_dataloader_faults.report import ci, files, markdown, terminal
-from pytest_dataloader_faults.report.model import Item, Report, by_cause, merged
+from pytest_dataloader_faults.report.model import Item, Report, Usage, by_cause, item_of, merged
+from support.facts import ordinary
 
 _PACKAGE = Path(files.__file__).parent
 HOSTILE = "<script>alert(1)</script> | `x` ](http://e) \x1b[31m\n::error::no, %0A"
@@ -52,7 +53,14 @@ MIXED = Report(
         _item(check="workers-agree", trials=(0.2,)),
         _failed(trials=(0.4, 0.6), notes=("64 of 100 samples were looked at",)),
         _failed(check="truncated-half"),
-        _failed(check="growth", verdict="leaked", cause="leaves something behind"),
+        _failed(
+            check="growth",
+            verdict="leaked",
+            cause="leaves something behind",
+            timeline=(Event(0.01, "loader", "epoch", "epoch 1 begins"),),
+            omitted_events=3,
+            usage=(Usage(1, "worker 0", 12, 4096, 1),),
+        ),
         _item(check="pinned", status="not_applicable", verdict="not_exercised"),
         _item(test="b.py::other"),
     ),
@@ -132,6 +140,23 @@ def test_what_is_no_report_is_refused(tmp_path, text):
     path.write_text(text)
     with pytest.raises(InvalidArgumentError, match=r"r\.json|version="):
         files.read(str(path))
+
+
+def test_an_item_has_the_course_of_the_trial_that_decided():
+    """Its timeline, and what its processes had after each epoch."""
+    trial = replace(
+        ordinary(Pass()),
+        timeline=(Event(0.5, "worker 1", "fetch", "batch 1"),),
+        omitted_events=7,
+        footprints=(Footprint(2, "worker 1", 4096, 5, 6, newly_open="x"),),
+    )
+    result = CheckResult("growth", Verdict.SURVIVED, True, "survived: .", trial)
+    where = {"nodeid": "n", "test": "t", "where": ("a.py", 1), "duration": 0.1}
+    item = item_of(result, **where)
+    assert (item.timeline, item.omitted_events) == (trial.timeline, 7)
+    assert item.usage == (Usage(2, "worker 1", 5, 4096, 6),)
+    nothing = item_of(replace(result, outcome=None), **where)
+    assert (nothing.timeline, nothing.usage) == ((), ())
 
 
 def test_github_gets_one_command_per_failure():
