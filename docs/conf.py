@@ -1,0 +1,37 @@
+"""The settings of Sphinx: `tox -e docs` builds the site."""
+
+from importlib.metadata import metadata
+
+_ABOUT = metadata("pytest-dataloader-faults")
+project = _ABOUT["Name"]
+author = _ABOUT["Author"]
+release = _ABOUT["Version"]
+project_copyright = f"%Y, {author}"
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.intersphinx",
+    "sphinx.ext.napoleon",
+]
+myst_heading_anchors = 4  # Links of pages name headings as code hosts do.
+
+html_theme = "furo"
+html_title = project
+html_copy_source = False
+
+autodoc_default_options = {"members": True, "member-order": "bysource"}
+autodoc_typehints = "description"
+
+# A site that cannot be reached is replaced by an inventory without entries, so that a build
+# without network has fewer links and no warnings.
+intersphinx_timeout = 5
+intersphinx_mapping = {
+    name: (address, (None, "no-network.inv"))
+    for name, address in {
+        "python": "https://docs.python.org/3",
+        "pytest": "https://docs.pytest.org/en/stable",
+        "torch": "https://docs.pytorch.org/docs/stable",
+        "hypothesis": "https://hypothesis.readthedocs.io/en/latest",
+    }.items()
+}
