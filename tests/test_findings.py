@@ -12,21 +12,16 @@ from pathlib import Path
 
 import pytest
 
-NAMES = "findings.md", "findings-datasets.md"
-EXPLANATION = Path(__file__).resolve().parent.parent / "docs/explanation"
-PAGES = {name: (EXPLANATION / name).read_text(encoding="utf-8") for name in NAMES}
-BLOCKS = {
-    name: re.findall(r"^```sh\n(.+?)^```\n\n```text\n(.+?)^```$", page, re.DOTALL | re.MULTILINE)
-    for name, page in PAGES.items()
-}
-EVERY = [block for blocks in BLOCKS.values() for block in blocks]
-INJECTING = [block for block in EVERY if "strace" in block[0]]
-PLAIN = [block for block in EVERY if "strace" not in block[0]]
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+SCRIPTS = {path.stem: path.read_text(encoding="utf-8") for path in DOCS.glob("findings/*.sh")}
+INJECTING = sorted(name for name, script in SCRIPTS.items() if "-e inject=" in script)
+PLAIN = sorted(SCRIPTS.keys() - INJECTING)
 
 
-def _id(block):
-    """The library's call, out of the last line of its script."""
-    return re.findall(r"(\w+)\(", block[0])[-1]
+def _shown(script):
+    """What *script* says that it prints, in the comment at its end."""
+    said = script.partition("\n# It prints:\n")[2]
+    return re.sub(r"^# ", "", said, flags=re.MULTILINE)
 
 
 def _missing(script):
@@ -42,10 +37,10 @@ def _require_libraries(script):
         pytest.skip(f"not installed: {', '.join(missing)}")
 
 
-def _one_quick(blocks):
-    """*blocks*; the first is run each time, and the others, which are about libraries, are slow."""
-    first, *rest = blocks
-    return [first, *(pytest.param(each, marks=pytest.mark.slow) for each in rest)]
+def _one_quick(names, quick):
+    """*quick* is run each time, and the others of *names*, which are about libraries, are slow."""
+    rest = [name for name in names if name != quick]
+    return [quick, *(pytest.param(each, marks=pytest.mark.slow) for each in rest)]
 
 
 @pytest.fixture(name="witness", scope="module")
@@ -75,31 +70,35 @@ def _printed(script, folder):
     return done.stdout.decode()
 
 
-@pytest.mark.parametrize("block", _one_quick(INJECTING), ids=_id)
+@pytest.mark.parametrize("name", _one_quick(INJECTING, "numpy_fromfile"))
 @pytest.mark.usefixtures("witness")
-def test_strace_shows_the_same(tmp_path, block):
+def test_strace_shows_the_same(tmp_path, name):
     """Another injector of the same error leads to the same."""
-    script, shown = block
+    script = SCRIPTS[name]
     _require_libraries(script)
 
-    assert _printed(script, tmp_path) == shown
+    assert _printed(script, tmp_path) == _shown(script)
     trace = (tmp_path / "trace.txt").read_text(encoding="utf-8")
     assert "(INJECTED)" in trace or "killed by SIGKILL" in trace
 
 
-@pytest.mark.parametrize("block", _one_quick(PLAIN), ids=_id)
-def test_plain_code_shows_the_same(tmp_path, block):
+@pytest.mark.parametrize("name", _one_quick(PLAIN, "gzip"))
+def test_plain_code_shows_the_same(tmp_path, name):
     """No injector is needed where a shorter file, or plain Python, will do."""
-    script, shown = block
+    script = SCRIPTS[name]
     _require_libraries(script)
 
-    assert _printed(script, tmp_path) == shown
+    assert _printed(script, tmp_path) == _shown(script)
 
 
-@pytest.mark.parametrize(("name", "count"), {"findings.md": 11, "findings-datasets.md": 15}.items())
-def test_every_script_of_the_page_is_run(name, count):
-    """Each has its output right behind it."""
-    assert len(BLOCKS[name]) == PAGES[name].count("```sh") == count
+def test_the_page_has_every_script():
+    """And says of each whether it takes strace."""
+    page = (DOCS / "explanation/why.md").read_text(encoding="utf-8")
+    linked = re.findall(r"\[([^]]+)\]\(\.\./findings/(\w+)\.sh\)", page)
+
+    assert sorted(name for _, name in linked) == sorted(SCRIPTS)
+    assert sorted(name for how, name in linked if how == "strace") == INJECTING
+    assert all(_shown(script) for script in SCRIPTS.values())
 
 
 def test_the_libraries_of_a_script_are_known():
