@@ -8,7 +8,7 @@ comment on the line before a block says what the block is:
 
     <!-- file: NAME -->         it is written to that file; what follows may use it
     <!-- output: COMMAND -->    it shows COMMAND and what it prints; this script writes it
-    <!-- tree: FOLDER -->       it lists the modules below FOLDER; this script writes it
+    <!-- tree: FOLDER -->       it lists the folders of modules below FOLDER; this script writes it
     <!-- fragment: REASON -->   it is not run, for that reason
 
 A Python block without a comment is run as a script. A test file that no COMMAND names is run with
@@ -187,13 +187,10 @@ def same(text: str) -> str:
 
 
 def tree(folder: Path, indent: str = "") -> str:
-    """A line per module below *folder*: its name, and the first line of its docstring."""
+    """A line per folder of modules below *folder*: its name, and the first line of its docstring."""
     text = _line(f"{indent}{folder.name}/", folder / "__init__.py")
-    for path in sorted(folder.glob("*.py")):
-        text += "" if path.name == "__init__.py" else _line(f"{indent}    {path.name}", path)
-    for path in sorted(folder.glob("*/__init__.py")):
-        text += tree(path.parent, f"{indent}    ")
-    return text
+    inner = sorted(folder.glob("*/__init__.py"))
+    return text + "".join(tree(path.parent, f"{indent}    ") for path in inner)
 
 
 def _line(name: str, module: Path) -> str:
