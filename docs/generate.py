@@ -187,7 +187,7 @@ def same(text: str) -> str:
 
 
 def tree(folder: Path, indent: str = "") -> str:
-    """A line per folder of modules below *folder*: its name, and the first line of its docstring."""
+    """A line per package, from *folder* on: its name, and the first line of its docstring."""
     text = _line(f"{indent}{folder.name}/", folder / "__init__.py")
     inner = sorted(folder.glob("*/__init__.py"))
     return text + "".join(tree(path.parent, f"{indent}    ") for path in inner)
