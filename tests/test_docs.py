@@ -303,7 +303,7 @@ def test_no_page_names_an_option_that_is_not_there():
     """Options and ini keys in the text exist."""
     known = {f"dataloader_faults_{name}" for name in _options._OPTIONS}
     known |= {"dataloader_faults_verdict", "dataloader_faults_check"}  # Of JUnit reports.
-    without_ini = ("require-gpu", "report", "github")
+    without_ini = ("require-gpu", "report", "github", "dataset", "only", "exclude")
     options = {f"--dataloader-faults-{name}" for name in without_ini}
     options |= set(map(_options.flag, _options._OPTIONS))
     text = "\n".join(TEXTS.values())

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import sys
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -21,15 +20,19 @@ from pytest_dataloader_faults.exceptions import (
     InjectionError,
     InvalidArgumentError,
 )
-from pytest_dataloader_faults.plugin import _collector, _environment, _options, _pyfakefs
+from pytest_dataloader_faults.plugin import (
+    _checks,
+    _collector,
+    _environment,
+    _options,
+    _pyfakefs,
+)
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults.injection import ArmedFaults
     from pytest_dataloader_faults.plugin._fault_check import FaultCheck
     from pytest_dataloader_faults.plugin._injector import PytestFaultInjector
-    from pytest_dataloader_faults.plugin._options import Settings
 
-_MARKER = "dataloader_faults"
 _OUR_FIXTURES = {"fault_check", "dataloader_faults", "fake_dataset_fs"}
 """The fixtures of one fault need no entry here: they request ``dataloader_faults``."""
 _NO_PARAMETER = (
@@ -38,7 +41,6 @@ _NO_PARAMETER = (
     " late: use a plain function, or self.check_dataset() of a DatasetTestCase"
 )
 _injector = pytest.StashKey["PytestFaultInjector"]()
-_check = pytest.StashKey["FaultCheck"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -73,6 +75,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # A process of pytest-xdist reports to the main one.
         engine = functools.partial(_engine_line, config)
         config.pluginmanager.register(_collector.Collector(engine, paths, for_github=for_github))
+    if named := _options.named_datasets(config):
+        from pytest_dataloader_faults.plugin._named_datasets import NamedDatasets
+
+        config.pluginmanager.register(NamedDatasets(**named))
     if config.option.showfixtures or config.option.show_fixtures_per_test:
         _describe_fault_fixtures()
 
@@ -99,18 +105,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make one item per check of a test that uses ``fault_check``."""
     if "fault_check" not in metafunc.fixturenames:
         return
-    if sys.platform != "linux":  # No check can run, and most of their code cannot be imported.
-        metafunc.parametrize("fault_check", ["needs-linux"], indirect=True)
-        return
-    from pytest_dataloader_faults.battery._check_dataset import select_checks
-    from pytest_dataloader_faults.battery.checks import CHECKS
-
     node = metafunc.definition
     with _options.bad_values_fail(node):
-        given = _options.settings_for(node.config, node.iter_markers(_MARKER))
-        names = select_checks(given.only, given.exclude, given.expected_failures)
-    marks = {name: [pytest.mark.gpu] if CHECKS[name].gpu else [] for name in names}
-    items = [pytest.param(name, marks=marks[name], id=name) for name in names]
+        settings = _options.settings_for(node.config, node.iter_markers(_checks.MARKER))
+        found = list(_checks.named(settings))
+    items = [pytest.param(name, marks=marks, id=name) for name, marks in found]
     metafunc.parametrize("fault_check", items, indirect=True)
 
 
@@ -119,7 +118,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each item that uses one of our fixtures, for ``-m dataloader_faults`` to select it."""
     for item in items:
         if _OUR_FIXTURES & set(getattr(item, "fixturenames", ())):
-            item.add_marker(_MARKER)
+            item.add_marker(_checks.MARKER)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -146,8 +145,8 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         item.stash[_injector].require_used()
         if unfired := item.stash[_injector].unfired():
             pytest.fail(unfired, pytrace=False)
-    if _check in item.stash:
-        item.stash[_check].require_called()
+    if _checks.CHECK in item.stash:
+        item.stash[_checks.CHECK].require_called()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -156,7 +155,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Give the report what a check found, and show its text so that it can be copied."""
     report = yield
-    if _check in item.stash:
+    if _checks.CHECK in item.stash:
         from pytest_dataloader_faults.plugin._report import attach
 
         attach(item, report)
@@ -173,20 +172,6 @@ def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -
     return _collector.status(report) if config.get_verbosity() > 0 else None
 
 
-def _settings(request: pytest.FixtureRequest) -> Settings:
-    """The settings of the test; skips or fails the test where their engine cannot run."""
-    from pytest_dataloader_faults._engine import lacking, unavailable
-
-    with _options.bad_values_fail(request.node):
-        settings = _options.settings_for(request.config, request.node.iter_markers(_MARKER))
-    reason = unavailable() if settings.engine == "kernel" else lacking()
-    if reason is not None and settings.engine == "auto":
-        pytest.skip(f"no engine can run here: {reason}")
-    if reason is not None:
-        pytest.fail(f"engine={settings.engine!r} cannot run here: {reason}", pytrace=False)
-    return settings
-
-
 @pytest.fixture
 def fault_check(request: pytest.FixtureRequest) -> FaultCheck:
     """Ask one check of the battery about your dataset: ``fault_check(lambda: MyDataset(path))``.
@@ -198,12 +183,7 @@ def fault_check(request: pytest.FixtureRequest) -> FaultCheck:
     """
     if not hasattr(request, "param"):
         pytest.fail(_NO_PARAMETER, pytrace=False)
-    settings = _settings(request)
-    from pytest_dataloader_faults.plugin._fault_check import FaultCheck
-
-    check = FaultCheck(request.param, settings, request.node)
-    request.node.stash[_check] = check
-    return check
+    return _checks.check_of(request.node, request.param)
 
 
 @pytest.fixture
@@ -217,7 +197,7 @@ def dataloader_faults(request: pytest.FixtureRequest) -> Iterator[PytestFaultInj
     and ``explore_lifecycle(make_dataset)`` search for faults that a dataset does not survive.
     The marker, the options and the ini keys hold for all of them.
     """
-    settings = _settings(request)
+    settings = _checks.settings_of(request.node)
     from pytest_dataloader_faults.plugin._injector import PytestFaultInjector
 
     with PytestFaultInjector(settings, request.node) as injector:

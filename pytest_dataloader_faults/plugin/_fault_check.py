@@ -92,7 +92,7 @@ class FaultCheck:
         return result
 
     def _asked(self, make_dataset: DatasetFactory, how: BatterySettings, call: Hashable) -> Answer:
-        again = f"pytest {shlex.quote(_from_here(self._node))} {self._options()}"
+        again = f"pytest {_arguments_for(self._node)} {self._options()}"
         folder = getattr(self._node, "funcargs", {}).get("tmp_path")
         return self._node.config.stash.setdefault(_baselines, BaselineCache()).ask(
             self.name,
@@ -118,10 +118,12 @@ class FaultCheck:
             pytest.fail(message, pytrace=False)
 
 
-def _from_here(node: pytest.Item) -> str:
-    """The node id for a command in the folder where the user started pytest."""
+def _arguments_for(node: pytest.Item) -> str:
+    """What has pytest run *node*, in the folder where the user started pytest."""
+    if named := getattr(node, "arguments", ""):  # Of a dataset that the command line names.
+        return str(named)
     path = os.path.relpath(node.path, node.config.invocation_params.dir)
-    return f"{path}::{node.nodeid.partition('::')[2]}"
+    return shlex.quote(f"{path}::{node.nodeid.partition('::')[2]}")
 
 
 def _nothing_shown(check: str, why: str, *, applies: bool) -> CheckResult:

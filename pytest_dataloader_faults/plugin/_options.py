@@ -18,6 +18,7 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError
 _STEM = "dataloader_faults"
 ATTRIBUTE = _STEM
 """The attribute of pytest's reports that has what checks found: a list of items as plain data."""
+ONLY, _EXCLUDE = "--dataloader-faults-only", "--dataloader-faults-exclude"
 _given = pytest.StashKey[dict[str, Any]]()
 
 
@@ -97,6 +98,7 @@ def add_options(parser: pytest.Parser) -> None:
         action="store_true",
         help="fail the tests marked gpu where torch finds no accelerator, and do not skip them",
     )
+    _add_named_datasets(group)
     group.addoption(
         _REPORT,
         dest=f"{_STEM}_report",
@@ -113,6 +115,50 @@ def add_options(parser: pytest.Parser) -> None:
         default="auto",
         help="auto: in a job of GitHub Actions, annotate failed checks and add to its summary",
     )
+
+
+def _add_named_datasets(group: pytest.OptionGroup) -> None:
+    group.addoption(
+        "--dataloader-faults-dataset",
+        dest=f"{_STEM}_dataset",
+        metavar="MODULE:FUNCTION",
+        action="append",
+        default=[],
+        help="run the battery on the dataset or loader that this function returns; no test file is"
+        " needed, and without paths none is run; may be given several times",
+    )
+    for name, what in ((ONLY, "ask only these checks"), (_EXCLUDE, "leave out these checks")):
+        group.addoption(
+            name,
+            dest=name.strip("-").replace("-", "_"),
+            metavar="CHECKS",
+            action="extend",
+            type=lambda text: text.split(","),
+            default=[],
+            help=f"of --dataloader-faults-dataset: {what}, separated by commas",
+        )
+
+
+def named_datasets(config: pytest.Config) -> dict[str, list[str]]:
+    """The datasets that the command line names, and which checks to ask; empty if there are none.
+
+    Options that choose checks of none are refused.
+    """
+    given = {
+        "values": config.getoption(f"{_STEM}_dataset"),
+        "only": config.getoption(f"{_STEM}_only"),
+        "exclude": config.getoption(f"{_STEM}_exclude"),
+    }
+    if given["values"]:
+        return given
+    for name in (ONLY, _EXCLUDE):
+        if config.getoption(name):
+            message = (
+                f"{name} chooses checks of --dataloader-faults-dataset, which is not given. To"
+                " choose checks of a test, use -k, or the marker dataloader_faults(only=...)"
+            )
+            raise pytest.UsageError(message)
+    return {}
 
 
 _REPORT = "--dataloader-faults-report"

@@ -49,7 +49,9 @@ def _without(nodeid: str, check: str) -> str:
     """The id of the test, without the *check* that one of its items asks."""
     name, bracket, parameters = nodeid.partition("[")
     rest = "-".join(filter(None, f"-{parameters[:-1]}-".split(f"-{check}-", 1))).strip("-")
-    return f"{name}[{rest}]" if bracket and rest else name
+    if not bracket:  # A dataset that the command line names.
+        return name.removesuffix(f"::{check}")
+    return f"{name}[{rest}]" if rest else name
 
 
 def attach(item: pytest.Item, report: pytest.TestReport) -> None:

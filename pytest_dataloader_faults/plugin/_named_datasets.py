@@ -1,0 +1,184 @@
+"""Datasets that the command line names: ``--dataloader-faults-dataset``. No test file is needed.
+
+Some facts about pytest. It collects what its arguments name, or else the ini key ``testpaths``, or
+the folder where it was started. What the session's collector gives beside that becomes items like
+others: options select them, and pytest-xdist spreads them. An id is split at "::". What is before
+it is shown once for all of its items, and pytest-xdist keeps them together under
+``--dist loadfile``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Generator, Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.plugin import _checks, _options
+
+_OPTION = "--dataloader-faults-dataset"
+_FORM = "must be module:function, such as my_package.data:make_dataset"
+
+
+class NamedDatasets:
+    """Collects the datasets that *values* name; it is registered with pytest.
+
+    *only*, *exclude*: names of checks.
+    """
+
+    def __init__(self, values: list[str], only: list[str], exclude: list[str]) -> None:
+        self._values = list(dict.fromkeys(values))
+        self._chosen: dict[str, Any] = {"only": only or None, "exclude": exclude}
+        self._factories: dict[str, Callable[..., Any]] = {}
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """Find each function, before pytest prints anything. Without paths, collect no files."""
+        config = session.config
+        if config.args_source is not config.ArgsSource.ARGS:
+            config.args, config.args_source = [], config.ArgsSource.ARGS
+        here = str(config.invocation_params.dir)
+        if here not in sys.path:  # "python -m pytest" has put it there.
+            sys.path.insert(0, here)
+            config.add_cleanup(lambda: sys.path.remove(here))
+        try:
+            settings = _options.settings_for(config)._replace(**self._chosen)
+            self._checks = dict(_checks.named(settings))
+            self._factories = {value: factory_of(value) for value in self._values}
+        except InvalidArgumentError as error:
+            raise pytest.UsageError(str(error)) from error
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(
+        self, collector: pytest.Collector
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        """Have the session collect the datasets, after what its arguments name."""
+        report = yield
+        if isinstance(collector, pytest.Session) and report.passed:
+            for value, factory in self._factories.items():
+                report.result.append(
+                    NamedDataset.from_parent(
+                        collector, name=value, nodeid=value, factory=factory, checks=self._checks
+                    )
+                )
+        return report
+
+
+class NamedDataset(pytest.Collector):
+    """The items of one dataset, one for each check."""
+
+    def __init__(
+        self,
+        *,
+        factory: Callable[..., Any],
+        checks: dict[str, list[pytest.MarkDecorator]],
+        **node: Any,
+    ) -> None:
+        super().__init__(**node)
+        self.factory = factory
+        self._checks = checks
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """Make the items."""
+        for name, marks in self._checks.items():
+            item = NamedCheck.from_parent(self, name=name)
+            item.add_marker(_checks.MARKER)
+            for mark in marks:
+                item.add_marker(mark)
+            yield item
+
+
+class NamedCheck(pytest.Item):
+    """One check of a dataset that the command line names."""
+
+    parent: NamedDataset
+
+    @property
+    def originalname(self) -> str:
+        """The same for all items of the dataset, as that of a parametrized test function is."""
+        return self.parent.name
+
+    @property
+    def arguments(self) -> str:
+        """What has pytest run this item alone."""
+        return f"{_OPTION}={self.parent.name} {_options.ONLY}={self.name}"
+
+    def runtest(self) -> None:
+        """Ask the check."""
+        _checks.check_of(self, self.name)(self.parent.factory)
+
+    def reportinfo(self) -> tuple[str, int, str]:
+        """Where the function is, and the title of a failure."""
+        code = getattr(inspect.unwrap(self.parent.factory), "__code__", None)
+        file, line = (code.co_filename, code.co_firstlineno - 1) if code else (str(self.path), 0)
+        return file, line, f"{self.name} of {self.parent.name}"
+
+
+def factory_of(value: str) -> Callable[..., Any]:
+    """The function that *value* names; InvalidArgumentError if it names none that can be used."""
+    from pytest_dataloader_faults._trial.factory import takes_folder
+
+    path, _, name = value.partition(":")
+    if not (all(part.isidentifier() for part in path.split(".")) and name.isidentifier()):
+        raise _refused(value, f"{_FORM}{_hint(path, name)}")
+    factory = _attribute(value, _module(value, path), name)
+    try:
+        takes_folder(factory)
+    except InvalidArgumentError as error:
+        raise _refused(value, f"cannot be called: {error}") from error
+    return factory
+
+
+def _hint(path: str, name: str) -> str:
+    if "." in name:
+        return f": write a function at the top of the module that returns what {name} gives"
+    if os.sep in path:
+        return ": give the module by the name under which Python imports it, and not by its path"
+    return ""
+
+
+def _module(value: str, path: str) -> ModuleType:
+    try:
+        return importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        if not error.name or not f"{path}.".startswith(f"{error.name}."):
+            raise _refused(value, f"cannot be used: importing {path} failed: {error}") from error
+        file = f" Leave out {path[-3:]!r}." if path.endswith(".py") else ""
+        message = (
+            f"cannot be used: there is no module {error.name!r} in {os.getcwd()} or elsewhere on"
+            f" sys.path.{file} Start pytest in the folder that has it, set the ini key pythonpath,"
+            " or install the package"
+        )
+        raise _refused(value, message) from error
+    except (Exception, SystemExit) as error:
+        failed = f"importing {path} raised {type(error).__name__}: {error}"
+        raise _refused(value, f"cannot be used: {failed}") from error
+
+
+def _attribute(value: str, module: ModuleType, name: str) -> Callable[..., Any]:
+    from pytest_dataloader_faults._trial.parts import is_ready
+
+    if not hasattr(module, name):
+        functions = [each for each, _ in inspect.getmembers(module, inspect.isroutine)]
+        near = difflib.get_close_matches(name, functions, n=1)
+        known = f"Did you mean {near[0]!r}?" if near else f"Its functions: {', '.join(functions)}"
+        raise _refused(value, f"cannot be used: {module.__name__} has no {name!r}. {known}")
+    found = getattr(module, name)
+    if isinstance(found, type) or is_ready(found):
+        kind = "a class" if isinstance(found, type) else f"of the type {type(found).__name__}"
+        advice = f"Write one that returns the dataset or the loader, as def make_{name.lower()}()"
+        message = f"must name a function, and {name} is {kind}. {advice}"
+        raise _refused(value, message)
+    factory: Callable[..., Any] = found
+    return factory
+
+
+def _refused(value: str, problem: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"dataset={value!r} from {_OPTION} {problem}")

@@ -1,0 +1,145 @@
+"""Datasets that the command line names: items like others, with no test file."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+OPTION = "--dataloader-faults-dataset"
+FEW = "--dataloader-faults-only=workers-agree,open-error"
+DATA = """
+from pathlib import Path
+
+from support.datasets import Records, write_records
+from support.plugin_datasets import ZerosOnError
+
+FOLDER = Path(__file__).parent / "records"
+if not FOLDER.exists():
+    write_records(FOLDER)
+
+
+def make_records():
+    return Records(FOLDER)
+
+
+def make_zeros():
+    return ZerosOnError(FOLDER)
+"""
+NAMED = [f"{OPTION}=my_data:{name}" for name in ("make_records", "make_zeros")]
+IDS = [
+    "my_data:make_records::workers-agree",
+    "my_data:make_records::open-error",
+    "my_data:make_zeros::workers-agree",
+    "my_data:make_zeros::open-error",
+]
+
+
+@pytest.fixture(name="named")
+def _named(suite):
+    """A place with a module of datasets, and a test file that would fail."""
+    suite.pytester.makepyfile(my_data=DATA, test_inner="def test_file(): assert False")
+    return suite
+
+
+def _ids(result) -> list[str]:
+    return [line for line in result.outlines if "::" in line]
+
+
+@pytest.mark.usefixtures("engine")
+def test_datasets_are_tried_with_no_test_file(named):
+    """Their items have a summary, a table and a report; what fails has a command, and --lf."""
+    result = named.again("-v", *NAMED, FEW, "--dataloader-faults-report=r.json")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.assert_outcomes(passed=3, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            f"{IDS[0]} PASSED (survived) *",
+            f"{IDS[3]} FAILED (corrupted) *",
+            f"  reproduce: pytest {NAMED[1]} --dataloader-faults-only=open-error",
+            "my_data:make_records: 1 survived, 1 failed_cleanly; *",
+            "my_data:make_zeros: 1 survived, 1 corrupted; *",
+            "open-error     failed_cleanly        corrupted*",
+        ]
+    )
+    items = json.loads((named.path / "r.json").read_text())["items"]
+    assert [each["nodeid"] for each in items] == IDS
+    assert {each["test"] for each in items} == {each.partition("::")[0] for each in IDS}
+    assert items[0]["file"] == "my_data.py"
+    assert _ids(named.again("-q", "--collect-only", "--lf", *NAMED, FEW)) == IDS[3:]
+
+
+SELECTED = [
+    ((), IDS),
+    (("test_inner.py",), ["test_inner.py::test_file", *IDS]),
+    (("-k", "make_zeros"), IDS[2:]),
+    (("-k", "open-error"), IDS[1::2]),
+    (("-m", "dataloader_faults", "."), IDS),
+    (("-m", "gpu"), []),
+]
+
+
+@pytest.mark.parametrize(("options", "expected"), SELECTED)
+def test_options_select_their_items(named, options, expected):
+    """As they select others. Without a path, no file is collected."""
+    named.pytester.makeini("[pytest]\ntestpaths = test_inner.py")
+    assert _ids(named.again("-q", "--collect-only", *NAMED, FEW, *options)) == expected
+
+
+def test_checks_are_left_out(named):
+    """Options choose checks of these datasets. One that needs a GPU is marked so."""
+    asked = named.again("-q", "--collect-only", NAMED[0], "--dataloader-faults-exclude=open-error")
+    assert IDS[0] in _ids(asked)
+    assert IDS[1] not in _ids(asked)
+    marked = named.again("-q", "--collect-only", NAMED[0], "-m", "gpu")
+    assert _ids(marked) == ["my_data:make_records::pinned"]
+
+
+WRONG = """
+class Data:
+    def __getitem__(self, index): return index
+    def make(self): return self
+
+
+ready = Data()
+
+
+def make_two(one, two): ...
+def make_data(): return Data()
+"""
+REFUSED = [
+    ("my_data", "must be module:function, such as my_package.data:make_dataset"),
+    ("src/my_data:make_data", "and not by its path"),
+    ("my_dta:make_data", "there is no module 'my_dta' in"),
+    ("my_data.py:make_data", "Leave out '.py'"),
+    ("broken:make_data", "importing broken raised ZeroDivisionError: division by zero"),
+    ("lacking:make_data", "importing lacking failed: No module named 'nowhere'"),
+    ("my_data:mke_data", "my_data has no 'mke_data'. Did you mean 'make_data'?"),
+    ("my_data:zzz", "Its functions: make_data, make_two"),
+    ("my_data:Data", "must name a function, and Data is a class"),
+    ("my_data:ready", "must name a function, and ready is of the type Data"),
+    ("my_data:Data.make", "write a function at the top of the module"),
+    ("my_data:make_two", "make_dataset requires 2 arguments (one, two)"),
+]
+
+
+@pytest.mark.parametrize(("value", "problem"), REFUSED)
+def test_wrong_names_are_usage_errors(light_suite, value, problem):
+    """The error shows the value, and what is wrong with it; nothing is collected."""
+    light_suite.pytester.makepyfile(my_data=WRONG, broken="1 / 0", lacking="import nowhere")
+    result = light_suite.again(f"{OPTION}={value}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert f"ERROR: dataset={value!r} from {OPTION} " in result.stderr.str()
+    assert problem in result.stderr.str()
+    assert not result.outlines
+
+
+def test_wrong_checks_are_usage_errors(light_suite):
+    """As are checks for no dataset."""
+    light_suite.pytester.makepyfile(my_data=WRONG)
+    named = f"{OPTION}=my_data:make_data"
+    wrong = light_suite.again(named, "--dataloader-faults-only=open-eror")
+    alone = light_suite.again("--dataloader-faults-only=open-error")
+    assert {wrong.ret, alone.ret} == {pytest.ExitCode.USAGE_ERROR}
+    assert "Did you mean ['open-error'" in wrong.stderr.str()
+    assert "chooses checks of --dataloader-faults-dataset, which is not given" in alone.stderr.str()
