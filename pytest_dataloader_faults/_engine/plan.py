@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar, cast
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults.faults import Fault, has_files
 from pytest_dataloader_faults.faults._base import InWorkers
-from pytest_dataloader_faults.faults._globs import GlobMatcher, is_excluded
+from pytest_dataloader_faults.faults._globs import GlobMatcher, is_below, is_excluded
 from pytest_dataloader_faults.faults._workers import InOneWorker
 from pytest_dataloader_faults.faults._writes import is_of_writing
 
@@ -231,9 +231,7 @@ class WorkerFaults:
 
     def may_fail_writes_of(self, path: str) -> bool:
         """Whether the file of *path* is in a folder in which faults of writing may happen."""
-        if self._writable is None:
-            return True
-        return path.startswith(tuple(f"{folder}/" for folder in self._writable))
+        return self._writable is None or is_below(path, self._writable)
 
     def _faults_of(self, path: str) -> Iterator[Fault]:
         return (counter.fault for counter in self._concerned if counter.matches(path))

@@ -14,7 +14,7 @@ from pytest_dataloader_faults.outcomes._hangs import gave_up
 from pytest_dataloader_faults.outcomes._judge._causes import Cause, likely_cause
 from pytest_dataloader_faults.outcomes._judge._repeats import Conclusion, Trial
 from pytest_dataloader_faults.outcomes._judge._report import explain
-from pytest_dataloader_faults.outcomes._text import printable, printable_lines
+from pytest_dataloader_faults.outcomes._text import listed, printable, printable_lines
 
 _OTHER_FILES = (
     "The workers opened none of the files that they opened in the run without a fault: {files}."
@@ -24,7 +24,6 @@ _UNSEEN = (
     "{name}: the loader's timeout, which the check sets, came before any time limit of the dataset."
     " What the dataset does at its own was not seen"
 )
-_NAMED = 3
 _UNEXPECTED = "passes, although it was expected to fail"
 
 
@@ -95,5 +94,4 @@ def _unseen(name: str, trial: Trial) -> tuple[str, ...]:
 def _other_files(unfired: list[FaultFacts]) -> str:
     given: list[Any] = [getattr(each.fault, "path", None) for each in unfired]
     globs = [glob for each in given for glob in ((each,) if isinstance(each, str) else each or ())]
-    shown = ", ".join(map(printable, globs[:_NAMED])) + (", ..." if len(globs) > _NAMED else "")
-    return _OTHER_FILES.format(files=shown)
+    return _OTHER_FILES.format(files=listed(map(printable, globs)))

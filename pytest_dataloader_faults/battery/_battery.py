@@ -21,13 +21,12 @@ from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Verd
 from pytest_dataloader_faults.outcomes._hangs import is_at, places_of
 from pytest_dataloader_faults.outcomes._judge import _repeats
 from pytest_dataloader_faults.outcomes._judge._repeats import Conclusion, Trial
-from pytest_dataloader_faults.outcomes._text import call, plain, run_settings
+from pytest_dataloader_faults.outcomes._text import call, listed, plain, run_settings
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 CONTROL = "workers-agree"
-_SHOWN = 3
 _OF_DEADLINE = 0.8
 """The part of a deadline for which a loader waits: its end needs time, too."""
 _OF_CONNECTIONS = "checks of files say nothing of what comes through them"
@@ -90,8 +89,7 @@ class Battery:
         hosts = sorted({host_of(path) for worker in workers for path in worker.connections})
         if not hosts:
             return ()
-        shown = ", ".join(hosts[:_SHOWN]) + (", ..." if len(hosts) > _SHOWN else "")
-        return (f"the workers made TCP connections to {shown}: {_OF_CONNECTIONS}",)
+        return (f"the workers made TCP connections to {listed(hosts)}: {_OF_CONNECTIONS}",)
 
     def run_faults(self, *faults: Fault) -> Conclusion:
         """Run *faults* as no check does, and repeat a trial that fails."""

@@ -23,7 +23,7 @@ from pytest_dataloader_faults.battery._targets import (
 )
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import Fault, OpenError, ReadError
-from pytest_dataloader_faults.faults._globs import GlobMatcher
+from pytest_dataloader_faults.faults._globs import GlobMatcher, is_below
 from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Reference
 from pytest_dataloader_faults.outcomes._reference import Comparison
 
@@ -224,7 +224,7 @@ def _writes_of(baseline: Baseline, meant: Iterable[str]) -> dict[str, int]:
     """How often a worker writes each of the files *meant* where a failed write harms nobody."""
     own = baseline.writable_folders
     files = [worker.files for worker in baseline.control.workers]
-    ours = (path for path in meant if path.startswith(tuple(f"{folder}/" for folder in own)))
+    ours = (path for path in meant if is_below(path, own))
     counts = {path: _most(each[path].writes for each in files if path in each) for path in ours}
     return {path: count for path, count in counts.items() if count}
 

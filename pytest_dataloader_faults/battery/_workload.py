@@ -10,7 +10,7 @@ from functools import cached_property
 
 from pytest_dataloader_faults.battery import _targets
 from pytest_dataloader_faults.battery._kinds import kinds_of
-from pytest_dataloader_faults.faults._globs import GlobMatcher
+from pytest_dataloader_faults.faults._globs import GlobMatcher, is_below
 from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.outcomes._fault_facts import unobserved_operations
 from pytest_dataloader_faults.outcomes._records import FileCounts
@@ -115,12 +115,11 @@ class Workload:
     @cached_property
     def _written(self) -> dict[int, dict[str, FileCounts]]:
         is_meant = GlobMatcher(self.globs)
-        folders = tuple(f"{folder}/" for folder in self.writable)
         return {
             worker.worker: {
                 path: each
                 for path, each in worker.files.items()
-                if each.writes and path.startswith(folders) and is_meant(path)
+                if each.writes and is_below(path, self.writable) and is_meant(path)
             }
             for worker in self.control.workers
         }

@@ -17,9 +17,11 @@ bracket after that is one of the address.
 from __future__ import annotations
 
 import fnmatch
+import os
 import re
 import sys
 import sysconfig
+from collections.abc import Iterable
 from functools import lru_cache
 
 NETWORK = "tcp://"
@@ -34,6 +36,11 @@ _ENDING = r"\.([a-z][a-z0-9]{0,7}|[A-Z][A-Z0-9]{0,7})"
 _DATA_IN_MEMORY = re.compile(rf"/dev/shm/([^/]+/.+|[^/.][^/]*{_ENDING})", re.DOTALL)
 _CODE = (".py", ".pyc", ".pyi", ".so", ".pth", ".egg-link")
 _WILD = re.compile(r"[*?\[]")
+
+
+def is_below(path: str, folders: Iterable[str]) -> bool:
+    """Whether *path* is one of *folders*, or in one of them."""
+    return os.path.join(path, "").startswith(tuple(os.path.join(each, "") for each in folders))
 
 
 @lru_cache

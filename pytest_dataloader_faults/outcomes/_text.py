@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pytest_dataloader_faults import exceptions
@@ -36,6 +36,12 @@ def shortened(text: str) -> str:
     left_out = len(text) - len(head) - len(tail)
     # Indented like a frame of a traceback, so that it does not read as the message of an error.
     return f"{head}  ... {left_out} characters are left out here ...\n{tail}"
+
+
+def listed(values: Iterable[object], most: int = 3) -> str:
+    """The first *most* of *values*, and dots if there are more."""
+    texts = list(map(str, values))
+    return ", ".join(texts[:most]) + (", ..." if len(texts) > most else "")
 
 
 def continued(text: str) -> str:

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from pytest_dataloader_faults._engine.system.birth import birth_time
 from pytest_dataloader_faults._engine.system.private_view import NO_VIEW, PrivateView
+from pytest_dataloader_faults.faults._globs import is_below
 from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.outcomes._text import printable
 
@@ -62,7 +63,7 @@ def files_made_since(began: int, control: Outcome, view: PrivateView) -> tuple[s
     Those that *view* has taken away are not among them.
     """
     made = (path for path in _read_by(control) if _last_change(path) > began)
-    return tuple(path for path in made if not _is_below(os.path.realpath(path), view.removed))
+    return tuple(path for path in made if not is_below(os.path.realpath(path), view.removed))
 
 
 def view_without_files_made_since(began: int, control: Outcome) -> PrivateView:
@@ -75,7 +76,7 @@ def view_without_files_made_since(began: int, control: Outcome) -> PrivateView:
     folders = _topmost(os.path.dirname(top) for top in tops)
     kept = tuple(folder for folder in folders if not _is_ours(folder))
     also_made = (path for folder in kept for path in _entries_made_since(began, folder))
-    removed = {*also_made, *(top for top in tops if _is_below(top, kept))}
+    removed = {*also_made, *(top for top in tops if is_below(top, kept))}
     return PrivateView(kept, tuple(sorted(removed)))
 
 
@@ -103,19 +104,14 @@ def _entries_made_since(began: int, folder: str) -> Iterator[str]:
 def _topmost(folders: Iterable[str]) -> list[str]:
     found: list[str] = []
     for folder in sorted(set(folders)):
-        if not _is_below(folder, found):
+        if not is_below(folder, found):
             found.append(folder)
     return found
 
 
 def _is_ours(folder: str) -> bool:
     """Whether the trial's own folders are in *folder*, of which there can be no view then."""
-    return _is_below(os.path.realpath(tempfile.gettempdir()), [folder])
-
-
-def _is_below(path: str, folders: Iterable[str]) -> bool:
-    """Whether *path* is one of *folders*, or in one of them."""
-    return any(os.path.join(path, "").startswith(os.path.join(each, "")) for each in folders)
+    return is_below(os.path.realpath(tempfile.gettempdir()), [folder])
 
 
 def _last_change(path: str) -> int:

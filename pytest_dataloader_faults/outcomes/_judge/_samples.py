@@ -19,6 +19,7 @@ from pytest_dataloader_faults.outcomes._judge import _streams
 from pytest_dataloader_faults.outcomes._judge._substitutes import Substitutes
 from pytest_dataloader_faults.outcomes._records import Delivery, FaultFacts, Firing, Leaves, Pass
 from pytest_dataloader_faults.outcomes._reference import Reference, difference
+from pytest_dataloader_faults.outcomes._text import listed
 from pytest_dataloader_faults.outcomes._verdicts import Contract, Finding, Verdict
 
 _SHOWN = 5
@@ -185,8 +186,7 @@ def _missing(one: Pass) -> str | None:
     asked = Counter(index for indices in one.drawn for index in indices)
     came = Counter(index for each in one.delivered for index in each.indices or ())
     missing = list((asked - came).elements())
-    shown = ", ".join(map(repr, missing[:_SHOWN])) + (", ..." if len(missing) > _SHOWN else "")
-    return f"{len(missing)} samples are missing ({shown})" if missing else None
+    return f"{len(missing)} samples are missing ({listed(missing, _SHOWN)})" if missing else None
 
 
 def _wrong_rows(
