@@ -20,8 +20,12 @@ html_theme = "furo"
 html_title = project
 html_copy_source = False
 
-autodoc_default_options = {"members": True, "member-order": "bysource"}
+autodoc_member_order = "bysource"
 autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented_params"
+autodoc_type_aliases = {"DatasetFactory": "pytest_dataloader_faults.DatasetFactory"}
+napoleon_use_ivar = True
+python_use_unqualified_type_names = True
 
 # A site that cannot be reached is replaced by an inventory without entries, so that a build
 # without network has fewer links and no warnings.
@@ -35,3 +39,9 @@ intersphinx_mapping = {
         "hypothesis": "https://hypothesis.readthedocs.io/en/latest",
     }.items()
 }
+
+# Names of types that lead nowhere: of sites that were not reached, and of this package's own code.
+nitpick_ignore_regex = [
+    ("py:.*", r"(collections|hypothesis|os|pathlib|pyfakefs|st|torch|unittest)\..*"),
+    ("py:class", r"Files|Kinds|pytest_dataloader_faults\._trial\.parts\.PartOf"),
+]

@@ -2,6 +2,9 @@
 
 Steps are frozen values that describe and never act; ``eval(repr(step)) == step`` holds with this
 module's names and those of ``faults`` in scope.
+
+No step changes a file. ``Arm(OpenError(path, errno.ENOENT))`` makes a file missing from there on,
+and ``Arm(TruncatedFile(path))`` makes it shorter. The files themselves stay as they are.
 """
 
 from __future__ import annotations
@@ -48,7 +51,10 @@ class Step(Checked):
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class NewLoader(Step):
-    """Make a ``DataLoader`` over the dataset; the one before it, if there is one, is deleted."""
+    """Make a ``DataLoader`` over the dataset, and delete the one before it, if there is one.
+
+    *num_workers*, *batch_size* and *persistent_workers* are options of the ``DataLoader``.
+    """
 
     num_workers: int = 1
     batch_size: int = 4
@@ -57,7 +63,7 @@ class NewLoader(Step):
 
 @dataclass(frozen=True, repr=False)
 class Iterate(Step):
-    """Take so many batches, or all that are left. Begins an epoch if none is under way."""
+    """Take so many *batches*, or all that are left. Begins an epoch if none is under way."""
 
     batches: int | None = None
 
@@ -74,7 +80,7 @@ class StartEpoch(Step):
 
 @dataclass(frozen=True, repr=False)
 class KillWorker(Step):
-    """Kill a worker by SIGKILL, between two batches."""
+    """Kill *worker* by SIGKILL, between two batches."""
 
     worker: int = 0
 

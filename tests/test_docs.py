@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import doctest
 import errno
+import importlib
 import inspect
 import re
 from dataclasses import fields, is_dataclass
@@ -12,21 +14,10 @@ from pathlib import Path
 import pytest
 
 import pytest_dataloader_faults as package
-from pytest_dataloader_faults import (
-    exceptions,
-    fake_files,
-    injection,
-    lifecycle,
-    outcomes,
-    plugin,
-    search,
-    strategies,
-)
 from pytest_dataloader_faults import faults as vocabulary
+from pytest_dataloader_faults import plugin
 from pytest_dataloader_faults._engine import unavailable
-from pytest_dataloader_faults.battery import check_dataset
 from pytest_dataloader_faults.battery.checks import CHECKS
-from pytest_dataloader_faults.outcomes import Judgement, SweepResult
 from pytest_dataloader_faults.plugin import _options
 from pytest_dataloader_faults.plugin import _pyfakefs as _fixtures_of_files
 from support.scripts import load_script
@@ -144,9 +135,10 @@ def _given_by(node):
 
 
 def test_every_page_is_in_the_index():
-    """A reader of the index finds each page."""
-    index = TEXTS[Path("docs/index.md")]
+    """A reader of the index finds each page; those of the API are listed in one of them."""
+    index = TEXTS[Path("docs/index.md")] + TEXTS[Path("docs/reference/python-api.md")]
     pages = {str(page.relative_to("docs")) for page in PAGES if page.parts[0] == "docs"}
+    pages = {page.replace("reference/api/", "api/") for page in pages}
     assert {page for page in pages if page not in index} == {"index.md"}
 
 
@@ -166,10 +158,6 @@ def _defined(module):
             yield ast.unparse(node.targets[0]), node
 
 
-def _public_attributes(kind):
-    return [name for name in vars(kind) if not name.startswith("_")]
-
-
 def _names():
     """What users can type, by kind."""
     kinds = vocabulary.KINDS
@@ -183,23 +171,6 @@ def _names():
         "marker argument": inspect.signature(_options.marker).parameters,
         "check": CHECKS,
         "verdict": [each.value for each in package.Verdict],
-        "public name": package.__all__,
-        "exception": exceptions.__all__,
-        "name in fake_files": fake_files.__all__,
-        "name in injection": injection.__all__,
-        "name in outcomes": outcomes.__all__,
-        "attribute of Injection": _public_attributes(injection.Injection),
-        "attribute of ArmedFaults": _public_attributes(injection.ArmedFaults),
-        "argument of check_dataset": inspect.signature(check_dataset).parameters,
-        "argument of run_trial": inspect.signature(package.run_trial).parameters,
-        "argument of sweep": inspect.signature(package.sweep).parameters,
-        "attribute of a sweep": _public_attributes(SweepResult),
-        "argument of explore": inspect.signature(package.explore).parameters,
-        "strategy": strategies.__all__,
-        "name in search": search.__all__,
-        "argument of explore_lifecycle": inspect.signature(package.explore_lifecycle).parameters,
-        "name in lifecycle": lifecycle.__all__,
-        "argument of inject": inspect.signature(package.inject).parameters,
     }
 
 
@@ -219,58 +190,54 @@ def _without_blocks(text):
     return re.sub(r"^```.+?^```", "", text, flags=re.DOTALL | re.MULTILINE)
 
 
-def _signatures():
-    """The functions whose signature the page about the Python API shows."""
-    public = [getattr(module, name) for module in (package, search) for name in module.__all__]
-    return {each.__name__: each for each in [*public, package.Contract] if callable(each)}
+MODULES = "battery exceptions fake_files faults injection lifecycle outcomes search strategies"
+_PUBLIC = [package, *(importlib.import_module(f"{package.__name__}.{m}") for m in MODULES.split())]
+API = "\n".join(text for page, text in TEXTS.items() if page.parent.name == "api")
 
 
-def _shown(text):
-    """The arguments of a signature as a page shows it, each with its default as code."""
-    given = ast.parse(f"def {text}: ...").body[0].args
-    first, rest = [*given.posonlyargs, *given.args, given.vararg], [*given.kwonlyargs, given.kwarg]
-    defaults = [None if each is None else ast.unparse(each) for each in given.kw_defaults]
-    names = [each.arg for each in (*first, *rest) if each]
-    shown = zip([each.arg for each in given.kwonlyargs], defaults, strict=True)
-    return names, {name: each for name, each in shown if each is not None}
+@pytest.mark.parametrize("module", _PUBLIC, ids=lambda module: module.__name__)
+def test_the_api_reference_has_each_public_name(module):
+    """A directive takes its docstring; tests/test_site.py builds the pages."""
+    named = set(re.findall(r"auto(?:class|data|function):: (?:[\w.]+\.)?(\w+)", API))
+    if re.search(rf"automodule:: {module.__name__}\n   :members:", API):
+        return
+    modules = {"exceptions", "faults", "strategies"}  # Each has a page.
+    assert set(module.__all__) - modules - named == set()
 
 
-def test_the_reference_shows_signatures_as_they_are():
-    """Each signature in the page about the Python API has the arguments of the code."""
-    page = TEXTS[Path("docs/reference/python-api.md")]
-    functions = _signatures()
-    for text in re.findall(r"^```text\n(\w+\(.*?\))\n```", page, re.MULTILINE | re.DOTALL):
-        function = functions[text.partition("(")[0]]
-        names, defaults = _shown(text)
-        parameters = inspect.signature(function).parameters
-        assert names == list(parameters), function
-        for name, default in defaults.items():
-            assert eval(default, vars(vocabulary)) == parameters[name].default, name  # noqa: S307
+def _documented():
+    """The public functions, and the public classes that have fields."""
+    found = {getattr(module, name) for module in _PUBLIC for name in module.__all__}
+    kept = [each for each in found if inspect.isfunction(each) or is_dataclass(each)]
+    return sorted(kept, key=lambda each: each.__qualname__)
 
 
-def _with_fields():
-    """The public classes whose attributes have a table in the page about the Python API."""
-    public = {getattr(module, name) for module in (outcomes, search) for name in module.__all__}
-    kinds = [kind for kind in public if isinstance(kind, type) and is_dataclass(kind)]
-    return sorted((kind for kind in kinds if kind is not Judgement), key=lambda kind: kind.__name__)
+@pytest.mark.parametrize("each", _documented(), ids=lambda each: each.__name__)
+def test_docstrings_name_each_argument(each):
+    """Its own docstring says what an argument is, or that of its module for what many have."""
+    homes = (package.faults, package.strategies)
+    home = next((m for m in homes if each.__module__.startswith(m.__name__)), None)
+    text = f"{inspect.getdoc(each)}\n{inspect.getdoc(home) if home else ''}"
+    named = re.findall(r"^ +([*\w, ]+): |[*](\w+)[*]", text, re.MULTILINE)
+    words = set(re.findall(r"\w+", str(named)))
+    assert [name for name in inspect.signature(each).parameters if name not in words] == []
 
 
-def _rows_under(heading):
-    """The names in the first column of the table under *heading*."""
-    page = TEXTS[Path("docs/reference/python-api.md")]
-    section = re.search(rf"^##+ {heading}\n(.*?)^##", page, re.MULTILINE | re.DOTALL)
-    firsts = re.findall(r"^\| (`[^|]+`) \|", section[1] if section else "", re.MULTILINE)
-    return {name for first in firsts for name in re.findall(r"`(\w+)", first)}
+_WITH_EXAMPLES = [
+    path
+    for path in Path(package.__file__).parent.rglob("*.py")
+    if re.search(r"^ *>>> ", path.read_text(encoding="utf-8"), re.MULTILINE)
+]
 
 
-@pytest.mark.parametrize("kind", _with_fields(), ids=lambda kind: kind.__name__)
-def test_the_reference_has_a_row_for_each_field(kind):
-    """The table under a class's heading has every field, and nothing that the class lacks."""
-    names = {field.name for field in fields(kind)}
-    rows = _rows_under(kind.__name__)
-    assert rows
-    assert names - rows.union(*(_rows_under(base.__name__) for base in kind.__bases__)) == set()
-    assert {name for name in rows - names if not hasattr(kind, name)} == set()
+@pytest.mark.parametrize("path", _WITH_EXAMPLES, ids=lambda path: path.stem)
+def test_examples_in_docstrings_give_what_they_show(path):
+    """Each is run."""
+    parts = path.relative_to(Path(package.__file__).parents[1]).with_suffix("").parts
+    module = importlib.import_module(".".join(each for each in parts if each != "__init__"))
+    found = doctest.testmod(module)
+    assert found.attempted
+    assert not found.failed
 
 
 def test_the_reference_gives_each_check_its_promise():

@@ -62,14 +62,22 @@ def run_trial(
 ) -> Outcome:
     """Run a loader over a dataset under *faults*, in a disposable process, and report the facts.
 
+    If there are faults, one more pass over the same dataset object follows without them: the
+    recovery.
+
+    With ``num_workers=0`` the disposable process itself is worker 0. Faults that need a worker are
+    refused there: those of workers, of connections and of what runs out, ``HungRead`` and
+    ``ClosedDescriptor``.
+
     Args:
         make_dataset: Returns a map-style or iterable dataset, or a ready ``DataLoader``. If it has
             a required parameter, it gets an empty folder, for that trial alone.
         *faults: What happens in its workers, all in one schedule.
         loader: Options of the ``DataLoader``; by default ``num_workers=2, batch_size=4``.
         epochs: Passes under the faults. The first error ends them.
-        deadline: Seconds for each epoch, and as many for the recovery; enforced from outside.
-        seed: Of the samplers and workers.
+        deadline: Seconds for each epoch, and as many for the recovery; enforced from outside. Only
+            the loader's own time counts.
+        seed: Of the samplers, the workers, and the faults with a ``probability``.
         engine: ``"auto"``, ``"kernel"`` or ``"python"``.
 
     Returns:

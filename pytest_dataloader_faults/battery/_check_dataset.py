@@ -61,17 +61,19 @@ def check_dataset(
 
     Args:
         make_dataset: Returns a map-style or iterable dataset, a ready ``DataLoader``, a data module
-            or several of these; or it is such an object. If it has a required parameter, it gets an
-            empty folder, for that trial alone.
+            or several of these; or it is such an object. If it has a required parameter, as
+            ``lambda folder: MyDataset(data, cache=folder)``, each trial gives it an empty folder, a
+            ``pathlib.Path``, and removes the folder afterwards.
         files: Globs of the files that faults may hit; by default all that the workers read.
-        loader: Options of the ``DataLoader``; by default ``num_workers=2, batch_size=4``.
+        loader: Options of the ``DataLoader``; by default ``num_workers=2, batch_size=4``. A ready
+            ``DataLoader`` has its own.
         contract: What the author promises beyond, or short of, the ordinary.
-        only: Names of the only checks to run.
-        exclude: Names of checks to leave out.
+        only: The name of the only check to run, or several names.
+        exclude: The name of a check to leave out, or several names.
         expected_failures: ``{check: reason}``; one of these that passes is a failure.
-        deadline: Seconds for each trial; by default 10 to 30, by how long an epoch takes without
-            a fault.
-        seed: Of the samplers and workers.
+        deadline: Seconds for each epoch of a trial, and for its recovery; by default 10 to 30, by
+            how long an epoch takes without a fault.
+        seed: Of the samplers, the workers, and the faults with a ``probability``.
         engine: ``"auto"``, ``"kernel"`` or ``"python"``.
         samples: About how many samples of a map-style dataset to look at; None for all. They are
             spread over the dataset, and the same in each check. A sampler of your own is asked for

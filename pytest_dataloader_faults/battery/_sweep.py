@@ -60,9 +60,10 @@ def sweep(
 
     Args:
         make_dataset: Returns a map-style or iterable dataset, or a ready ``DataLoader``.
-        faults: The faults to try; each is tried once (``times=1``) and for good. One without a
-            path hits all data files that the workers open, read or write, or all their TCP
-            connections. One of writing takes a factory that takes a folder, and hits files in it.
+        faults: The faults to try: any that have *nth* and *times*, which the sweep sets. Each is
+            tried once (``times=1``) and for good. One without a path hits all data files that the
+            workers open, read or write, or all their TCP connections. One of writing takes a
+            factory that takes a folder, and hits files in it.
         start_at: The step to begin with, such as the ``next`` of a sweep that was stopped.
         max_trials: How many trials there may be.
         files, loader, contract, deadline, seed, engine, samples, on_fail: See ``check_dataset``.

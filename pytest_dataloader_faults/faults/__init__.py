@@ -3,6 +3,10 @@
 A fault is a frozen value, which describes and never acts. ``eval(repr(fault)) == fault`` holds with
 this module's names in scope. Faults compare, hash and pickle by value.
 
+>>> fault = ReadError("*.jpg", nth=3)
+>>> fault == eval(repr(fault)) == from_dict(to_dict(fault))
+True
+
 The faults that happen to some of many operations share these triggers:
 
 *path*

@@ -44,7 +44,10 @@ class OpenError(Triggered, FileFault):
 
 
 def permission_denied(path: Globs = "*", **triggers: Any) -> OpenError:
-    """``OpenError`` with EACCES: open(2) of a matching file fails with "Permission denied"."""
+    """``OpenError`` with EACCES: open(2) of a matching file fails with "Permission denied".
+
+    *path* and *triggers* are as for ``OpenError``.
+    """
     if "errno" in triggers:
         message = f"permission_denied: errno={triggers['errno']!r} is EACCES. See OpenError"
         raise InvalidArgumentError(message)

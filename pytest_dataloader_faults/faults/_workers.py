@@ -55,12 +55,7 @@ class PinMemoryThreadDeath(Fault):
 
 
 class InOneWorker(Fault):
-    """Base of faults that happen when a worker begins its *at*-th fetch (batch, 1-based).
-
-    *worker* is the id of that worker; ``None`` means each worker that gets so far. With *sample*
-    the fault happens in the worker that begins the sample of that index (iterable datasets: in each
-    worker, at its own sample of that number, from 0).
-    """
+    """Base of faults that happen when a worker begins its *at*-th fetch, or a sample."""
 
     __slots__ = ()
     at: int
@@ -76,7 +71,11 @@ class InOneWorker(Fault):
 class WorkerKilled(InOneWorker):
     """A worker gets *signal* at its *at*-th fetch, and dies by it or, of SIGSTOP, stops.
 
-    See ``InOneWorker`` for *worker* and *sample*. A stopped worker goes on at the end of the scope.
+    A fetch is a batch. *worker* is the id of the worker, or None for each worker that gets so far.
+    With *sample* it is the worker that begins the sample of that index (iterable datasets: each
+    worker, at its own sample of that number, from 0). A stopped worker goes on at the end of the
+    scope.
+
     With *reading*, globs as of *path*, the signal comes inside the first read of such a file from
     that fetch on; with ``at=1`` also before it, as a stream reads in ``__iter__``. With *writing*
     it comes inside the first write likewise: half of the bytes of that write are in the file. With
@@ -107,7 +106,8 @@ class WorkerKilled(InOneWorker):
 class WorkerExited(InOneWorker):
     """A worker exits without reporting, by _exit(2) with *code*, at its *at*-th fetch.
 
-    torch notices a code other than 0 at once, and 0 after 5 s (``MP_STATUS_CHECK_INTERVAL``).
+    torch notices a code other than 0 at once, and 0 after 5 s (``MP_STATUS_CHECK_INTERVAL``). See
+    ``WorkerKilled`` for *worker* and *sample*.
     """
 
     code: int = 0
@@ -121,7 +121,8 @@ class WorkerHung(InOneWorker):
     """A worker hangs at its *at*-th fetch, and goes on at the end of the scope.
 
     With *hold_gil* it hangs inside C code that holds the interpreter lock, so that none of its
-    threads runs: batches that it had finished are not sent either.
+    threads runs: batches that it had finished are not sent either. See ``WorkerKilled`` for
+    *worker* and *sample*.
     """
 
     hold_gil: bool = False

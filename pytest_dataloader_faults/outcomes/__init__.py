@@ -15,7 +15,7 @@ from pytest_dataloader_faults.outcomes._records import (
     WorkerDeath,
     WorkerFacts,
 )
-from pytest_dataloader_faults.outcomes._reference import Reference
+from pytest_dataloader_faults.outcomes._reference import Reference, Share
 from pytest_dataloader_faults.outcomes._results import (
     CheckResult,
     LifecycleOutcome,
@@ -42,6 +42,7 @@ __all__ = (
     "Raised",
     "Reference",
     "Resources",
+    "Share",
     "StepOutcome",
     "SweepResult",
     "SweepStep",

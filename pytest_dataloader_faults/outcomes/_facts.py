@@ -35,7 +35,10 @@ class TrialFacts(TrialRequest):
     Attributes:
         schedule: The faults that were asked for, in order.
         loader: The options of the DataLoader; ``{"code": ...}`` for what is no plain data.
-        epochs, seed, deadline, engine: As asked for; *deadline* in seconds.
+        epochs: How many passes under the faults were asked for.
+        seed: As asked for.
+        deadline: As asked for, in seconds.
+        engine: The engine that made the faults happen, ``"kernel"`` or ``"python"``.
         comparison: What of samples is compared: "bytes", "shapes", "types" or "compare", and how
             seeded.
         kind: ``"map"`` or ``"iterable"``.

@@ -29,8 +29,9 @@ class Firing:
         path: The file; None if there is none.
         fetch: The batch of that worker, from 1; 0 is before its first one.
         epoch: The epoch of the trial, from 1; None if it is not known.
-        sample: The index of the sample that was being made; None if that is not known, or if
-            several were.
+        sample: The index of the sample that was being made; for a stream, the place of the sample
+            among those of that worker, from 0. None if it is not known, as under ``inject`` and
+            before the first sample, or if ``__getitems__`` made several.
     """
 
     fault: int
@@ -76,9 +77,13 @@ class WorkerFacts:
     """What one worker process did.
 
     Attributes:
-        worker, pid: Its id, and that of the process.
+        worker: Its id.
+        pid: The id of the process.
         fetches: How many batches it began.
-        files: How often it opened, read and wrote each data file, and how many bytes it read.
+        files: How often it opened, read and wrote each data file, and how many bytes it read. The
+            run without a fault counts all of this. Under faults, reads and bytes are counted of
+            files that a fault of reads or of content is about, and writes where a fault is of
+            writing.
         unobserved: How often it did something whose reads or writes the engine cannot see, by name.
         connections: How often it made a TCP connection, by path (``"tcp://192.0.2.1:443"``).
         unlimited_waits: Connections for whose hung answer its main thread waited without limit.
@@ -141,7 +146,10 @@ class Raised:
 class WorkerDeath:
     """A worker that ended before the loader asked for it, and not with status 0.
 
-    *exitcode* is that of ``multiprocessing.Process``: an exit status, or minus a signal's number.
+    Attributes:
+        worker: Its id.
+        pid: The id of the process.
+        exitcode: As of ``multiprocessing.Process``: an exit status, or minus a signal's number.
     """
 
     worker: int
@@ -181,7 +189,8 @@ class Footprint:
         epoch: The epoch, from 1.
         process: ``"loader"``, or ``"worker 0"``, ...
         memory: Bytes of anonymous memory.
-        descriptors, threads: How many.
+        descriptors: How many are open.
+        threads: How many run.
         newly_open: What it has open more often than after the first epoch; "" if nothing.
         pinned: Bytes of pinned memory in use, in the loader's process, as torch counts them.
         device: Bytes in use on the accelerator, likewise.

@@ -62,7 +62,8 @@ class CheckResult(Shown):
         expected: The reason given in ``expected_failures``, if it was listed there.
         reproduced: False if one trial failed, and two more of the same kind passed.
         notes: What to know about the dataset: how many of its samples were looked at, where that is
-            not all; and that a check of files read a new cache.
+            not all; that a check of files read a new cache; to which hosts the workers connected;
+            that a time limit of a client was not reached.
         cause: What the dataset is likely to do wrong, in a few words; "" if it passed.
         trials: The outcome of each trial: one, or two or three where the first was not as expected;
             of each variant, where the check has several.
@@ -86,7 +87,10 @@ class CheckResult(Shown):
 
     @property
     def failed(self) -> bool:
-        """Whether the dataset fails the check each time, and was not expected to fail it."""
+        """Whether the dataset fails the check each time, and was not expected to fail it.
+
+        True also where the dataset passes a check that it was expected to fail.
+        """
         if not (self.applies and self.reproduced):
             return False
         return self.passed if self.expected else not self.passed

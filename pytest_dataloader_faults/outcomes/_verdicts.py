@@ -45,6 +45,12 @@ class Verdict(str, Enum):
 class Contract(Checked):
     """What a dataset's author promises beyond the default: to survive or to fail cleanly.
 
+    >>> def close(a, b):
+    ...     return abs(a["score"] - b["score"]) < 1e-6 and a["label"] == b["label"]
+    >>> contract = Contract(survives=True, compare=close)
+    >>> contract.compare({"score": 0.5, "label": 3}, {"score": 0.5000001, "label": 3})
+    True
+
     Attributes:
         survives: No fault makes the dataset fail.
         names_file: Each exception names the file concerned.
@@ -54,12 +60,48 @@ class Contract(Checked):
         detects_corruption: Damaged bytes always give an exception, and never a sample. Without this
             promise, a sample made of damaged bytes on the disk is no violation.
         deterministic: Whether a sample is the same each time it is read. With None the harness
-            finds out. Where samples are random it seeds random numbers by the sample; where that
-            does not make two readings the same, it compares only types and shapes.
+            finds out.
         compare: ``compare(a, b) -> bool`` says whether two samples are the same, in place of their
-            bytes. It gets the samples as they are in a batch of one.
+            bytes.
         split: ``split(batch)`` returns the list of samples that a batch holds, where it cannot be
             seen: after padding, or in a class of the ``collate_fn``'s own.
+
+    *may_skip*: a dataset that skips must deliver less: a batch with fewer samples, or None or an
+    empty list in place of a batch. A sample in the place of another is wrong, as ever. Once the
+    fault is gone, every sample has to come. A file that is shorter, damaged or closed stays so, and
+    may hit any sample. The samples of an iterable dataset have no index: a worker in which a fault
+    happened may lose any of them, as of a shard that it cannot open; where each sample has a file
+    of its own, as many as reads failed. All other workers have to give what they gave in the run
+    without a fault.
+
+    *may_substitute*: a sample that a fault hit may have the content of any other sample, or one
+    that comes alike for several samples that were hit. Where the sample met an error, or an empty
+    file, it may be anything, since nothing was read for it. Of a file that is shorter or damaged it
+    may not: short data is no substitute. Once the fault is gone, all samples must match. A stream
+    may repeat samples, or give others, as often as reads failed.
+
+    *deterministic*: with None, the harness reads each sample twice. Samples are random if they
+    differ, or if they draw random numbers. Then the harness seeds torch, NumPy and ``random`` anew
+    for each sample of a map-style dataset. If that makes samples the same, it compares them as
+    always. If not, it compares only types, structure and shapes, or only types where shapes are
+    random, too. Each result says so. False says that samples are random, so nothing has to be found
+    out. True is a promise: a dataset that breaks it is refused, with the part that differs. The
+    samples of a stream are a collection: their order may be random.
+
+    A dataset that draws random numbers between a failed attempt and the next one, as for a random
+    wait, gives another sample than the reference. Draw those numbers from a generator of their own,
+    or give a *compare*.
+
+    *compare* gets what the loader's ``collate_fn`` makes of a batch of one sample. The trial's
+    process calls it, so it may be a lambda. If it raises, the samples count as different. It must
+    say that a sample is the same as itself.
+
+    *split*: the harness takes apart what ``default_collate`` makes, and compares other batches as
+    wholes, such as padded ones. With *split* it compares each sample, and *may_skip* and
+    *may_substitute* can be kept, which need that. This one undoes the padding of sequences that
+    hold no zero: ``lambda batch: [row[row != 0] for row in batch]``. For batches of PyTorch
+    Geometric it is ``lambda batch: batch.to_data_list()``. It has to return as many samples as the
+    batch was made of.
     """
 
     survives: bool = False
@@ -97,7 +139,13 @@ Finding: TypeAlias = tuple[Verdict, str]
 
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict, the sentence that says why, and whether the contract allows it."""
+    """What a trial shows of a dataset.
+
+    Attributes:
+        verdict: The verdict.
+        sentence: Why it is that verdict.
+        passed: Whether the contract allows it.
+    """
 
     verdict: Verdict
     sentence: str

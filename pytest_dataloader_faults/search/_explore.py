@@ -48,6 +48,10 @@ def explore(
 ) -> Exploration:
     """Search for a schedule of faults under which the dataset neither survives nor fails cleanly.
 
+    The first trial has no fault. With 50 examples or more, the next trials find out which errors
+    the dataset tolerates. Then Hypothesis draws schedules. A case that Hypothesis draws again is
+    not run again. The first failure is shrunk, and run once more before it is reported.
+
     Args:
         make_dataset: Returns a map-style or iterable dataset, or a ready ``DataLoader``.
         files: Globs of the files to put at risk; by default all that its worker reads.
@@ -122,19 +126,28 @@ def explore_lifecycle(
 ) -> Exploration:
     """Search for steps in the lifecycle of a loader after which the dataset breaks a rule.
 
-    The rules, after each step: every sample that came is right. An error comes only from a fault
-    that happened to the loader's workers, and names it. No descriptors, processes or shared memory
-    pile up.
+    A whole lifecycle runs in one disposable process. After each step the search checks these rules:
 
-    What is not explained here is as for ``explore``: arguments, the result, what is raised.
+    - Each sample that was delivered is right. Otherwise the verdict is ``corrupted``, or
+      ``poisoned`` if the fault is gone.
+    - An error came only from workers that a fault happened to, and names its cause. Otherwise the
+      verdict is ``failed_unclearly``, ``poisoned`` if a fault happened to earlier workers, or
+      ``broken`` if no fault happened or the contract promises that the dataset survives.
+    - Where no worker is to run, no process and no file in /dev/shm is left, and no process has a
+      data file open once more, epoch after epoch. Otherwise the verdict is ``leaked``.
+
+    The result, what is raised, and *files*, *contract*, *seed*, *engine*, *on_fail*, *report* and
+    *settings* are as for ``explore``. If no armed fault fired in any lifecycle, or no lifecycle
+    began an epoch, that is a ``FaultNotFiredError``.
 
     Args:
-        make_dataset: Returns a map-style or iterable dataset.
-        kinds: Classes of faults of files, to arm; by default those that a healthy dataset survives
-            or fails of cleanly.
+        make_dataset: Returns a map-style or iterable dataset, not a ready ``DataLoader``.
+        kinds: Classes of faults of files, to arm; by default ``OpenError``, ``ReadError``,
+            ``ShortRead``, ``TruncatedFile``, ``SlowRead`` and ``ClosedDescriptor``.
         steps: Classes of steps to draw; by default all.
         max_steps: The most steps in one lifecycle.
-        loader: Options that every loader has, such as ``collate_fn``.
+        loader: Options that every loader has, such as ``collate_fn``. The step ``NewLoader`` sets
+            the number of workers, whether they persist, and the batch size.
         max_examples: Lifecycles before any shrinking; by default as for ``explore``.
         deadline: Seconds for each lifecycle; a hang costs as many each time it is tried.
 

@@ -1,9 +1,20 @@
 """Hypothesis strategies: faults, schedules of them, loaders, and ways to use a dataset.
 
-There is one strategy per fault, named in the plural. All arguments are by keyword. ``files=`` says
-which files to put at risk: a glob, several globs or, better, ``survey(make_dataset)``. With a
-survey, Hypothesis draws only files and operations that the dataset really uses. Examples shrink
-towards fewer faults, the first file, its first operation, one worker, and a fault that stays.
+There is one strategy per fault, named in the plural. All arguments are by keyword, and one that
+cannot be used raises Hypothesis' ``InvalidArgument``. These arguments mean the same in each:
+
+*files*
+    The files to put at risk: a glob, several globs or, better, ``survey(make_dataset)``. With a
+    survey, Hypothesis draws only files and operations that the dataset really uses.
+*max_nth*
+    The latest operation that may be the first to fail.
+*max_at*
+    The latest batch of a worker at which a fault of workers may happen.
+*max_workers*
+    The most workers that the loader may have.
+
+Examples shrink towards fewer faults, the first file, its first operation, one worker, and a fault
+that stays.
 """
 
 from __future__ import annotations

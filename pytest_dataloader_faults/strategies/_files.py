@@ -75,7 +75,7 @@ def open_errors(
     max_nth: int | None = None,
     max_workers: int = 2,
 ) -> faults.OpenError:
-    """``OpenError``: a file cannot be opened, for good or up to three times."""
+    """``OpenError`` with one of *errnos*: opens fail, for good or up to three times."""
     chosen = tuple(_choices.require_some(sorted(OPEN_ERRNOS), errnos=errnos))
     targets = operations(files, "open", max_nth)
     return drawn(draw, faults.OpenError, targets, max_workers, errno=chosen, times=TIMES)
@@ -90,7 +90,7 @@ def read_errors(
     max_nth: int | None = None,
     max_workers: int = 2,
 ) -> faults.ReadError:
-    """``ReadError``: reads fail, for good or up to three times."""
+    """``ReadError`` with one of *errnos*: reads fail, for good or up to three times."""
     chosen = tuple(_choices.require_some(sorted(READ_ERRNOS), errnos=errnos))
     targets = operations(files, "read", max_nth)
     return drawn(draw, faults.ReadError, targets, max_workers, errno=chosen, times=TIMES)
@@ -105,7 +105,7 @@ def short_reads(
     max_nth: int | None = None,
     max_workers: int = 2,
 ) -> faults.ShortRead:
-    """``ShortRead``: up to three reads give fewer bytes. More of them would only be slow."""
+    """``ShortRead``: up to three reads give at most *max_bytes*. More would only be slow."""
     require(COUNT, max_bytes=max_bytes)
     targets, sizes = operations(files, "read", max_nth), tuple(range(1, max_bytes + 1))
     return drawn(draw, faults.ShortRead, targets, max_workers, max_bytes=sizes, times=FEW)
@@ -127,7 +127,7 @@ def truncated_files(
 def corrupted_files(
     draw: st.DrawFn, *, files: Files = None, max_flips: int = 8, max_workers: int = 2
 ) -> faults.CorruptedFile:
-    """``CorruptedFile``: bytes differ. For datasets that promise to notice, as by a checksum."""
+    """``CorruptedFile``: up to *max_flips* bytes differ. For datasets that promise to notice."""
     require(COUNT, max_flips=max_flips)
     target = draw(operations(files, "read"))
     flips, workers = tuple(range(1, max_flips + 1)), _each_or_all(max_workers)

@@ -26,7 +26,7 @@ def connect_errors(
     max_nth: int | None = None,
     max_workers: int = 2,
 ) -> faults.ConnectError:
-    """``ConnectError``: a connection cannot be made, for good or up to three times."""
+    """``ConnectError`` with one of *errnos*, for good or up to three times."""
     chosen = tuple(require_some(sorted(CONNECT_ERRNOS), errnos=errnos))
     targets = operations(files, "connect to", max_nth)
     return drawn(draw, faults.ConnectError, targets, max_workers, errno=chosen, times=TIMES)

@@ -40,7 +40,7 @@ def killed_workers(
     max_at: int | None = None,
     max_workers: int = 2,
 ) -> faults.WorkerKilled:
-    """``WorkerKilled``: a signal ends a worker as it begins a batch, one of those of *files*."""
+    """``WorkerKilled``: one of *signals* ends a worker as it begins a batch, one of *files*'."""
     chosen = _choices.require_some(sorted(map(int, SIGNALS)), signals=signals)
     at = draw(_fetches(files, max_at))
     how = draw(combinations(signal=tuple(chosen), worker=_one_or_each(max_workers)))
@@ -56,7 +56,7 @@ def exited_workers(
     max_at: int | None = None,
     max_workers: int = 2,
 ) -> faults.WorkerExited:
-    """``WorkerExited``: a worker exits. If the code is 0, torch notices only after 5 s."""
+    """``WorkerExited`` with one of *codes*. If it is 0, torch notices only after 5 s."""
     chosen = _choices.require_some(range(256), codes=codes)
     at = draw(_fetches(files, max_at))
     how = draw(combinations(code=tuple(chosen), worker=_one_or_each(max_workers)))
@@ -107,7 +107,7 @@ def pin_memory_thread_deaths(
     stages: Iterable[str] = ("take", "pin"),
     max_at: int | None = None,
 ) -> faults.PinMemoryThreadDeath:
-    """``PinMemoryThreadDeath``: the thread fails as it takes a batch, or as it pins it.
+    """``PinMemoryThreadDeath`` at one of *stages*: the thread takes a batch, or pins it.
 
     Give the loader ``pin_memory=True``, and run it where there is an accelerator.
     """

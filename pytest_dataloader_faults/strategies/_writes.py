@@ -25,7 +25,7 @@ def write_errors(
     max_nth: int | None = None,
     max_workers: int = 2,
 ) -> faults.WriteError:
-    """``WriteError``: writes fail, for good or up to three times."""
+    """``WriteError`` with one of *errnos*: writes fail, for good or up to three times."""
     chosen = tuple(require_some(sorted(WRITE_ERRNOS), errnos=errnos))
     targets = operations(files, "write", max_nth)
     return drawn(draw, faults.WriteError, targets, max_workers, errno=chosen, times=TIMES)
@@ -40,7 +40,7 @@ def short_writes(
     max_nth: int | None = None,
     max_workers: int = 2,
 ) -> faults.ShortWrite:
-    """``ShortWrite``: up to three writes take fewer bytes."""
+    """``ShortWrite``: up to three writes take at most *max_bytes*."""
     require(COUNT, max_bytes=max_bytes)
     targets, sizes = operations(files, "write", max_nth), tuple(range(1, max_bytes + 1))
     return drawn(draw, faults.ShortWrite, targets, max_workers, max_bytes=sizes, times=FEW)

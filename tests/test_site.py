@@ -1,0 +1,55 @@
+"""The documentation site: it is built without a warning, has each public name, and is searched."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pytest_dataloader_faults as package
+
+ROOT = Path(__file__).resolve().parent.parent
+_MODULES = "faults fake_files injection lifecycle outcomes search strategies exceptions"
+pytestmark = [
+    pytest.mark.slow,  # `tox -e docs` builds the site each time.
+    pytest.mark.timeout(300),  # Sphinx asks four sites for their names, or finds no network.
+]
+
+
+@pytest.fixture(name="site", scope="module")
+def _site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    options = ["--fail-on-warning", "--keep-going", "--nitpicky", "--quiet"]
+    command = [sys.executable, "-m", "sphinx", *options, str(ROOT / "docs"), str(folder)]
+    subprocess.run(command, check=True)
+    return folder
+
+
+def test_each_public_name_is_in_the_built_reference(site):
+    """The inventory, by which other projects link here, has all of them, and where they are."""
+    from sphinx.util.inventory import InventoryFile
+
+    inventory = InventoryFile.loads((site / "objects.inv").read_bytes(), uri="").data
+    there = {name for kind, names in inventory.items() if kind.startswith("py:") for name in names}
+    modules = [importlib.import_module(f"{package.__name__}.{each}") for each in _MODULES.split()]
+    named = {name.rpartition(".")[2] for name in there}
+    assert [n for each in (package, *modules) for n in each.__all__ if n not in named] == []
+
+
+@pytest.mark.parametrize(
+    ("word", "page"),
+    [
+        ("substitut", "reference/api/contract"),
+        ("seccomp", "explanation/how-the-kernel-engine-works"),
+    ],
+)
+def test_the_search_finds_words_of_prose_and_of_docstrings(site, word, page):
+    """The index, which the search of the site reads in a browser, leads to the page."""
+    text = (site / "searchindex.js").read_text(encoding="utf-8")
+    index = json.loads(text.removeprefix("Search.setIndex(").removesuffix(")"))
+    found = index["terms"][word]
+    assert page in [index["docnames"][n] for n in (found if isinstance(found, list) else [found])]
