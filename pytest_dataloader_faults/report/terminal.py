@@ -57,11 +57,13 @@ def _counted(items: Sequence[Item]) -> str:
 def table(report: Report) -> Iterator[list[Line]]:
     """Checks down, tests across: the cells of each row, each with its mark-up.
 
-    Where the tests do not fit beside each other, another table follows.
+    Where the tests do not fit beside each other, another table follows an empty row.
     """
     checks = list(dict.fromkeys(item.check for item in report.items))
     first = max((len(check) for check in checks), default=0) + _GAP
-    for tests in _side_by_side(report, WIDTH - first):
+    for part, tests in enumerate(_side_by_side(report, WIDTH - first)):
+        if part:
+            yield []
         yield [("".ljust(first), {}), *((_head(test, items), {}) for test, items in tests)]
         for check in checks:
             found = [(_of_check(items, check), _width(test, items)) for test, items in tests]
