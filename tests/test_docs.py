@@ -292,3 +292,9 @@ def test_readme_is_short_and_has_the_command_of_the_tests():
     assert len(readme.splitlines()) <= 150
     assert ".venv/bin/tox -e tests\n" in readme
     assert ".venv/bin/tox -e tests" in (ROOT / ".ci/run").read_text(encoding="utf-8")
+
+
+def test_the_citation_names_this_version():
+    """CITATION.cff is written by hand; `tox -e package` checks its form."""
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {package.__version__}\n" in citation
