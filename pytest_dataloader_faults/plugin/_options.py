@@ -105,8 +105,9 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="PATH",
         action="append",
         default=[],
-        help="write what checks found to PATH, in the form of its ending: .json, .md (for the"
-        " summary of a CI job) or .gitlab.json (GitLab's code quality); may be given several times",
+        help="write what checks found to PATH, in the form of its ending: .html, .json, .md (for"
+        " the summary of a CI job) or .gitlab.json (GitLab's code quality); may be given several"
+        " times",
     )
     group.addoption(
         "--dataloader-faults-github",

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.report import ci, markdown
+from pytest_dataloader_faults.report import ci, html, markdown
 from pytest_dataloader_faults.report.model import Report
 
 
@@ -18,6 +18,7 @@ def as_json(report: Report) -> str:
 
 RENDERERS: dict[str, Callable[[Report], str]] = {
     ".gitlab.json": ci.of_gitlab,
+    ".html": html.render,
     ".json": as_json,
     ".md": markdown.render,
 }

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 NAME = "pytest_dataloader_faults"
-HEAVY = {"torch", "hypothesis", "pyfakefs", "psutil", "numpy"}
+HEAVY = {"torch", "hypothesis", "pyfakefs", "psutil", "numpy", "jinja2"}
 NOT_IN_PYTEST = {"ctypes", "multiprocessing", "pytest_dataloader_faults.battery"}
 AT_START = """
     exceptions plugin plugin._checks plugin._collector plugin._environment plugin._options

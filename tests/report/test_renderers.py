@@ -12,59 +12,11 @@ import pytest
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes import CheckResult, Event, Footprint, Pass, Verdict
 from pytest_dataloader_faults.report import ci, files, markdown, terminal
-from pytest_dataloader_faults.report.model import Item, Report, Usage, by_cause, item_of, merged
+from pytest_dataloader_faults.report.model import Report, Usage, by_cause, item_of, merged
 from support.facts import ordinary
+from support.reports import HOSTILE, MIXED, failed, item
 
 _PACKAGE = Path(files.__file__).parent
-HOSTILE = "<script>alert(1)</script> | `x` ](http://e) \x1b[31m\n::error::no, %0A"
-
-
-def _item(test="a.py::test", check="open-error", **changes):
-    usual = Item(
-        nodeid=f"{test}[{check}]",
-        test=test,
-        file="a.py",
-        line=7,
-        check=check,
-        status="passed",
-        verdict="survived",
-        sentence="every sample came.",
-        explanation="survived: every sample came.",
-        duration=0.5,
-    )
-    return replace(usual, **changes)
-
-
-def _failed(**changes):
-    found = {
-        "status": "failed",
-        "verdict": "corrupted",
-        "sentence": "sample 0 is wrong.",
-        "explanation": "corrupted: sample 0 is wrong.\n  evidence\n",
-        "cause": "gives zeros",
-        "reproduce": "pytest 'a.py::test[open-error]'",
-    }
-    return _item(**{**found, **changes})
-
-
-MIXED = Report(
-    engine="kernel engine, Linux 6.18",
-    items=(
-        _item(check="workers-agree", trials=(0.2,)),
-        _failed(trials=(0.4, 0.6), notes=("64 of 100 samples were looked at",)),
-        _failed(check="truncated-half"),
-        _failed(
-            check="growth",
-            verdict="leaked",
-            cause="leaves something behind",
-            timeline=(Event(0.01, "loader", "epoch", "epoch 1 begins"),),
-            omitted_events=3,
-            usage=(Usage(1, "worker 0", 12, 4096, 1),),
-        ),
-        _item(check="pinned", status="not_applicable", verdict="not_exercised"),
-        _item(test="b.py::other"),
-    ),
-)
 
 
 def _lines(report):
@@ -87,7 +39,7 @@ def test_the_summary_has_a_line_for_each_test_and_one_for_each_cause():
 
 def test_lines_are_at_most_100_columns_wide():
     """But for commands, which are to be copied."""
-    many = [_failed(check=f"check-number-{number}") for number in range(20)]
+    many = [failed(check=f"check-number-{number}") for number in range(20)]
     lines = _lines(Report(items=tuple(many)))
     assert max(map(len, lines)) <= 100
     assert re.findall(r"check-number-\d+", " ".join(lines)) == [each.check for each in many]
@@ -104,7 +56,7 @@ def test_the_table_has_checks_down_and_tests_across():
 def test_a_wide_table_goes_on_below():
     """Each part is at most 100 columns wide, and all tests are there."""
     names = [f"a.py::test_number_{number:02}" for number in range(12)]
-    report = Report(items=tuple(_item(test=name) for name in names))
+    report = Report(items=tuple(item(test=name) for name in names))
     rows = ["".join(text for text, _ in row) for row in terminal.table(report)]
     assert max(map(len, rows)) <= 100
     assert re.findall(r"test_number_\d\d", "".join(rows)) == [each[6:] for each in names]
@@ -187,7 +139,7 @@ def test_markdown_has_each_test_and_what_failed():
 
 def test_hostile_texts_are_only_texts():
     """Whatever is in a path or in a message."""
-    report = Report(items=(_failed(sentence=HOSTILE, explanation=HOSTILE, cause=HOSTILE),))
+    report = Report(items=(failed(sentence=HOSTILE, explanation=HOSTILE, cause=HOSTILE),))
     text = markdown.render(report)
     assert "<script>" not in text
     assert "](http" not in text
@@ -198,7 +150,7 @@ def test_hostile_texts_are_only_texts():
 
 def test_reports_are_merged():
     """Of an item that is in several, the last one holds."""
-    again = Report(engine="python engine", items=(_item(),))
+    again = Report(engine="python engine", items=(item(),))
     both = merged([MIXED, again])
     assert len(both.items) == len(MIXED.items)
     assert next(item.verdict for item in both.items if item.check == "open-error") == "survived"
@@ -207,5 +159,5 @@ def test_reports_are_merged():
 
 def test_every_verdict_has_its_words():
     """A cause is missing where nothing is known: then the sentence is taken."""
-    items = [_failed(verdict=str(each), cause="", check=str(each)) for each in Verdict]
+    items = [failed(verdict=str(each), cause="", check=str(each)) for each in Verdict]
     assert list(by_cause(items)) == ["sample 0 is wrong."]

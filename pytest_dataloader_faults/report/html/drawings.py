@@ -1,0 +1,144 @@
+"""Where the marks of a timeline and the lines of a chart are. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from pytest_dataloader_faults.outcomes import Event
+from pytest_dataloader_faults.report.model import Usage
+
+MOST_ROWS = 100
+"""Events of a trial that the page lists. A thousand trials of 400 each would be slow to open."""
+_DECISIVE = ("fault", "error", "exit", "epoch")
+_LONG = 2 / 3
+"""The part of a trial that a pause takes if it is drawn shorter."""
+_PAUSE = 25.0
+"""The part of the width, in percent, that a long pause takes: a hang is most of its trial."""
+WIDTH, HEIGHT = 280, 80
+"""Of a chart, in its own units."""
+_LEAST = 4.0
+"""The least height of a chart's scale, in descriptors or MiB, so that noise looks small."""
+_MEBIBYTE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What happened when in a trial. Places are in percent of the width.
+
+    Attributes:
+        lanes: The places and kinds of the events of each process, each once; the decisive kinds
+            last, so that they are drawn above the others.
+        pause: The place and the seconds of the pause that is drawn shorter, if there is one.
+        end: The time of the last event.
+        rows: The events to list.
+        omitted: How many of the others are not listed.
+    """
+
+    lanes: dict[str, dict[tuple[float, str], None]]
+    pause: tuple[float, float] | None
+    end: float
+    rows: tuple[Event, ...]
+    omitted: int
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of event that are drawn."""
+        return sorted({kind for marks in self.lanes.values() for _, kind in marks})
+
+
+def timeline(events: Sequence[Event]) -> Timeline:
+    """The drawing of *events*, of which there is at least one."""
+    ordered = sorted(events, key=lambda each: each.time)
+    place, pause = _scale([each.time for each in ordered])
+    lanes: dict[str, dict[tuple[float, str], None]] = {
+        process: {} for process in sorted({each.process for each in ordered}, key=_order)
+    }
+    for each in sorted(ordered, key=lambda each: each.kind in _DECISIVE):
+        lanes[each.process][place(each.time), each.kind] = None
+    rows = _listed(ordered)
+    return Timeline(lanes, pause, ordered[-1].time, rows, len(ordered) - len(rows))
+
+
+def _order(process: str) -> tuple[bool, int, str]:
+    """The loader first, and worker 10 after worker 9."""
+    return process != "loader", len(process), process
+
+
+def _listed(events: Sequence[Event]) -> tuple[Event, ...]:
+    """The decisive ones of *events*, and the earliest others as far as there is room."""
+    room = MOST_ROWS - sum(each.kind in _DECISIVE for each in events)
+    listed = []
+    for each in events:
+        is_decisive = each.kind in _DECISIVE
+        if is_decisive or room > 0:
+            listed.append(each)
+            room -= not is_decisive
+    return tuple(listed)
+
+
+def _scale(times: Sequence[float]) -> tuple[Callable[[float], float], tuple[float, float] | None]:
+    """Where a time is drawn, and the pause that is drawn shorter than it was."""
+    begin, end = max(pairwise([0.0, *times]), key=lambda pair: pair[1] - pair[0])
+    length = end - begin
+    rest = times[-1] - length
+    if length <= _LONG * times[-1] or rest <= 0:
+        return lambda time: round(100 * time / (times[-1] or 1), 1), None
+    unit = (100 - _PAUSE) / rest
+
+    def place(time: float) -> float:
+        is_after = time >= end
+        return round(unit * (time - length * is_after) + _PAUSE * is_after, 1)
+
+    return place, (place(begin), length)
+
+
+@dataclass(frozen=True)
+class Chart:
+    """How something changed from epoch to epoch, with a line for each process.
+
+    Attributes:
+        title: What changed.
+        low, high: The ends of the scale.
+        zero: The height at which nothing changed.
+        lines: The points of each process's line, as SVG has them.
+    """
+
+    title: str
+    low: float
+    high: float
+    zero: float
+    lines: dict[str, str]
+
+
+def charts(usage: Sequence[Usage]) -> list[Chart]:
+    """Of descriptors and of memory, if there are epochs to compare."""
+    if len({each.epoch for each in usage}) < 2:  # noqa: PLR2004  # two points make a line
+        return []
+    return [
+        _chart("Descriptors", [(each, each.descriptors) for each in usage]),
+        _chart("Memory in MiB", [(each, each.memory / _MEBIBYTE) for each in usage]),
+    ]
+
+
+def _chart(title: str, values: Sequence[tuple[Usage, float]]) -> Chart:
+    """The change of *values* since the first epoch, which shows a leak however much there was."""
+    lines: dict[str, list[tuple[int, float]]] = {}
+    first: dict[str, float] = {}
+    for each, value in values:
+        change = value - first.setdefault(each.process, value)
+        lines.setdefault(each.process, []).append((each.epoch, change))
+    changes = [change for line in lines.values() for _, change in line]
+    low = min(changes)
+    high = max(*changes, low + _LEAST)
+    epochs = [each.epoch for each, _ in values]
+    x = WIDTH / (max(epochs) - min(epochs))
+    y = HEIGHT / (high - low)
+    points = {
+        process: " ".join(
+            f"{x * (epoch - min(epochs)):.1f},{y * (high - change):.1f}" for epoch, change in line
+        )
+        for process, line in lines.items()
+    }
+    return Chart(title, low, high, y * high, points)

@@ -1,0 +1,102 @@
+"use strict";
+(() => {
+  const form = document.querySelector("form.filter");
+  const { text, word, check } = form.elements;
+  const told = form.querySelector("[role=status]");
+  const trials = [...document.querySelectorAll(".trial")].map((element) => ({
+    element,
+    ...element.dataset,
+    text: `${element.dataset.check} ${element.dataset.test}`.toLowerCase(),
+  }));
+  const links = [...document.querySelectorAll(".cause a")];
+  const table = document.querySelector(".matrix table");
+
+  const hide = (element, isHidden) => {
+    if (element.hidden !== isHidden) element.hidden = isHidden;
+  };
+
+  const filterTrials = () => {
+    const words = text.value.toLowerCase().split(/\s+/);
+    const shown = new Set();
+    for (const trial of trials) {
+      const fits =
+        (!word.value || trial.word === word.value) &&
+        (!check.value || trial.check === check.value) &&
+        words.every((each) => trial.text.includes(each));
+      hide(trial.element, !fits);
+      if (fits) shown.add(`#${trial.element.id}`);
+    }
+    return shown;
+  };
+
+  const filterMatrix = (shown) => {
+    const columns = new Set();
+    for (const row of table.tBodies[0].rows) {
+      const found = [...row.querySelectorAll("a")].filter((a) => shown.has(a.getAttribute("href")));
+      hide(row, !found.length);
+      for (const a of found) columns.add(a.closest("td").cellIndex);
+    }
+    for (const row of table.rows) {
+      for (const cell of row.cells) hide(cell, cell.cellIndex > 0 && !columns.has(cell.cellIndex));
+    }
+  };
+
+  const hideEmpty = (selector, isShown) => {
+    for (const each of document.querySelectorAll(selector)) hide(each, !isShown(each));
+  };
+
+  const filter = () => {
+    const shown = filterTrials();
+    if (table) filterMatrix(shown);
+    hideEmpty("section.of-test", (section) => section.querySelector(".trial:not([hidden])"));
+    for (const a of links) a.classList.toggle("aside", !shown.has(a.getAttribute("href")));
+    hideEmpty(".cause", (cause) => cause.querySelector("a:not(.aside)"));
+    told.textContent = `${shown.size} of ${trials.length} trials shown`;
+  };
+
+  const showAll = () => {
+    text.value = word.value = check.value = "";
+    filter();
+  };
+
+  const openTarget = () => {
+    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    if (!target || !target.matches(".trial")) return;
+    if (target.hidden) showAll();
+    target.open = true;
+    target.scrollIntoView();
+  };
+
+  const copy = async (button) => {
+    const code = button.previousElementSibling;
+    try {
+      await navigator.clipboard.writeText(code.textContent);
+    } catch {
+      // Where the browser has no clipboard for pages, or refuses it.
+      getSelection().selectAllChildren(code);
+      document.execCommand("copy");
+    }
+    button.textContent = "Copied";
+  };
+
+  form.addEventListener("input", filter);
+  form.addEventListener("submit", (event) => event.preventDefault());
+  form.querySelector("button").addEventListener("click", showAll);
+  addEventListener("hashchange", openTarget);
+  addEventListener("click", (event) => {
+    const button = event.target.closest(".copy");
+    if (button) copy(button);
+  });
+  addEventListener("keydown", (event) => {
+    const isTyping = event.target.matches("input, select");
+    if (event.key === "/" && !isTyping && !event.ctrlKey && !event.metaKey && !event.altKey) {
+      event.preventDefault();
+      text.focus();
+    }
+  });
+
+  document.documentElement.classList.add("scripted");
+  form.hidden = false;
+  filter();
+  openTarget();
+})();

@@ -1,0 +1,144 @@
+"""The HTML page as text: what is in it, that texts do no harm, and how large it gets."""
+
+from __future__ import annotations
+
+import html.parser
+import re
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from pytest_dataloader_faults.report import html as page
+from pytest_dataloader_faults.report.html.drawings import HEIGHT, MOST_ROWS, charts, timeline
+from pytest_dataloader_faults.report.html.trials import trials_of
+from support.reports import EVERYTHING, HOSTILE_MARKUP, events, failed, growing, item, large
+
+
+class _Read(html.parser.HTMLParser):
+    """The elements, attributes and texts of a page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.attributes, self.texts = Counter(), [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements[tag] += 1
+        self.attributes += attrs
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def test_a_page_has_every_item():
+    """With its evidence, and each that failed with its cause."""
+    read = _Read(page.render(EVERYTHING))
+    text = " ".join(" ".join(read.texts).split())
+    assert read.elements["details"] == len(EVERYTHING.items)
+    assert "5 of 9 checks failed , in 2 of 3 datasets." in text
+    assert text.count("gives zeros") == 2 * 2 + 2
+    assert "evidence" in text
+    assert "Note: 64 of 100 samples were looked at." in text
+
+
+def test_hostile_texts_are_only_texts():
+    """In every field: they make no element, no attribute, and nothing that cannot be printed."""
+    fields = ("nodeid", "test", "file", "check", "verdict", "sentence", "cause", "reproduce")
+    hostile = failed(timeline=events(), usage=tuple(growing()), notes=("n",), faults=("f",))
+    harmless = page.render(replace(EVERYTHING, items=(hostile,), versions={"n": "v"}))
+    changes = dict.fromkeys(fields, HOSTILE_MARKUP)
+    changes |= {
+        "test": f"a.py::{HOSTILE_MARKUP}",
+        "notes": (HOSTILE_MARKUP,),
+        "faults": (HOSTILE_MARKUP,),
+    }
+    changes |= {"explanation": f"{HOSTILE_MARKUP}\n{HOSTILE_MARKUP}"}
+    changes["timeline"] = tuple(replace(each, text=HOSTILE_MARKUP) for each in hostile.timeline)
+    report = replace(
+        EVERYTHING,
+        engine=HOSTILE_MARKUP,
+        versions={HOSTILE_MARKUP: HOSTILE_MARKUP},
+        items=(replace(hostile, **changes),),
+    )
+    text = page.render(report)
+    found, wanted = _Read(text), _Read(harmless)
+    assert found.elements == wanted.elements
+    assert [name for name, _ in found.attributes] == [name for name, _ in wanted.attributes]
+    assert all(line.isprintable() for line in text.split("\n"))
+    assert "\\u202eabc" in "".join(found.texts)
+
+
+def test_a_page_needs_no_other_file():
+    """No element of it loads anything, and the policy would forbid it."""
+    read = _Read(page.render(EVERYTHING))
+    loaded = {"src", "srcset", "data", "action", "poster", "background"}
+    links = [value for name, value in read.attributes if name in {"href", "xlink:href"}]
+    assert not loaded & {name for name, _ in read.attributes}
+    assert [link for link in links if not link.startswith("#")] == ["data:,"]
+    assert any(str(value).startswith("default-src 'none';") for _, value in read.attributes)
+
+
+def test_links_within_a_page_lead_somewhere():
+    """Every anchor is there once, also of items whose ids differ in marks only."""
+    items = [*EVERYTHING.items, *(item(nodeid=f"d.py::t[{mark}]") for mark in "<>&")]
+    read = _Read(page.render(replace(EVERYTHING, items=tuple(items))))
+    ids = [value for name, value in read.attributes if name == "id"]
+    assert len(set(ids)) == len(ids)
+    links = {value[1:] for name, value in read.attributes if name == "href" and value[0] == "#"}
+    assert links <= set(ids)
+
+
+def test_an_anchor_stays():
+    """Whatever else is in the report."""
+    one = item(nodeid="tests/a.py::test[open-error-ä ö]")
+    for items in ([one], [item(), one]):
+        assert list(trials_of(items))[-1].anchor == "item-tests-a.py::test-open-error"
+
+
+def test_a_long_pause_is_drawn_shorter():
+    """Or all else would be at one place: a hang lasts a hundred times as long as what led to it."""
+    drawn = timeline(events())
+    assert list(drawn.lanes) == ["loader", "worker 0", "worker 1"]
+    place, seconds = drawn.pause
+    assert seconds == pytest.approx(19.8)
+    before = [x for x, kind in drawn.lanes["worker 0"] if kind == "fault"]
+    after = [x for x, kind in drawn.lanes["loader"] if kind == "error"]
+    assert (before, after) == ([place], [place + 25])
+    assert max(x for marks in drawn.lanes.values() for x, _ in marks) == 100
+
+
+@pytest.mark.parametrize("time", [0.0, 3.0])
+def test_a_single_event_is_drawn(time):
+    """There is nothing to divide by."""
+    (event,) = events()[:1]
+    drawn = timeline([replace(event, time=time)])
+    assert all(0 <= x <= 100 for x, _ in drawn.lanes["loader"])
+
+
+def test_what_decided_is_listed():
+    """However many files were opened before; the page says how many events it leaves out."""
+    every = events(200)
+    drawn = timeline(every)
+    assert len(drawn.rows) == MOST_ROWS
+    assert drawn.omitted == len(every) - MOST_ROWS
+    assert [each.kind for each in drawn.rows[-3:]] == ["fault", "error", "exit"]
+    text = " ".join(page.render(replace(EVERYTHING, items=(failed(timeline=every),))).split())
+    assert f"{drawn.omitted} more events; the JSON report has {drawn.omitted} of them" in text
+
+
+def test_charts_show_what_grew():
+    """Per process, from its first epoch; steady ones are level."""
+    descriptors, memory = charts(tuple(growing()))
+    assert (descriptors.low, descriptors.high) == (0, 24)
+    assert descriptors.lines["loader"].endswith(f",{HEIGHT:.1f}")
+    assert descriptors.lines["worker 0"].endswith(",0.0")
+    assert (memory.low, memory.high) == (0, 4)
+    assert charts(tuple(growing(epochs=1))) == []
+
+
+def test_a_thousand_items_are_no_burden():
+    """Each with a long timeline: how long a browser takes grows with the elements."""
+    text = page.render(large())
+    assert len(text) < 15e6
+    assert len(re.findall(r"<[a-z]", text)) < 750_000

@@ -1,0 +1,203 @@
+"""The HTML page in Chromium: from the disk, wide and narrow, light and dark, by keyboard."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from pytest_dataloader_faults.report import files
+from support.reports import EVERYTHING, HOSTILE_MARKUP, failed, large
+
+playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+FLAGS = """
+    --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
+    --disable-component-update --disable-sync
+""".split()
+_OPEN = """document.querySelectorAll("details").forEach(each => {
+    each.open = true;
+    each.style.contentVisibility = "visible";  // Or axe takes what is out of view for hidden.
+})"""
+COMMAND = "pytest 'a.py::test[open-error]'"
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+
+
+@pytest.fixture(name="browser", scope="module")
+def _browser():
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(name="opened")
+def _opened(browser, tmp_path):
+    """Open the page of a report; in the end it must have said nothing and asked for nothing."""
+    requests, said = [], []
+
+    def opened(report=EVERYTHING, *, anchor="", **options):
+        path = tmp_path / "report.html"
+        files.write(report, str(path))
+        page = browser.new_context(**options).new_page()
+        page.on("request", lambda request: requests.append(request.url.partition("#")[0]))
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.goto(f"{path.as_uri()}{anchor}")
+        assert requests == [path.as_uri()]
+        return page
+
+    yield opened
+    for context in browser.contexts:
+        context.close()
+    assert said == []
+    assert len(requests) == 1
+
+
+def _told(page):
+    return page.inner_text("[role=status]")
+
+
+def _shown(page, selector):
+    return page.locator(f"{selector}:visible").count()
+
+
+def _is_too_wide(page):
+    return page.evaluate("document.documentElement.scrollWidth > innerWidth")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1440])
+def test_a_page_is_accessible(opened, width, theme):
+    """With every trial open, axe-core finds no violation but minor ones; the page is not cut."""
+    page = opened(viewport={"width": width, "height": 900}, color_scheme=theme)
+    page.evaluate(_OPEN)
+    found = axe.Axe().run(page).response["violations"]
+    serious = [each for each in found if each["impact"] != "minor"]
+    assert {each["id"]: [node["html"] for node in each["nodes"]] for each in serious} == {}
+    assert not _is_too_wide(page)
+    is_dark = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(21, 24, 28)"
+    assert is_dark == (theme == "dark")
+
+
+def test_axe_would_find_a_violation(opened):
+    """The check above can fail: here are an image that nothing describes, and pale text."""
+    page = opened()
+    page.evaluate("document.querySelector('.lead').append(new Image())")
+    page.evaluate("document.querySelector('h1').style.color = '#ddd'")
+    found = {each["id"] for each in axe.Axe().run(page).response["violations"]}
+    assert found == {"image-alt", "color-contrast"}
+
+
+def test_the_filter_is_used_by_keyboard(opened):
+    """A slash leads to it; it takes parts of words, and hides rows and columns of the matrix."""
+    page = opened()
+    assert _told(page) == "10 of 10 trials shown"
+    page.keyboard.press("/")
+    page.keyboard.type("OTHER gro")
+    assert _told(page) == "1 of 10 trials shown"
+    assert (_shown(page, ".trial"), _shown(page, ".matrix tbody tr")) == (1, 1)
+    assert _shown(page, ".matrix thead th") == 2
+    assert _shown(page, ".cause") == 1
+    page.select_option("#word", "hung")
+    assert _told(page) == "0 of 10 trials shown"
+    page.click("text=Show all")
+    assert _told(page) == "10 of 10 trials shown"
+    page.select_option("#check", "growth")
+    page.select_option("#word", "leaked")
+    assert _told(page) == "2 of 10 trials shown"
+
+
+def test_a_page_is_used_by_keyboard(opened):
+    """The first Tab leads to the link to the trials, the next ones to each; Enter opens one."""
+    page = opened()
+    page.keyboard.press("Tab")
+    assert page.locator(":focus").inner_text() == "Skip to the trials"
+    assert page.locator(":focus").bounding_box()["x"] >= 0
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    focused = page.locator(".trial > summary:focus")
+    assert focused.evaluate("each => getComputedStyle(each).outlineStyle") == "solid"
+    page.keyboard.press("Enter")
+    assert page.locator(".trial[open]").count() == 1
+
+
+def test_a_command_is_copied(opened):
+    """It comes out of the clipboard as it is on the page."""
+    page = opened()
+    button = page.locator(".copy").first
+    button.click()
+    playwright.expect(button).to_have_text("Copied")
+    page.focus("#text")
+    page.keyboard.press("Control+V")
+    assert page.input_value("#text") == COMMAND
+
+
+def test_a_link_opens_its_trial(opened):
+    """One from elsewhere, and one of the matrix to a trial that the filter hides."""
+    page = opened(anchor="#item-b.py::other-hung-read")
+    trial = page.locator(".trial[open]")
+    assert trial.locator(".timeline").is_visible()
+    assert "ReadError: read /data/0.bin" in trial.locator("tr.fault").inner_text()
+    playwright.expect(trial.locator("summary")).to_be_in_viewport()
+    page.keyboard.press("Tab")
+    playwright.expect(trial.locator("summary")).to_be_focused()
+    page.fill("#text", "a.py")
+    page.evaluate("location.hash = 'item-b.py::other-growth'")
+    playwright.expect(page.locator(".trial[open] .charts")).to_be_visible()
+
+
+def test_all_is_there_without_scripts(opened):
+    """But what needs them: the filter, and the buttons that copy."""
+    page = opened(java_script_enabled=False)
+    assert _shown(page, ".trial") == len(EVERYTHING.items)
+    assert _shown(page, ".filter") == _shown(page, ".copy") == 0
+    page.locator(".trial summary").nth(1).click()
+    assert "evidence" in page.inner_text(".trial[open]")
+
+
+def test_hostile_texts_do_nothing(opened):
+    """Nor are they wider than the narrowest screen."""
+    hostile = failed(
+        nodeid=HOSTILE_MARKUP,
+        test=HOSTILE_MARKUP,
+        sentence=HOSTILE_MARKUP,
+        explanation=f"{HOSTILE_MARKUP}\n  {HOSTILE_MARKUP}",
+        cause=HOSTILE_MARKUP,
+        reproduce=HOSTILE_MARKUP,
+    )
+    report = replace(EVERYTHING, items=(hostile,), engine=HOSTILE_MARKUP, versions={"x": "<b>"})
+    page = opened(report, viewport={"width": 320, "height": 600})
+    page.click(".trial summary")
+    assert not _is_too_wide(page)
+    assert page.locator("img, header b, a[href^=javascript]").count() == 0
+    assert page.locator(".trial code").inner_text().startswith("</script></style>")
+
+
+def test_print_has_what_failed(opened):
+    """Its evidence, opened or not; and no controls."""
+    page = opened()
+    assert not page.get_by_text("evidence").first.is_visible()
+    page.emulate_media(media="print")
+    assert page.get_by_text("evidence").first.is_visible()
+    assert _shown(page, ".filter") == _shown(page, ".copy") == 0
+
+
+@pytest.mark.slow
+def test_a_thousand_items_are_filtered_at_once(opened):
+    """Also with long timelines. The bound is for a busy machine; an idle one takes a tenth."""
+    page = opened(large())
+    took = page.evaluate("""() => {
+        const begin = performance.now(), field = document.querySelector("#text");
+        field.value = "test_3 check-7";
+        field.dispatchEvent(new Event("input", { bubbles: true }));
+        document.body.getBoundingClientRect();
+        return performance.now() - begin;
+    }""")
+    assert re.match("1 of", _told(page))
+    assert took < 1000

@@ -1,0 +1,106 @@
+"""Reports with every kind of item, and texts that harm what prints them without care."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pytest_dataloader_faults.outcomes import Event
+from pytest_dataloader_faults.report.model import Item, Report, Usage
+
+HOSTILE = "<script>alert(1)</script> | `x` ](http://e) \x1b[31m\n::error::no, %0A"
+HOSTILE_MARKUP = (
+    "</script></style></pre></summary></details>-->]]>"
+    "<img src=x onerror=alert(1)><a href=javascript:alert(1)>\"'&lt;"
+    "\0\x1b[2J\u202eabc\u2066\u200f {{ 1 + 1 }} {% endfor %}" + "long" * 200
+)
+
+
+def item(test="a.py::test", check="open-error", **changes):
+    """An item that passed."""
+    usual = Item(
+        nodeid=f"{test}[{check}]",
+        test=test,
+        file="a.py",
+        line=7,
+        check=check,
+        status="passed",
+        verdict="survived",
+        sentence="every sample came.",
+        explanation="survived: every sample came.",
+        duration=0.5,
+    )
+    return replace(usual, **changes)
+
+
+def failed(**changes):
+    """An item that failed."""
+    found = {
+        "status": "failed",
+        "verdict": "corrupted",
+        "sentence": "sample 0 is wrong.",
+        "explanation": "corrupted: sample 0 is wrong.\n  evidence\n",
+        "cause": "gives zeros",
+        "reproduce": "pytest 'a.py::test[open-error]'",
+    }
+    return item(**{**found, **changes})
+
+
+def events(fetches=4):
+    """A trial of two workers, one of which meets a fault and then hangs."""
+    found = [Event(0.05, "loader", "epoch", "epoch 1 begins")]
+    for number in range(fetches):
+        worker = f"worker {number % 2}"
+        found += [
+            Event(0.1 + number / 100, worker, "fetch", f"batch {number}"),
+            Event(0.101 + number / 100, worker, "open", f"/data/{number}.bin"),
+            Event(0.102 + number / 100, "loader", "batch", f"batch {number}"),
+        ]
+    return (
+        *found,
+        Event(0.16 + fetches / 100, "worker 0", "fault", "ReadError: read /data/0.bin"),
+        Event(20.0, "loader", "error", "TimeoutError"),
+        Event(20.1, "worker 0", "exit", "SIGKILL"),
+    )
+
+
+def growing(epochs=4):
+    """What a worker that keeps its descriptors had, and the loader, which has what it had."""
+    for epoch in range(1, epochs + 1):
+        yield Usage(epoch, "loader", 20, 200 << 20, 4)
+        yield Usage(epoch, "worker 0", 10 + 8 * epoch, (100 + epoch) << 20, 1)
+
+
+MIXED = Report(
+    engine="kernel engine, Linux 6.18",
+    items=(
+        item(check="workers-agree", trials=(0.2,)),
+        failed(trials=(0.4, 0.6), notes=("64 of 100 samples were looked at",)),
+        failed(check="truncated-half"),
+        failed(check="growth", verdict="leaked", cause="leaves something behind"),
+        item(check="pinned", status="not_applicable", verdict="not_exercised"),
+        item(test="b.py::other"),
+    ),
+)
+
+EVERYTHING = replace(
+    MIXED,
+    versions={"python": "3.11.7", "torch": "2.13.0"},
+    items=(
+        *MIXED.items,
+        failed(test="b.py::other", check="hung-read", verdict="hung", timeline=events()),
+        failed(test="b.py::other", check="growth", verdict="leaked", usage=tuple(growing())),
+        failed(test="b.py::other", check="pickles", status="xfailed"),
+        item(test="c.py::third", status="not_reproduced"),
+    ),
+)
+"""With every status, a timeline and charts."""
+
+
+def large(tests=28, checks=36):
+    """About a thousand items, each with a timeline."""
+    items = (
+        failed(test=f"a.py::test_{test}", check=f"check-{check}", timeline=events(40))
+        for test in range(tests)
+        for check in range(checks)
+    )
+    return Report(items=tuple(items))
