@@ -19,6 +19,8 @@ myst_heading_anchors = 4  # Links of pages name headings as code hosts do.
 html_theme = "furo"
 html_title = project
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
