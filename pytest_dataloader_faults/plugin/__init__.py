@@ -66,7 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # For a name in ``pytest_plugins``, pytest would read the metadata of every installed package.
     config.pluginmanager.register(_pyfakefs)
     config.addinivalue_line("markers", _options.marker_line())
-    config.addinivalue_line("markers", _environment.GPU_MARKER_LINE)
+    config.addinivalue_line("markers", _options.for_a_terminal(_environment.GPU_MARKER))
     try:
         _options.read_options(config)
         paths, for_github = _options.reports(config)
@@ -174,12 +174,13 @@ def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -
 
 @pytest.fixture
 def fault_check(request: pytest.FixtureRequest) -> FaultCheck:
-    """Ask one check of the battery about your dataset: ``fault_check(lambda: MyDataset(path))``.
+    """Run one check of the battery: ``fault_check(lambda: MyDataset(path))``.
 
-    A test that uses it becomes one item per check. Call it with a function that gives a dataset, a
-    ready DataLoader, a data module, or a dict or list of loaders or datasets; or with such an
-    object. Of several loaders each is tried, and the result names them. ``files=``, ``loader=`` and
-    ``contract=`` mean what they mean for ``check_dataset()``. It returns the ``CheckResult``.
+    A test that uses it becomes one item per check. Call it with a function that
+    returns a dataset, a ready DataLoader, a data module, or a dict or list of
+    loaders or datasets; or with such an object. Of several loaders each is
+    tried, and the result names them. ``files=``, ``loader=`` and ``contract=``
+    mean what they mean for ``check_dataset()``. It returns the ``CheckResult``.
     """
     if not hasattr(request, "param"):
         pytest.fail(_NO_PARAMETER, pytrace=False)
@@ -188,14 +189,16 @@ def fault_check(request: pytest.FixtureRequest) -> FaultCheck:
 
 @pytest.fixture
 def dataloader_faults(request: pytest.FixtureRequest) -> Iterator[PytestFaultInjector]:
-    """Inject faults into DataLoader workers: ``.inject(*faults)``, ``.run(make_dataset, *faults)``.
+    """Inject faults into DataLoader workers: ``.inject(ReadError("*.jpg"))``.
 
-    ``inject`` arms faults for the rest of the test, around your own loop over a loader; the test
-    fails if one of them never fires. ``run(make_dataset, *faults)`` tries a dataset in a
-    disposable process and returns the ``Outcome``; its faults have to fire, too.
-    ``sweep(make_dataset)`` lets each open and each read fail in turn. ``explore(make_dataset)``
-    and ``explore_lifecycle(make_dataset)`` search for faults that a dataset does not survive.
-    The marker, the options and the ini keys hold for all of them.
+    ``inject(*faults)`` arms faults for the rest of the test, around your own
+    loop over a loader; the test fails if one of them never fires.
+    ``run(make_dataset, *faults)`` tries a dataset in a disposable process and
+    returns the ``Outcome``; its faults have to fire, too.
+    ``sweep(make_dataset)`` lets each open and each read fail in turn.
+    ``explore(make_dataset)`` and ``explore_lifecycle(make_dataset)`` search
+    for faults that a dataset does not survive. The marker, the options and the
+    ini keys hold for all of them.
     """
     settings = _checks.settings_of(request.node)
     from pytest_dataloader_faults.plugin._injector import PytestFaultInjector
@@ -220,7 +223,9 @@ def _fault_fixture(kind: str, example: str) -> Any:
 
 
 def _describe_fault_fixtures() -> None:
-    """Give the fixtures that arm one fault the docstrings of their faults."""
+    """Give the fixtures that arm one fault the docstrings of their faults, in short lines."""
+    import textwrap
+
     from pytest_dataloader_faults.faults import KINDS
 
     for arm_fault, kind, example in _fault_fixtures:
@@ -229,7 +234,8 @@ def _describe_fault_fixtures() -> None:
             f"It arms ``faults.{kind}`` in DataLoader workers, with the same arguments, and"
             " returns a handle with ``fired``."
         )
-        arm_fault.__doc__ = "\n\n".join([f"``{example}``: {first}", arming, *others])
+        texts = [f"``{example}``: {first}", arming, *others]
+        arm_fault.__doc__ = "\n\n".join(textwrap.fill(text, 76) for text in texts)
 
 
 open_errors = _fault_fixture("OpenError", 'open_errors("*.jpg", errno.EACCES)')

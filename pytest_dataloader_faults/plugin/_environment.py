@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-GPU_MARKER_LINE = (
+GPU_MARKER = (
     "gpu: the test needs an accelerator. With dataloader_faults beside it, it is skipped"
     " where torch finds none, or fails with --dataloader-faults-require-gpu"
 )

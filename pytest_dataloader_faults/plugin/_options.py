@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -198,9 +199,17 @@ def marker(
 
 
 def marker_line() -> str:
-    """The line of ``pytest --markers``, from the signature above."""
+    """The entry of ``pytest --markers``, from the signature above."""
     names = ", ".join(f"{name}=..." for name in inspect.signature(marker).parameters)
-    return f"{_STEM}({names}): {marker.__doc__}"
+    return for_a_terminal(f"{_STEM}({names}): {marker.__doc__}")
+
+
+def for_a_terminal(entry: str) -> str:
+    """An entry of ``pytest --markers`` in lines of 80 characters; pytest breaks none itself."""
+    prefix, joined = "@pytest.mark.", ":\N{NO-BREAK SPACE}"  # It removes a break after the colon.
+    text = f"{prefix}{entry}".replace(": ", joined, 1)
+    lines = textwrap.wrap(text, 79, subsequent_indent="    ", break_on_hyphens=False)
+    return "\n".join(lines).removeprefix(prefix).replace(joined, ": ")
 
 
 def command_line(config: pytest.Config) -> str:
@@ -244,7 +253,8 @@ def _from_marker(mark: pytest.Mark) -> dict[str, Any]:
     try:
         given = marker(*mark.args, **mark.kwargs)
     except TypeError as error:
-        message = f"@pytest.mark.{_STEM}: {error}. It takes {marker_line().partition(':')[0]}"
+        takes = " ".join(marker_line().partition(":")[0].split())
+        message = f"@pytest.mark.{_STEM}: {error}. It takes {takes}"
         raise InvalidArgumentError(message) from error
     for name in set(given) & set(_OPTIONS):
         given.update(_parsed(name, given[name], f"@pytest.mark.{_STEM}"))

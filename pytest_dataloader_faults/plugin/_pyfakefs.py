@@ -19,9 +19,10 @@ _FIXTURES_OF_PYFAKEFS = {"fs", "fs_class", "fs_module", "fs_session"}
 def fake_dataset_fs() -> Iterator[FakeDatasetFilesystem]:
     """A file system of pyfakefs, in memory, that DataLoader workers see, too.
 
-    Call ``fake_dataset_fs.create_file("/data/0.bin", contents=b"...")``, and then iterate a loader
-    over ``/data``, with workers of any start method. The faults of files act on its files.
-    ``fake_dataset_fs.run(make_dataset, *faults)`` reads a dataset without a loader.
+    Call ``fake_dataset_fs.create_file("/data/0.bin", contents=b"...")``, and
+    then iterate a loader over ``/data``, with workers of any start method. The
+    faults of files act on its files. ``fake_dataset_fs.run(make_dataset,
+    *faults)`` reads a dataset without a loader.
     """
     from pytest_dataloader_faults.fake_files import FakeDatasetFs
 
