@@ -143,7 +143,9 @@ def _run_block(block: Block, folder: Path, python: str) -> Ran | None:
     return None
 
 
-def _run(command: str, folder: Path, python: str, block: Block | None = None) -> Ran:
+def _run(
+    command: str, folder: Path, python: str, block: Block | None = None, *, columns: int = 88
+) -> Ran:
     tool, *arguments = shlex.split(command)
     temporary = folder / ".tmp"
     temporary.mkdir(exist_ok=True)
@@ -151,7 +153,7 @@ def _run(command: str, folder: Path, python: str, block: Block | None = None) ->
         name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)
     }
     environment |= {"CUDA_VISIBLE_DEVICES": ""}  # Each page shows what most machines print.
-    environment |= {"COLUMNS": "88", "PYTEST_DEBUG_TEMPROOT": str(temporary)}
+    environment |= {"COLUMNS": str(columns), "PYTEST_DEBUG_TEMPROOT": str(temporary)}
     if tool == "pytest":
         environment |= {"PYTHONSAFEPATH": "1", "PYTEST_ADDOPTS": "-p no:cacheprovider"}
     start = [python, "-m", "pytest"] if tool == "pytest" else [python]

@@ -12,6 +12,7 @@ import pytest
 from pytest_dataloader_faults.report import html as page
 from pytest_dataloader_faults.report.html.drawings import HEIGHT, MOST_ROWS, charts, timeline
 from pytest_dataloader_faults.report.html.trials import trials_of
+from pytest_dataloader_faults.report.model import Report
 from support.reports import EVERYTHING, HOSTILE_MARKUP, events, failed, growing, item, large
 
 
@@ -40,6 +41,13 @@ def test_a_page_has_every_item():
     assert text.count("gives zeros") == 2 * 2 + 2
     assert "evidence" in text
     assert "Note: 64 of 100 samples were looked at." in text
+
+
+def test_a_page_of_nothing_says_so():
+    """There is nothing to filter then."""
+    read = _Read(page.render(Report()))
+    assert "No check was run" in read.texts
+    assert not {"form", "table", "script"} & set(read.elements)
 
 
 def test_hostile_texts_are_only_texts():

@@ -47,7 +47,7 @@
 
   const filter = () => {
     const shown = filterTrials();
-    if (table) filterMatrix(shown);
+    filterMatrix(shown);
     hideEmpty("section.of-test", (section) => section.querySelector(".trial:not([hidden])"));
     for (const a of links) a.classList.toggle("aside", !shown.has(a.getAttribute("href")));
     hideEmpty(".cause", (cause) => cause.querySelector("a:not(.aside)"));
