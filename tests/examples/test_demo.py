@@ -52,7 +52,7 @@ def test_one_dataset(copied):
     assert summary.startswith("Careful: 18 failed_cleanly, 9 survived; ")
     table, _, verdict = rest.partition(demo.LEGEND)
     assert demo.read_matrix(table) == {"Careful": EXPECTED["Careful"]}
-    assert verdict == "The verdicts are the expected ones.\n"
+    assert verdict.strip() == "The verdicts are the expected ones."
     assert list((copied.parent / "tmp").iterdir()) == []
 
 
