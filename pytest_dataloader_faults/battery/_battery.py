@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults._trial.parts import PartOf
+from pytest_dataloader_faults.battery import _progress
 from pytest_dataloader_faults.battery._baseline import Baseline
 from pytest_dataloader_faults.battery._baseline.golden_run import GoldenRun, Settings
 from pytest_dataloader_faults.battery._baseline.references import SAMPLES
@@ -48,9 +49,10 @@ class Battery:
     ) -> None:
         """*hangs*: where the dataset has hung before, and under which check; it is added to."""
         self.hangs = {} if hangs is None else hangs
-        self.baseline = Baseline(
-            make_dataset, known=known, is_sure=is_sure, read_since=read_since, **settings
-        )
+        with _progress.stage("first reading"):
+            self.baseline = Baseline(
+                make_dataset, known=known, is_sure=is_sure, read_since=read_since, **settings
+            )
         self.workload = Workload.of(
             self.baseline.observed,
             self.baseline.globs,

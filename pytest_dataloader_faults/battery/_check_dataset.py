@@ -10,6 +10,7 @@ from typing import Any
 from pytest_dataloader_faults import _arguments, exceptions
 from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults._trial.parts import PartOf, part_of
+from pytest_dataloader_faults.battery import _progress
 from pytest_dataloader_faults.battery._ask import ask
 from pytest_dataloader_faults.battery._baseline.golden_run import Settings
 from pytest_dataloader_faults.battery._baseline.references import SAMPLES
@@ -103,10 +104,13 @@ def check_dataset(
     )
     batteries = _batteries(make_dataset, settings)
     expected = expected_failures or {}
-    results = (
-        each for name in names for each in _ask_each(batteries, name, expected=expected.get(name))
-    )
-    return list(_reported(results, on_fail, not_reproduced))
+    with _progress.stage("check_dataset"):
+        results = (
+            each
+            for name in _progress.each(names)
+            for each in _ask_each(batteries, name, expected=expected.get(name))
+        )
+        return list(_reported(results, on_fail, not_reproduced))
 
 
 def _batteries(

@@ -12,6 +12,7 @@ from pytest_dataloader_faults._engine.system.private_view import PrivateView
 from pytest_dataloader_faults._trial import run_trial_job
 from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults._trial.job import TrialJob, TrialOptions
+from pytest_dataloader_faults.battery import _progress
 from pytest_dataloader_faults.battery._baseline import ONE_WORKER, Baseline
 from pytest_dataloader_faults.battery._baseline.golden_run import Settings
 from pytest_dataloader_faults.battery._targets import Files as Globs
@@ -90,7 +91,8 @@ class Survey:
     """
 
     def __init__(self, make_dataset: DatasetFactory, **settings: Unpack[Settings]) -> None:
-        self._baseline = Baseline(make_dataset, attempts=[ONE_WORKER], **settings)
+        with _progress.stage("first reading"):
+            self._baseline = Baseline(make_dataset, attempts=[ONE_WORKER], **settings)
         self.make_dataset = make_dataset
         self.contract = self._baseline.contract
         self.control = self._baseline.control

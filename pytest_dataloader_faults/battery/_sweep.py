@@ -13,6 +13,7 @@ from typing import Any
 
 from pytest_dataloader_faults import _arguments, exceptions
 from pytest_dataloader_faults._trial.factory import DatasetFactory
+from pytest_dataloader_faults.battery import _progress
 from pytest_dataloader_faults.battery._ask import ask
 from pytest_dataloader_faults.battery._baseline.golden_run import Settings
 from pytest_dataloader_faults.battery._baseline.references import SAMPLES
@@ -28,6 +29,7 @@ from pytest_dataloader_faults.faults import (
     ReadError,
 )
 from pytest_dataloader_faults.faults._base import FileFault, Trigger, Triggered
+from pytest_dataloader_faults.faults._globs import GlobMatcher
 from pytest_dataloader_faults.faults._network import NetworkFault
 from pytest_dataloader_faults.faults._writes import is_of_writing
 from pytest_dataloader_faults.outcomes import Contract, SweepResult, SweepStep, Verdict
@@ -94,7 +96,8 @@ def sweep(
     left = [each for each in left if _with_target(each, battery.workload)]
     if not left:
         raise exceptions.UnusableDatasetError(_NOTHING)
-    swept = _swept(battery, left, max_trials, on_fail)
+    with _progress.stage("sweep"):
+        swept = _swept(battery, left, max_trials, on_fail)
     if start_at is None:
         _require_fired(swept, on_fail)
     return swept
@@ -104,7 +107,11 @@ def _swept(battery: Battery, rows: list[Any], max_trials: int, on_fail: str | No
     steps: list[SweepStep] = []
     left = list(rows)
     while left and len(steps) < max_trials:
+        total = len(steps) + sum(_expected_steps(each, battery.workload) for each in left)
         fault = left.pop(0)
+        _progress.step(
+            f"{type(fault).__name__} nth={fault.nth}", len(steps), min(total, max_trials)
+        )
         steps.append(_step(battery, fault))
         if steps[-1].fired:
             left.insert(0, replace(fault, nth=fault.nth + 1))  # The next in this row.
@@ -112,6 +119,21 @@ def _swept(battery: Battery, rows: list[Any], max_trials: int, on_fail: str | No
             table = SweepResult(tuple(steps), next(iter(left), None)).table()
             report(f"{steps[-1].explanation}\n{table}", on_fail)
     return SweepResult(tuple(steps), next(iter(left), None))
+
+
+def _expected_steps(fault: Any, workload: Workload) -> int:
+    """How many steps are likely to be left in a row: the last one finds nothing to fail."""
+    path = _with_target(fault, workload).path
+    is_meant = GlobMatcher((path,) if isinstance(path, str) else path)
+    kind = "opens" if isinstance(fault, OpenError) else "reads"
+    kind = "writes" if is_of_writing(fault) else kind
+    most: int = 0
+    for worker in workload.control.workers:
+        counts = {path: getattr(each, kind) for path, each in worker.files.items()}
+        counts = worker.connections if isinstance(fault, NetworkFault) else counts
+        most = max(most, sum(count for path, count in counts.items() if is_meant(path)))
+    left: int = most + 2 - fault.nth
+    return max(1, left)
 
 
 def _require_fired(swept: SweepResult, on_fail: str | None) -> None:

@@ -75,6 +75,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # A process of pytest-xdist reports to the main one.
         engine = functools.partial(_engine_line, config)
         config.pluginmanager.register(_collector.Collector(engine, paths, for_github=for_github))
+        if _environment.has_terminal(config):
+            from pytest_dataloader_faults.plugin._progress import ProgressLine
+
+            config.pluginmanager.register(ProgressLine(config))
     if named := _options.named_datasets(config):
         from pytest_dataloader_faults.plugin._named_datasets import NamedDatasets
 

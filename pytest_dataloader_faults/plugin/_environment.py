@@ -1,7 +1,8 @@
-"""Report that a machine has no accelerator."""
+"""What there is where pytest runs: an accelerator, a terminal."""
 
 from __future__ import annotations
 
+import os
 import sys
 
 import pytest
@@ -28,3 +29,15 @@ def require_accelerator(item: pytest.Item) -> None:
         pytest.fail(f"--dataloader-faults-require-gpu: {reason}", pytrace=False)
     if reason:
         pytest.skip(reason)
+
+
+def has_terminal(config: pytest.Config) -> bool:
+    """Whether there is a terminal, and nobody else writes to it while a test runs."""
+    option = config.option
+    is_terminal = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    is_in_ci = any(os.environ.get(name) for name in ("CI", "BUILD_NUMBER"))
+    is_logging = config.getini("log_cli") or option.log_cli_level is not None
+    is_ours = not config.pluginmanager.has_plugin("sugar")  # It rewrites lines of its own.
+    is_captured = option.capture in {"fd", "sys"}
+    is_loud = option.verbose >= -1
+    return is_terminal and is_captured and is_loud and is_ours and not (is_in_ci or is_logging)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import time
@@ -14,6 +15,7 @@ import pytest
 from pytest_dataloader_faults._engine import choose
 from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults._trial.parts import part_of
+from pytest_dataloader_faults.battery import _progress
 from pytest_dataloader_faults.battery._baseline.golden_run import Settings as BatterySettings
 from pytest_dataloader_faults.battery._baseline_cache import Answer, BaselineCache
 from pytest_dataloader_faults.battery._check_dataset import about, excused, summed_up
@@ -30,6 +32,7 @@ from pytest_dataloader_faults.plugin._report import note
 from pytest_dataloader_faults.plugin._reported_once import about_call, shortage_reported_once
 
 _baselines = pytest.StashKey[BaselineCache]()
+_stage = pytest.StashKey[_progress.Stage]()
 
 
 class FaultCheck:
@@ -56,11 +59,19 @@ class FaultCheck:
             files=files, loader=loader, contract=contract, samples=self._settings.samples
         )
         began = time.monotonic()
-        with shortage_reported_once(self._node):
+        with shortage_reported_once(self._node), self._progress():
             result = self._ask_each(make_dataset, how)
         note(self._node, result, time.monotonic() - began)
         _report_to_pytest(result, self._settings.not_reproduced)
         return result
+
+    def _progress(self) -> contextlib.AbstractContextManager[None]:
+        """Tell which check of how many this is, in this run of pytest."""
+        items = [each for each in self._node.session.items if _asks_check(each)]
+        done = items.index(self._node) if self._node in items else 0
+        stage = self._node.config.stash.setdefault(_stage, _progress.Stage("checks"))
+        stage.step(self.name, done, len(items))
+        return _progress.within(stage)
 
     def _ask_each(self, make_dataset: DatasetFactory, how: BatterySettings) -> CheckResult:
         """The result; of several loaders or datasets, those of all of them."""
@@ -116,6 +127,11 @@ class FaultCheck:
         if not self._calls:
             message = "fault_check was never called: call fault_check(lambda: MyDataset(...))"
             pytest.fail(message, pytrace=False)
+
+
+def _asks_check(node: pytest.Item) -> bool:
+    """Whether *node* asks a check, in a test or of a dataset that the command line names."""
+    return "fault_check" in getattr(node, "fixturenames", ()) or hasattr(node, "arguments")
 
 
 def _arguments_for(node: pytest.Item) -> str:

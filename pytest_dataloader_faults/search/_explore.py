@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_dataloader_faults import _arguments, lifecycle
 from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults._trial.job import RunSettings
+from pytest_dataloader_faults.battery import _progress
 from pytest_dataloader_faults.battery._survey import survey
 from pytest_dataloader_faults.battery._targets import Files
 from pytest_dataloader_faults.faults import KINDS, NEED_A_WORKER, Fault, has_files
@@ -97,13 +98,13 @@ def explore(
     found = survey(
         make_dataset, files=files, loader=fixed, contract=contract, deadline=deadline, engine=engine
     )
-    search = _runner.Search(found, deadline=deadline, engine=engine)
+    search = _runner.Search(found, how.max_examples, deadline=deadline, engine=engine)
     drawn = _runner.cases(found, loader, max_epochs, max_faults=max_faults, kinds=chosen)
-    failure = search.check_without_fault(_runner.without_fault(fixed))
-    if not failure and how.max_examples >= _ENOUGH_EXAMPLES:
-        failure = search.try_transient_errors(loader, max_epochs, chosen)
-    if not failure:
-        failure = search.run(drawn, seed, how)
+    with _progress.stage("explore"):
+        failure = search.check_without_fault(_runner.without_fault(fixed))
+        if not failure and how.max_examples >= _ENOUGH_EXAMPLES:
+            failure = search.try_transient_errors(loader, max_epochs, chosen)
+        failure = failure or search.run(drawn, seed, how)
     return conclude(search.exploration(failure), search.unexercised(), on_fail, report)
 
 
@@ -165,12 +166,13 @@ def explore_lifecycle(
     chosen = _arguments.chosen(STEPS, steps=STEPS if steps is None else steps)
     where = RunSettings(loader=loader, deadline=deadline, seed=0, engine=engine)
     found = survey(make_dataset, files=files, contract=contract, **where)
-    search = _lifecycle_runner.LifecycleSearch(found, **where)
+    search = _lifecycle_runner.LifecycleSearch(found, how.max_examples, **where)
     failure, left_out = search.check_first_epoch(), {}
     if not failure:
         left_out = steps_left_out(chosen, found, **where)
         possible = [each for each in chosen if each not in left_out]
         drawn = _lifecycle_runner.programs(found, armed, possible, max_steps)
-        failure = search.run(drawn, seed, how)
+        with _progress.stage("explore_lifecycle"):
+            failure = search.run(drawn, seed, how)
     result = replace(search.exploration(failure), left_out="\n".join(left_out.values()) or None)
     return conclude(result, search.unexercised(), on_fail, report)

@@ -15,6 +15,7 @@ from hypothesis.errors import Flaky
 from pytest_dataloader_faults import faults, strategies
 from pytest_dataloader_faults._arguments import optional
 from pytest_dataloader_faults._trial.job import RunSettings
+from pytest_dataloader_faults.battery import _progress
 from pytest_dataloader_faults.battery._survey import DataFiles, Survey
 from pytest_dataloader_faults.exceptions import CheckFailedError, DataLoaderFaultsError
 from pytest_dataloader_faults.faults._base import InWorkers
@@ -142,9 +143,11 @@ class Trial(NamedTuple):
 class Search:
     """A search for a case that fails, and what its trials have shown so far."""
 
-    def __init__(self, found: Survey, **how: Unpack[RunSettings]) -> None:
+    def __init__(self, found: Survey, most: int, **how: Unpack[RunSettings]) -> None:
+        """*most*: how many trials there may be before a failure."""
         self._found = found
         self._how = how
+        self.most = most
         self.trials = 0
         self.examples: int | None = None
         self.verdicts: Counter[str] = Counter()
@@ -244,12 +247,22 @@ class Search:
         """
         name = repr(case)
         if name not in self._known:
+            self._tell()
             self._known[name] = self._run(case)
             self._count(self._known[name])
         trial = self._known[name]
         if is_violation(trial.judgement):
             self.failed = trial
         return trial
+
+    def _tell(self) -> None:
+        """Tell how far the search is."""
+        if self.examples is None:
+            _progress.step("", self.trials, self.most)
+        else:
+            _progress.step(
+                f"failed in trial {self.examples}, {self.trials - self.examples} since to shrink it"
+            )
 
     def _run(self, case: Any) -> Trial:
         how = {"loader": case.loader, "epochs": case.epochs, "seed": case.seed, **self._how}

@@ -137,7 +137,7 @@ def _pytest(folder, *arguments):
 def test_tolerated_errors_are_found_out(records):
     """One error of each sort that goes away: later faults are drawn to come after such."""
     found = survey(lambda: StaleThenFailing(records))
-    search = Search(found, deadline=10, engine="auto")
+    search = Search(found, 10, deadline=10, engine="auto")
     assert search.try_transient_errors(ALONE, 2, [faults.OpenError, faults.ShortRead]) is None
     assert found.files.tolerated_errors == (faults.OpenError("*/00.rec", errno.ESTALE, times=1),)
     assert search.trials == 4
@@ -162,7 +162,7 @@ def test_every_search_shrinks_to_the_end(records):
     drawn = cases(found, ALONE, 2, max_faults=3, kinds=strategies.DEFAULT_KINDS)
     shrunk = []
     for seed in range(0, 16, 2):
-        search = Ruled(found, deadline=10, engine="auto")
+        search = Ruled(found, 200, deadline=10, engine="auto")
         if search.run(drawn, seed, settings(max_examples=200, database=None, deadline=None)):
             shrunk.append(sorted(map(repr, search.failed.case.schedule)))
     assert len(shrunk) > 6

@@ -19,6 +19,7 @@ from pytest_dataloader_faults._trial import run_trial_job, take_reference
 from pytest_dataloader_faults._trial.factory import DatasetFactory, bound
 from pytest_dataloader_faults._trial.job import ONE_EPOCH, RunSettings, TrialJob, TrialOptions
 from pytest_dataloader_faults._trial.process.deadline import Deadlines
+from pytest_dataloader_faults.battery import _progress
 from pytest_dataloader_faults.battery._baseline import caches
 from pytest_dataloader_faults.battery._baseline.golden_run import (
     GoldenRun,
@@ -269,6 +270,7 @@ class Baseline:
         """Trials without a fault until one of them shows nothing wrong."""
         runs = []
         for self.changes in attempts:
+            _progress.step(f"with workers (without them it took {self.reference.duration:.1f} s)")
             runs.append(self.run_trial(options=_WATCHED))
             self.deadlines.learn(0 if runs[-1].timed_out else runs[-1].duration)
             found = self.judge(runs[-1], Contract())

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from pytest_dataloader_faults.battery import _progress
 from pytest_dataloader_faults.outcomes import Outcome, Reference
 from pytest_dataloader_faults.outcomes._reference import Comparison
 
@@ -58,6 +59,7 @@ class References:
         """The reference by *comparison*."""
         if comparison not in self._known:
             asked = replace(comparison, split=self._split)
+            _progress.step("without workers")
             found = self._take(comparison=asked, samples=self.samples, seconds=self._seconds)
             self._learn(found.duration)
             self._known[comparison] = found

@@ -1,0 +1,165 @@
+"""The line that shows in a terminal how far a check, a sweep or a search is."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+
+import pytest
+
+from pytest_dataloader_faults.battery import _progress
+from pytest_dataloader_faults.plugin import _environment
+
+SUITE = """
+import pytest
+from support.datasets import Records
+from pytest_dataloader_faults.faults import OpenError
+
+
+@pytest.mark.dataloader_faults(only=["workers-agree", "open-error", "read-error-first"])
+def test_checks(fault_check, records):
+    fault_check(lambda: Records(records))
+
+
+def test_sweep(dataloader_faults, records):
+    print("what the test prints")
+    dataloader_faults.sweep(lambda: Records(records), faults=[OpenError()], max_trials=5)
+
+
+def test_explore(dataloader_faults, records):
+    dataloader_faults.explore(lambda: Records(records), max_examples=5)
+"""
+ROWS, COLUMNS = 6, 80
+ITEMS = """
+test_inner.py::test_checks[workers-agree] PASSED (survived) [ 20%]
+test_inner.py::test_checks[open-error] PASSED (failed_cleanly) [ 40%]
+test_inner.py::test_checks[read-error-first] PASSED (failed_cleanly) [ 60%]
+test_inner.py::test_sweep PASSED [ 80%]
+test_inner.py::test_explore PASSED [100%]
+""".strip().splitlines()
+
+
+LIGHT = """
+import logging
+import pytest
+
+
+@pytest.mark.parametrize("number", range(9))
+def test_light(number):
+    told = logging.getLogger("pytest_dataloader_faults.progress")
+    told.debug("light: %d of 9" + "!" * 100, number)
+    print("what the test prints")
+    told.debug("light: took 1 s", extra={"ended": True})
+    told.debug("light: %d of 9, and an error", number)
+    assert number != 3
+"""
+
+
+def _spawned(suite, monkeypatch, source: str, *arguments: str) -> tuple[str, list[str]]:
+    """What pytest writes to a terminal, and what that shows of it, also of what scrolled away."""
+    pyte = pytest.importorskip("pyte")
+    pytest.importorskip("pexpect")
+    for name in ("CI", "BUILD_NUMBER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    suite.pytester.makepyfile(test_inner=source)
+    child = suite.pytester.spawn_pytest(
+        f"-p dataloader_faults -p no:cacheprovider --no-header {' '.join(arguments)}", 100
+    )
+    child.setwinsize(ROWS, COLUMNS)
+    written = child.read().decode()
+    screen = pyte.HistoryScreen(COLUMNS, ROWS, history=1000)
+    pyte.Stream(screen).feed(written)
+    gone = ("".join(row[at].data for at in range(COLUMNS)) for row in screen.history.top)
+    return written, [" ".join(line.split()) for line in (*gone, *screen.display)]
+
+
+def test_the_line_leaves_no_trace(suite, monkeypatch):
+    """Where it is longer than the terminal is wide, and where a test ends before its stage."""
+    written, shown = _spawned(suite, monkeypatch, LIGHT, "-v", "--tb=no")
+    assert "dataloader-faults: light: 8 of 9, and an error" in written
+    words = ["FAILED" if number == 3 else "PASSED" for number in range(9)]
+    items = [f"test_inner.py::test_light[{number}] {word}" for number, word in enumerate(words)]
+    begun = next(at for at, line in enumerate(shown) if line.startswith(items[0]))
+    assert [line.rpartition(" [")[0] for line in shown[begun : begun + 9]] == items
+    assert shown[begun + 9] == ""
+    assert not any("dataloader-faults: " in line for line in shown)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("engine")
+@pytest.mark.timeout(200)
+def test_a_terminal_shows_how_far_it_is(suite, monkeypatch):
+    """With an estimate; where pytest's lines scroll, they are as without it."""
+    written, shown = _spawned(suite, monkeypatch, SUITE, "-v", "-W", "ignore")
+    told = re.findall(r"dataloader-faults: ([^\x1b]+)", written)
+    for form in (
+        r"checks: 2 of 3, read-error-first, about \d+ s left",
+        r"first reading: without workers",
+        r"first reading: with workers \(without them it took \d\.\d s\)",
+        r"sweep: 2 of 5, OpenError nth=3, about \d+ s left",
+        r"explore: 3 of 5, about \d+ s left",
+    ):
+        assert [each for each in told if re.fullmatch(form, each)], (form, told)
+    begun = shown.index(ITEMS[0])
+    assert shown[begun : begun + len(ITEMS)] == ITEMS
+    assert not any("dataloader-faults: " in line for line in shown)
+    assert shown[begun + len(ITEMS)] == ""
+
+
+WITHOUT = [
+    ("-s",),
+    ("--capture=tee-sys",),
+    ("-qq",),
+    ("-o", "log_cli=true"),
+    ("--log-cli-level=INFO",),
+]
+
+
+@pytest.mark.parametrize("options", WITHOUT)
+def test_options_turn_it_off(pytester, monkeypatch, options):
+    """Those by which something else writes to the terminal, or the user wants it quiet."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name in ("CI", "BUILD_NUMBER", "PYTEST_ADDOPTS"):
+        monkeypatch.delenv(name, raising=False)
+    assert _environment.has_terminal(pytester.parseconfig())
+    assert _environment.has_terminal(pytester.parseconfig("-q"))
+    assert not _environment.has_terminal(pytester.parseconfig(*options))
+
+
+@pytest.mark.parametrize(("name", "value"), [("CI", "true"), ("TERM", "dumb")])
+def test_the_environment_turns_it_off(pytester, monkeypatch, name, value):
+    """A CI job may have a terminal, and nobody looks at it."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv(name, value)
+    assert not _environment.has_terminal(pytester.parseconfig())
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "spent", "told"),
+    [
+        (1, 100, 5, ""),
+        (2, 100, 2, "about 98 s left"),
+        (50, 100, 120, "about 2 min left"),
+        (9, 10, 9, "about 1 s left"),
+        (12, 10, 9, "about 0 s left"),
+    ],
+)
+def test_the_rest_is_estimated(done, total, spent, told):
+    """By the steps that are over, once there are some."""
+    assert _progress.remaining(done, total, spent) == told
+
+
+def test_a_logger_tells_the_same(caplog):
+    """For programs; where a stage ends, the one around it goes on."""
+    caplog.set_level(logging.DEBUG, "pytest_dataloader_faults.progress")
+    with _progress.stage("outer"):
+        _progress.step("one", 0, 3)
+        with _progress.stage("inner"):
+            _progress.step("two")
+    messages = [re.sub(r"\d\.\d", "N", each) for each in caplog.messages]
+    inner = ["inner: two", "inner: took N s"]
+    assert messages == ["outer: 0 of 3, one", *inner, "outer: 0 of 3, one", "outer: took N s"]
