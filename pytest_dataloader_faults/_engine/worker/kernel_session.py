@@ -6,6 +6,10 @@ everything that the handover needs is imported and looked up before, and the han
 nothing. Descriptors and mappings made earlier are listed first: their low numbers go into the
 program. A listener that stays open here, because the supervisor has died meanwhile, would have this
 process wait for itself; once no process has it, the kernel answers ENOSYS.
+
+A tracer, as coverage is, looks up each source file by lstat(2) when code of it first runs. Where the
+filter hands over stat calls, that would wait for the handover that it interrupts. So all code of the
+handover has run once before.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import resource
 from pytest_dataloader_faults._engine.channel import Channel, WorkerConfig
 from pytest_dataloader_faults._engine.kernel import bpf, linux
 from pytest_dataloader_faults._engine.processes import inherited_fds, inherited_mappings
-from pytest_dataloader_faults._engine.protocol import Hello, Proceed, UnknownMessageError
+from pytest_dataloader_faults._engine.protocol import Hello, Proceed, UnknownMessageError, encode
 from pytest_dataloader_faults._engine.worker.session import WorkerSession, apply_orders
 from pytest_dataloader_faults.faults._globs import GlobMatcher
 
@@ -70,6 +74,7 @@ def _hand_over(channel: Channel, config: WorkerConfig, hello: Hello) -> None:
         room=needs.room,
         writes=needs.writes,
     )
+    encode(hello)  # For tracers, see above. The rest has run in connect() and in arm().
     listener = linux.filter_this_process(program, config.supervisor)
     try:
         channel.send(hello, [listener, *(fd for fd, _path in hello.inherited[:_MAX_LISTED])])

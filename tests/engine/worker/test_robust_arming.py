@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import platform
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -121,3 +122,22 @@ def test_calls_that_signals_interrupt_are_counted_once(tmp_path):
     (gave,), injection = undisturbed([str(path)], read, "*.rec")
     assert {CONTENT} == gave
     assert [2000] * 3 == [each.reached for each in injection.faults[:3]]
+
+
+def test_a_tracer_looks_up_source_files_while_a_worker_is_armed(path):
+    """As coverage does, by a call that the filter hands over."""
+    seen = set()
+
+    def tracer(frame, _event, _argument):
+        key = os.getpid(), frame.f_code.co_filename
+        if key not in seen:
+            seen.add(key)
+            os.path.lexists(key[1])
+
+    before = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        (gave,), _ = attempt([path], WAYS["pread"], TruncatedFile("*.rec", keep=50))
+    finally:
+        sys.settrace(before)
+    assert CONTENT[:50] == gave
