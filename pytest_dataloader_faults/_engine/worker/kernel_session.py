@@ -7,9 +7,9 @@ nothing. Descriptors and mappings made earlier are listed first: their low numbe
 program. A listener that stays open here, because the supervisor has died meanwhile, would have this
 process wait for itself; once no process has it, the kernel answers ENOSYS.
 
-A tracer, as coverage is, looks up each source file by lstat(2) when code of it first runs. Where the
-filter hands over stat calls, that would wait for the handover that it interrupts. So all code of the
-handover has run once before.
+A tracer, as coverage is, looks up each source file by lstat(2) when code of it first runs. Where
+the filter hands over such calls, that would wait for the handover that it interrupts. So all code
+of the handover has run once before.
 """
 
 from __future__ import annotations
