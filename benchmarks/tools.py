@@ -27,7 +27,7 @@ NAMES = {
     "bare": "no tool",
     "kernel": "this plugin, kernel engine",
     "python": "this plugin, python engine",
-    "strace": "strace --inject --seccomp-bpf",
+    "strace": "`strace --inject --seccomp-bpf`",
     "libfiu": "libfiu, fiu-run -x",
     "fuse": "FUSE, a file system in C",
     "pyfakefs": "pyfakefs, os.read replaced",

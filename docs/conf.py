@@ -14,7 +14,6 @@ extensions = [
     "sphinx.ext.intersphinx",
     "sphinx.ext.napoleon",
 ]
-smartquotes = False  # They make one dash of the two that an option begins with.
 myst_heading_anchors = 4  # Links of pages name headings as code hosts do.
 
 html_theme = "furo"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import sys
 import time
 from collections import Counter
@@ -59,7 +60,8 @@ def _row(place: Place, name: str, kept: dict[str, dict[str, Any]]) -> str:
     shown = "none" if place.engine == "none" else engine.split()[0]
     told = f"{shown}: {reason}" if reason else shown
     results = [result(place, name, asked, kept) for asked in ENGINES]
-    return f"| {place.like} | {told} | {' | '.join(results)} |"
+    words = re.sub(r"(?<!-)--\w\S*(?<![:,])", r"`\g<0>`", f"{place.like} | {told}")
+    return f"| {words} | {' | '.join(results)} |"
 
 
 def result(place: Place, name: str, asked: str, kept: dict[str, dict[str, Any]]) -> str:

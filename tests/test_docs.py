@@ -118,6 +118,13 @@ def _anchors(text):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
+def test_options_are_code(page):
+    """Of the two dashes that an option begins with, the site makes one in plain text."""
+    text = re.sub(r"<!--.*?-->|`[^`]+`", "", _without_blocks(TEXTS[page]), flags=re.DOTALL)
+    assert re.findall(r"(?<![-|])--\w+", text) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
 def test_functions_of_the_package_exist(page):
     """What a page names as `path.py:function`, or `path.py:Class.method`, is there."""
     named = re.findall(r"`([\w/]+\.py):([A-Za-z_][\w.]*)`", TEXTS[page])
