@@ -66,13 +66,14 @@ def pictures(browser: Browser, folder: Path) -> Iterator[tuple[str, bytes]]:
     run(RESULTS, "--dataloader-faults-report=report.html", folder=folder / "results")
     report = folder / "results/report.html"
     report.write_text(generate._shown(report.read_text("utf-8"), report.parent), "utf-8")
-    page = opened(browser, theme="light", width=1100, height=900)
+    page = opened(browser, theme="light", width=1100, height=1150)
     page.goto(report.as_uri())
     yield "page", page.screenshot()
     page = opened(browser, theme="dark", width=1000, height=900)
     page.goto(f"{report.as_uri()}#{TRIAL}")
+    trial = page.locator(".trial[open]")
     page.locator(".filter").evaluate("each => { each.hidden = true }")  # It would lie above.
-    yield "trial", page.locator(".trial[open]").screenshot()
+    yield "trial", trial.screenshot()
 
 
 def main() -> None:

@@ -53,7 +53,8 @@ def test_a_page_of_nothing_says_so():
 def test_hostile_texts_are_only_texts():
     """In every field: they make no element, no attribute, and nothing that cannot be printed."""
     fields = ("nodeid", "test", "file", "check", "verdict", "sentence", "cause", "reproduce")
-    hostile = failed(timeline=events(), usage=tuple(growing()), notes=("n",), faults=("f",))
+    course = [replace(each, text=f"/{'folder' * 9}/file") for each in events()]
+    hostile = failed(timeline=tuple(course), usage=tuple(growing()), notes=("n",), faults=("f",))
     harmless = page.render(replace(EVERYTHING, items=(hostile,), versions={"n": "v"}))
     changes = dict.fromkeys(fields, HOSTILE_MARKUP)
     changes |= {
@@ -133,6 +134,26 @@ def test_what_decided_is_listed():
     assert [each.kind for each in drawn.rows[-3:]] == ["fault", "error", "exit"]
     text = " ".join(page.render(replace(EVERYTHING, items=(failed(timeline=every),))).split())
     assert f"{drawn.omitted} more events; the JSON report has {drawn.omitted} of them" in text
+
+
+def test_a_worker_that_tries_for_ever_is_listed_in_part():
+    """The beginning and the end of hundreds of faults."""
+    (fault,) = [each for each in events() if each.kind == "fault"]
+    every = [replace(fault, time=float(number)) for number in range(400)]
+    drawn = timeline(every)
+    assert [each.time for each in drawn.rows] == [*range(50), *range(350, 400)]
+    assert drawn.omitted == 300
+
+
+def test_rows_are_short():
+    """Files are in one long folder, which is told once."""
+    long = "/tmp/pytest-of-you/pytest-0/test_zeros0"
+    every = [replace(each, text=each.text.replace("/data", long)) for each in events()]
+    drawn = timeline(every)
+    assert drawn.folder == f"{long}/"
+    assert next(each.text for each in drawn.rows if each.kind == "open") == "…/0.bin"
+    assert [each.text for each in drawn.rows if each.kind == "fault"] == ["ReadError: read …/0.bin"]
+    assert timeline(events()).folder == ""
 
 
 def test_charts_show_what_grew():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from pytest_dataloader_faults.outcomes import Event
@@ -16,6 +17,8 @@ _LONG = 2 / 3
 """The part of a trial that a pause takes if it is drawn shorter."""
 _PAUSE = 25.0
 """The part of the width, in percent, that a long pause takes: a hang is most of its trial."""
+_LONG_FOLDER = 20
+"""Characters of a path that would hide what differs: the name of the file."""
 WIDTH, HEIGHT = 280, 80
 """Of a chart, in its own units."""
 _LEAST = 4.0
@@ -32,6 +35,7 @@ class Timeline:
             last, so that they are drawn above the others.
         pause: The place and the seconds of the pause that is drawn shorter, if there is one.
         end: The time of the last event.
+        folder: What "…/" in a row stands for, if it is used there.
         rows: The events to list.
         omitted: How many of the others are not listed.
     """
@@ -39,7 +43,8 @@ class Timeline:
     lanes: dict[str, dict[tuple[float, str], None]]
     pause: tuple[float, float] | None
     end: float
-    rows: tuple[Event, ...]
+    folder: str
+    rows: list[Event]
     omitted: int
 
     @property
@@ -58,7 +63,9 @@ def timeline(events: Sequence[Event]) -> Timeline:
     for each in sorted(ordered, key=lambda each: each.kind in _DECISIVE):
         lanes[each.process][place(each.time), each.kind] = None
     rows = _listed(ordered)
-    return Timeline(lanes, pause, ordered[-1].time, rows, len(ordered) - len(rows))
+    if folder := _folder(ordered):
+        rows = [replace(each, text=each.text.replace(folder, "…/")) for each in rows]
+    return Timeline(lanes, pause, ordered[-1].time, folder, rows, len(ordered) - len(rows))
 
 
 def _order(process: str) -> tuple[bool, int, str]:
@@ -66,16 +73,25 @@ def _order(process: str) -> tuple[bool, int, str]:
     return process != "loader", len(process), process
 
 
-def _listed(events: Sequence[Event]) -> tuple[Event, ...]:
-    """The decisive ones of *events*, and the earliest others as far as there is room."""
-    room = MOST_ROWS - sum(each.kind in _DECISIVE for each in events)
-    listed = []
-    for each in events:
-        is_decisive = each.kind in _DECISIVE
-        if is_decisive or room > 0:
-            listed.append(each)
-            room -= not is_decisive
-    return tuple(listed)
+def _listed(events: Sequence[Event]) -> list[Event]:
+    """The decisive ones of *events*, and the earliest others as far as there is room.
+
+    A worker that tries again and again meets hundreds of faults: their middle is left out.
+    """
+    decisive = [each for each in events if each.kind in _DECISIVE]
+    if len(decisive) >= MOST_ROWS:
+        return decisive[: MOST_ROWS // 2] + decisive[-MOST_ROWS // 2 :]
+    others = [each for each in events if each.kind not in _DECISIVE]
+    listed = decisive + others[: MOST_ROWS - len(decisive)]
+    return sorted(listed, key=lambda each: each.time)
+
+
+def _folder(events: Sequence[Event]) -> str:
+    """The folder of all files that *events* name, with a slash; "" if it is short."""
+    named = [each.text for each in events if each.kind in {"open", "fault"} and "/" in each.text]
+    files = [text[text.index("/") :].partition(",")[0] for text in named]
+    folder = os.path.commonpath(map(os.path.dirname, files)) if files else ""
+    return f"{folder}/" if len(folder) > _LONG_FOLDER else ""
 
 
 def _scale(times: Sequence[float]) -> tuple[Callable[[float], float], tuple[float, float] | None]:
