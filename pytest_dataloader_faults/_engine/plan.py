@@ -6,7 +6,9 @@ since a count over racing workers would differ from run to run.
 
 from __future__ import annotations
 
+import os
 import random
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
@@ -149,6 +151,11 @@ class FaultCounter(Generic[AnyFault]):
         self.fired += 1
         if len(self.firings) < MAX_FIRINGS:
             self.firings.append({"fault": self.index, **what})
+
+    def fire_here(self, call: str) -> None:
+        """Record that the fault happened in this process, which runs the loop."""
+        here = {"worker": None, "pid": os.getpid(), "path": None, "fetch": 0}
+        self.fire(call=call, time=time.monotonic(), **here)
 
 
 @dataclass

@@ -163,12 +163,17 @@ class WorkerIdle(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Counters of the python engine; *files* are those that changed, *reached* is by fault."""
+    """Counters of the python engine; *files* are those that changed, *reached* is by fault.
+
+    *opened*: when files were opened since the last counts; of many, some are *omitted*.
+    """
 
     files: Mapping[str, Sequence[int]]
     unobserved: Mapping[str, int]
     reached: Sequence[int]
     connections: Mapping[str, int]
+    opened: Sequence[tuple[float, str, str]] = ()
+    omitted: int = 0
 
 
 class FaultFired(NamedTuple):

@@ -82,6 +82,7 @@ class LoaderDriver:
         Its iterator waits at most *patience* seconds for a batch; with None as long as it would.
         """
         self._epoch, self._received = epoch, 0
+        self.journal.write(epoch=epoch, starts=time.monotonic())
         self.drawn.clear()
         self.comparer.begin()
         self._write_progress()
@@ -115,7 +116,7 @@ class LoaderDriver:
     def write_error(self, epoch: int, error: BaseException) -> None:
         """Write down *epoch* as one that *error* ended before a loader could."""
         self._epoch = epoch
-        self._write_epoch(exception=asdict(raised_by(error)))
+        self._write_epoch(time.monotonic(), exception=asdict(raised_by(error)))
 
     def break_epoch(self) -> None:
         """Leave the epoch, and end its workers unless they are persistent."""
@@ -149,6 +150,7 @@ class LoaderDriver:
             self.journal.write(pids=pids, **({} if self._epoch is None else {"starting": starting}))
 
     def _write_batch(self, batch: Any) -> None:
+        at = time.monotonic()
         if self.use_batch is not None:
             batch = self.use_batch(batch)
         indices = None
@@ -157,28 +159,28 @@ class LoaderDriver:
         self._received += 1
         received = delivery(batch, indices, self.loader, self.comparer)
         received = replace(received, worker=getattr(self._iterator, _WORKER, None))
-        self.journal.write(epoch=self._epoch, batch=asdict(received))
+        self.journal.write(epoch=self._epoch, at=at, batch=asdict(received))
 
     def _write_progress(self) -> None:
         if self.stepwise:
             self._write_epoch()
 
-    def _write_epoch(self, **result: Any) -> None:
-        """Write down what was drawn in this epoch, and its *result* once it has one."""
+    def _write_epoch(self, ended: float | None = None, **result: Any) -> None:
+        """Write down what was drawn in this epoch; its *result* and when it *ended*, if it has."""
         drawn = [plain_indices(each) for each in self.drawn]
         event = {"drawn": drawn, "exception": None, "complete": False, **result}
-        self.journal.write(epoch=self._epoch, **{"pass": event})
+        self.journal.write(epoch=self._epoch, at=ended, **{"pass": event})
 
     def _end_epoch(self, error: BaseException | None) -> None:
         """End the epoch. Persistent workers stay if there was no *error*, or if all are alive."""
-        persistent = self.loader._iterator
+        ended, persistent = time.monotonic(), self.loader._iterator
         iterator = self._iterator if persistent is None else persistent
         found = {} if error is None else self._describe(error, iterator)
         workers = getattr(iterator, "_workers", ())
         are_alive = bool(workers) and all(each.is_alive() for each in workers)
         may_stay = error is None or (self.keep_workers and are_alive)
         # Before the workers are ended: that may take longer than the deadline.
-        self._write_epoch(complete=error is None, **found)
+        self._write_epoch(ended, complete=error is None, **found)
         if persistent is None or not may_stay:
             self.end_workers()
         self._iterator = None

@@ -16,6 +16,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from pytest_dataloader_faults import outcomes
+from pytest_dataloader_faults._trial.process.timeline import timeline_of
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import to_dict
 from pytest_dataloader_faults.lifecycle import Arm, Step
@@ -62,6 +63,12 @@ class Journal:
 
 
 def outcome_from(request: TrialRequest, events: list[dict[str, Any]]) -> outcomes.Outcome:
+    outcome = _facts_from(request, events)
+    timeline, omitted = timeline_of(outcome, events)
+    return replace(outcome, timeline=timeline, omitted_events=omitted)
+
+
+def _facts_from(request: TrialRequest, events: list[dict[str, Any]]) -> outcomes.Outcome:
     data = outcomes.Outcome(**vars(request)).to_dict()
     report = None
     passes: dict[int | None, dict[str, Any]] = defaultdict(

@@ -155,7 +155,8 @@ class _Lifecycle:
             os.kill(pid, signal.SIGKILL)
             ready([end], _UNTIL_DEAD)  # torch is left to notice it.
             os.close(end)
-            firings = (Firing(position, worker, pid, f"signal {fault.signal}", None, 0),)
+            now, call = time.monotonic(), f"signal {fault.signal}"
+            firings = (Firing(position, worker, pid, call, None, 0, time=now),)
         self._kills.append(FaultFacts(fault, 1, len(firings), 0, firings))
 
     def _write_outcome(self) -> None:

@@ -32,6 +32,8 @@ class Firing:
         sample: The index of the sample that was being made; for a stream, the place of the sample
             among those of that worker, from 0. None if it is not known, as under ``inject`` and
             before the first sample, or if ``__getitems__`` made several.
+        time: When it happened, by ``time.monotonic()``; None if that is not known. It takes no
+            part when facts are compared.
     """
 
     fault: int
@@ -42,6 +44,7 @@ class Firing:
     fetch: int
     epoch: int | None = None
     sample: int | None = None
+    time: float | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

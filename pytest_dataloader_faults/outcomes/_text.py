@@ -12,6 +12,8 @@ _KEPT = 1 << 16
 """Characters kept of either end of a text."""
 _WORDS = 100
 """More than the line takes that says what was left out."""
+_ON_ONE_LINE = 200
+"""Characters of a text that is to stay on one line, whatever is in it."""
 _LINE = 92
 """Characters of a call that stays on one line, indented by four."""
 
@@ -42,6 +44,13 @@ def listed(values: Iterable[object], most: int = 3) -> str:
     """The first *most* of *values*, and dots if there are more."""
     texts = list(map(str, values))
     return ", ".join(texts[:most]) + (", ..." if len(texts) > most else "")
+
+
+def cut(text: str) -> str:
+    """*text* on one line, without its middle if that is a long one."""
+    line = printable(text)
+    half = _ON_ONE_LINE // 2
+    return line if len(line) <= _ON_ONE_LINE else f"{line[:half]} ... {line[-half:]}"
 
 
 def continued(text: str) -> str:

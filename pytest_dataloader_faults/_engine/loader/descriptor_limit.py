@@ -53,7 +53,7 @@ class LoaderDescriptorLimit:
         is_ours = self.counters and (says_so or not _is_room())
         for counter in self.counters if is_ours else ():
             counter.reached += 1
-            counter.fire(worker=None, pid=os.getpid(), call="recvmsg", path=None, fetch=0)
+            counter.fire_here("recvmsg")
 
 
 def _is_room() -> bool:

@@ -11,7 +11,6 @@ accelerator, nor without workers.
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
@@ -67,7 +66,7 @@ class FaultyQueue:
             counter.reached += 1
             fault = counter.fault
             if self._taken == fault.at:
-                counter.fire(worker=None, pid=os.getpid(), call=fault.stage, path=None, fetch=0)
+                counter.fire_here(fault.stage)
                 if fault.stage == "take":
                     raise RuntimeError(_TEXT)
                 batch = _Unpinnable()

@@ -43,6 +43,7 @@ class FaultPolicy:
 
     *on_fired* gets each firing before it takes effect. *refuse* gets the reason why a fault that is
     due cannot happen. *timestamp* gives what a firing says of its time besides the fetch.
+    *on_opened* gets the path of each file that is opened.
     *fails_mappings*: the engine can make pages of a mapping unreadable. A policy that is not
     *armed* lets every operation pass, uncounted. Several threads may ask it.
     """
@@ -62,6 +63,7 @@ class FaultPolicy:
         self.fetch = 0
         self.armed = True
         self.refuse = refuse
+        self.on_opened: Callable[[str], None] = lambda _path: None
         self.files: defaultdict[str, FileCounter] = defaultdict(FileCounter)
         self.unobserved: Counter[str] = Counter()
         self.connections: Counter[str] = Counter()
@@ -105,6 +107,7 @@ class FaultPolicy:
         with self.lock:
             counter = self.counter_of(path)
             counter.opens += 1
+            self.on_opened(path)
             return counter
 
     def inherited(self, path: str, size: int) -> Actions:

@@ -101,8 +101,12 @@ class Supervisor:
     def end(self) -> None:
         """Write the final report, which a trial that hangs or is dead cannot ask for, and exit."""
         self._remove_leftover_shm()
+        self._write_course()
         self._write(report=self._report()._asdict())
         sys.exit(0)
+
+    def _write_course(self) -> None:
+        self._write(course=[each.course() for each in self.workers])
 
     def _write(self, **event: Any) -> None:
         """Write *event* to the journal of the trial, if there is one."""
@@ -135,6 +139,7 @@ class Supervisor:
             case protocol.GetReport():
                 if message.finish:
                     self._disarm()
+                    self._write_course()
                 self._reply(self._report())
             case _:
                 raise UnknownMessageError(f"a loader does not send {message!r}")
@@ -261,7 +266,7 @@ class Supervisor:
             start.proceed()
 
     def _on_disconnect(self, worker: WorkerState) -> None:
-        worker.alive = False
+        worker.gone = time.monotonic()
         self._events.unwatch(worker.channel.fileno())
         worker.channel.close()
 

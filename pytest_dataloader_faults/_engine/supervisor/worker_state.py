@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import astuple
@@ -24,6 +25,7 @@ from pytest_dataloader_faults._engine.kernel.memory import Memory
 from pytest_dataloader_faults._engine.kernel.remote_process import Syscall
 from pytest_dataloader_faults._engine.plan import FileCounter, Plan, WorkerFaults
 from pytest_dataloader_faults._engine.policy import FaultPolicy
+from pytest_dataloader_faults._engine.policy.moments import Moments
 from pytest_dataloader_faults._engine.supervisor.events import Action, DeathScheduler
 from pytest_dataloader_faults._engine.supervisor.tracked_files import TrackedFiles
 from pytest_dataloader_faults.faults import HungRead
@@ -51,6 +53,8 @@ class WorkerState:
             self.faults, self.id, self.pid, timestamp=self.timestamp, fails_mappings=True
         )
         self.policy.refuse = self.refuse
+        self.policy.on_opened = self.note_open
+        self.moments = Moments()
         self.keep_low_fds = plan.needs.keep_low_fds
         self.files = TrackedFiles(self.pid, hello.high_fds)
         self.memory = Memory(self.pid)
@@ -68,7 +72,8 @@ class WorkerState:
         """The index that is being made; None if it is unknown, or if there are several."""
         self.done = 0
         """The latest fetch of the epoch that is over."""
-        self.alive = True
+        self.gone: float | None = None
+        """When it ended, by time.monotonic(); None while it lives."""
         self.ended = False
         """Whether its stream has no more samples in this epoch."""
         self.hung = False
@@ -84,6 +89,11 @@ class WorkerState:
         """Whether faults can still happen there."""
         return self.policy.armed
 
+    @property
+    def alive(self) -> bool:
+        """Whether it has not ended."""
+        return self.gone is None
+
     def start_fetch(self, epoch: int, nth: int) -> None:
         """The *nth* fetch of *epoch* begins."""
         if epoch != self.position[0]:
@@ -91,6 +101,11 @@ class WorkerState:
         self.position = (epoch, nth)
         self.sample = None
         self.policy.fetch += 1
+        self.moments.add(time.monotonic(), "fetch", f"fetch {nth}")
+
+    def note_open(self, path: str) -> None:
+        """It opens *path* now."""
+        self.moments.add(time.monotonic(), "open", path)
 
     def finish_fetch(self, nth: int, *, ended: bool) -> None:
         """The *nth* fetch is over; *ended*: the stream has no more samples."""
@@ -104,8 +119,9 @@ class WorkerState:
         return self.position[0] == epoch and (self.ended or self.done >= count)
 
     def timestamp(self) -> dict[str, Any]:
-        """The epoch and the sample, for what happens now."""
-        return {"epoch": self.loader - 1 + max(1, self.position[0]), "sample": self.sample}
+        """The epoch, the sample and the time, for what happens now."""
+        epoch = self.loader - 1 + max(1, self.position[0])
+        return {"epoch": epoch, "sample": self.sample, "time": time.monotonic()}
 
     def proceed(self, *, more: bool = False) -> protocol.Proceed:
         """The message that lets it proceed."""
@@ -140,6 +156,7 @@ class WorkerState:
             self.policy.files[path] = FileCounter(*numbers)
         self.policy.unobserved = Counter(counts.unobserved)
         self.policy.connections = Counter(counts.connections)
+        self.moments.extend(counts.opened, counts.omitted)
         for counter, reached in zip(self.faults.all, counts.reached, strict=True):
             counter.reached = reached or counter.reached
 
@@ -186,6 +203,13 @@ class WorkerState:
             "leftover_files": self.created.left(),
             "faults": [each.to_dict() for each in self.faults.all],
         }
+
+    def course(self) -> dict[str, Any]:
+        """What happened when, as plain data; *early*: it ended while faults could happen there."""
+        kept, omitted = self.moments.kept()
+        early = self.armed and not self.alive and not self.ended
+        of_whom = {"worker": self.id, "pid": self.pid, "gone": self.gone, "early": early}
+        return {**of_whom, "moments": kept, "omitted": omitted}
 
 
 def all_idle(workers: Iterable[WorkerState], asked: protocol.WaitUntilIdle) -> protocol.Idle | None:

@@ -15,6 +15,7 @@ from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.channel import Channel, WorkerConfig
 from pytest_dataloader_faults._engine.plan import WorkerFaults
 from pytest_dataloader_faults._engine.policy import FaultPolicy
+from pytest_dataloader_faults._engine.policy.moments import Moments
 from pytest_dataloader_faults._engine.python.connections import replace_connect
 from pytest_dataloader_faults._engine.python.install import install
 from pytest_dataloader_faults._engine.python.pyfakefs import patcher
@@ -33,6 +34,8 @@ class PythonWorkerSession(WorkerSession):
         self._hang_socket = hang_socket
         self._process = os.getpid()
         self.policy = FaultPolicy(faults, worker, self._process, self._tell, self._refuse)
+        self.policy.on_opened = self._note_open
+        self._moments = Moments()
 
     def begin(self) -> None:
         """Count the fetches, since each firing has the number of its fetch."""
@@ -52,6 +55,13 @@ class PythonWorkerSession(WorkerSession):
         self.policy.armed = False
         self._send_counts()
 
+    def _note_open(self, path: str) -> None:
+        self._moments.add(time.monotonic(), "open", path)
+
+    def _counts(self) -> protocol.Counts:
+        (opened, omitted), self._moments = self._moments.kept(), Moments()
+        return self.policy.changes()._replace(opened=opened, omitted=omitted)
+
     def _refuse(self, reason: str) -> None:
         self._tell(protocol.FaultRefused(reason))
 
@@ -66,7 +76,7 @@ class PythonWorkerSession(WorkerSession):
         """Send the counters, *then* a message. A process forked from this one sends nothing."""
         with self.policy.lock:
             if os.getpid() == self._process:
-                for message in (self.policy.changes(), *then):
+                for message in (self._counts(), *then):
                     super()._send(message)
 
     def switch(self, orders: protocol.Proceed) -> None:

@@ -100,7 +100,7 @@ def run_under_deadline(
     around.remove_shared_memory(end_all())
     around.remove_folders()
     duration = round(time.monotonic() - began, 3)
-    journal.write(timed_out=ended == "deadline", died=died, duration=duration)
+    journal.write(timed_out=ended == "deadline", died=died, duration=duration, started=began)
 
 
 def _stopped(child: int) -> str:

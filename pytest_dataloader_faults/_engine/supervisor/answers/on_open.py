@@ -79,6 +79,7 @@ def _on_open(worker: WorkerState, call: Syscall, copies: FileCopies) -> bool:
         known = worker.known_paths.get(name)
         if known is not None and call.name == "openat" and not call.arguments[2] & os.O_CREAT:
             known.opens += 1
+            worker.note_open(os.fsdecode(name))
             return False
         wanted = remote_process.open_request(call, name)
     except PermissionError:

@@ -1,0 +1,207 @@
+"""The timeline of a trial: what happened when, in which process."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from pytest_dataloader_faults import Outcome, run_trial
+from pytest_dataloader_faults._engine.policy.moments import MOST, Moments
+from pytest_dataloader_faults._trial.process.timeline import timeline_of
+from pytest_dataloader_faults.faults import HungRead, ReadError, WorkerKilled
+from pytest_dataloader_faults.outcomes import Event
+from support.datasets import Records
+from support.facts import EIO, fired, ordinary, stream
+
+ENGINES = ("kernel", "python")
+pytestmark = pytest.mark.usefixtures("engine")
+
+
+def _trial(folder, *faults, **settings) -> Outcome:
+    loader = {"num_workers": 2, "batch_size": 4, **settings.pop("loader", {})}
+    return run_trial(lambda: Records(folder), *faults, loader=loader, **settings)
+
+
+def _of(outcome: Outcome, *kinds: str) -> list[Event]:
+    return [each for each in outcome.timeline if each.kind in kinds]
+
+
+def _is_in_order(outcome: Outcome) -> bool:
+    times = [each.time for each in outcome.timeline]
+    return times == sorted(times) and 0 < times[0] and times[-1] <= outcome.duration + 0.001
+
+
+def _check_read_error(outcome: Outcome, path: str, worker: str) -> None:
+    """The epoch begins; a worker begins a batch, opens the file and fails; the loop gets it."""
+    assert _is_in_order(outcome)
+    (fault,) = _of(outcome, "fault")
+    assert (fault.process, fault.text) == (worker, f"ReadError: read of {path}, sample 5")
+    (error,) = _of(outcome, "error")
+    assert (error.process, error.text) == ("loader", "OSError: [Errno 5] Input/output error")
+    epoch = next(each for each in outcome.timeline if each.text == "epoch 1 begins")
+    opened = next(each for each in _of(outcome, "open") if each.text == path)
+    fetch = next(each for each in _of(outcome, "fetch") if each.process == worker)
+    assert opened.process == worker
+    order = [epoch, fetch, opened, fault, error]
+    assert order == sorted(order, key=lambda each: each.time)
+    assert "epoch 1 ends with an error" in [each.text for each in _of(outcome, "epoch")]
+
+
+@pytest.mark.parametrize("engine_name", ENGINES)
+def test_a_fault_stands_between_its_cause_and_its_error(records, engine_name):
+    """In the worker that it happened to, and after the opening of its file."""
+    path = str(records / "05.rec")
+    outcome = _trial(records, ReadError(path), engine=engine_name)
+    _check_read_error(outcome, path, "worker 1")
+    recovery = [each.text for each in outcome.timeline if "the recovery" in each.text]
+    assert [recovery[0], recovery[-1]] == ["the recovery begins", "the recovery ends"]
+    again = Outcome.from_dict(json.loads(json.dumps(outcome.to_dict())))
+    assert (again, again.timeline) == (outcome, outcome.timeline)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine_name", ENGINES)
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_it_is_the_same_with_each_start_method(records, engine_name, method):
+    """All processes share one clock."""
+    path = str(records / "05.rec")
+    outcome = _trial(
+        records, ReadError(path), engine=engine_name, loader={"multiprocessing_context": method}
+    )
+    _check_read_error(outcome, path, "worker 1")
+
+
+@pytest.mark.parametrize("engine_name", ENGINES)
+def test_a_run_without_faults_has_none(records, engine_name):
+    """Each batch is begun once and comes once, and each file is opened once."""
+    outcome = _trial(records, engine=engine_name)
+    assert _is_in_order(outcome)
+    assert _of(outcome, "fault", "error", "exit") == []
+    batches = [each.text for each in _of(outcome, "batch")]
+    assert batches[1] == "batch 1 of epoch 1 from worker 1: samples 4, 5, 6, 7"
+    assert (len(batches), len(_of(outcome, "fetch"))) == (4, 4)
+    opened = sorted(each.text for each in _of(outcome, "open"))
+    assert opened == sorted(map(str, records.iterdir()))
+    assert outcome.omitted_events == 0
+
+
+@pytest.mark.parametrize("engine_name", ENGINES)
+def test_a_killed_worker_exits(records, engine_name):
+    """After the fault that killed it, and before the error by which the loop learns of it."""
+    outcome = _trial(records, WorkerKilled(at=2), engine=engine_name)
+    fault, gone, error = _of(outcome, "fault", "exit", "error")
+    assert [fault.kind, gone.kind, error.kind] == ["fault", "exit", "error"]
+    assert (gone.process, gone.text) == ("worker 0", "worker 0 was killed by SIGKILL")
+    assert fault.process == "worker 0"
+
+
+def test_a_loader_without_workers_does_all_by_itself(records):
+    """Its own process begins the batches and opens the files."""
+    path = str(records / "05.rec")
+    outcome = _trial(records, ReadError(path), loader={"num_workers": 0})
+    _check_read_error(outcome, path, "loader")
+    assert {each.process for each in outcome.timeline} == {"loader"}
+
+
+def test_a_trial_that_hangs_has_what_came_before(records):
+    """The supervisor tells it where the trial cannot."""
+    path = str(records / "05.rec")
+    outcome = _trial(records, HungRead(path), deadline=1.0)
+    assert outcome.timed_out
+    assert _is_in_order(outcome)
+    last = outcome.timeline[-1]
+    assert (last.kind, last.text) == ("exit", "the deadline ended the trial")
+    assert [each.text for each in _of(outcome, "fault")] == [f"HungRead: read of {path}, sample 5"]
+    assert path in [each.text for each in _of(outcome, "open")]
+
+
+def test_times_are_no_part_of_a_comparison():
+    """Two runs with the same facts are equal, although each has times of its own."""
+    one = Outcome((), {}, 1, 0, 30.0, "kernel", timeline=(Event(0.1, "loader", "epoch", "x"),))
+    assert one == Outcome((), {}, 1, 0, 30.0, "kernel")
+
+
+@pytest.mark.parametrize("engine_name", ENGINES)
+def test_many_events_are_cut_to_the_first_and_the_last(records, engine_name):
+    """The middle of what is ordinary goes, and is counted; faults stay."""
+    fault = ReadError("*/00.rec", nth=_TIMES)
+    outcome = run_trial(lambda: _OpensOften(records), fault, engine=engine_name)
+    assert len(outcome.timeline) == MOST
+    assert len(_of(outcome, "fault")) == 1
+    opened = sum(counts.opens for each in outcome.workers for counts in each.files.values())
+    assert outcome.omitted_events >= opened - len(_of(outcome, "open")) > 0
+
+
+_TIMES = 100
+
+
+class _OpensOften(Records):
+    def __getitem__(self, index):
+        for _ in range(_TIMES):
+            found = super().__getitem__(index)
+        return found
+
+
+def _journal(firings, moments):
+    course = {"worker": 0, "pid": 7, "gone": None, "early": False, "omitted": 2}
+    ends = {"complete": True, "exception": None}
+    return [
+        {"pids": [1]},
+        {"epoch": 1, "starts": 10.0},
+        *({"epoch": 1, "at": 10 + each, "batch": _BATCH} for each in range(firings)),
+        {"epoch": 1, "at": 99.0, "pass": ends},
+        {"course": [{**course, "moments": moments}]},
+        {"started": 9.0},
+    ]
+
+
+_BATCH = {"worker": None, "indices": None}
+
+
+def test_rare_events_take_the_place_of_ordinary_ones():
+    """Hundreds of faults leave the beginning and the end of what is ordinary."""
+    facts = fired(EIO, MOST - 4)
+    outcome = ordinary(stream(), _at(facts, 20.0))
+    moments = [[11.0 + each / 100, "open", f"/{each}"] for each in range(300)]
+    events, omitted = timeline_of(outcome, _journal(0, moments))
+    kinds = [each.kind for each in events]
+    assert (len(events), kinds.count("fault")) == (MOST, MOST - 4)
+    assert [each.text for each in events if each.kind == "open"] == ["/0", "/299"]
+    assert omitted == 298 + 2
+
+
+def _at(facts, time):
+    """*facts* whose firings happened at that time."""
+    return tuple(
+        replace(each, firings=tuple(replace(one, time=time) for one in each.firings))
+        for each in facts
+    )
+
+
+def test_hostile_paths_are_short_and_on_one_line():
+    """Whatever a file is called."""
+    moments = [[11.0, "open", "/a\n\x1b[31m\udcff"], [12.0, "open", "/" + "b" * 5000 + "/c.jpg"]]
+    events, _ = timeline_of(ordinary(stream()), _journal(0, moments))
+    first, second = (each.text for each in events if each.kind == "open")
+    assert first == "/a\\n\\x1b[31m\\udcff"
+    assert second.endswith("b/c.jpg")
+    assert len(second) < 250
+
+
+def test_a_trial_that_is_not_over_has_no_timeline():
+    """The end of the journal says when it began."""
+    assert timeline_of(ordinary(stream()), _journal(1, [])[:-1]) == ((), 0)
+
+
+def test_moments_keep_the_first_and_the_last():
+    """Whoever kept them first has counted what is omitted."""
+    found = Moments()
+    for time in range(3 * MOST):
+        found.add(float(time), "open", "")
+    kept, omitted = found.kept()
+    assert [kept[0][0], kept[-1][0], len(kept), omitted] == [0, 3 * MOST - 1, MOST, 2 * MOST]
+    more = Moments()
+    more.extend(kept[:10], omitted=5)
+    assert more.kept() == (kept[:10], 5)
