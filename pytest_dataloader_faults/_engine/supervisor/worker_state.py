@@ -49,11 +49,7 @@ class WorkerState:
         self.refused: list[str] = []
         """Why faults that were due there could not happen."""
         self.faults = WorkerFaults(plan, self.id)
-        self.policy = FaultPolicy(
-            self.faults, self.id, self.pid, timestamp=self.timestamp, fails_mappings=True
-        )
-        self.policy.refuse = self.refuse
-        self.policy.on_opened = self.note_open
+        self.policy = self._policy()
         self.moments = Moments()
         self.keep_low_fds = plan.needs.keep_low_fds
         self.files = TrackedFiles(self.pid, hello.high_fds)
@@ -77,6 +73,13 @@ class WorkerState:
         self.ended = False
         """Whether its stream has no more samples in this epoch."""
         self.hung = False
+
+    def _policy(self) -> FaultPolicy:
+        made = FaultPolicy(
+            self.faults, self.id, self.pid, timestamp=self.timestamp, fails_mappings=True
+        )
+        made.refuse, made.on_opened = self.refuse, self.note_open
+        return made
 
     @property
     def listener(self) -> Listener:
