@@ -138,10 +138,11 @@ class Hello(NamedTuple):
 
 
 class FetchStarted(NamedTuple):
-    """The *nth* batch of *epoch* begins."""
+    """The *nth* batch of *epoch* begins; *time* is that of the worker, as all times are."""
 
     epoch: int
     nth: int
+    time: float
 
 
 class SampleStarted(NamedTuple):
@@ -184,6 +185,7 @@ class FaultFired(NamedTuple):
     call: str
     path: str | None
     fetch: int
+    time: float
 
 
 class FaultRefused(NamedTuple):

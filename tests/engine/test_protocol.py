@@ -24,12 +24,14 @@ MESSAGES = [
     protocol.GetReport(finish=True),
     protocol.Report(({"worker": 0, "files": {"/a": (1, 2, 3)}},), ("an error",), ()),
     protocol.Hello(0, 1, 17, "kernel", ((3, "/data/\udcff"),), ("/b",), (512, 1024)),
-    protocol.FetchStarted(epoch=1, nth=2),
+    protocol.FetchStarted(epoch=1, nth=2, time=0.5),
     protocol.SampleStarted(7, alone=True),
     protocol.FetchFinished(2, ended=False),
     protocol.WorkerIdle(),
-    protocol.Counts({"/a": (1, 2, 3)}, {"dup2": 1}, (0, 5), {"tcp://192.0.2.1:80": 2}),
-    protocol.FaultFired(0, 17, "read", "/a", 3),
+    protocol.Counts(
+        {"/a": (1, 2, 3)}, {"dup2": 1}, (0, 5), {"tcp://192.0.2.1:80": 2}, ((0.5, "open", "/a"),), 3
+    ),
+    protocol.FaultFired(0, 17, "read", "/a", 3, 0.5),
     protocol.FaultRefused("why"),
     protocol.Proceed(True, (0,), (3,), ((4, 0),), ((0, 1),), more=True),
     protocol.Proceed(False, None),

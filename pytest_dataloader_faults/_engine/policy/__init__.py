@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import astuple
@@ -191,7 +192,8 @@ class FaultPolicy:
         self, counter: FaultCounter[Any], call: str, path: str | None = None, pid: int | None = None
     ) -> None:
         """Write down that the fault of *counter* happens now."""
-        firing = FaultFired(counter.index, pid or self._pid, call, path, self.fetch)
+        now = time.monotonic()
+        firing = FaultFired(counter.index, pid or self._pid, call, path, self.fetch, now)
         self.record(firing)
         self._on_fired(firing)
 

@@ -237,7 +237,7 @@ class Supervisor:
                 worker.sample = message.sample if message.alone else None
                 self._start(worker, message.sample)
             case protocol.FetchStarted():
-                worker.start_fetch(message.epoch, message.nth)
+                worker.start_fetch(*message)
                 self._start(worker, None)
             case protocol.FetchFinished():
                 worker.finish_fetch(message.nth, ended=message.ended)

@@ -97,14 +97,14 @@ class WorkerState:
         """Whether it has not ended."""
         return self.gone is None
 
-    def start_fetch(self, epoch: int, nth: int) -> None:
+    def start_fetch(self, epoch: int, nth: int, time: float) -> None:
         """The *nth* fetch of *epoch* begins."""
         if epoch != self.position[0]:
             self.done, self.ended = 0, False
         self.position = (epoch, nth)
         self.sample = None
         self.policy.fetch += 1
-        self.moments.add(time.monotonic(), "fetch", f"fetch {nth}")
+        self.moments.add(time, "fetch", f"fetch {nth}")
 
     def note_open(self, path: str) -> None:
         """It opens *path* now."""
@@ -122,9 +122,8 @@ class WorkerState:
         return self.position[0] == epoch and (self.ended or self.done >= count)
 
     def timestamp(self) -> dict[str, Any]:
-        """The epoch, the sample and the time, for what happens now."""
-        epoch = self.loader - 1 + max(1, self.position[0])
-        return {"epoch": epoch, "sample": self.sample, "time": time.monotonic()}
+        """The epoch and the sample, for what happens now."""
+        return {"epoch": self.loader - 1 + max(1, self.position[0]), "sample": self.sample}
 
     def proceed(self, *, more: bool = False) -> protocol.Proceed:
         """The message that lets it proceed."""

@@ -11,6 +11,7 @@ server is no child of the loader: there torch waits for ever.
 from __future__ import annotations
 
 import os
+import time
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -35,7 +36,7 @@ class WorkerSession(FetchListener):
     def begin(self) -> None:
         """A fetch begins."""
         self._fetch += 1
-        self._send(protocol.FetchStarted(self._epoch, self._fetch))
+        self._send(protocol.FetchStarted(self._epoch, self._fetch, time.monotonic()))
         self._wait_to_proceed()
 
     def begin_sample(self, sample: int, *, alone: bool) -> None:

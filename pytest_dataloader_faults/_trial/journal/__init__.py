@@ -16,7 +16,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from pytest_dataloader_faults import outcomes
-from pytest_dataloader_faults._trial.process.timeline import timeline_of
+from pytest_dataloader_faults._trial.journal.timeline import timeline_of
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import to_dict
 from pytest_dataloader_faults.lifecycle import Arm, Step
