@@ -13,20 +13,17 @@ from support.environments import OURS, environment_for, needed
 from support.scripts import load_script
 
 ROOT = Path(__file__).resolve().parent.parent
-_QUICK = Path("docs/tutorial/first_fault.md")
 
 
 generate = load_script("docs/generate.py")
 
 
 def _pages():
-    """Those that are run; the slow ones only where there is time for them."""
+    """Those that are run."""
     for page in generate.pages():
         text = (ROOT / page).read_text(encoding="utf-8")
         if re.search(r"^<!-- (output|file)", text, re.MULTILINE):
-            yield pytest.param(
-                page, marks=[pytest.mark.slow] if page != _QUICK else [], id=str(page)
-            )
+            yield pytest.param(page, id=str(page))
 
 
 def _without_warning(ran):
@@ -58,6 +55,7 @@ def test_there_is_nothing_else(python):
     assert {"torch", "pytest", "psutil"} < needed([OURS])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)  # As of tests/test_docs.py.
 @pytest.mark.parametrize("page", list(_pages()))
 def test_examples_run_with_nothing_else_installed(page, python, tmp_path):

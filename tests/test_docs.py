@@ -29,7 +29,7 @@ generate = load_script("docs/generate.py")
 PAGES = generate.pages()
 TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
 REFERENCE = "\n".join(text for page, text in TEXTS.items() if "reference" in page.parts)
-_SLOW = [  # tests/test_bare_environment.py runs the first fault each time.
+_SLOW = [
     Path("docs/explanation/limits.md"),
     Path("docs/explanation/why.md"),
     Path("docs/how-to/choose-a-level.md"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 import transparency
 
 TESTS = """
@@ -28,6 +30,7 @@ class TestLoader(unittest.TestCase):
 """
 
 
+@pytest.mark.slow
 def test_a_test_that_knows_that_it_is_armed_differs(tmp_path):
     """It is named, and the exit status says so; loaders without workers work both ways."""
     (tmp_path / "test_sampler.py").write_text(TESTS)

@@ -8,7 +8,7 @@ from support.chaos import __main__ as campaign
 from support.chaos.results import Result, Table
 from support.chaos.rounds import ROLES, SHORTAGES, SIGNALS, Limits, Round, draw
 
-SHORT, LONG = 30, 600
+SHORT, LONG = 8, 600
 """Rounds."""
 AIMED = 200
 """Kills of each kind of process, within its first 0.8 s."""

@@ -45,13 +45,12 @@ def _of_gitlab(job):
 def _jobs():
     """The commands of each job; once, where both runners have the same.
 
-    The test after next runs the fast job each time.
+    tests/plugin has what the job for accelerators prints.
     """
     for job in SHOWN:
-        marks = [pytest.mark.slow] if job != "gpu" else []
-        yield pytest.param(job, _of_github(job), marks=marks, id=job)
+        yield pytest.param(job, _of_github(job), id=job)
         if _of_gitlab(job) != _of_github(job):
-            yield pytest.param(job, _of_gitlab(job), marks=pytest.mark.slow, id=f"{job}-gitlab")
+            yield pytest.param(job, _of_gitlab(job), id=f"{job}-gitlab")
 
 
 @pytest.fixture(name="project")
@@ -60,6 +59,7 @@ def _project(tmp_path):
     return shutil.copytree(ROOT, tmp_path / "project")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("job", "commands"), list(_jobs()))
 def test_commands_of_a_job(job, commands, project):

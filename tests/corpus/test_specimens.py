@@ -1,6 +1,6 @@
 """Every specimen of the corpus fails its check, with the verdict of its bug; every twin passes.
 
-Most cases are slow: every run has one for each check and verdict.
+Most cases are slow: every run has one for each check, and one for each verdict.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from support.datasets import Records, RecordStream, write_records
 TWINS = {f"{case.entry}-{case.twin.__name__}": case for case in CASES}
 RARE = {check.name for check in (*WRITES, *NETWORK)}
 """Most datasets neither write files nor connect to a network."""
-IN_EVERY_RUN = {(case.check, case.verdict): case for case in reversed(CASES)}.values()
+IN_EVERY_RUN = {
+    key: case for case in reversed(CASES) for key in (case.check, case.verdict)
+}.values()
 
 
 def _by_name(role):
-    """A parameter per specimen, or twin, and check; one for each check and verdict is not slow."""
+    """A parameter per specimen, or twin, and check; one for each of both is not slow."""
     named = {f"{case.entry}-{getattr(case, role).__name__}-{case.check}": case for case in CASES}
     firsts = {(getattr(case, role), case.check, str(case.options)): case for case in IN_EVERY_RUN}
     return [

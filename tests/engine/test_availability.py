@@ -38,14 +38,13 @@ prctl(Prctl.SET_NO_NEW_PRIVS, 1)
 install_filter(code, FilterFlag.TSYNC)
 """
 ASK = """
-from pytest_dataloader_faults import exceptions, inject
+from pytest_dataloader_faults import exceptions
 from pytest_dataloader_faults._engine import choose, unavailable
 
 print(unavailable())
 for engine in ("auto", "kernel", "python"):
     try:
-        with inject(engine=engine):
-            print(choose(engine))
+        print(choose(engine))
     except exceptions.EngineUnavailableError as error:
         print(error)
 """
@@ -69,7 +68,7 @@ def told(preparation):
 
 @pytest.mark.parametrize(("preparation", "name", "hint"), CASES, ids=[each[1] for each in CASES])
 def test_a_refusal_has_a_reason(preparation, name, hint):
-    """By the errno that the kernel gave, in words; the portable engine runs all the same."""
+    """By the errno that the kernel gave, in words; the portable engine is chosen."""
     reason, auto, kernel, python = told(preparation)
     assert hint in reason
     assert f"[{name}, Linux " in reason

@@ -56,7 +56,6 @@ _ALL = [
         "docker",
         "what Docker's default seccomp profile refuses, and the capabilities of root there",
         enter.container_of_root,
-        is_quick=True,
     ),
     Place("docker-user", "the same, as another user, no_new_privs", enter.container_of_a_user),
     Place(
@@ -120,7 +119,6 @@ _ALL = [
         partial(profiles.refuse, profiles.MEMORY),
         "python",
         "reading another process's memory is forbidden here",
-        is_quick=True,
     ),
     Place(
         "unreadable",
@@ -135,7 +133,6 @@ _ALL = [
         "user-namespace-unmapped",
         "unshare --user: every user is 65534",
         partial(enter.unshare, enter.NEW_USER),
-        is_quick=True,
     ),
     Place("pid-namespace", "unshare --pid --mount-proc: pytest is process 1", enter.own_pids),
     Place(
@@ -144,7 +141,6 @@ _ALL = [
         partial(enter.run_below, enter.NEW_PIDS, lambda: None),
         "none",
         "/proc is that of another PID namespace",
-        is_quick=True,
     ),
     Place(
         "hidepid",
@@ -164,7 +160,6 @@ _ALL = [
         "read-only",
         "all file systems read-only, home and rootdir too; TMPDIR on tmpfs: docker --read-only",
         enter.read_only,
-        is_quick=True,
     ),
     Place(
         "shm-64m",
