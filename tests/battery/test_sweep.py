@@ -17,7 +17,7 @@ from pytest_dataloader_faults.exceptions import (
 )
 from pytest_dataloader_faults.faults import HungRead, OpenError, ReadError, ShortRead
 
-SAMPLES, BROKEN = 3, 7
+SAMPLES, BROKEN = 2, 7
 ONE_WORKER = {"num_workers": 1, "batch_size": 2}
 READS = [ReadError()]
 
@@ -58,7 +58,7 @@ class SwallowsOne(FewReads):
 
 
 def test_a_sweep_ends_where_the_operations_end(records):
-    """Three opens and three reads: each fails once and for good, and the fourth is not there."""
+    """Two opens and two reads: each fails once and for good, and the third is not there."""
     swept = sweep(lambda: FewReads(records), loader=ONE_WORKER)
     steps = [(type(each.fault).__name__, each.fault.times, each.fault.nth) for each in swept.steps]
     assert steps == [

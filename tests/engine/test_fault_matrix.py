@@ -59,6 +59,8 @@ def _is_slow(row, method, kind, persistent):
     if method is None:
         return False
     is_tried = isinstance(row.fault, ONE_FAULT.get(method, object))
+    if method == "forkserver" and "timeout" in row.loader:
+        return True  # Which has to be long, for workers that import modules first.
     return not is_tried or (kind, persistent) not in IN_EVERY_RUN[method]
 
 

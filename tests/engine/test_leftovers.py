@@ -129,13 +129,6 @@ def _read_and_raise(records):
     raise ZeroDivisionError
 
 
-def test_nothing_is_left_of_many_scopes(undisturbed, records):
-    """Ten times: what one leaves would add up."""
-    for _ in range(10):
-        with inject(OpenError("*/00.rec")):
-            epoch(alone(Records(records)))
-
-
 @pytest.mark.parametrize("fault", FAULTS[:4], ids=repr)
 def test_files_are_never_written(records, fault):
     """Not even while the fault is armed: others see them whole."""

@@ -142,8 +142,8 @@ def _many(tmp_path_factory):
     [
         ReadError("*/09999.rec"),
         ReadError("*.rec", nth=10_000),
-        OpenError("*.rec", nth=10_000),
-        TruncatedFile("*/09999.rec", keep=3),
+        pytest.param(OpenError("*.rec", nth=10_000), marks=pytest.mark.slow),
+        pytest.param(TruncatedFile("*/09999.rec", keep=3), marks=pytest.mark.slow),
     ],
     ids=repr,
 )

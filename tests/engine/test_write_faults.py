@@ -207,7 +207,14 @@ SCHEDULES = {
 }
 
 
-@pytest.mark.parametrize("fault", SCHEDULES)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "full later",
+        "short",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("full", "never")),
+    ],
+)
 def test_the_python_engine_does_the_same(tmp_path, fault):
     """To each way of writing in Python: the same result, calls and bytes in the file."""
     found = {}

@@ -16,8 +16,10 @@ from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import (
     KINDS,
     PinMemoryThreadDeath,
+    ReadError,
     SharedMemoryExhaustion,
     ShortWrite,
+    WorkerKilled,
     WriteError,
     has_connections,
 )
@@ -25,6 +27,8 @@ from support.accelerators import pretend
 from support.fake_datasets import COUNT, FakeRecords, write_fake_records
 from support.fault_rows import FAULTS, PINNED
 
+SERVED = {("forkserver", ReadError), ("forkserver", WorkerKilled)}
+"""What workers of a fork server meet in every run: all faults reach them the same way."""
 METHODS = {"fork": 2, "spawn": 1, "forkserver": 1}
 """Start methods, and how many workers; a spawned one imports torch, which takes seconds."""
 PATIENCE = {"spawn": 20, "forkserver": 20}
@@ -41,7 +45,8 @@ def _cells():
     for row, method, persistent in itertools.product((*FAULTS, *PINNED), METHODS, (False, True)):
         if type(row.fault) not in REFUSED:
             name = f"{type(row.fault).__name__}-{method}-{'persistent' * persistent}"
-            slow = method == "spawn" or persistent or (method in PATIENCE and row.loader)
+            is_quick = method == "fork" or (method, type(row.fault)) in SERVED
+            slow = persistent or not is_quick
             marks = [pytest.mark.slow] * bool(slow)
             yield pytest.param(row, method, persistent, marks=marks, id=name)
 

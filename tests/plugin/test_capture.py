@@ -63,7 +63,7 @@ def test_follows(capsys, tmp_path):
     "capture",
     [
         "--capture=fd",
-        "--capture=no",
+        pytest.param("--capture=no", marks=pytest.mark.slow),
         pytest.param("--capture=sys", marks=pytest.mark.slow),
         pytest.param("--capture=tee-sys", marks=pytest.mark.slow),
     ],
@@ -90,7 +90,11 @@ def test_pytests_own_fixtures_are_unharmed(suite):
     "log",
     [
         pytest.param(("-o", "log_cli=true"), id="live", marks=pytest.mark.slow),
-        pytest.param(("-o", "log_cli=true", "-o", "log_cli_level=INFO", "-s"), id="live, -s"),
+        pytest.param(
+            ("-o", "log_cli=true", "-o", "log_cli_level=INFO", "-s"),
+            id="live, -s",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(("--log-file=all.log",), id="file"),
     ],
 )

@@ -100,6 +100,7 @@ def test_what_is_printed_fails_alike_in_a_file_of_its_own(suite, told, names):
     assert set(verdicts) == {"corrupted"}
 
 
+@pytest.mark.slow
 def test_what_cannot_be_imported_has_its_place(suite, told):
     """A lambda: the comment is an assignment to fill in."""
     code = CODE.findall(told("-k", "lambda")["test_lambda"])[0]

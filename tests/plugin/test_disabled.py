@@ -60,6 +60,7 @@ def test_it_has_no_options(off):
     result.stderr.fnmatch_lines(["*unrecognized arguments: --dataloader-faults-seed=1*"])
 
 
+@pytest.mark.slow
 def test_it_has_no_marker(off):
     """Its marker is unknown then."""
     result = off(MARKED, "--strict-markers")

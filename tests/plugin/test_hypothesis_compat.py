@@ -76,6 +76,7 @@ def test_each_example_has_its_own_faults(records):
     assert len(list(DataLoader(Records(records), num_workers=1))) == COUNT
 
 
+@pytest.mark.slow
 def test_a_fault_that_does_not_fire_is_shrunk_to_the_least(suite):
     """FaultNotFiredError is an error like any other: one access too few is what is reported."""
     result = suite.run(UNFIRED, "-p", "hypothesispytest")

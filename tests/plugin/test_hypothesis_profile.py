@@ -70,7 +70,7 @@ PROFILE = ("-p", "_hypothesis_pytestplugin", "--hypothesis-profile")
     ("profile", "tests", "count"),
     [
         ("quick", "quick or call", 2),
-        ("idle", "idle", 2),
+        pytest.param("idle", "idle", 2, marks=pytest.mark.slow),
         pytest.param("quick", "kept", 1, marks=pytest.mark.slow),
         pytest.param("fixed", "fixed", 1, marks=pytest.mark.slow),
     ],

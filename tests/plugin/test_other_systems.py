@@ -100,7 +100,8 @@ def _run(script, folder):
 
 
 @pytest.mark.parametrize(
-    "system", ["darwin", pytest.param("freebsd14", marks=pytest.mark.slow), "win32"]
+    "system",
+    ["darwin", *(pytest.param(each, marks=pytest.mark.slow) for each in ("freebsd14", "win32"))],
 )
 def test_imports_work_and_use_is_refused(system, tmp_path):
     """What describes faults is there; what needs an engine says what is missing and what to do."""

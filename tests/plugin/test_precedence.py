@@ -55,9 +55,9 @@ def test_marked(dataloader_faults):
 @pytest.mark.parametrize(
     ("ini", "options", "deadline", "seed"),
     [
-        pytest.param("", (), 30.0, 0, id="default"),
+        pytest.param("", (), 30.0, 0, id="default", marks=pytest.mark.slow),
         pytest.param(INI, (), 41.0, 6, id="ini"),
-        pytest.param("", OPTIONS, 42.0, 7, id="option"),
+        pytest.param("", OPTIONS, 42.0, 7, id="option", marks=pytest.mark.slow),
         pytest.param(INI, OPTIONS, 42.0, 7, id="option-over-ini"),
     ],
 )

@@ -207,7 +207,9 @@ def test_caught(dataloader_faults):
 """
 
 
-@pytest.mark.parametrize("style", ["long", "short", "native"])
+@pytest.mark.parametrize(
+    "style", ["long", *(pytest.param(each, marks=pytest.mark.slow) for each in ("short", "native"))]
+)
 def test_functions_that_refuse_a_dataset_show_no_frame_of_their_own(suite, style):
     """The traceback ends at the line of the test; the error is of its own class there."""
     result = suite.run(INJECTED, f"--tb={style}")

@@ -161,11 +161,11 @@ def test_every_search_shrinks_to_the_end(records):
     found = survey(lambda: Records(records))
     drawn = cases(found, ALONE, 2, max_faults=3, kinds=strategies.DEFAULT_KINDS)
     shrunk = []
-    for seed in range(0, 16, 2):
+    for seed in range(4):
         search = Ruled(found, 200, deadline=10, engine="auto")
         if search.run(drawn, seed, settings(max_examples=200, database=None, deadline=None)):
             shrunk.append(sorted(map(repr, search.failed.case.schedule)))
-    assert len(shrunk) > 6
+    assert len(shrunk) > 2
     least = [repr(faults.OpenError("*/00.rec")), repr(faults.TruncatedFile("*/00.rec"))]
     assert [each for each in shrunk if each != least] == []
 

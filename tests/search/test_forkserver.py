@@ -77,6 +77,7 @@ def test_a_search_passes_a_healthy_dataset(records):
     assert sum(found.fired.values()) > 0
 
 
+@pytest.mark.slow
 def test_a_search_of_lifecycles_passes_a_healthy_dataset(records):
     """Faults happen in some of them."""
     near = {"steps": [Iterate, Arm, StartEpoch], "kinds": [OpenError], "files": "*/00.rec"}
@@ -104,6 +105,7 @@ def test_a_lifecycle_that_fails_is_found(records):
     assert "'multiprocessing_context': 'forkserver'" in found.failure
 
 
+@pytest.mark.slow
 def test_a_lifecycle_can_be_repeated(records):
     """It fails as before, and not without the cause."""
     with pytest.raises(CheckFailedError, match=re.escape(GivesOnce.text)) as raised:

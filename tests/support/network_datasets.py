@@ -95,24 +95,11 @@ class RetriesOnce(ByRequests):
             return super().read(url)
 
 
-class ToTheEnd(ByHttp):
-    """Writes the request itself, and takes what comes before the end for all of it."""
-
-    def read(self, url: str) -> bytes:  # noqa: D102  # as above
-        return header_and_content(url, self.limit)[1]
-
-
-class OfItsLength(ToTheEnd):
-    """Compares the length of what came with that of the header."""
+class OfItsLength(ByHttp):
+    """Writes the request itself, and compares the length of what came with that of the header."""
 
     def read(self, url: str) -> bytes:  # noqa: D102  # as above
         return content_of_its_length(url, self.limit)
-
-
-class Patient(ByHttp):
-    """Has no time limit, and waits for ever."""
-
-    limit = None
 
 
 class Impatient(ByHttp):

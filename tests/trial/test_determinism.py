@@ -19,15 +19,17 @@ from support.datasets import Records
 
 # Every trial starts in 0.2 s; WorkerKilled is the one whose timing is the hardest to hold.
 SCHEDULES = [
-    pytest.param(ReadError("*.rec", nth=3), 6, Verdict.FAILED_CLEANLY, 4, id="read"),
+    pytest.param(ReadError("*.rec", nth=3), 3, Verdict.FAILED_CLEANLY, 4, id="read"),
     pytest.param(
         ReadError("*.rec", nth=3), 200, Verdict.FAILED_CLEANLY, 4, id="200", marks=pytest.mark.slow
     ),
-    pytest.param(WorkerKilled(at=2), 12, Verdict.FAILED_CLEANLY, 1, id="killed"),
+    pytest.param(WorkerKilled(at=2), 5, Verdict.FAILED_CLEANLY, 1, id="killed"),
     pytest.param(
         WorkerKilled(at=2), 200, Verdict.FAILED_CLEANLY, 1, id="killed, 200", marks=pytest.mark.slow
     ),
-    pytest.param(TruncatedFile("*.rec"), 6, Verdict.FAILED_CLEANLY, 4, id="truncated"),
+    pytest.param(
+        TruncatedFile("*.rec"), 6, Verdict.FAILED_CLEANLY, 4, id="truncated", marks=pytest.mark.slow
+    ),
 ]
 
 

@@ -93,7 +93,11 @@ def test_faults_reach_these_workers(records):
 
 
 @pytest.mark.parametrize(
-    ("method", "check"), [("fork", "pickles"), ("forkserver", "workers-agree")]
+    ("method", "check"),
+    [
+        ("fork", "pickles"),
+        pytest.param("forkserver", "workers-agree", marks=pytest.mark.slow),
+    ],
 )
 def test_a_script_without_a_guard_runs_no_trial_within_a_trial(records, tmp_path, method, check):
     """Its main module is imported for the workers, and they say what to do."""
@@ -111,7 +115,7 @@ def test_a_script_without_a_guard_runs_no_trial_within_a_trial(records, tmp_path
     assert "__getstate__" not in done.stdout
 
 
-@pytest.mark.parametrize("number", [9, 15])
+@pytest.mark.parametrize("number", [9, pytest.param(15, marks=pytest.mark.slow)])
 def test_it_ends_with_the_process_that_started_it(records, tmp_path, number):
     """Whether that has time for it or not."""
     script = tmp_path / "waits.py"

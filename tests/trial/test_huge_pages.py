@@ -20,19 +20,19 @@ Anonymous:          {used} kB
 VmFlags: rd wr mr mw me ac
 """
 COLLAPSE = """
-import random, re
+import re
 from pytest_dataloader_faults._trial.process import huge_pages
 
 def huge():
     return int(re.search(r"AnonHugePages: +(\\d+)", open("/proc/self/smaps_rollup").read())[1])
 
-held = [random.Random(n).randbytes(64) for n in range(200_000)]
+held = [b"%064d" % n for n in range(200_000)]
 before = huge()
 huge_pages.collapse_after_some_trials()
 huge_pages.collapse_after_some_trials()
 first = huge()
 huge_pages.collapse_after_some_trials()
-assert held == [random.Random(n).randbytes(64) for n in range(200_000)]
+assert held == [b"%064d" % n for n in range(200_000)]
 print(before, first, huge())
 """
 

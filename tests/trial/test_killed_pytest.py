@@ -70,7 +70,7 @@ def _start(records, announced, strategy="file_descriptor", context="fork") -> su
     [
         ("file_descriptor", "fork"),
         ("file_system", "fork"),
-        ("file_descriptor", "spawn"),
+        pytest.param("file_descriptor", "spawn", marks=pytest.mark.slow),
         ("file_descriptor", "forkserver"),
     ],
 )

@@ -53,7 +53,7 @@ if __name__ == "__main__":
 ADVICE = "have this one do so: loader={'multiprocessing_context': 'fork'}"
 
 
-@pytest.fixture(name="default", params=["fork", "forkserver"])
+@pytest.fixture(name="default", params=[pytest.param("fork", marks=pytest.mark.slow), "forkserver"])
 def _default(request):
     """The default of multiprocessing while the test runs."""
     before = multiprocessing.get_start_method(allow_none=True)
@@ -67,7 +67,7 @@ WAYS = {
     "trial": run_trial,
     "trial under a fault": lambda make, **how: run_trial(make, ReadError("*/0?.rec"), **how),
     "search": partial(explore, max_examples=3, seed=1, database=None),
-    "lifecycles": partial(explore_lifecycle, max_examples=15, seed=1, database=None),
+    "lifecycles": partial(explore_lifecycle, max_examples=5, seed=1, database=None),
     "one lifecycle": lambda make, **how: replay(make, NewLoader(), Iterate(), **how),
 }
 

@@ -46,8 +46,7 @@ class Stream(IterableDataset):
         return ([torch.full((1,), number) for _ in range(300)] for number in range(8))
 
 
-@pytest.mark.parametrize("prefetch", [1, 2, 4])
-@pytest.mark.parametrize("epochs", [1, 2])
+@pytest.mark.parametrize(("prefetch", "epochs"), [(1, 2), (2, 1), (4, 2)])
 def test_a_death_in_a_later_epoch_of_a_stream(prefetch, epochs):
     """An epoch of a stream takes one fetch more, which finds its end.
 

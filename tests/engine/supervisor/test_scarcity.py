@@ -73,7 +73,11 @@ def test_there_may_be_room_again(records):
 
 @reserves_shared_memory
 @pytest.mark.parametrize(
-    "options", [{"collate_fn": _data_only}, {"batch_size": None}], ids=["collate_fn", "batch_size"]
+    "options",
+    [
+        pytest.param({"collate_fn": _data_only}, id="collate_fn"),
+        pytest.param({"batch_size": None}, id="batch_size", marks=pytest.mark.slow),
+    ],
 )
 def test_a_collate_function_of_ones_own_hangs(records, options):
     """It is shared where torch passes it on, which drops the error and waits for ever."""

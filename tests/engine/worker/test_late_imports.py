@@ -9,8 +9,10 @@ from pytest_dataloader_faults import inject, run_trial
 from pytest_dataloader_faults.faults import ReadError
 from support.served import SharesTensors
 
+SPAWN = pytest.param("spawn", marks=pytest.mark.slow)
 
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", SPAWN])
 def test_sharing_a_tensor_imports_nothing(records, method):
     """Not in the workers of a trial, however they are started."""
     outcome = run_trial(
@@ -20,7 +22,7 @@ def test_sharing_a_tensor_imports_nothing(records, method):
     assert outcome.passes[0].complete
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", SPAWN])
 def test_sharing_a_tensor_under_faults_imports_nothing(records, method):
     """Nor in a loop of the user's own: an import would meet the faults."""
     loader = DataLoader(SharesTensors(records), num_workers=1, multiprocessing_context=method)

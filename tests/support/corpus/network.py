@@ -127,6 +127,7 @@ CASES: tuple[Case, ...] = (
         "hung",
         "without a time limit",
         Served,
+        deadline=6.0,
         not_applicable=NO_FILES,
     ),
 )
