@@ -45,12 +45,13 @@ def _found(path):
 
 def test_a_run_writes_its_reports(suite):
     """In each form that was asked for, also without a terminal; folders are made."""
-    names = ["out/r.json", "r.md", "r.gitlab.json"]
+    names = ["out/r.json", "r.md", "r.gitlab.json", "r.html"]
     options = [f"--dataloader-faults-report={name}" for name in names]
     result = suite.run(SUITE, "-v", "--junitxml=j.xml", *options)
     assert _found(suite.path / "out/r.json") == EXPECTED
     assert "1 corrupted" in (suite.path / "r.md").read_text()
     assert len(json.loads((suite.path / "r.gitlab.json").read_text())) == 1
+    assert "<strong>1 of " in (suite.path / "r.html").read_text()
     assert "report: r.md" in result.stdout.lines
     assert any("PASSED (failed_cleanly)" in line for line in result.stdout.lines)
     _check_junit(suite.path / "j.xml")
@@ -105,10 +106,11 @@ def test_shards_are_merged(suite, capsys):
         suite.run(SUITE, "-q", "-k", name, f"--dataloader-faults-report={number}.json")
     shards = [str(suite.path / f"{number}.json") for number in range(2)]
     output = suite.path / "all.json"
-    assert main(["merge", *shards, "-o", str(output), "-o", str(suite.path / "all.md")]) == 0
+    assert main(["merge", *shards, "-o", str(output), "-o", str(suite.path / "all.html")]) == 0
     assert _found(output) == EXPECTED
+    assert "<strong>1 of " in (suite.path / "all.html").read_text()
     assert main(["merge", shards[0], "-o", "x.pdf"]) == 2
-    assert "must end in one of .gitlab.json, .json, .md" in capsys.readouterr().err
+    assert "must end in one of .gitlab.json, .html, .json, .md" in capsys.readouterr().err
     assert main(["merge", str(suite.path / "nothing.json"), "-o", str(output)]) == 2
 
 
