@@ -80,7 +80,7 @@ def _row(planted, failed, minimal):
 @pytest.mark.timeout(6 * 3600)
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
 def test_every_bug_is_found_by_nearly_every_seed(tmp_path, planted):
-    """By the least that shows it. Prints a row for the table in docs/explanation/search.md."""
+    """By the least that shows it. Prints a row for docs/how-to/search-with-hypothesis.md."""
     every = [_search(planted, tmp_path, seed) for seed in range(1, SEEDS + 1)]
     failed = [found for found in every if found.verdict is planted.verdict]
     minimal = [found for found in failed if _is_minimal(planted, found)]
