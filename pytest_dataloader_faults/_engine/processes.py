@@ -143,6 +143,17 @@ def inherited_fds(matches: Callable[[str], bool]) -> Iterator[tuple[int, str]]:
             yield fd, path
 
 
+def fd_info(fd: int, pid: int | str = "self") -> dict[str, str]:
+    """What /proc/PID/fdinfo/FD says, by name: see proc(5)."""
+    with open(f"/proc/{pid}/fdinfo/{fd}", encoding="ascii", errors="replace") as file:
+        return dict(line.split(":\t", 1) for line in file if ":\t" in line)
+
+
+def is_write_only(fd: int, pid: int | str = "self") -> bool:
+    """Whether nothing can be read from *fd*, as from a log, or from where pytest's output goes."""
+    return int(fd_info(fd, pid)["flags"], 8) & os.O_ACCMODE == os.O_WRONLY
+
+
 _FOLDER_LINK = re.compile(
     r"(?:/proc/(?:self|thread-self|(\d+))(?:/task/\d+)?|/dev)/(cwd|root|fd/\d+)/+(.*)", re.DOTALL
 )

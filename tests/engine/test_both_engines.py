@@ -211,6 +211,23 @@ def _told(dataset, engine):
     return gave, [_place(each) for each in injection.faults[0].firings]
 
 
+@pytest.mark.parametrize("sample", [None, 2])
+@pytest.mark.parametrize(
+    ("flags", "fired"), [(os.O_WRONLY, 0), (os.O_RDWR, 1)], ids=["log", "data"]
+)
+def test_a_log_is_left_open(tmp_path, mode, fired, sample):
+    """Of ``pytest >log`` every worker has the log; closing it would tell nothing of a dataset."""
+    descriptor = os.open(tmp_path / "log", mode | os.O_CREAT)
+    try:
+        for one in ENGINES:
+            fault = ClosedDescriptor(f"{tmp_path}/log", sample=sample)
+            with inject(fault, engine=one, require_fired=False) as injection:
+                epoch(alone(Tries(["", "", "", ""], len)))
+            assert (one, fired) == (one, injection.fired)
+    finally:
+        os.close(descriptor)
+
+
 def test_shared_memory_is_refused(folder):
     """Torch reserves it in C++."""
     fault = SharedMemoryExhaustion()

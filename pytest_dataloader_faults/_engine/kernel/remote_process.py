@@ -17,7 +17,7 @@ from pytest_dataloader_faults._engine.kernel.linux import (
     raw_call,
     read_memory,
 )
-from pytest_dataloader_faults._engine.processes import behind_folder_link, is_dead
+from pytest_dataloader_faults._engine.processes import behind_folder_link, fd_info, is_dead
 
 _DESCRIPTOR = re.compile(r"(?:/proc/(?:self|thread-self|(\d+))|/dev)/fd/(\d+)")
 WITHOUT_FOLDER = ("open", "stat", "lstat")
@@ -161,8 +161,7 @@ def duplicate(pid: int, fd: int) -> int:
 
 def reopened(pid: int, fd: int) -> int:
     """An opening of our own of what descriptor *fd* of *pid* is, at the same offset."""
-    with open(f"/proc/{pid}/fdinfo/{fd}", encoding="ascii", errors="replace") as file:
-        about = dict(line.split(":\t", 1) for line in file if ":\t" in line)
+    about = fd_info(fd, pid)
     flags = int(about["flags"], 8) & (os.O_ACCMODE | os.O_APPEND | os.O_SYNC)
     ours = os.open(f"/proc/{pid}/fd/{fd}", flags | os.O_CLOEXEC)
     os.lseek(ours, int(about["pos"]), os.SEEK_SET)

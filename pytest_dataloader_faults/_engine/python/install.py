@@ -26,7 +26,11 @@ from typing import Any
 from pytest_dataloader_faults._engine.file_copies import altered_copy, unrelated_file
 from pytest_dataloader_faults._engine.policy import FaultPolicy
 from pytest_dataloader_faults._engine.policy.actions import Closed, Substitute
-from pytest_dataloader_faults._engine.processes import inherited_fds, inherited_mappings
+from pytest_dataloader_faults._engine.processes import (
+    inherited_fds,
+    inherited_mappings,
+    is_write_only,
+)
 from pytest_dataloader_faults._engine.python import file_objects, os_functions
 from pytest_dataloader_faults._engine.python.descriptors import Clock, DescriptorTable
 
@@ -135,10 +139,11 @@ def handle_inherited(files: DescriptorTable) -> None:
         held = list(inherited_fds(lambda path: not policy.leaves_alone(path)))
         mapped = {each.path for each in inherited_mappings(lambda path: _is_at_risk(policy, path))}
     for fd, path in held:
-        if not _handle_inherited_fd(files, fd, path):
+        is_readable = not is_write_only(fd)
+        if is_readable and not _handle_inherited_fd(files, fd, path):
             continue
         files.track(fd, path)
-        if policy.faults.needs_reads_of(path):
+        if is_readable and policy.faults.needs_reads_of(path):
             policy.count_unobserved("inherited descriptor")
     policy.count_unobserved("inherited mapping", len(mapped))
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pytest_dataloader_faults._engine.file_copies import FileCopies, unrelated_file
 from pytest_dataloader_faults._engine.kernel.remote_process import descriptors, link_of
 from pytest_dataloader_faults._engine.policy.actions import Closed, Substitute
+from pytest_dataloader_faults._engine.processes import is_write_only
 from pytest_dataloader_faults._engine.protocol import Hello, Proceed
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults.faults import ClosedDescriptor
@@ -60,6 +61,8 @@ class DescriptorOrders:
 
     def add_fd(self, worker: WorkerState, fd: int, path: str, copies: FileCopies) -> None:
         """What *worker* does to its descriptor *fd*."""
+        if is_write_only(fd, worker.pid):
+            return
         source = f"/proc/{worker.pid}/fd/{fd}"
         for action in worker.policy.inherited(path, os.stat(source).st_size):
             if isinstance(action, Substitute):
@@ -117,7 +120,10 @@ def close_at_sample(worker: WorkerState, sample: int) -> Iterator[DescriptorOrde
         followed = worker.files.at(worker.pid, fd)
         path = followed.path if followed else link_of(worker.pid, fd)
         counter = next((each for each in counters if each.matches(path)), None)
-        if counter is not None and os.path.isfile(path):
+        if counter is None or not os.path.isfile(path):
+            continue
+        is_own = followed is not None and not followed.inherited
+        if is_own or not is_write_only(fd, worker.pid):
             counter.reached += 1
             worker.policy.fire(counter, "close", path)
             result.add_closed(worker.pid, fd, path, reuse=counter.fault.reuse)
