@@ -212,9 +212,7 @@ def _told(dataset, engine):
 
 
 @pytest.mark.parametrize("sample", [None, 2])
-@pytest.mark.parametrize(
-    ("flags", "fired"), [(os.O_WRONLY, 0), (os.O_RDWR, 1)], ids=["log", "data"]
-)
+@pytest.mark.parametrize(("mode", "fired"), [(os.O_WRONLY, 0), (os.O_RDWR, 1)], ids=str)
 def test_a_log_is_left_open(tmp_path, mode, fired, sample):
     """Of ``pytest >log`` every worker has the log; closing it would tell nothing of a dataset."""
     descriptor = os.open(tmp_path / "log", mode | os.O_CREAT)
