@@ -25,17 +25,22 @@ def page(kept: dict[str, Any]) -> str:
     machine = ", ".join(f"{name} {value}" for name, value in kept["machine"].items())
     tables = {name: "\n".join(_lines(each)) for name, each in kept["tables"].items()}
     template = Template(TEMPLATE.read_text(encoding="utf-8"))
-    return template.safe_substitute(machine=machine, **tables)  # Some may not be measured yet.
+    made = dict.fromkeys(map(_made, kept["tables"].values()))
+    # Some may not be measured yet.
+    return template.safe_substitute(machine=machine, made="; ".join(made), **tables)
+
+
+def _made(table: dict[str, Any]) -> str:
+    return f"{table['day']} at commit {table['commit']}, {table['rounds']} rounds"
 
 
 def _lines(table: dict[str, Any]) -> Iterator[str]:
-    """A table, and when it was measured."""
+    """A table."""
     columns = table["columns"]
     yield f"| {' | '.join(columns)} |"
     yield f"| --- |{' ---: |' * (len(columns) - 1)}"
     for row in table["rows"]:
         yield f"| {' | '.join(row)} |"
-    yield f"\nMeasured on {table['day']} at commit {table['commit']}, {table['rounds']} rounds."
 
 
 def write(kept: dict[str, Any]) -> None:

@@ -11,13 +11,15 @@ from __future__ import annotations
 import re
 import sys
 from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from string import Template
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from support.corpus import BEHAVIOURS, CASES, ENTRIES, EXCUSED, FAMILIES  # noqa: E402
+from pytest_dataloader_faults.battery.checks import CHECKS  # noqa: E402
+from support.corpus import BEHAVIOURS, CASES, ENTRIES, EXCUSED  # noqa: E402
 
 TEMPLATE = ROOT / "docs/corpus.in"
 PAGE = ROOT / "docs/explanation/corpus.md"
@@ -26,42 +28,32 @@ PAGE = ROOT / "docs/explanation/corpus.md"
 def page() -> str:
     """The whole page."""
     template = Template(TEMPLATE.read_text(encoding="utf-8"))
-    letters = dict.fromkeys(entry[0] for entry in ENTRIES)
-    sections = [
-        _section(letter, (family.__doc__ or "").partition(":")[0])
-        for letter, family in zip(letters, FAMILIES, strict=True)
-    ]
     return template.substitute(
         entries=len(ENTRIES),
         shown=len({case.entry for case in CASES}),
         cases=len(CASES),
         explained=len(BEHAVIOURS),
         excused=len(EXCUSED),
-        sections="\n\n".join(sections),
+        found="\n".join(_found()),
+        behaviours="\n".join(_accounts(BEHAVIOURS)),
+        reasons="\n".join(_accounts(EXCUSED)),
     )
 
 
-def _section(letter: str, title: str) -> str:
-    rows = [
-        f"| {entry} | {name} | {_account(entry)} |"
-        for entry, name in ENTRIES.items()
-        if entry[0] == letter
-    ]
-    return "\n".join(
-        [f"## {letter}: {title}", "", "| | bug | here |", "| --- | --- | --- |", *rows]
-    )
-
-
-def _account(entry: str) -> str:
-    if entry in BEHAVIOURS:
-        return re.sub(r"\(([\w/]+\.py::\w+)\)", r"(`\1`)", BEHAVIOURS[entry])
-    if entry in EXCUSED:
-        return f"not shown: {EXCUSED[entry]}"
-    found: dict[str, list[str]] = defaultdict(list)
+def _found() -> Iterator[str]:
+    """A row for each check and verdict: the bugs that have it."""
+    bugs: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
     for case in CASES:
-        if case.entry == entry:
-            found[case.specimen.__name__].append(f"**{case.verdict}** by `{case.check}`")
-    return "; ".join(f"`{name}`: {', '.join(how)}" for name, how in found.items())
+        bugs[case.check, str(case.verdict)][f"{case.entry} {ENTRIES[case.entry]}"] = None
+    for check, verdict in sorted(bugs, key=lambda each: (list(CHECKS).index(each[0]), each[1])):
+        yield f"| `{check}` | `{verdict}` | {', '.join(bugs[check, verdict])} |"
+
+
+def _accounts(of: Mapping[str, str]) -> Iterator[str]:
+    for entry, name in ENTRIES.items():
+        if entry in of:
+            account = re.sub(r" \([\w/]+\.py::\w+\)", "", of[entry])
+            yield f"| {entry} {name} | {account} |"
 
 
 if __name__ == "__main__":

@@ -44,9 +44,12 @@ def page(kept: dict[str, dict[str, Any]]) -> str:
     """The page about what is kept."""
     template = Template(TEMPLATE.read_text(encoding="utf-8"))
     here = kept["here"]
-    rows = [_row(place, name, kept) for name, place in PLACES.items() if name in kept]
+    rows: dict[str, list[str]] = {}
+    for name, place in PLACES.items():
+        if name in kept:
+            rows.setdefault(_found(place, name, kept), []).append(_code(place.like))
     return template.substitute(
-        rows="\n".join(rows),
+        rows="\n".join(f"| {'; '.join(places)} | {found} |" for found, places in rows.items()),
         kernel=here["kernel"],
         date=max(each["date"] for each in kept.values()),
         usual=_counts(here["auto"]),
@@ -54,14 +57,19 @@ def page(kept: dict[str, dict[str, Any]]) -> str:
     )
 
 
-def _row(place: Place, name: str, kept: dict[str, dict[str, Any]]) -> str:
+def _found(place: Place, name: str, kept: dict[str, dict[str, Any]]) -> str:
+    """The cells that several places may have in common: the engine, and what came of it."""
     header = kept[name]["auto"]["header"].removeprefix("dataloader-faults: ")
     engine, _, reason = header.partition(": ")
     shown = "none" if place.engine == "none" else engine.split()[0]
     told = f"{shown}: {reason}" if reason else shown
     results = [result(place, name, asked, kept) for asked in ENGINES]
-    words = re.sub(r"(?<!-)--\w\S*(?<![:,])", r"`\g<0>`", f"{place.like} | {told}")
-    return f"| {words} | {' | '.join(results)} |"
+    return f"{_code(told)} | {' | '.join(results)}"
+
+
+def _code(text: str) -> str:
+    """*text*, with options of commands as code."""
+    return re.sub(r"(?<!-)--\w\S*(?<![:,])", r"`\g<0>`", text)
 
 
 def result(place: Place, name: str, asked: str, kept: dict[str, dict[str, Any]]) -> str:
