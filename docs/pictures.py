@@ -14,19 +14,29 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-import generate
 from playwright.sync_api import Browser, Page, sync_playwright
 from rich.console import Console
 from rich.terminal_theme import SVG_EXPORT_THEME
 from rich.text import Text
 
-PICTURES = generate.ROOT / "docs/pictures"
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:] = [str(ROOT / "tests"), *(each for each in sys.path if each != str(ROOT / "docs"))]
+
+from support.scripts import load_script  # noqa: E402  # it is below tests/
+
+generate = load_script("docs/generate.py")
+PICTURES = ROOT / "docs/pictures"
 README, RESULTS = Path("README.md"), Path("docs/how-to/read-the-results.md")
 COMMAND = "pytest -q --tb=no -rN"
 TRIAL = "item-test_my_data.py::test_zeros-read-error-later"
-MOST_BYTES = 200_000
+_STILL = """
+document.querySelector(".filter").hidden = true;  // It would lie above.
+document.querySelectorAll(".trial").forEach(each => { each.style.contentVisibility = "visible"; });
+"""
+"""Nothing moves while the picture is taken."""
 _TERMINAL = """
 <body style="margin: 0; padding: 1em; width: max-content; background: {background};
     color: {foreground}; font: 14px/1.4 'DejaVu Sans Mono', monospace"><pre style="margin: 0;
@@ -37,7 +47,7 @@ _TERMINAL = """
 def run(page: Path, options: str, *, folder: Path) -> str:
     """What pytest prints, with colours, of the tests on *page*, each with all checks."""
     folder.mkdir()
-    for block in generate.blocks((generate.ROOT / page).read_text(encoding="utf-8")):
+    for block in generate.blocks((ROOT / page).read_text(encoding="utf-8")):
         if block.kind == "file":
             text = re.sub(r"only=\[.*?\]", "", block.text)
             (folder / block.argument).write_text(text, encoding="utf-8")
@@ -72,19 +82,24 @@ def pictures(browser: Browser, folder: Path) -> Iterator[tuple[str, bytes]]:
     page = opened(browser, theme="dark", width=1000, height=900)
     page.goto(f"{report.as_uri()}#{TRIAL}")
     trial = page.locator(".trial[open]")
-    page.locator(".filter").evaluate("each => { each.hidden = true }")  # It would lie above.
+    page.evaluate(_STILL)
     yield "trial", trial.screenshot()
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """A browser."""
+    with sync_playwright() as driver:
+        yield driver.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
+        )
 
 
 def main() -> None:
     """Make all of them."""
     PICTURES.mkdir(exist_ok=True)
-    with sync_playwright() as driver, tempfile.TemporaryDirectory() as folder:
-        browser = driver.chromium.launch(
-            executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
-        )
+    with chromium() as browser, tempfile.TemporaryDirectory() as folder:
         for name, picture in pictures(browser, Path(folder)):
-            assert len(picture) < MOST_BYTES, name
             (PICTURES / f"{name}.png").write_bytes(picture)
             print(name, len(picture))
 
