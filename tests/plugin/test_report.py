@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import resources
 from xml.etree import ElementTree as ET
 
 import pytest
 
+from pytest_dataloader_faults import report as reports
 from pytest_dataloader_faults.report.command import main
 
 SUITE = """
@@ -55,6 +57,17 @@ def test_a_run_writes_its_reports(suite):
     assert "report: r.md" in result.stdout.lines
     assert any("PASSED (failed_cleanly)" in line for line in result.stdout.lines)
     _check_junit(suite.path / "j.xml")
+    _check_json(json.loads((suite.path / "out/r.json").read_text()))
+
+
+def _check_json(report):
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads(resources.files(reports).joinpath("schema.json").read_text())
+    jsonschema.Draft202012Validator(schema).validate(report)
+    for item in report["items"]:
+        kinds = {event["kind"] for event in item["timeline"]}
+        assert ("fault" in kinds) is (item["check"] == "open-error"), item["nodeid"]
+        assert ("batch" in kinds) is (item["check"] != "connect-error"), item["nodeid"]
 
 
 def _check_junit(path):
