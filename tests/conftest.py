@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import resource
+import shutil
 import signal
 from pathlib import Path
 
@@ -63,3 +64,22 @@ def engine() -> None:
     reason = unavailable()
     if reason is not None:
         pytest.skip(f"the kernel engine cannot run here: {reason}")
+
+
+_FLAGS = """
+    --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
+    --disable-component-update --disable-sync
+""".split()
+
+
+@pytest.fixture(name="browser", scope="module")
+def _browser():
+    """Chromium of the machine, driven by Playwright."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        pytest.skip("Chromium is not installed")
+    with sync_api.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=_FLAGS)
+        yield browser
+        browser.close()

@@ -53,3 +53,43 @@ def test_the_search_finds_words_of_prose_and_of_docstrings(site, word, page):
     index = json.loads(text.removeprefix("Search.setIndex(").removesuffix(")"))
     found = index["terms"][word]
     assert page in [index["docnames"][n] for n in (found if isinstance(found, list) else [found])]
+
+
+@pytest.fixture(name="open_page")
+def _open_page(site, browser):
+    """A function that opens a page of the site in a browser, at a width."""
+
+    def opened(name, width):
+        page = browser.new_page(viewport={"width": width, "height": 800})
+        page.goto((site / f"{name}.html").as_uri())
+        return page
+
+    yield opened
+    for context in browser.contexts:
+        context.close()
+
+
+_CUT_OFF = """() => {
+    const width = document.documentElement.clientWidth
+    const scrolls = (each) => each.tagName !== "ARTICLE"
+        && (getComputedStyle(each).overflowX === "auto" || scrolls(each.parentElement))
+    return [...document.querySelectorAll("article *")]
+        .filter((each) => each.getBoundingClientRect().right > width + 1 && !scrolls(each))
+        .map((each) => each.outerHTML.slice(0, 200))
+}"""
+
+
+@pytest.mark.parametrize("width", [360, 1440])
+@pytest.mark.parametrize("name", ["index", "reference/api/search", "reference/readers"])
+def test_nothing_is_cut_off(open_page, name, width):
+    """A table or a block that is too wide for the screen scrolls by itself."""
+    assert open_page(name, width).evaluate(_CUT_OFF) == []
+
+
+def test_the_search_leads_to_a_page(open_page):
+    """In a browser, with no server: the site can be read from a disk."""
+    page = open_page("index", 1440)
+    page.fill("input[name=q]", "may_substitute")
+    page.press("input[name=q]", "Enter")
+    page.click("#search-results a:has-text('Contracts and verdicts')")
+    page.wait_for_url("**/reference/api/contract.html*")

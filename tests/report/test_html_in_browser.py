@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -14,26 +13,11 @@ from support.reports import EVERYTHING, HOSTILE_MARKUP, failed, large
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-FLAGS = """
-    --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
-    --disable-component-update --disable-sync
-""".split()
 _OPEN = """document.querySelectorAll("details").forEach(each => {
     each.open = true;
     each.style.contentVisibility = "visible";  // Or axe takes what is out of view for hidden.
 })"""
 COMMAND = "pytest 'a.py::test[open-error]'"
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
-
-
-@pytest.fixture(name="browser", scope="module")
-def _browser():
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(name="opened")
