@@ -65,6 +65,16 @@ class Collector:
         for problem in self._problems:
             terminalreporter.write_line(problem, red=True)
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_html_results_table_header(self, cells: list[str]) -> None:
+        """Give the table of pytest-html a column."""
+        cells.insert(1, '<th class="sortable" data-column-type="verdict">Verdict</th>')
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_html_results_table_row(self, report: pytest.TestReport, cells: list[str]) -> None:
+        """Have each row say what the checks of its item found."""
+        cells.insert(1, f'<td class="col-verdict">{_verdicts(report)}</td>')
+
     @functools.cached_property
     def _report(self) -> Report:
         """All that was found, once the run is over."""
@@ -73,9 +83,14 @@ class Collector:
         return report_of(self._found.values(), self._engine())
 
 
+def _verdicts(report: pytest.TestReport) -> str:
+    """What the checks of an item found."""
+    return ", ".join(dict.fromkeys(each["verdict"] for each in getattr(report, ATTRIBUTE, ())))
+
+
 def status(report: pytest.TestReport) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
     """What ``pytest -v`` shows of an item that asked a check: its verdict, too."""
-    verdicts = ", ".join(dict.fromkeys(each["verdict"] for each in getattr(report, ATTRIBUTE, ())))
+    verdicts = _verdicts(report)
     if not verdicts or report.skipped or hasattr(report, "wasxfail"):
         return None
     word, colour, letter = ("PASSED", "green", ".") if report.passed else ("FAILED", "red", "F")

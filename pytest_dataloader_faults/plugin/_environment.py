@@ -36,7 +36,9 @@ def has_terminal(config: pytest.Config) -> bool:
     option = config.option
     is_terminal = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
     is_in_ci = any(os.environ.get(name) for name in ("CI", "BUILD_NUMBER"))
-    is_logging = config.getini("log_cli") or option.log_cli_level is not None
+    # Its options are missing with "-p no:logging".
+    has_logging = config.pluginmanager.has_plugin("logging")
+    is_logging = has_logging and (config.getini("log_cli") or option.log_cli_level is not None)
     is_ours = not config.pluginmanager.has_plugin("sugar")  # It rewrites lines of its own.
     is_captured = option.capture in {"fd", "sys"}
     is_loud = option.verbose >= -1

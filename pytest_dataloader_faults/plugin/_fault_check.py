@@ -28,7 +28,7 @@ from pytest_dataloader_faults.exceptions import (
 )
 from pytest_dataloader_faults.outcomes import CheckResult, Contract, Verdict
 from pytest_dataloader_faults.plugin._options import Settings, command_line
-from pytest_dataloader_faults.plugin._report import note
+from pytest_dataloader_faults.plugin._report import id_of, note
 from pytest_dataloader_faults.plugin._reported_once import about_call, shortage_reported_once
 
 _baselines = pytest.StashKey[BaselineCache]()
@@ -139,7 +139,7 @@ def _arguments_for(node: pytest.Item) -> str:
     if named := getattr(node, "arguments", ""):  # Of a dataset that the command line names.
         return str(named)
     path = os.path.relpath(node.path, node.config.invocation_params.dir)
-    return shlex.quote(f"{path}::{node.nodeid.partition('::')[2]}")
+    return shlex.quote(f"{path}::{id_of(node).partition('::')[2]}")
 
 
 def _nothing_shown(check: str, why: str, *, applies: bool) -> CheckResult:

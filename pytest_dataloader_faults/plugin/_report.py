@@ -27,8 +27,8 @@ def note(node: pytest.Item, result: CheckResult, duration: float) -> None:
     path, line, _ = node.location
     item = item_of(
         result,
-        nodeid=node.nodeid,
-        test=_without(node.nodeid, result.check),
+        nodeid=id_of(node),
+        test=_without(id_of(node), result.check),
         where=(path, (line or 0) + 1),
         duration=duration,
     )
@@ -43,6 +43,14 @@ def note(node: pytest.Item, result: CheckResult, duration: float) -> None:
         "cause": item.cause,
     }
     node.user_properties += [(f"{_PROPERTY}_{name}", text) for name, text in facts.items() if text]
+
+
+def id_of(node: pytest.Item) -> str:
+    """The id of *node*, without the group that pytest-xdist puts behind it.
+
+    It does so under ``--dist loadgroup``. pytest cannot run an item by such an id.
+    """
+    return f"{node.parent.nodeid}::{node.name}" if node.parent else node.nodeid
 
 
 def _without(nodeid: str, check: str) -> str:

@@ -126,6 +126,7 @@ def test_options_turn_it_off(pytester, monkeypatch, options):
         monkeypatch.delenv(name, raising=False)
     assert _environment.has_terminal(pytester.parseconfig())
     assert _environment.has_terminal(pytester.parseconfig("-q"))
+    assert _environment.has_terminal(pytester.parseconfig("-p", "no:logging"))
     assert not _environment.has_terminal(pytester.parseconfig(*options))
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 import subprocess
 import sys
 from importlib import resources
+from types import SimpleNamespace
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from pytest_dataloader_faults import report as reports
+from pytest_dataloader_faults.plugin._report import id_of
 from pytest_dataloader_faults.report.command import main
 
 SUITE = """
@@ -84,14 +88,57 @@ def _check_junit(path):
     assert float(failed["dataloader_faults_duration"]) > 0
 
 
-@pytest.mark.parametrize("how", ["load", "loadfile", "worksteal", "each"])
+GROUPED = SUITE.replace("@pytest.mark.data", "@pytest.mark.xdist_group('one')\n@pytest.mark.data")
+DATA = """
+from pathlib import Path
+
+from support.datasets import Records, write_records
+
+
+def make_records():
+    folder = Path(__file__).parent / "named"
+    return Records(folder if folder.exists() else write_records(folder))
+"""
+NAMED = ("--dataloader-faults-dataset=my_data:make_records", "--dataloader-faults-only=open-error")
+MODES = ["load", "loadfile", "loadscope", "loadgroup", "worksteal", "each", "no"]
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("how", MODES)
 def test_xdist_gives_one_report(suite, how):
-    """In every mode of distribution."""
+    """In every mode of distribution; the ids are those of a run without it."""
     pytest.importorskip("xdist")
-    options = ["-p", "xdist", "-n", "2", "--dist", how, "--dataloader-faults-report=r.json"]
-    suite.run(SUITE, "-q", *options)
-    assert _found(suite.path / "r.json") == EXPECTED
+    suite.pytester.makepyfile(my_data=DATA)
+    options = ["-p", "xdist", "-n", "0" if how == "no" else "2", "--dist", how]
+    suite.run(GROUPED, "-q", *options, *NAMED, ".", "--dataloader-faults-report=r.json")
+    named = {("open-error", ""): ("passed", "failed_cleanly")}
+    assert _found(suite.path / "r.json") == EXPECTED | named
+    items = json.loads((suite.path / "r.json").read_text())["items"]
+    assert {each["test"] for each in items} == {
+        "test_inner.py::test_files[Records]",
+        "test_inner.py::test_files[ZerosOnError]",
+        "my_data:make_records",
+    }
+
+
+@pytest.mark.parametrize("spread", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_pytest_html_shows_the_verdicts(suite, spread):
+    """In a column of its table, also where pytest-xdist spreads the items."""
+    pytest.importorskip("pytest_html")
+    options = ["-p", "metadata", "-p", "html", "--html=r.html", "--self-contained-html"]
+    spread_options = ["-p", "xdist", "-n", "2"] if spread else ["-p", "no:xdist"]
+    source = f"{SUITE}\n\ndef test_plain(): pass"
+    suite.run(source, "-k", "open-error or plain", *options, *spread_options)
+    page = html.unescape((suite.path / "r.html").read_text())
+    assert '<th class="sortable" data-column-type="verdict">Verdict</th>' in page
+    blob = re.search(r'data-jsonblob="(\{.*\})"', page)[1]
+    found = {
+        name: each[0]["resultsTableRow"][1] for name, each in json.loads(blob)["tests"].items()
+    }
+    cell = '<td class="col-verdict">{}</td>'.format
+    assert found["test_inner.py::test_files[open-error-ZerosOnError]"] == cell("corrupted")
+    assert found["test_inner.py::test_files[open-error-Records]"] == cell("failed_cleanly")
+    assert found["test_inner.py::test_plain"] == cell("")
 
 
 CRASH = (
@@ -106,11 +153,22 @@ def test_zz_crash():
 
 
 def test_a_crashed_process_of_xdist_loses_nothing_that_was_finished(suite):
-    """Its items were sent when they ended."""
+    """Its items were sent when they ended.
+
+    By --dist load: pytest-xdist 3.8 never ends after a crash under loadfile, loadscope, loadgroup.
+    """
     pytest.importorskip("xdist")
     options = ["-p", "xdist", "-n", "1", "--dataloader-faults-report=r.json"]
     suite.run(CRASH, "-q", *options)
     assert _found(suite.path / "r.json") == EXPECTED
+
+
+def test_ids_have_no_group_of_xdist():
+    """By such an id, pytest finds no item."""
+    item = SimpleNamespace(
+        parent=SimpleNamespace(nodeid="a.py"), name="test_b[x]", nodeid="a.py::test_b[x]@one"
+    )
+    assert id_of(item) == "a.py::test_b[x]"
 
 
 def test_shards_are_merged(suite, capsys):
