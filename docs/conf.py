@@ -1,5 +1,6 @@
 """The settings of Sphinx: `tox -e docs` builds the site."""
 
+import re
 from importlib.metadata import metadata
 
 _ABOUT = metadata("pytest-dataloader-faults")
@@ -47,3 +48,18 @@ nitpick_ignore_regex = [
     ("py:.*", r"(collections|hypothesis|os|pathlib|pyfakefs|st|torch|unittest)\..*"),
     ("py:class", r"Files|Kinds|pytest_dataloader_faults\._trial\.parts\.PartOf"),
 ]
+
+
+def _add_toctrees(_app, page, source):
+    """Give the sidebar the lists of index.md, which is read in the repository, too."""
+    if page != "index":
+        return
+    for section in source[0].split("\n## ")[1:]:
+        caption, _, text = section.partition(":")
+        pages = re.findall(r"\]\(([^)]+)\.md\)", text)
+        tree = ["```{toctree}", f":caption: {caption}", ":hidden:", "", *pages, "```"]
+        source[0] += "\n".join(["", *tree, ""])
+
+
+def setup(app):
+    app.connect("source-read", _add_toctrees)
