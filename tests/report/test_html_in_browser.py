@@ -164,10 +164,11 @@ def test_hostile_texts_do_nothing(opened):
 
 
 def test_print_has_what_failed(opened):
-    """Its evidence, opened or not; and no controls."""
-    page = opened()
+    """Its evidence, opened or not; and no controls, also where the screen is dark."""
+    page = opened(color_scheme="dark")
     assert not page.get_by_text("evidence").first.is_visible()
     page.emulate_media(media="print")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.get_by_text("evidence").first.is_visible()
     assert _shown(page, ".filter") == _shown(page, ".copy") == 0
 

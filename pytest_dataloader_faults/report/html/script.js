@@ -50,7 +50,7 @@
     filterMatrix(shown);
     hideEmpty("section.of-test", (section) => section.querySelector(".trial:not([hidden])"));
     for (const a of links) a.classList.toggle("aside", !shown.has(a.getAttribute("href")));
-    hideEmpty(".cause", (cause) => cause.querySelector("a:not(.aside)"));
+    hideEmpty(".cause, .group", (group) => group.querySelector("a:not(.aside)"));
     told.textContent = `${shown.size} of ${trials.length} trials shown`;
   };
 
