@@ -11,7 +11,8 @@ from support.scripts import ROOT, load_script
 compatibility = load_script("docs/compatibility.py")
 PAIRS = compatibility.record()
 PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-BOUNDS = dict(re.findall(r'^    "(\w+)>=([\d.]+)",', PROJECT, re.MULTILINE))
+OF_THE_PACKAGE = PROJECT.partition("[project]")[2]  # And not of its build.
+BOUNDS = dict(re.findall(r'^    "(\w+)>=([\d.]+)",', OF_THE_PACKAGE, re.MULTILINE))
 PYTHONS = re.findall(r"Python :: (3\.\d+)", PROJECT)
 
 
