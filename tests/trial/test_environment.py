@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
-from pytest_dataloader_faults import run_trial
+from pytest_dataloader_faults import inject, run_trial
+from pytest_dataloader_faults._engine.system import folders
 from pytest_dataloader_faults._trial import take_reference
-from pytest_dataloader_faults.faults import OpenError, SharedMemoryExhaustion
+from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
+from pytest_dataloader_faults.faults import OpenError, SharedMemoryExhaustion, SlowRead
 from support import troublemakers
 from support.datasets import Records, write_records
 from support.epochs import reserves_shared_memory
@@ -248,3 +250,30 @@ def test_processes_that_are_enough_are_not_refused():
     if os.getuid():
         pytest.skip("this needs a user of its own, which only root can become")
     assert told_under(lambda: _passes(_numbers), with_processes(40)) == ""
+
+
+@pytest.fixture(name="long_path")
+def _long_path(tmp_path, monkeypatch):
+    """Temporary files are made in a folder whose path leaves no room for that of a socket."""
+    folder = tmp_path / ("x" * 90)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_long_path_for_temporary_files_hangs_no_loader(long_path, records):
+    """The workers of torch alone cannot share a tensor there, and their loader waits for ever."""
+    outcome = run_trial(lambda: Records(records), deadline=SHORT)
+    assert (outcome.phase, len(outcome.delivered)) == ("done", 4)
+    with inject(SlowRead("*.rec", seconds=0.001)):
+        loader = DataLoader(Records(records), num_workers=1, batch_size=4, timeout=SHORT)
+        assert len(list(loader)) == 4
+    assert list(long_path.iterdir()) == []
+
+
+def test_a_long_path_and_no_short_one_are_told(long_path, records, monkeypatch):
+    """What to do about it is said, too."""
+    monkeypatch.setattr(folders, "_SHORT", "/no/such/folder")
+    with pytest.raises(UnusableEnvironmentError, match="Set TMPDIR to a folder with a shorter"):
+        run_trial(lambda: Records(records), deadline=SHORT)

@@ -40,14 +40,14 @@ class SupervisorClient:
         self._lock = threading.Lock()
         self._closed = self._stopped = False
         self._unsent: list[protocol.FromLoader] = []
+        # A trial has a folder of its own.
+        self._folder = None if running else folders.name_for_sockets()
         self._process: subprocess.Popen[bytes] | None
         self._process, handle = (None, running) if running else _start()
         self.pid = handle.pid
         """The supervisor's process id."""
         self._channel = channel.Channel(handle.control)
         handle.control.settimeout(_PATIENCE)
-        # A trial has a folder of its own.
-        self._folder = folders.new_name() if self._process else None
         strategy = multiprocessing.get_sharing_strategy()  # type: ignore[no-untyped-call]
         unlinks = strategy == "file_descriptor"
         asked = protocol.Configure(plan.to_dict(), os.getpid(), self._folder, unlinks)

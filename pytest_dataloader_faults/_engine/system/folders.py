@@ -8,6 +8,9 @@ killed, the first one removes the folder, by its name.
 multiprocessing puts the sockets by which workers pass tensors on into such a folder. A worker of
 root may drop its privileges before it makes one, so root's folder is like /tmp, but cannot be
 listed; names in it are random, and who connects has to know a key (multiprocessing.connection).
+
+The path of a socket has at most 107 bytes (unix(7)). multiprocessing adds 18 to that of its folder.
+Where TMPDIR is longer than the rest, workers cannot pass tensors on, and a loader waits for ever.
 """
 
 from __future__ import annotations
@@ -18,10 +21,34 @@ import secrets
 import shutil
 import tempfile
 
+from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
+
+_SHORT = "/tmp"
+_LONGEST = 107 - len("/dlf-" + 12 * "x") - len("/listener-" + 8 * "x")
+
 
 def new_name() -> str:
-    """The path of a folder that is not there. It is short: that of a socket has 107 bytes."""
-    return os.path.join(tempfile.gettempdir(), f"dlf-{secrets.token_hex(6)}")
+    """The path of a folder that is not there."""
+    return _name_below(tempfile.gettempdir())
+
+
+def name_for_sockets() -> str:
+    """The path of a folder that is not there, short enough for the sockets in it."""
+    usual = tempfile.gettempdir()
+    if len(os.fsencode(usual)) <= _LONGEST:
+        return _name_below(usual)
+    if not os.access(_SHORT, os.W_OK | os.X_OK):
+        message = (
+            f"the folder for temporary files has a long path, {usual}, and no file can be made in"
+            f" {_SHORT}. Sockets of workers need a path of at most {_LONGEST} bytes. Set TMPDIR to"
+            " a folder with a shorter path. No dataset was judged"
+        )
+        raise UnusableEnvironmentError(message)
+    return _name_below(_SHORT)
+
+
+def _name_below(folder: str) -> str:
+    return os.path.join(folder, f"dlf-{secrets.token_hex(6)}")
 
 
 def make_for_sockets(path: str) -> None:

@@ -149,7 +149,7 @@ class _Preloaded:
 
     def fork_server(self, printed: int, most: int | None) -> TrialServer | None:
         """One for a trial, with *most* descriptors; None if this process does not answer."""
-        folder = folders.new_name()
+        folder = folders.name_for_sockets()
         address = os.path.join(folder, "fork-server")
         held, theirs = socket.socketpair()
         alive_r, alive_w = os.pipe()

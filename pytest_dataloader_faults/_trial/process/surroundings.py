@@ -94,7 +94,7 @@ def surroundings_for(job: Job, private: tuple[str, ...]) -> Iterator[Surrounding
     fork_server.start_for(job)
     with contextlib.ExitStack() as scope:
         for_view = (folders.new_name(),) if job.view.folders else ()
-        named = (folders.new_name(), *for_view, *private)
+        named = (folders.name_for_sockets(), *for_view, *private)
         facts, printed, stacks = (Journal(name) for name in ("facts", "stderr", "stacks"))
         made = Surroundings(facts, printed, stacks, named, SharedMemoryCleaner(), None, job.view)
         for journal in (facts, printed, stacks):
