@@ -38,6 +38,12 @@ _IMPORTS = "the spawned worker was still importing after 30 s, on busy cores"
 _SQLITE = "SQLite's words name neither the file nor the cause"
 _ZEROS_TORCHIO = "ITK gives zeros for what is missing"
 _SHORTER_SOUND = "the sound is shorter, and nobody compares it with the header"
+_WRITES = "write-error disk-full worker-killed-writing"
+_SCIPY_SOUNDS = (
+    _true("truncated-half truncated-tail", _SHORTER_SOUND),
+    _true("truncated-empty", "SciPy's words: File format b'' not understood"),
+    _true("read-error-later", "SciPy swallows the EIO, and the empty sound fails elsewhere"),
+)
 
 AUDIT: dict[str, tuple[Found, ...]] = {
     "timm_image_dataset": (
@@ -129,11 +135,11 @@ AUDIT: dict[str, tuple[Found, ...]] = {
             "truncated-half truncated-tail", "a shorter sample, which only the collation notices"
         ),
     ),
-    "vits_cold": (
-        _true("truncated-half truncated-tail", _SHORTER_SOUND),
-        _true("truncated-empty", "SciPy's words: File format b'' not understood"),
-        _true("read-error-later", "SciPy swallows the EIO, and the empty sound fails elsewhere"),
+    "vits_cache": (
+        *_SCIPY_SOUNDS,
+        _true(_WRITES, "half a cached spectrum stays, and is what the next reading takes"),
     ),
+    "vits_cold": _SCIPY_SOUNDS,
     "scipy_folder": (
         _true(
             "truncated-half truncated-tail read-error-later read-error-transient", _SHORTER_SOUND
