@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # This file's neighbours have the names of libraries that tests use, such as datasets.
 sys.path[:] = [str(ROOT / "tests"), *(each for each in sys.path if each != str(ROOT / "docs"))]
 
+from pytest_dataloader_faults.battery.checks import CHECKS  # noqa: E402
 from support.place_runs import Run, run_in  # noqa: E402  # it is below tests/
 from support.places import PLACES, Place, lacking  # noqa: E402
 
@@ -50,6 +51,8 @@ def page(kept: dict[str, dict[str, Any]]) -> str:
             rows.setdefault(_found(place, name, kept), []).append(_code(place.like))
     return template.substitute(
         rows="\n".join(f"| {'; '.join(places)} | {found} |" for found, places in rows.items()),
+        checks=len(CHECKS.keys() & here["auto"]["verdicts"].keys()),
+        all=len(CHECKS),
         kernel=here["kernel"],
         date=max(each["date"] for each in kept.values()),
         usual=_counts(here["auto"]),
