@@ -387,9 +387,13 @@ def test_dataset_that_needs_no_fault_to_fail_is_unusable():
     ("dataset", "options"),
     [
         (ZerosOnError, {"loader": {"num_workers": 1}, "deadline": 20, "seed": 3}),
-        (ZerosOnError, {"files": "*/0[0-3].rec"}),
         (Records, {"contract": Contract(survives=True)}),
-        (ZerosOnError, {"loader": {"num_workers": 2, "collate_fn": joined}}),
+        pytest.param(ZerosOnError, {"files": "*/0[0-3].rec"}, marks=pytest.mark.slow),
+        pytest.param(
+            ZerosOnError,
+            {"loader": {"num_workers": 2, "collate_fn": joined}},
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_reproduce_line_repeats_the_trial(dataset, options, records):

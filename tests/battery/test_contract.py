@@ -137,7 +137,7 @@ class EndsAtAnError(SkippingStream):
 @pytest.mark.parametrize(
     ("dataset", "check"),
     [
-        (NextOnError, "read-error-transient"),
+        slow(NextOnError, "read-error-transient"),
         slow(NextIfGone, "file-missing"),
         (ZerosOnError, "read-error-first"),
         slow(ZerosOnError, "truncated-half"),
@@ -329,13 +329,13 @@ class Flips(Records):
 @pytest.mark.parametrize(
     ("dataset", "check", "verdict", "told"),
     [
-        (Noisy, "workers-agree", "survived", "under seeds"),
+        slow(Noisy, "workers-agree", "survived", "under seeds"),
         (Noisy, "two-epochs", "survived", "by types and shapes"),
         (Noisy, "read-error-first", "failed_cleanly", "under seeds"),
         (NoisyZeros, "read-error-first", "corrupted", "under seeds"),
         (Flips, "workers-agree", "survived", "under seeds"),
-        (OwnNoise, "workers-agree", "survived", "by types and shapes"),
-        (SharedHandle, "workers-agree", "corrupted", None),
+        slow(OwnNoise, "workers-agree", "survived", "by types and shapes"),
+        slow(SharedHandle, "workers-agree", "corrupted", None),
         (Records, "workers-agree", "survived", None),
     ],
 )

@@ -80,7 +80,7 @@ class StreamThatKeeps(RecordStream):
 @pytest.mark.parametrize(
     ("leaking", "says"),
     [
-        (LeaksInC, "KiB more memory in worker 0"),
+        slow(LeaksInC, "KiB more memory in worker 0"),
         slow(KeepsArrays, "KiB more memory in worker 0"),
         slow(KeepsThreads, "8 more threads in worker 0"),
         (KeepsPipes, "16 more descriptors in worker 0 (pipe)"),
@@ -177,7 +177,7 @@ class Photographs(Records):
         (Cached, {"shuffle": True}),
         slow(FillsAPool, {}),
         (MakesCycles, {}),
-        (Fragments, {}),
+        slow(Fragments, {}),
         slow(ManyObjects, {}),
         slow(Views, {"batch_size": None}),
         (Views, {}),
