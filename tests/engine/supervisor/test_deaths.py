@@ -8,6 +8,7 @@ import signal
 
 import psutil
 import pytest
+from torch.utils.data import _utils
 
 from pytest_dataloader_faults import inject, run_trial
 from pytest_dataloader_faults.exceptions import FaultNotFiredError, InjectionError
@@ -115,8 +116,10 @@ def test_nobody_dies_before_their_time(dataset, fault):
     assert (16, [0], None) == (len(read.batches), read.exit_codes, read.error)
 
 
-def test_a_spawned_worker_that_is_told_to_end_does_not_abort():
+def test_a_spawned_worker_that_is_told_to_end_does_not_abort(monkeypatch):
     """Even in the middle of its queue: the loop breaks while hundreds of tensors are shared."""
+    # How long torch waits for a worker, which it then terminates: too short on a busy machine.
+    monkeypatch.setattr(_utils, "MP_STATUS_CHECK_INTERVAL", 60.0)
     with inject(ReadError("*.nothing"), require_fired=False):
         loader = alone(ManyTensors(), multiprocessing_context="spawn")
         iterator = iter(loader)
