@@ -10,12 +10,23 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from pytest_dataloader_faults._engine import unavailable
 from pytest_dataloader_faults._trial.resources import descriptors
 from support.datasets import write_records
 
 _MANY = 300
+
+# As Hypothesis does it in CI: on each machine the same examples, however long they take there.
+settings.register_profile(
+    "suite",
+    database=None,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("suite")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_dataloader_faults import Contract, Outcome, Verdict, run_trial
@@ -20,7 +20,6 @@ ERROR = raised("OSError", "[Errno 5] Input/output error: '/data/a.rec'")
 FAILED = Pass(((0, 1), (2, 3)), (), ERROR)
 HOW = "check_dataset(make_dataset, only='read-error-first')"
 MOST_LINES = 100
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """On a busy machine an outcome takes long to draw."""
 
 
@@ -188,14 +187,12 @@ def test_reproduce_is_code_that_runs_the_same_trial():
     assert set(asked) - {"faults"} <= set(run_trial.__annotations__)
 
 
-@unhurried
 @given(outcomes(st.none() | st.lists(st.integers() | st.text()).map(tuple)))
 def test_outcome_survives_json(outcome):
     """An outcome is plain data, both ways."""
     assert outcome == Outcome.from_dict(json.loads(json.dumps(outcome.to_dict())))
 
 
-@unhurried
 @given(outcomes(), references(), contracts())
 def test_judge_is_total_and_deterministic(outcome, reference, contract):
     """Any facts have a verdict, the same one each time, also after a way through JSON."""
@@ -208,7 +205,6 @@ def test_judge_is_total_and_deterministic(outcome, reference, contract):
     assert explain(outcome, first, HOW).splitlines()[-1] == f"  reproduce: {HOW}"
 
 
-@unhurried
 @given(outcomes(), references(), contracts())
 def test_nothing_but_what_was_shown_passes(outcome, reference, contract):
     """A pass needs an end, and a fault that fired unless none was asked for."""
@@ -220,7 +216,6 @@ def test_nothing_but_what_was_shown_passes(outcome, reference, contract):
         assert (outcome.timed_out, outcome.died, outcome.phase) == (False, None, "done")
 
 
-@unhurried
 @given(outcomes(), references())
 def test_contract_that_promises_more_passes_less(outcome, reference):
     """A contract that promises to survive passes nothing that others fail."""
