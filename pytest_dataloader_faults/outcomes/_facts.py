@@ -53,7 +53,8 @@ class TrialFacts(TrialRequest):
         resources: Before the first epoch, after the last, and after the recovery.
         footprints: What each process of the loader had after each epoch, if that was measured.
         timeline: What happened when, in the order of time. Two runs have different times, so it
-            takes no part when facts are compared.
+            takes no part when facts are compared. After a step of a lifecycle it is empty: the
+            outcome of the whole lifecycle has it.
         omitted_events: How many events a long timeline leaves out, from the middle.
         duration: Seconds from the start of the process to its end.
         timed_out: Whether the deadline ended it.
