@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from pytest_dataloader_faults.report.model import (
     FAILED,
     NOT_APPLICABLE,
+    NOT_REPRODUCED,
     PASSED,
+    XFAILED,
     Item,
     Report,
     by_cause,
@@ -20,6 +23,7 @@ WIDTH = 100
 _GAP = 2
 _COLOURS = {PASSED: "green", FAILED: "red"}
 _DASH = "-"
+_NEITHER = {XFAILED: "failed as expected", NOT_REPRODUCED: "failed once and then passed"}
 
 Line = tuple[str, dict[str, bool]]
 """A line, and how pytest marks it up."""
@@ -48,9 +52,17 @@ def _about_test(test: str, items: Sequence[Item]) -> Iterator[Line]:
 
 
 def _counted(items: Sequence[Item]) -> str:
-    told = [f"{count} {verdict}" for verdict, count in counts(items).items()]
-    if others := sum(item.status == NOT_APPLICABLE for item in items):
-        told.append(f"{others} not applicable")
+    """How many checks failed, or else passed; the verdicts; what did neither."""
+    by_status = Counter(item.status for item in items)
+    others = by_status.pop(NOT_APPLICABLE, 0)
+    failed, passed, total = by_status[FAILED], by_status[PASSED], by_status.total()
+    of_all = f" of {total}" if failed or passed < total else ""
+    checks = f"{of_all} check{'' if total == 1 else 's'}"
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts(items).items())
+    first = f"{failed}{checks} failed" if failed else f"{passed}{checks} passed"
+    told = [f"{first} ({verdicts})" if verdicts else "no check applies"]
+    told += [f"{by_status[each]} {words}" for each, words in _NEITHER.items() if by_status[each]]
+    told += [f"{others} not applicable"] if others else []
     return f"{', '.join(told)}; {sum(item.duration for item in items):.1f} s"
 
 

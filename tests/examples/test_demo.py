@@ -49,7 +49,7 @@ def test_one_dataset(copied):
 
     assert (done.returncode, done.stderr) == (0, "")
     summary, _, rest = done.stdout.partition("\n\n")
-    assert summary.startswith("Careful: 18 failed_cleanly, 9 survived; ")
+    assert summary.startswith("Careful: 27 checks passed (18 failed_cleanly, 9 survived); ")
     table, _, verdict = rest.partition(demo.LEGEND)
     assert demo.read_matrix(table) == {"Careful": EXPECTED["Careful"]}
     assert verdict.strip() == "The verdicts are the expected ones."
