@@ -73,7 +73,8 @@ def pictures(browser: Browser, folder: Path) -> Iterator[tuple[str, bytes]]:
     page = opened(browser, theme="dark", width=900, height=100)
     page.set_content(terminal(run(README, "", folder=folder / "readme")))
     yield "terminal", page.locator("body").screenshot()
-    run(RESULTS, "--dataloader-faults-report=report.html", folder=folder / "results")
+    options = "--dataloader-faults-report=report.html test_my_data.py"
+    run(RESULTS, options, folder=folder / "results")
     report = folder / "results/report.html"
     report.write_text(generate._shown(report.read_text("utf-8"), report.parent), "utf-8")
     page = opened(browser, theme="light", width=1100, height=1150)
