@@ -40,6 +40,8 @@ for name in sys.argv[1:]:
     runpy.run_path(name, run_name="__main__")
 """
 _SAME = (
+    # A longer time may begin a line of its own.
+    (r";\n +(\d+\.\d+ s)\n", r"; \1\n"),
     (r"in worker \d+ \(pid \d+\), fetch \d+: (\S+ )?\S*", r"in worker N, fetch N: \1"),
     (r"DataLoader worker process \d+", "DataLoader worker process N"),
     (r"\bpid(\(s\))? \d+", "pid N"),
