@@ -94,7 +94,7 @@ def show(report: Report, reporter: pytest.TerminalReporter) -> None:
     """Show how each dataset was tried, and what failed checks have in common."""
     reporter.ensure_newline()
     reporter.section(_SECTION)
-    for text, markup in terminal.summary(report):
+    for text, markup in terminal.summary(report, _width(reporter)):
         reporter.write_line(text, **markup)
     if reporter.verbosity > 0:
         _show_table(report, reporter)
@@ -110,9 +110,13 @@ def show_annotations(report: Report, reporter: pytest.TerminalReporter) -> None:
         reporter.write_line(command)
 
 
+def _width(reporter: pytest.TerminalReporter) -> int:
+    return min(terminal.WIDTH, reporter.config.get_terminal_writer().fullwidth)
+
+
 def _show_table(report: Report, reporter: pytest.TerminalReporter) -> None:
     reporter.line("")
-    for row in terminal.table(report):
+    for row in terminal.table(report, _width(reporter)):
         for text, markup in row:
             reporter.write(text, **markup)
         reporter.line("")

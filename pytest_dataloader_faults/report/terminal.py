@@ -29,26 +29,26 @@ Line = tuple[str, dict[str, bool]]
 """A line, and how pytest marks it up."""
 
 
-def summary(report: Report) -> Iterator[Line]:
-    """For each test how it went, and what is likely to be wrong."""
+def summary(report: Report, width: int = WIDTH) -> Iterator[Line]:
+    """For each test how it went, and what is likely to be wrong, in lines of *width* columns."""
     if report.engine:
         yield report.engine, {}
     for test, items in report.tests.items():
-        yield from _about_test(test, items)
+        yield from _about_test(test, items, width)
 
 
-def _about_test(test: str, items: Sequence[Item]) -> Iterator[Line]:
+def _about_test(test: str, items: Sequence[Item], width: int) -> Iterator[Line]:
     is_failed = any(item.status == FAILED for item in items)
     colour = {"red" if is_failed else "green": True}
-    yield from ((line, colour) for line in _wrapped(f"{test}: {_counted(items)}", "", "    "))
+    yield from ((line, colour) for line in _wrapped(f"{test}: {_counted(items)}", width, ""))
     for cause, found in by_cause(items).items():
         names = ", ".join(item.check for item in found)
         checks = f"{len(found)} check{'s' if len(found) > 1 else ''}"
-        yield from ((line, {}) for line in _wrapped(f"{checks}: {cause}: {names}", "  ", "    "))
+        yield from ((line, {}) for line in _wrapped(f"{checks}: {cause}: {names}", width))
         if found[0].reproduce:
             yield f"    {found[0].reproduce}", {}  # To be copied: never wrapped.
     for note in notes_of(items):
-        yield from ((line, {}) for line in _wrapped(f"note: {note}", "  ", "    "))
+        yield from ((line, {}) for line in _wrapped(f"note: {note}", width))
 
 
 def _counted(items: Sequence[Item]) -> str:
@@ -66,21 +66,21 @@ def _counted(items: Sequence[Item]) -> str:
     return f"{', '.join(told)}; {sum(item.duration for item in items):.1f} s"
 
 
-def table(report: Report) -> Iterator[list[Line]]:
+def table(report: Report, width: int = WIDTH) -> Iterator[list[Line]]:
     """Checks down, tests across: the cells of each row, each with its mark-up.
 
-    Where the tests do not fit beside each other, another table follows an empty row.
+    Where the tests do not fit into *width* columns, another table follows an empty row.
     """
     checks = list(dict.fromkeys(item.check for item in report.items))
     first = max((len(check) for check in checks), default=0) + _GAP
-    for part, tests in enumerate(_side_by_side(report, WIDTH - first)):
+    for part, tests in enumerate(_side_by_side(report, width - first)):
         if part:
             yield []
         yield [("".ljust(first), {}), *((_head(test, items), {}) for test, items in tests)]
         for check in checks:
             found = [(_of_check(items, check), _width(test, items)) for test, items in tests]
             if any(item for item, _ in found):
-                yield [(check.ljust(first), {}), *(_cell(item, width) for item, width in found)]
+                yield [(check.ljust(first), {}), *(_cell(item, room) for item, room in found)]
 
 
 def slowest(report: Report, most: int) -> Iterator[str]:
@@ -128,7 +128,7 @@ def _cell(item: Item | None, width: int) -> Line:
     return item.verdict.ljust(width), {_COLOURS.get(item.status, "yellow"): True}
 
 
-def _wrapped(text: str, first: str, then: str) -> list[str]:
+def _wrapped(text: str, width: int, first: str = "  ") -> list[str]:
     return textwrap.wrap(
-        text, WIDTH, initial_indent=first, subsequent_indent=then, break_on_hyphens=False
+        text, width, initial_indent=first, subsequent_indent="    ", break_on_hyphens=False
     )
