@@ -1,17 +1,17 @@
-"""How far a long call has come: lines of a logger, which the plugin shows in a terminal.
+"""How far a long call has come: a line, which the plugin shows in a terminal.
 
-Nobody else is told unless they ask for lines of this logger, which are of the level DEBUG.
+It is no line of a logger. Tests look at what is logged, and have to find the same with a terminal
+and without.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-LOGGER = "pytest_dataloader_faults.progress"
-_logger = logging.getLogger(LOGGER)
+show: Callable[[str], object] | None = None
+"""What shows a line, or nothing any more where it is empty; whoever shows it puts this here."""
 _stages: list[Stage] = []
 _MINUTE = 60
 _SURE = 2
@@ -37,12 +37,12 @@ class Stage:
 
     def tell(self) -> None:
         """Tell again where it is."""
-        _logger.debug("%s", self._told)
+        _show(self._told)
 
-    def end(self) -> None:
-        """Tell that nothing is in progress."""
-        spent = time.monotonic() - self._began
-        _logger.debug("%s: took %.1f s", self._what, spent, extra={"ended": True})
+
+def _show(text: str) -> None:
+    if show is not None:
+        show(text)
 
 
 def stage(what: str) -> contextlib.AbstractContextManager[None]:
@@ -57,7 +57,8 @@ def within(current: Stage) -> Iterator[None]:
     try:
         yield
     finally:
-        _stages.pop().end()
+        _stages.pop()
+        _show("")
         if _stages:
             _stages[-1].tell()
 

@@ -12,47 +12,46 @@ with our line, and there is none. It is gone before pytest writes: when a stage 
 
 from __future__ import annotations
 
-import logging
 import shutil
 import sys
 from collections.abc import Iterator
 
 import pytest
 
-LOGGER = "pytest_dataloader_faults.progress"
+_MODULE = "pytest_dataloader_faults.battery._progress"
 _RESERVE, _SAVE, _RESTORE = "\x1bD\x1b[A", "\x1b7", "\x1b8"
 _BELOW, _TO_END = "\r\n", "\x1b[K"
 
 
-class ProgressLine(logging.Handler):
+class ProgressLine:
     """The line; it is registered with pytest where there is a terminal."""
 
     def __init__(self, config: pytest.Config) -> None:
-        super().__init__()
         self._capture = config.pluginmanager.getplugin("capturemanager")
         self._is_shown = False
 
-    def pytest_configure(self) -> None:
-        """Have the logger tell this handler, and nobody else."""
-        logger = logging.getLogger(LOGGER)
-        logger.addHandler(self)
-        logger.setLevel(logging.DEBUG)
-        logger.propagate = False
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> None:
+        """Be told how far calls are, if there may be any: what makes them is slow to import."""
+        if _MODULE in sys.modules or "dataloader_faults" in getattr(item, "fixturenames", ()):
+            from pytest_dataloader_faults.battery import _progress
+
+            _progress.show = self.show
 
     def pytest_unconfigure(self) -> None:
-        """Leave the logger as it was."""
-        logger = logging.getLogger(LOGGER)
-        logger.removeHandler(self)
-        logger.setLevel(logging.NOTSET)
-        logger.propagate = True
+        """Be told nothing more."""
+        if _MODULE in sys.modules:
+            from pytest_dataloader_faults.battery import _progress
 
-    def emit(self, record: logging.LogRecord) -> None:
+            _progress.show = None
+
+    def show(self, told: str) -> None:
         """Show how far it is, or nothing any more."""
-        if hasattr(record, "ended"):
+        if not told:
             self._clear()
             return
         # pytest looks like this, too: a line that wraps would take more than the one below.
-        text = f"dataloader-faults: {record.getMessage()}"[: shutil.get_terminal_size().columns - 1]
+        text = f"dataloader-faults: {told}"[: shutil.get_terminal_size().columns - 1]
         self._write(f"{_RESERVE}{_SAVE}{_BELOW}{text}{_TO_END}{_RESTORE}")
         self._is_shown = True
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import sys
 
@@ -41,17 +40,17 @@ test_inner.py::test_explore PASSED [100%]
 
 
 LIGHT = """
-import logging
 import pytest
+from pytest_dataloader_faults.battery import _progress
 
 
 @pytest.mark.parametrize("number", range(9))
-def test_light(number):
-    told = logging.getLogger("pytest_dataloader_faults.progress")
-    told.debug("light: %d of 9" + "!" * 100, number)
-    print("what the test prints")
-    told.debug("light: took 1 s", extra={"ended": True})
-    told.debug("light: %d of 9, and an error", number)
+def test_light(number, caplog):
+    with _progress.stage("light"):
+        _progress.step("!" * 100, number, 9)
+        print("what the test prints")
+    assert not caplog.records
+    _progress.show(f"light: {number} of 9, and an error")
     assert number != 3
 """
 
@@ -154,13 +153,12 @@ def test_the_rest_is_estimated(done, total, spent, told):
     assert _progress.remaining(done, total, spent) == told
 
 
-def test_a_logger_tells_the_same(caplog):
-    """For programs; where a stage ends, the one around it goes on."""
-    caplog.set_level(logging.DEBUG, "pytest_dataloader_faults.progress")
+def test_the_outer_stage_goes_on(monkeypatch):
+    """Where a stage ends, nothing is shown, or the one around it."""
+    shown = []
+    monkeypatch.setattr(_progress, "show", shown.append)
     with _progress.stage("outer"):
         _progress.step("one", 0, 3)
         with _progress.stage("inner"):
             _progress.step("two")
-    messages = [re.sub(r"\d\.\d", "N", each) for each in caplog.messages]
-    inner = ["inner: two", "inner: took N s"]
-    assert messages == ["outer: 0 of 3, one", *inner, "outer: 0 of 3, one", "outer: took N s"]
+    assert shown == ["outer: 0 of 3, one", "inner: two", "", "outer: 0 of 3, one", ""]
