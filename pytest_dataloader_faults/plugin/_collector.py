@@ -85,13 +85,18 @@ class Collector:
 
 def _verdicts(report: pytest.TestReport) -> str:
     """What the checks of an item found."""
-    return ", ".join(dict.fromkeys(each["verdict"] for each in getattr(report, ATTRIBUTE, ())))
+    found = getattr(report, ATTRIBUTE, ())
+    if not found:
+        return ""
+    from pytest_dataloader_faults.report.model import Item
+
+    return ", ".join(dict.fromkeys(Item.from_dict(each).word for each in found))
 
 
 def status(report: pytest.TestReport) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
     """What ``pytest -v`` shows of an item that asked a check: its verdict, too."""
     verdicts = _verdicts(report)
-    if not verdicts or report.skipped or hasattr(report, "wasxfail"):
+    if not verdicts or report.when != "call" or report.skipped or hasattr(report, "wasxfail"):
         return None
     word, colour, letter = ("PASSED", "green", ".") if report.passed else ("FAILED", "red", "F")
     return report.outcome, letter, (f"{word} ({verdicts})", {colour: True})

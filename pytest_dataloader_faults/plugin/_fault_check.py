@@ -27,6 +27,7 @@ from pytest_dataloader_faults.exceptions import (
     UnusableDatasetError,
 )
 from pytest_dataloader_faults.outcomes import CheckResult, Contract, Verdict
+from pytest_dataloader_faults.plugin._checks import asks_check
 from pytest_dataloader_faults.plugin._options import Settings, command_line
 from pytest_dataloader_faults.plugin._report import id_of, note
 from pytest_dataloader_faults.plugin._reported_once import about_call, shortage_reported_once
@@ -67,7 +68,7 @@ class FaultCheck:
 
     def _progress(self) -> contextlib.AbstractContextManager[None]:
         """Tell which check of how many this is, in this run of pytest."""
-        items = [each for each in self._node.session.items if _asks_check(each)]
+        items = [each for each in self._node.session.items if asks_check(each)]
         done = items.index(self._node) if self._node in items else 0
         stage = self._node.config.stash.setdefault(_stage, _progress.Stage("checks"))
         stage.step(self.name, done, len(items))
@@ -127,11 +128,6 @@ class FaultCheck:
         if not self._calls:
             message = "fault_check was never called: call fault_check(lambda: MyDataset(...))"
             pytest.fail(message, pytrace=False)
-
-
-def _asks_check(node: pytest.Item) -> bool:
-    """Whether *node* asks a check, in a test or of a dataset that the command line names."""
-    return "fault_check" in getattr(node, "fixturenames", ()) or hasattr(node, "arguments")
 
 
 def _arguments_for(node: pytest.Item) -> str:

@@ -12,10 +12,19 @@ from typing import Any
 
 import pytest
 
-from pytest_dataloader_faults.outcomes import CheckResult
+from pytest_dataloader_faults.outcomes import CheckResult, Verdict
+from pytest_dataloader_faults.plugin import _checks
 from pytest_dataloader_faults.plugin._options import ATTRIBUTE
 from pytest_dataloader_faults.report import ci, files, markdown, terminal
-from pytest_dataloader_faults.report.model import Item, Report, item_of
+from pytest_dataloader_faults.report.model import (
+    ERROR,
+    FAILED,
+    NOT_REPRODUCED,
+    XFAILED,
+    Item,
+    Report,
+    item_of,
+)
 
 _PROPERTY = "dataloader_faults"
 _SECTION = "dataloader-faults"
@@ -24,14 +33,7 @@ _items = pytest.StashKey[list[dict[str, Any]]]()
 
 def note(node: pytest.Item, result: CheckResult, duration: float) -> None:
     """Keep *result* for the report, and put its main facts into pytest's own JUnit file."""
-    path, line, _ = node.location
-    item = item_of(
-        result,
-        nodeid=id_of(node),
-        test=_without(id_of(node), result.check),
-        where=(path, (line or 0) + 1),
-        duration=duration,
-    )
+    item = _item_of(node, result, duration)
     node.stash.setdefault(_items, []).append(asdict(item))
     facts = {
         "check": item.check,
@@ -43,6 +45,17 @@ def note(node: pytest.Item, result: CheckResult, duration: float) -> None:
         "cause": item.cause,
     }
     node.user_properties += [(f"{_PROPERTY}_{name}", text) for name, text in facts.items() if text]
+
+
+def _item_of(node: pytest.Item, result: CheckResult, duration: float) -> Item:
+    path, line, _ = node.location
+    return item_of(
+        result,
+        nodeid=id_of(node),
+        test=_without(id_of(node), result.check),
+        where=(path, (line or 0) + 1),
+        duration=duration,
+    )
 
 
 def id_of(node: pytest.Item) -> str:
@@ -62,10 +75,48 @@ def _without(nodeid: str, check: str) -> str:
     return f"{name}[{rest}]" if rest else name
 
 
-def attach(item: pytest.Item, report: pytest.TestReport) -> None:
-    """Give *report* what was found in *item*."""
-    if report.when == "call" and (found := item.stash.get(_items, [])):
+def attach(node: pytest.Item, report: pytest.TestReport) -> None:
+    """Give *report* what was found in *node*, as far as pytest has not decided otherwise."""
+    if report.when == "setup":  # It may be the second one: pytest-rerunfailures runs it again.
+        node.stash[_items] = []
+    found = node.stash[_items]
+    if report.failed:
+        _note_failure(found, node, report)
+    elif hasattr(report, "wasxfail"):
+        found[:] = [_changed(each, FAILED, XFAILED) for each in found]
+    if found and (report.when == "call" or report.failed):
         setattr(report, ATTRIBUTE, found)
+
+
+def _note_failure(
+    found: list[dict[str, Any]], node: pytest.Item, report: pytest.TestReport
+) -> None:
+    """Have *found* say why *report* is one of a failure."""
+    text = report.longreprtext
+    if found and text == found[-1]["explanation"]:  # A result that pytest.fail() reported.
+        found[-1] = _changed(found[-1], NOT_REPRODUCED, FAILED)
+    if any(each["status"] == FAILED for each in found):
+        return
+    crash = getattr(report.longrepr, "reprcrash", None)
+    message, _, _ = (crash.message if crash else text).strip().partition("\n")
+    error = {
+        "status": ERROR,
+        "sentence": f"the test itself failed in {report.when}: {message}",
+        "explanation": f"the test itself failed in {report.when}: {message}\n{text}\n",
+        "cause": "",
+    }
+    found[-1:] = [{**(found[-1] if found else _nothing(node)), **error}]
+
+
+def _changed(item: dict[str, Any], old: str, new: str) -> dict[str, Any]:
+    return {**item, "status": new} if item["status"] == old else item
+
+
+def _nothing(node: pytest.Item) -> dict[str, Any]:
+    """The item of a test that has not asked its check."""
+    check = _checks.check_asked(node)
+    result = CheckResult(check, Verdict.NOT_EXERCISED, passed=False, explanation="")
+    return asdict(_item_of(node, result, 0.0))
 
 
 def report_of(found: Iterable[dict[str, Any]], engine: str) -> Report:

@@ -16,7 +16,7 @@ from pytest_dataloader_faults.report.model import Report
 def of_github(report: Report) -> Iterator[str]:
     """A workflow command for each failed item."""
     for item in report.failed:
-        title = f"{item.check}: {item.verdict}"
+        title = f"{item.check}: {item.word}"
         place = f"file={_property(item.file)},line={item.line},title={_property(title)}"
         message = item.sentence + (f"\n{item.reproduce}" if item.reproduce else "")
         yield f"::error {place}::{_data(message)}"
@@ -26,9 +26,9 @@ def of_gitlab(report: Report) -> str:
     """A list of issues, as JSON."""
     issues = [
         {
-            "description": f"{item.nodeid}: {item.verdict}: {item.sentence}",
+            "description": f"{item.nodeid}: {item.word}: {item.sentence}",
             "check_name": item.check,
-            "fingerprint": hashlib.sha256(item.nodeid.encode()).hexdigest(),
+            "fingerprint": hashlib.sha256(f"{item.nodeid} {item.check}".encode()).hexdigest(),
             "severity": "major",
             "location": {"path": item.file, "lines": {"begin": item.line}},
         }

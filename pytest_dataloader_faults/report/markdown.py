@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from pytest_dataloader_faults.report.model import (
-    FAILED,
+    FAILURES,
     NOT_APPLICABLE,
     Item,
     Report,
@@ -35,7 +35,7 @@ def _lines(report: Report) -> Iterator[str]:
     for test, items in report.tests.items():
         yield _row(test, items)
     for test, items in report.tests.items():
-        if any(item.status == FAILED for item in items):
+        if any(item.status in FAILURES for item in items):
             yield from _failures(test, items)
     for note in notes_of(report.items):
         yield ""
@@ -43,7 +43,7 @@ def _lines(report: Report) -> Iterator[str]:
 
 
 def _row(test: str, items: Sequence[Item]) -> str:
-    mark = ":x:" if any(item.status == FAILED for item in items) else ":white_check_mark:"
+    mark = ":x:" if any(item.status in FAILURES for item in items) else ":white_check_mark:"
     verdicts = ", ".join(f"{count} {_text(verdict)}" for verdict, count in counts(items).items())
     others = sum(item.status == NOT_APPLICABLE for item in items)
     seconds = sum(item.duration for item in items)

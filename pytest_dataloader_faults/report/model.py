@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -16,6 +17,10 @@ VERSION = 1
 
 PASSED, FAILED, XFAILED = "passed", "failed", "xfailed"
 NOT_APPLICABLE, NOT_REPRODUCED = "not_applicable", "not_reproduced"
+ERROR = "error"
+FAILURES = (FAILED, ERROR)
+"""What makes a run fail: a check, or the test around it."""
+_ADDED = {ERROR: " (test failed)", XFAILED: " (expected)", NOT_REPRODUCED: " (not reproduced)"}
 
 
 @dataclass(frozen=True)
@@ -45,8 +50,9 @@ class Item:
         test: The same without the check: all items of one test have it.
         file, line: Where the test is, the line from 1.
         check: The name of the check.
-        status: ``passed``, ``failed``, ``xfailed`` (it failed, as ``expected_failures`` says),
-            ``not_applicable`` or ``not_reproduced``.
+        status: ``passed``, ``failed``, ``xfailed`` (it failed, as ``expected_failures`` or a mark
+            says), ``not_applicable``, ``not_reproduced``, or ``error`` (the check did not fail, and
+            the test around it did).
         verdict: As in ``CheckResult``.
         sentence: What was found, without the verdict.
         explanation: That, the evidence, and how to reproduce it.
@@ -82,6 +88,13 @@ class Item:
     omitted_events: int = 0
     usage: tuple[Usage, ...] = ()
 
+    @property
+    def word(self) -> str:
+        """The verdict, and what else there is to say about it."""
+        if self.status == NOT_APPLICABLE:
+            return "not applicable"
+        return self.verdict + _ADDED.get(self.status, "")
+
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Item:
         """The item of plain data; what only another version of this plugin knows is left out."""
@@ -114,8 +127,8 @@ class Report:
 
     @property
     def failed(self) -> tuple[Item, ...]:
-        """The items that failed."""
-        return tuple(item for item in self.items if item.status == FAILED)
+        """The items that failed, by their check or outside of it."""
+        return tuple(item for item in self.items if item.status in FAILURES)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data for JSON; see schema.json."""
@@ -193,7 +206,7 @@ def by_cause(items: Iterable[Item]) -> dict[str, list[Item]]:
     """The failed ones of *items* by their likely cause, the most frequent first."""
     found: dict[str, list[Item]] = {}
     for item in items:
-        if item.status == FAILED:
+        if item.status in FAILURES:
             found.setdefault(item.cause or item.sentence, []).append(item)
     return dict(sorted(found.items(), key=lambda each: -len(each[1])))
 
@@ -204,12 +217,34 @@ def notes_of(items: Iterable[Item]) -> list[str]:
 
 
 def merged(reports: Iterable[Report]) -> Report:
-    """One report of all items; of an item that is in several, the last result holds."""
+    """One report of all items; of an item that is in several reports, the last one holds."""
     every = list(reports)
-    items = {item.nodeid: item for report in every for item in report.items}
+    items: dict[str, list[Item]] = {}
+    for report in every:
+        items |= _by_nodeid(report.items)
     engines = dict.fromkeys(report.engine for report in every if report.engine)
-    versions = {name: text for report in every for name, text in report.versions.items()}
-    return Report(engine="; ".join(engines), versions=versions, items=tuple(items.values()))
+    return Report(
+        engine="; ".join(engines),
+        versions=_all_versions(every),
+        items=tuple(itertools.chain.from_iterable(items.values())),
+    )
+
+
+def _by_nodeid(items: Iterable[Item]) -> dict[str, list[Item]]:
+    """A test that asks several checks, or one check twice, has several items of one id."""
+    found: dict[str, list[Item]] = {}
+    for item in items:
+        found.setdefault(item.nodeid, []).append(item)
+    return found
+
+
+def _all_versions(reports: Iterable[Report]) -> dict[str, str]:
+    """Each version that is in one of *reports*, with a comma between those that differ."""
+    found: dict[str, dict[str, None]] = {}
+    for report in reports:
+        for name, text in report.versions.items():
+            found.setdefault(name, {}).update(dict.fromkeys(text.split(", ")))
+    return {name: ", ".join(texts) for name, texts in found.items()}
 
 
 def _reproduction(explanation: str) -> str:

@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from pytest_dataloader_faults.report.model import (
+    ERROR,
     FAILED,
+    FAILURES,
     NOT_APPLICABLE,
     NOT_REPRODUCED,
     PASSED,
@@ -21,9 +23,13 @@ from pytest_dataloader_faults.report.model import (
 
 WIDTH = 100
 _GAP = 2
-_COLOURS = {PASSED: "green", FAILED: "red"}
+_COLOURS = {PASSED: "green", FAILED: "red", ERROR: "red"}
 _DASH = "-"
-_NEITHER = {XFAILED: "failed as expected", NOT_REPRODUCED: "failed once and then passed"}
+_NEITHER = {
+    ERROR: "failed in the test itself",
+    XFAILED: "failed as expected",
+    NOT_REPRODUCED: "failed once and then passed",
+}
 
 Line = tuple[str, dict[str, bool]]
 """A line, and how pytest marks it up."""
@@ -38,7 +44,7 @@ def summary(report: Report, width: int = WIDTH) -> Iterator[Line]:
 
 
 def _about_test(test: str, items: Sequence[Item], width: int) -> Iterator[Line]:
-    is_failed = any(item.status == FAILED for item in items)
+    is_failed = any(item.status in FAILURES for item in items)
     colour = {"red" if is_failed else "green": True}
     yield from ((line, colour) for line in _wrapped(f"{test}: {_counted(items)}", width, ""))
     for cause, found in by_cause(items).items():
@@ -114,7 +120,7 @@ _LONGEST_NAME = 30
 
 
 def _width(test: str, items: Sequence[Item]) -> int:
-    longest = max(len(item.verdict) for item in items)
+    longest = max(len(item.word) for item in items)
     return max(longest, min(len(test.rpartition("::")[2]), _LONGEST_NAME)) + _GAP
 
 
@@ -125,7 +131,7 @@ def _of_check(items: Sequence[Item], check: str) -> Item | None:
 def _cell(item: Item | None, width: int) -> Line:
     if item is None or item.status == NOT_APPLICABLE:
         return _DASH.ljust(width), {}
-    return item.verdict.ljust(width), {_COLOURS.get(item.status, "yellow"): True}
+    return item.word.ljust(width), {_COLOURS.get(item.status, "yellow"): True}
 
 
 def _wrapped(text: str, width: int, first: str = "  ") -> list[str]:

@@ -220,3 +220,64 @@ def test_a_job_of_github_is_told(suite, monkeypatch, is_off):
     found = [line for line in result.stdout.lines if line.startswith("::error ")]
     assert len(found) == (0 if is_off else 1)
     assert summary.exists() is not is_off
+
+
+AROUND = """
+import pytest
+from support.datasets import Records
+from support.plugin_datasets import ZerosOnError
+
+pytestmark = pytest.mark.dataloader_faults(only=["open-error"])
+
+
+@pytest.mark.xfail(reason="issue 3")
+def test_expected(fault_check, records):
+    fault_check(lambda: ZerosOnError(records))
+
+
+def test_never_asks(fault_check):
+    pass
+
+
+def test_fails_later(fault_check, records):
+    fault_check(lambda: Records(records))
+    assert 0
+
+
+@pytest.fixture
+def bad_setup():
+    raise ValueError("no disk")
+
+
+def test_set_up(bad_setup, fault_check):
+    pass
+
+
+@pytest.fixture
+def bad_teardown():
+    yield
+    raise ValueError("no end")
+
+
+def test_torn_down(bad_teardown, fault_check, records):
+    fault_check(lambda: Records(records))
+"""
+
+
+def test_a_test_that_fails_by_itself_is_in_its_report(suite):
+    """Whatever its check found; what a mark expects to fail is no failure."""
+    suite.run(AROUND, "-v", "--dataloader-faults-report=r.json", "--dataloader-faults-report=r.md")
+    items = json.loads((suite.path / "r.json").read_text())["items"]
+    found = {each["test"].partition("::test_")[2]: each for each in items}
+    assert {name: (each["status"], each["verdict"]) for name, each in found.items()} == {
+        "expected": ("xfailed", "corrupted"),
+        "never_asks": ("error", "not_exercised"),
+        "fails_later": ("error", "failed_cleanly"),
+        "set_up": ("error", "not_exercised"),
+        "torn_down": ("error", "failed_cleanly"),
+    }
+    assert found["fails_later"]["sentence"] == "the test itself failed in call: assert 0"
+    assert found["set_up"]["sentence"].endswith("failed in setup: ValueError: no disk")
+    assert "fault_check was never called" in found["never_asks"]["sentence"]
+    rows = (suite.path / "r.md").read_text().splitlines()
+    assert sum(row.startswith("| :x:") for row in rows) == 4

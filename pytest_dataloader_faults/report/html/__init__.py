@@ -23,7 +23,13 @@ from typing import Any
 from pytest_dataloader_faults.outcomes._text import printable_lines
 from pytest_dataloader_faults.report.html.drawings import HEIGHT, WIDTH
 from pytest_dataloader_faults.report.html.trials import Trial, trials_of
-from pytest_dataloader_faults.report.model import FAILED, NOT_APPLICABLE, Report, by_cause, notes_of
+from pytest_dataloader_faults.report.model import (
+    FAILURES,
+    NOT_APPLICABLE,
+    Report,
+    by_cause,
+    notes_of,
+)
 
 
 def render(report: Report) -> str:
@@ -77,8 +83,8 @@ def _facts(report: Report) -> dict[str, Any]:
 
 def _words(trials: Sequence[Trial]) -> list[tuple[tuple[str, str], int]]:
     """How often there is each result: failures first, and the most frequent of them."""
-    found = Counter((trial.item.status, trial.word) for trial in trials).most_common()
-    return sorted(found, key=lambda each: each[0][0] != FAILED)
+    found = Counter((trial.item.status, trial.item.word) for trial in trials).most_common()
+    return sorted(found, key=lambda each: each[0][0] not in FAILURES)
 
 
 def _rows(trials: Sequence[Trial], tests: Sequence[str]) -> list[tuple[str, list[Trial | None]]]:

@@ -9,9 +9,7 @@ from functools import cached_property
 from textwrap import dedent
 
 from pytest_dataloader_faults.report.html.drawings import Chart, Timeline, charts, timeline
-from pytest_dataloader_faults.report.model import NOT_APPLICABLE, NOT_REPRODUCED, XFAILED, Item
-
-_ADDED = {XFAILED: " (expected)", NOT_REPRODUCED: " (not reproduced)"}
+from pytest_dataloader_faults.report.model import Item
 
 
 @dataclass(frozen=True)
@@ -25,13 +23,6 @@ class Trial:
 
     item: Item
     anchor: str
-
-    @property
-    def word(self) -> str:
-        """The verdict, and what else there is to say about it."""
-        if self.item.status == NOT_APPLICABLE:
-            return "not applicable"
-        return self.item.verdict + _ADDED.get(self.item.status, "")
 
     @property
     def evidence(self) -> str:
