@@ -159,7 +159,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Give the report what a check found, and show its text so that it can be copied."""
     report = yield
-    if _checks.asks_check(item):
+    if _collector.asks_check(item):
         from pytest_dataloader_faults.plugin._report import attach
 
         attach(item, report)

@@ -34,17 +34,6 @@ def named(settings: Settings) -> Iterator[tuple[str, list[pytest.MarkDecorator]]
         yield name, [pytest.mark.gpu] if CHECKS[name].gpu else []
 
 
-def asks_check(node: pytest.Item) -> bool:
-    """Whether *node* asks a check, in a test or of a dataset that the command line names."""
-    return "fault_check" in getattr(node, "fixturenames", ()) or hasattr(node, "arguments")
-
-
-def check_asked(node: pytest.Item) -> str:
-    """The name of the check that *node* asks."""
-    given = getattr(getattr(node, "callspec", None), "params", {})
-    return str(given.get("fault_check", node.name))
-
-
 def settings_of(node: pytest.Item) -> Settings:
     """The settings of an item; skips or fails it where their engine cannot run."""
     from pytest_dataloader_faults._engine import lacking, unavailable

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_dataloader_faults.outcomes import CheckResult, Verdict
-from pytest_dataloader_faults.plugin import _checks
+from pytest_dataloader_faults.plugin._collector import check_asked
 from pytest_dataloader_faults.plugin._options import ATTRIBUTE
 from pytest_dataloader_faults.report import ci, files, markdown, terminal
 from pytest_dataloader_faults.report.model import (
@@ -114,7 +114,7 @@ def _changed(item: dict[str, Any], old: str, new: str) -> dict[str, Any]:
 
 def _nothing(node: pytest.Item) -> dict[str, Any]:
     """The item of a test that has not asked its check."""
-    check = _checks.check_asked(node)
+    check = check_asked(node)
     result = CheckResult(check, Verdict.NOT_EXERCISED, passed=False, explanation="")
     return asdict(_item_of(node, result, 0.0))
 
