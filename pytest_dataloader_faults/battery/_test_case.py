@@ -22,6 +22,8 @@ class DatasetTestCase(unittest.TestCase):
     """
 
     _has_subtests = True
+    _dataset_results: list[CheckResult] | None = None
+    """Of all calls of check_dataset, for the plugin's reports; None before the first call."""
 
     def run(self, result: unittest.TestResult | None = None) -> unittest.TestResult | None:
         """Run the test, as every ``TestCase`` does."""
@@ -40,7 +42,9 @@ class DatasetTestCase(unittest.TestCase):
         Returns:
             One result per check.
         """
+        self._dataset_results = told = self._dataset_results or []
         results = check_dataset(make_dataset, on_fail=None, **options)
+        told += results
         may_vary = options.get("not_reproduced", "warn") == "warn"
         failed = [each for each in results if each.failed or not (each.reproduced or may_vary)]
         if self._has_subtests:

@@ -21,6 +21,7 @@ from pytest_dataloader_faults.exceptions import (
     InvalidArgumentError,
 )
 from pytest_dataloader_faults.plugin import (
+    _asked,
     _checks,
     _collector,
     _environment,
@@ -151,6 +152,11 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
             pytest.fail(unfired, pytrace=False)
     if _checks.CHECK in item.stash:
         item.stash[_checks.CHECK].require_called()
+    if (results := _asked.results_of_test_case(item)) is not None:
+        from pytest_dataloader_faults.plugin._report import note_all
+
+        item.stash[_asked.SEVERAL] = True
+        note_all(item, results)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -159,7 +165,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Give the report what a check found, and show its text so that it can be copied."""
     report = yield
-    if _collector.asks_check(item):
+    if _asked.asks_check(item) or _asked.SEVERAL in item.stash:
         from pytest_dataloader_faults.plugin._report import attach
 
         attach(item, report)

@@ -83,17 +83,6 @@ class Collector:
         return report_of(self._found.values(), self._engine())
 
 
-def asks_check(node: pytest.Item) -> bool:
-    """Whether *node* asks a check, in a test or of a dataset that the command line names."""
-    return "fault_check" in getattr(node, "fixturenames", ()) or hasattr(node, "arguments")
-
-
-def check_asked(node: pytest.Item) -> str:
-    """The name of the check that *node* asks."""
-    given = getattr(getattr(node, "callspec", None), "params", {})
-    return str(given.get("fault_check", node.name))
-
-
 def _verdicts(report: pytest.TestReport) -> str:
     """What the checks of an item found."""
     found = getattr(report, ATTRIBUTE, ())

@@ -27,7 +27,7 @@ from pytest_dataloader_faults.exceptions import (
     UnusableDatasetError,
 )
 from pytest_dataloader_faults.outcomes import CheckResult, Contract, Verdict
-from pytest_dataloader_faults.plugin._collector import asks_check
+from pytest_dataloader_faults.plugin._asked import asks_check
 from pytest_dataloader_faults.plugin._options import Settings, command_line
 from pytest_dataloader_faults.plugin._report import id_of, note
 from pytest_dataloader_faults.plugin._reported_once import about_call, shortage_reported_once

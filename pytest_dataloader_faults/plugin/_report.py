@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_dataloader_faults.outcomes import CheckResult, Verdict
-from pytest_dataloader_faults.plugin._collector import check_asked
+from pytest_dataloader_faults.plugin._asked import check_asked
 from pytest_dataloader_faults.plugin._options import ATTRIBUTE
 from pytest_dataloader_faults.report import ci, files, markdown, terminal
 from pytest_dataloader_faults.report.model import (
@@ -47,12 +47,20 @@ def note(node: pytest.Item, result: CheckResult, duration: float) -> None:
     node.user_properties += [(f"{_PROPERTY}_{name}", text) for name, text in facts.items() if text]
 
 
+def note_all(node: pytest.Item, results: Iterable[CheckResult]) -> None:
+    """Keep *results* for the report: one item of pytest asked all of their checks."""
+    node.stash[_items] = [
+        asdict(_item_of(node, each, sum(trial.duration for trial in each.trials)))
+        for each in results
+    ]
+
+
 def _item_of(node: pytest.Item, result: CheckResult, duration: float) -> Item:
     path, line, _ = node.location
     return item_of(
         result,
         nodeid=id_of(node),
-        test=_without(id_of(node), result.check),
+        test=_without(id_of(node), result.check) + (f" ({result.part})" if result.part else ""),
         where=(path, (line or 0) + 1),
         duration=duration,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 SUITE = """
 import unittest
 
@@ -30,10 +32,32 @@ def test_pytest_shows_the_text_of_a_check(suite, engine):
     result = suite.run(SUITE)
     assert result.ret == 1
     text = result.stdout.str()
-    (section,) = text.partition("= FAILURES =")[2].split("= short test summary")[:-1]
+    section = text.partition("= FAILURES =")[2].partition("= dataloader-faults =")[0]
     assert "check='open-error'" in section or "open-error: corrupted" in section
     assert section.count("corrupted: sample 0 (batch 0) is wrong") == 1
     assert "  reproduce: check_dataset(make_dataset, only='open-error'" in section
     assert "\nE  " not in section
     assert "_test_case.py" not in section
     assert "test_fine" not in section
+
+
+BROKEN = """
+
+    def test_wrong(self):
+        self.check_dataset(lambda: {}["missing"], only="workers-agree")
+"""
+
+
+def test_the_report_has_each_check(suite, engine):
+    """And a test that could ask none; also under a pytest that knows no sub-tests."""
+    result = suite.run(SUITE + BROKEN, "--dataloader-faults-report=r.json")
+    items = json.loads((suite.path / "r.json").read_text())["items"]
+    test = "test_inner.py::TestRecords::test_"
+    assert {(each["test"].removeprefix(test), each["check"]): each["status"] for each in items} == {
+        ("zeros", "workers-agree"): "passed",
+        ("zeros", "open-error"): "failed",
+        ("zeros", "connect-error"): "not_applicable",
+        ("fine", "workers-agree"): "passed",
+        ("wrong", "check_dataset"): "error",
+    }
+    assert f"{test}fine: 1 check passed (1 survived)" in result.stdout.str()
