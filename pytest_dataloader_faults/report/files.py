@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable
+from importlib.resources import files
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.report import ci, html, markdown
+from pytest_dataloader_faults.report import ci, html, markdown, schema
 from pytest_dataloader_faults.report.model import Report
 
 
@@ -34,18 +36,34 @@ def require_known(path: str) -> str:
 
 
 def write(report: Report, path: str) -> None:
-    """Write *report* to *path*, in the form that the ending names; folders are made."""
+    """Write *report* to *path*, in the form that the ending names; folders are made.
+
+    What is there stays until the whole report is on the disk.
+    """
     render = next(each for ending, each in RENDERERS.items() if path.endswith(ending))
-    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(render(report))
+    text = render(report)
+    target = os.path.realpath(path)
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    temporary = f"{target}.{os.getpid()}.tmp"
+    try:
+        with open(temporary, "x", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
 
 
 def read(path: str) -> Report:
     """The report in the file *path*, which is one of JSON."""
-    with open(path, encoding="utf-8") as file:
-        try:
-            return Report.from_dict(json.load(file))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            message = f"{path} is no report of this plugin in JSON: {error}"
-            raise InvalidArgumentError(message) from error
+    try:
+        with open(path, encoding="utf-8") as file:
+            data = json.load(file)
+    except ValueError as error:
+        message = f"{path} is no report of this plugin in JSON: {error}"
+        raise InvalidArgumentError(message) from error
+    published = (files(__package__) / "schema.json").read_text(encoding="utf-8")
+    if problem := next(schema.problems(data, json.loads(published)), ""):
+        raise InvalidArgumentError(f"{path} is no report of this plugin in JSON: {problem}")
+    return Report.from_dict(data)

@@ -6,12 +6,14 @@ import json
 import re
 from dataclasses import asdict, replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes import CheckResult, Event, Footprint, Pass, Verdict
 from pytest_dataloader_faults.report import ci, files, markdown, terminal
+from pytest_dataloader_faults.report.command import main
 from pytest_dataloader_faults.report.model import Report, Usage, by_cause, item_of, merged
 from support.facts import ordinary
 from support.reports import HOSTILE, MIXED, failed, item
@@ -113,6 +115,43 @@ def test_what_is_no_report_is_refused(tmp_path, text):
         files.read(str(path))
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "problem"),
+    [
+        ("nodeid", 5, "items[1].nodeid is 5, and must be a string"),
+        ("verdict", "<b>wow", 'items[1].verdict is "<b>wow", and must be one of "survived", '),
+        ("engine", None, 'items[1].engine is null, and must be one of "", "kernel", "python"'),
+        ("line", True, "items[1].line is true, and must be an integer"),
+        ("usage", [{}], "items[1].usage[0] has no 'epoch'"),
+        ("duration", -1, "items[1].duration is -1, and must be at least 0"),
+    ],
+)
+def test_a_mistyped_report_is_refused(tmp_path, capsys, field, value, problem):
+    """With its place, and what is allowed; what an earlier run has written stays."""
+    output = tmp_path / "all.html"
+    output.write_text("earlier")
+    data = json.loads(files.as_json(MIXED))
+    data["items"][1][field] = value
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps(data))
+    assert main(["merge", str(path), "-o", str(output)]) == 2
+    assert f"{path} is no report of this plugin in JSON: {problem}" in capsys.readouterr().err
+    assert output.read_text() == "earlier"
+
+
+def test_a_report_that_cannot_be_written_leaves_the_earlier_one(tmp_path, monkeypatch):
+    """And no other file. A link stays one."""
+    path, link = tmp_path / "r.md", tmp_path / "link.md"
+    link.symlink_to(path)
+    files.write(MIXED, str(link))
+    earlier = path.read_text()
+    monkeypatch.setattr(files.os, "replace", mock.Mock(side_effect=OSError(28, "no space")))
+    with pytest.raises(OSError, match="no space"):
+        files.write(Report(), str(link))
+    assert (path.read_text(), link.is_symlink()) == (earlier, True)
+    assert sorted(tmp_path.iterdir()) == [link, path]
+
+
 def test_an_item_has_the_course_of_the_trial_that_decided():
     """Its timeline, and what its processes had after each epoch."""
     trial = replace(
@@ -174,6 +213,16 @@ def test_reports_are_merged():
     assert len(both.items) == len(MIXED.items)
     assert next(item.verdict for item in both.items if item.check == "open-error") == "survived"
     assert both.engine == "kernel engine, Linux 6.18; python engine"
+
+
+def test_merging_loses_nothing():
+    """Neither one of two results of one test, nor a version that differs."""
+    twice = Report(items=(item(), failed()), versions={"torch": "2.13"})
+    newer = Report(items=(item(test="b.py::other"),), versions={"torch": "9"})
+    assert merged([twice]) == twice
+    both = merged([merged([twice, newer]), twice])
+    assert both.items == (*twice.items, *newer.items)
+    assert both.versions == {"torch": "2.13, 9"}
 
 
 def test_every_verdict_has_its_words():
