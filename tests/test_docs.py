@@ -30,7 +30,6 @@ PAGES = generate.pages()
 TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
 REFERENCE = "\n".join(text for page, text in TEXTS.items() if "reference" in page.parts)
 _SLOW = [
-    Path("docs/explanation/limits.md"),
     Path("docs/explanation/why.md"),
     Path("docs/how-to/choose-a-level.md"),
     Path("docs/how-to/datasets-that-write-a-cache.md"),
