@@ -228,8 +228,8 @@ CASES: tuple[Case, ...] = (
 )
 BEHAVIOURS: dict[str, str] = {}
 EXCUSED: dict[str, str] = {
-    "J2": "two workers have to look for the same file within the microseconds before one of them"
-    " makes it; the faults slow reads down and not writes, so a run shows it only by chance",
-    "J3": "the window between exists() and mkdir() is a few microseconds wide, no read is in it"
-    " that could be delayed, and a run shows it only by chance",
+    "J2": "two workers must look for a file within the microseconds before one of them makes it:"
+    " shown only by chance",
+    "J3": "the window between exists() and mkdir() is a few microseconds wide:"
+    " shown only by chance",
 }

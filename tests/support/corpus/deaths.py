@@ -137,7 +137,7 @@ CASES: tuple[Case, ...] = (
 )
 BEHAVIOURS: dict[str, str] = {
     "F2": (
-        "the death of a worker comes as whatever broke first, and each of those tells of it"
+        "a death is reported as whatever broke first, and each of these errors is clear"
         " (outcomes/test_error_text.py::test_error_that_tells_of_a_death)"
     ),
     "F4": (
@@ -149,12 +149,12 @@ BEHAVIOURS: dict[str, str] = {
         " (corpus/test_behaviours_of_workers.py::test_a_death_is_seen_by_a_loop_in_a_thread)"
     ),
     "F6": (
-        "an iterator cannot go on after a death: a trial ends with the first error; its recovery"
-        " is a fresh one (trial/test_outcome.py::test_the_first_error_ends_the_epochs)"
+        "an iterator cannot go on after a death: a trial ends with the first error, and its"
+        " recovery takes a new one (trial/test_outcome.py::test_the_first_error_ends_the_epochs)"
     ),
     "F7": (
-        "torch's handler of SIGCHLD raises in whatever code is running: a trial looks for deaths"
-        " only where the loader waits for a batch"
+        "torch's handler of SIGCHLD raises in any code: a trial looks for deaths only where the"
+        " loader waits for a batch"
         " (corpus/test_behaviours_of_workers.py::test_deaths_after_the_first_disturb_no_process)"
     ),
     "F8": (
@@ -162,7 +162,7 @@ BEHAVIOURS: dict[str, str] = {
         " (corpus/test_behaviours_of_workers.py::test_an_idle_worker_that_dies_ends_the_next_epoch)"
     ),
     "F11": (
-        "torch's handler takes exit code 0 for a good end, and it is 5 s until it looks again"
+        "torch's handler takes exit code 0 for a good end, and looks again after 5 s"
         " (engine/supervisor/test_stuck_workers.py::test_a_worker_leaves_without_a_word)"
     ),
 }

@@ -142,15 +142,12 @@ CASES = (
 )
 BEHAVIOURS = {
     "D6": (
-        "where torch itself runs out of descriptors in the thread that feeds its queue, it drops"
-        " the batch, and the loader waits for ever; no dataset is accused of it"
+        "where torch's queue thread has no descriptor, it drops the batch, and the loader waits for"
+        " ever; no dataset is blamed for it"
         " (battery/test_check_dataset.py::"
         "test_samples_that_need_no_descriptor_are_not_blamed_for_torch)"
     ),
 }
 EXCUSED = {
-    "D3": (
-        "a race inside torch's shared memory manager, between its unlink and the loader's open,"
-        " which no dataset can cause or prevent and no system call of a worker can bring about"
-    ),
+    "D3": ("a race inside torch's shared memory manager, which no dataset can cause or prevent"),
 }

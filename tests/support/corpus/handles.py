@@ -146,12 +146,8 @@ CASES = (
 BEHAVIOURS: dict[str, str] = {}
 EXCUSED = {
     "A9": (
-        "no client of a network service is installed here. Which of two workers gets an answer that"
-        " comes on a connection they share is the kernel's choice, and what a client makes of a"
-        " foreign answer is its own: used-before shows either an error, a hang or wrong samples"
+        "which of two workers gets an answer on a connection that they share is the kernel's"
+        " choice: used-before shows an error, a hang or wrong samples"
     ),
-    "A11": (
-        "needs a native reader that crashes in a forked worker, as tensorstore did, which is not"
-        " installed. The death of a worker by SIGSEGV itself is shown by the deaths of workers"
-    ),
+    "A11": ("needs a native reader that crashes in a forked worker, as tensorstore did"),
 }

@@ -136,12 +136,12 @@ CASES: tuple[Case, ...] = (
 BEHAVIOURS: dict[str, str] = {
     "K2": (
         "torch ends hung workers one by one, 5 s for each; in a trial they go on when the loader"
-        " ends them, so that only the error takes its time"
+        " ends them"
         " (corpus/test_behaviours_of_workers.py::test_hung_workers_do_not_hold_up_the_end)"
     ),
     "K3": (
-        "a worker that hangs with the interpreter lock cannot hand over what it had finished, so"
-        " that torch's timeout may never come; the deadline does"
+        "a worker that hangs with the interpreter lock sends nothing, and torch's timeout may never"
+        " come; the deadline does"
         " (corpus/test_behaviours_of_workers.py::test_a_hang_that_no_timeout_ends_is_located)"
     ),
     "K4": (
@@ -159,12 +159,9 @@ BEHAVIOURS: dict[str, str] = {
 }
 EXCUSED: dict[str, str] = {
     "K6": (
-        "OpenCV 5.0.0, the one that is installed here, has a pool of POSIX threads, no OpenMP:"
-        " forked after use, it works. The same bug in Python is K8"
+        "OpenCV 5.0.0 has a pool of POSIX threads, no OpenMP, and works when forked after use. The"
+        " same bug in Python is K8"
     ),
-    "K7": "Polars is not installed here, and nothing else with Rayon's pool. In Python it is K8",
-    "K11": (
-        "takes several ranks in a collective, and a trial is one loader; that its error comes in"
-        " time, on which the other ranks depend, is what every verdict asks for"
-    ),
+    "K7": "needs a library with Rayon's pool. In Python it is K8",
+    "K11": ("takes several ranks in a collective, and a trial is one loader"),
 }

@@ -8,8 +8,8 @@ from support.specimens import ReusedBuffer
 CASES = (Case("E8", ReusedBuffer, "workers-agree", "corrupted", "has the content of sample"),)
 BEHAVIOURS = {
     "E1": (
-        "a worker gets a copy of each inherited page whose reference counts it touches, once: no"
-        " more than the main process has, and nothing that grows from epoch to epoch"
+        "a worker copies each inherited page whose reference counts it touches once: nothing that"
+        " grows from epoch to epoch"
         " (battery/test_growth.py::test_what_settles_is_no_growth)"
     ),
     "E3": (
@@ -26,8 +26,8 @@ BEHAVIOURS = {
         " (trial/test_killed_pytest.py::test_a_killed_process_leaves_nothing)"
     ),
     "E6": (
-        "a view ships the storage below it: more shared memory than needed, but the right samples,"
-        " and it is given back (battery/test_growth.py::test_what_settles_is_no_growth)"
+        "a view ships the storage below it: too much shared memory, but the right samples, and it"
+        " is given back (battery/test_growth.py::test_what_settles_is_no_growth)"
     ),
     "E7": (
         "the baseline refuses samples that cannot be collated, with torch's words"
@@ -44,7 +44,6 @@ BEHAVIOURS = {
 }
 EXCUSED = {
     "E2": (
-        "that spawned workers get a copy of the dataset each is what spawning means; how many"
-        " copies are too many is a matter of the machine, and no sample is wrong"
+        "each spawned worker gets a copy of the dataset, as spawning means, and no sample is wrong"
     ),
 }

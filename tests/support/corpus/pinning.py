@@ -33,22 +33,20 @@ CASES: tuple[Case, ...] = (
     ),
 )
 BEHAVIOURS: dict[str, str] = {
-    "L1": "torch tells that the thread exited, up to 5 s later, and not why; the cause is printed,"
-    " and a trial keeps that"
+    "L1": "torch reports that the thread exited, up to 5 s later, and prints why, which a trial"
+    " keeps"
     " (pinning/test_thread.py::test_thread_that_ends_is_told_without_the_cause)",
-    "L2": "with a timeout torch does not look for the thread, and tells of the timeout"
+    "L2": "with a timeout torch does not look for the thread, and reports the timeout"
     " (pinning/test_thread.py::test_thread_that_ends_within_the_timeout_is_told_as_a_timeout)",
     "L3": "torch waits for the thread without a limit; the trial's own deadline ends it"
     " (pinning/test_thread.py::test_pinning_that_hangs_blocks_the_loader_s_end)",
-    "L4": "torch passes it on as it is, and says nothing; its samples are right, so the battery"
-    " does not, either"
+    "L4": "torch passes it on as it is; its samples are right"
     " (pinning/test_thread.py::test_class_that_torch_does_not_know_is_not_pinned)",
-    "L5": "torch copies what can be changed and makes a dict or a list of what it cannot make"
-    " again; the samples in it are right, and the battery looks at no more"
+    "L5": "torch makes a dict or a list of what it cannot make again; the samples in it are right"
     " (pinning/test_thread.py::test_container_comes_as_what_torch_can_make_of_it)",
 }
 EXCUSED: dict[str, str] = {
-    entry: f"{why}: needs an accelerator, and this machine has none"
+    entry: f"needs an accelerator: {why}"
     for entry, why in {
         "L7": "a forked worker is refused by CUDA only where the loader's process has used it",
         "L8": "the tensors that are lost lie in an accelerator's memory",

@@ -136,10 +136,10 @@ CASES: tuple[Case, ...] = (
 BEHAVIOURS: dict[str, str] = {
     "I1": "torch seeds NumPy's global generator in each worker and epoch, so it repeats nothing"
     " (corpus/test_streams_and_state.py::test_global_generators_repeat_nothing)",
-    "I4": "a cache in a worker ends with it: no sample is wrong, and the facts tell that files are"
-    " opened again (corpus/test_streams_and_state.py::test_cache_of_a_worker_ends_with_it)",
+    "I4": "a cache in a worker ends with it: no sample is wrong, and files are opened again"
+    " (corpus/test_streams_and_state.py::test_cache_of_a_worker_ends_with_it)",
 }
 EXCUSED: dict[str, str] = {
-    "I3": "the author's own loop sets an attribute between two epochs; the harness drives the loop,"
-    " and knows of no attribute to set and of no sample that would have to change by it",
+    "I3": "the author's own loop sets an attribute between two epochs, which the battery"
+    " cannot know",
 }

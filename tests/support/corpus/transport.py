@@ -99,22 +99,21 @@ CASES: tuple[Case, ...] = (
 )
 BEHAVIOURS: dict[str, str] = {
     "C1": (
-        "torch makes a RuntimeError of an exception that its text alone cannot make, and keeps the"
-        " text, which is what counts"
+        "torch makes a RuntimeError of an exception that takes more than a text; the text counts"
         " (corpus/test_behaviours_of_workers.py::test_an_exception_with_two_arguments_is_clear)"
     ),
     "C4": (
-        "torch rebuilds an exception from its text, so errno is lost and only the text is judged"
+        "torch makes an exception anew from its text: errno is lost, and only the text is judged"
         " (corpus/test_behaviours_of_workers.py::test_errno_is_lost_and_the_text_is_not)"
     ),
     "C5": (
-        "the text of a subclass of KeyError comes as a literal of one line, which is read as the"
-        " lines that it was"
+        "the text of a subclass of KeyError comes as a literal of one line, which is read as"
+        " several"
         " (corpus/test_behaviours_of_workers.py::test_an_escaped_text_is_judged_by_its_messages)"
     ),
     "C8": (
-        "a loop that goes on after an error of worker_init_fn gets an UnboundLocalError of torch's;"
-        " a trial ends with the first error"
+        "a loop that goes on after an error of worker_init_fn gets an UnboundLocalError; a trial"
+        " ends with the first error"
         " (corpus/test_behaviours_of_workers.py::test_an_error_of_worker_init_fn_is_the_one_told)"
     ),
 }
