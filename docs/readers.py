@@ -121,10 +121,12 @@ def _word(outcome: str) -> str:
 
 def _messages(rows: dict[str, Any]) -> Iterator[str]:
     for key, row in rows.items():
+        faults: dict[str, list[str]] = {}
         for name, cell in row.items():
             if cell["outcome"] == found.HIDDEN:
-                happened = HEADINGS.get(name, name)
-                yield f"| {READERS[key].shown} | {happened} | {_code(cell['message'])} |\n"
+                faults.setdefault(cell["message"], []).append(HEADINGS.get(name, name))
+        for message, names in faults.items():
+            yield f"| {READERS[key].shown} | {', '.join(names)} | {_code(message)} |\n"
 
 
 def _code(message: str) -> str:
