@@ -196,6 +196,13 @@ def status_of(result: CheckResult) -> str:
     return XFAILED if result.expected else PASSED
 
 
+def place_and_name(test: str) -> tuple[str, str]:
+    """The file and the class of the id *test*, and its name; "::" may be in its parameters."""
+    name, bracket, parameters = test.partition("[")
+    place, _, name = name.rpartition("::")
+    return place, f"{name}{bracket}{parameters}"
+
+
 def counts(items: Iterable[Item]) -> dict[str, int]:
     """How many of *items* have each verdict, the most frequent first; those that apply."""
     found = Counter(item.verdict for item in items if item.status != NOT_APPLICABLE)

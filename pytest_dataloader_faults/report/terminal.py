@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from pytest_dataloader_faults.report.model import (
     ERROR,
@@ -19,6 +19,7 @@ from pytest_dataloader_faults.report.model import (
     by_cause,
     counts,
     notes_of,
+    place_and_name,
 )
 
 WIDTH = 100
@@ -79,12 +80,12 @@ def table(report: Report, width: int = WIDTH) -> Iterator[list[Line]]:
     """
     checks = list(dict.fromkeys(item.check for item in report.items))
     first = max((len(check) for check in checks), default=0) + _GAP
-    for part, tests in enumerate(_side_by_side(report, width - first)):
+    for part, columns in enumerate(_side_by_side(report, width - first)):
         if part:
             yield []
-        yield [("".ljust(first), {}), *((_head(test, items), {}) for test, items in tests)]
+        yield [("".ljust(first), {}), *((title.ljust(width), {}) for title, _, width in columns)]
         for check in checks:
-            found = [(_of_check(items, check), _width(test, items)) for test, items in tests]
+            found = [(_of_check(items, check), width) for _, items, width in columns]
             if any(item for item, _ in found):
                 yield [(check.ljust(first), {}), *(_cell(item, room) for item, room in found)]
 
@@ -97,31 +98,41 @@ def slowest(report: Report, most: int) -> Iterator[str]:
         yield f"{seconds:.2f}s trial    {item.nodeid}"
 
 
-def _side_by_side(report: Report, room: int) -> Iterator[list[tuple[str, list[Item]]]]:
-    row: list[tuple[str, list[Item]]] = []
-    for test, items in report.tests.items():
-        used = sum(_width(*each) for each in row)
-        if row and used + _width(test, items) > room:
+_Column = tuple[str, list[Item], int]
+"""The title of a test, its items, and how wide that is."""
+
+
+def _side_by_side(report: Report, room: int) -> Iterator[list[_Column]]:
+    row: list[_Column] = []
+    for column in _columns(report):
+        if row and sum(width for _, _, width in [*row, column]) > room:
             yield row
             row = []
-        row.append((test, items))
+        row.append(column)
     if row:
         yield row
 
 
-def _head(test: str, items: Sequence[Item]) -> str:
-    width = _width(test, items)
-    name = test.rpartition("::")[2]
-    shown = name if len(name) < width else f"{name[: width - _GAP - 1]}…"
-    return shown.ljust(width)
+def _columns(report: Report) -> Iterator[_Column]:
+    for title, items in zip(_titles(report.tests), report.tests.values(), strict=True):
+        longest = max(len(title), *(len(item.word) for item in items))
+        yield title, items, longest + _GAP
 
 
 _LONGEST_NAME = 30
 
 
-def _width(test: str, items: Sequence[Item]) -> int:
-    longest = max(len(item.word) for item in items)
-    return max(longest, min(len(test.rpartition("::")[2]), _LONGEST_NAME)) + _GAP
+def _titles(tests: Iterable[str]) -> list[str]:
+    """The names of *tests*, cut; with file and class, and whole, where these would be the same."""
+    names = {test: place_and_name(test)[1] for test in tests}
+    cut = {test: _cut(name) for test, name in names.items()}
+    often, often_cut = Counter(names.values()), Counter(cut.values())
+    whole = {test: name if often[name] == 1 else test for test, name in names.items()}
+    return [short if often_cut[short] == 1 else whole[test] for test, short in cut.items()]
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
 
 
 def _of_check(items: Sequence[Item], check: str) -> Item | None:

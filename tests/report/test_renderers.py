@@ -74,6 +74,21 @@ def test_the_table_has_checks_down_and_tests_across():
     assert ["pinned", "-", "-"] in rows
 
 
+def test_the_columns_of_a_table_differ():
+    """Names that are there twice have file and class, and are not cut where that hides it."""
+    long = "c.py::test_the_records_of_the_first_"
+    tests = ["a.py::test", "b.py::test", "a.py::T::test_z[1::2]", f"{long}year", f"{long}month"]
+    found = list(terminal.table(Report(items=tuple(item(test=each) for each in tests)), width=200))
+    assert [text.strip() for text, _ in found[0]] == [
+        "",
+        "a.py::test",
+        "b.py::test",
+        "test_z[1::2]",
+        "test_the_records_of_the_first_year",
+        "test_the_records_of_the_first_month",
+    ]
+
+
 def test_a_wide_table_goes_on_below():
     """Each part is at most 100 columns wide, and all tests are there."""
     names = [f"a.py::test_number_{number:02}" for number in range(12)]

@@ -29,6 +29,7 @@ from pytest_dataloader_faults.report.model import (
     Report,
     by_cause,
     notes_of,
+    place_and_name,
 )
 
 
@@ -71,6 +72,7 @@ def _facts(report: Report) -> dict[str, Any]:
         "style": Markup(style),  # noqa: S704  # a file of this package
         "policy": f"script-src {_hash(script)}; style-src {_hash(style)}",
         "tests": tests,
+        "columns": list(map(place_and_name, tests)),
         "rows": _rows(trials, list(tests)),
         "words": _words(trials),
         "causes": _causes(report, trials),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -45,14 +47,22 @@ class Trial:
 
 def trials_of(items: Iterable[Item]) -> Iterator[Trial]:
     """Each of *items*. An anchor depends on the id of the item, so that links stay good."""
-    taken: set[str] = set()
+    taken: Counter[str] = Counter()
     for item in items:
-        wanted = anchor = "item-" + re.sub(r"[^\w.:-]+", "-", item.nodeid, flags=re.ASCII).strip(
-            "-"
-        )
-        number = 1
-        while anchor in taken:
-            number += 1
-            anchor = f"{wanted}-{number}"
-        taken.add(anchor)
-        yield Trial(item, anchor)
+        anchor = _anchor(item)
+        taken[anchor] += 1
+        yield Trial(item, anchor if taken[anchor] == 1 else f"{anchor}-{taken[anchor]}")
+
+
+_PLAIN = re.compile(r"[\w./:-]+(\[[\w./:-]+\])?", re.ASCII)
+"""Such ids differ also without their brackets: there is no hyphen in the name of a function."""
+
+
+def _anchor(item: Item) -> str:
+    """The id of *item* without brackets; with a hash where others would be the same."""
+    nodeid = item.nodeid if item.check in item.nodeid else f"{item.nodeid}[{item.check}]"
+    slug = re.sub(r"[^\w./:-]+", "-", nodeid, flags=re.ASCII).strip("-")
+    if not _PLAIN.fullmatch(nodeid):
+        digest = hashlib.sha256(nodeid.encode(errors="surrogatepass")).hexdigest()
+        slug = f"{slug}-{digest[:8]}"
+    return f"item-{slug}"
