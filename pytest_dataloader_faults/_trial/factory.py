@@ -10,6 +10,7 @@ also when pytest is killed.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -66,13 +67,23 @@ def takes_folder(make_dataset: Any) -> bool:
     required = [each for each in parameters if each.default is each.empty]
     names = [each.name for each in required if each.kind in _POSITIONAL]
     if len(names) > 1:
+        function = getattr(make_dataset, "__name__", "make_dataset")
         message = (
             f"make_dataset requires {len(names)} arguments ({', '.join(names)}), but it is called"
-            " with none, or with an empty folder where it requires one: use a lambda that gives the"
-            f" others, such as lambda: {getattr(make_dataset, '__name__', 'make_dataset')}(...)"
+            " with none, or with an empty folder where it requires one: give a function that calls"
+            f" it, such as def make(): return {function}(...)"
         )
         raise InvalidArgumentError(message)
     return bool(names)
+
+
+def definition_of(make_dataset: Any) -> tuple[str, int] | None:
+    """The file and the line of a function or a class; None of anything else."""
+    if isinstance(make_dataset, functools.partial):
+        make_dataset = make_dataset.func
+    with contextlib.suppress(TypeError, OSError):
+        return inspect.getfile(make_dataset), inspect.getsourcelines(make_dataset)[1]
+    return None
 
 
 def bound(make_dataset: Any) -> tuple[Callable[[], Any], tuple[str, ...]]:

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from pytest_dataloader_faults._engine.python.pyfakefs.notes import note_for
 from pytest_dataloader_faults._engine.worker.fetch_hooks import StreamEnd
 from pytest_dataloader_faults._engine.worker.late_imports import FOR_FORK_SERVER
+from pytest_dataloader_faults._trial.factory import definition_of
 from pytest_dataloader_faults._trial.parts import require_one
 from pytest_dataloader_faults._trial.process import start_method
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
@@ -107,9 +108,9 @@ def _call_factory(make_dataset: Callable[[], Any]) -> Any:
     usable = isinstance(made, (DataLoader, IterableDataset)) or hasattr(made, "__getitem__")
     if isinstance(made, type) or not usable:
         message = (
-            f"make_dataset gave {made!r}, which is no dataset: it has no __getitem__ and is no"
-            " IterableDataset. Give a map-style or iterable dataset, a ready DataLoader, a data"
-            " module, or a dict or list of loaders"
+            f"make_dataset{_named(make_dataset)} gave {made!r}, which is no dataset: it has"
+            " no __getitem__ and is no IterableDataset. Give a map-style or iterable dataset, a"
+            " ready DataLoader, a data module, or a dict or list of loaders"
         )
         raise UnusableDatasetError(message)
     if any(isinstance(each, DataLoader) for each in getattr(made, "pipeline", ())):
@@ -119,6 +120,11 @@ def _call_factory(make_dataset: Callable[[], Any]) -> Any:
         )
         raise UnusableDatasetError(message)
     return made
+
+
+def _named(make_dataset: Callable[[], Any]) -> str:
+    found = definition_of(make_dataset)
+    return " at {}:{}".format(*found) if found else ""
 
 
 def dataset_of(make_dataset: Callable[[], Any]) -> Any:

@@ -60,7 +60,7 @@ class Collector:
             _report.show(self._report, terminalreporter)
             if self._for_github:
                 _report.show_annotations(self._report, terminalreporter)
-        for path in self._paths:
+        for path in () if terminalreporter.config.option.collectonly else self._paths:
             terminalreporter.write_line(f"report: {path}")
         for problem in self._problems:
             terminalreporter.write_line(problem, red=True)

@@ -31,6 +31,7 @@ from pytest_dataloader_faults.plugin._asked import asks_check
 from pytest_dataloader_faults.plugin._options import Settings, command_line
 from pytest_dataloader_faults.plugin._report import id_of, note
 from pytest_dataloader_faults.plugin._reported_once import about_call, shortage_reported_once
+from pytest_dataloader_faults.report.model import NOT_ASKED
 
 _baselines = pytest.StashKey[BaselineCache]()
 _stage = pytest.StashKey[_progress.Stage]()
@@ -89,8 +90,8 @@ class FaultCheck:
         """The result; where the dataset cannot be tried, only one item of the test says why."""
         report = about_call(self._node, self._calls, part)
         if report.elsewhere:
-            text = f"{self.name} was not asked, for the dataset cannot be tried: see"
-            return _nothing_shown(self.name, f"{text} {report.elsewhere}", applies=False)
+            text = f"{NOT_ASKED}: see {report.elsewhere}"
+            return _nothing_shown(self.name, text, applies=False)
         try:
             result, is_usable = self._asked(make_dataset, how, report.about)
         except SeveralLoadersError:

@@ -14,14 +14,17 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.plugin import _checks, _options
+
+if TYPE_CHECKING:
+    from pytest_dataloader_faults._trial.factory import DatasetFactory
 
 _OPTION = "--dataloader-faults-dataset"
 _FORM = "must be module:function, such as my_package.data:make_dataset"
@@ -36,7 +39,8 @@ class NamedDatasets:
     def __init__(self, values: list[str], only: list[str], exclude: list[str]) -> None:
         self._values = list(dict.fromkeys(values))
         self._chosen: dict[str, Any] = {"only": only or None, "exclude": exclude}
-        self._factories: dict[str, Callable[..., Any]] = {}
+        self._factories: dict[str, DatasetFactory] = {}
+        self._are_alone = False
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
@@ -44,6 +48,7 @@ class NamedDatasets:
         config = session.config
         if config.args_source is not config.ArgsSource.ARGS:
             config.args, config.args_source = [], config.ArgsSource.ARGS
+            self._are_alone = True
         here = str(config.invocation_params.dir)
         if here not in sys.path:  # "python -m pytest" has put it there.
             sys.path.insert(0, here)
@@ -54,6 +59,12 @@ class NamedDatasets:
             self._factories = {value: factory_of(value) for value in self._values}
         except InvalidArgumentError as error:
             raise pytest.UsageError(str(error)) from error
+
+    def pytest_report_header(self) -> str | None:
+        """Say that no file is collected: the option may be in a configuration file."""
+        if not self._are_alone:
+            return None
+        return f"dataloader-faults: no test file, as no path is given; {', '.join(self._values)}"
 
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(
@@ -77,7 +88,7 @@ class NamedDataset(pytest.Collector):
     def __init__(
         self,
         *,
-        factory: Callable[..., Any],
+        factory: DatasetFactory,
         checks: dict[str, list[pytest.MarkDecorator]],
         **node: Any,
     ) -> None:
@@ -99,6 +110,18 @@ class NamedCheck(pytest.Item):
     """One check of a dataset that the command line names."""
 
     parent: NamedDataset
+    cls = None
+    fixturenames: tuple[str, ...] = ()
+
+    @property
+    def function(self) -> DatasetFactory:
+        """As a test function has it: hooks of a user's conftest read this, and what is above."""
+        return self.parent.factory
+
+    @property
+    def module(self) -> ModuleType:
+        """The one that the command line names."""
+        return sys.modules[self.parent.name.partition(":")[0]]
 
     @property
     def originalname(self) -> str:
@@ -112,16 +135,21 @@ class NamedCheck(pytest.Item):
 
     def runtest(self) -> None:
         """Ask the check."""
-        _checks.check_of(self, self.name)(self.parent.factory)
+        try:
+            _checks.check_of(self, self.name)(self.parent.factory)
+        except pytest.skip.Exception as skipped:
+            skipped._use_item_location = True  # Else, it would be this line.
+            raise
 
     def reportinfo(self) -> tuple[str, int, str]:
         """Where the function is, and the title of a failure."""
-        code = getattr(inspect.unwrap(self.parent.factory), "__code__", None)
-        file, line = (code.co_filename, code.co_firstlineno - 1) if code else (str(self.path), 0)
-        return file, line, f"{self.name} of {self.parent.name}"
+        from pytest_dataloader_faults._trial.factory import definition_of
+
+        file, line = definition_of(self.function) or (str(self.path), 1)
+        return file, line - 1, f"{self.name} of {self.parent.name}"
 
 
-def factory_of(value: str) -> Callable[..., Any]:
+def factory_of(value: str) -> DatasetFactory:
     """The function that *value* names; InvalidArgumentError if it names none that can be used."""
     from pytest_dataloader_faults._trial.factory import takes_folder
 
@@ -145,39 +173,35 @@ def _hint(path: str, name: str) -> str:
 
 
 def _module(value: str, path: str) -> ModuleType:
+    from pytest_dataloader_faults.plugin._reported_once import place_of
+
     try:
         return importlib.import_module(path)
-    except ModuleNotFoundError as error:
-        if not error.name or not f"{path}.".startswith(f"{error.name}."):
-            raise _refused(value, f"cannot be used: importing {path} failed: {error}") from error
-        file = f" Leave out {path[-3:]!r}." if path.endswith(".py") else ""
-        message = (
-            f"cannot be used: there is no module {error.name!r} in {os.getcwd()} or elsewhere on"
-            f" sys.path.{file} Start pytest in the folder that has it, set the ini key pythonpath,"
-            " or install the package"
-        )
-        raise _refused(value, message) from error
-    except (Exception, SystemExit) as error:
-        failed = f"importing {path} raised {type(error).__name__}: {error}"
-        raise _refused(value, f"cannot be used: {failed}") from error
+    except (Exception, SystemExit, pytest.skip.Exception, pytest.fail.Exception) as error:
+        missing = isinstance(error, ModuleNotFoundError) and error.name
+        if missing and f"{path}.".startswith(f"{missing}."):
+            raise _refused(value, _without_module(path, missing)) from error
+        raised = f"{type(error).__name__}: {error}{place_of(error)}"
+        raise _refused(value, f"cannot be used: importing {path} raised {raised}") from error
 
 
-def _attribute(value: str, module: ModuleType, name: str) -> Callable[..., Any]:
-    from pytest_dataloader_faults._trial.parts import is_ready
+def _without_module(path: str, missing: str) -> str:
+    file = f" Leave out {path[-3:]!r}." if path.endswith(".py") else ""
+    return (
+        f"cannot be used: there is no module {missing!r} in {os.getcwd()} or elsewhere on sys.path."
+        f"{file} Start pytest in the folder that has it, set the ini key pythonpath, or install the"
+        " package"
+    )
 
+
+def _attribute(value: str, module: ModuleType, name: str) -> DatasetFactory:
     if not hasattr(module, name):
         functions = [each for each, _ in inspect.getmembers(module, inspect.isroutine)]
-        near = difflib.get_close_matches(name, functions, n=1)
+        near = difflib.get_close_matches(name, dir(module), n=1)
         known = f"Did you mean {near[0]!r}?" if near else f"Its functions: {', '.join(functions)}"
         raise _refused(value, f"cannot be used: {module.__name__} has no {name!r}. {known}")
-    found = getattr(module, name)
-    if isinstance(found, type) or is_ready(found):
-        kind = "a class" if isinstance(found, type) else f"of the type {type(found).__name__}"
-        advice = f"Write one that returns the dataset or the loader, as def make_{name.lower()}()"
-        message = f"must name a function, and {name} is {kind}. {advice}"
-        raise _refused(value, message)
-    factory: Callable[..., Any] = found
-    return factory
+    found: DatasetFactory = getattr(module, name)
+    return found
 
 
 def _refused(value: str, problem: str) -> InvalidArgumentError:

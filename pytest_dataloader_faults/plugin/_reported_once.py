@@ -77,6 +77,15 @@ def without_our_frames(error: BaseException) -> BaseException:
     return error.with_traceback(made) if made else error
 
 
+def place_of(error: BaseException) -> str:
+    """Where the user's code raised *error* when it was imported, to be put behind its text."""
+    others = {*_PYTEST, "importlib", __name__.partition(".")[0]}
+    for entry in reversed(list(_entries(error.__traceback__))):
+        if entry.tb_frame.f_globals.get("__name__", "").partition(".")[0] not in others:
+            return f" at {entry.tb_frame.f_code.co_filename}:{entry.tb_lineno}"
+    return ""
+
+
 def _entries(traceback: TracebackType | None) -> Iterator[TracebackType]:
     while traceback is not None:
         yield traceback

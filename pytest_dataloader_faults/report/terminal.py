@@ -11,6 +11,7 @@ from pytest_dataloader_faults.report.model import (
     FAILED,
     FAILURES,
     NOT_APPLICABLE,
+    NOT_ASKED,
     NOT_REPRODUCED,
     PASSED,
     XFAILED,
@@ -69,7 +70,9 @@ def _counted(items: Sequence[Item]) -> str:
     first = f"{failed}{checks} failed" if failed else f"{passed}{checks} passed"
     told = [f"{first} ({verdicts})" if verdicts else "no check applies"]
     told += [f"{by_status[each]} {words}" for each, words in _NEITHER.items() if by_status[each]]
-    told += [f"{others} not applicable"] if others else []
+    unasked = sum(item.sentence.startswith(NOT_ASKED) for item in items)
+    told += [f"{others - unasked} not applicable"] if others > unasked else []
+    told += [f"{unasked} not asked"] if unasked else []
     return f"{', '.join(told)}; {sum(item.duration for item in items):.1f} s"
 
 

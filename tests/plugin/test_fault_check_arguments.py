@@ -103,7 +103,7 @@ MESSAGES = {
     ),
     "test_no_workers": "*this loader has num_workers=0. Use num_workers=1 or more*",
     "test_no_factory": "*must be callable, such as lambda: MyDataset()*",
-    "test_no_dataset": "*make_dataset gave None, which is no dataset*",
+    "test_no_dataset": "*make_dataset at *test_inner.py:* gave None, which is no dataset*",
     "test_raises": "*make_dataset() raised ZeroDivisionError: division by zero*",
 }
 

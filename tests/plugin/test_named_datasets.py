@@ -86,6 +86,62 @@ def test_options_select_their_items(named, options, expected):
     assert _ids(named.again("-q", "--collect-only", *NAMED, FEW, *options)) == expected
 
 
+CONFTEST = """
+def pytest_collection_modifyitems(items):
+    for item in items:
+        print(item.function.__name__, item.module.__name__, item.cls, *item.fixturenames)
+"""
+
+
+def test_hooks_read_them_as_test_functions(named):
+    """The header says that no file is collected; --collect-only writes no report."""
+    named.pytester.makeconftest(CONFTEST)
+    options = "--dataloader-faults-only=workers-agree, pickles", "--dataloader-faults-report=r.md"
+    result = named.again("--collect-only", NAMED[0], *options)
+    assert result.ret == pytest.ExitCode.OK
+    assert result.outlines.count("make_records my_data None") == 2
+    result.stdout.fnmatch_lines(["dataloader-faults: no test file, as no path is given; my_data:*"])
+    result.stdout.no_fnmatch_line("report: *")
+    with_file = named.again("--collect-only", NAMED[0], "test_inner.py")
+    assert "no test file" not in with_file.stdout.str()
+
+
+ODD = """
+def boom():
+    raise LookupError("no such folder")
+
+
+def nothing():
+    return None
+
+
+class Listed(list):
+    def __init__(self):
+        super().__init__(range(8))
+
+
+ready = Listed()
+"""
+
+
+@pytest.mark.usefixtures("engine")
+def test_what_they_may_name(suite):
+    """A function, a class that needs no argument, or a dataset. What gives none is named once."""
+    suite.pytester.makepyfile(my_data=ODD)
+    named = [f"{OPTION}=my_data:{name}" for name in ("boom", "nothing", "Listed", "ready")]
+    result = suite.again("-rs", *named, "--dataloader-faults-only=pickles,two-epochs,workers-agree")
+    result.assert_outcomes(failed=2, skipped=4, passed=6)
+    unasked = "not asked, for the dataset cannot be tried: see my_data"
+    result.stdout.fnmatch_lines(
+        [
+            "make_dataset at */my_data.py:5 gave None, which is no dataset*",
+            "my_data:boom: 1 of 1 check failed (1 not_exercised), 2 not asked; *",
+            f"SKIPPED [[]2[]] my_data.py:1: {unasked}:boom::*",
+            f"SKIPPED [[]2[]] my_data.py:5: {unasked}:nothing::*",
+        ]
+    )
+
+
 def test_checks_are_left_out(named):
     """Options choose checks of these datasets. One that needs a GPU is marked so."""
     asked = named.again("-q", "--collect-only", NAMED[0], "--dataloader-faults-exclude=open-error")
@@ -113,20 +169,25 @@ REFUSED = [
     ("my_dta:make_data", "there is no module 'my_dta' in"),
     ("my_data.py:make_data", "Leave out '.py'"),
     ("broken:make_data", "importing broken raised ZeroDivisionError: division by zero"),
-    ("lacking:make_data", "importing lacking failed: No module named 'nowhere'"),
+    ("lacking:make_data", "ModuleNotFoundError: No module named 'nowhere' at "),
+    ("lacking:make_data", "lacking.py:1\n"),
+    ("skipped:make_data", "importing skipped raised Skipped: no data at "),
+    ("my_data:Dta", "my_data has no 'Dta'. Did you mean 'Data'?"),
     ("my_data:mke_data", "my_data has no 'mke_data'. Did you mean 'make_data'?"),
     ("my_data:zzz", "Its functions: make_data, make_two"),
-    ("my_data:Data", "must name a function, and Data is a class"),
-    ("my_data:ready", "must name a function, and ready is of the type Data"),
     ("my_data:Data.make", "write a function at the top of the module"),
     ("my_data:make_two", "make_dataset requires 2 arguments (one, two)"),
+    ("my_data:make_two", "such as def make(): return make_two(...)"),
 ]
 
 
 @pytest.mark.parametrize(("value", "problem"), REFUSED)
 def test_wrong_names_are_usage_errors(light_suite, value, problem):
     """The error shows the value, and what is wrong with it; nothing is collected."""
-    light_suite.pytester.makepyfile(my_data=WRONG, broken="1 / 0", lacking="import nowhere")
+    skipped = "import pytest; pytest.skip('no data', allow_module_level=True)"
+    light_suite.pytester.makepyfile(
+        my_data=WRONG, broken="1 / 0", lacking="import nowhere", skipped=skipped
+    )
     result = light_suite.again(f"{OPTION}={value}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert f"ERROR: dataset={value!r} from {OPTION} " in result.stderr.str()
@@ -140,6 +201,8 @@ def test_wrong_checks_are_usage_errors(light_suite):
     named = f"{OPTION}=my_data:make_data"
     wrong = light_suite.again(named, "--dataloader-faults-only=open-eror")
     alone = light_suite.again("--dataloader-faults-only=open-error")
-    assert {wrong.ret, alone.ret} == {pytest.ExitCode.USAGE_ERROR}
+    empty = light_suite.again(named, "--dataloader-faults-only=, ")
+    assert {wrong.ret, alone.ret, empty.ret} == {pytest.ExitCode.USAGE_ERROR}
     assert "Did you mean ['open-error'" in wrong.stderr.str()
+    assert "it names no check. Name some, as in" in empty.stderr.str()
     assert "chooses checks of --dataloader-faults-dataset, which is not given" in alone.stderr.str()
