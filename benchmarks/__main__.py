@@ -12,6 +12,7 @@ the page docs/explanation/performance.md. It measures the package that Python fi
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime as dt
 import os
 import platform
@@ -56,13 +57,19 @@ def machine() -> dict[str, str]:
     }
 
 
+def _commit() -> str:
+    """The commit that is measured, or "unknown" outside of a checkout."""
+    command = ["git", "-C", str(page.ROOT), "rev-parse", "--short", "HEAD"]
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    return "unknown"
+
+
 def stamped(table: Table, rounds: int) -> dict[str, Any]:
     """The record of a table."""
-    command = ["git", "-C", str(page.ROOT), "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     day = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
     found = {"columns": table.columns, "rows": table.rows}
-    return {"day": day, "commit": commit, "rounds": rounds, **found}
+    return {"day": day, "commit": _commit(), "rounds": rounds, **found}
 
 
 def main() -> None:

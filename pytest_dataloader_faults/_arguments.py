@@ -27,6 +27,11 @@ def is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
+def or_none(value: Any, word: str) -> Any:
+    """None if *value* is the *word* that an option has for it."""
+    return None if value == word else value
+
+
 class Rule(NamedTuple):
     """What an argument may be: the test, and the text for people."""
 
@@ -104,7 +109,7 @@ RULES = {
         lambda value: isinstance(value, Mapping),
         "a dict of options of DataLoader, such as {'num_workers': 4}, or None",
     ),
-    "samples": optional(at_least(1), "an int, 1 or more, or None for all samples"),
+    "samples": optional(at_least(1), "an int, 1 or more, or None or 'all' for all samples"),
     "max_trials": COUNT,
     "max_examples": optional(at_least(1), "an int, 1 or more, or None for that of the profile"),
     "max_faults": COUNT,

@@ -44,9 +44,15 @@ class PartOf:
         made = self.source if is_ready(self.source) else self.source()
         found = _parts(made, only=self.name.partition("/")[0])
         if self.name not in found:
-            known = ", ".join(_parts(made)) or "no others: it is one dataset or loader"
-            raise InvalidArgumentError(f"there is no part {self.name!r} of make_dataset: {known}")
+            raise InvalidArgumentError(_no_part(self.name, list(_parts(made))))
         return found[self.name]
+
+
+def _no_part(name: str, known: list[str]) -> str:
+    what = f"there is no part {name!r} of make_dataset: it gave"
+    if not known:
+        return f"{what} one dataset or loader, so hand over make_dataset itself, without part_of"
+    return f"{what} {', '.join(map(repr, known))}. Name one of these"
 
 
 def part_of(make_dataset: Any, name: str) -> PartOf:

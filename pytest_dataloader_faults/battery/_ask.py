@@ -38,7 +38,7 @@ def ask(
     found = battery.check(name, should_fail=bool(expected))
     if isinstance(found, NotApplicable):
         shown = printable_lines(found.reason)  # It may quote names of files.
-        text = f"not_exercised: {name} does not apply to this dataset: {shown}"
+        text = f"{name} does not apply to this dataset: {shown}"
         return CheckResult(name, Verdict.NOT_EXERCISED, False, text, None, False, expected)
     reproduce = reproduce or battery.reproduce("check_dataset", only=name)
     outcome = found.trial.outcome

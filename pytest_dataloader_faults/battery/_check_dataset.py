@@ -51,10 +51,10 @@ def check_dataset(
     only: str | Iterable[str] | None = None,
     exclude: str | Iterable[str] = (),
     expected_failures: Mapping[str, str] | None = None,
-    deadline: float | None = None,
+    deadline: float | str | None = None,
     seed: int = 0,
     engine: str = "auto",
-    samples: int | None = SAMPLES,
+    samples: int | str | None = SAMPLES,
     on_fail: str | None = "raise",
     not_reproduced: str = "warn",
 ) -> list[CheckResult]:
@@ -72,14 +72,14 @@ def check_dataset(
         only: The name of the only check to run, or several names.
         exclude: The name of a check to leave out, or several names.
         expected_failures: ``{check: reason}``; one of these that passes is a failure.
-        deadline: Seconds for each epoch of a trial, and for its recovery; by default 10 to 30, by
-            how long an epoch takes without a fault.
+        deadline: Seconds for each epoch of a trial, and for its recovery; None or ``"auto"`` is
+            10 to 30, by how long an epoch takes without a fault.
         seed: Of the samplers, the workers, and the faults with a ``probability``.
         engine: ``"auto"``, ``"kernel"`` or ``"python"``.
-        samples: About how many samples of a map-style dataset to look at; None for all. They are
-            spread over the dataset, and the same in each check. A sampler of your own is asked for
-            its first batches. Each worker makes two batches at least. Where reading the 64 of
-            the default would take longer than a few seconds, they are 32, 16 or fewer.
+        samples: About how many samples of a map-style dataset to look at; ``"all"`` or None for
+            all. They are spread over the dataset, and the same in each check. A sampler of your own
+            is asked for its first batches. Each worker makes two batches at least. Where reading
+            the 64 of the default would take longer than a few seconds, they are 32, 16 or fewer.
         on_fail: ``"raise"`` at the first failure, ``"warn"`` of each, or None.
         not_reproduced: What to do where one trial fails and two repeats of it pass: ``"warn"``, or
             ``"fail"`` as *on_fail* says.

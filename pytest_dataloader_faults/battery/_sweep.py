@@ -52,10 +52,10 @@ def sweep(
     files: Files | None = None,
     loader: Mapping[str, Any] | None = None,
     contract: Contract | None = None,
-    deadline: float | None = None,
+    deadline: float | str | None = None,
     seed: int = 0,
     engine: str = "auto",
-    samples: int | None = SAMPLES,
+    samples: int | str | None = SAMPLES,
     on_fail: str | None = "raise",
 ) -> SweepResult:
     """Let the N-th operation of each worker fail, for N = 1, 2, ... until nothing is left to fail.

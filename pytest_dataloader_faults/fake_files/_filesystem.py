@@ -21,7 +21,7 @@ class FakeDatasetFilesystem(FakeFilesystem):
     ) -> InProcessResult:
         """Read a dataset once in this process, under *faults*, without a loader or a verdict.
 
-        It takes milliseconds, where a trial takes a large part of a second.
+        It takes milliseconds, where a trial takes about a tenth of a second.
 
         Args:
             make_dataset: Returns a map-style or iterable dataset.

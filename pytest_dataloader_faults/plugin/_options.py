@@ -262,7 +262,7 @@ def _from_marker(mark: pytest.Mark) -> dict[str, Any]:
         given = marker(*mark.args, **mark.kwargs)
     except TypeError as error:
         takes = " ".join(marker_line().partition(":")[0].split())
-        message = f"@pytest.mark.{_STEM}: {error}. It takes {takes}"
+        message = f"@pytest.mark.{_STEM}: {error}. Give arguments by keyword: {takes}"
         raise InvalidArgumentError(message) from error
     for name in set(given) & set(_OPTIONS):
         given.update(_parsed(name, given[name], f"@pytest.mark.{_STEM}"))

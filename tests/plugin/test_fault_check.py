@@ -209,8 +209,8 @@ def test_checks_that_do_not_apply_skip_with_the_reason(suite):
     result.assert_outcomes(passed=1, skipped=3)
     result.stdout.fnmatch_lines(
         [
-            "SKIPPED * not_exercised: open-error does not apply * its workers open no data file",
-            "SKIPPED * not_exercised: truncated-half * its workers read no data file",
+            "SKIPPED * open-error does not apply * its workers open no data file",
+            "SKIPPED * truncated-half * its workers read no data file",
             "SKIPPED * worker-killed-middle * worker 0 makes fewer than 2 batches",
         ]
     )

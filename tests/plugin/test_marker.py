@@ -152,7 +152,7 @@ def test_unknown_arguments_are_refused(light_suite, engine, fixture, arguments, 
     source = ONE.format(arguments=arguments).replace("fault_check", fixture)
     result = light_suite.run(source)
     result.assert_outcomes(errors=1)
-    takes = "It takes dataloader_faults(only=..., exclude=..., expected_failures=..., *"
+    takes = "Give arguments by keyword: dataloader_faults(only=..., exclude=..., *"
     result.stdout.fnmatch_lines([f"*@pytest.mark.dataloader_faults: {complaint}{takes}"])
 
 

@@ -83,9 +83,9 @@ class Baseline:
         self.engine = engine_for_files(settings.get("engine", "auto"))
         self.make_dataset = make_dataset
         self.loader = settings.get("loader")
-        self.deadlines = Deadlines(settings.get("deadline"))
+        self.deadlines = Deadlines(_arguments.or_none(settings.get("deadline"), "auto"))
         self.seed = settings.get("seed", 0)
-        self.asked_samples = settings.get("samples")
+        self.asked_samples = _arguments.or_none(settings.get("samples"), "all")
         _arguments.check(make_dataset=make_dataset, loader=self.loader)
         _arguments.check(deadline=self.deadlines.most, seed=self.seed, samples=self.asked_samples)
         self.contract = Contract.given(settings.get("contract"))

@@ -30,10 +30,10 @@ class Settings(TypedDict, total=False):
     files: Files | None
     loader: Mapping[str, Any] | None
     contract: Contract | None
-    deadline: float | None
+    deadline: float | str | None
     seed: int
     engine: str
-    samples: int | None
+    samples: int | str | None
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ class Cause(NamedTuple):
 
 
 _SAME_SHARDS = Cause(
-    "several workers give the same samples",
+    "gives the same samples in each worker (not split by get_worker_info())",
     "Each worker iterates over the whole stream. Let it take only its own part in __iter__, by"
     " info = torch.utils.data.get_worker_info(): shards[info.id :: info.num_workers]",
 )
