@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import unittest
+from types import TracebackType
 from typing import Any
 
 from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults.battery._check_dataset import check_dataset
-from pytest_dataloader_faults.exceptions import CheckFailedError
+from pytest_dataloader_faults.exceptions import CheckFailedError, DataLoaderFaultsError
 from pytest_dataloader_faults.outcomes import CheckResult
 
 __unittest = True
@@ -43,8 +45,11 @@ class DatasetTestCase(unittest.TestCase):
             One result per check.
         """
         self._dataset_results = told = self._dataset_results or []
-        results = check_dataset(make_dataset, on_fail=None, **options)
-        told += results
+        __tracebackhide__ = True
+        try:
+            told += (results := check_dataset(make_dataset, on_fail=None, **options))
+        except DataLoaderFaultsError as error:  # It says all; our frames would hide the user's.
+            raise error.with_traceback(None) from error.__cause__
         may_vary = options.get("not_reproduced", "warn") == "warn"
         failed = [each for each in results if each.failed or not (each.reproduced or may_vary)]
         if self._has_subtests:
@@ -60,11 +65,19 @@ class DatasetTestCase(unittest.TestCase):
 
     def _report(self, result: CheckResult, *, failed: bool) -> None:
         if failed:
-            raise CheckFailedError(result.explanation)
+            raise CheckFailedError(result.explanation).with_traceback(_users_call())
         if not result.applies:
             self.skipTest(result.explanation)
         if result.expected and not result.passed:
             self.skipTest(f"expected to fail: {result.expected} ({result.verdict})")
+
+
+def _users_call() -> TracebackType:
+    """Where the user called this module: a sub-test has only frames of it and of unittest."""
+    frame = sys._getframe()
+    while frame.f_back and frame.f_globals is globals():
+        frame = frame.f_back
+    return TracebackType(None, frame, -1, frame.f_lineno)  # -1: show that line, without marks.
 
 
 def _names(result: CheckResult) -> dict[str, str]:

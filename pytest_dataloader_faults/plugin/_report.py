@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pytest_dataloader_faults.exceptions import DataLoaderFaultsError
 from pytest_dataloader_faults.outcomes import CheckResult, Verdict
 from pytest_dataloader_faults.plugin._asked import check_asked
 from pytest_dataloader_faults.plugin._options import ATTRIBUTE
@@ -28,6 +29,7 @@ from pytest_dataloader_faults.report.model import (
 
 _PROPERTY = "dataloader_faults"
 _SECTION = "dataloader-faults"
+_OUR_ERRORS = f"{DataLoaderFaultsError.__module__}."
 _items = pytest.StashKey[list[dict[str, Any]]]()
 
 
@@ -107,10 +109,12 @@ def _note_failure(
         return
     crash = getattr(report.longrepr, "reprcrash", None)
     message, _, _ = (crash.message if crash else text).strip().partition("\n")
+    phase = "" if report.when == "call" else f" in its {report.when}"
+    sentence = f"the test itself failed{phase}: {message.removeprefix(_OUR_ERRORS)}"
     error = {
         "status": ERROR,
-        "sentence": f"the test itself failed in {report.when}: {message}",
-        "explanation": f"the test itself failed in {report.when}: {message}\n{text}\n",
+        "sentence": sentence,
+        "explanation": f"{sentence}\n{text}\n",
         "cause": "",
     }
     found[-1:] = [{**(found[-1] if found else _nothing(node)), **error}]

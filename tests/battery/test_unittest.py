@@ -42,9 +42,10 @@ def test_each_check_is_a_sub_test(records):
     result = _run(records, unittest.TestResult(), *only, expected_failures=expected)
     ((check, text),) = _told(result.failures)
     assert check == "open-error"
-    assert text.splitlines()[0].partition("Error: ")[2].startswith("corrupted: sample 0 (batch 0)")
+    assert "Error: corrupted: sample 0 (batch 0)" in text
     assert "check_dataset(make_dataset, only='open-error', seed=0)" in text
-    assert "File " not in text  # No traceback: it would be of unittest and of this package.
+    (frame,) = (line for line in text.splitlines() if line.startswith("  File "))
+    assert __file__ in frame  # None is of unittest or of this package.
     skipped = dict(_told(result.skipped))
     assert skipped["file-missing"] == "expected to fail: issue 3 (corrupted)"
     assert "connect-error does not apply to this dataset" in skipped["connect-error"]
@@ -80,3 +81,21 @@ def test_not_reproduced_can_be_made_a_failure(monkeypatch):
     for choice, count in (("warn", 0), ("fail", 1)):
         result = _run("", unittest.TestResult(), "open-error", not_reproduced=choice)
         assert len(result.failures) == count
+
+
+def test_what_cannot_be_tried_is_an_error_with_one_frame_of_this_package(records):
+    """The line of the user, and that of the method."""
+
+    class Tests(DatasetTestCase):
+        def test_missing(self):
+            self.check_dataset(lambda: {}["missing"])
+
+        def test_misspelt(self):
+            self.check_dataset(lambda: ZerosOnError(records), only="workers-agre")
+
+    for name in ("test_missing", "test_misspelt"):
+        result = unittest.TestResult()
+        Tests(name).run(result)
+        ((_, text),) = result.errors
+        frames = [line for line in text.splitlines() if line.startswith("  File ")]
+        assert [__file__ in frame for frame in frames] == [True, False]

@@ -276,8 +276,8 @@ def test_a_test_that_fails_by_itself_is_in_its_report(suite):
         "set_up": ("error", "not_exercised"),
         "torn_down": ("error", "failed_cleanly"),
     }
-    assert found["fails_later"]["sentence"] == "the test itself failed in call: assert 0"
-    assert found["set_up"]["sentence"].endswith("failed in setup: ValueError: no disk")
+    assert found["fails_later"]["sentence"] == "the test itself failed: assert 0"
+    assert found["set_up"]["sentence"].endswith("failed in its setup: ValueError: no disk")
     assert "fault_check was never called" in found["never_asks"]["sentence"]
     rows = (suite.path / "r.md").read_text().splitlines()
     assert sum(row.startswith("| :x:") for row in rows) == 4

@@ -23,8 +23,9 @@ IN_PLACE = "gives a sample in place of one that cannot be read: open-error"
 
 @pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("spread", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_each_dataset_has_a_line_and_each_cause(suite, spread):
+def test_each_dataset_has_a_line_and_each_cause(suite, spread, monkeypatch):
     """Also with -q, and where pytest-xdist spreads the items."""
+    monkeypatch.setenv("COLUMNS", "100")
     if spread:
         pytest.importorskip("xdist")
     result = suite.run(SUITE, "-q", *(["-p", "xdist", "-n", "2"] if spread else []))

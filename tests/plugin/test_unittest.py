@@ -50,7 +50,7 @@ BROKEN = """
 
 def test_the_report_has_each_check(suite, engine):
     """And a test that could ask none; also under a pytest that knows no sub-tests."""
-    result = suite.run(SUITE + BROKEN, "--dataloader-faults-report=r.json")
+    result = suite.run(SUITE + BROKEN, "--tb=line", "--dataloader-faults-report=r.json")
     items = json.loads((suite.path / "r.json").read_text())["items"]
     test = "test_inner.py::TestRecords::test_"
     assert {(each["test"].removeprefix(test), each["check"]): each["status"] for each in items} == {
@@ -60,4 +60,6 @@ def test_the_report_has_each_check(suite, engine):
         ("fine", "workers-agree"): "passed",
         ("wrong", "check_dataset"): "error",
     }
+    crashed = [line for line in result.stdout.lines if "Error: " in line and ".py:" in line]
+    assert not any("_test_case.py" in line or "_trial" in line for line in crashed), crashed
     assert f"{test}fine: 1 check passed (1 survived)" in result.stdout.str()

@@ -129,6 +129,7 @@ def test_a_link_opens_its_trial(opened):
     assert trial.locator(".timeline").is_visible()
     assert "ReadError: read /data/0.bin" in trial.locator("tr.fault").inner_text()
     playwright.expect(trial.locator("summary")).to_be_in_viewport()
+    playwright.expect(trial.get_by_text("b.py::other", exact=True)).to_be_in_viewport()
     page.keyboard.press("Tab")
     playwright.expect(trial.locator("summary")).to_be_focused()
     page.fill("#text", "a.py")
