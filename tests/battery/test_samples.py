@@ -68,10 +68,10 @@ def test_samples_of_the_whole_dataset(path):
 
 @pytest.mark.parametrize(("samples", "batches"), [(8, 4), (400, 100), ("all", 500)])
 def test_as_many_as_asked_for(path, samples, batches):
-    """``samples`` is the number, and None means all of them; the reproducing line has it."""
+    """``samples`` is the number, and ``all`` means all of them; the reproducing line has it."""
     result = _asked(lambda: Many(path), "workers-agree", samples=samples, deadline="auto")
     assert batches == len(result.outcome.delivered)
-    assert (" samples were looked at" in result.explanation) is (samples is not None)
+    assert (" samples were looked at" in result.explanation) is (samples != "all")
     assert f"samples={None if samples == 'all' else samples}" in result.explanation.splitlines()[-1]
 
 

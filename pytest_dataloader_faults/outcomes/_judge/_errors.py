@@ -21,6 +21,7 @@ only that the worker "exited unexpectedly".
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 
@@ -35,6 +36,11 @@ from pytest_dataloader_faults.outcomes._verdicts import Contract, Finding, Verdi
 
 _ADVICE = (
     ". Raise it from the original exception (raise ... from error), or put the {} in its message"
+)
+_COLLATED_NONE = re.compile(r"default_collate: .*found <class 'NoneType'>")
+_DROP_NONE = (
+    ": the dataset gave None, which default_collate cannot put into a batch. Raise the error"
+    " instead. Or skip the sample: Contract(may_skip=True), and a collate_fn that drops None"
 )
 _SCARCITY = (faults.DescriptorExhaustion, faults.SharedMemoryExhaustion)
 _ENDS = ("signal ", "exit ")
@@ -63,18 +69,26 @@ def unclear(outcome: TrialFacts, contract: Contract) -> Finding | None:
         return Verdict.FAILED_UNCLEARLY, sentence
     happened = occurrences(outcome.faults)
     if not (outcome.deaths or _error_text.explains_fault(raised.text, happened)):
-        kinds = ", ".join(sorted({type(each.fault).__name__ for each in happened}))
+        kinds = ", ".join(sorted({_as_reported(each.fault) for each in happened}))
         printed = dropped_batch_cause(outcome) or last_error_printed(outcome)
         sentence = f"{raised.type} does not say that its cause is {kinds}"
         told = _what_it_tells(raised.text, happened)
-        return Verdict.FAILED_UNCLEARLY, sentence + told + (printed or _advice(happened))
+        return Verdict.FAILED_UNCLEARLY, sentence + told + (printed or _advice(raised, happened))
     if contract.names_file and not _names_file(raised, happened):
         sentence = f"{raised.type} does not name the file, as the contract promises (names_file)"
         return Verdict.FAILED_UNCLEARLY, sentence
     return None
 
 
-def _advice(happened: list[_error_text.Occurrence]) -> str:
+def _as_reported(fault: faults.Fault) -> str:
+    """*fault* as the dataset meets it: an errno, or else its name."""
+    number = fault.errno
+    return f"[Errno {number}] {os.strerror(number)}" if number else type(fault).__name__
+
+
+def _advice(raised: Raised, happened: list[_error_text.Occurrence]) -> str:
+    if _COLLATED_NONE.search(raised.text):
+        return _DROP_NONE
     is_of_server = any(each.path and is_of_network(each.path) for each in happened)
     return _ADVICE.format("server's address" if is_of_server else "file's path")
 

@@ -302,7 +302,7 @@ CASES: tuple[Case, ...] = (
         NextWithoutEnd,
         "read-error-first",
         "failed_unclearly",
-        "IndexError does not say that its cause is ReadError, and was raised by accident",
+        "its cause is [Errno 5] Input/output error, and was raised by accident",
         SaysSoInHandler,
     ),
     Case("G1", NextOnError, "read-error-transient", "corrupted", "has the content", BoundedRetry),

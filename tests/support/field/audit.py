@@ -70,7 +70,11 @@ AUDIT: dict[str, tuple[Found, ...]] = {
         Found("read-error-next-epoch file-missing", "false", "may_skip counts reads, not shards"),
     ),
     "basicsr_paired": (
-        _arguable("pickles", _IMPORTS),
+        _arguable(
+            "pickles",
+            "a spawned worker imports basicsr without the module of torchvision that the script"
+            " puts in place",
+        ),
         _true("truncated-half truncated-tail", "cv2.imdecode gives None, and nobody looks"),
     ),
     "zarr_rows": (
