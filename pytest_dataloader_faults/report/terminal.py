@@ -27,6 +27,8 @@ WIDTH = 100
 _GAP = 2
 _COLOURS = {PASSED: "green", FAILED: "red", ERROR: "red"}
 _DASH = "-"
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+"""textwrap does not wrap at it."""
 _NEITHER = {
     ERROR: "failed in the test itself",
     XFAILED: "failed as expected",
@@ -73,7 +75,7 @@ def _counted(items: Sequence[Item]) -> str:
     unasked = sum(item.sentence.startswith(NOT_ASKED) for item in items)
     told += [f"{others - unasked} not applicable"] if others > unasked else []
     told += [f"{unasked} not asked"] if unasked else []
-    return f"{', '.join(told)}; {sum(item.duration for item in items):.1f} s"
+    return f"{', '.join(told)}; {sum(item.duration for item in items):.1f}{_NO_BREAK}s"
 
 
 def table(report: Report, width: int = WIDTH) -> Iterator[list[Line]]:
@@ -149,6 +151,7 @@ def _cell(item: Item | None, width: int) -> Line:
 
 
 def _wrapped(text: str, width: int, first: str = "  ") -> list[str]:
-    return textwrap.wrap(
+    lines = textwrap.wrap(
         text, width, initial_indent=first, subsequent_indent="    ", break_on_hyphens=False
     )
+    return [line.replace(_NO_BREAK, " ") for line in lines]

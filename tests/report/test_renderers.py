@@ -58,6 +58,13 @@ def test_the_summary_says_first_how_many_checks_failed(statuses, told):
     assert lines[0].startswith(f"a.py::test: {told}")
 
 
+def test_a_time_stays_with_its_unit():
+    """Wherever a line is wrapped."""
+    for width in range(20, 60):
+        lines = [text for text, _ in terminal.summary(Report(items=(item(),)), width)]
+        assert any(line.endswith("0.5 s") for line in lines), lines
+
+
 def test_lines_are_at_most_100_columns_wide():
     """But for commands, which are to be copied."""
     many = [failed(check=f"check-number-{number}") for number in range(20)]
