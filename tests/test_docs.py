@@ -206,7 +206,7 @@ API = "\n".join(text for page, text in TEXTS.items() if page.parent.name == "api
 @pytest.mark.parametrize("module", _PUBLIC, ids=lambda module: module.__name__)
 def test_the_api_reference_has_each_public_name(module):
     """A directive takes its docstring; tests/test_site.py builds the pages."""
-    named = set(re.findall(r"auto(?:class|data|function):: (?:[\w.]+\.)?(\w+)", API))
+    named = set(re.findall(r"(?:auto|py:)(?:class|data|function):: (?:[\w.]+\.)?(\w+)", API))
     if re.search(rf"automodule:: {module.__name__}\n   :members:", API):
         return
     modules = {"exceptions", "faults", "strategies"}  # Each has a page.

@@ -67,7 +67,14 @@ class FaultFacts:
 
 
 class FileCounts(NamedTuple):
-    """How often a worker opened, read and wrote a file, and how many bytes it read."""
+    """What a worker did with a file.
+
+    Attributes:
+        opens: How often it opened the file.
+        reads: How often it read from it; a mapping counts as one read.
+        bytes: How many bytes it read by system calls.
+        writes: How often it wrote to it.
+    """
 
     opens: int
     reads: int

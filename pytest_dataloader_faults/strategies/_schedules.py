@@ -98,8 +98,9 @@ def fault_schedules(
 
     Args:
         files: Globs of the files to put at risk or, better, a ``survey`` of the dataset.
-        min_faults, max_faults: The fewest and the most.
-        kinds: Fault classes to choose from.
+        min_faults: The fewest faults of a schedule; 0 allows an empty one.
+        max_faults: The most faults of a schedule.
+        kinds: Fault classes to choose from; by default ``DEFAULT_KINDS``.
         max_workers: The most workers that the loader may have.
 
     """

@@ -39,6 +39,16 @@ def _verdict(outcome, reference=None, contract=None):
     return outcome.judge(reference or map_reference(), contract).verdict
 
 
+def test_an_unclear_error_is_told_the_errno():
+    """Users know errnos, and not the classes of this plugin; a collated None has its own advice."""
+    found = "default_collate: batch must contain tensors; found <class 'NoneType'>"
+    for error, advice in ((UNCLEAR, "raise ... from"), (raised("TypeError", found), "drops None")):
+        outcome = ordinary(replace(FAILED, exception=error), fired(EIO))
+        judgement = outcome.judge(map_reference())
+        assert "its cause is [Errno 5] Input/output error" in judgement.sentence
+        assert advice in judgement.sentence
+
+
 MAP = [
     pytest.param({}, "survived", id="all came"),
     pytest.param({"passes": (FAILED,)}, "failed_cleanly", id="clear error"),
