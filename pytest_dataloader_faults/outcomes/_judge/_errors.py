@@ -124,7 +124,7 @@ def _cause(outcome: TrialFacts, death: WorkerDeath) -> str:
         return _CUT_OFF
     if death.exitcode == -signal.SIGKILL:
         return _NOT_BY_FAULT
-    kinds = ", ".join(sorted({type(each.fault).__name__ for each in outcome.faults if each.fired}))
+    kinds = ", ".join(sorted({_as_reported(each.fault) for each in outcome.faults if each.fired}))
     return f", and the loader's exception does not say that its cause is {kinds}"
 
 
