@@ -29,8 +29,10 @@ _COLOURS = {PASSED: "green", FAILED: "red", ERROR: "red"}
 _DASH = "-"
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 """textwrap does not wrap at it."""
-_NEITHER = {
+_RESULTS = {
+    FAILED: "failed",
     ERROR: "failed in the test itself",
+    PASSED: "passed",
     XFAILED: "failed as expected",
     NOT_REPRODUCED: "failed once and then passed",
 }
@@ -62,18 +64,20 @@ def _about_test(test: str, items: Sequence[Item], width: int) -> Iterator[Line]:
 
 
 def _counted(items: Sequence[Item]) -> str:
-    """How many checks failed, or else passed; the verdicts; what did neither."""
-    by_status = Counter(item.status for item in items)
-    others = by_status.pop(NOT_APPLICABLE, 0)
-    failed, passed, total = by_status[FAILED], by_status[PASSED], by_status.total()
-    of_all = f" of {total}" if failed or passed < total else ""
-    checks = f"{of_all} check{'' if total == 1 else 's'}"
-    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts(items).items())
-    first = f"{failed}{checks} failed" if failed else f"{passed}{checks} passed"
-    told = [f"{first} ({verdicts})" if verdicts else "no check applies"]
-    told += [f"{by_status[each]} {words}" for each, words in _NEITHER.items() if by_status[each]]
+    """How many checks failed, passed or did neither, each with its verdicts; the time."""
+    found = {status: counts(each for each in items if each.status == status) for status in _RESULTS}
+    total = sum(sum(verdicts.values()) for verdicts in found.values())
+    told: list[str] = []
+    for status, verdicts in found.items():
+        if count := sum(verdicts.values()):
+            of_all = f" of {total}" if count < total else ""
+            checks = "" if told else f"{of_all} check{'' if total == 1 else 's'}"
+            details = ", ".join(f"{number} {verdict}" for verdict, number in verdicts.items())
+            told.append(f"{count}{checks} {_RESULTS[status]} ({details})")
     unasked = sum(item.sentence.startswith(NOT_ASKED) for item in items)
-    told += [f"{others - unasked} not applicable"] if others > unasked else []
+    others = len(items) - total - unasked
+    told += [] if told else ["no check applies"]
+    told += [f"{others} not applicable"] if others else []
     told += [f"{unasked} not asked"] if unasked else []
     return f"{', '.join(told)}; {sum(item.duration for item in items):.1f}{_NO_BREAK}s"
 

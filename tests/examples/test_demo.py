@@ -77,7 +77,7 @@ def test_failures_and_evidence(copied):
     done = _start(copied, "--only", "FromFile", "--verbose")
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert "\n  2 checks: accepts a short file: truncated-half, truncated-tail\n" in done.stdout
+    assert "\n  2 checks: accepts a truncated file: truncated-half, truncated-tail\n" in done.stdout
     reproduced = [line for line in done.stdout.splitlines() if "  reproduce: " in line]
     assert len(demo.CHECKS) == len(reproduced)
 

@@ -31,14 +31,19 @@ def _cause(outcome, verdict, sentence="", control=CONTROL):
 @pytest.mark.parametrize(
     ("outcome", "sentence", "phrase", "advice"),
     [
-        (STREAM, "4 samples were delivered more often than", "the same samples", "get_worker_info"),
+        (STREAM, "4 samples were delivered more often than", "all samples", "get_worker_info"),
         (CONTROL, "sample 1 is wrong", "workers give other samples", ""),
         (_trial(EIO), NEIGHBOUR, IN_PLACE, "Another sample came"),
         (_trial(TRUNCATED), NEIGHBOUR, IN_PLACE, "Another sample came"),
         (_trial(EIO), "sample 1 is wrong: it differs", IN_PLACE, "Zeros"),
         (_trial(TRUNCATED), "it has the same content as sample 2", IN_PLACE, "Zeros"),
         (_trial(EIO), "2 samples are missing", "leaves out samples", "Raise the error"),
-        (_trial(TRUNCATED), "sample 1 is wrong: it is", "accepts a short file", "how many bytes"),
+        (
+            _trial(TRUNCATED),
+            "sample 1 is wrong: it is",
+            "accepts a truncated file",
+            "how many bytes",
+        ),
         (_trial(ShortRead()), "sample 1 is wrong: it is", "accepts a short read", "read on"),
         (_trial(CorruptedFile()), "sample 1 is wrong: it is", "accepts damaged", "checksum"),
         (_trial(TRUNCATED, "dup2"), "sample 1 is wrong", BEFORE, "a.rec was opened before"),

@@ -76,7 +76,7 @@ def test_outcomes_are_the_same_over_two_processes(suite):
         result.stdout.fnmatch_lines(["ReadError(path='*.nothing') never fired: *"])
         causes = [
             "*= dataloader-faults =*",
-            "test_inner.py::test_zeros: 1 of 2 checks failed (1 corrupted, *",
+            "test_inner.py::test_zeros: 1 of 2 checks failed (1 corrupted), *",
         ]
         result.stdout.fnmatch_lines(causes)
         summary = " ".join(result.stdout.str().partition("= dataloader-faults =")[2].split())

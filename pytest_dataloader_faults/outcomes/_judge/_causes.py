@@ -30,7 +30,7 @@ class Cause(NamedTuple):
 
 
 _SAME_SHARDS = Cause(
-    "gives the same samples in each worker (not split by get_worker_info())",
+    "each worker gives all samples (not split by get_worker_info())",
     "Each worker iterates over the whole stream. Let it take only its own part in __iter__, by"
     " info = torch.utils.data.get_worker_info(): shards[info.id :: info.num_workers]",
 )
@@ -52,7 +52,7 @@ _LOST = Cause(
     " Contract(may_skip=True)",
 )
 _SHORT_FILE = Cause(
-    "accepts a short file",
+    "accepts a truncated file",
     "Compare how many bytes or values came with how many a sample needs, and raise where there are"
     " fewer",
 )
