@@ -110,7 +110,7 @@ def _note_failure(
     crash = getattr(report.longrepr, "reprcrash", None)
     message, _, _ = (crash.message if crash else text).strip().partition("\n")
     phase = "" if report.when == "call" else f" in its {report.when}"
-    sentence = f"the test itself failed{phase}: {message.removeprefix(_OUR_ERRORS)}"
+    sentence = f"the test itself failed{phase}: {_told(message)}"
     error = {
         "status": ERROR,
         "sentence": sentence,
@@ -118,6 +118,11 @@ def _note_failure(
         "cause": "",
     }
     found[-1:] = [{**(found[-1] if found else _nothing(node)), **error}]
+
+
+def _told(message: str) -> str:
+    """*message* without the kind of error, where that tells nothing."""
+    return message.removeprefix(_OUR_ERRORS).removeprefix("Failed: ")
 
 
 def _changed(item: dict[str, Any], old: str, new: str) -> dict[str, Any]:
