@@ -72,9 +72,8 @@ def test_which_factories_take_a_folder():
 def test_a_factory_that_requires_two_arguments_is_refused():
     """The names are shown, and what to write."""
     text = refusal(InvalidArgumentError, run_trial, Copied)
-    assert (
-        lacks(text, "requires 2 arguments (source, folder)", "def make(): return Copied(...)") == []
-    )
+    told = ("requires 2 arguments (source, folder)", "def make(): return Copied(...)")
+    assert lacks(text, *told) == []
 
 
 def test_each_trial_begins_with_an_empty_folder(records, log, left_behind):
