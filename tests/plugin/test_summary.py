@@ -32,7 +32,7 @@ def test_each_dataset_has_a_line_and_each_cause(suite, spread, monkeypatch):
     found = result.stdout.str().partition(TITLE)[2].splitlines()[1:]
     assert "engine" in found[0]
     assert found[1].startswith("test_inner.py::test_files[Records]: ")
-    told = "2 of 3 checks failed (2 corrupted), 1 passed (1 survived); "
+    told = "2 of 3 checks failed (2 corrupted), 1 passed (1 survived);"
     assert found[2].startswith(f"test_inner.py::test_files[ZerosOnError]: {told}")
     assert any(IN_PLACE in line for line in found)
     assert "workers-agree" not in "".join(line for line in found if not line.startswith("FAILED"))
