@@ -203,6 +203,7 @@ def test_signal_is_a_plain_number():
 
 
 NOT_A_COUNT = (0, -1, 1.0, "1", True, None)
+NOT_A_PART = (0, -1, 0.0, 1.0, 2.5, "1", True, None)
 NOT_WORKERS = ((), 0, [0], (-1,), ("0",), (0.0,), (True,))
 NOT_A_PATH = ("", (), ("",), (b"x",), ("x", 1), None, 5, ["*.jpg"])
 REFUSED = {
@@ -225,7 +226,7 @@ REFUSED = {
     "probability": ((0, -0.1, 1.1, "1", None, float("nan")), "in (0.0, 1.0]"),
     "sample": ((-1, 0.0, "0", True), "a sample's index, 0 or more, or None"),
     "offset": ((-1, 0.5, "0", True), "a place in the file in bytes"),
-    "max_bytes": (NOT_A_COUNT, "1 or more bytes (0 would be the end of the file"),
+    "max_bytes": (NOT_A_PART, "1 or more bytes (int; 0 would be the end of the file"),
     "flips": (NOT_A_COUNT, "1 or more bytes"),
     "seed": ((-1, 0.5, "0", None, True), "an int, 0 or more"),
     "reuse": ((0, 1, None, "yes"), "True or False"),

@@ -9,20 +9,34 @@ with its own offset. fstat, lseek, read and mmap all agree on its size. Touching
 that size raises SIGBUS, exactly as a page that the disk cannot deliver does. What is too large for
 memory goes to an unlinked file in the folder for temporary files, which behaves the same. Holes of
 a sparse file stay holes (SEEK_DATA, see lseek(2)).
+
+Some facts about memory. A dataset of many large files would fill it with their copies, so the
+copies of one supervisor take 256 MiB of it at most. Most datasets close a file before they open the
+next, so the oldest copies go first, and are made again if they are asked for again. But closing a
+descriptor frees no memory while a worker has the copy open or mapped. A write lease tells that
+(F_SETLEASE, see fcntl(2)): the kernel grants none while anything else has the file open. Where the
+copies that are in use leave no room, the next one goes to the disk.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import os
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from tempfile import gettempdir
-from typing import Any
+from typing import Any, NamedTuple
 
 _CHUNK = 1 << 22
 _IN_MEMORY = 1 << 26
+"""Bytes of the largest copy that is made in memory."""
+_ALL_IN_MEMORY = 1 << 28
+"""Bytes that the copies of one supervisor take in memory together."""
+_BLOCK = 512
+"""The unit of st_blocks, see stat(2)."""
 _NOTICE = b"This descriptor belongs to another file now. " * 1456
 """The beginning of an unrelated file: 64 KiB of text."""
 
@@ -35,13 +49,23 @@ class FileEdit:
     flips: tuple[tuple[int, int], ...] = ()
 
 
+class _Copy(NamedTuple):
+    """The descriptor of a copy, and how many bytes the copy takes in memory."""
+
+    fd: int
+    memory: int
+
+
 class FileCopies:
     """Altered copies of real files, kept while there is room; and the empty file."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[object, ...], int] = {}
+        self._made: dict[tuple[object, ...], _Copy] = {}
         """The copy that was asked for last is the last one."""
+        self._memory = 0
         self.empty = os.memfd_create("pytest-dataloader-faults-unreadable")
+        self.release: Callable[[], None] = lambda: None
+        """Closes the owner's own descriptors of copies that no worker has open."""
 
     def altered(self, path: str, edit: FileEdit, source: str) -> int:
         """A descriptor of the copy of *path* that differs by *edit*.
@@ -50,16 +74,49 @@ class FileCopies:
         """
         now = os.stat(source)
         key = (path, edit, now.st_dev, now.st_ino, now.st_mtime_ns, now.st_ctime_ns)
-        made = self._made.pop(key, None)
-        if made is None:
-            made = altered_copy(os, path, edit, os.O_RDWR, source=source)
+        made = self._made.pop(key, None) or self._make(path, edit, source, now)
         self._made[key] = made
-        return made
+        return made.fd
 
     def shrink(self) -> None:
         """Close the older half. A copy can be made again."""
         for key in tuple(self._made)[: (len(self._made) + 1) // 2]:
-            os.close(self._made.pop(key))
+            self._close(key)
+
+    def _make(self, path: str, edit: FileEdit, source: str, now: os.stat_result) -> _Copy:
+        kept = now.st_size if edit.kept is None else min(edit.kept, now.st_size)
+        in_memory = self._make_room(min(kept, now.st_blocks * _BLOCK))
+        fd = altered_copy(os, path, edit, os.O_RDWR, source=source, in_memory=in_memory)
+        made = _Copy(fd, os.fstat(fd).st_blocks * _BLOCK if in_memory else 0)
+        self._memory += made.memory
+        return made
+
+    def _make_room(self, wanted: int) -> bool:
+        """Whether *wanted* more bytes may be in memory, where unused copies are closed for them."""
+        if wanted > _IN_MEMORY:
+            return False
+        if self._memory + wanted > _ALL_IN_MEMORY:
+            self.release()
+        for key, made in tuple(self._made.items()):
+            if self._memory + wanted <= _ALL_IN_MEMORY:
+                break
+            if made.memory and _is_unused(made.fd):
+                self._close(key)
+        return self._memory + wanted <= _ALL_IN_MEMORY
+
+    def _close(self, key: tuple[object, ...]) -> None:
+        closed = self._made.pop(key)
+        self._memory -= closed.memory
+        os.close(closed.fd)
+
+
+def _is_unused(fd: int) -> bool:
+    """Whether nothing else has the file open or mapped."""
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        return True
+    return False
 
 
 def reopen(fd: int, flags: int) -> int:
@@ -67,11 +124,19 @@ def reopen(fd: int, flags: int) -> int:
     return os.open(f"/proc/self/fd/{fd}", flags & os.O_ACCMODE | os.O_CLOEXEC)
 
 
-def altered_copy(system: Any, path: str, edit: FileEdit, flags: int, *, source: str = "") -> int:
+def altered_copy(
+    system: Any,
+    path: str,
+    edit: FileEdit,
+    flags: int,
+    *,
+    source: str = "",
+    in_memory: bool = True,
+) -> int:
     """A descriptor of a nameless copy of *path* that differs by *edit*.
 
     *flags* say whether it can be read or written. *source*: another name, by which *path* can be
-    opened.
+    opened. *in_memory*: whether it may be there, if it is not too large.
     """
     original = system.open(source or path, os.O_RDONLY)
     try:
@@ -89,7 +154,8 @@ def altered_copy(system: Any, path: str, edit: FileEdit, flags: int, *, source: 
                         byte = system.pread(copy, 1, place)[0]
                         system.pwrite(copy, bytes([byte ^ mask]), place)
 
-        return _nameless(system, path, flags, sum(end - start for start, end in extents), fill)
+        length = sum(end - start for start, end in extents)
+        return _nameless(system, path, flags, fill, in_memory=in_memory and length <= _IN_MEMORY)
     finally:
         system.close(original)
 
@@ -105,7 +171,7 @@ def unrelated_file(system: Any, path: str, flags: int, *, source: str = "") -> i
         system.write(to, _NOTICE[:size])
         system.ftruncate(to, size)
 
-    return _nameless(system, path, flags, len(_NOTICE), fill)
+    return _nameless(system, path, flags, fill)
 
 
 def flipped(name: str, size: int, flips: int, seed: int) -> dict[int, int]:
@@ -142,9 +208,11 @@ def _copy(system: Any, original: int, copy: int, start: int, end: int) -> None:
         start += system.pwrite(copy, chunk, start)
 
 
-def _nameless(system: Any, path: str, flags: int, length: int, fill: Callable[[int], None]) -> int:
-    """A nameless file that *fill* has filled, in memory if *length* bytes of data fit there."""
-    written, name = _new_file(system, path, length)
+def _nameless(
+    system: Any, path: str, flags: int, fill: Callable[[int], None], *, in_memory: bool = True
+) -> int:
+    """A nameless file that *fill* has filled."""
+    written, name = _new_file(system, path, in_memory=in_memory)
     try:
         fill(written)
         return int(system.open(name, flags & os.O_ACCMODE | os.O_CLOEXEC))
@@ -154,12 +222,12 @@ def _nameless(system: Any, path: str, flags: int, length: int, fill: Callable[[i
             system.unlink(name)
 
 
-def _new_file(system: Any, path: str, length: int) -> tuple[int, str]:
+def _new_file(system: Any, path: str, *, in_memory: bool) -> tuple[int, str]:
     """A descriptor of a new file, and a name by which it can be opened again."""
     if hasattr(system, "scratch"):  # A fake file system.
         name = _random_name(system.scratch())
         return system.open(name, _NEW, 0o600), name
-    if length <= _IN_MEMORY:
+    if in_memory:
         label = os.fsencode(os.path.basename(path))[:200]  # The kernel takes 249 bytes.
         made = system.memfd_create(os.fsdecode(label))
     else:

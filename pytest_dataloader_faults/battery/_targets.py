@@ -187,13 +187,15 @@ _LATEST = 0.9
 """What is missing is at least the last tenth, so that it is not a footer alone."""
 _WINDOW = 1 << 16
 _MOST_FILES = 8
+_MOST_MEMBERS = 10_000
+"""Members of an archive that are looked at: each takes a read."""
 
 
 def truncation_points(paths: Iterable[str]) -> tuple[tuple[str, int], ...]:
     """Where each of the first few *paths* could end, in its first nine tenths, and look whole."""
     found = ((path, _end_of(path)) for path in paths)
-    known = [(path, end) for path, end in found if end]
-    return tuple(known[:_MOST_FILES])
+    known = ((path, end) for path, end in found if end)
+    return tuple(itertools.islice(known, _MOST_FILES))
 
 
 def _end_of(path: str) -> int | None:
@@ -205,8 +207,8 @@ def _end_of(path: str) -> int | None:
 def _member_in(path: str) -> int | None:
     try:
         with tarfile.open(path, "r:") as archive:
-            starts = [member.offset for member in archive][1:]
-            whole = archive.offset
+            members = [member.offset for member in itertools.islice(archive, _MOST_MEMBERS + 1)]
+            starts, whole = members[1:], archive.offset
     except (tarfile.TarError, EOFError):
         return None
     return max((start for start in starts if start <= whole * _LATEST), default=None)

@@ -39,6 +39,10 @@ def _is_tuple(value: object) -> TypeGuard[tuple[object, ...]]:
     return isinstance(value, tuple) and value != ()
 
 
+def _is_part(value: object) -> bool:
+    return allow.is_int(value) or (isinstance(value, float) and 0.0 < value < 1.0)
+
+
 def _is_keep(value: object) -> bool:
     return allow.is_int(value, 0) or (isinstance(value, float) and 0.0 <= value < 1.0)
 
@@ -62,8 +66,10 @@ _RULES = {
     "at": allow.ints(1, allowed="1 or more (1 is the worker's first fetch)"),
     "sample": allow.optional(allow.at_least(0), "a sample's index, 0 or more, or None"),
     "offset": allow.optional(allow.at_least(0), "a place in the file in bytes, 0 or more, or None"),
-    "max_bytes": allow.ints(
-        1, allowed="1 or more bytes (0 would be the end of the file: see TruncatedFile)"
+    "max_bytes": allow.Rule(
+        _is_part,
+        "1 or more bytes (int; 0 would be the end of the file: see TruncatedFile), or a fraction in"
+        " (0.0, 1.0) of what the call would give or take (float)",
     ),
     "after": allow.ints(0, allowed="0 or more bytes of the answer"),
     "keep": allow.Rule(_is_keep, "a fraction in [0.0, 1.0) or a count of bytes (int, 0 or more)"),
@@ -179,3 +185,20 @@ class Triggered(InWorkers):
 
     every: int = 1
     probability: float = 1.0
+
+
+@dataclass(frozen=True, repr=False)
+class ShortCall(Triggered, FileFault):
+    """A fault by which a call gives, or takes, *max_bytes* at most."""
+
+    __slots__ = ()
+    content: ClassVar[bool] = True
+    max_bytes: float = 1
+    nth: int = 1
+    times: int | None = None
+
+    def most(self, length: int) -> int:
+        """How many of *length* bytes the call gives, or takes, at most."""
+        if isinstance(self.max_bytes, int):
+            return self.max_bytes
+        return max(1, int(length * self.max_bytes))

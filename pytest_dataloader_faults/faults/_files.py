@@ -11,6 +11,7 @@ from pytest_dataloader_faults.faults._base import (
     FileFault,
     Globs,
     InWorkers,
+    ShortCall,
     Trigger,
     Triggered,
     errno_numbers,
@@ -71,17 +72,16 @@ class ReadError(Triggered, FileFault):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ShortRead(Triggered, FileFault):
+class ShortRead(ShortCall):
     """read(2), pread(2), readv(2), preadv(2) give the right bytes, but at most *max_bytes*.
 
-    Reads that would not give more do not count. A mapping cannot be short.
+    *max_bytes* is a count of bytes (int), or a fraction below 1 of what each read would give
+    (float). By a count, a reader that reads on needs one call for each *max_bytes* of the file: for
+    large files, take a fraction. Reads that would not give more do not count. A mapping cannot be
+    short.
     """
 
-    content: ClassVar[bool] = True
     of_connections: ClassVar = "ConnectionClosed"
-    max_bytes: int = 1
-    nth: int = 1
-    times: int | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -6,7 +6,13 @@ import errno as _errno
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pytest_dataloader_faults.faults._base import Fault, FileFault, Triggered, errno_numbers
+from pytest_dataloader_faults.faults._base import (
+    Fault,
+    FileFault,
+    ShortCall,
+    Triggered,
+    errno_numbers,
+)
 
 # What write(2), fsync(2) and fallocate(2) document, and what network and FUSE file systems add: a
 # server that is gone, a stale handle, an expired key.
@@ -33,17 +39,14 @@ class WriteError(Triggered, FileFault):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ShortWrite(Triggered, FileFault):
+class ShortWrite(ShortCall):
     """write(2), pwrite(2), writev(2), pwritev(2) take *max_bytes* at most, and tell how many.
 
+    *max_bytes* is a count of bytes (int), or a fraction below 1 of what each write gives (float).
     Writes of no more than that do not count.
     """
 
-    content: ClassVar[bool] = True
     of_connections: ClassVar = "ConnectionReset"
-    max_bytes: int = 1
-    nth: int = 1
-    times: int | None = None
 
 
 def is_of_writing(fault: Fault) -> bool:

@@ -117,10 +117,10 @@ def _why_nothing_matched(fault: Fault, ids: set[int]) -> str:
     wanted = getattr(fault, "workers", None) or (getattr(fault, "worker", None),)
     if None not in wanted and not ids & {*wanted}:
         return f"{nothing}: it is for workers {sorted(wanted)}, and the loader's are {sorted(ids)}"
-    if isinstance(fault, vocabulary.ShortRead):
-        return f"{nothing}, which takes a read of more than max_bytes={fault.max_bytes}"
-    if isinstance(fault, vocabulary.ShortWrite):
-        return f"{nothing}, which takes a write of more than max_bytes={fault.max_bytes}"
+    if isinstance(fault, (vocabulary.ShortRead, vocabulary.ShortWrite)):
+        call = "read" if isinstance(fault, vocabulary.ShortRead) else "write"
+        most = f"max_bytes={fault.max_bytes}" if isinstance(fault.max_bytes, int) else "one byte"
+        return f"{nothing}, which takes a {call} of more than {most}"
     return nothing
 
 

@@ -127,6 +127,8 @@ for _call in (libc.process_vm_readv, libc.process_vm_writev):
 _page = ctypes.create_string_buffer(4096)
 _here, _there = _IoVec(ctypes.addressof(_page), 0), _IoVec(0, 0)
 _here_pointer, _there_pointer = ctypes.addressof(_here), ctypes.addressof(_there)
+_from = _IoVec(0, 0)
+_from_pointer = ctypes.addressof(_from)
 
 
 def install_filter(program: bytes, flags: FilterFlag) -> int:
@@ -178,11 +180,14 @@ def read_memory(pid: int, address: int, length: int) -> bytes:
 
 
 def write_memory(pid: int, address: int, data: bytes) -> None:
-    """Put *data*, a page or less, into the memory of another process."""
-    ctypes.memmove(_page, data, len(data))
-    _here.length = _there.length = len(data)
-    _there.base = address
-    check(libc.process_vm_writev(pid, _here_pointer, 1, _there_pointer, 1, 0), "process_vm_writev")
+    """Put all of *data* into the memory of another process."""
+    source = ctypes.cast(data, ctypes.c_void_p).value or 0
+    done = 0
+    while done < len(data):  # A page that is not there ends a call, and fails the next one.
+        _from.base, _there.base = source + done, address + done
+        _from.length = _there.length = len(data) - done
+        written = libc.process_vm_writev(pid, _from_pointer, 1, _there_pointer, 1, 0)
+        done += check(written, "process_vm_writev")
 
 
 def raw_call(name: str, *arguments: object, what: str = "") -> int:

@@ -60,10 +60,8 @@ def give_short(call: Syscall, source: int, length: int) -> int:
     data = os.read(source, length) if start is None else os.pread(source, length, start)
     place = 0
     for address, room in _buffers(call):
-        part = data[place : place + room]
-        for at in range(0, len(part), _PAGE):
-            linux.write_memory(call.pid, address + at, part[at : at + _PAGE])
-        place += len(part)
+        linux.write_memory(call.pid, address, data[place : place + room])
+        place += min(room, len(data) - place)
     return len(data)
 
 

@@ -267,8 +267,8 @@ class FaultPolicy:
     def _short(self, operation: Operation, length: int) -> Actions:
         if operation.call not in READS_INTO_BUFFERS:
             return []
-        fault = self._due(vocabulary.ShortRead, operation, lambda each: each.max_bytes < length)
-        return [Short(fault.max_bytes)] if fault else []
+        fault = self._due(vocabulary.ShortRead, operation, lambda each: each.most(length) < length)
+        return [Short(fault.most(length))] if fault else []
 
     def death(self, operation: Operation, inside: str) -> Actions:
         """The death that is due *inside* it, by the name of the argument: Die."""

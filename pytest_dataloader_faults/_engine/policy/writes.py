@@ -36,9 +36,10 @@ def written(policy: FaultPolicy, operation: Operation, length: int) -> Actions:
             if _happens(policy, failing, operation):
                 return [Fail(failing.fault.errno)]
         for short in policy.faults.for_path(vocabulary.ShortWrite, operation.path):
-            is_cut = operation.call in WRITES_OF_BUFFERS and short.fault.max_bytes < length
+            most = short.fault.most(length)
+            is_cut = operation.call in WRITES_OF_BUFFERS and most < length
             if is_cut and _happens(policy, short, operation):
-                return [Short(short.fault.max_bytes)]
+                return [Short(most)]
         return []
 
 

@@ -65,6 +65,7 @@ class Supervisor:
         self._budget = descriptor_budget.DescriptorBudget(
             self._collect, self.services.copies.shrink
         )
+        self.services.copies.release = self._collect
         self._awaiting_idle: protocol.WaitUntilIdle | None = None
         self._events.last = control.fileno()
         self._events.watch(control.fileno(), self._on_control)

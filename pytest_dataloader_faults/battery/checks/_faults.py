@@ -22,7 +22,9 @@ from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.outcomes._judge._errors import torch_dropped_a_batch
 
 _HALVES = 2
-_FEW = 7
+_HALF = 0.5
+_ALL_CUT = 1000
+"""So many reads of a worker are cut. Of those that follow, about as many more."""
 _FLIPS = 8
 _PATIENCE = 1.0
 """Seconds. A dataset with a shorter time limit of its own reaches that first."""
@@ -45,23 +47,33 @@ def _half_way(times: int | None) -> Callable[[Workload], Plan]:
 
 @for_each_kind
 def _short(workload: Workload) -> Plan:
-    """Two sizes: a reader may check that its short header is whole, and not what follows."""
+    """Two ways: a reader may check that its short header is whole, and not what follows.
+
+    By halves, a reader that reads on needs few calls for a read of any length.
+    """
     if not workload.read.paths:
         return workload.no_target("read")
-    sizes = (_FEW, workload.mean_read) if workload.mean_read > _FEW else (_FEW,)
-    return tuple(
-        Variant(
-            (faults.ShortRead(workload.read.path, max_bytes=size),),
-            f"reads of {size} bytes at most",
-        )
-        for size in sizes
-    )
+    by_halves = Variant(_cut(workload, _HALF), "half of each read")
+    if workload.mean_read <= 1:
+        return (by_halves,)
+    long = _cut(workload, workload.mean_read)
+    return (by_halves, Variant(long, f"reads of {workload.mean_read} bytes at most"))
+
+
+def _cut(workload: Workload, most: float) -> tuple[faults.Fault, ...]:
+    """Every read is cut; where a worker makes very many, the first ones, and some of the others."""
+    path = workload.read.path
+    if workload.reads <= _ALL_CUT:
+        return (faults.ShortRead(path, max_bytes=most),)
+    every = workload.reads // _ALL_CUT * 2 + 1  # Odd, since headers and data take turns.
+    first = faults.ShortRead(path, max_bytes=most, times=_ALL_CUT)
+    return (first, faults.ShortRead(path, max_bytes=most, every=every))
 
 
 def _cannot_be_short(workload: Workload, outcome: Outcome) -> str | None:
     if any(each.reached for each in outcome.faults):
         return None
-    reason = f"its workers map their files, or read {_FEW} bytes at a time at most"
+    reason = "its workers map their files, or read one byte at a time"
     return reason + workload.advice
 
 
