@@ -24,6 +24,7 @@ from typing import Any
 
 import battery
 import cost
+import files
 import growth
 import page
 import search
@@ -38,6 +39,7 @@ TABLES = {
     "trials": battery.trials,
     "phases": battery.phases,
     "sizes": battery.sizes,
+    "files": files.table,
     "search": search.table,
     "tools": tools.table,
 }

@@ -97,6 +97,22 @@ def test_a_read_at_a_place_leaves_the_offset(path, way):
     assert fired == 1
 
 
+@pytest.mark.parametrize("way", AT_OFFSET)
+def test_a_fraction_is_of_what_the_read_would_give(path, way):
+    """Of the bytes to the end of the file, not of the buffer; and one byte is never cut."""
+    gave, fired = _gave(path, _and_offset(AT_OFFSET[way]), ShortRead("*.bin", 0.25))
+    quarter = (len(CONTENT) - 5) // 4
+    assert (CONTENT[5 : 5 + quarter], 5 + quarter) == gave
+    assert fired == 1
+
+
+def test_by_halves_a_reader_gets_everything_in_few_reads(path):
+    """Python's own layer reads on until there is no more."""
+    gave, fired = _gave(path, WAYS["relative path"], ShortRead("*.bin", 0.5))
+    assert gave == CONTENT
+    assert fired == (len(CONTENT) - 1).bit_length()
+
+
 @pytest.mark.parametrize("most", [1, 3, 4, 4095, 4096, 4097, 9000])
 def test_any_length(tmp_path, most):
     """Within a buffer, at its end, across pages."""

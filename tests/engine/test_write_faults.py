@@ -280,6 +280,14 @@ def test_what_writes_on_after_a_short_write_loses_nothing(path, name, tmp_path):
     assert Path(path).read_bytes() == bare.read_bytes()
 
 
+def test_a_fraction_is_of_what_the_write_gives(path):
+    """Half of the bytes are written."""
+    gave, _ = attempt(path, WAYS["write"], ShortWrite("*", max_bytes=0.5))
+
+    assert gave == len(CONTENT) // 2
+    assert Path(path).read_bytes() == CONTENT[:gave]
+
+
 @pytest.mark.parametrize(
     ("name", "begins"),
     [("write", 0), ("pwrite", 3), ("writev", 0), ("pwritev", 3), ("pwritev2", 3)],
