@@ -181,7 +181,7 @@ def read_memory(pid: int, address: int, length: int) -> bytes:
 
 def write_memory(pid: int, address: int, data: bytes) -> None:
     """Put all of *data* into the memory of another process."""
-    source = ctypes.cast(data, ctypes.c_void_p).value or 0
+    source = ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0
     done = 0
     while done < len(data):  # A page that is not there ends a call, and fails the next one.
         _from.base, _there.base = source + done, address + done
