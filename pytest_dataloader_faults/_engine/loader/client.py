@@ -156,7 +156,8 @@ class SupervisorClient:
 
 def _start() -> tuple[subprocess.Popen[bytes], channel.SupervisorHandle]:
     """Start a process, isolated and without site-packages, which imports no code of the user."""
-    command = [sys.executable, "-I", "-S", "-c", code_to_run(_MAIN)]
+    flags = ["-I", "-S", *_about_bytecode()]
+    command = [sys.executable, *flags, "-c", code_to_run(_MAIN)]
     ours, theirs = socket.socketpair()
     listening, address = channel.listening_socket()
     with listening, theirs:
@@ -165,6 +166,13 @@ def _start() -> tuple[subprocess.Popen[bytes], channel.SupervisorHandle]:
             [*command, *map(str, inherited)], pass_fds=inherited, stdin=subprocess.DEVNULL
         )
     return process, channel.SupervisorHandle(process.pid, ours, address)
+
+
+def _about_bytecode() -> list[str]:
+    """Where to write it, as in this process: an isolated one reads no environment variables."""
+    if sys.dont_write_bytecode:
+        return ["-B"]
+    return ["-X", f"pycache_prefix={sys.pycache_prefix}"] if sys.pycache_prefix else []
 
 
 def _let_end(process: subprocess.Popen[bytes], folder: str) -> None:
