@@ -7,11 +7,21 @@ function-scoped fixtures must not be used.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults import _arguments
-from pytest_dataloader_faults._engine.scope import FaultTotals, Injection, arm, engine_for
+from pytest_dataloader_faults._engine.scope import (
+    FaultTotals,
+    Injection,
+    arm,
+    engine_for,
+    require_faults,
+)
 from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import FaultFacts, Outcome
@@ -22,33 +32,141 @@ if TYPE_CHECKING:
 
     from pytest_dataloader_faults._trial.factory import DatasetFactory
 
-__all__ = ("ArmedFaults", "FaultInjector", "Injection", "inject")
+__all__ = ("ArmedFaults", "FaultInjector", "Injection", "InjectionScope", "inject")
+
+
+class _Call:
+    """One call of ``inject``, as long as it is not known that its scope was entered.
+
+    Attributes:
+        file, line: Where the call is.
+        text: What is wrong if its scope is never entered.
+        is_gone: Whether the scope was collected, so that nobody can enter it any more.
+    """
+
+    def __init__(self, faults: tuple[Fault, ...], file: str, line: int) -> None:
+        self.file, self.line = file, line
+        call = f"inject({', '.join(map(repr, faults))})"
+        self.text = (
+            f"{call} was never entered, so no fault was armed: write it into a with statement"
+            f" around the loop over the loader, as in: with {call} as armed:"
+        )
+        self.is_gone = False
+        self._calls = _noting[-1]
+        self._calls[self] = None
+
+    def settle(self) -> None:
+        """The scope was entered, or somebody was told that it was not."""
+        self._calls.pop(self, None)
+
+    def scope_is_gone(self) -> None:
+        """The scope was collected. Warn if it was not entered, and nobody looks after that."""
+        self.is_gone = True
+        is_watched = self._calls is _noting[-1] and self._calls is not _unwatched
+        if self in self._calls and not is_watched:
+            warnings.warn_explicit(self.text, RuntimeWarning, self.file, self.line)
+
+
+_unwatched: dict[_Call, None] = {}
+"""The calls that were made while nobody looked after them."""
+_noting = [_unwatched]
+"""The last one has the calls that are made now."""
 
 
 @contextlib.contextmanager
+def _watched(calls: dict[_Call, None]) -> Iterator[None]:
+    """Note in *calls* those that are made, until they are entered, and do not warn of them."""
+    _noting.append(calls)
+    try:
+        yield
+    finally:
+        _noting.pop()
+
+
+class InjectionScope(contextlib.ContextDecorator):
+    """What ``inject`` gives: entered by ``with``, it arms the faults. Each serves once.
+
+    As a decorator it arms them for each call of the function.
+    """
+
+    def __init__(
+        self, call: _Call, make: Callable[[], contextlib.AbstractContextManager[Injection]]
+    ) -> None:
+        self._call = call
+        self._make = make
+        self._armed: contextlib.AbstractContextManager[Injection] | None = None
+
+    def __enter__(self) -> Injection:
+        """Arm the faults; the value has their counters."""
+        self._call.settle()
+        if self._armed is not None:
+            raise InvalidArgumentError("this inject(...) was entered before: call inject() anew")
+        self._armed = self._make()
+        return self._armed.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        """Disarm them. Raises if one of them never fired."""
+        assert self._armed is not None
+        return self._armed.__exit__(kind, error, traceback)
+
+    def _recreate_cm(self) -> Self:
+        """A scope for one call of a decorated function."""
+        self._call.settle()
+        return type(self)(self._call, self._make)
+
+    def __del__(self) -> None:
+        self._call.scope_is_gone()
+
+
 def inject(
     *faults: Fault, seed: int = 0, engine: str = "auto", require_fired: bool = True
-) -> Iterator[Injection]:
+) -> InjectionScope:
     """Arm *faults* in the workers that loaders start while the scope is open.
 
     Args:
-        *faults: What is to happen; see ``pytest_dataloader_faults.faults``.
+        *faults: What is to happen, at least one; see ``pytest_dataloader_faults.faults``.
         seed: Seed of the faults with a ``probability``.
         engine: ``"auto"``, ``"kernel"`` or ``"python"``.
         require_fired: Raise at the end if one of *faults* never fired.
 
-    Yields:
-        An ``Injection``, with ``fired``, ``reached`` and ``surfaced``.
+    Returns:
+        A context manager. Its value is an ``Injection``, with ``fired``, ``reached`` and
+        ``surfaced``. One that is never entered fails the test that called ``inject``. Without
+        pytest it gives a ``RuntimeWarning`` once it is collected.
 
     Raises:
-        EngineUnavailableError: This machine cannot run the engine.
+        EngineUnavailableError: On entry, if this machine cannot run the engine.
         FaultNotFiredError: At the end of the scope, unless another exception leaves it.
         InjectionError: The harness failed; nothing was shown.
-        InvalidArgumentError: The engine cannot make one of *faults* happen, or the process is in
-            another scope of faults.
+        InvalidArgumentError: An argument cannot be used or, on entry, the engine cannot make one of
+            *faults* happen, or the process is in another scope of faults.
 
     """
-    _arguments.check(seed=seed)
+    _arguments.check(seed=seed, engine=engine)
+    _require_some(faults)
+    caller = sys._getframe(1)
+    call = _Call(faults, caller.f_code.co_filename, caller.f_lineno)
+    make = functools.partial(_armed, faults, seed=seed, engine=engine, require_fired=require_fired)
+    return InjectionScope(call, make)
+
+
+def _require_some(faults: tuple[Fault, ...]) -> None:
+    """Refuse what is no fault, and none at all: such a test would pass and show nothing."""
+    require_faults(faults)
+    if not faults:
+        message = "no fault was given. Give one or more, such as inject(ReadError('*.jpg'))"
+        raise InvalidArgumentError(message)
+
+
+@contextlib.contextmanager
+def _armed(
+    faults: tuple[Fault, ...], *, seed: int, engine: str, require_fired: bool
+) -> Iterator[Injection]:
     with arm(*faults, engine=engine_for(engine, faults), seed=seed) as (injection, _watch):
         yield injection
     if require_fired and (unfired := injection.unfired()):
@@ -104,6 +222,7 @@ class FaultInjector:
                 its iterator already, or the process is in another scope of faults.
 
         """
+        _require_some(faults)
         together = (*self._faults, *faults)
         engine = engine_for(self._engine, together)
         if self._injection is not None:

@@ -27,6 +27,7 @@ from pytest_dataloader_faults.plugin import (
     _environment,
     _options,
     _pyfakefs,
+    _scopes,
 )
 
 if TYPE_CHECKING:
@@ -126,10 +127,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(_checks.MARKER)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
     """Skip an item that needs an accelerator before pytest makes its fixtures."""
     _environment.require_accelerator(item)
+    with _scopes.are_entered(item, "setup"):
+        yield
 
 
 @pytest.hookimpl(wrapper=True)
@@ -139,11 +142,12 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     An error that tells the user something is shown without the frames of this package.
     """
     try:
-        yield
+        with _scopes.are_entered(item, "call"):
+            yield
     except InjectionError:
         raise
     except DataLoaderFaultsError as error:
-        from pytest_dataloader_faults.plugin._reported_once import without_our_frames
+        from pytest_dataloader_faults.plugin._failures import without_our_frames
 
         raise without_our_frames(error) from error.__cause__
     if _injector in item.stash:
@@ -160,6 +164,13 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Fail an item whose fixture gave the scope of an ``inject`` that nobody entered."""
+    with _scopes.are_entered(item, "teardown"):
+        yield
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -170,10 +181,10 @@ def pytest_runtest_makereport(
 
         attach(item, report)
     if report.failed and call.excinfo and isinstance(call.excinfo.value, CheckFailedError):
-        from pytest_dataloader_faults.plugin import _as_it_stands
+        from pytest_dataloader_faults.plugin import _failures
 
-        if _as_it_stands.is_wanted(item.config):
-            _as_it_stands.show(report, call.excinfo)
+        if _failures.may_stand_as_it_is(item.config):
+            _failures.show_as_it_stands(report, call.excinfo)
     return report
 
 

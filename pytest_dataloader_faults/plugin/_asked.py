@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
+
+class OfNamedDataset(NamedTuple):
+    """What an item asks of a dataset that the command line names."""
+
+    check: str
+    arguments: str
+    """What has pytest run this item alone."""
+
+
+NAMED = pytest.StashKey[OfNamedDataset]()
 SEVERAL = pytest.StashKey[bool]()
 """An item has it once a ``DatasetTestCase`` has asked checks in it."""
 
 
 def asks_check(node: pytest.Item) -> bool:
     """Whether *node* asks one check, in a test or of a dataset that the command line names."""
-    return "fault_check" in getattr(node, "fixturenames", ()) or hasattr(node, "arguments")
+    return "fault_check" in getattr(node, "fixturenames", ()) or NAMED in node.stash
 
 
 def check_asked(node: pytest.Item) -> str:
     """The name of the check that *node* asks, or of the method that asks several."""
+    if NAMED in node.stash:
+        return node.stash[NAMED].check
     given = getattr(getattr(node, "callspec", None), "params", {})
-    alone = node.name if hasattr(node, "arguments") else "check_dataset"
-    return str(given.get("fault_check", alone))
+    return str(given.get("fault_check", "check_dataset"))
 
 
 def results_of_test_case(node: pytest.Item) -> Any:

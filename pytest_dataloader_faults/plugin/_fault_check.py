@@ -27,14 +27,15 @@ from pytest_dataloader_faults.exceptions import (
     UnusableDatasetError,
 )
 from pytest_dataloader_faults.outcomes import CheckResult, Contract, Verdict
-from pytest_dataloader_faults.plugin._asked import asks_check
+from pytest_dataloader_faults.plugin._asked import NAMED, asks_check
+from pytest_dataloader_faults.plugin._failures import about_call, shortage_reported_once
 from pytest_dataloader_faults.plugin._options import Settings, command_line
 from pytest_dataloader_faults.plugin._report import id_of, note
-from pytest_dataloader_faults.plugin._reported_once import about_call, shortage_reported_once
 from pytest_dataloader_faults.report.model import NOT_ASKED
 
 _baselines = pytest.StashKey[BaselineCache]()
 _stage = pytest.StashKey[_progress.Stage]()
+_numbers = pytest.StashKey[dict[pytest.Item, int]]()
 
 
 class FaultCheck:
@@ -69,10 +70,9 @@ class FaultCheck:
 
     def _progress(self) -> contextlib.AbstractContextManager[None]:
         """Tell which check of how many this is, in this run of pytest."""
-        items = [each for each in self._node.session.items if asks_check(each)]
-        done = items.index(self._node) if self._node in items else 0
+        places = _places(self._node)
         stage = self._node.config.stash.setdefault(_stage, _progress.Stage("checks"))
-        stage.step(self.name, done, len(items))
+        stage.step(self.name, places.get(self._node, 0), len(places))
         return _progress.within(stage)
 
     def _ask_each(self, make_dataset: DatasetFactory, how: BatterySettings) -> CheckResult:
@@ -131,10 +131,19 @@ class FaultCheck:
             pytest.fail(message, pytrace=False)
 
 
+def _places(node: pytest.Item) -> dict[pytest.Item, int]:
+    """The number of each item of this run that asks a check, from 0. It is found out once."""
+    stash = node.config.stash
+    if _numbers not in stash:
+        asking = filter(asks_check, node.session.items)
+        stash[_numbers] = {item: number for number, item in enumerate(asking)}
+    return stash[_numbers]
+
+
 def _arguments_for(node: pytest.Item) -> str:
     """What has pytest run *node*, in the folder where the user started pytest."""
-    if named := getattr(node, "arguments", ""):  # Of a dataset that the command line names.
-        return str(named)
+    if NAMED in node.stash:
+        return node.stash[NAMED].arguments
     path = os.path.relpath(node.path, node.config.invocation_params.dir)
     return shlex.quote(f"{path}::{id_of(node).partition('::')[2]}")
 

@@ -10,8 +10,8 @@ import pytest
 from pytest_dataloader_faults.exceptions import CheckFailedError
 from pytest_dataloader_faults.faults import KINDS
 from pytest_dataloader_faults.injection import FaultInjector
+from pytest_dataloader_faults.plugin._failures import shortage_reported_once
 from pytest_dataloader_faults.plugin._options import Settings
-from pytest_dataloader_faults.plugin._reported_once import shortage_reported_once
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults._trial.factory import DatasetFactory

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.plugin import _checks, _options
+from pytest_dataloader_faults.plugin import _asked, _checks, _options
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults._trial.factory import DatasetFactory
@@ -100,6 +100,8 @@ class NamedDataset(pytest.Collector):
         """Make the items."""
         for name, marks in self._checks.items():
             item = NamedCheck.from_parent(self, name=name)
+            alone = f"{_OPTION}={self.name} {_options.ONLY}={name}"
+            item.stash[_asked.NAMED] = _asked.OfNamedDataset(name, alone)
             item.add_marker(_checks.MARKER)
             for mark in marks:
                 item.add_marker(mark)
@@ -127,11 +129,6 @@ class NamedCheck(pytest.Item):
     def originalname(self) -> str:
         """The same for all items of the dataset, as that of a parametrized test function is."""
         return self.parent.name
-
-    @property
-    def arguments(self) -> str:
-        """What has pytest run this item alone."""
-        return f"{_OPTION}={self.parent.name} {_options.ONLY}={self.name}"
 
     def runtest(self) -> None:
         """Ask the check."""
@@ -173,7 +170,7 @@ def _hint(path: str, name: str) -> str:
 
 
 def _module(value: str, path: str) -> ModuleType:
-    from pytest_dataloader_faults.plugin._reported_once import place_of
+    from pytest_dataloader_faults.plugin._failures import place_of
 
     try:
         return importlib.import_module(path)

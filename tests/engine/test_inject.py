@@ -216,9 +216,9 @@ def test_what_cannot_be_is_refused(faults, message):
         pytest.fail("armed")
 
 
-def test_no_fault_is_no_change(paths, contents):
+def test_a_fault_of_other_files_is_no_change(paths, contents):
     """The engine alone does nothing: the control."""
-    with inject() as injection:
+    with inject(ReadError("*.nothing"), require_fired=False) as injection:
         results = epoch(alone(Tries(paths, WAYS["read"]), num_workers=2)).batches
     assert contents == [each.gave for each in results]
     assert (0, 0) == (injection.reached, injection.fired)

@@ -206,3 +206,28 @@ def test_wrong_checks_are_usage_errors(light_suite):
     assert "Did you mean ['open-error'" in wrong.stderr.str()
     assert "it names no check. Name some, as in" in empty.stderr.str()
     assert "chooses checks of --dataloader-faults-dataset, which is not given" in alone.stderr.str()
+
+
+OTHER_ITEM = """
+import pytest
+
+
+class Item(pytest.Item):
+    arguments = "those of another plugin"
+
+    def runtest(self):
+        raise AssertionError("not ours")
+
+
+def pytest_collection_modifyitems(session, items):
+    items.append(Item.from_parent(session, name="other"))
+"""
+
+
+def test_an_item_of_another_plugin_is_not_ours(light_suite):
+    """Whatever attributes it has: its failure is in no summary and in no report of ours."""
+    light_suite.pytester.makeconftest(OTHER_ITEM)
+    result = light_suite.run("", "--dataloader-faults-report=r.json")
+    result.assert_outcomes(failed=1)
+    result.stdout.no_fnmatch_line("*= dataloader-faults =*")
+    assert json.loads((light_suite.path / "r.json").read_text(encoding="utf-8"))["items"] == []

@@ -55,6 +55,25 @@ def test_light(number, caplog):
 """
 
 
+COUNTED = """
+class Items(list):
+    listed = 0
+
+    def __iter__(self):
+        Items.listed += 1
+        return super().__iter__()
+
+
+def pytest_collection_finish(session):
+    session.items = Items(session.items)
+    Items.listed = 0
+
+
+def pytest_sessionfinish():
+    print(f"listed {Items.listed} times")
+"""
+
+
 def _spawned(suite, monkeypatch, source: str, *arguments: str) -> tuple[str, list[str]]:
     """What pytest writes to a terminal, and what that shows of it, also of what scrolled away."""
     pyte = pytest.importorskip("pyte")
@@ -162,3 +181,12 @@ def test_the_outer_stage_goes_on(monkeypatch):
         with _progress.stage("inner"):
             _progress.step("two")
     assert shown == ["outer: 0 of 3, one", "inner: two", "", "outer: 0 of 3, one", ""]
+
+
+def test_the_items_are_listed_once(suite, engine):
+    """Not once for each item, which takes seconds where there are thousands."""
+    with (suite.path / "conftest.py").open("a", encoding="utf-8") as file:
+        file.write(COUNTED)
+    result = suite.run(SUITE, "-k", "test_checks", "-s")
+    result.assert_outcomes(passed=3, deselected=2)
+    result.stdout.fnmatch_lines(["*listed 2 times"])  # pytest itself does it once.

@@ -1,4 +1,7 @@
-"""Report in full, and once, why nothing can be tried; in the other items, where that is to read."""
+"""How failures are told: in full once, without frames of this package, and fit to be copied.
+
+Why nothing can be tried is reported in full by one item; the others say where that is to read.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import itertools
 import os
 from collections.abc import Hashable, Iterator
 from types import TracebackType
+from typing import Any
 
 import pytest
 
@@ -94,3 +98,30 @@ def _entries(traceback: TracebackType | None) -> Iterator[TracebackType]:
 
 def _is_not_ours(entry: TracebackType) -> bool:
     return not entry.tb_frame.f_code.co_filename.startswith(_PACKAGE)
+
+
+def show_as_it_stands(
+    report: pytest.TestReport, error: pytest.ExceptionInfo[BaseException]
+) -> None:
+    """Have *report* show the text of *error* without pytest's marks, and the line that raised it.
+
+    Before each line of an error, pytest writes "E", so that nobody can copy what is in it.
+    """
+    text = error.getrepr(style="value", chain=False)
+    if notes := getattr(error.value, "__notes__", ()):  # Hypothesis' falsifying example.
+        text.addsection("notes", "\n".join(notes))
+    users = [one for one in error.traceback if not (one.ishidden(error) or _is_unittests(one))]
+    if users:
+        text.addsection(f"raised at {os.path.relpath(users[-1].path)}:{users[-1].lineno + 1}", "")
+    report.longrepr = text
+
+
+def _is_unittests(entry: Any) -> bool:
+    """Whether *entry* is of unittest, which a sub-test has no other frames than."""
+    return "__unittest" in entry.frame.f_globals
+
+
+def may_stand_as_it_is(config: pytest.Config) -> bool:
+    """Whether the user has not asked for more of a traceback than pytest shows by default."""
+    option = config.option
+    return not (option.fulltrace or option.showlocals or option.tbstyle == "native")
