@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -223,37 +222,6 @@ def by_cause(items: Iterable[Item]) -> dict[str, list[Item]]:
 def notes_of(items: Iterable[Item]) -> list[str]:
     """Each note of *items* once."""
     return list(dict.fromkeys(note for item in items for note in item.notes))
-
-
-def merged(reports: Iterable[Report]) -> Report:
-    """One report of all items; of an item that is in several reports, the last one holds."""
-    every = list(reports)
-    items: dict[str, list[Item]] = {}
-    for report in every:
-        items |= _by_nodeid(report.items)
-    engines = dict.fromkeys(report.engine for report in every if report.engine)
-    return Report(
-        engine="; ".join(engines),
-        versions=_all_versions(every),
-        items=tuple(itertools.chain.from_iterable(items.values())),
-    )
-
-
-def _by_nodeid(items: Iterable[Item]) -> dict[str, list[Item]]:
-    """A test that asks several checks, or one check twice, has several items of one id."""
-    found: dict[str, list[Item]] = {}
-    for item in items:
-        found.setdefault(item.nodeid, []).append(item)
-    return found
-
-
-def _all_versions(reports: Iterable[Report]) -> dict[str, str]:
-    """Each version that is in one of *reports*, with a comma between those that differ."""
-    found: dict[str, dict[str, None]] = {}
-    for report in reports:
-        for name, text in report.versions.items():
-            found.setdefault(name, {}).update(dict.fromkeys(text.split(", ")))
-    return {name: ", ".join(texts) for name, texts in found.items()}
 
 
 def _reproduction(explanation: str) -> str:

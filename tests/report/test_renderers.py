@@ -14,7 +14,8 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes import CheckResult, Event, Footprint, Pass, Verdict
 from pytest_dataloader_faults.report import ci, files, markdown, terminal
 from pytest_dataloader_faults.report.command import main
-from pytest_dataloader_faults.report.model import Report, Usage, by_cause, item_of, merged
+from pytest_dataloader_faults.report.merge import Source, merged
+from pytest_dataloader_faults.report.model import Report, Usage, by_cause, item_of
 from support.facts import ordinary
 from support.reports import HOSTILE, MIXED, failed, item
 
@@ -235,11 +236,11 @@ def test_hostile_texts_are_only_texts():
 
 
 def test_reports_are_merged():
-    """Of an item that is in several, the last one holds."""
+    """Of an item that is in several, the worst result holds."""
     again = Report(engine="python engine", items=(item(),))
-    both = merged([MIXED, again])
+    both = _merged(MIXED, again)
     assert len(both.items) == len(MIXED.items)
-    assert next(item.verdict for item in both.items if item.check == "open-error") == "survived"
+    assert next(item.verdict for item in both.items if item.check == "open-error") == "corrupted"
     assert both.engine == "kernel engine, Linux 6.18; python engine"
 
 
@@ -247,10 +248,14 @@ def test_merging_loses_nothing():
     """Neither one of two results of one test, nor a version that differs."""
     twice = Report(items=(item(), failed()), versions={"torch": "2.13"})
     newer = Report(items=(item(test="b.py::other"),), versions={"torch": "9"})
-    assert merged([twice]) == twice
-    both = merged([merged([twice, newer]), twice])
+    assert _merged(twice) == twice
+    both = _merged(_merged(twice, newer), twice)
     assert both.items == (*twice.items, *newer.items)
     assert both.versions == {"torch": "2.13, 9"}
+
+
+def _merged(*reports):
+    return merged([Source("r.json", each) for each in reports]).report
 
 
 def test_every_verdict_has_its_words():
