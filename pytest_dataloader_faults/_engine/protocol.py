@@ -166,7 +166,8 @@ class WorkerIdle(NamedTuple):
 class Counts(NamedTuple):
     """Counters of the python engine; *files* are those that changed, *reached* is by fault.
 
-    *opened*: when files were opened since the last counts; of many, some are *omitted*.
+    *opened*: when files were opened since the last counts; of many, some are *omitted*: by kind,
+    how many, and the time of the last one before them.
     """
 
     files: Mapping[str, Sequence[int]]
@@ -174,7 +175,7 @@ class Counts(NamedTuple):
     reached: Sequence[int]
     connections: Mapping[str, int]
     opened: Sequence[tuple[float, str, str]] = ()
-    omitted: int = 0
+    omitted: Mapping[str, tuple[int, float]] | None = None
 
 
 class FaultFired(NamedTuple):

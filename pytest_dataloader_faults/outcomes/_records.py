@@ -227,12 +227,15 @@ class Event:
             (of a data file), ``"fault"``, ``"batch"`` (the loop gets it), ``"error"`` (the loop
             gets it) or ``"exit"`` (a process died).
         text: What happened, on one line.
+        omitted: 0, or how many events of this kind are left out here, up to the next of this
+            process and kind, or to the end. All else is then about these.
     """
 
     time: float
     process: str
     kind: str
     text: str
+    omitted: int = 0
 
 
 @dataclass(frozen=True)

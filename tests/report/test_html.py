@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_dataloader_faults.outcomes import Event
 from pytest_dataloader_faults.report import html as page
 from pytest_dataloader_faults.report.html.drawings import HEIGHT, MOST_ROWS, charts, timeline
 from pytest_dataloader_faults.report.html.trials import trials_of
@@ -129,8 +130,9 @@ def test_what_decided_is_listed():
     """However many files were opened before; the page says how many events it leaves out."""
     every = events(200)
     drawn = timeline(every)
-    assert len(drawn.rows) == MOST_ROWS
+    assert len([each for each in drawn.rows if not each.omitted]) == MOST_ROWS
     assert drawn.omitted == len(every) - MOST_ROWS
+    assert sum(each.omitted for each in drawn.rows) == drawn.omitted
     assert [each.kind for each in drawn.rows[-3:]] == ["fault", "error", "exit"]
     text = " ".join(page.render(replace(EVERYTHING, items=(failed(timeline=every),))).split())
     assert f"{drawn.omitted} more events in the JSON report." in text
@@ -141,8 +143,23 @@ def test_a_worker_that_tries_for_ever_is_listed_in_part():
     (fault,) = [each for each in events() if each.kind == "fault"]
     every = [replace(fault, time=float(number)) for number in range(400)]
     drawn = timeline(every)
-    assert [each.time for each in drawn.rows] == [*range(50), *range(350, 400)]
+    times = [each.time for each in drawn.rows if not each.omitted]
+    assert times == [*range(50), *range(350, 400)]
+    assert drawn.rows[50].text == "300 more faults, left out here"
     assert drawn.omitted == 300
+
+
+def test_a_pause_is_none_where_events_are_left_out():
+    """The page says what happened in the part that is drawn shorter, and where that was."""
+    gap = Event(0.2, "worker 0", "fault", "371,628 more faults, left out here", omitted=371_628)
+    every = (*events(), gap)
+    drawn = timeline(every)
+    assert drawn.unseen == ["371,628 more faults, left out here (worker 0)"]
+    (place, width, _) = drawn.gaps["worker 0"][0]
+    assert place <= drawn.pause[0] < drawn.pause[0] + 25 <= place + width
+    text = " ".join(page.render(replace(EVERYTHING, items=(failed(timeline=every),))).split())
+    assert "No event for" not in text
+    assert "is drawn shorter: 371,628 more faults, left out here (worker 0)." in text
 
 
 def test_rows_are_short():

@@ -10,7 +10,7 @@ import pytest
 from pytest_dataloader_faults import Outcome, run_trial
 from pytest_dataloader_faults._engine.policy.moments import MOST, Moments
 from pytest_dataloader_faults._trial.journal.timeline import timeline_of
-from pytest_dataloader_faults.faults import HungRead, ReadError, WorkerKilled
+from pytest_dataloader_faults.faults import HungRead, ReadError, ShortRead, WorkerKilled
 from pytest_dataloader_faults.outcomes import Event
 from support.datasets import Records
 from support.facts import EIO, fired, ordinary, stream
@@ -128,10 +128,28 @@ def test_many_events_are_cut_to_the_first_and_the_last(records, engine_name):
     """The middle of what is ordinary goes, and is counted; faults stay."""
     fault = ReadError("*/15.rec", nth=_TIMES)  # In the last batch: all others have come.
     outcome = run_trial(lambda: _OpensOften(records), fault, engine=engine_name)
-    assert len(outcome.timeline) == MOST
+    assert len([each for each in outcome.timeline if not each.omitted]) == MOST
     assert len(_of(outcome, "fault")) == 1
     opened = sum(counts.opens for each in outcome.workers for counts in each.files.values())
-    assert outcome.omitted_events >= opened - len(_of(outcome, "open")) > 0
+    told = [each for each in _of(outcome, "open") if not each.omitted]
+    assert outcome.omitted_events >= opened - len(told) > 0
+
+
+@pytest.mark.parametrize("engine_name", ENGINES)
+def test_faults_crowd_nothing_out(records, engine_name):
+    """Of a thousand faults some are left out, and the timeline says where and how many."""
+    outcome = _trial(records, ShortRead("*.rec", max_bytes=1), engine=engine_name)
+    assert len(_of(outcome, "epoch")) == 4
+    texts = [each.text.partition(" from ")[0] for each in _of(outcome, "batch")]
+    epochs = ("epoch 1", "the recovery")
+    assert texts == [f"batch {number} of {epoch}" for epoch in epochs for number in range(4)]
+    faults = _of(outcome, "fault")
+    assert sum(each.omitted or 1 for each in faults) == outcome.fired > MOST
+    for worker in ("worker 0", "worker 1"):
+        *_, last = [each for each in faults if each.process == worker]
+        assert last.text == f"{last.omitted:,} more faults, left out here"
+    assert outcome.omitted_events == sum(each.omitted for each in outcome.timeline)
+    assert _is_in_order(outcome)
 
 
 _TIMES = 100
@@ -145,7 +163,8 @@ class _OpensOften(Records):
 
 
 def _journal(firings, moments):
-    course = {"worker": 0, "pid": 7, "gone": None, "early": False, "omitted": 2}
+    omitted = {"open": [2, 12.0]}
+    course = {"worker": 0, "pid": 7, "gone": None, "early": False, "omitted": omitted, "unnoted": 0}
     ends = {"complete": True, "exception": None}
     return [
         {"pids": [1]},
@@ -167,8 +186,9 @@ def test_rare_events_take_the_place_of_ordinary_ones():
     moments = [[11.0 + each / 100, "open", f"/{each}"] for each in range(300)]
     events, omitted = timeline_of(outcome, _journal(0, moments))
     kinds = [each.kind for each in events]
-    assert (len(events), kinds.count("fault")) == (MOST, MOST - 4)
-    assert [each.text for each in events if each.kind == "open"] == ["/0", "/299"]
+    assert kinds.count("fault") == MOST - 4
+    texts = [each.text for each in events if each.kind == "open"]
+    assert texts == ["/0", "300 more opens, left out here", "/299"]
     assert omitted == 298 + 2
 
 
@@ -184,7 +204,8 @@ def test_hostile_paths_are_short_and_on_one_line():
     """Whatever a file is called."""
     moments = [[11.0, "open", "/a\n\x1b[31m\udcff"], [12.0, "open", "/" + "b" * 5000 + "/c.jpg"]]
     events, _ = timeline_of(ordinary(stream()), _journal(0, moments))
-    first, second = (each.text for each in events if each.kind == "open")
+    opened = [each for each in events if each.kind == "open" and not each.omitted]
+    first, second = (each.text for each in opened)
     assert first == "/a\\n\\x1b[31m\\udcff"
     assert second.endswith("b/c.jpg")
     assert len(second) < 250
@@ -201,7 +222,19 @@ def test_moments_keep_the_first_and_the_last():
     for time in range(3 * MOST):
         found.add(float(time), "open", "")
     kept, omitted = found.kept()
-    assert [kept[0][0], kept[-1][0], len(kept), omitted] == [0, 3 * MOST - 1, MOST, 2 * MOST]
+    assert [kept[0][0], kept[-1][0], len(kept)] == [0, 3 * MOST - 1, MOST]
+    assert omitted == {"open": (2 * MOST, MOST // 2 - 1)}
     more = Moments()
-    more.extend(kept[:10], omitted=5)
-    assert more.kept() == (kept[:10], 5)
+    more.extend(kept[:10], {"open": (5, 3.0)})
+    assert more.kept() == (kept[:10], {"open": (5, kept[9][0])})
+
+
+def test_moments_of_one_kind_do_not_crowd_out_another():
+    """However many files a worker opens for a batch, its batches are noted."""
+    found = Moments()
+    for time in range(10 * MOST):
+        found.add(float(time), "open", "")
+    found.add(20.0 * MOST, "fetch", "fetch 2")
+    kept, omitted = found.kept()
+    assert kept[-1] == (20.0 * MOST, "fetch", "fetch 2")
+    assert list(omitted) == ["open"]

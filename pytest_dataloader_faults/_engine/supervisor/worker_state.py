@@ -158,7 +158,7 @@ class WorkerState:
             self.policy.files[path] = FileCounter(*numbers)
         self.policy.unobserved = Counter(counts.unobserved)
         self.policy.connections = Counter(counts.connections)
-        self.moments.extend(counts.opened, counts.omitted)
+        self.moments.extend(counts.opened, counts.omitted or {})
         for counter, reached in zip(self.faults.all, counts.reached, strict=True):
             counter.reached = reached or counter.reached
 
@@ -211,7 +211,8 @@ class WorkerState:
         kept, omitted = self.moments.kept()
         early = self.armed and not self.alive and not self.ended
         of_whom = {"worker": self.id, "pid": self.pid, "gone": self.gone, "early": early}
-        return {**of_whom, "moments": kept, "omitted": omitted}
+        unnoted = sum(each.fired - len(each.firings) for each in self.faults.all)
+        return {**of_whom, "moments": kept, "omitted": omitted, "unnoted": unnoted}
 
 
 def all_idle(workers: Iterable[WorkerState], asked: protocol.WaitUntilIdle) -> protocol.Idle | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pytest_dataloader_faults._engine.policy.moments import MOST
@@ -19,14 +20,13 @@ from pytest_dataloader_faults.outcomes import (
     Raised,
     WorkerDeath,
 )
+from pytest_dataloader_faults.outcomes._courses import bounded, gap
 from pytest_dataloader_faults.outcomes._error_text import error_line
 from pytest_dataloader_faults.outcomes._text import cut, listed
 
 _LOADER = "loader"
 _SAMPLES = 16
 """Samples of a batch that are named."""
-_ORDINARY = ("fetch", "open", "batch")
-"""Events that may be many. The others are left out only where they alone are too many."""
 
 
 def timeline_of(
@@ -37,26 +37,9 @@ def timeline_of(
     if began is None:  # It is not over.
         return (), 0
     found = _Events(outcome, journal)
-    ordered = sorted(found.all(began), key=lambda each: each.time)
-    kept = _bounded(ordered)
-    shown = (
-        Event(round(each.time - began, 6), each.process, each.kind, cut(each.text)) for each in kept
-    )
-    return tuple(shown), found.omitted + len(ordered) - len(kept)
-
-
-def _bounded(events: list[Event]) -> list[Event]:
-    """At most ``MOST`` of *events*, which are in order."""
-    rare = _without_middle([each for each in events if each.kind not in _ORDINARY], MOST)
-    many = [each for each in events if each.kind in _ORDINARY]
-    return sorted([*rare, *_without_middle(many, MOST - len(rare))], key=lambda each: each.time)
-
-
-def _without_middle(events: list[Event], most: int) -> list[Event]:
-    if len(events) <= most:
-        return events
-    last = most // 2
-    return [*events[: most - last], *events[len(events) - last :]]
+    kept = bounded(sorted(found.all(began), key=lambda each: each.time), MOST)
+    shown = (replace(each, time=round(each.time - began, 6), text=cut(each.text)) for each in kept)
+    return tuple(shown), sum(each.omitted for each in kept)
 
 
 class _Events:
@@ -69,21 +52,39 @@ class _Events:
         self._course: list[Mapping[str, Any]] = courses[-1] if courses else []
         self._root = next((event["pids"][0] for event in journal if "pids" in event), None)
         self._gone = {each["pid"]: each["gone"] for each in self._course if each["gone"]}
-        self.omitted = sum(each["omitted"] for each in self._course)
 
     def all(self, began: float) -> Iterator[Event]:
         """All that are known; events of one time are in their order."""
         yield from self._of_loop()
         for each in self._course:
             name = self._process(each["worker"], each["pid"])
-            yield from (Event(time, name, kind, text) for time, kind, text in each["moments"])
+            yield from self._of_course(name, each)
         for facts in self._outcome.faults:
             yield from self._of_fault(facts)
+        yield from self._unnoted()
         yield from self._of_end(began + self._outcome.duration)
 
     def _process(self, worker: int | None, pid: int) -> str:
         """The name of a process. Without workers, the loader's own acts as worker 0."""
         return _LOADER if worker is None or pid == self._root else f"worker {worker}"
+
+    def _of_course(self, name: str, course: Mapping[str, Any]) -> Iterator[Event]:
+        """Of one process: fetches and opened files, and where some were not noted."""
+        for time, kind, text in course["moments"]:
+            yield Event(time, name, kind, text)
+        for kind, (count, time) in course["omitted"].items():
+            yield gap(time, name, kind, count)
+
+    def _unnoted(self) -> Iterator[Event]:
+        """Faults of each process that were counted only: they came after the others."""
+        times: dict[int, float] = {}
+        for facts in self._outcome.faults:
+            for each in facts.firings:
+                times[each.pid] = max(each.time or 0.0, times.get(each.pid, 0.0))
+        for course in self._course:
+            if course["unnoted"]:
+                name = self._process(course["worker"], course["pid"])
+                yield gap(times.get(course["pid"], 0.0), name, "fault", course["unnoted"])
 
     def _of_loop(self) -> Iterator[Event]:
         received: Counter[int | None] = Counter()

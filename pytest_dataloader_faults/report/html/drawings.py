@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from pytest_dataloader_faults.outcomes import Event
+from pytest_dataloader_faults.outcomes._courses import bounded
 from pytest_dataloader_faults.report.model import Usage
 
 MOST_ROWS = 100
@@ -33,7 +34,9 @@ class Timeline:
     Attributes:
         lanes: The places and kinds of the events of each process, each once; the decisive kinds
             last, so that they are drawn above the others.
+        gaps: Where events of each process are left out: the place, the width, and what of.
         pause: The place and the seconds of the pause that is drawn shorter, if there is one.
+        unseen: What is left out in the whole of that pause.
         end: The time of the last event.
         folder: What "…/" in a row stands for, if it is used there.
         rows: The events to list.
@@ -41,7 +44,9 @@ class Timeline:
     """
 
     lanes: dict[str, dict[tuple[float, str], None]]
+    gaps: dict[str, list[tuple[float, float, str]]]
     pause: tuple[float, float] | None
+    unseen: list[str]
     end: float
     folder: str
     rows: list[Event]
@@ -56,34 +61,41 @@ class Timeline:
 def timeline(events: Sequence[Event]) -> Timeline:
     """The drawing of *events*, of which there is at least one."""
     ordered = sorted(events, key=lambda each: each.time)
-    place, pause = _scale([each.time for each in ordered])
+    place, pause, paused = _scale([each.time for each in ordered])
     lanes: dict[str, dict[tuple[float, str], None]] = {
         process: {} for process in sorted({each.process for each in ordered}, key=_order)
     }
-    for each in sorted(ordered, key=lambda each: each.kind in _DECISIVE):
+    drawn = [each for each in ordered if not each.omitted]
+    for each in sorted(drawn, key=lambda each: each.kind in _DECISIVE):
         lanes[each.process][place(each.time), each.kind] = None
-    rows = _listed(ordered)
+    spans = list(_spans(ordered))
+    gaps: dict[str, list[tuple[float, float, str]]] = {process: [] for process in lanes}
+    for begin, end, each in spans:
+        gaps[each.process].append((place(begin), place(end) - place(begin), each.text))
+    begin, end = paused
+    unseen = [
+        f"{each.text} ({each.process})" for at, to, each in spans if at <= begin and to >= end
+    ]
+    rows = bounded(ordered, MOST_ROWS)
+    omitted = len(drawn) - sum(not each.omitted for each in rows)
     if folder := _folder(ordered):
         rows = [replace(each, text=each.text.replace(folder, "…/")) for each in rows]
-    return Timeline(lanes, pause, ordered[-1].time, folder, rows, len(ordered) - len(rows))
+    return Timeline(lanes, gaps, pause, unseen, ordered[-1].time, folder, rows, omitted)
+
+
+def _spans(events: Sequence[Event]) -> Iterator[tuple[float, float, Event]]:
+    """Each gap, from when to when: up to the next event of its process and kind, or to the end."""
+    for number, each in enumerate(events):
+        if each.omitted:
+            group = (each.process, each.kind)
+            later = (one for one in events[number + 1 :] if (one.process, one.kind) == group)
+            following = next(later, events[-1])
+            yield each.time, following.time, each
 
 
 def _order(process: str) -> tuple[bool, int, str]:
     """The loader first, and worker 10 after worker 9."""
     return process != "loader", len(process), process
-
-
-def _listed(events: Sequence[Event]) -> list[Event]:
-    """The decisive ones of *events*, and the earliest others as far as there is room.
-
-    A worker that tries again and again meets hundreds of faults: their middle is left out.
-    """
-    decisive = [each for each in events if each.kind in _DECISIVE]
-    if len(decisive) >= MOST_ROWS:
-        return decisive[: MOST_ROWS // 2] + decisive[-MOST_ROWS // 2 :]
-    others = [each for each in events if each.kind not in _DECISIVE]
-    listed = decisive + others[: MOST_ROWS - len(decisive)]
-    return sorted(listed, key=lambda each: each.time)
 
 
 def _folder(events: Sequence[Event]) -> str:
@@ -94,20 +106,23 @@ def _folder(events: Sequence[Event]) -> str:
     return f"{folder}/" if len(folder) > _LONG_FOLDER else ""
 
 
-def _scale(times: Sequence[float]) -> tuple[Callable[[float], float], tuple[float, float] | None]:
-    """Where a time is drawn, and the pause that is drawn shorter than it was."""
+_Scale = tuple[Callable[[float], float], tuple[float, float] | None, tuple[float, float]]
+
+
+def _scale(times: Sequence[float]) -> _Scale:
+    """Where a time is drawn, the pause that is drawn shorter than it was, and the longest pause."""
     begin, end = max(pairwise([0.0, *times]), key=lambda pair: pair[1] - pair[0])
     length = end - begin
     rest = times[-1] - length
     if length <= _LONG * times[-1] or rest <= 0:
-        return lambda time: round(100 * time / (times[-1] or 1), 1), None
+        return lambda time: round(100 * time / (times[-1] or 1), 1), None, (begin, end)
     unit = (100 - _PAUSE) / rest
 
     def place(time: float) -> float:
         is_after = time >= end
         return round(unit * (time - length * is_after) + _PAUSE * is_after, 1)
 
-    return place, (place(begin), length)
+    return place, (place(begin), length), (begin, end)
 
 
 @dataclass(frozen=True)
