@@ -10,11 +10,12 @@ from pytest_dataloader_faults.battery._workload import NotApplicable
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.faults import has_files
 from pytest_dataloader_faults.outcomes import CheckResult, FaultFacts, Verdict
-from pytest_dataloader_faults.outcomes._hangs import gave_up
-from pytest_dataloader_faults.outcomes._judge._causes import Cause, likely_cause
+from pytest_dataloader_faults.outcomes._hangs import gave_up, waits_for_thread
+from pytest_dataloader_faults.outcomes._judge._causes import Clues, likely_cause
 from pytest_dataloader_faults.outcomes._judge._repeats import Conclusion, Trial
 from pytest_dataloader_faults.outcomes._judge._report import explain
 from pytest_dataloader_faults.outcomes._text import listed, printable, printable_lines
+from pytest_dataloader_faults.outcomes._verdicts import Cause
 
 _OTHER_FILES = (
     "The workers opened none of the files that they opened in the run without a fault: {files}."
@@ -42,7 +43,7 @@ def ask(
         return CheckResult(name, Verdict.NOT_EXERCISED, False, text, None, False, expected)
     reproduce = reproduce or battery.reproduce("check_dataset", only=name)
     outcome = found.trial.outcome
-    cause = likely_cause(outcome, found.trial.judgement, battery.baseline.control) or Cause("")
+    cause = _cause(battery, found.trial) or Cause("")
     of_files = any(has_files(each) for each in outcome.schedule)
     notes = (*battery.notes, *(battery.baseline.caches.notes if of_files else ()))
     unseen = _unseen(name, found.trial)
@@ -51,6 +52,11 @@ def ask(
     # What reads files has hardly ever a limit of its own: no summary needs to say that.
     notes = notes if of_files else (*notes, *unseen)
     return replace(result, notes=notes, cause=result.cause or cause.phrase)
+
+
+def _cause(battery: Battery, trial: Trial) -> Cause | None:
+    clues = Clues(battery.catches_errors(trial), waits_for_thread(trial.outcome))
+    return likely_cause(trial.outcome, trial.judgement, battery.baseline.control, clues)
 
 
 def _result(name: str, found: Conclusion, reproduce: str, expected: str | None) -> CheckResult:
@@ -79,9 +85,9 @@ def _advice(name: str, trial: Trial, cause: Cause) -> tuple[str, ...]:
     of_files = [each for each in trial.outcome.faults if has_files(each.fault)]
     if trial.judgement.verdict is Verdict.NOT_EXERCISED and of_files:
         return () if any(each.reached for each in of_files) else (_other_files(of_files),)
-    own = CHECKS[name].advice
-    advice = cause.advice if cause.overrides else own or cause.advice
-    return (advice,) if advice else ()
+    check = CHECKS[name]
+    advice = cause.advice if cause.overrides else check.advice or cause.advice
+    return (". ".join(filter(None, (check.preface, advice))),) if advice else ()
 
 
 def _unseen(name: str, trial: Trial) -> tuple[str, ...]:

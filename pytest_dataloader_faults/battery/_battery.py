@@ -16,12 +16,13 @@ from pytest_dataloader_faults.battery._targets import EVERY_FILE, require_match
 from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
 from pytest_dataloader_faults.battery.checks import CHECKS, Check, Variant
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.faults import Fault, OpenError, ReadError
 from pytest_dataloader_faults.faults._globs import host_of
 from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Verdict
 from pytest_dataloader_faults.outcomes._hangs import is_at, places_of
 from pytest_dataloader_faults.outcomes._judge import _repeats
 from pytest_dataloader_faults.outcomes._judge._repeats import Conclusion, Trial
+from pytest_dataloader_faults.outcomes._judge._sample_causes import is_alike, is_without_error
 from pytest_dataloader_faults.outcomes._text import call, listed, plain, run_settings
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Battery:
     ) -> None:
         """*hangs*: where the dataset has hung before, and under which check; it is added to."""
         self.hangs = {} if hangs is None else hangs
+        self._after_errors: dict[tuple[str, ...], Trial | None] = {}
         with _progress.stage("first reading"):
             self.baseline = Baseline(
                 make_dataset, known=known, is_sure=is_sure, read_since=read_since, **settings
@@ -92,6 +94,26 @@ class Battery:
         if not hosts:
             return ()
         return (f"the workers made TCP connections to {listed(hosts)}: {_OF_CONNECTIONS}",)
+
+    def catches_errors(self, trial: Trial) -> bool:
+        """Whether *trial*, of bad content, shows what the dataset does after an error, too."""
+        if not is_without_error(trial.outcome, trial.judgement):
+            return False
+        path = next(each.fault.globs for each in trial.outcome.faults if each.fired)
+        after_error = self._after_error(path)
+        reference = self.baseline.reference_for(trial.outcome)
+        return after_error is not None and is_alike(trial, after_error, reference)
+
+    def _after_error(self, path: tuple[str, ...]) -> Trial | None:
+        """What happens where the files *path* cannot be opened, or else not be read."""
+        if path not in self._after_errors:
+            trials = (self._with_error(each) for each in (OpenError(path), ReadError(path)))
+            self._after_errors[path] = next((each for each in trials if each.outcome.fired), None)
+        return self._after_errors[path]
+
+    def _with_error(self, fault: Fault) -> Trial:
+        outcome = self.baseline.run_trial(fault, deadline=self.baseline.deadlines.for_look)
+        return Trial(outcome, self.baseline.judge(outcome))
 
     def run_faults(self, *faults: Fault) -> Conclusion:
         """Run *faults* as no check does, and repeat a trial that fails."""
@@ -208,8 +230,8 @@ class Battery:
         # What a check looks for is graver than an error with the wrong words.
         if not judgement.passed and judgement.verdict is not Verdict.FAILED_UNCLEARLY:
             return judgement
-        violation = check.extra_rule(outcome, self.baseline.reference_for(outcome))
-        return Judgement(*violation, passed=False) if violation else judgement
+        found = check.extra_rule(outcome, self.baseline.reference_for(outcome))
+        return Judgement(found.verdict, found.sentence, False, found.kind) if found else judgement
 
     def reproduce(self, name: str, **given: Any) -> str:
         """The call of *name* that repeats a trial, with *given* and the settings that differ."""

@@ -24,7 +24,7 @@ from pytest_dataloader_faults.outcomes._results import (
     SweepResult,
     SweepStep,
 )
-from pytest_dataloader_faults.outcomes._verdicts import Contract, Judgement, Verdict
+from pytest_dataloader_faults.outcomes._verdicts import Contract, Judgement, Verdict, Wrong
 
 __all__ = (
     "CheckResult",
@@ -49,4 +49,5 @@ __all__ = (
     "Verdict",
     "WorkerDeath",
     "WorkerFacts",
+    "Wrong",
 )

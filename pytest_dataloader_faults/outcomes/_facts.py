@@ -134,3 +134,8 @@ class TrialFacts(TrialRequest):
         """The outcome that ``to_dict`` made *data* from."""
         made: Self = records.from_json(cls, data)
         return made
+
+
+def is_started_anew(outcome: TrialFacts) -> bool:
+    """Whether workers are not forked, and so import modules anew and get the dataset by pickle."""
+    return outcome.start_method not in ("", "fork")

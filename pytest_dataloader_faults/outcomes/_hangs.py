@@ -24,6 +24,9 @@ _THREAD = re.compile(r"^(?:Current thread|Thread) .*\n((?:  .*\n?)*)", re.MULTIL
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 _TORCH = re.compile(r".*/torch/utils/data/")
 _PYTHON, _OURS = (os.path.dirname(each) + os.sep for each in (os.__file__, package.__file__))
+_LOCK = re.compile(
+    rf"{re.escape(_PYTHON)}(threading|queue|concurrent/futures/\w+|multiprocessing/pool)\.py"
+)
 _QUEUE = "the queue of a worker, which dropped a batch"
 _LIBRARY = re.compile(
     rf"<|.*/(?:site|dist)-packages/torch/|{re.escape(_PYTHON)}(?!(?:site|dist)-packages/)"
@@ -48,6 +51,21 @@ def is_at(outcome: TrialFacts, known: Container[str]) -> bool:
     """Whether *outcome* hung, and at *known* places only."""
     places = places_of(outcome)
     return bool(places) and all(each in known for each in places)
+
+
+def waits_for_thread(outcome: TrialFacts) -> bool:
+    """Whether *outcome* hung in the dataset's code, and there in a lock or a queue of threads."""
+    processes = re.split(r"\n(?=Process \d+ )", outcome.stacks)
+    return outcome.timed_out and any(map(_is_in_lock, processes))
+
+
+def _is_in_lock(process: str) -> bool:
+    title, _, threads = process.lstrip("\n").partition("\n")
+    for frames in filter(_place, _THREAD.findall(threads)):
+        (path, *_), *_ = _FRAME.findall(frames)
+        if _LOCK.match(path) or "futex" in title:
+            return True
+    return False
 
 
 def gave_up(outcome: TrialFacts) -> bool:

@@ -13,6 +13,10 @@ from pytest_dataloader_faults.faults import Fault
 
 Leaves: TypeAlias = tuple[tuple[str, str, str], ...]
 """The parts of a sample: for each its path in it, its type and shape, and a digest."""
+MANY = 16
+"""Values in a part of a sample. Fewer come out the same by accident."""
+ZEROS = "all zeros"
+"""The digest of so many values that are all zero: a report can say what came."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +128,7 @@ class Delivery:
             *indices* where samples are missing.
         digest: Of the whole batch. Where the batch has rows, it is made of their exact digests.
         leaves: The parts of each row, of the first samples of a pass: path, type and shape, and a
-            digest, or the value itself where that is shorter.
+            digest, or the value itself where that is shorter, or ``"all zeros"``.
         worker: The worker that made it; None if that is not known.
     """
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.outcomes._records import Leaves, from_json
+from pytest_dataloader_faults.outcomes._records import ZEROS, Leaves, from_json
 from pytest_dataloader_faults.outcomes._verdicts import Contract
 
 if TYPE_CHECKING:
@@ -209,7 +209,9 @@ _LONG = 24
 def _differs(path: str, expected: tuple[str, str], came: tuple[str, str]) -> str:
     if expected[0] != came[0]:
         return f"{path or 'it'} is {came[0]} instead of {expected[0]}"
-    if max(len(expected[1]), len(came[1])) < _LONG:
-        return f"{path or 'it'} is {came[1]} instead of {expected[1]}"
     part = f"{path} ({came[0]})" if path else came[0]
+    if came[1] == ZEROS:
+        return f"{part} is all zeros, unlike in the reference"
+    if expected[1] != ZEROS and max(len(expected[1]), len(came[1])) < _LONG:
+        return f"{path or 'it'} is {came[1]} instead of {expected[1]}"
     return f"{part} differs from the reference"

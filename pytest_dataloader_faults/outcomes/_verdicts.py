@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import Field, dataclass
 from enum import Enum
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, NamedTuple
 
 from pytest_dataloader_faults._arguments import FLAG, Checked, optional
 from pytest_dataloader_faults.outcomes._text import code, plain, printable_lines
@@ -133,8 +133,47 @@ class Contract(Checked):
         return f"{name}={code(value)}"
 
 
-Finding: TypeAlias = tuple[Verdict, str]
-"""A verdict and the sentence that says why."""
+class Wrong(str, Enum):
+    """What is wrong with the samples of an epoch."""
+
+    SUBSTITUTED = "substituted"
+    """A sample has the content of another one."""
+    ALIKE = "alike"
+    """Several samples have the same content, and differ in the reference."""
+    DIFFERS = "differs"
+    """A sample has content of its own, which is not that of the reference."""
+    UNKNOWN = "unknown"
+    """Samples came that are none of the reference, and it is not known for which ones."""
+    MISSING = "missing"
+    """Fewer samples came than were asked for."""
+    REPEATED = "repeated"
+    """Samples came more often than in the reference."""
+    REORDERED = "reordered"
+    """Every sample came, but some for the indices of others."""
+    SAME_IN_EACH_WORKER = "same in each worker"
+    """Each worker gave the same samples of a stream without an end."""
+    USED_UP = "used up"
+    """A second epoch has fewer samples than the first."""
+    SAME_AGAIN = "same again"
+    """A second epoch has the random samples of the first."""
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Mismatch(NamedTuple):
+    """What is wrong with samples, as data and as a sentence."""
+
+    kind: Wrong
+    sentence: str
+
+
+class Finding(NamedTuple):
+    """A verdict, the sentence that says why, and what is wrong if it is samples."""
+
+    verdict: Verdict
+    sentence: str
+    kind: Wrong | None = None
 
 
 @dataclass(frozen=True)
@@ -145,12 +184,25 @@ class Judgement:
         verdict: The verdict.
         sentence: Why it is that verdict.
         passed: Whether the contract allows it.
+        kind: What is wrong with the samples; None if the verdict is about something else.
     """
 
     verdict: Verdict
     sentence: str
     passed: bool
+    kind: Wrong | None = None
 
     def __post_init__(self) -> None:
         """It quotes names of files, texts of errors and what workers printed."""
         object.__setattr__(self, "sentence", printable_lines(self.sentence))
+
+
+class Cause(NamedTuple):
+    """What a dataset does wrong, in a few words, and one sentence that leads to the fix.
+
+    *overrides*: that sentence holds in place of what the check advises.
+    """
+
+    phrase: str
+    advice: str = ""
+    overrides: bool = False

@@ -260,7 +260,7 @@ def test_what_stays_random_is_compared_by_its_shapes(dataset, verdict, records):
 
     assert verdict == result.verdict
     if verdict == "corrupted":
-        assert "(1, 32) instead of torch.Tensor torch.float32 (1, 64)" in result.explanation
+        assert "(32,) instead of torch.Tensor torch.float32 (64,)" in result.explanation
 
 
 def test_shared_handle_is_found_where_samples_are_random(records):

@@ -8,8 +8,8 @@ import pytest
 
 from pytest_dataloader_faults import Verdict
 from pytest_dataloader_faults.faults import CorruptedFile, ShortRead
-from pytest_dataloader_faults.outcomes import FileCounts, Judgement, Pass, WorkerFacts
-from pytest_dataloader_faults.outcomes._judge._causes import likely_cause
+from pytest_dataloader_faults.outcomes import FileCounts, Judgement, Pass, WorkerFacts, Wrong
+from pytest_dataloader_faults.outcomes._judge._causes import Clues, likely_cause
 from support.facts import EIO, TRUNCATED, fired, ordinary, raised
 
 PASSES = ("survived", "failed_cleanly")
@@ -17,41 +17,47 @@ CONTROL = ordinary(Pass(complete=True))
 STREAM = replace(CONTROL, kind="iterable")
 IN_PLACE = "gives a sample in place of one that cannot be read"
 BEFORE = "uses a file that was opened before the fork"
-NEIGHBOUR = "sample 1 is wrong: it has the content of sample 2"
+TRUNCATION = "accepts a truncated file"
+CAUGHT = Clues(is_caught=True)
 
 
 def _trial(fault, call="read", path="/data/a.rec"):
     return ordinary(Pass(), fired(fault, call=call, path=path))
 
 
-def _cause(outcome, verdict, sentence="", control=CONTROL):
-    return likely_cause(outcome, Judgement(Verdict(verdict), sentence, False), control)
+def _cause(outcome, verdict, kind=None, control=CONTROL, clues=None):
+    judgement = Judgement(Verdict(verdict), "any words: missing", False, kind)
+    return likely_cause(outcome, judgement, control, clues or Clues())
 
 
 @pytest.mark.parametrize(
-    ("outcome", "sentence", "phrase", "advice"),
+    ("outcome", "kind", "clues", "phrase", "advice"),
     [
-        (STREAM, "4 samples were delivered more often than", "all samples", "get_worker_info"),
-        (CONTROL, "sample 1 is wrong", "workers give other samples", ""),
-        (_trial(EIO), NEIGHBOUR, IN_PLACE, "Another sample came"),
-        (_trial(TRUNCATED), NEIGHBOUR, IN_PLACE, "Another sample came"),
-        (_trial(EIO), "sample 1 is wrong: it differs", IN_PLACE, "Zeros"),
-        (_trial(TRUNCATED), "it has the same content as sample 2", IN_PLACE, "Zeros"),
-        (_trial(EIO), "2 samples are missing", "leaves out samples", "Raise the error"),
-        (
-            _trial(TRUNCATED),
-            "sample 1 is wrong: it is",
-            "accepts a truncated file",
-            "how many bytes",
-        ),
-        (_trial(ShortRead()), "sample 1 is wrong: it is", "accepts a short read", "read on"),
-        (_trial(CorruptedFile()), "sample 1 is wrong: it is", "accepts damaged", "checksum"),
-        (_trial(TRUNCATED, "dup2"), "sample 1 is wrong", BEFORE, "a.rec was opened before"),
+        (STREAM, Wrong.REPEATED, None, "all samples", "get_worker_info"),
+        (STREAM, Wrong.SAME_IN_EACH_WORKER, None, "all samples", "get_worker_info"),
+        (CONTROL, Wrong.DIFFERS, None, "workers give other samples", ""),
+        (CONTROL, Wrong.USED_UP, None, "fewer samples in the second", ""),
+        (CONTROL, Wrong.SAME_AGAIN, None, "same random samples", ""),
+        (_trial(EIO), Wrong.SUBSTITUTED, None, IN_PLACE, "Another sample came"),
+        (_trial(TRUNCATED), Wrong.SUBSTITUTED, CAUGHT, IN_PLACE, "Another sample came"),
+        (_trial(TRUNCATED), Wrong.SUBSTITUTED, None, TRUNCATION, "how many bytes"),
+        (_trial(EIO), Wrong.DIFFERS, None, IN_PLACE, "Zeros"),
+        (_trial(EIO), Wrong.DIFFERS, None, IN_PLACE, "np.fromfile"),
+        (_trial(TRUNCATED), Wrong.ALIKE, CAUGHT, IN_PLACE, "Zeros"),
+        (_trial(TRUNCATED), Wrong.ALIKE, None, TRUNCATION, "do not catch"),
+        (_trial(EIO), Wrong.MISSING, None, "leaves out samples", "Raise the error"),
+        (_trial(TRUNCATED), Wrong.MISSING, CAUGHT, "leaves out samples", "Raise the error"),
+        (_trial(TRUNCATED), Wrong.MISSING, None, TRUNCATION, "how many bytes"),
+        (_trial(TRUNCATED), Wrong.DIFFERS, None, TRUNCATION, "how many bytes"),
+        (_trial(ShortRead()), Wrong.DIFFERS, None, "accepts a short read", "read on"),
+        (_trial(CorruptedFile()), Wrong.DIFFERS, None, "accepts damaged", "checksum"),
+        (_trial(CorruptedFile()), Wrong.SUBSTITUTED, None, IN_PLACE, "Another sample"),
+        (_trial(TRUNCATED, "dup2"), Wrong.DIFFERS, None, TRUNCATION, "how many bytes"),
     ],
 )
-def test_wrong_samples_have_a_cause(outcome, sentence, phrase, advice):
-    """By what came, and by the kind of fault."""
-    cause = _cause(outcome, "corrupted", sentence)
+def test_wrong_samples_have_a_cause(outcome, kind, clues, phrase, advice):
+    """By the kind of what is wrong, the kind of fault, and whether an error was caught."""
+    cause = _cause(outcome, "corrupted", kind, clues=clues)
 
     assert phrase in cause.phrase
     assert advice in cause.advice
@@ -61,7 +67,7 @@ def test_wrong_samples_have_a_cause(outcome, sentence, phrase, advice):
 @pytest.mark.parametrize("verdict", [each for each in Verdict if each not in PASSES])
 def test_each_verdict_has_a_cause(verdict):
     """In a few words; nothing that passed has one."""
-    assert _cause(_trial(EIO), verdict, "x").phrase
+    assert _cause(_trial(EIO), verdict).phrase
     assert likely_cause(_trial(EIO), Judgement(verdict, "x", True), CONTROL) is None
 
 
@@ -74,7 +80,11 @@ def _with_file(path, counts, error=None, shared=()):
     ("control", "advice", "overrides"),
     [
         (_with_file("/data/a.h5", FileCounts(0, 3, 9)), "open h5py.File in the worker", False),
-        (_with_file("/data/data.mdb", FileCounts(0, 1, 0)), "never in the main process", True),
+        (
+            _with_file("/data/data.mdb", FileCounts(0, 1, 0)),
+            "self.pid != os.getpid(): self.env.close()",
+            True,
+        ),
         (
             _with_file("/data/a.bin", FileCounts(0, 3, 9), shared=("/data/a.bin",)),
             "a.bin was opened before the workers started. Workers then share its file offset",
@@ -84,7 +94,7 @@ def _with_file(path, counts, error=None, shared=()):
 )
 def test_handle_from_before_the_fork_is_named(control, advice, overrides):
     """With what its library needs; that of LMDB takes the place of the check's own advice."""
-    cause = _cause(CONTROL, "corrupted", "sample 1 is wrong", control)
+    cause = _cause(CONTROL, "corrupted", Wrong.DIFFERS, control)
 
     assert (cause.phrase, cause.overrides) == (BEFORE, overrides)
     assert advice in cause.advice
@@ -103,8 +113,32 @@ def test_file_that_workers_open_is_not_blamed(counts):
     """Nor one that they do not read."""
     control = _with_file("/data/a.h5", counts)
 
-    assert _cause(CONTROL, "corrupted", "sample 1 is wrong", control).phrase != BEFORE
-    assert _cause(_trial(EIO), "corrupted", NEIGHBOUR, control).phrase == IN_PLACE
+    assert _cause(CONTROL, "corrupted", Wrong.DIFFERS, control).phrase != BEFORE
+    assert _cause(_trial(EIO), "corrupted", Wrong.SUBSTITUTED, control).phrase == IN_PLACE
+
+
+@pytest.mark.parametrize(("shared", "is_blamed"), [((), False), (("/data/a.rec",), True)])
+def test_handle_is_blamed_for_content_where_an_offset_is_shared(shared, is_blamed):
+    """Reads at places and mappings of a file that was open before have no offset to share."""
+    control = _with_file("/data/a.rec", FileCounts(0, 3, 9), shared=shared)
+    cause = _cause(_trial(TRUNCATED, "dup2"), "corrupted", Wrong.DIFFERS, control)
+
+    assert (cause.phrase == BEFORE) == is_blamed
+
+
+@pytest.mark.parametrize(
+    ("outcome", "is_told"),
+    [
+        (CONTROL, True),
+        (replace(CONTROL, start_method="spawn"), False),
+        (_trial(EIO), False),
+    ],
+)
+def test_threads_are_blamed_where_a_fork_left_them(outcome, is_told):
+    """Not where a fault happened, and not where workers are started anew."""
+    cause = _cause(outcome, "hung", clues=Clues(waits_for_thread=True))
+
+    assert ("thread" in cause.phrase, cause.overrides) == (is_told, is_told)
 
 
 NOT_PICKLED = raised("TypeError", "cannot pickle 'TextIOWrapper' instances")
@@ -150,6 +184,15 @@ def test_a_class_below_the_guard_is_known():
 def test_what_workers_import_anew_is_told_of(method, is_told):
     """Where they are not forked, they lack what a test has changed in modules."""
     outcome = replace(ordinary(Pass()), start_method=method)
-    assert ("imports the modules of the dataset anew" in _cause(outcome, "corrupted").advice) == (
-        is_told
-    )
+    cause = _cause(outcome, "corrupted", Wrong.DIFFERS)
+    assert ("imports the modules of the dataset anew" in cause.advice) == is_told
+    assert cause.overrides == is_told
+
+
+@pytest.mark.parametrize(("method", "is_told"), [("fork", False), ("spawn", True)])
+def test_samples_in_another_order_are_told_of(method, is_told):
+    """An interpreter that was started anew has another order of a set of str."""
+    outcome = replace(ordinary(Pass()), start_method=method)
+    cause = _cause(outcome, "corrupted", Wrong.REORDERED)
+
+    assert ("sort it" in cause.advice, "anew" in cause.advice) == (is_told, False)

@@ -42,7 +42,7 @@ def _times(epoch, each_epoch):
 )
 def test_what_grows_is_told_by_its_name(each_epoch, says):
     """The most particular first: pinned memory may be counted as memory, too."""
-    verdict, sentence = judge_growth(_outcome(**each_epoch))
+    verdict, sentence, _ = judge_growth(_outcome(**each_epoch))
 
     assert (verdict, says in sentence) == ("leaked", True), sentence
 

@@ -10,7 +10,7 @@ import torch
 
 import pytest_dataloader_faults as package
 from pytest_dataloader_faults.outcomes import Pass
-from pytest_dataloader_faults.outcomes._hangs import is_at, places_of
+from pytest_dataloader_faults.outcomes._hangs import is_at, places_of, waits_for_thread
 from support.facts import ordinary
 
 _PYTHON, _TORCH, _OURS = (os.path.dirname(each.__file__) for each in (os, torch, package))
@@ -68,6 +68,25 @@ def test_each_process_has_a_place():
     assert places_of(hung) == {AT_SAMPLE, AT_READ}
     assert is_at(hung, {AT_SAMPLE, AT_READ, "elsewhere"})
     assert not is_at(hung, {AT_SAMPLE})
+
+
+@pytest.mark.parametrize(
+    ("frames", "state", "is_waiting"),
+    [
+        ([WAIT, WAIT, SAMPLE, FETCH, LOOP], "sleeping", True),
+        ([SAMPLE, FETCH, LOOP], "sleeping, in futex_do_wait", True),
+        ([SAMPLE, FETCH, LOOP], "sleeping, in hrtimer_nanosleep", False),
+        ([SAMPLE, FETCH, LOOP], "sleeping", False),
+        ([WAIT, QUEUE, LOOP], "sleeping, in futex_do_wait", False),
+    ],
+)
+def test_a_wait_for_a_thread_is_seen(frames, state, is_waiting):
+    """By Python's frames or by the kernel's; a worker without work waits for none."""
+    hung = _hung([], frames)
+    hung = replace(hung, stacks=hung.stacks.replace("(sleeping)", f"({state})"))
+
+    assert waits_for_thread(hung) is is_waiting
+    assert not waits_for_thread(replace(hung, timed_out=False))
 
 
 def test_a_batch_that_was_dropped_is_a_place():

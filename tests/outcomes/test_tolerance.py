@@ -8,8 +8,9 @@ import pytest
 
 from pytest_dataloader_faults import Contract
 from pytest_dataloader_faults.faults import CorruptedFile, TruncatedFile
-from pytest_dataloader_faults.outcomes import Delivery, FaultFacts, Firing, Pass, WorkerFacts
+from pytest_dataloader_faults.outcomes import Delivery, FaultFacts, Firing, Pass, WorkerFacts, Wrong
 from pytest_dataloader_faults.outcomes._judge._samples import difference
+from pytest_dataloader_faults.outcomes._records import ZEROS
 from pytest_dataloader_faults.outcomes._reference import Share
 from support.facts import (
     EIO,
@@ -232,7 +233,7 @@ def test_once_the_fault_is_gone_nothing_may_be_replaced():
 
 def _picture(name, label="1", shape="(1, 64)"):
     """The parts of a sample: a picture and its label."""
-    digest = name.ljust(24, "0")
+    digest = ZEROS if name == ZEROS else name.ljust(24, "0")
     return (("[0]", f"torch.Tensor torch.uint8 {shape}", digest), ("[1]", "int", label))
 
 
@@ -252,7 +253,7 @@ def _pictures(*came, shape="(1, 64)"):
     return replace(ordinary(one, _fired(CorruptedFile(), 1)), recovery=None), reference
 
 
-P0, P1, P2, P3 = (("p0", "0"), ("p1", "1"), ("p2", "2"), ("p3", "3"))
+PICTURES = P0, P1, P2, P3 = (("p0", "0"), ("p1", "1"), ("p2", "2"), ("p3", "3"))
 
 
 @pytest.mark.parametrize(
@@ -263,7 +264,11 @@ P0, P1, P2, P3 = (("p0", "0"), ("p1", "1"), ("p2", "2"), ("p3", "3"))
         ((P0, ("p1", "3"), P2, P3), "survived", "some hold the damaged bytes"),
         ((P0, P2, P2, P3), "corrupted", "sample 1 (batch 0) is wrong: it has the content of samp"),
         ((P0, ("p2", "1"), P2, P3), "corrupted", "it has the content of sample 2"),
-        ((P0, ("x", "1"), P2, ("x", "3")), "corrupted", "it has the same content as sample 3"),
+        (
+            (P0, ("x", "1"), P2, ("x", "3")),
+            "corrupted",
+            "samples 1 and 3 came alike; in",
+        ),
     ],
 )
 def test_damage_makes_no_substitute(came, expected, says):
@@ -273,6 +278,63 @@ def test_damage_makes_no_substitute(came, expected, says):
 
     assert (found.verdict, says in found.sentence) == (expected, True), found.sentence
     assert outcome.judge(reference, SUBSTITUTES).verdict == ("survived")
+
+
+KINDS = [
+    ((P0, P2, P2, P3), Wrong.SUBSTITUTED),
+    ((P0, P2, P1, P3), Wrong.REORDERED),
+    ((P0, ("x", "1"), P2, ("x", "3")), Wrong.ALIKE),
+    ((P0, ("x", "1"), P2, P3), Wrong.DIFFERS),
+]
+
+
+@pytest.mark.parametrize(("came", "kind"), KINDS)
+def test_what_is_wrong_has_a_kind(came, kind):
+    """The advice depends on it, and on no word of the sentence."""
+    outcome, reference = _pictures(*came)
+    outcome = replace(outcome, faults=_fired(EIO, 1))
+
+    assert outcome.judge(reference).kind is kind
+
+
+@pytest.mark.parametrize(
+    ("one", "kind"),
+    [(_came(("d0",), ("d2", "d3")), Wrong.MISSING), (_came(("d9",), ("d2", "d3")), Wrong.UNKNOWN)],
+)
+def test_what_is_missing_has_a_kind(one, kind):
+    """Likewise of a batch that has fewer samples."""
+    assert ordinary(one, _fired(EIO, 1)).judge(map_reference()).kind is kind
+
+
+@pytest.mark.parametrize(
+    ("one", "kind"),
+    [
+        (stream("a b", "c"), Wrong.MISSING),
+        (stream("a b", "c d", "a"), Wrong.REPEATED),
+        (stream("a b", "c x"), Wrong.UNKNOWN),
+        (stream("a b", "c d"), None),
+    ],
+)
+def test_what_is_wrong_with_a_stream_has_a_kind(one, kind):
+    """Samples that have no index have kinds, too; what is right has none."""
+    outcome = replace(ordinary(one, _fired(EIO, 1)), recovery=None)
+
+    assert outcome.judge(stream_reference("a b c d")).kind is kind
+
+
+@pytest.mark.parametrize(
+    ("indices", "says"),
+    [
+        ([0, 1, 2, 3], "samples 0 to 3 came alike, all zeros;"),
+        ([0, 2, 3], "samples 0, 2 and 3 came alike, all zeros;"),
+    ],
+)
+def test_samples_that_came_alike_are_named(indices, says):
+    """Those in a row by the first and the last one."""
+    came = [("all zeros", str(each)) if each in indices else PICTURES[each] for each in range(4)]
+    outcome, reference = _pictures(*came)
+
+    assert outcome.judge(reference).sentence.startswith(says)
 
 
 def test_what_is_small_becomes_the_same_by_accident():

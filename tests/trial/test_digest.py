@@ -159,6 +159,18 @@ def test_what_differs_is_not_equal(one, other):
     assert digest(one) != digest(other)
 
 
+@pytest.mark.parametrize("kind", [torch.zeros, np.zeros])
+def test_many_zeros_are_told(kind):
+    """A report can say that they came; a few are a value, and shapes are told apart as ever."""
+    assert [each.digest for each in leaves(kind(16))] == ["all zeros"]
+    assert [each.digest for each in leaves(kind(15))] != ["all zeros"]
+    assert [each.digest for each in leaves(-kind(16))] != ["all zeros"]
+    assert digest(kind(16)) != digest(kind((4, 4)))
+    last = kind(64)
+    last[-1] = 1
+    assert [each.digest for each in leaves(last)] != ["all zeros"]
+
+
 def test_what_has_no_fingerprint_is_refused():
     """The message names the type."""
     with pytest.raises(TypeError, match="generator, which has no fingerprint"):

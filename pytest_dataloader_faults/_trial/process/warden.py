@@ -226,15 +226,21 @@ def _describe(process: psutil.Process, stacks: Journal) -> None:
         with open(f"/proc/{process.pid}/status", encoding="utf-8") as file:
             caught = int(re.search(r"^SigCgt:\s*(\w+)$", file.read(), re.MULTILINE)[1], 16)  # type: ignore[index]
         if caught >> (STACKS_SIGNAL - 1) & 1:
-            os.write(stacks.fd, f"\nProcess {process.pid} ({process.status()}):\n".encode())
+            os.write(stacks.fd, f"\nProcess {process.pid} ({_state(process)}):\n".encode())
             process.send_signal(STACKS_SIGNAL)
             time.sleep(0.05)  # So that the stacks of two processes do not mix.
         elif not resources.is_infrastructure(command):
-            with open(f"/proc/{process.pid}/wchan", encoding="utf-8") as file:
-                where = file.read()
             shown = printable(command)[:120]  # File names in it may have any bytes.
-            line = f"\nProcess {process.pid} ({process.status()}, in {where}): {shown}\n"
+            line = f"\nProcess {process.pid} ({_state(process)}): {shown}\n"
             os.write(stacks.fd, line.encode())
+
+
+def _state(process: psutil.Process) -> str:
+    """Whether *process* runs or sleeps, and where in the kernel, if this process may know that."""
+    where = ""
+    with contextlib.suppress(OSError), open(f"/proc/{process.pid}/wchan", encoding="utf-8") as file:
+        where = file.read().strip("0\n")
+    return f"{process.status()}, in {where}" if where else str(process.status())
 
 
 def end_all() -> set[int]:

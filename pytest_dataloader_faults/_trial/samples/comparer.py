@@ -19,6 +19,7 @@ from pytest_dataloader_faults._trial.samples.fingerprint import (
     leaves,
     split,
     types_of,
+    without_batch,
     without_shape,
 )
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
@@ -59,11 +60,16 @@ class SampleComparer:
         """The fingerprint of *value*, which should be the sample *index*; None if not known."""
         return self._known_or(self._fingerprint(list(leaves(value))), value, index)
 
-    def row(self, value: Any, index: Any = None) -> SampleFingerprint:
-        """Likewise, with the parts of *value* unless many have been reported already."""
+    def row(self, value: Any, index: Any = None, *, is_slice: bool = False) -> SampleFingerprint:
+        """Likewise, with the parts of *value* unless many have been reported already.
+
+        *is_slice*: it is a batch of one sample. People read of the sample, and not of a batch.
+        """
         parts = list(leaves(value))
         self._reported += 1
         reported = parts[:_MOST_LEAVES] if self._reported <= _MOST_SAMPLES else []
+        if is_slice:
+            reported = list(map(without_batch, reported))
         if self.comparison.what == "types":
             reported = list(map(without_shape, reported))
         return SampleFingerprint(
@@ -79,7 +85,14 @@ class SampleComparer:
         samples = self.split(batch, count)
         if samples is None:
             return None
-        return tuple(self.row(*each) for each in zip_longest(samples, indices))
+        return tuple(
+            self.row(*each, is_slice=self.slices) for each in zip_longest(samples, indices)
+        )
+
+    @property
+    def slices(self) -> bool:
+        """Whether ``split`` gives batches of one sample, and not what the author makes of them."""
+        return self.comparison.split is None
 
     def split(self, batch: Any, count: int) -> list[Any] | None:
         """The samples of *batch*; None if it is not of *count* samples."""

@@ -91,13 +91,15 @@ class Reader:
 
     def collated(self, index: Any, samples: Any) -> Reading:
         """Likewise of a batch of one sample, before it is collated."""
+        is_slice = False
         if self.loader._auto_collation:
             batch = self.batch(samples)
-            alone = (self.comparer.split(batch, 1) or [batch])[0]
+            parts = self.comparer.split(batch, 1)
+            alone, is_slice = (parts[0], self.comparer.slices) if parts else (batch, False)
         else:
             alone = self.batch(samples[0])
         pickled = self.comparer.keep(alone, index)
-        return Reading(index, self.comparer.row(alone, index), pickled)
+        return Reading(index, self.comparer.row(alone, index, is_slice=is_slice), pickled)
 
     def batch(self, samples: Any) -> Any:
         """What the loader makes of *samples*."""

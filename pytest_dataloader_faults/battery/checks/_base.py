@@ -54,6 +54,7 @@ class Check:
         extra_rule: A violation that only this check looks for: its verdict and the sentence, or
             None. It is asked where the judge has found nothing wrong, or no more than an unclear
             error.
+        preface: What it does that the reader of any advice has to know.
         advice: What to know and to do when it fails, beyond the evidence.
         keep_randomness: Whether random numbers are left as they are in its trial, whatever the
             contract says. Then only types and shapes are compared.
@@ -67,6 +68,7 @@ class Check:
     changes: dict[str, Any] = field(default_factory=dict)
     options: TrialOptions = ONE_EPOCH
     extra_rule: Rule = lambda _outcome, _reference: None
+    preface: str = ""
     advice: str = ""
     keep_randomness: bool = False
     gpu: bool = False

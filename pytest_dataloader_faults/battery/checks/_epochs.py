@@ -18,13 +18,17 @@ from pytest_dataloader_faults.outcomes._growth import (
 )
 from pytest_dataloader_faults.outcomes._judge._causes import UNPICKLABLE
 from pytest_dataloader_faults.outcomes._judge._leaks import sentence_of
-from pytest_dataloader_faults.outcomes._verdicts import Finding
+from pytest_dataloader_faults.outcomes._verdicts import Finding, Wrong
 
+_READS_ONE = (
+    "This check reads one sample in the main process before the workers start, as a script does"
+    " that looks at dataset[0]"
+)
 _USED_BEFORE = (
-    "The main process read one sample before it started the workers. Forked workers share a handle"
-    " that was opened for that sample, and spawned workers cannot receive it. Open the file once"
-    " per process: keep os.getpid() beside the handle, and open the file again where it differs. Or"
-    " exclude 'used-before', if nothing reads the dataset before the loop over the loader"
+    "Forked workers share a handle that was opened for that sample, and spawned workers cannot"
+    " receive it. Open the file once per process: keep os.getpid() beside the handle, and open the"
+    " file again where it differs. Or exclude 'used-before', if nothing reads the dataset before"
+    " the loop over the loader"
 )
 _DESCRIPTORS = 1024
 """The usual soft limit: a dataset that needs more cannot be sent to workers on many machines."""
@@ -44,12 +48,15 @@ def _is_bad_second_epoch(outcome: Outcome, reference: Reference) -> Finding | No
     first, second = outcome.passes
     if reference.second_pass_count is not None:
         count = f"{reference.second_pass_count} of its {len(reference.samples)} samples"
-        return Verdict.CORRUPTED, f"iterated once more in one process, the stream gave {count}"
+        sentence = f"iterated once more in one process, the stream gave {count}"
+        return Finding(Verdict.CORRUPTED, sentence, Wrong.USED_UP)
     if outcome.kind == "map" and not second.drawn:
-        return Verdict.CORRUPTED, "in epoch 2 the sampler drew no index, so no sample came"
+        sentence = "in epoch 2 the sampler drew no index, so no sample came"
+        return Finding(Verdict.CORRUPTED, sentence, Wrong.USED_UP)
     if reference.nondeterministic_count >= _ENOUGH and _repeats(first, second):
         repeated = "the random samples of epoch 2 are, bit by bit, those of epoch 1"
-        return Verdict.CORRUPTED, f"{repeated}, although reading one twice gives two"
+        sentence = f"{repeated}, although reading one twice gives two"
+        return Finding(Verdict.CORRUPTED, sentence, Wrong.SAME_AGAIN)
     return None
 
 
@@ -78,7 +85,7 @@ def _is_error_again(outcome: Outcome, _reference: Reference) -> Finding | None:
     if raised is None or len(outcome.passes) < 2 or epochs != {1}:  # noqa: PLR2004  # two epochs
         return None
     after = "although no read failed in epoch 2, the same workers raised"
-    return Verdict.POISONED, f"{after} {error_line(raised)}"
+    return Finding(Verdict.POISONED, f"{after} {error_line(raised)}")
 
 
 _MOST_EPOCHS = 160
@@ -115,7 +122,7 @@ def _left_files(outcome: Outcome, _: Reference) -> Finding | None:
         return None
     count, every = sum(map(len, left)), len(outcome.workers)
     sentence = f"{len(left)} of {every} workers left {count} temporary files ({left[-1][0]})"
-    return Verdict.LEAKED, sentence
+    return Finding(Verdict.LEAKED, sentence)
 
 
 def _needs_kernel_engine(workload: Workload) -> Plan:
@@ -135,6 +142,7 @@ EPOCHS = (
         "used-before",
         "the same, after the main process has read a sample",
         options=TrialOptions(touch=True, watch_files=True),
+        preface=_READS_ONE,
         advice=_USED_BEFORE,
     ),
     Check(

@@ -52,7 +52,8 @@ def _has_no_limit(outcome: Outcome, _: Reference) -> Finding | None:
     if not waits or not gave_up(outcome):
         return None
     sentence = f"a worker waited for an answer of {waits[0]} without a time limit of its own"
-    return Verdict.HUNG, f"{sentence}; only the loader's timeout, which this check sets, ended that"
+    ended = "only the loader's timeout, which this check sets, ended that"
+    return Finding(Verdict.HUNG, f"{sentence}; {ended}")
 
 
 NETWORK = (

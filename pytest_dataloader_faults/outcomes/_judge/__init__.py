@@ -38,8 +38,9 @@ def judge(outcome: TrialFacts, reference: Reference, contract: Contract) -> Judg
         )
         raise ValueError(message)
     violation = _violation(outcome, reference, contract)
-    verdict, sentence = violation or _without_violation(outcome, reference, contract)
-    return Judgement(verdict, sentence, verdict in (Verdict.SURVIVED, Verdict.FAILED_CLEANLY))
+    found = violation or _without_violation(outcome, reference, contract)
+    passed = found.verdict in (Verdict.SURVIVED, Verdict.FAILED_CLEANLY)
+    return Judgement(found.verdict, found.sentence, passed, found.kind)
 
 
 def _require_same_comparison(outcome: TrialFacts, reference: Reference) -> None:
@@ -65,16 +66,16 @@ def _violation(outcome: TrialFacts, reference: Reference, contract: Contract) ->
 
 def _without_violation(outcome: TrialFacts, reference: Reference, contract: Contract) -> Finding:
     if outcome.schedule and not outcome.fired:
-        return Verdict.NOT_EXERCISED, "no fault fired, so the trial shows nothing"
+        return Finding(Verdict.NOT_EXERCISED, "no fault fired, so the trial shows nothing")
     raised = outcome.exception
     if raised is None:
-        return Verdict.SURVIVED, _how_it_survived(outcome, reference, contract)
+        return Finding(Verdict.SURVIVED, _how_it_survived(outcome, reference, contract))
     if not outcome.schedule:
-        return Verdict.BROKEN, _how_it_fails_alone(outcome, raised)
+        return Finding(Verdict.BROKEN, _how_it_fails_alone(outcome, raised))
     sentence = _how_it_failed(outcome, raised, contract)
     if contract.survives:
-        return Verdict.BROKEN, f"{sentence}; but the contract promises survives=True"
-    return Verdict.FAILED_CLEANLY, sentence
+        return Finding(Verdict.BROKEN, f"{sentence}; but the contract promises survives=True")
+    return Finding(Verdict.FAILED_CLEANLY, sentence)
 
 
 def _how_it_fails_alone(outcome: TrialFacts, raised: Raised) -> str:
@@ -120,12 +121,12 @@ def _hung(outcome: TrialFacts) -> Finding | None:
     if not outcome.timed_out:
         return None
     if outcome.phase == "recovery":
-        return Verdict.POISONED, f"{_AFTER} hung for {outcome.deadline:g} s"
+        return Finding(Verdict.POISONED, f"{_AFTER} hung for {outcome.deadline:g} s")
     if outcome.exception and outcome.phase == f"epoch {len(outcome.passes)}":
         raised = f"{outcome.exception.type} was raised, but then the loader's workers did not end"
-        return Verdict.LEAKED, f"{raised} within {outcome.deadline:g} s"
+        return Finding(Verdict.LEAKED, f"{raised} within {outcome.deadline:g} s")
     waited = f"no exception and no end of the epoch within {outcome.deadline:g} s"
-    return Verdict.HUNG, waited + _errors.dropped_batch_cause(outcome)
+    return Finding(Verdict.HUNG, waited + _errors.dropped_batch_cause(outcome))
 
 
 def _crashed(outcome: TrialFacts) -> Finding | None:
@@ -133,13 +134,13 @@ def _crashed(outcome: TrialFacts) -> Finding | None:
         return None
     how = outcome.died or f"it exited during phase {outcome.phase!r} without reporting"
     how = _error_text.with_likely_sender(how)
-    return Verdict.CRASHED, f"the process that iterates the loader died: {how}"
+    return Finding(Verdict.CRASHED, f"the process that iterates the loader died: {how}")
 
 
 def _corrupted(outcome: TrialFacts, reference: Reference, contract: Contract) -> Finding | None:
     found = _samples.corruption(outcome, reference, contract)
     if found and outcome.fired and "seeded" in outcome.comparison:
-        return found[0], found[1] + _SEEDED
+        return found._replace(sentence=found.sentence + _SEEDED)
     return found
 
 
@@ -148,8 +149,12 @@ def _poisoned(outcome: TrialFacts, reference: Reference, contract: Contract) -> 
     if recovery is None:
         return None
     if recovery.exception is not None:
-        return Verdict.POISONED, f"{_AFTER} raised {_error_text.error_line(recovery.exception)}"
+        return Finding(
+            Verdict.POISONED, f"{_AFTER} raised {_error_text.error_line(recovery.exception)}"
+        )
     # A dataset that need not notice damage may have kept a copy of the damaged bytes.
     may = _samples.Tolerance(content=_samples.may_be_damaged(outcome, contract))
     wrong = _samples.first_mismatch(recovery, reference, may)
-    return (Verdict.POISONED, f"{_AFTER} gave wrong samples: {wrong}") if wrong else None
+    if wrong is None:
+        return None
+    return Finding(Verdict.POISONED, f"{_AFTER} gave wrong samples: {wrong.sentence}", wrong.kind)

@@ -1,5 +1,7 @@
 """The likely cause of a failure, in a few words, and the advice that mends it. Pure.
 
+It follows from facts: the kind of what is wrong, the fault that happened, the files and the stacks.
+
 Many checks fail for one cause: a dataset that gives zeros for what it cannot read fails eight of
 them. So a cause is named by what the dataset does, and not by the fault that showed it.
 """
@@ -11,57 +13,12 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.faults._writes import is_of_writing
-from pytest_dataloader_faults.outcomes._facts import TrialFacts
+from pytest_dataloader_faults.outcomes._facts import TrialFacts, is_started_anew
 from pytest_dataloader_faults.outcomes._fault_facts import shared_offset_files
-from pytest_dataloader_faults.outcomes._verdicts import Judgement, Verdict
+from pytest_dataloader_faults.outcomes._judge._sample_causes import of_wrong_samples
+from pytest_dataloader_faults.outcomes._verdicts import Cause, Judgement, Verdict
 
-
-class Cause(NamedTuple):
-    """What a dataset does wrong, in a few words, and one sentence that leads to the fix.
-
-    *overrides*: that sentence holds in place of what the check advises.
-    """
-
-    phrase: str
-    advice: str = ""
-    overrides: bool = False
-
-
-_SAME_SHARDS = Cause(
-    "each worker gives all samples (not split by get_worker_info())",
-    "Each worker iterates over the whole stream. Let it take only its own part in __iter__, by"
-    " info = torch.utils.data.get_worker_info(): shards[info.id :: info.num_workers]",
-)
-_IN_PLACE = "gives a sample in place of one that cannot be read"
-_NEIGHBOUR = Cause(
-    _IN_PLACE,
-    "Another sample came in place of one that could not be read, and nobody is told. Let the error"
-    " reach the loader, or try the same file a few times and then raise. If it is meant, say"
-    " Contract(may_substitute=True)",
-)
-_DUMMY = Cause(
-    _IN_PLACE,
-    "Zeros, or another sample that was made up, came in place of one that could not be read. Raise"
-    " the error instead of catching it. If it is meant, say Contract(may_substitute=True)",
-)
-_LOST = Cause(
-    "leaves out samples without an error",
-    "Raise the error instead of leaving out the sample. If it is meant, say"
-    " Contract(may_skip=True)",
-)
-_SHORT_FILE = Cause(
-    "accepts a truncated file",
-    "Compare how many bytes or values came with how many a sample needs, and raise where there are"
-    " fewer",
-)
-_SHORT_READ = Cause(
-    "accepts a short read",
-    "One read may return fewer bytes than it was asked for: read on until all are there, as a"
-    " buffered open() does",
-)
-_DAMAGE = Cause("accepts damaged bytes", "Compare a checksum, and raise where it differs")
 UNPICKLABLE = Cause(
     "cannot be pickled",
     "Workers that are started by spawn or forkserver receive the dataset, its transforms and the"
@@ -90,12 +47,6 @@ _UNGUARDED = Cause(
     "Put what the script does below: if __name__ == '__main__':",
     overrides=True,
 )
-_OTHERS = Cause("workers give other samples than the main process")
-_OTHERS_IF_NOT_FORKED = _OTHERS._replace(
-    advice="A worker that is not forked imports the modules of the dataset anew. It does not see"
-    " what a test has changed in them, as monkeypatch does. Hand such values to the dataset, or, if"
-    " your own loader forks its workers, pass loader={'multiprocessing_context': 'fork'}",
-)
 _PROMISED = Cause("fails, although the contract promises that it survives")
 _TORN = Cause(
     "leaves a file that is not whole",
@@ -116,6 +67,13 @@ _NO_LIMIT = Cause(
     "Give the client a time limit, as by requests.get(url, timeout=30), urlopen(url, timeout=30) or"
     " socket.setdefaulttimeout(30). A server that is gone without a word is no rare thing",
 )
+_THREADS = Cause(
+    "waits for a thread that was started before the fork",
+    "A worker waits in a lock or a queue of threads. A fork copies no thread but the one that calls"
+    " it: start the pool, or open the decoder, in the worker, for its first sample. If the main"
+    " process has one, make another where os.getpid() differs",
+    overrides=True,
+)
 _BY_VERDICT = {
     Verdict.HUNG: "waits for ever",
     Verdict.CRASHED: "ends the process that iterates the loader",
@@ -131,15 +89,33 @@ _HOW_TO_OPEN = {
     ".h5": "HDF5 does not survive a fork: open h5py.File in the worker, for its first sample",
     ".mdb": (
         "LMDB does not survive a fork, and py-lmdb refuses to open the same path twice in one"
-        " process: open the environment in the worker, for its first sample, and never in the main"
-        " process before that"
+        " process: open the environment in the worker, for its first sample. Where the main process"
+        " has opened it before, close it in the worker first: if self.env is not None and self.pid"
+        " != os.getpid(): self.env.close()"
     ),
     "": "Workers then share its file offset: open it in the worker, for its first sample",
 }
 _SUFFIXES = {".h5": ".h5", ".hdf5": ".h5", ".hdf": ".h5", ".mdb": ".mdb", ".lmdb": ".mdb"}
 
 
-def likely_cause(outcome: TrialFacts, judgement: Judgement, control: TrialFacts) -> Cause | None:
+class Clues(NamedTuple):
+    """What is known beyond the facts of one trial.
+
+    Attributes:
+        is_caught: Whether the dataset does the same after an error, which it must have caught.
+        waits_for_thread: Whether it hung in a lock or in a queue of threads.
+    """
+
+    is_caught: bool = False
+    waits_for_thread: bool = False
+
+
+_NO_CLUES = Clues()
+
+
+def likely_cause(
+    outcome: TrialFacts, judgement: Judgement, control: TrialFacts, clues: Clues = _NO_CLUES
+) -> Cause | None:
     """What is likely to be wrong, if *judgement* is a failure; *control*: an epoch without faults.
 
     A cause that is known from the files comes before one that is known from the samples.
@@ -154,15 +130,18 @@ def likely_cause(outcome: TrialFacts, judgement: Judgement, control: TrialFacts)
     if cause := _of_writing(outcome, judgement.verdict, control):
         return cause
     if judgement.verdict is Verdict.CORRUPTED:
-        return _of_wrong_samples(outcome, judgement.sentence)
-    return cause_of_start(outcome) or _of_verdict(outcome, judgement.verdict)
+        return of_wrong_samples(outcome, judgement.kind, is_caught=clues.is_caught)
+    return cause_of_start(outcome) or _of_verdict(outcome, judgement.verdict, clues)
 
 
-def _of_verdict(outcome: TrialFacts, verdict: Verdict) -> Cause:
+def _of_verdict(outcome: TrialFacts, verdict: Verdict, clues: Clues) -> Cause:
     if verdict is Verdict.BROKEN and outcome.fired:
         return _PROMISED
     if verdict is Verdict.HUNG and any(each.unlimited_waits for each in outcome.workers):
         return _NO_LIMIT
+    is_alone = not outcome.fired and not is_started_anew(outcome)
+    if verdict is Verdict.HUNG and is_alone and clues.waits_for_thread:
+        return _THREADS
     return Cause(_BY_VERDICT[verdict])
 
 
@@ -184,7 +163,7 @@ def _writes_files(control: TrialFacts) -> bool:
 
 def cause_of_start(outcome: TrialFacts) -> Cause | None:
     """Why the dataset did not come to its workers, if they are not forked."""
-    if outcome.exception is None or outcome.fired or not _is_started_anew(outcome):
+    if outcome.exception is None or outcome.fired or not is_started_anew(outcome):
         return None
     text = f"{outcome.exception.text}\n{outcome.stderr}"
     if _NO_GUARD in text:
@@ -201,21 +180,21 @@ def cause_of_start(outcome: TrialFacts) -> Cause | None:
     return _UNPICKLED if _PICKLE.search(outcome.exception.text) else None
 
 
-def _is_started_anew(outcome: TrialFacts) -> bool:
-    """Whether workers are not forked, and so import modules anew and get the dataset by pickle."""
-    return outcome.start_method not in ("", "fork")
-
-
 def _open_before_fork(outcome: TrialFacts, control: TrialFacts) -> Iterator[str]:
-    """The files that workers use through handles from before the fork, where that is to blame."""
+    """The files that workers use through handles from before the fork, where that is to blame.
+
+    What is in a file that was open before is no matter of the handle, unless workers read the file
+    at one offset: pread(2) and a mapping have none.
+    """
+    shared = shared_offset_files((*control.workers, *outcome.workers))
     if not outcome.fired:
-        yield from shared_offset_files((*control.workers, *outcome.workers))
+        yield from shared
         raised = outcome.exception
         if raised is not None and _LMDB_ERROR.search(raised.text):
             yield "data.mdb"
         yield from [path for path in _inherited(outcome, control) if _suffix(path)]
     firings = (one for each in outcome.faults for one in each.firings)
-    yield from (one.path for one in firings if one.path and one.call == "dup2")
+    yield from (one.path for one in firings if one.path in shared and one.call == "dup2")
 
 
 def _inherited(outcome: TrialFacts, control: TrialFacts) -> list[str]:
@@ -226,24 +205,3 @@ def _inherited(outcome: TrialFacts, control: TrialFacts) -> list[str]:
 
 def _suffix(path: str) -> str:
     return _SUFFIXES.get(os.path.splitext(path)[1], "")
-
-
-def _of_wrong_samples(outcome: TrialFacts, sentence: str) -> Cause:
-    if not outcome.fired:
-        is_repeated = outcome.kind == "iterable" and "more often than" in sentence
-        if is_repeated:
-            return _SAME_SHARDS
-        return _OTHERS_IF_NOT_FORKED if _is_started_anew(outcome) else _OTHERS
-    if "it has the content of" in sentence or "more often than" in sentence:
-        return _NEIGHBOUR
-    if "it has the same content" in sentence:
-        return _DUMMY
-    if "missing" in sentence:
-        return _LOST
-    fired = [each.fault for each in outcome.faults if each.fired]
-    kinds = {
-        faults.TruncatedFile: _SHORT_FILE,
-        faults.ShortRead: _SHORT_READ,
-        faults.CorruptedFile: _DAMAGE,
-    }
-    return next((cause for kind, cause in kinds.items() if isinstance(fired[0], kind)), _DUMMY)

@@ -66,17 +66,19 @@ def unclear(outcome: TrialFacts, contract: Contract) -> Finding | None:
         return None
     if death := next((each for each in outcome.deaths if not _is_clear(outcome, each)), None):
         sentence = f"{death}{_cause(outcome, death)}{last_error_printed(outcome)}"
-        return Verdict.FAILED_UNCLEARLY, sentence
+        return Finding(Verdict.FAILED_UNCLEARLY, sentence)
     happened = occurrences(outcome.faults)
     if not (outcome.deaths or _error_text.explains_fault(raised.text, happened)):
         kinds = ", ".join(sorted({_as_reported(each.fault) for each in happened}))
         printed = dropped_batch_cause(outcome) or last_error_printed(outcome)
         sentence = f"{raised.type} does not say that its cause is {kinds}"
         told = _what_it_tells(raised.text, happened)
-        return Verdict.FAILED_UNCLEARLY, sentence + told + (printed or _advice(raised, happened))
+        return Finding(
+            Verdict.FAILED_UNCLEARLY, sentence + told + (printed or _advice(raised, happened))
+        )
     if contract.names_file and not _names_file(raised, happened):
         sentence = f"{raised.type} does not name the file, as the contract promises (names_file)"
-        return Verdict.FAILED_UNCLEARLY, sentence
+        return Finding(Verdict.FAILED_UNCLEARLY, sentence)
     return None
 
 

@@ -23,7 +23,7 @@ def judge_growth(outcome: TrialFacts) -> Finding | None:
     found = find_growth(outcome.footprints)
     if found is None or found.last.epoch < TIMES_TO_CONFIRM * FEWEST_EPOCHS:
         return None
-    return Verdict.LEAKED, sentence_of(found)
+    return Finding(Verdict.LEAKED, sentence_of(found))
 
 
 def sentence_of(found: Growth) -> str:
@@ -45,10 +45,12 @@ def leaked(outcome: TrialFacts) -> Finding | None:
         known = before.processes if before else {}
         running = later.processes if before and later else {}
         if commands := [what for pid, what in running.items() if pid not in known]:
-            return Verdict.LEAKED, f"{len(commands)} processes were left running ({commands[0]})"
+            return Finding(
+                Verdict.LEAKED, f"{len(commands)} processes were left running ({commands[0]})"
+            )
     if after and recovery and (more := _new_files(after, recovery)):
         sentence = f"{sum(more.values())} more descriptors are open after a second pass"
-        return Verdict.LEAKED, f"{sentence} ({next(iter(more))})"
+        return Finding(Verdict.LEAKED, f"{sentence} ({next(iter(more))})")
     return None
 
 

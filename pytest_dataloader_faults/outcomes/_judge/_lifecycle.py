@@ -36,12 +36,13 @@ def judge_lifecycle(
     for number, moment in enumerate(life.step_outcomes, start=1):
         found = _violation(life.step_outcomes[:number], reference, contract, life.outcome.stderr)
         if found is not None:
-            verdict, sentence = found
-            return Judgement(verdict, _at_step(life, number, sentence), False), moment.outcome
+            sentence = _at_step(life, number, found.sentence)
+            return Judgement(found.verdict, sentence, False, found.kind), moment.outcome
     end = judge(life.outcome, reference, contract)
     if life.outcome.timed_out or end.verdict is Verdict.CRASHED:
         number = min(len(life.step_outcomes) + 1, len(life.steps))
-        return Judgement(end.verdict, _at_step(life, number, end.sentence), False), life.outcome
+        sentence = _at_step(life, number, end.sentence)
+        return Judgement(end.verdict, sentence, False, end.kind), life.outcome
     return _without_violation(life.outcome), life.outcome
 
 
@@ -82,14 +83,15 @@ def _corrupted(so_far: Sequence[StepOutcome], judgement: Judgement) -> Finding |
     outcome = so_far[-1].outcome
     epoch = [each for each in so_far if len(each.outcome.passes) == len(outcome.passes)]
     if outcome.fired and not any(each.armed for each in epoch):
-        return Verdict.POISONED, f"after the fault was gone, {judgement.sentence}"
-    return judgement.verdict, judgement.sentence
+        sentence = f"after the fault was gone, {judgement.sentence}"
+        return Finding(Verdict.POISONED, sentence, judgement.kind)
+    return Finding(judgement.verdict, judgement.sentence, judgement.kind)
 
 
 def _unclear(outcome: Outcome, judgement: Judgement, printed: str) -> Finding | None:
     if judgement.verdict is not Verdict.FAILED_UNCLEARLY or _is_lost_by_torch(outcome, printed):
         return None
-    return judgement.verdict, judgement.sentence
+    return Finding(judgement.verdict, judgement.sentence, judgement.kind)
 
 
 def _is_lost_by_torch(outcome: Outcome, printed: str) -> bool:
@@ -113,24 +115,26 @@ def _unexpected_error(so_far: Sequence[StepOutcome]) -> Finding | None:
     message = last_exception_line(raised.message)
     sentence = f"{raised.type} was raised, but no fault happened in these workers: {message}"
     if now.outcome.fired:
-        return Verdict.POISONED, f"after the fault was gone, {sentence}"
-    return Verdict.BROKEN, sentence
+        return Finding(Verdict.POISONED, f"after the fault was gone, {sentence}")
+    return Finding(Verdict.BROKEN, sentence)
 
 
 def _broken_promise(raised: Raised | None, contract: Contract) -> Finding | None:
     if raised is None or not contract.survives:
         return None
     sentence = f"{raised.type} was raised, but the contract promises survives=True"
-    return Verdict.BROKEN, sentence
+    return Finding(Verdict.BROKEN, sentence)
 
 
 def _leftovers(now: StepOutcome) -> Finding | None:
     if now.processes:
         command = next(iter(now.processes.values()))
-        return Verdict.LEAKED, f"{len(now.processes)} processes were left running ({command})"
+        return Finding(
+            Verdict.LEAKED, f"{len(now.processes)} processes were left running ({command})"
+        )
     if now.leftover_files:
         count, first = len(now.leftover_files), now.leftover_files[0]
-        return Verdict.LEAKED, f"{count} files were left in shared memory ({first})"
+        return Finding(Verdict.LEAKED, f"{count} files were left in shared memory ({first})")
     return None
 
 
@@ -141,7 +145,7 @@ def _growing_descriptors(so_far: Sequence[StepOutcome]) -> Finding | None:
             increases = sum(now > max(counts[:at]) for at, now in enumerate(counts) if at)
             if increases >= _INCREASES and count == max(counts):
                 sentence = f"{path} is open {count} times in {process}, once more each time"
-                return Verdict.LEAKED, sentence
+                return Finding(Verdict.LEAKED, sentence)
     return None
 
 

@@ -16,11 +16,15 @@ from typing import Any
 from pytest_dataloader_faults.faults import ClosedDescriptor, CorruptedFile, TruncatedFile
 from pytest_dataloader_faults.outcomes._facts import TrialFacts
 from pytest_dataloader_faults.outcomes._judge import _streams
-from pytest_dataloader_faults.outcomes._judge._substitutes import Substitutes
+from pytest_dataloader_faults.outcomes._judge._substitutes import (
+    Substitutes,
+    sample_at,
+    substituted,
+)
 from pytest_dataloader_faults.outcomes._records import Delivery, FaultFacts, Firing, Leaves, Pass
 from pytest_dataloader_faults.outcomes._reference import Reference, difference
 from pytest_dataloader_faults.outcomes._text import listed
-from pytest_dataloader_faults.outcomes._verdicts import Contract, Finding, Verdict
+from pytest_dataloader_faults.outcomes._verdicts import Contract, Finding, Mismatch, Verdict, Wrong
 
 _SHOWN = 5
 _LASTING = (ClosedDescriptor, CorruptedFile, TruncatedFile)
@@ -127,15 +131,27 @@ def corruption(outcome: TrialFacts, reference: Reference, contract: Contract) ->
         if wrong := first_mismatch(one, reference, may):
             where = f" in epoch {number}" if len(outcome.passes) > 1 else ""
             before = " before it" if one.exception else ""
-            return Verdict.CORRUPTED, f"{wrong}{where}, and no exception was raised{before}"
+            sentence = f"{wrong.sentence}{where}, and no exception was raised{before}"
+            return Finding(Verdict.CORRUPTED, sentence, wrong.kind)
     return None
 
 
-def first_mismatch(one: Pass, reference: Reference, may: Tolerance = NOTHING) -> str | None:
+def first_mismatch(one: Pass, reference: Reference, may: Tolerance = NOTHING) -> Mismatch | None:
     """What is not as it should be in the batches of *one*, or None."""
     if reference.kind == "iterable":
         return next(_streams.mismatches(one, reference, may), None)
-    return _wrong_batch(one, reference, may) or _missing(one)
+    found = _wrong_batch(one, reference, may) or _missing(one)
+    if found and found.kind is Wrong.SUBSTITUTED and _is_reordered(one, reference):
+        sentence = f"{found.sentence}; every sample came, but some for the indices of others"
+        return Mismatch(Wrong.REORDERED, sentence)
+    return found
+
+
+def _is_reordered(one: Pass, reference: Reference) -> bool:
+    """Whether each sample came as often as it was asked for, whatever its index."""
+    asked = Counter(reference.digests.get(index) for indices in one.drawn for index in indices)
+    came = Counter(digest for each in one.delivered for digest in each.rows or ())
+    return asked == came
 
 
 def count_skipped(outcome: TrialFacts, reference: Reference) -> int:
@@ -165,7 +181,7 @@ def _skipped_in(one: Pass, reference: Reference) -> int:
     return sum(len(each.indices or ()) - len(each.rows or ()) for each in split)
 
 
-def _wrong_batch(one: Pass, reference: Reference, may: Tolerance) -> str | None:
+def _wrong_batch(one: Pass, reference: Reference, may: Tolerance) -> Mismatch | None:
     samples, batches = reference.digests, dict(reference.batches)
     substitutes = Substitutes.among(one, reference)
     for place, delivery in enumerate(one.delivered):
@@ -174,19 +190,25 @@ def _wrong_batch(one: Pass, reference: Reference, may: Tolerance) -> str | None:
             if wrong := _wrong_rows(place, delivery, reference, may, substitutes):
                 return wrong
         elif samples or (batches[indices] != delivery.digest and not may.content):
-            if delivery.rows is not None:
-                return f"batch {place} is wrong: it differs from the reference"
-            return f"batch {place} does not hold the samples {list(indices)} that were asked for"
+            what = (
+                f"batch {place} does not hold the samples {list(indices)} that were asked for"
+                if delivery.rows is None
+                else f"batch {place} is wrong: it differs from the reference"
+            )
+            return Mismatch(Wrong.DIFFERS, what)
     return None
 
 
-def _missing(one: Pass) -> str | None:
+def _missing(one: Pass) -> Mismatch | None:
     if not one.complete:
         return None
     asked = Counter(index for indices in one.drawn for index in indices)
     came = Counter(index for each in one.delivered for index in each.indices or ())
     missing = list((asked - came).elements())
-    return f"{len(missing)} samples are missing ({listed(missing, _SHOWN)})" if missing else None
+    if not missing:
+        return None
+    sentence = f"{len(missing)} samples are missing ({listed(missing, _SHOWN)})"
+    return Mismatch(Wrong.MISSING, sentence)
 
 
 def _wrong_rows(
@@ -195,7 +217,7 @@ def _wrong_rows(
     reference: Reference,
     may: Tolerance,
     substitutes: Substitutes,
-) -> str | None:
+) -> Mismatch | None:
     indices, rows, samples = delivery.indices or (), delivery.rows or (), reference.digests
     if len(rows) != len(indices):
         return _too_few(place, delivery, samples, may)
@@ -203,11 +225,10 @@ def _wrong_rows(
         if samples[index] == digest:
             continue
         came = delivery.leaves[at] if at < len(delivery.leaves) else ()
-        instead = substitutes.describe(index, came)
+        instead = substitutes.describe(index, place, came)
         is_known = instead is not None or digest in substitutes.digests
         if not _is_allowed(index, may, is_substitute=instead is not None, is_known=is_known):
-            instead = instead or _instead(index, digest, came, reference)
-            return f"sample {index!r} (batch {place}) is wrong: {instead}"
+            return instead or _instead(index, place, digest, came, reference)
     return None
 
 
@@ -223,25 +244,28 @@ def _is_allowed(index: Any, may: Tolerance, *, is_substitute: bool, is_known: bo
 
 def _too_few(
     place: int, delivery: Delivery, samples: Mapping[Any, str], may: Tolerance
-) -> str | None:
+) -> Mismatch | None:
     """Of a batch that has fewer samples than were asked for, in whatever order."""
     indices = list(delivery.indices or ())
     left = sorted(indices, key=lambda index: index in may.missing)
     for at, digest in enumerate(delivery.rows or ()):
         found = next((index for index in left if samples[index] == digest), None)
         if found is None and not may.content:
-            return f"sample {at} of batch {place} is none of {indices}, which were asked for"
+            sentence = f"sample {at} of batch {place} is none of {indices}, which were asked for"
+            return Mismatch(Wrong.UNKNOWN, sentence)
         left.remove(left[-1] if found is None else found)
     lost = [index for index in left if index not in may.missing]
     if not lost:
         return None
-    sentence = f"batch {place} does not hold the samples {indices} that were asked for"
-    return f"{sentence}: {sorted(lost, key=indices.index)} are missing"
+    asked = f"batch {place} does not hold the samples {indices} that were asked for"
+    sentence = f"{asked}: {sorted(lost, key=indices.index)} are missing"
+    return Mismatch(Wrong.MISSING, sentence)
 
 
-def _instead(index: Any, digest: str, came: Leaves, reference: Reference) -> str:
+def _instead(index: Any, place: int, digest: str, came: Leaves, reference: Reference) -> Mismatch:
     owners = {digest: index for index, digest in reference.samples}
     if digest in owners:
-        return f"it has the content of sample {owners[digest]!r}"
+        return substituted(index, place, owners[digest])
     expected = dict(reference.leaves).get(index, ())
-    return difference(expected, came) or "it differs from the reference"
+    how = difference(expected, came) or "it differs from the reference"
+    return Mismatch(Wrong.DIFFERS, f"{sample_at(index, place)} is wrong: {how}")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from pytest_dataloader_faults.outcomes._records import Delivery, Pass
 from pytest_dataloader_faults.outcomes._reference import Reference
+from pytest_dataloader_faults.outcomes._verdicts import Mismatch, Wrong
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults.outcomes._judge._samples import Tolerance
@@ -42,7 +43,7 @@ def count_missing(one: Pass, reference: Reference) -> int:
     return expected - sum(len(digests(each)) for each in one.delivered)
 
 
-def mismatches(one: Pass, reference: Reference, may: Tolerance) -> Iterator[str]:
+def mismatches(one: Pass, reference: Reference, may: Tolerance) -> Iterator[Mismatch]:
     """What is not as it should be, the gravest first."""
     if reference.stream_limit is not None:
         yield from _in_endless(one, reference, may)
@@ -51,28 +52,30 @@ def mismatches(one: Pass, reference: Reference, may: Tolerance) -> Iterator[str]
     extra, missing = came - known, known - came
     repeated = sum(count for digest, count in extra.items() if digest in known)
     if repeated > may.replaced:
-        yield f"{repeated} samples were delivered more often than in the reference"
+        sentence = f"{repeated} samples were delivered more often than in the reference"
+        yield Mismatch(Wrong.REPEATED, sentence)
     unknown = extra.total() - repeated
     alone = sum(count == 1 for digest, count in extra.items() if digest not in known)
     is_dummy = unknown + repeated <= may.replaced and (may.unlike or not alone)
     if unknown and not (may.content or is_dummy):
-        yield f"{unknown} samples are wrong: they match no sample of the reference"
+        sentence = f"{unknown} samples are wrong: they match no sample of the reference"
+        yield Mismatch(Wrong.UNKNOWN, sentence)
     if one.complete:
         yield from _losses(one, reference, may, missing.total() - unknown - repeated)
 
 
-def _losses(one: Pass, reference: Reference, may: Tolerance, lost: int) -> Iterator[str]:
+def _losses(one: Pass, reference: Reference, may: Tolerance, lost: int) -> Iterator[Mismatch]:
     sentence = f"{lost} of {len(reference.samples)} samples are missing"
     has_shards = not all(each.files == len(each.samples) for each in reference.shares)
     if lost > 0 and not may.lost:
-        yield sentence
+        yield Mismatch(Wrong.MISSING, sentence)
     elif lost > may.lost and reference.shares and not has_shards:
-        yield f"{sentence}, but faults hit only {may.lost}"
+        yield Mismatch(Wrong.MISSING, f"{sentence}, but faults hit only {may.lost}")
     elif lost > 0:
         yield from _losses_of_others(one, reference, may)
 
 
-def _losses_of_others(one: Pass, reference: Reference, may: Tolerance) -> Iterator[str]:
+def _losses_of_others(one: Pass, reference: Reference, may: Tolerance) -> Iterator[Mismatch]:
     """Samples missing of workers that no fault hit, if each has shards of its own."""
     if len(reference.shares) != may.workers:
         return
@@ -82,7 +85,8 @@ def _losses_of_others(one: Pass, reference: Reference, may: Tolerance) -> Iterat
         own = Counter(digest for each in came[share.worker] for digest in digests(each))
         if share.worker not in may.hit_workers and owed - own and not own - owed:
             lost = (owed - own).total()
-            yield f"{lost} samples of worker {share.worker} are missing, which no fault hit"
+            sentence = f"{lost} samples of worker {share.worker} are missing, which no fault hit"
+            yield Mismatch(Wrong.MISSING, sentence)
 
 
 def _by_worker(one: Pass) -> dict[int | None, list[Delivery]]:
@@ -92,16 +96,22 @@ def _by_worker(one: Pass) -> dict[int | None, list[Delivery]]:
     return found
 
 
-def _in_endless(one: Pass, reference: Reference, may: Tolerance) -> Iterator[str]:
+def _in_endless(one: Pass, reference: Reference, may: Tolerance) -> Iterator[Mismatch]:
     known = {digest for _, digest in reference.samples}
     came = _by_worker(one)
     exact = [tuple(each.digest for each in batches) for batches in came.values()]
     if len(exact) > 1 and len(set(exact)) == 1 and len(set(exact[0])) > 1:
-        yield "each worker gave the same samples in the same order, so all of them read all shards"
+        yield Mismatch(
+            Wrong.SAME_IN_EACH_WORKER, "each worker gave the same samples in the same order"
+        )
     unknown = sum(digest not in known for each in one.delivered for digest in digests(each))
     if unknown and not may.content:
-        yield f"{unknown} samples are wrong: no sample of the reference has such types and shapes"
+        sentence = (
+            f"{unknown} samples are wrong: no sample of the reference has such types and shapes"
+        )
+        yield Mismatch(Wrong.UNKNOWN, sentence)
     for worker in (came or {0: []}) if one.complete else ():
         count = sum(len(digests(each)) for each in came[worker])
         if count < (reference.stream_limit or 0) and worker not in may.hit_workers:
-            yield f"the stream of worker {worker} ended after {count} samples"
+            sentence = f"the stream of worker {worker} ended after {count} samples"
+            yield Mismatch(Wrong.MISSING, sentence)

@@ -15,11 +15,13 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_dataloader_faults.outcomes._records import Leaves, Pass
+from pytest_dataloader_faults.outcomes._records import MANY, ZEROS, Leaves, Pass
 from pytest_dataloader_faults.outcomes._reference import Reference
+from pytest_dataloader_faults.outcomes._verdicts import Mismatch, Wrong
 
-_LARGE = 16
-"""Values in a part. Fewer come out the same by accident."""
+_SHOWN = 5
+_ROW = 3
+"""So many samples are told by the first and the last one, if they lie side by side."""
 _DIGEST = 24
 """Digests have this length. What is shorter is the value itself."""
 _SHAPE = re.compile(r"\(([\d, ]*)\)")
@@ -61,17 +63,42 @@ class Substitutes:
         }
         return cls(digests, expected, owners, repeated)
 
-    def describe(self, index: Any, came: Leaves) -> str | None:
-        """What came in place of the sample *index*; None where it may be what was read."""
+    def describe(self, index: Any, place: int, came: Leaves) -> Mismatch | None:
+        """What came in place of the sample *index* of the batch at *place*.
+
+        None where it may be what was read.
+        """
         parts = large_parts(came)
         if not parts or parts == self.expected.get(index):
             return None
         if parts in self.owners:
-            return f"it has the content of sample {self.owners[parts]!r}"
-        others = [each for each in self.repeated.get(parts, ()) if each != index]
-        if others:
-            return f"it has the same content as sample {others[0]!r}, unlike in the reference"
-        return None
+            return substituted(index, place, self.owners[parts])
+        alike = self.repeated.get(parts, [])
+        if len(alike) < 2:  # noqa: PLR2004  # it and another one
+            return None
+        what = "alike, all zeros" if all(each[2] == ZEROS for each in parts) else "alike"
+        return Mismatch(Wrong.ALIKE, f"{_named(alike)} came {what}; in the reference they differ")
+
+
+def substituted(index: Any, place: int, owner: Any) -> Mismatch:
+    """The sample *index* of the batch at *place* has the content of the sample *owner*."""
+    sentence = f"{sample_at(index, place)} is wrong: it has the content of sample {owner!r}"
+    return Mismatch(Wrong.SUBSTITUTED, sentence)
+
+
+def sample_at(index: Any, place: int) -> str:
+    return f"sample {index!r} (batch {place})"
+
+
+def _named(indices: list[Any]) -> str:
+    """Samples by their *indices*, at least two: many in a row by the first and the last one."""
+    if all(isinstance(each, int) for each in indices):
+        least, most = min(indices), max(indices)
+        if len(indices) >= _ROW and sorted(indices) == list(range(least, most + 1)):
+            return f"samples {least} to {most}"
+    shown, more = indices[:_SHOWN], len(indices) - _SHOWN
+    texts = [*map(repr, shown), *([f"{more} more"] if more > 0 else [])]
+    return f"samples {', '.join(texts[:-1])} and {texts[-1]}"
 
 
 def large_parts(leaves: Leaves) -> Leaves:
@@ -80,10 +107,10 @@ def large_parts(leaves: Leaves) -> Leaves:
 
 
 def _is_large(form: str, digest: str) -> bool:
-    if len(digest) < _DIGEST:
+    if len(digest) < _DIGEST and digest != ZEROS:
         return False
     shape = _SHAPE.search(form)
-    return shape is None or math.prod(map(int, re.findall(r"\d+", shape[1]))) >= _LARGE
+    return shape is None or math.prod(map(int, re.findall(r"\d+", shape[1]))) >= MANY
 
 
 def _came(one: Pass) -> Iterator[tuple[Any, Leaves]]:

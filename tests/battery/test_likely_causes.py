@@ -1,0 +1,327 @@
+"""What a failure is put down to: real datasets, whose defect is known, under the checks."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, ClassVar
+
+import lmdb
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset
+
+from pytest_dataloader_faults import check_dataset
+from support.datasets import SIZE, Records
+
+IN_PLACE = "gives a sample in place of one that cannot be read"
+TRUNCATED, SHORT = "accepts a truncated file", "accepts a short read"
+BEFORE = "uses a file that was opened before the fork"
+ALL = "each worker gives all samples (not split by get_worker_info())"
+THREAD = "waits for a thread that was started before the fork"
+CONTENT = ("truncated-half", "truncated-empty", "truncated-tail", "short-read")
+
+
+def _ask(dataset: Any, *args: Any, only: Any, **options: Any) -> dict[str, Any]:
+    """The result of each of these checks."""
+    found = check_dataset(lambda: dataset(*args), only=only, on_fail=None, **options)
+    return {each.check: each for each in found}
+
+
+def _causes(*args: Any, **options: Any) -> dict[str, str]:
+    return {name: each.cause for name, each in _ask(*args, **options).items() if each.cause}
+
+
+class Tabular(Records):
+    """A table, one of whose columns is called "missing"."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            data, _ = super().__getitem__(index)
+        except OSError:
+            return {"missing": 1, "value": 0.0}
+        return {"missing": 0, "value": float(data[0])}
+
+
+def test_names_of_columns_are_not_taken_for_words(records):
+    """A sample that has a part called "missing" is not missing."""
+    found = _ask(Tabular, records, only="read-error-first")["read-error-first"]
+
+    assert found.cause == IN_PLACE
+    assert "Raise the error instead of catching it" in found.explanation
+    assert "leaving out" not in found.explanation
+
+
+def test_what_came_for_many_samples_is_told_once(records):
+    """All that came alike are named, and that it is zeros; shapes are those of the dataset."""
+    found = _ask(GivesZerosUnlessShort, records, only=("read-error-first", "truncated-half"))
+    first = {name: each.explanation.splitlines()[0] for name, each in found.items()}
+
+    alike = "samples 0 to 15 came alike, all zeros; in the reference they differ, and no exception"
+    shorter = "torch.uint8 (32,) instead of torch.Tensor torch.uint8 (64,), and no exception"
+    assert alike in first["read-error-first"]
+    assert shorter in first["truncated-half"]
+
+
+class OneBuffer(Records):
+    """Reads into one buffer, and never looks at how much came: the rest is that of another."""
+
+    buffer: ClassVar = bytearray(SIZE)
+
+    def __getitem__(self, index: int) -> Any:
+        with self.paths[index].open("rb", buffering=0) as file:
+            file.readinto(self.buffer)
+        return torch.frombuffer(bytes(self.buffer), dtype=torch.uint8)
+
+
+class GivesZeros(Records):
+    """Catches whatever its reader raises."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)
+        except (OSError, ValueError):
+            return torch.zeros(SIZE, dtype=torch.uint8), index
+
+
+class GivesNext(Records):
+    """Takes the next file in place of one that its reader refuses."""
+
+    def __getitem__(self, index: int) -> Any:
+        for other in range(index, len(self)):
+            try:
+                return super().__getitem__(other)[0]
+            except (OSError, ValueError):
+                continue
+        raise ValueError(self.paths[index])
+
+
+class GivesZerosUnlessShort(Records):
+    """Catches errors of reads, and takes as it is what is short."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            data = self.paths[index].read_bytes()
+        except OSError:
+            return torch.zeros(SIZE, dtype=torch.uint8)
+        return torch.tensor(list(data), dtype=torch.uint8)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "checks", "expected"),
+    [
+        (
+            OneBuffer,
+            CONTENT,
+            {**dict.fromkeys(CONTENT[:3], TRUNCATED), "short-read": SHORT},
+        ),
+        (OneBuffer, ("open-error", "read-error-first"), {}),
+        (GivesZeros, CONTENT[:3], dict.fromkeys(CONTENT[:3], IN_PLACE)),
+        (GivesNext, ("file-missing", "truncated-empty"), ["file-missing", "truncated-empty"]),
+        (
+            GivesZerosUnlessShort,
+            ("open-error", "truncated-half"),
+            {"open-error": IN_PLACE, "truncated-half": TRUNCATED},
+        ),
+    ],
+    ids=lambda each: getattr(each, "__name__", None),
+)
+def test_each_defect_has_one_cause(dataset, checks, expected, records):
+    """What nobody looks at is accepted; what somebody catches is given in place of a sample."""
+    if isinstance(expected, list):
+        expected = dict.fromkeys(expected, IN_PLACE)
+    assert _causes(dataset, records, only=checks) == expected
+
+
+class FromFile(Records):
+    """np.fromfile gives fewer values where a read fails, and raises nothing."""
+
+    def __getitem__(self, index: int) -> Any:
+        data = np.fromfile(self.paths[index], dtype=np.uint8)
+        return torch.from_numpy(np.resize(data, SIZE) if data.size else np.zeros(SIZE, np.uint8))
+
+
+def test_readers_that_drop_errors_are_named(records):
+    """Where nothing in the dataset catches an error, the advice leads to its reader."""
+    found = _ask(FromFile, records, only="read-error-first")["read-error-first"]
+
+    assert found.cause == IN_PLACE
+    assert "If nothing catches it, the reader does: np.fromfile" in found.explanation
+
+
+class ReadsAtPlaces(Dataset[Any]):
+    """One file, opened in ``__init__`` and read by pread(2), which moves no offset."""
+
+    def __init__(self, path: Path) -> None:
+        self.file = path.open("rb", buffering=0)
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> Any:
+        data = os.pread(self.file.fileno(), SIZE, index * SIZE)
+        return torch.tensor(list(data), dtype=torch.uint8)
+
+
+class ReadsOn(ReadsAtPlaces):
+    """The same by seek and read."""
+
+    def __getitem__(self, index: int) -> Any:
+        self.file.seek(index * SIZE)
+        return torch.tensor(list(self.file.read(SIZE)), dtype=torch.uint8)
+
+
+@pytest.fixture(name="archive")
+def _archive(tmp_path):
+    path = tmp_path / "records.bin"
+    path.write_bytes(bytes(each % 251 for each in range(16 * SIZE)))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("dataset", "workers", "check", "cause"),
+    [
+        (ReadsAtPlaces, 2, "truncated-half", TRUNCATED),
+        (ReadsOn, 1, "truncated-half", TRUNCATED),
+        (ReadsAtPlaces, 2, "corrupted-file", ""),
+        (ReadsOn, 2, "workers-agree", BEFORE),
+    ],
+)
+def test_an_offset_is_blamed_where_workers_share_one(dataset, workers, check, cause, archive):
+    """What is in a file that was open before is no matter of its handle."""
+    found = _ask(dataset, archive, only=check, loader={"num_workers": workers})
+
+    assert found[check].cause == cause
+
+
+class Pooled(Records):
+    """Reads in a thread of a pool that the first sample starts."""
+
+    pool: ClassVar[list[ThreadPoolExecutor]] = []
+
+    def __getitem__(self, index: int) -> Any:
+        if not self.pool:
+            self.pool.append(ThreadPoolExecutor(1))
+        return self.pool[0].submit(super().__getitem__, index).result()
+
+
+class Locked(Records):
+    """A thread that the first sample starts holds a lock, which other processes wait for."""
+
+    lock: ClassVar = threading.Lock()
+    owner: ClassVar[list[int]] = []
+
+    def __getitem__(self, index: int) -> Any:
+        if not self.owner:
+            self.owner.append(os.getpid())
+            taken = threading.Event()
+            threading.Thread(target=self._hold, args=(taken,), daemon=True).start()
+            taken.wait()
+        if self.owner != [os.getpid()]:
+            self.lock.acquire()
+        return super().__getitem__(index)
+
+    def _hold(self, taken: threading.Event) -> None:
+        with self.lock:
+            taken.set()
+            threading.Event().wait()
+
+
+@pytest.mark.parametrize("dataset", [Pooled, Locked])
+def test_threads_of_the_main_process_are_told_of(dataset, records):
+    """A hang in a lock is put down to threads, and not to a handle; who read first is said."""
+    found = _ask(dataset, records, only="used-before", deadline=4)["used-before"]
+
+    assert (str(found.verdict), found.cause) == ("hung", THREAD)
+    advice = found.explanation.splitlines()[1]
+    assert advice.startswith("  This check reads one sample in the main process before the workers")
+    assert "start the pool, or open the decoder, in the worker" in advice
+    assert "handle" not in advice
+
+
+class LmdbOfEachProcess(Dataset[Any]):
+    """Opens its environment once per process, although the one of the main process is open."""
+
+    closes = False
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.env, self.pid = folder, None, 0
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> Any:
+        if self.pid != os.getpid():
+            if self.closes and self.env is not None:
+                self.env.close()
+            self.env = lmdb.open(str(self.folder), readonly=True, lock=False)
+            self.pid = os.getpid()
+        with self.env.begin() as transaction:
+            return torch.tensor(list(transaction.get(b"%02d" % index)))
+
+
+class ClosesBefore(LmdbOfEachProcess):
+    """The same as the advice says."""
+
+    closes = True
+
+
+def test_advice_on_lmdb_can_be_followed(tmp_path):
+    """The check reads one sample itself, so "never in the main process" would be of no use."""
+    with lmdb.open(str(tmp_path / "data")) as env, env.begin(write=True) as transaction:
+        for index in range(16):
+            transaction.put(b"%02d" % index, bytes([index] * SIZE))
+    found, mended = (
+        _ask(kind, tmp_path / "data", only="used-before")["used-before"]
+        for kind in (LmdbOfEachProcess, ClosesBefore)
+    )
+
+    assert (str(found.verdict), found.cause) == ("broken", BEFORE)
+    advice = found.explanation.splitlines()[1]
+    assert advice.startswith("  This check reads one sample in the main process before the workers")
+    assert "os.getpid(): self.env.close()" in advice
+    assert mended.passed, mended.explanation
+
+
+class BySet(Records):
+    """Takes its samples in the order of a set of str, of which each interpreter has its own."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.names = {path.name for path in self.paths}
+        self.folder = folder
+
+    def __getitem__(self, index: int) -> Any:
+        data = (self.folder / list(self.names)[index]).read_bytes()
+        return torch.tensor(list(data), dtype=torch.uint8)
+
+
+def test_the_order_of_a_set_is_told_of(records):
+    """The samples that come are the same, for other indices, where workers are not forked."""
+    found = _ask(BySet, records, only="pickles")["pickles"]
+
+    assert str(found.verdict) == "corrupted"
+    assert found.cause == "has another order of samples in each process"
+    assert "every sample came, but some for the indices of others" in found.explanation
+    assert "The order of a set of str differs in each interpreter" in found.explanation
+    assert "__getstate__" not in found.explanation
+
+
+class Endless(IterableDataset[Any]):
+    """Gives all its samples in each worker, for ever, and reads no shard."""
+
+    def __iter__(self) -> Any:
+        return (torch.full((64,), each % 100) for each in itertools.count())
+
+
+def test_a_stream_without_an_end_has_the_cause_of_one_with_an_end():
+    """Each worker gives the same, and the remedy is the same."""
+    found = _ask(Endless, only="workers-agree", deadline=5)["workers-agree"]
+
+    assert found.cause == ALL
+    assert "get_worker_info()" in found.explanation.splitlines()[1]
+    assert "shards" not in found.explanation.splitlines()[0]
