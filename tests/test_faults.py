@@ -10,6 +10,7 @@ import json
 import pickle
 import re
 import signal
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -200,6 +201,16 @@ def test_signal_is_a_plain_number():
     """A member of the enumeration is kept as an int, whose repr is code."""
     assert repr(WorkerKilled(signal.SIGTERM)) == "WorkerKilled(signal=15)"
     assert WorkerKilled() == WorkerKilled(signal.SIGKILL)
+
+
+def test_path_is_a_plain_text():
+    """A pathlib.Path is kept as a str, whose repr is code, and compares like one."""
+    path = Path("/data/0.bin")
+    assert repr(OpenError(path)) == "OpenError(path='/data/0.bin')"
+    assert repr(WorkerKilled(reading=(path, "*.rec"))) == (
+        "WorkerKilled(reading=('/data/0.bin', '*.rec'))"
+    )
+    assert OpenError(path) == OpenError(str(path))
 
 
 NOT_A_COUNT = (0, -1, 1.0, "1", True, None)

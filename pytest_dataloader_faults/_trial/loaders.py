@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import re
 import traceback
+import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -21,6 +23,10 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDa
 from pytest_dataloader_faults.outcomes._text import continued
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
+_LIBRARY = re.compile(
+    rf"<|.*/(site|dist)-packages/|{re.escape(_PACKAGE)}/|{re.escape(os.path.dirname(os.__file__))}/"
+)
+"""Code that is not the user's own."""
 USERS_ERRORS = (Exception, SystemExit, KeyboardInterrupt)
 """What the user's code may raise. Ctrl-C goes to pytest, not to a trial."""
 DEFAULTS = {"num_workers": 2, "batch_size": 4}
@@ -40,10 +46,18 @@ def errors_of_dataset(what: str, advice: str = "") -> Iterator[None]:
 
 
 def _place_of(error: BaseException) -> str:
-    """The file and the line that raised *error*; empty if it was this package."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    is_ours = last.filename.startswith(_PACKAGE)
-    return "" if is_ours else f" at {last.filename}:{last.lineno}"
+    """The line that raised *error*, and the user's own line that led there if it is another.
+
+    Empty if this package raised it.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    last = frames[-1]
+    if last.filename.startswith(_PACKAGE):
+        return ""
+    own = [each for each in frames if not _LIBRARY.match(each.filename)]
+    called = own[-1] if own else last
+    by = "" if called is last else f", called at {called.filename}:{called.lineno}"
+    return f" at {last.filename}:{last.lineno}{by}"
 
 
 def _pyfakefs_note(error: BaseException) -> str:
@@ -95,6 +109,12 @@ def _leave_running_workers(loader: DataLoader[Any]) -> None:
     loader._iterator = None
 
 
+_OF_GENERATOR = (
+    "A function with yield gives a generator: write return in place of yield, or yield the samples"
+    " in __iter__ of an IterableDataset. "
+)
+
+
 def _call_factory(make_dataset: Callable[[], Any]) -> Any:
     try:
         made = make_dataset()
@@ -107,10 +127,12 @@ def _call_factory(make_dataset: Callable[[], Any]) -> Any:
     require_one(made)
     usable = isinstance(made, (DataLoader, IterableDataset)) or hasattr(made, "__getitem__")
     if isinstance(made, type) or not usable:
+        is_generator = isinstance(made, types.GeneratorType)
         message = (
             f"make_dataset{_named(make_dataset)} gave {made!r}, which is no dataset: it has"
-            " no __getitem__ and is no IterableDataset. Give a map-style or iterable dataset, a"
-            " ready DataLoader, a data module, or a dict or list of loaders"
+            f" no __getitem__ and is no IterableDataset. {_OF_GENERATOR if is_generator else ''}"
+            "Give a map-style or iterable dataset, a ready DataLoader, a data module, or a dict or"
+            " list of loaders"
         )
         raise UnusableDatasetError(message)
     if any(isinstance(each, DataLoader) for each in getattr(made, "pipeline", ())):

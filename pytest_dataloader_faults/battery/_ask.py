@@ -40,7 +40,8 @@ def ask(
     if isinstance(found, NotApplicable):
         shown = printable_lines(found.reason)  # It may quote names of files.
         text = f"{name} does not apply to this dataset: {shown}"
-        return CheckResult(name, Verdict.NOT_EXERCISED, False, text, None, False, expected)
+        result = CheckResult(name, Verdict.NOT_EXERCISED, False, text, None, False, expected)
+        return replace(result, cause=found.group)
     reproduce = reproduce or battery.reproduce("check_dataset", only=name)
     outcome = found.trial.outcome
     cause = _cause(battery, found.trial) or Cause("")

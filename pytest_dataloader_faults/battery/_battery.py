@@ -151,8 +151,8 @@ class Battery:
             outcome = self._outcome(check, variant, trials)
             if isinstance(outcome, NotApplicable):
                 return outcome
-            if reason := check.skip_reason(self.workload, outcome):
-                return NotApplicable(reason)
+            if refusal := check.skip_reason(self.workload, outcome):
+                return refusal
             trials.append(self._judged(check, variant, outcome, trials))
             if check is _SWEEP and trials[0].judgement.verdict is Verdict.NOT_EXERCISED:
                 break  # The end of a sweep's row, and no failure.

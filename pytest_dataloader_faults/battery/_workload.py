@@ -24,11 +24,21 @@ _SERVED = (
 _TAKE_FOLDER = "Have make_dataset take a folder, and put there what is written"
 
 
+_OPEN_BEFORE = "its files were opened or mapped before the workers started"
+
+
 @dataclass(frozen=True)
 class NotApplicable:
-    """Why a check does not apply to a dataset."""
+    """Why a check does not apply to a dataset.
+
+    Attributes:
+        reason: Why, in a sentence.
+        group: The same in a few words, where the dataset has what the check is about, and the check
+            cannot reach it. A summary has the checks that were not asked by it.
+    """
 
     reason: str
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -163,13 +173,14 @@ class Workload:
         if found.paths or not self.read.paths:
             return found if found.paths else self.no_target("read")
         reason = "its workers read only what was mapped before they began, and find no file cut off"
-        return NotApplicable(reason + self.advice)
+        return self.not_reached(reason)
 
-    @property
-    def advice(self) -> str:
-        """What to do where files were open before the workers were armed."""
+    def not_reached(self, reason: str) -> NotApplicable:
+        """A check does not apply for that *reason*; what to do where files were open before."""
+        if not self.read.paths or self.opened.paths:
+            return NotApplicable(reason)
         is_forked = self.control.start_method == "fork"
-        return _SERVED if self.read.paths and not self.opened.paths and is_forked else ""
+        return NotApplicable(reason + (_SERVED if is_forked else ""), _OPEN_BEFORE)
 
     @property
     def reads(self) -> int:
@@ -231,7 +242,7 @@ class Workload:
             return NotApplicable(f"{seen} unseen. engine='kernel' sees that, too")
         if self.read.paths and not self.opened.paths:
             used = "but use what was opened or mapped before they began"
-            return NotApplicable(f"its workers {verb} no data file, {used}{self.advice}")
+            return self.not_reached(f"its workers {verb} no data file, {used}")
         if self.connections.paths:
             instead = (
                 "they connect to a network, which has checks of its own, such as connect-error"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno as _errno
+import os
 import signal as _signal
 from dataclasses import dataclass, fields
 from enum import IntEnum
@@ -11,7 +12,8 @@ from typing import ClassVar, NamedTuple, TypeAlias, TypeGuard
 from pytest_dataloader_faults import _arguments as allow
 from pytest_dataloader_faults.faults._globs import is_by_name, is_of_network
 
-Globs: TypeAlias = str | tuple[str, ...]
+Globs: TypeAlias = str | os.PathLike[str] | tuple[str | os.PathLike[str], ...]
+"""As given. A fault keeps each as a str, so that its repr is code and JSON."""
 Workers: TypeAlias = tuple[int, ...] | None
 
 FATAL_SIGNALS = frozenset(  # Not SIGINT: Python makes it an exception, which torch's worker drops.
@@ -24,6 +26,15 @@ SIGNALS = FATAL_SIGNALS | {_signal.SIGSTOP}
 def errno_numbers(names: str) -> frozenset[int]:
     """The errno numbers of *names*, as far as this system has them."""
     return frozenset(getattr(_errno, name) for name in names.split() if hasattr(_errno, name))
+
+
+def _as_text(globs: object) -> object:
+    """*globs*, with a str for each path among them."""
+    if isinstance(globs, os.PathLike):
+        return os.fspath(globs)
+    if isinstance(globs, tuple):
+        return tuple(os.fspath(each) if isinstance(each, os.PathLike) else each for each in globs)
+    return globs
 
 
 def _is_globs(value: object) -> bool:
@@ -48,7 +59,7 @@ def _is_keep(value: object) -> bool:
 
 
 _RULES = {
-    "path": allow.Rule(_is_globs, "a glob such as '*.jpg', or a tuple of globs"),
+    "path": allow.Rule(_is_globs, "a glob such as '*.jpg', a path, or a tuple of them"),
     "reading": allow.optional(_is_globs, "a glob such as '*.jpg', a tuple of globs, or None"),
     "writing": allow.optional(_is_globs, "a glob such as '*.pt', a tuple of globs, or None"),
     "errno": allow.Rule(
@@ -128,7 +139,7 @@ class Fault(allow.Checked):
     def globs(self) -> tuple[str, ...]:
         """The globs of the files that it is about; empty for a fault of something else."""
         named = (getattr(self, name, None) for name in _WITH_GLOBS)
-        globs: Globs = next(filter(None, named), ())
+        globs: str | tuple[str, ...] = next(filter(None, named), ())
         return (globs,) if isinstance(globs, str) else globs
 
     @property
@@ -138,7 +149,10 @@ class Fault(allow.Checked):
         return Trigger(**{name: getattr(self, name) for name in named})
 
     def __post_init__(self) -> None:
-        """Refuse what no kernel can do. Keep plain ints, so that the repr is valid code."""
+        """Refuse what no kernel can do. Keep plain ints and str, so that the repr is code."""
+        for name in _WITH_GLOBS:
+            if hasattr(self, name):
+                object.__setattr__(self, name, _as_text(getattr(self, name)))
         super().__post_init__()
         for field in fields(self):  # type: ignore[arg-type]  # Every subclass is a dataclass.
             if isinstance(value := getattr(self, field.name), IntEnum):

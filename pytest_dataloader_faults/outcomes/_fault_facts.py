@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults.faults import Fault, has_connections, has_files
+from pytest_dataloader_faults.faults._globs import NETWORK, GlobMatcher
+from pytest_dataloader_faults.faults._writes import is_of_writing
 from pytest_dataloader_faults.outcomes._error_text import Occurrence, explains_fault
 from pytest_dataloader_faults.outcomes._records import FaultFacts, Firing, WorkerFacts, from_json
-from pytest_dataloader_faults.outcomes._text import printable
+from pytest_dataloader_faults.outcomes._text import printable, shown
 
 _MAX_FILES = 10
+_BRACES = re.compile(r"\{.*\}")
+_ABSOLUTE = re.compile(rf"[*?\[/]|{NETWORK}")
 
 
 def facts_from(
@@ -76,7 +81,7 @@ def unfired(
         if not each.fired:
             raised = [f"iter(loader) raised {printable(not_made)}"] if not_made else []
             reasons = [] if raised and not workers else _reasons(each, workers, engine)
-            return f"{each.fault!r} never fired: {'. '.join([*raised, *reasons])}"
+            return f"{shown(each.fault)} never fired: {'. '.join([*raised, *reasons])}"
     return None
 
 
@@ -90,7 +95,7 @@ def _reasons(fault: FaultFacts, workers: Sequence[WorkerFacts], engine: str) -> 
     if fault.reached:
         yield _why_none_was_due(fault, len(workers))
     else:
-        yield _why_nothing_matched(fault.fault, {each.worker for each in workers})
+        yield _why_nothing_matched(fault.fault, workers)
         fetches = (f"worker {each.worker}: {each.fetches}" for each in workers)
         yield f"Batches fetched: {', '.join(fetches)}"
         if hidden := unobserved_operations(workers):
@@ -99,7 +104,7 @@ def _reasons(fault: FaultFacts, workers: Sequence[WorkerFacts], engine: str) -> 
         yield "The python engine sees only what Python code opens, reads and writes"
     if not fault.reached and has_connections(fault.fault):
         yield _connections_made(workers)
-    elif not fault.reached:
+    elif not fault.reached and (has_files(fault.fault) or fault.fault.globs):
         yield _files_opened(workers)
 
 
@@ -112,16 +117,75 @@ def _why_none_was_due(facts: FaultFacts, workers: int) -> str:
     return f"{matched} none satisfied its triggers (nth, every, probability). Lower nth"
 
 
-def _why_nothing_matched(fault: Fault, ids: set[int]) -> str:
-    nothing = "no operation matched it"
+def _why_nothing_matched(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
+    hints = (hint(fault, workers) for hint in _HINTS)
+    return ": ".join(filter(None, ["no operation matched it", next(filter(None, hints), "")]))
+
+
+def _of_other_workers(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
+    ids = {each.worker for each in workers}
     wanted = getattr(fault, "workers", None) or (getattr(fault, "worker", None),)
-    if None not in wanted and not ids & {*wanted}:
-        return f"{nothing}: it is for workers {sorted(wanted)}, and the loader's are {sorted(ids)}"
-    if isinstance(fault, (vocabulary.ShortRead, vocabulary.ShortWrite)):
-        call = "read" if isinstance(fault, vocabulary.ShortRead) else "write"
-        most = f"max_bytes={fault.max_bytes}" if isinstance(fault.max_bytes, int) else "one byte"
-        return f"{nothing}, which takes a {call} of more than {most}"
-    return nothing
+    if None in wanted or ids & {*wanted}:
+        return ""
+    return f"it is for workers {sorted(wanted)}, and the loader's are {sorted(ids)}"
+
+
+def _of_later_fetches(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
+    at, wanted = getattr(fault, "at", 1), getattr(fault, "worker", None)
+    made = {each.worker: each.fetches for each in workers if wanted in (None, each.worker)}
+    if isinstance(fault, vocabulary.PinMemoryThreadDeath) or at <= max(made.values()):
+        return ""
+    told = ", ".join(f"worker {id_} made {count}" for id_, count in made.items())
+    return f"it is due at fetch {at} of a worker, and {told}. Lower at"
+
+
+def _of_no_pinning(fault: Fault, _: Sequence[WorkerFacts]) -> str:
+    if not isinstance(fault, vocabulary.PinMemoryThreadDeath):
+        return ""
+    return "no thread pinned so many batches, which takes pin_memory=True and an accelerator"
+
+
+def _of_globs(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
+    """What is wrong with globs that mean none of the files that workers used."""
+    paths = {path for each in workers for path in (*each.files, *each.connections)}
+    if any(map(GlobMatcher(fault.globs).means, paths)):
+        return ""
+    if braces := next((each for each in fault.globs if _BRACES.search(each)), None):
+        return f"braces are no wildcards, as in {braces!r}: give a tuple of globs"
+    relative = next((each for each in fault.globs if not _ABSOLUTE.match(each)), None)
+    if relative is None:
+        return ""
+    absolute = f"*/{relative.removeprefix('./')}"
+    would = any(map(GlobMatcher((absolute,)).means, paths))
+    return f"globs match absolute paths: {absolute!r} would match" + (
+        "" if would else " such a file"
+    )
+
+
+def _of_nothing_written(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
+    is_about_it = is_of_writing(fault) or getattr(fault, "writing", None)
+    if not is_about_it or any(file.writes for each in workers for file in each.files.values()):
+        return ""
+    return "no worker wrote to a data file"
+
+
+def _of_small_operations(fault: Fault, _: Sequence[WorkerFacts]) -> str:
+    if not isinstance(fault, (vocabulary.ShortRead, vocabulary.ShortWrite)):
+        return ""
+    call = "read" if isinstance(fault, vocabulary.ShortRead) else "write"
+    most = f"max_bytes={fault.max_bytes}" if isinstance(fault.max_bytes, int) else "one byte"
+    return f"it takes a {call} of more than {most}"
+
+
+_HINTS: tuple[Callable[[Fault, Sequence[WorkerFacts]], str], ...] = (
+    _of_other_workers,
+    _of_later_fetches,
+    _of_no_pinning,
+    _of_globs,
+    _of_small_operations,
+    _of_nothing_written,
+)
+"""What may be why no operation matched a fault, the surest first."""
 
 
 def _connections_made(workers: Sequence[WorkerFacts]) -> str:

@@ -64,7 +64,8 @@ class CheckResult(Shown):
         notes: What to know about the dataset: how many of its samples were looked at, where that is
             not all; that a check of files read a new cache; to which hosts the workers connected;
             that a time limit of a client was not reached.
-        cause: What the dataset is likely to do wrong, in a few words; "" if it passed.
+        cause: What the dataset is likely to do wrong, in a few words; "" if it passed. Of a check
+            that does not apply: why, where the dataset has what the check is about.
         trials: The outcome of each trial: one, or two or three where the first was not as expected;
             of each variant, where the check has several.
         part: Which of several loaders or datasets it is about, or None.

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pytest_dataloader_faults import exceptions
+from pytest_dataloader_faults.faults import Fault
 
 _KEPT = 1 << 16
 """Characters kept of either end of a text."""
@@ -14,6 +15,8 @@ _WORDS = 100
 """More than the line takes that says what was left out."""
 _ON_ONE_LINE = 200
 """Characters of a text that is to stay on one line, whatever is in it."""
+_GLOBS = 2
+"""Globs of a fault that a person reads, unless there are hardly more."""
 _LINE = 92
 """Characters of a call that stays on one line, indented by four."""
 
@@ -44,6 +47,21 @@ def listed(values: Iterable[object], most: int = 3) -> str:
     """The first *most* of *values*, and dots if there are more."""
     texts = list(map(str, values))
     return ", ".join(texts[:most]) + (", ..." if len(texts) > most else "")
+
+
+def counted(number: int, what: str) -> str:
+    """*number* of *what*, such as "1 batch" or "2 reads"."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def shown(fault: Fault) -> str:
+    """*fault* as code; of many globs the first ones, and how many more there are."""
+    code = repr(fault)
+    more = len(fault.globs) - _GLOBS
+    if more < _GLOBS:
+        return code
+    few = f"({', '.join(map(repr, fault.globs[:_GLOBS]))}, ... and {more} more)"
+    return code.replace(repr(fault.globs), few, 1)
 
 
 def cut(text: str) -> str:

@@ -219,6 +219,15 @@ def by_cause(items: Iterable[Item]) -> dict[str, list[Item]]:
     return dict(sorted(found.items(), key=lambda each: -len(each[1])))
 
 
+def by_reason(items: Iterable[Item]) -> dict[str, list[Item]]:
+    """Those of *items* that do not apply although the dataset has what they are about, by why."""
+    found: dict[str, list[Item]] = {}
+    for item in items:
+        if item.status == NOT_APPLICABLE and item.cause:
+            found.setdefault(item.cause, []).append(item)
+    return found
+
+
 def notes_of(items: Iterable[Item]) -> list[str]:
     """Each note of *items* once."""
     return list(dict.fromkeys(note for item in items for note in item.notes))

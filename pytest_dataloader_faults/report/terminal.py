@@ -6,6 +6,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
+from pytest_dataloader_faults.outcomes._text import counted
 from pytest_dataloader_faults.report.model import (
     ERROR,
     FAILED,
@@ -18,6 +19,7 @@ from pytest_dataloader_faults.report.model import (
     Item,
     Report,
     by_cause,
+    by_reason,
     counts,
     notes_of,
     place_and_name,
@@ -55,10 +57,14 @@ def _about_test(test: str, items: Sequence[Item], width: int) -> Iterator[Line]:
     yield from ((line, colour) for line in _wrapped(f"{test}: {_counted(items)}", width, ""))
     for cause, found in by_cause(items).items():
         names = ", ".join(item.check for item in found)
-        checks = f"{len(found)} check{'s' if len(found) > 1 else ''}"
-        yield from ((line, {}) for line in _wrapped(f"{checks}: {cause}: {names}", width))
+        told = f"{counted(len(found), 'check')}: {cause}: {names}"
+        yield from ((line, {}) for line in _wrapped(told, width))
         if found[0].reproduce:
             yield f"    {found[0].reproduce}", {}  # To be copied: never wrapped.
+    for reason, left_out in by_reason(items).items():
+        names = ", ".join(item.check for item in left_out)
+        told = f"{counted(len(left_out), 'check')} not applicable: {reason}: {names}"
+        yield from ((line, {}) for line in _wrapped(told, width))
     for note in notes_of(items):
         yield from ((line, {}) for line in _wrapped(f"note: {note}", width))
 

@@ -49,7 +49,9 @@ def test_a_failure_is_confirmed(records):
     (result,) = check_dataset(lambda: ZerosOnError(records), only=CHECK, on_fail=None)
 
     assert (result.verdict, result.failed, result.reproduced) == ("corrupted", True, True)
-    assert result.explanation.splitlines()[2] == "  confirmed 2 of 2."  # After the advice.
+    assert (
+        result.explanation.splitlines()[2] == "  confirmed: 2 of 2 trials failed."
+    )  # After the advice.
     assert [each.fired > 0 for each in result.trials] == [True, True]
     assert result.outcome is result.trials[0]
 
@@ -126,7 +128,7 @@ def test_a_sweep_confirms_too(fails_once, records):
     """A step that fails once of three times is a warning; one that always fails ends the sweep."""
     with pytest.warns(NotReproducedWarning):
         swept = sweep(fails_once, max_trials=1)
-    with pytest.raises(CheckFailedError, match="confirmed 2 of 2"):
+    with pytest.raises(CheckFailedError, match="confirmed: 2 of 2 trials failed"):
         sweep(lambda: ZerosOnError(records), max_trials=1)
 
     assert swept.steps[0].passed

@@ -213,12 +213,14 @@ def _grown(epochs):
 def test_growth_that_could_not_be_confirmed_is_no_leak(epochs, is_sure):
     """Where the deadline leaves no time for that, the check does not apply, and says so."""
     outcome = _grown(epochs)
-    reason = CHECKS["growth"].skip_reason(None, outcome)
+    refusal = CHECKS["growth"].skip_reason(None, outcome)
 
     assert (judge_growth(outcome) is not None) == is_sure
-    assert (reason is None) == is_sure
-    if reason:
-        assert "leaves 1 more threads in worker 0, which may end: it takes 32 epochs" in reason
+    assert (refusal is None) == is_sure
+    if refusal:
+        assert (
+            "leaves 1 more threads in worker 0, which may end: it takes 32 epochs" in refusal.reason
+        )
 
 
 def test_ready_loader_is_asked_with_workers_that_stay(records):

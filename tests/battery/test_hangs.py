@@ -64,7 +64,7 @@ def test_the_first_hang_is_confirmed(results):
     whole, look = _deadlines(first)
     assert (first.verdict, first.reproduced, whole) == ("hung", True, DEADLINE)
     assert look < DEADLINE
-    assert "confirmed 2 of 2" in first.explanation
+    assert "confirmed: 2 of 2 trials failed" in first.explanation
 
 
 def test_the_next_hang_is_known_by_its_line(results):

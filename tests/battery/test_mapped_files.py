@@ -110,6 +110,18 @@ def test_a_mapping_from_before_is_not_cut_off(name, records):
     assert "read only what was mapped before" in result.explanation
 
 
+def test_what_is_out_of_reach_is_grouped(records):
+    """The summary has all checks of a file that was mapped before; others have no such reason."""
+    only = ("open-error", "truncated-half", "short-read", "hung-read", "write-error")
+    found = check_dataset(lambda: NumpyMapped(records), only=only)
+
+    assert {each.applies for each in found} == {False}
+    assert {each.check: each.cause for each in found} == {
+        **dict.fromkeys(only, "its files were opened or mapped before the workers started"),
+        "write-error": "",
+    }
+
+
 def test_a_mapping_of_a_worker_is_cut_off(records):
     """It can look how long the file is."""
     (result,) = check_dataset(lambda: MappedInWorker(records), only="truncated-half", on_fail=None)

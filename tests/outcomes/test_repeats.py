@@ -67,8 +67,8 @@ def test_an_expected_failure_that_passes_is_repeated(marks, more):
     ("marks", "decides", "reproduced", "note"),
     [
         ("+", 0, True, None),
-        ("--", 0, True, "confirmed 2 of 2"),
-        ("-h", 0, True, "confirmed 2 of 2, the second as hung: sentence h"),
+        ("--", 0, True, "confirmed: 2 of 2 trials failed"),
+        ("-h", 0, True, "confirmed: 2 of 2 trials failed, the second as hung: sentence h"),
         ("-+-", 0, True, "2 of 3 trials failed"),
         ("-++", 0, False, "not reproduced: 1 of 3 trials failed"),
         ("+-", 1, True, None),

@@ -51,10 +51,27 @@ def test_text_names_fault_worker_fetch_and_path():
     """Each of the first firings has its worker, its batch, the call and the file."""
     text = _explained(ordinary(FAILED, fired(EIO, times=2)))
 
-    assert "fault: ReadError(path='*.rec') (reached 3, fired 2, surfaced 1)" in text
+    assert (
+        "fault: ReadError(path='*.rec') (reached by 3 operations, fired 2 times, surfaced in an"
+        " exception)\n" in text
+    )
     assert "in worker 1 (pid 4711), fetch 2: read /data/a.rec" in text
-    assert "delivered 0 of 2 batches, then an exception (0.25 s)" in text
+    assert "delivered 0 of 2 batches asked for, then an exception (0.25 s)" in text
     assert "OSError: [Errno 5] Input/output error: '/data/a.rec'" in text
+
+
+@pytest.mark.parametrize(("count", "is_cut"), [(1, False), (3, False), (4, True), (48, True)])
+def test_text_names_the_first_of_many_globs(count, is_cut):
+    """The line that repeats the trial has all of them, as the data has."""
+    paths = tuple(f"/data/{number}.rec" for number in range(count))
+    fault = vocabulary.TruncatedFile(paths, keep=0)
+    (line,) = [
+        each for each in _explained(ordinary(FAILED, fired(fault))).splitlines() if "fault:" in each
+    ]
+    few = f"TruncatedFile(path=('/data/0.rec', '/data/1.rec', ... and {count - 2} more), keep=0)"
+
+    assert (few if is_cut else repr(fault)) in line
+    assert repr(fault) in ordinary(FAILED, fired(fault)).reproduce()
 
 
 def test_text_leaves_source_files_out():
@@ -89,7 +106,7 @@ def test_text_of_a_fault_that_never_fired_says_so():
     """The three counters are there also when there is nothing else to tell."""
     text = _explained(ordinary(FAILED, unfired(EIO)))
 
-    assert "(reached 1, fired 0, surfaced 0)" in text
+    assert "(reached by 1 operation, fired 0 times, surfaced in no exception)" in text
     assert text.startswith("not_exercised: ")
 
 

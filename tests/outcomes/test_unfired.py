@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from pytest_dataloader_faults import faults
-from pytest_dataloader_faults.outcomes import FaultFacts, WorkerFacts
+from pytest_dataloader_faults.outcomes import FaultFacts, FileCounts, WorkerFacts
 from pytest_dataloader_faults.outcomes._fault_facts import unfired
 
-WORKERS = [WorkerFacts(worker=each, pid=100 + each, fetches=4, files={}) for each in range(2)]
+FILES = {"/data/0.bin": FileCounts(1, 2, 3)}
+WORKERS = [WorkerFacts(worker=each, pid=100 + each, fetches=4, files=FILES) for each in range(2)]
 
 
 @pytest.mark.parametrize(
@@ -27,7 +28,20 @@ WORKERS = [WorkerFacts(worker=each, pid=100 + each, fetches=4, files={}) for eac
         ),
         (faults.WorkerKilled(worker=5), 0, "for workers [5], and the loader's are [0, 1]"),
         (faults.WorkerKilled(at=50), 0, "worker 0: 4, worker 1: 4"),
-        (faults.ReadError("*.jpg"), 0, "no operation matched it"),
+        (faults.WorkerKilled(at=50), 0, "due at fetch 50 of a worker, and worker 0 made 4. Lower"),
+        (faults.WorkerHung(at=9, worker=None), 0, "worker 0 made 4, worker 1 made 4. Lower at"),
+        (faults.PinMemoryThreadDeath(), 0, "which takes pin_memory=True and an accelerator"),
+        (faults.WriteError("*.pt"), 0, "no worker wrote to a data file"),
+        (faults.WorkerKilled(writing="*.pt"), 0, "no worker wrote to a data file"),
+        (faults.ReadError("0.bin"), 0, "globs match absolute paths: '*/0.bin' would match. "),
+        (faults.ReadError("./0.bin"), 0, "globs match absolute paths: '*/0.bin' would match. "),
+        (faults.ReadError("7.bin"), 0, "'*/7.bin' would match such a file"),
+        (
+            faults.ReadError("*.{bin,jpg}"),
+            0,
+            "braces are no wildcards, as in '*.{bin,jpg}': give a",
+        ),
+        (faults.ReadError("*.jpg"), 0, "no operation matched it. Batches"),
     ],
     ids=repr,
 )
@@ -36,6 +50,21 @@ def test_the_reason(fault, reached, reason):
     text = unfired([FaultFacts(fault, reached, 0)], WORKERS, "kernel")
     assert text.startswith(f"{fault!r} never fired: ")
     assert reason in text
+
+
+@pytest.mark.parametrize(
+    ("fault", "is_listed"),
+    [
+        (faults.ReadError("*.jpg"), True),
+        (faults.WorkerKilled(reading="*.jpg"), True),
+        (faults.WorkerKilled(at=50), False),
+        (faults.PinMemoryThreadDeath(), False),
+    ],
+)
+def test_files_are_listed_where_the_fault_is_about_files(fault, is_listed):
+    """Which files were opened is no reason for a death that did not come."""
+    text = unfired([FaultFacts(fault)], WORKERS, "kernel")
+    assert ("/data/0.bin" in text) == is_listed
 
 
 def test_a_loader_that_cannot_start():

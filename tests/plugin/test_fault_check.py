@@ -136,12 +136,14 @@ def test_a_failure_has_a_sentence_evidence_and_a_way_to_repeat(suite):
     said = _explanation(suite.run(ZEROS, "-k", "open-error"))
     lines = [line for line in said.splitlines() if line.strip("= ")]
     assert lines[0].strip("_ ") == "test_x[open-error]"
-    assert re.match(r"corrupted: sample \d+ \(batch 0\) is wrong: .*, and no exception", lines[1])
+    assert re.match(r"corrupted: samples 0 to 15 came alike, all zeros; .*, and no exc", lines[1])
     assert lines[2].startswith("  Zeros, or another sample that was made up, came in place of one")
-    assert lines[3] == "  confirmed 2 of 2."
-    assert re.match(r"  fault: OpenError\(path=.*\) \(reached \d+, fired \d+, surf", lines[4])
+    assert lines[3] == "  confirmed: 2 of 2 trials failed."
+    assert re.match(
+        r"  fault: OpenError\(path=.*\) \(reached by \d+ op.*, fired \d+ times, surf", lines[4]
+    )
     assert re.match(r"    in worker [01] \(pid \d+\), fetch 1: openat /.*\d\d\.rec", lines[5])
-    assert re.match(r"  delivered 4 of 4 batches, epoch complete \(.* s\)", lines[-2])
+    assert re.match(r"  delivered 4 of 4 batches asked for, epoch complete \(.* s\)", lines[-2])
     assert lines[-1] == "  reproduce: pytest 'test_inner.py::test_x[open-error]'"
     assert "Traceback" not in said
     assert "_fault_check.py" not in said
@@ -182,7 +184,7 @@ def test_items_know_where_another_one_hung(suite):
     result.stdout.fnmatch_lines(
         [
             "hung: no exception and no end of the epoch within 4 s.",
-            "  confirmed 2 of 2.",
+            "  confirmed: 2 of 2 trials failed.",
             "hung: no exception and no end of the epoch within * s.",
             "  it hangs at *datasets.py:* in __getitem__, where two trials of open-error hung.",
         ]

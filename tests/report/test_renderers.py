@@ -46,6 +46,18 @@ def test_the_summary_has_a_line_for_each_test_and_one_for_each_cause():
     ]
 
 
+def test_the_summary_has_checks_that_do_not_reach_the_files():
+    """Where a dataset has files, and checks of them were not asked, everybody is to know it."""
+    reason = "its files were opened or mapped before the workers started"
+    names = ("open-error", "truncated-half")
+    items = [item(check=each, status="not_applicable", cause=reason) for each in names]
+    lines = _lines(Report(items=(item(), *items, item(check="pinned", status="not_applicable"))))
+
+    told = f"  2 checks not applicable: {reason}: open-error, truncated-half"
+    assert "1 check passed (1 survived), 3 not applicable; 2.0 s" in lines[0]
+    assert " ".join(" ".join(lines[1:]).split()) == " ".join(told.split())
+
+
 @pytest.mark.parametrize(
     ("statuses", "told"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import threading
@@ -115,6 +116,44 @@ def test_a_glob_that_matches_nothing_is_no_pass(records, reference):
     judgement = run_trial(lambda: Records(records), ReadError("*.jpg")).judge(reference)
     assert (judgement.verdict, judgement.passed) == (Verdict.NOT_EXERCISED, False)
     assert lacks(judgement.sentence, "no fault fired") == []
+
+
+def test_an_error_within_a_library():
+    """The line of the dataset that called the library is named beside that of the error."""
+    text = refusal(UnusableDatasetError, battery, lambda: Samples(json.loads))
+    own = Samples.__getitem__.__code__.co_firstlineno + 1
+
+    assert (
+        lacks(text, "Samples[0] failed with no fault armed: TypeError", "json/__init__.py:") == []
+    )
+    assert f", called at {__file__}:{own}" in text
+
+
+def test_an_error_of_the_dataset_itself():
+    """Its line is named once."""
+    text = refusal(UnusableDatasetError, battery, lambda: Samples(_fails))
+
+    assert f" at {__file__}:{_fails.__code__.co_firstlineno + 2}" in text
+    assert "called at" not in text
+
+
+def _fails(_: int) -> Any:
+    """Fails here."""
+    raise LookupError("no such sample")
+
+
+@both
+def test_a_factory_with_yield(entry):
+    """The advice is what to write in its place."""
+
+    def make_dataset():
+        yield Records
+
+    text = refusal(UnusableDatasetError, entry, make_dataset)
+    advice = (
+        "write return in place of yield, or yield the samples in __iter__ of an IterableDataset"
+    )
+    assert lacks(text, "generator object", advice) == []
 
 
 @both

@@ -72,7 +72,9 @@ class Check:
     advice: str = ""
     keep_randomness: bool = False
     gpu: bool = False
-    skip_reason: Callable[[Workload, Outcome], str | None] = lambda _workload, _outcome: None
+    skip_reason: Callable[[Workload, Outcome], NotApplicable | None] = lambda _workload, _outcome: (
+        None
+    )
 
 
 def on(

@@ -98,7 +98,7 @@ _LEFTOVERS = (
 )
 
 
-def _too_slow(_: Workload, outcome: Outcome) -> str | None:
+def _too_slow(_: Workload, outcome: Outcome) -> NotApplicable | None:
     """A few epochs show nothing, if there was no time for more."""
     if not all(one.complete for one in outcome.passes) or outcome.phase != "done":
         return None
@@ -109,7 +109,7 @@ def _too_slow(_: Workload, outcome: Outcome) -> str | None:
         if found is None or came >= needed:
             return None
         seen = f"{sentence_of(found)}, which may end: it takes {needed} epochs to tell"
-    return (
+    return NotApplicable(
         f"only {came} epochs fit into half of the deadline, and {seen}."
         " Raise the deadline or use fewer samples"
     )

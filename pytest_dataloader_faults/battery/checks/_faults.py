@@ -36,7 +36,7 @@ def _half_way(times: int | None) -> Callable[[Workload], Plan]:
             return workload.no_target("read")
         if workload.reads < _HALVES:
             reason = f"the busiest worker makes {workload.reads} reads, fewer than {_HALVES}"
-            return NotApplicable(reason + workload.advice)
+            return workload.not_reached(reason)
         # Where an even number of items is read, this is the last read of an item and not the first
         # read of the next: it reads content, and not a header.
         nth = max(_HALVES, workload.reads // _HALVES)
@@ -70,11 +70,10 @@ def _cut(workload: Workload, most: float) -> tuple[faults.Fault, ...]:
     return (first, faults.ShortRead(path, max_bytes=most, every=every))
 
 
-def _cannot_be_short(workload: Workload, outcome: Outcome) -> str | None:
+def _cannot_be_short(workload: Workload, outcome: Outcome) -> NotApplicable | None:
     if any(each.reached for each in outcome.faults):
         return None
-    reason = "its workers map their files, or read one byte at a time"
-    return reason + workload.advice
+    return workload.not_reached("its workers map their files, or read one byte at a time")
 
 
 @for_each_kind
@@ -137,23 +136,23 @@ def _killed_at_the_end(workload: Workload) -> Plan:
     return once(faults.WorkerKilled(at=fetches))
 
 
-def _has_no_descriptor(workload: Workload, outcome: Outcome) -> str | None:
+def _has_no_descriptor(workload: Workload, outcome: Outcome) -> NotApplicable | None:
     """A mapping outlives its descriptor, and Arrow closes that as soon as it has mapped a file."""
     wanted = GlobMatcher(tuple(path for each in outcome.schedule for path in each.globs))
     if any(each.reached for each in outcome.faults) or any(map(wanted, workload.opened.paths)):
         return None
     reason = "its workers open none of these files, and hold no descriptor of them: they are mapped"
-    return reason + workload.advice
+    return workload.not_reached(reason)
 
 
-def _needs_no_descriptor(workload: Workload, outcome: Outcome) -> str | None:
+def _needs_no_descriptor(workload: Workload, outcome: Outcome) -> NotApplicable | None:
     opens = [each.opens for worker in workload.control.workers for each in worker.files.values()]
     if not outcome.fired and not any(opens):
         if workload.is_python_engine or workload.control.unobserved:
-            return workload.no_target("open").reason
-        return "its workers need no descriptor"
+            return workload.no_target("open")
+        return NotApplicable("its workers need no descriptor")
     if torch_dropped_a_batch(outcome):
-        return (
+        return NotApplicable(
             "its workers need no descriptor for the samples, but torch needs one to share a batch."
             " Where that fails, torch's queue thread prints the error and drops the batch, and the"
             " loader waits forever, whatever the dataset does"

@@ -41,9 +41,10 @@ def _cut_off(kind: Callable[..., faults.Fault]) -> Callable[..., Plan]:
     )
 
 
-def _has_no_answer(_: Workload, outcome: Outcome) -> str | None:
+def _has_no_answer(_: Workload, outcome: Outcome) -> NotApplicable | None:
     """A log, a probe and telemetry send only. A session of before the fork answers unseen."""
-    return None if any(each.reached for each in outcome.faults) else _NO_ANSWER
+    is_met = any(each.reached for each in outcome.faults)
+    return None if is_met else NotApplicable(_NO_ANSWER)
 
 
 def _has_no_limit(outcome: Outcome, _: Reference) -> Finding | None:

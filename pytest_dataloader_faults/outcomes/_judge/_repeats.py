@@ -96,7 +96,7 @@ def _order(found: Conclusion) -> int:
 
 
 def _confirmed(failed: Sequence[Trial]) -> str:
-    text = f"confirmed {len(failed)} of {len(failed)}"
+    text = f"confirmed: {len(failed)} of {len(failed)} trials failed"
     if len({each.judgement.verdict for each in failed}) == 1:
         return text
     return f"{text}, the second as {_in_words(failed[1])}"

@@ -13,7 +13,7 @@ from pytest_dataloader_faults.outcomes import _fault_facts
 from pytest_dataloader_faults.outcomes._error_text import exception_lines
 from pytest_dataloader_faults.outcomes._facts import TrialFacts
 from pytest_dataloader_faults.outcomes._records import FaultFacts, Firing
-from pytest_dataloader_faults.outcomes._text import printable
+from pytest_dataloader_faults.outcomes._text import counted, printable, shown
 from pytest_dataloader_faults.outcomes._verdicts import Judgement, Verdict
 
 _MAX_LINES = 12
@@ -63,15 +63,18 @@ def _evidence(outcome: TrialFacts, judgement: Judgement) -> Iterator[str]:
 
 
 def _about_fault(each: FaultFacts) -> Iterator[str]:
-    counts = f"reached {each.reached}, fired {each.fired}, surfaced {each.surfaced}"
-    yield f"fault: {each.fault!r} ({counts})"
+    counts = (
+        f"reached by {counted(each.reached, 'operation')}, fired {counted(each.fired, 'time')},"
+        f" surfaced in {'an' if each.surfaced else 'no'} exception"
+    )
+    yield f"fault: {shown(each.fault)} ({counts})"
     # The printing of a traceback opens the source, and an import a module: no data is concerned.
     data = [firing for firing in each.firings if not (firing.path and is_excluded(firing.path))]
-    shown = (data or each.firings)[:_MAX_FIRINGS]
-    for firing in shown:
+    first = (data or each.firings)[:_MAX_FIRINGS]
+    for firing in first:
         yield f"  {_where(firing)}: {_what(firing, each.fault)}"
-    if each.fired > len(shown):
-        yield f"  ... and {each.fired - len(shown)} more"
+    if each.fired > len(first):
+        yield f"  ... and {each.fired - len(first)} more"
 
 
 def _what(firing: Firing, fault: Fault) -> str:
@@ -113,7 +116,8 @@ def _about_delivery(outcome: TrialFacts) -> str:
     if outcome.timed_out or outcome.died:
         return f"delivered {came} batches, then nothing more in phase {outcome.phase!r} {seconds}"
     if outcome.kind == "map":  # A stream's number of batches is not known beforehand.
-        came = f"{came} of {sum(len(one.drawn) for one in outcome.passes)}"
+        asked = sum(len(one.drawn) for one in outcome.passes)
+        return f"delivered {came} of {asked} batches asked for, {_how_it_ended(outcome)} {seconds}"
     return f"delivered {came} batches, {_how_it_ended(outcome)} {seconds}"
 
 

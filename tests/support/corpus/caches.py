@@ -199,7 +199,7 @@ CASES: tuple[Case, ...] = (
         options={"files": "*.npy"},
         deadline=QUICK,
     ),
-    Case("J6", BlankIfForbidden, "permission-denied", "corrupted", "is wrong", ChainedError),
+    Case("J6", BlankIfForbidden, "permission-denied", "corrupted", "came alike", ChainedError),
     Case(
         "J7",
         LocksHdf5,

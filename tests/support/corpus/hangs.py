@@ -113,7 +113,7 @@ class PoolPerProcess(PoolKept):
 
 _LATE = {"loader": {"batch_size": 1}}
 CASES: tuple[Case, ...] = (
-    Case("K1", TimesOutInSilence, "hung-read", "corrupted", "is wrong", TimesOut, options=_LATE),
+    Case("K1", TimesOutInSilence, "hung-read", "corrupted", "came alike", TimesOut, options=_LATE),
     Case(
         "K5",
         IndexInBackground,

@@ -248,7 +248,7 @@ CASES: tuple[Case, ...] = (
     ),
     Case("M3", Rows, "truncated-tail", "corrupted", "are missing", CountedRows),
     Case("M4", LoadsTruncatedPictures, "truncated-half", "corrupted", "is wrong", Pictures),
-    Case("M5", BlackIfNone, "open-error", "corrupted", "is wrong", Pictures),
+    Case("M5", BlackIfNone, "open-error", "corrupted", "came alike", Pictures),
     Case("M6", TrustsPayloads, "short-read", "corrupted", "is wrong", Framed),
     Case("M5", NotFoundIfUnreadable, "truncated-empty", "failed_unclearly", _CLAIM, SaysUnreadable),
     Case(
