@@ -30,7 +30,7 @@ from pytest_dataloader_faults._trial.samples.delivery import delivery
 from pytest_dataloader_faults._trial.samples.reader import plain_indices
 from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.outcomes import Raised, WorkerDeath
-from pytest_dataloader_faults.outcomes._text import shortened
+from pytest_dataloader_faults.outcomes._chains import shortened
 
 _WORKER = "_dlf_worker_of_batch"
 """The attribute of an iterator that says which worker made the batch that came last."""

@@ -1,19 +1,5 @@
 """Does the text of an exception say which fault caused it? Pure.
 
-Some facts about errors that cross from a worker to the loader. torch rebuilds the exception from
-its text, so *errno* and *filename* are lost and only the text can be judged (torch/_utils.py,
-``ExceptionWrapper``). That text holds the worker's whole traceback: lines of a traceback's frames
-are indented, lines of the exceptions themselves are not. Only the latter count, or a source line
-that happens to say "truncated" would make any error a clear one. A cause chained with ``raise ...
-from`` stays in the text, one cut off with ``from None`` does not.
-
-Some facts about the error that was being handled. Python prints it, too, whatever the handler did:
-one that raises an error with words of its own means to report it, and one that has a bug does not.
-The second looks for a substitute and comes to an index that is not there, or to itself again and
-again. Its IndexError says nothing about the file, and that it came just then is an accident. So
-what was handled counts, unless the error that came out is of a kind that bugs have. A handler may
-mean a KeyError, a TypeError or an AttributeError. Then the last frame is at a ``raise``.
-
 Some facts about an error that names the file. That is enough to find it, unless the error tells
 another cause than the one that it had: "not found" of a disk that fails sends its reader to look
 for a file that is there. Only causes that send people elsewhere count as another cause.
@@ -32,7 +18,7 @@ from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.faults._globs import NETWORK, is_of_network
 from pytest_dataloader_faults.faults._network import NetworkFault
 from pytest_dataloader_faults.faults._writes import is_of_writing
-from pytest_dataloader_faults.outcomes._records import Raised
+from pytest_dataloader_faults.outcomes._chains import related_lines
 
 
 class Occurrence(NamedTuple):
@@ -43,10 +29,6 @@ class Occurrence(NamedTuple):
     call: str
 
 
-MOST = 200
-"""Characters of a message that a sentence quotes."""
-_ESCAPED = "\\nOriginal Traceback (most recent call last):\\n"
-"""Python shows the text of a KeyError as a literal. torch undoes that for KeyError alone."""
 _DELAYS = (faults.SlowRead, faults.HungRead, faults.WorkerHung, faults.WorkerKilled)
 """A loader's ``timeout`` may end these. The signal of ``WorkerKilled`` may be SIGSTOP."""
 _DEATHS = (faults.WorkerKilled, faults.WorkerExited)
@@ -63,24 +45,10 @@ _PIN_THREAD = re.compile(r"pin[- ]memory thread", re.IGNORECASE)
 _SIGBUS = re.compile(r"SIGBUS|Bus error")
 _TIMED_OUT = re.compile(r"timed?[- ]?out", re.IGNORECASE)
 
-_SKIPPED = (
-    *("Traceback (most recent", "Original Traceback", "The above exception", "During hand"),
-    "_queue.Empty",  # torch raises its own error from it where a worker has exited.
-)
 _DEATH = re.compile(
     r"is killed by signal|exited unexpectedly|exit code|Connection(Reset|Refused|Aborted)Error"
     r"|BrokenPipeError|EOFError|FileNotFoundError"
 )
-_IN_HANDLER = re.compile(
-    r"^During handling of the above exception, another exception occurred:\n\n"
-    r"Traceback \(most recent call last\):\n((?:[ \t].*\n)*)(\w+)\b",
-    re.MULTILINE,
-)
-_BUGS = {
-    *("IndexError", "NameError", "RecursionError", "UnboundLocalError", "ZeroDivisionError"),
-}
-_BUGS_UNLESS_MEANT = {"AttributeError", "KeyError", "TypeError"}
-_RAISE = re.compile(r"^\s+raise\b", re.MULTILINE)
 _NOT_FOUND = re.compile(
     r"FileNotFoundError|No such file( or directory)?"
     r"|(\b(file|folder|directory|path|image|video|audio)|\.\w+['\"]?)"
@@ -123,42 +91,6 @@ _NOT_WRITTEN = re.compile(
     re.IGNORECASE,
 )
 """Of a write that failed: ndarray.tofile() says no more than the first."""
-
-
-def exception_lines(text: str) -> str:
-    """The lines of *text* that belong to exceptions rather than to the frames of a traceback."""
-    # Only \n ends a line of a traceback; what else ends lines may be in a file's name.
-    lines = (line for line in _unescaped(text).split("\n") if line and not line[0].isspace())
-    return "\n".join(line for line in lines if not line.startswith(_SKIPPED))
-
-
-def _unescaped(text: str) -> str:
-    return text.replace("\\n", "\n").rstrip("'\"\n") if _ESCAPED in text else text
-
-
-def related_lines(text: str) -> str:
-    """Those of the last exception, and of the ones that it was raised from or meant to report."""
-    text = _unescaped(text)
-    starts = [link.start(2) for link in _IN_HANDLER.finditer(text) if _is_bug(*link.groups())]
-    return exception_lines(text[starts[-1] :] if starts else text)
-
-
-def _is_bug(frames: str, kind: str) -> bool:
-    """Whether an exception of *kind* out of a handler is one that nobody meant to raise."""
-    last_frame = frames.rpartition('  File "')[2]
-    return kind in _BUGS or (kind in _BUGS_UNLESS_MEANT and not _RAISE.search(last_frame))
-
-
-def last_exception_line(message: str) -> str:
-    """The last line of *message* that is not of a frame, with an ellipsis where it is very long."""
-    line = (exception_lines(message).splitlines() or ["no message"])[-1]
-    return line if len(line) <= MOST else f"{line[: MOST - 3]}..."
-
-
-def error_line(raised: Raised) -> str:
-    """The type of *raised* and the last line of its message, which may begin with the type."""
-    line = last_exception_line(raised.message)
-    return line if line.startswith(raised.type) else f"{raised.type}: {line}"
 
 
 def explains_fault(text: str, occurrences: Iterable[Occurrence]) -> bool:

@@ -148,7 +148,7 @@ class Raised:
         message: ``str`` of it.
         text: The traceback with its chain of causes, as Python prints it.
 
-    Of a very long text the middle is left out.
+    Of a very long text frames are left out, and the middle of long messages.
     """
 
     type: str

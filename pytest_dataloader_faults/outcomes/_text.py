@@ -9,10 +9,6 @@ from typing import Any
 from pytest_dataloader_faults import exceptions
 from pytest_dataloader_faults.faults import Fault
 
-_KEPT = 1 << 16
-"""Characters kept of either end of a text."""
-_WORDS = 100
-"""More than the line takes that says what was left out."""
 _ON_ONE_LINE = 200
 """Characters of a text that is to stay on one line, whatever is in it."""
 _GLOBS = 2
@@ -24,23 +20,6 @@ _LINE = 92
 printable = exceptions._printable
 printable_lines = exceptions._printable_lines
 """They are at the bottom, since the text of every error goes through them."""
-
-
-def shortened(text: str) -> str:
-    """*text*, without its middle if it is very long.
-
-    A dataset that tries again from within its handlers makes a chain of hundreds of exceptions. The
-    first one, which began it, stands at the front, and the last one, which came out, at the end.
-    """
-    if len(text) <= 2 * _KEPT + _WORDS:
-        return text
-    # At the end of a line, unless the lines are too long.
-    head = text[: text.rfind("\n", _KEPT // 2, _KEPT) + 1 or _KEPT]
-    start = len(text) - _KEPT
-    tail = text[text.find("\n", start, start + _KEPT // 2) + 1 or start :]
-    left_out = len(text) - len(head) - len(tail)
-    # Indented like a frame of a traceback, so that it does not read as the message of an error.
-    return f"{head}  ... {left_out} characters are left out here ...\n{tail}"
 
 
 def listed(values: Iterable[object], most: int = 3) -> str:

@@ -20,12 +20,8 @@ from pytest_dataloader_faults.faults import (
     WorkerKilled,
     WriteError,
 )
-from pytest_dataloader_faults.outcomes._error_text import (
-    Occurrence,
-    exception_lines,
-    mentions_path,
-    other_cause,
-)
+from pytest_dataloader_faults.outcomes._chains import exception_lines
+from pytest_dataloader_faults.outcomes._error_text import Occurrence, mentions_path, other_cause
 from support.clarity import explains
 from support.readers import READERS, SHARED, truncated
 from support.specimens import UnbuildableError

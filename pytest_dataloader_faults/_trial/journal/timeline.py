@@ -20,8 +20,8 @@ from pytest_dataloader_faults.outcomes import (
     Raised,
     WorkerDeath,
 )
+from pytest_dataloader_faults.outcomes._chains import error_line
 from pytest_dataloader_faults.outcomes._courses import bounded, gap
-from pytest_dataloader_faults.outcomes._error_text import error_line
 from pytest_dataloader_faults.outcomes._text import cut, listed
 
 _LOADER = "loader"

@@ -10,7 +10,7 @@ from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
 from pytest_dataloader_faults.battery.checks._base import Check, Plan, no_fault, on
 from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.outcomes import Outcome, Pass, Reference, Verdict
-from pytest_dataloader_faults.outcomes._error_text import error_line
+from pytest_dataloader_faults.outcomes._chains import error_line
 from pytest_dataloader_faults.outcomes._growth import (
     FEWEST_EPOCHS,
     TIMES_TO_CONFIRM,

@@ -8,7 +8,7 @@ good.
 from __future__ import annotations
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.outcomes import _error_text
+from pytest_dataloader_faults.outcomes import _chains, _error_text
 from pytest_dataloader_faults.outcomes._facts import TrialFacts
 from pytest_dataloader_faults.outcomes._judge import _errors, _samples
 from pytest_dataloader_faults.outcomes._judge._leaks import judge_growth, leaked
@@ -79,7 +79,7 @@ def _without_violation(outcome: TrialFacts, reference: Reference, contract: Cont
 
 
 def _how_it_fails_alone(outcome: TrialFacts, raised: Raised) -> str:
-    last_line = _error_text.last_exception_line(raised.message)
+    last_line = _chains.last_exception_line(raised.message)
     printed = _errors.dropped_batch_cause(outcome) or _errors.last_error_printed(outcome)
     which = "" if last_line.startswith(f"{raised.type}: ") else f"{raised.type}: "
     return f"fails without any fault: {which}{last_line}{printed}"
@@ -149,9 +149,8 @@ def _poisoned(outcome: TrialFacts, reference: Reference, contract: Contract) -> 
     if recovery is None:
         return None
     if recovery.exception is not None:
-        return Finding(
-            Verdict.POISONED, f"{_AFTER} raised {_error_text.error_line(recovery.exception)}"
-        )
+        error = _chains.error_line(recovery.exception)
+        return Finding(Verdict.POISONED, f"{_AFTER} raised {error}")
     # A dataset that need not notice damage may have kept a copy of the damaged bytes.
     may = _samples.Tolerance(content=_samples.may_be_damaged(outcome, contract))
     wrong = _samples.first_mismatch(recovery, reference, may)

@@ -27,7 +27,7 @@ import signal
 
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.faults._globs import is_excluded, is_of_network
-from pytest_dataloader_faults.outcomes import _error_text
+from pytest_dataloader_faults.outcomes import _chains, _error_text
 from pytest_dataloader_faults.outcomes._facts import TrialFacts
 from pytest_dataloader_faults.outcomes._fault_facts import occurrences
 from pytest_dataloader_faults.outcomes._judge._samples import may_be_damaged
@@ -99,14 +99,14 @@ def _what_it_tells(text: str, happened: list[_error_text.Occurrence]) -> str:
     """What misleads the reader of *text*, as a part of a sentence; empty if nothing does."""
     if claim := _error_text.other_cause(text, happened):
         return f", but {claim!r}, which is another cause"
-    if _error_text.related_lines(text) != _error_text.exception_lines(text):
+    if _chains.related_lines(text) != _chains.exception_lines(text):
         return ", and was raised by accident in the handler of that error"
     return ""
 
 
 def _names_file(raised: Raised, happened: list[_error_text.Occurrence]) -> bool:
     """Whether *raised* names one of the files; also where there is none that it could name."""
-    lines = _error_text.exception_lines(raised.text)
+    lines = _chains.exception_lines(raised.text)
     named = [each for each in happened if not _error_text.ends_in_torch_error(each.fault)]
     paths = [each.path for each in named if each.path]
     return not paths or any(_error_text.mentions_path(lines, path) for path in paths)
@@ -137,7 +137,7 @@ def _has_fired(outcome: TrialFacts, kind: type[faults.Fault]) -> bool:
 def dropped_batch_cause(outcome: TrialFacts) -> str:
     """Why a batch was dropped, as the rest of a sentence; empty if none was."""
     if found := _DROPPED.findall(outcome.stderr):
-        error = found[-1][: _error_text.MOST]
+        error = found[-1][: _chains.MOST_QUOTED]
         return (
             f": a worker could not pickle what it had to send ({error}), so torch's queue thread"
             " printed that error and dropped the batch"
@@ -161,4 +161,4 @@ def last_error_printed(outcome: TrialFacts) -> str:
     printed = _ERROR.findall(outcome.stderr)
     if raised is None or not printed or not (outcome.deaths or _DIED.search(raised.text)):
         return ""
-    return f"; a worker printed: {printed[-1][: _error_text.MOST]}"
+    return f"; a worker printed: {printed[-1][: _chains.MOST_QUOTED]}"

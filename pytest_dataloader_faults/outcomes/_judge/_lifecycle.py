@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_dataloader_faults.outcomes._error_text import explains_fault, last_exception_line
+from pytest_dataloader_faults.outcomes._chains import last_exception_line
+from pytest_dataloader_faults.outcomes._error_text import explains_fault
 from pytest_dataloader_faults.outcomes._fault_facts import occurrences
 from pytest_dataloader_faults.outcomes._judge import judge
 from pytest_dataloader_faults.outcomes._judge._errors import last_error_printed

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pytest_dataloader_faults.faults import Fault, TruncatedFile
 from pytest_dataloader_faults.faults._globs import is_excluded
 from pytest_dataloader_faults.outcomes import _fault_facts
-from pytest_dataloader_faults.outcomes._error_text import exception_lines
+from pytest_dataloader_faults.outcomes._chains import exception_lines
 from pytest_dataloader_faults.outcomes._facts import TrialFacts
 from pytest_dataloader_faults.outcomes._records import FaultFacts, Firing
 from pytest_dataloader_faults.outcomes._text import counted, printable, shown

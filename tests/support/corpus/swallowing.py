@@ -245,6 +245,22 @@ class NextWithoutEnd(Records):
             return self[index + 1]
 
 
+class AnotherWithoutEnd(Records):
+    """Tries another one instead, until Python has no more room for calls: a very long text."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return self._decoded(index)
+        except Exception:  # noqa: BLE001  # the flaw
+            return self._another(index)
+
+    def _another(self, index: int) -> Any:
+        return self[(index * 7 + 1) % len(self)]
+
+    def _decoded(self, index: int) -> Any:
+        return super().__getitem__(index)
+
+
 class SaysSoInHandler(Records):
     """Says in words of its own that there is no sample: healthy, also without ``from``."""
 
@@ -304,6 +320,17 @@ CASES: tuple[Case, ...] = (
         "failed_unclearly",
         "its cause is [Errno 5] Input/output error, and was raised by accident",
         SaysSoInHandler,
+    ),
+    *(
+        Case(
+            "G1",
+            AnotherWithoutEnd,
+            check,
+            "failed_unclearly",
+            "RecursionError does not say that its cause is",
+            SaysSoInHandler,
+        )
+        for check in ("open-error", "permission-denied", "read-error-later", "closed-descriptor")
     ),
     Case("G1", NextOnError, "read-error-transient", "corrupted", "has the content", BoundedRetry),
     Case(

@@ -1,0 +1,160 @@
+"""The text of an exception, with those that came before it: a chain, which may be long. Pure.
+
+Some facts about errors that cross from a worker to the loader. torch rebuilds the exception from
+its text, so *errno* and *filename* are lost and only the text can be judged (torch/_utils.py,
+``ExceptionWrapper``). That text holds the worker's whole traceback: lines of a traceback's frames
+are indented, lines of the exceptions themselves are not. Only the latter count, or a source line
+that happens to say "truncated" would make any error a clear one. A cause chained with ``raise ...
+from`` stays in the text, one cut off with ``from None`` does not.
+
+Some facts about the error that was being handled. Python prints it, too, whatever the handler did:
+one that raises an error with words of its own means to report it, and one that has a bug does not.
+The second looks for a substitute and comes to an index that is not there, or to itself again and
+again. Its IndexError says nothing about the file, and that it came just then is an accident. So
+what was handled counts, unless the error that came out is of a kind that bugs have. A handler may
+mean a KeyError, a TypeError or an AttributeError. Then the last frame is at a ``raise``.
+
+Some facts about long chains. A dataset that tries again from within its handlers makes a chain of
+hundreds of exceptions. The traceback of the last one has the frames of all its calls, and is as
+long as all others together. A cut by characters would take away how that last one came about, and
+the verdict would follow from the length. So frames are left out first.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from pytest_dataloader_faults.outcomes._records import Raised
+
+MOST = 1 << 17
+"""About how many characters are kept of a text."""
+MOST_LINKS = 1000
+"""Exceptions that are kept of a chain: as many as Python's own limit of recursion allows."""
+_LEAST = 256
+"""Characters that are kept of each message and of the frames of each traceback."""
+MOST_QUOTED = 200
+"""Characters of a message that a sentence quotes."""
+_ESCAPED = "\\nOriginal Traceback (most recent call last):\\n"
+"""Python shows the text of a KeyError as a literal. torch undoes that for KeyError alone."""
+_SKIPPED = (
+    *("Traceback (most recent", "Original Traceback", "The above exception", "During hand"),
+    "_queue.Empty",  # torch raises its own error from it where a worker has exited.
+)
+_HOW = re.compile(
+    r"^(The above exception was the direct cause of the following exception:\n\n"
+    r"|During handling of the above exception, another exception occurred:\n\n)",
+    re.MULTILINE,
+)
+_IN_HANDLER = re.compile(
+    r"^During handling of the above exception, another exception occurred:\n\n"
+    r"Traceback \(most recent call last\):\n((?:[ \t].*\n)*)(\w+)\b",
+    re.MULTILINE,
+)
+_FRAME = '  File "'
+_BUGS = {
+    *("IndexError", "NameError", "RecursionError", "UnboundLocalError", "ZeroDivisionError"),
+}
+_BUGS_UNLESS_MEANT = {"AttributeError", "KeyError", "TypeError"}
+_RAISE = re.compile(r"^\s+raise\b", re.MULTILINE)
+
+
+def exception_lines(text: str) -> str:
+    """The lines of *text* that belong to exceptions rather than to the frames of a traceback."""
+    # Only \n ends a line of a traceback; what else ends lines may be in a file's name.
+    lines = (line for line in _unescaped(text).split("\n") if line and not line[0].isspace())
+    return "\n".join(line for line in lines if not line.startswith(_SKIPPED))
+
+
+def related_lines(text: str) -> str:
+    """Those of the last exception, and of the ones that it was raised from or meant to report."""
+    text = _unescaped(text)
+    starts = [found.start(2) for found in _accidents(text)]
+    return exception_lines(text[starts[-1] :] if starts else text)
+
+
+def last_exception_line(message: str) -> str:
+    """The last line of *message* that is not of a frame, with an ellipsis where it is very long."""
+    line = (exception_lines(message).splitlines() or ["no message"])[-1]
+    return line if len(line) <= MOST_QUOTED else f"{line[: MOST_QUOTED - 3]}..."
+
+
+def error_line(raised: Raised) -> str:
+    """The type of *raised* and the last line of its message, which may begin with the type."""
+    line = last_exception_line(raised.message)
+    return line if line.startswith(raised.type) else f"{raised.type}: {line}"
+
+
+def shortened(text: str) -> str:
+    """*text*, of an exception, without the middle of its frames if it is very long.
+
+    Where that is not enough, long messages lose their middle, too. Of a chain of thousands, the
+    first exceptions are kept, the last ones, and the last one that came by accident.
+    """
+    if len(text) <= MOST:
+        return text
+    parts = [part for link in _links(_unescaped(text)) for part in _parts(link)]
+    room = max(_LEAST, _room_for_each(map(len, parts)))
+    return "".join(_without_middle(part, room) for part in parts)
+
+
+def _unescaped(text: str) -> str:
+    return text.replace("\\n", "\n").rstrip("'\"\n") if _ESCAPED in text else text
+
+
+def _accidents(text: str) -> Iterator[re.Match[str]]:
+    """Where an exception came out of a handler that nobody meant to raise."""
+    return (found for found in _IN_HANDLER.finditer(text) if _is_bug(*found.groups()))
+
+
+def _is_bug(frames: str, kind: str) -> bool:
+    last_frame = frames.rpartition(_FRAME)[2]
+    return kind in _BUGS or (kind in _BUGS_UNLESS_MEANT and not _RAISE.search(last_frame))
+
+
+def _links(text: str) -> Sequence[str]:
+    """The exceptions of *text*, each with the sentence about how it came."""
+    first, *rest = _HOW.split(text)
+    links = [first, *map("".join, zip(rest[::2], rest[1::2], strict=True))]
+    if len(links) <= MOST_LINKS:
+        return links
+    half = MOST_LINKS // 2
+    middle = links[half:-half]
+    accidents = [link for link in middle if any(_accidents(link))]
+    left_out = f"  ... {len(middle)} exceptions are left out here ...\n"
+    return [*links[:half], left_out, *accidents[-1:], *links[-half:]]
+
+
+def _parts(link: str) -> Iterator[str]:
+    """The frames of *link*, what stands before them, and the message after them."""
+    lines = re.findall(r".*\n|.+", link)  # Only \n ends a line of a traceback.
+    for _, group in itertools.groupby(lines, lambda line: line[0] in " \t"):
+        yield "".join(group)
+
+
+def _room_for_each(lengths: Iterable[int]) -> int:
+    """How long a part may be, so that all together are not too long; short ones leave theirs."""
+    left, ordered = MOST, sorted(lengths)
+    for place, length in enumerate(ordered):
+        room = left // (len(ordered) - place)
+        if length > room:
+            return room
+        left -= length
+    return MOST
+
+
+def _without_middle(part: str, room: int) -> str:
+    """*part*, with no more than *room* characters of it. Its last frame stays whole."""
+    if len(part) <= room:
+        return part
+    half, quarter = room // 2, room // 4
+    # At the end of a line, unless the lines are too long.
+    head = part[: part.rfind("\n", quarter, half) + 1 or half]
+    start = len(part) - half
+    start = part.find("\n", start, start + quarter) + 1 or start
+    if (last_frame := part.rfind(_FRAME)) > len(head):
+        start = min(start, last_frame)
+    left_out = start - len(head)
+    # Indented like a frame of a traceback, so that it does not read as the message of an error.
+    return f"{head}  ... {left_out} characters are left out here ...\n{part[start:]}"
