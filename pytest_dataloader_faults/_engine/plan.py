@@ -166,6 +166,16 @@ class FileCounter:
     reads: int = 0
     bytes: int = 0
     writes: int = 0
+    longest: int = 0
+    longest_offset: int = 0
+    longest_bytes: int = 0
+
+    def count_read(self, offset: int, length: int, *, is_mapping: bool) -> None:
+        """Count a read of *length* bytes at *offset*."""
+        self.reads += 1
+        self.bytes += length
+        if self.reads > 1 and length > self.longest_bytes and not is_mapping:
+            self.longest, self.longest_offset, self.longest_bytes = self.reads, offset, length
 
 
 def fresh_counters(plan: Plan, worker: int | None) -> list[FaultCounter[Any]]:

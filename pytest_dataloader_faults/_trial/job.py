@@ -20,6 +20,7 @@ class TrialOptions:
 
     Attributes:
         epochs: Passes under the faults.
+        faulty_epochs: In how many of them faults happen, from the first on; None for all of them.
         watch_files: Whether opens and reads are counted although no fault needs it.
         touch: Whether the loader's process reads one sample before it starts the workers.
         same_order: Whether each epoch has the same seed, and so the same order.
@@ -36,6 +37,7 @@ class TrialOptions:
     """
 
     epochs: int = 1
+    faulty_epochs: int | None = None
     watch_files: bool = False
     touch: bool = False
     same_order: bool = False

@@ -147,6 +147,8 @@ class _Trial:
             completed = driver.start_epoch(epoch, seed, self.options.patience) and driver.take()
             if not completed and not self.options.keep_workers:
                 break
+            if epoch == self.options.faulty_epochs:
+                watch.client.set_active(())
             if self._has_enough_footprints(epoch, driver):
                 break
         driver.end_workers()

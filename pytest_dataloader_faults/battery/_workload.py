@@ -190,6 +190,13 @@ class Workload:
         )
 
     @property
+    def longest_read(self) -> tuple[str, FileCounts] | None:
+        """The file of the longest read that is no file's first, and what its worker did to it."""
+        every = (item for files in self.used.values() for item in sorted(files.items()))
+        found = [(path, counts) for path, counts in every if counts.longest]
+        return max(found, key=lambda each: each[1].longest_bytes, default=None)
+
+    @property
     def mean_read(self) -> int:
         """How many bytes of a file a read gives, on average."""
         every = [counts for files in self.used.values() for counts in files.values()]

@@ -78,12 +78,19 @@ class FileCounts(NamedTuple):
         reads: How often it read from it; a mapping counts as one read.
         bytes: How many bytes it read by system calls.
         writes: How often it wrote to it.
+        longest: Which of its reads was the longest, from 2: a file's first read is of its header.
+            0 if there is none; a mapping is none.
+        longest_offset: Where in the file that read began, in bytes.
+        longest_bytes: How many bytes it read.
     """
 
     opens: int
     reads: int
     bytes: int
     writes: int = 0
+    longest: int = 0
+    longest_offset: int = 0
+    longest_bytes: int = 0
 
 
 @dataclass(frozen=True)

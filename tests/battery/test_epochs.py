@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
+import torch
+from torch.utils.data import Sampler
 
 from pytest_dataloader_faults import check_dataset
+from pytest_dataloader_faults._trial import run_trial_job
+from pytest_dataloader_faults._trial.job import TrialJob, TrialOptions
 from pytest_dataloader_faults.battery.checks import CHECKS
+from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.outcomes import Delivery, Pass
-from support.datasets import COUNT, Records
+from support.corpus.archives import H5, H5Rows, Lmdb, Npz, Sqlite, Unbuffered, Zip
+from support.corpus.handles import H5StaysOpen
+from support.datasets import COUNT, SIZE, Records
 from support.facts import EIO, fired, map_reference, ordinary, raised
 
 OTHER = raised("KeyError", "7")
@@ -62,6 +72,97 @@ def test_error_of_an_epoch_without_a_failing_read_was_remembered(epochs, is_viol
 
     assert is_violation == bool(found)
     assert not found or "the same workers raised KeyError: 7" in found[1]
+
+
+def _asked(make, **options):
+    (result,) = check_dataset(make, only="read-error-next-epoch", on_fail=None, **options)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("kind", "passes"),
+    [
+        (H5StaysOpen, False),
+        *((each, True) for each in (H5Rows, H5, Npz, Zip, Sqlite, Lmdb, Unbuffered, Records)),
+    ],
+)
+def test_an_error_in_the_data_is_asked_of_many_readers(kind, passes, records):
+    """The first read of an archive is of its header; what keeps a buffer gives zeros later."""
+    result = _asked(lambda: kind(records))
+
+    assert (result.passed, result.verdict) == (passes, "survived" if passes else "corrupted")
+    assert re.search(r"the first read \(survived\);.* read \d+", result.explanation)
+
+
+def test_the_read_that_failed_is_named(records):
+    """By its number, its length and its place, as the run without a fault had them."""
+    result = _asked(lambda: H5StaysOpen(records))
+
+    (fault,) = result.outcome.schedule
+    found = re.search(
+        r"; read (\d+) of rows\.h5, which is the longest: (\d+) bytes at (\d+) \(corrupted\)",
+        result.explanation,
+    )
+    nth, length, offset = map(int, found.groups())
+    assert (fault.nth, fault.times) == (nth, 1)
+    assert nth > 1
+    assert (offset + length, length >= COUNT * SIZE / 2) == (H5StaysOpen(records).size, True)
+    assert "close the file, and open it again" in result.explanation
+    assert result.cause == "stays broken after the fault is gone"
+
+
+class _OneRead(Records):
+    """Each worker reads one file by one system call, and keeps it."""
+
+    data: Any = None
+
+    def __getitem__(self, index: int) -> Any:
+        if self.data is None:
+            with open(self.paths[0], "rb", buffering=0) as file:
+                self.data = file.read(SIZE)
+        if len(self.data) != SIZE:
+            raise ValueError(self.paths[0])
+        return torch.tensor(list(self.data)), index
+
+
+def test_a_worker_that_reads_once_is_asked_once(records):
+    """There is no later read that could fail."""
+    result = _asked(lambda: _OneRead(records))
+
+    assert (result.passed, len(result.trials)) == (True, 1)
+    assert "tried:" not in result.explanation
+
+
+@pytest.mark.parametrize("engine", ["kernel", "python"])
+def test_no_read_fails_in_the_second_epoch(engine, records):
+    """Not even of a worker that reads the file for the first time then."""
+    outcome = run_trial_job(
+        TrialJob(
+            make_dataset=lambda: Records(records),
+            faults=(ReadError("*.rec", times=1),),
+            loader={"num_workers": 2, "batch_size": 4, "sampler": _FirstThenAll()},
+            changes={"persistent_workers": True},
+            engine=engine,
+            options=TrialOptions(epochs=2, faulty_epochs=1, keep_workers=True),
+        )
+    )
+
+    assert [bool(one.exception) for one in outcome.passes] == [True, False]
+    assert {one.epoch for each in outcome.faults for one in each.firings} == {1}
+    assert {one.worker for each in outcome.faults for one in each.firings} == {0}
+
+
+class _FirstThenAll(Sampler[int]):
+    """Draws one batch, which is for worker 0, and all of them in the next epoch."""
+
+    def __init__(self) -> None:
+        self.counts = iter([4, COUNT])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(next(self.counts)))
+
+    def __len__(self) -> int:
+        return COUNT
 
 
 def test_workers_that_live_on_are_asked_again(records):

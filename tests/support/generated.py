@@ -109,7 +109,7 @@ _raised = st.builds(Raised, st.sampled_from(["OSError", "RuntimeError"]), TEXTS,
 _firings = st.builds(Firing, INDICES, INDICES, COUNTS, CALLS, st.none() | FILES, INDICES)
 _named = st.dictionaries(st.sampled_from(["3", "4"]), FILES, max_size=2)
 _resources = st.builds(Resources, st.sampled_from(["before", "after", "recovery"]), _named, _named)
-_counts = st.builds(FileCounts, COUNTS, COUNTS, COUNTS, COUNTS)
+_counts = st.builds(FileCounts, *[COUNTS] * 7)
 _workers = st.builds(
     WorkerFacts, INDICES, COUNTS, COUNTS, st.dictionaries(FILES, _counts, max_size=2)
 )

@@ -19,7 +19,7 @@ from pytest_dataloader_faults._trial.journal import (
 )
 from pytest_dataloader_faults.faults import ReadError, WorkerKilled
 from pytest_dataloader_faults.lifecycle import Arm, Iterate, KillWorker, NewLoader
-from pytest_dataloader_faults.outcomes import FaultFacts, Firing
+from pytest_dataloader_faults.outcomes import FaultFacts, FileCounts, Firing
 from pytest_dataloader_faults.outcomes._facts import TrialRequest
 
 ASKED = TrialRequest((ReadError("*.x"),), {"num_workers": 1}, 1, 0, 30.0, "kernel")
@@ -153,7 +153,7 @@ def test_the_supervisors_last_report_fills_the_counters():
     }
     outcome = outcome_from(ASKED, [{"report": {"workers": [worker], "errors": []}}])
     assert [(each.reached, each.fired) for each in outcome.faults] == [(3, 1)]
-    assert outcome.workers[0].files == {"/a.x": (1, 1, 64, 0)}
+    assert outcome.workers[0].files == {"/a.x": FileCounts(1, 1, 64)}
     later = {"report": {"workers": [], "errors": []}}
     told = outcome.to_dict()
     again = outcome_from(ASKED, [{"faults": told["faults"], "workers": told["workers"]}, later])

@@ -137,9 +137,8 @@ class FaultPolicy:
         with self.lock:
             if not self.armed:
                 return []
-            counts = self.counter_of(operation.path)
-            counts.reads += 1
-            counts.bytes += length
+            counts, is_mapping = self.counter_of(operation.path), operation.call == MAP
+            counts.count_read(offset, length, is_mapping=is_mapping)
             outcome = self._failing(operation, offset + length) or self._short(operation, length)
             return [*(self.death(operation, "reading") or self._late(operation)), *outcome]
 

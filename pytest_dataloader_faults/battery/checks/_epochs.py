@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import glob
+import os
 from typing import Any
 
 from pytest_dataloader_faults._trial.job import TrialOptions
 from pytest_dataloader_faults._trial.process.deadline import DEADLINE
 from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
-from pytest_dataloader_faults.battery.checks._base import Check, Plan, no_fault, on
+from pytest_dataloader_faults.battery.checks._base import (
+    Check,
+    Plan,
+    Variant,
+    for_each_kind,
+    no_fault,
+    once,
+)
 from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.outcomes import Outcome, Pass, Reference, Verdict
 from pytest_dataloader_faults.outcomes._chains import error_line
@@ -76,6 +85,35 @@ def _parts(one: Pass) -> dict[Any, Any]:
     if any(each.indices is None for each in one.delivered):
         return dict(enumerate(sorted(parts for _, parts in parts_of)))
     return dict(parts_of)
+
+
+@for_each_kind
+def _one_error(workload: Workload) -> Plan:
+    """Two reads: the first is of a header, where a file is opened for the first sample."""
+    if not workload.read.paths:
+        return workload.no_target("read")
+    later = _one_error_later(workload)
+    first = ReadError(workload.read.path, times=1)
+    return (Variant((first,), "the first read"), *later) if later else once(first)
+
+
+def _one_error_later(workload: Workload) -> tuple[Variant, ...]:
+    if found := workload.longest_read:
+        path, counts = found
+        name, nth = os.path.basename(path), counts.longest
+        read = f"{counts.longest_bytes} bytes at {counts.longest_offset}"
+        fault = ReadError(glob.escape(path), nth=nth, times=1)
+        return (Variant((fault,), f"read {nth} of {name}, which is the longest: {read}"),)
+    nth = workload.reads // 2
+    if nth < 2:  # noqa: PLR2004  # the second read
+        return ()
+    return (Variant((ReadError(workload.read.path, nth=nth, times=1),), f"read {nth}"),)
+
+
+def _makes_fewer_reads(_: Workload, outcome: Outcome) -> str | None:
+    if outcome.fired or not any(each.reached for each in outcome.faults):
+        return None
+    return "its workers make fewer reads than in the run without a fault"
 
 
 def _is_error_again(outcome: Outcome, _reference: Reference) -> Finding | None:
@@ -173,10 +211,11 @@ EPOCHS = (
     Check(
         "read-error-next-epoch",
         "a persistent worker recovers after one read error",
-        on("read", ReadError, times=1),
+        _one_error,
         changes={"persistent_workers": True},
-        options=TrialOptions(epochs=2, keep_workers=True),
+        options=TrialOptions(epochs=2, faulty_epochs=1, keep_workers=True),
         extra_rule=_is_error_again,
+        skip_reason=_makes_fewer_reads,
     ),
     Check(
         "growth",

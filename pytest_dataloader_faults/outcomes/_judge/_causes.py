@@ -83,6 +83,13 @@ _BY_VERDICT = {
     Verdict.BROKEN: "fails without a fault",
     Verdict.NOT_EXERCISED: "no fault happened",
 }
+_LASTING = (Verdict.CORRUPTED, Verdict.POISONED)
+_STAYS_IN_WORKER = Cause(
+    _BY_VERDICT[Verdict.POISONED],
+    "Something of the failed read stays in the worker: a note, a lock, or a buffer that was not"
+    " filled, as HDF5 has one for each dataset that is open. After an error, close the file, and"
+    " open it again for the next sample",
+)
 _LMDB_ERROR = re.compile(r"lmdb\.|MDB_[A-Z_]+|already open in this process")
 _HANDLE = "uses a file that was opened before the fork"
 _HOW_TO_OPEN = {
@@ -129,9 +136,15 @@ def likely_cause(
         return Cause(_HANDLE, f"{opened} {_HOW_TO_OPEN[kind]}", overrides=kind == ".mdb")
     if cause := _of_writing(outcome, judgement.verdict, control):
         return cause
+    if judgement.verdict in _LASTING and _raised_in_an_earlier_epoch(outcome):
+        return _STAYS_IN_WORKER
     if judgement.verdict is Verdict.CORRUPTED:
         return of_wrong_samples(outcome, judgement.kind, is_caught=clues.is_caught)
     return cause_of_start(outcome) or _of_verdict(outcome, judgement.verdict, clues)
+
+
+def _raised_in_an_earlier_epoch(outcome: TrialFacts) -> bool:
+    return any(one.exception for one in outcome.passes[:-1])
 
 
 def _of_verdict(outcome: TrialFacts, verdict: Verdict, clues: Clues) -> Cause:

@@ -119,6 +119,30 @@ class H5(Archive):
         return self.handle["records"][index].tobytes()
 
 
+class H5Rows(H5):
+    """Rows that stand one after the other, in an HDF5 dataset that stays open until an error."""
+
+    name = "rows.h5"
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)
+        except OSError:
+            self.handle, self.pid = None, 0
+            raise
+
+    def _write(self, records: list[bytes]) -> None:
+        rows = np.frombuffer(b"".join(records), np.uint8).reshape(len(records), -1)
+        with h5py.File(self.path, "w") as file:
+            file["records"] = rows
+
+    def _open(self) -> Any:
+        return super()._open()["records"]
+
+    def _read(self, index: int) -> bytes:
+        return self.handle[index].tobytes()
+
+
 class Zip(Archive):
     """A member per record."""
 

@@ -69,6 +69,7 @@ ENTRIES = {
     "G7": "bare-except-eats-interrupt",
     "G8": "except-masks-fork-bug",
     "G9": "skip-cache-of-bad-indices",
+    "G10": "reader-keeps-a-failed-buffer",
     "H1": "unsharded-iterable",
     "H2": "generator-error-then-short-epoch",
     "H3": "stopiteration-from-getitem",

@@ -17,6 +17,7 @@ from support.corpus.archives import (
     STRIDE,
     Archive,
     Buffered,
+    H5Rows,
     Lmdb,
     Npz,
     Remote,
@@ -89,6 +90,13 @@ class H5InInit(InInit, H5):
     """HDF5 says that its handles are not to be used after a fork."""
 
 
+class H5StaysOpen(H5Rows):
+    """Goes on with it after an error: HDF5 gives zeros from the buffer that was not filled."""
+
+    def __getitem__(self, index: int) -> Any:
+        return H5.__getitem__(self, index)
+
+
 class ZipInInit(InInit, Zip):
     """One of the errors is a bad CRC of a file that is whole."""
 
@@ -141,6 +149,7 @@ CASES = (
     Case("A7", LmdbInInit, "workers-agree", "broken", FAILED, Lmdb, MANY),
     Case("A7", LmdbAtFirstUse, "used-before", "broken", FAILED, Lmdb, MANY),
     Case("A8", SqliteInInit, "pickles", "broken", FAILED, Sqlite),
+    Case("G10", H5StaysOpen, "read-error-next-epoch", "corrupted", "in epoch 2", H5Rows),
     Case("A10", RemoteAtFirstUse, "used-before", "broken", FAILED, Remote),
 )
 BEHAVIOURS: dict[str, str] = {}
