@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from pytest_dataloader_faults._engine.plan import Plan
 from pytest_dataloader_faults._engine.protocol import Message, decode, encode
+from pytest_dataloader_faults._engine.system.shared_count import SharedCount
 
 _HEADER = struct.Struct("=II")
 """How long the text is, and how many descriptors go with it."""
@@ -121,11 +122,15 @@ class WorkerConfig:
 
 @dataclass(frozen=True)
 class SupervisorHandle:
-    """A supervisor that waits for ``Configure``, and the name of its listening socket."""
+    """A supervisor that waits for ``Configure``, and the name of its listening socket.
+
+    *given*: how many bytes it has read for workers, if it is a trial's.
+    """
 
     pid: int
     control: socket.socket
     address: str
+    given: SharedCount | None = None
 
 
 def listening_socket() -> tuple[socket.socket, str]:

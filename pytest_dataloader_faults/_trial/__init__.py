@@ -22,7 +22,11 @@ from pytest_dataloader_faults._trial import job as jobs
 from pytest_dataloader_faults._trial import journal as journals
 from pytest_dataloader_faults._trial.factory import DatasetFactory, bound
 from pytest_dataloader_faults._trial.process import environment, harness, huge_pages
-from pytest_dataloader_faults._trial.process.deadline import BUSY_SECONDS, HARNESS_SECONDS
+from pytest_dataloader_faults._trial.process.deadline import (
+    BUSY_SECONDS,
+    HARNESS_SECONDS,
+    MORE_SECONDS,
+)
 from pytest_dataloader_faults._trial.process.surroundings import surroundings_for
 from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.faults import Fault
@@ -169,7 +173,7 @@ def _run(job: jobs.Job) -> list[dict[str, Any]]:
         if not warden:
             child.main(job, around)
         # Our own work in the trial has some seconds, too.
-        longest = job.longest(BUSY_SECONDS) + HARNESS_SECONDS
+        longest = job.longest(BUSY_SECONDS + MORE_SECONDS) + HARNESS_SECONDS
         status = harness.wait_for(warden, longest, around.facts)
         events, stderr = around.facts.events(), _NOISE.sub("", around.printed.text(_STDERR_READ))
         environment.require_environment(job, events, stderr)

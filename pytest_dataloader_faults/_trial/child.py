@@ -55,7 +55,7 @@ def main(job: Job, around: Surroundings) -> NoReturn:
         keeper = around.server.pids[:1] if around.server else ()
         supervision = partial(fork_supervisor, around.facts.fd, keeper)
         start = None if isinstance(job, ReferenceJob) else supervision
-        run_under_deadline(root, start, job.deadline, around)
+        run_under_deadline(root, start, job.limits, around)
 
     def root(supervision: SupervisorHandle | None) -> None:
         _run_then_exit(lambda: trial(supervision), around.facts)

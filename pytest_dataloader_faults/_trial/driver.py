@@ -142,12 +142,19 @@ class LoaderDriver:
             end_workers(before)
         self._sigchld.look_while_waiting(self._iterator)
         self._batch_number = batch_numbers(self._iterator)
+        self._write_length()
         pids = tuple(each.pid for each in getattr(self._iterator, "_workers", ()))
         if pids != self.pids:
             self.pids = pids
             self.iterators += 1
             # The workers of a recovery are not armed.
             self.journal.write(pids=pids, **({} if self._epoch is None else {"starting": starting}))
+
+    def _write_length(self) -> None:
+        """Write down how many batches the epoch will have, if its sampler says so."""
+        if kind_of(self.loader.dataset) == "map":
+            with contextlib.suppress(*USERS_ERRORS):
+                self.journal.write(batches=len(self.loader._index_sampler))
 
     def _write_batch(self, batch: Any) -> None:
         at = time.monotonic()

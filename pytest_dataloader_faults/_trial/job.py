@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from pytest_dataloader_faults._engine.system.private_view import NO_VIEW, PrivateView
 from pytest_dataloader_faults.faults import Fault, WorkerKilled
@@ -68,13 +68,30 @@ class Settings(RunSettings, total=False):
     view: PrivateView
 
 
+class Limits(NamedTuple):
+    """What a trial may take.
+
+    Attributes:
+        deadline: Seconds for each epoch, and as many for the recovery.
+        may_take_longer: Whether it gets more time if it moves or sleeps at its deadline.
+        most_bytes: How many bytes its workers may read before reading more is no progress; None
+            where that is not known.
+    """
+
+    deadline: float
+    may_take_longer: bool = False
+    most_bytes: int | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """What every job has.
 
     *loader*: options of the DataLoader; *changes* overrule them, and those of a ready loader.
     *samples*: about how many samples of a map-style dataset are looked at; None for all. *view*:
-    folders of which its processes have a private copy.
+    folders of which its processes have a private copy. *may_take_longer*: whether it gets more time
+    if it moves or sleeps at its deadline. *most_bytes*: how many bytes a pass may read before
+    reading more is no progress; None if that is not known.
     """
 
     make_dataset: Any
@@ -88,12 +105,22 @@ class Job:
     comparison: Comparison = EXACT
     options: TrialOptions = ONE_EPOCH
     view: PrivateView = NO_VIEW
+    may_take_longer: bool = False
+    most_bytes: int | None = None
 
     def longest(self, more: float) -> float:
         """Seconds that its loader can take, where each deadline is put off by *more* at most."""
-        options = self.options
-        epochs = options.epochs if options.footprints is None else 1
-        return (epochs + 2) * (self.deadline + more) + (options.footprints or 0.0)
+        return self._passes * (self.deadline + more) + (self.options.footprints or 0.0)
+
+    @property
+    def limits(self) -> Limits:
+        """What the warden holds it to."""
+        most = None if self.most_bytes is None else self._passes * self.most_bytes
+        return Limits(self.deadline, self.may_take_longer, most)
+
+    @property
+    def _passes(self) -> int:
+        return (self.options.epochs if self.options.footprints is None else 1) + 2
 
     @property
     def request(self) -> TrialRequest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pytest_dataloader_faults.outcomes._at_deadline import Activity, AtDeadline
 from pytest_dataloader_faults.outcomes._records import (
     Delivery,
     Event,
@@ -27,6 +28,8 @@ from pytest_dataloader_faults.outcomes._results import (
 from pytest_dataloader_faults.outcomes._verdicts import Contract, Judgement, Verdict, Wrong
 
 __all__ = (
+    "Activity",
+    "AtDeadline",
     "CheckResult",
     "Contract",
     "Delivery",

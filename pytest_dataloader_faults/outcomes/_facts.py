@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import _records as records
+from pytest_dataloader_faults.outcomes._at_deadline import AtDeadline
 from pytest_dataloader_faults.outcomes._text import call, run_settings
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ class TrialFacts(TrialRequest):
         omitted_events: How many events a long timeline leaves out, from the middle.
         duration: Seconds from the start of the process to its end.
         timed_out: Whether the deadline ended it.
+        at_deadline: What it did then; None if the deadline did not end it.
+        batches: How many batches an epoch of a map-style dataset has, if that is known.
         phase: How far it got: ``"start"``, ``"epoch 1"``, ..., ``"recovery"``, ``"done"``.
         died: How the loader's process ended, if not by itself (``"signal 7 (SIGBUS)"``).
         stacks: The stacks of the processes that were running at the deadline.
@@ -77,6 +80,8 @@ class TrialFacts(TrialRequest):
     omitted_events: int = field(default=0, compare=False)
     duration: float = 0.0
     timed_out: bool = False
+    at_deadline: AtDeadline | None = None
+    batches: int | None = None
     phase: str = "start"
     died: str | None = None
     stacks: str = ""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias, get_args, get_origin, get_type_hi
 
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.outcomes._at_deadline import Activity
 
 Leaves: TypeAlias = tuple[tuple[str, str, str], ...]
 """The parts of a sample: for each its path in it, its type and shape, and a digest."""
@@ -286,4 +287,6 @@ def from_json(kind: Any, data: Any) -> Any:
         return {key: from_json(inner[1], value) for key, value in data.items()}
     if inner:  # A union with None.
         return None if data is None else from_json(inner[0], data)
-    return FileCounts(*data) if kind is FileCounts else data
+    if kind is FileCounts:
+        data = FileCounts(*data)
+    return Activity(data) if kind is Activity else data

@@ -16,6 +16,7 @@ import socket
 import sys
 import tempfile
 import traceback
+from dataclasses import replace
 from typing import NoReturn
 
 from pytest_dataloader_faults._engine.channel import Channel, SupervisorHandle, listening_socket
@@ -24,6 +25,7 @@ from pytest_dataloader_faults._engine.processes import fork
 from pytest_dataloader_faults._engine.protocol import Configure, Ready
 from pytest_dataloader_faults._engine.supervisor.leftovers import Leftovers
 from pytest_dataloader_faults._engine.supervisor.server import Supervisor
+from pytest_dataloader_faults._engine.system.shared_count import SharedCount
 
 
 def main() -> None:
@@ -37,6 +39,7 @@ def serve(
     listening: socket.socket,
     report_fd: int | None = None,
     more_starters: tuple[int, ...] = (),
+    given: SharedCount | None = None,
 ) -> None:
     """Serve one scope, if there is to be one: a starter that hangs up sends no plan."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the loader's process.
@@ -58,6 +61,8 @@ def serve(
         supervisor = Supervisor(channel, listening, plan, message.driver, report_fd, more_starters)
         if leftovers:
             leftovers.workers = supervisor.workers
+        if given:
+            supervisor.services = replace(supervisor.services, given=given)
         signal.signal(signal.SIGTERM, lambda _number, _frame: supervisor.end())
         channel.send(Ready(leftovers.refused if leftovers else ""))
         supervisor.run()
@@ -74,16 +79,21 @@ def fork_supervisor(report_fd: int, more_starters: tuple[int, ...]) -> Superviso
     """
     ours, theirs = socket.socketpair()
     listening, address = listening_socket()
+    given = SharedCount()
     with listening, theirs:
         pid = fork()
         if not pid:
             ours.close()
-            _run_supervisor(theirs, listening, report_fd, more_starters)
-    return SupervisorHandle(pid, ours, address)
+            _run_supervisor(theirs, listening, report_fd, more_starters, given)
+    return SupervisorHandle(pid, ours, address, given)
 
 
 def _run_supervisor(
-    control: socket.socket, listening: socket.socket, report_fd: int, more_starters: tuple[int, ...]
+    control: socket.socket,
+    listening: socket.socket,
+    report_fd: int,
+    more_starters: tuple[int, ...],
+    given: SharedCount,
 ) -> NoReturn:
     """Serve, and never return into what the parent does next."""
     status = 70
@@ -91,7 +101,7 @@ def _run_supervisor(
         # Only for who looks at it: a process that nobody may trace cannot write there itself.
         with contextlib.suppress(OSError), open("/proc/self/comm", "w", encoding="utf-8") as shown:
             shown.write(NAME)
-        serve(control, listening, report_fd, more_starters)
+        serve(control, listening, report_fd, more_starters, given)
         status = 0
     except SystemExit:
         status = 0

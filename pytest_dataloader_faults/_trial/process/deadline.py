@@ -16,13 +16,26 @@ process, and costs no time of a processor. One that is slow because others run w
 instead, and the kernel counts that. So the time in which a process of the trial was ready to run
 and could not is added to the loader's, up to a minute. One that hangs in a busy loop is given more
 time, too, where it has to share a processor.
+
+Some facts about time in which nobody runs. Ctrl-Z, a frozen control group and docker pause stop all
+processes of a trial, the warden too, and the clock goes on. So the warden waits in slices: where it
+wakes much later than it asked to, it did not run itself. That is a pause, which belongs to nobody.
+So is the time for which only the supervisor was stopped, since workers wait for its answers. It
+counts once the supervisor goes on: one that stays stopped must not put off the deadline for ever.
+
+Some facts about what is slow. What hangs does not move: no batch comes and nothing is read, from
+some time before the deadline on. What moves is slow, and what sleeps will wake. So both get more
+time, two minutes at most: that is enough for a file read by 7 bytes at a time, and for retries
+after 10, 20 and 40 seconds, and a machine can spare it. A sleep that is longer is not waited for.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from pytest_dataloader_faults.outcomes import Activity
 
 DEADLINE = 30.0
 """Seconds for an epoch, where nothing is known of the dataset and nothing was asked for."""
@@ -35,11 +48,62 @@ HARNESS_SECONDS = 60.0
 """For all of the trial's own work together."""
 BUSY_SECONDS = 60.0
 """The most that is added to the loader's time where processes wait for a processor."""
+MORE_SECONDS = 120.0
+"""The most that is added to the loader's time where it moves or sleeps."""
+_RECENT = 0.5
+"""What moved for the last time longer ago than this part of the deadline does not move."""
+_BETWEEN_SLEEPS = 2.5
+"""Seconds for which a process that slept may be seen awake, and sleeps again."""
+SLICE = 1.0
+"""Seconds between two looks of the warden."""
+_LATE = 0.5
+"""Seconds by which the warden may wake too late although it runs."""
 OVERDUE = (
     f"The loader was not at work, and the trial's own work took more than {HARNESS_SECONDS:g} s: it"
     " arms the workers, looks at what is open, and reads the counters and the errors. That says"
     " nothing about the dataset. Run the test again when the machine is less busy"
 )
+
+
+class Seen(NamedTuple):
+    """What the warden has seen of the processes that make samples. Times are of the clock.
+
+    Attributes:
+        delivered: When the trial last wrote something down, as a batch that came.
+        read: When new bytes were last read.
+        asleep: The processes that sleep, or have just slept.
+        wakes: When the last of them wakes.
+        busy: Whether one of them computes.
+    """
+
+    delivered: float = -math.inf
+    read: float = -math.inf
+    asleep: tuple[int, ...] = ()
+    wakes: float = -math.inf
+    busy: bool = False
+
+    def is_asleep(self, now: float) -> bool:
+        """Whether one sleeps, or may only be about to sleep again."""
+        return now < self.wakes + _BETWEEN_SLEEPS
+
+
+def extended(until: float, deadline: float, seen: Seen) -> float:
+    """When the loader's time is up that would be so at *until*, given what was *seen* then."""
+    most = until + MORE_SECONDS
+    moved = max(seen.delivered, seen.read) + _RECENT * deadline
+    woken = seen.wakes + _BETWEEN_SLEEPS
+    return max(until, min(most, moved), woken if woken <= most else until)
+
+
+def activity_of(seen: Seen, now: float, deadline: float) -> Activity:
+    """What the loader and its workers do at the time *now*, when their time is up."""
+    if now < seen.delivered + _RECENT * deadline:
+        return Activity.DELIVERS
+    if seen.is_asleep(now):
+        return Activity.SLEEPS
+    if now < seen.read + _RECENT * deadline:
+        return Activity.READS
+    return Activity.COMPUTES if seen.busy else Activity.WAITS
 
 
 class Deadlines:
@@ -72,22 +136,55 @@ class Deadlines:
         return min(self.for_trial, max(_LEAST_TO_LOOK, enough))
 
 
+Pause: TypeAlias = tuple[float, float]
+"""When time began and ceased to be nobody's."""
+
+
+class Pauses:
+    """The time that is nobody's, by what the warden sees when it wakes."""
+
+    def __init__(self, now: float) -> None:
+        self.found: list[Pause] = []
+        self._seen, self._stopped_since = now, math.inf
+
+    def look(self, now: float, *, stopped: bool) -> None:
+        """The warden runs; *stopped*: the supervisor does not."""
+        if now - self._seen > SLICE + _LATE:
+            self.found.append((self._seen + SLICE, now))
+        if stopped:
+            self._stopped_since = min(self._stopped_since, now)
+        elif self._stopped_since < now:
+            self.found.append((self._stopped_since, now))
+            self._stopped_since = math.inf
+        self._seen = now
+
+
 def deadline_after(
-    events: Iterable[dict[str, Any]], began: float, deadline: float
+    events: Iterable[dict[str, Any]], began: float, deadline: float, pauses: Sequence[Pause] = ()
 ) -> tuple[str, float]:
     """Whose time passes after *events*, and when that time will be up.
 
-    Each epoch gives the loader all its time again, and so does the recovery. All times are of the
-    clock that all processes share.
+    Each epoch gives the loader all its time again, and so does the recovery. *pauses* count for
+    nobody. All times are of the clock that all processes share.
     """
     left = {LOADER: deadline, START: max(deadline, DEADLINE), HARNESS: HARNESS_SECONDS}
     whose, since = LOADER, began
     for at, following, is_anew in _turns(events):
-        left[whose] -= at - since
+        left[whose] -= at - since - _paused(pauses, since, at)
         whose, since = following, at
         if is_anew:
             left[LOADER] = deadline
-    return whose, since + left[whose]
+    return whose, since + left[whose] + _paused(pauses, since, math.inf)
+
+
+def _paused(pauses: Sequence[Pause], since: float, until: float) -> float:
+    """For how long between *since* and *until* there was a pause; two may overlap."""
+    total = 0.0
+    for start, end in sorted(pauses):
+        since = max(since, start)
+        total += max(0.0, min(end, until) - since)
+        since = max(since, end)
+    return total
 
 
 def _turns(events: Iterable[dict[str, Any]]) -> Iterator[tuple[float, str, bool]]:

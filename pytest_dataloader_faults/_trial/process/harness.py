@@ -24,6 +24,8 @@ _GRACE = 30.0
 """Seconds a warden gets beyond its deadline before it counts as broken itself."""
 _BETWEEN_LOOKS, _LOOKS = 1.0, 5
 """Seconds between two looks at the warden; how many times in a row it has to be seen stopped."""
+_LATEST = 2 * _BETWEEN_LOOKS
+"""Seconds until the next look, at the most, if this process was not stopped in between."""
 _PATIENCE = 10.0
 """Seconds for a supervisor's report; it takes a few milliseconds where the machine is not busy."""
 STOPPED = "was stopped (SIGSTOP, or a debugger)"
@@ -50,9 +52,12 @@ def wait_for(warden: int, deadline: float, facts: Journal) -> int:
 
 def _watch(warden: int, watched: int, deadline: float, facts: Journal) -> None:
     """Return once *watched*, the pidfd of *warden*, is readable; end a warden that is stopped."""
-    until = time.monotonic() + deadline
-    stopped = 0
+    looked = time.monotonic()
+    until, stopped = looked + deadline, 0
     while not ready([watched], _BETWEEN_LOOKS):
+        now = time.monotonic()
+        until += max(0.0, now - looked - _LATEST)  # This process was stopped, too.
+        looked = now
         stopped = stopped + 1 if is_stopped(warden) else 0
         if stopped == _LOOKS:
             facts.write(hurt=f"{name_of_warden(warden)} {STOPPED}{NOTHING_SHOWN}")

@@ -16,6 +16,7 @@ import re
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import psutil
@@ -29,14 +30,14 @@ from pytest_dataloader_faults._engine.processes import (
 )
 from pytest_dataloader_faults._engine.system.prctl import Prctl, end_with_parent, prctl
 from pytest_dataloader_faults._trial import resources
+from pytest_dataloader_faults._trial.job import Limits
 from pytest_dataloader_faults._trial.journal import Journal
 from pytest_dataloader_faults._trial.process import harness
+from pytest_dataloader_faults._trial.process.clock import TrialClock
 from pytest_dataloader_faults._trial.process.deadline import (
     BUSY_SECONDS,
     HARNESS,
-    LOADER,
     OVERDUE,
-    deadline_after,
 )
 from pytest_dataloader_faults._trial.process.surroundings import Surroundings
 from pytest_dataloader_faults.outcomes._text import printable
@@ -64,13 +65,13 @@ class _Watched(NamedTuple):
 def run_under_deadline(
     root: _Root,
     start_supervisor: Callable[[], SupervisorHandle] | None,
-    deadline: float,
+    limits: Limits,
     around: Surroundings,
 ) -> None:
     """Run *root* in a child, with a supervisor if it needs one, and end all that it started.
 
-    The loader may take *deadline* seconds for each epoch, and for the recovery. Folders that are
-    *around* it are removed, with what is in them.
+    The loader may take as long as *limits* say. Folders that are *around* it are removed, with what
+    is in them.
     """
     journal, server = around.facts, around.server
     os.setsid()
@@ -87,9 +88,11 @@ def run_under_deadline(
     began = time.monotonic()
     child = _start(root, supervision)
     watched = _Watched(os.pidfd_open(child), parent, signals, supervisor)
-    ended = _wait_until_over(watched, deadline, around)
+    clock = TrialClock(journal, limits, supervision, partial(_seconds_without_cpu, around))
+    ended = _wait_until_over(watched, clock, journal)
     stopped = ended == "deadline" and is_stopped(child)
     if ended == "deadline":
+        clock.write_activity()
         _gather_stacks(around, {supervision.pid} if supervision else set())
         os.kill(child, signal.SIGSTOP)  # Or it would go on once the supervisor has ended.
     died = _how_it_died(child) if ended == "ended" else None
@@ -149,22 +152,18 @@ def _pipe_of_signals() -> int:
     return read
 
 
-def _wait_until_over(watched: _Watched, deadline: float, around: Surroundings) -> str:
+def _wait_until_over(watched: _Watched, clock: TrialClock, journal: Journal) -> str:
     """Why the wait is over: ``"ended"``, ``"deadline"``, or one of these.
 
     ``"abandoned"``: pytest is gone, or the trial's own work takes too long. ``"supervisor ended"``:
     the supervisor ended too early. A signal's name: that signal asked the trial to end.
     """
-    began = time.monotonic()
-    whose, until = LOADER, began + deadline
-    while until > time.monotonic():
-        if why := _wait(watched, until):
+    while not clock.is_up():
+        if why := _wait(watched, clock.next_look):
             return why
-        whose, until = deadline_after(around.facts.events(), began, deadline)
-        until += _seconds_without_cpu(around) if whose != HARNESS else 0.0
-    if whose != HARNESS:
+    if clock.whose != HARNESS:
         return "deadline"
-    around.facts.write(broken=OVERDUE)
+    journal.write(broken=OVERDUE)
     return "abandoned"
 
 

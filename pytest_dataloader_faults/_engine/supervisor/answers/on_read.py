@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pytest_dataloader_faults._engine.file_copies import FileCopies, FileEdit
@@ -33,6 +33,7 @@ from pytest_dataloader_faults._engine.supervisor.events import (
 from pytest_dataloader_faults._engine.supervisor.shared_offsets import CALLS as SHARED_OFFSET_CALLS
 from pytest_dataloader_faults._engine.supervisor.shared_offsets import SharedOffsetBarrier
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
+from pytest_dataloader_faults._engine.system.shared_count import SharedCount
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -40,7 +41,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SupervisorServices:
-    """What answers need. *provokes_races*: bring reads at a shared offset together."""
+    """What answers need. *provokes_races*: bring reads at a shared offset together.
+
+    *given*: how many bytes were read for workers.
+    """
 
     copies: FileCopies
     timers: Timers
@@ -48,6 +52,7 @@ class SupervisorServices:
     barrier: SharedOffsetBarrier
     relay: Relay
     provokes_races: bool
+    given: SharedCount = field(default_factory=SharedCount)
 
     @classmethod
     def made(cls, events: Events, on_error: ErrorHandler, provokes_races: bool) -> Self:
@@ -136,6 +141,8 @@ class _Read:
 
     def _answer_short(self, source: int, length: int) -> None:
         try:
-            self.worker.listener.return_value(self.call, give_short(self.call, source, length))
+            count = give_short(self.call, source, length)
+            self.services.given.add(count)
+            self.worker.listener.return_value(self.call, count)
         finally:
             os.close(source)
