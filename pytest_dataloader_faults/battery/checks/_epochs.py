@@ -110,10 +110,10 @@ def _one_error_later(workload: Workload) -> tuple[Variant, ...]:
     return (Variant((ReadError(workload.read.path, nth=nth, times=1),), f"read {nth}"),)
 
 
-def _makes_fewer_reads(_: Workload, outcome: Outcome) -> str | None:
+def _makes_fewer_reads(_: Workload, outcome: Outcome) -> NotApplicable | None:
     if outcome.fired or not any(each.reached for each in outcome.faults):
         return None
-    return "its workers make fewer reads than in the run without a fault"
+    return NotApplicable("its workers make fewer reads than in the run without a fault")
 
 
 def _is_error_again(outcome: Outcome, _reference: Reference) -> Finding | None:
