@@ -67,6 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Declare the markers, check the options, and describe the fixtures if they will be shown."""
     # For a name in ``pytest_plugins``, pytest would read the metadata of every installed package.
     config.pluginmanager.register(_pyfakefs)
+    config.pluginmanager.register(_scopes)
     config.addinivalue_line("markers", _options.marker_line())
     config.addinivalue_line("markers", _options.for_a_terminal(_environment.GPU_MARKER))
     try:
@@ -127,12 +128,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(_checks.MARKER)
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip an item that needs an accelerator before pytest makes its fixtures."""
     _environment.require_accelerator(item)
-    with _scopes.are_entered(item, "setup"):
-        yield
 
 
 @pytest.hookimpl(wrapper=True)
@@ -142,8 +141,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     An error that tells the user something is shown without the frames of this package.
     """
     try:
-        with _scopes.are_entered(item, "call"):
-            yield
+        yield
     except InjectionError:
         raise
     except DataLoaderFaultsError as error:
@@ -161,13 +159,6 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
         item.stash[_asked.SEVERAL] = True
         note_all(item, results)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
-    """Fail an item whose fixture gave the scope of an ``inject`` that nobody entered."""
-    with _scopes.are_entered(item, "teardown"):
-        yield
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,4 +1,4 @@
-"""Fail a test that calls ``inject`` and never enters its scope: nothing was armed in it.
+"""Hooks that fail a test which calls ``inject`` and never enters its scope: nothing was armed.
 
 No module of the injection is imported for that: where none is, nobody has called it.
 """
@@ -21,8 +21,29 @@ _calls = pytest.StashKey[dict["_Call", None]]()
 _INJECTION = "pytest_dataloader_faults.injection"
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    """Look at what its fixtures call."""
+    with _are_entered(item, "setup"):
+        yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Look at what the test calls."""
+    with _are_entered(item, "call"):
+        yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Look at the scopes that fixtures gave, and nobody has entered."""
+    with _are_entered(item, "teardown"):
+        yield
+
+
 @contextlib.contextmanager
-def are_entered(item: pytest.Item, phase: str) -> Iterator[None]:
+def _are_entered(item: pytest.Item, phase: str) -> Iterator[None]:
     """Fail *item* for a call of ``inject`` whose scope was not entered by the end of its *phase*.
 
     What a fixture has made in the set-up may be entered until the teardown is over.
