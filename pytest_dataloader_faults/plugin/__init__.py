@@ -25,6 +25,7 @@ from pytest_dataloader_faults.plugin import (
     _checks,
     _collector,
     _environment,
+    _failures,
     _options,
     _pyfakefs,
     _scopes,
@@ -68,6 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # For a name in ``pytest_plugins``, pytest would read the metadata of every installed package.
     config.pluginmanager.register(_pyfakefs)
     config.pluginmanager.register(_scopes)
+    config.pluginmanager.register(_failures)
     config.addinivalue_line("markers", _options.marker_line())
     config.addinivalue_line("markers", _options.for_a_terminal(_environment.GPU_MARKER))
     try:
@@ -145,9 +147,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     except InjectionError:
         raise
     except DataLoaderFaultsError as error:
-        from pytest_dataloader_faults.plugin._failures import without_our_frames
-
-        raise without_our_frames(error) from error.__cause__
+        raise _failures.without_our_frames(error) from error.__cause__
     if _injector in item.stash:
         item.stash[_injector].require_used()
         if unfired := item.stash[_injector].unfired():
@@ -171,11 +171,10 @@ def pytest_runtest_makereport(
         from pytest_dataloader_faults.plugin._report import attach
 
         attach(item, report)
-    if report.failed and call.excinfo and isinstance(call.excinfo.value, CheckFailedError):
-        from pytest_dataloader_faults.plugin import _failures
-
-        if _failures.may_stand_as_it_is(item.config):
-            _failures.show_as_it_stands(report, call.excinfo)
+    is_of_check = call.excinfo and isinstance(call.excinfo.value, CheckFailedError)
+    if report.failed and is_of_check and _failures.may_stand_as_it_is(item.config):
+        assert call.excinfo
+        _failures.show_as_it_stands(report, call.excinfo)
     return report
 
 

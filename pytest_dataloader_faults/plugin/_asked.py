@@ -16,6 +16,10 @@ class OfNamedDataset(NamedTuple):
 
 
 NAMED = pytest.StashKey[OfNamedDataset]()
+CALLED = pytest.StashKey[bool]()
+"""An item has it once its check was called."""
+NOT_ASKED = pytest.StashKey[str]()
+"""Why an item was skipped, and its check was not asked."""
 SEVERAL = pytest.StashKey[bool]()
 """An item has it once a ``DatasetTestCase`` has asked checks in it."""
 

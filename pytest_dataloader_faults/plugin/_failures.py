@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 
 from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
+from pytest_dataloader_faults.plugin import _asked
 
-_PACKAGE = os.path.dirname(os.path.dirname(__file__))
+_PACKAGE = __name__.partition(".")[0]
 _PYTEST = ("_pytest", "pluggy")
 _first_items = pytest.StashKey[dict[Hashable, str]]()
 """What is wrong with what, and the id of the item that reports it in full."""
+_BEFORE_ITS_CHECK = "not asked, for the test fails before its check"
 
 
 class Report:
@@ -54,6 +56,40 @@ def about_call(node: pytest.Item, *call: Hashable) -> Report:
     return Report(node, (parent, getattr(node, "originalname", node.name), others, *call))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    """Of all items of a test whose fixture fails, one tells why."""
+    with _mistake_reported_once(item):
+        yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Of all items of a test that fails before its check, one tells why."""
+    with _mistake_reported_once(item):
+        yield
+
+
+@contextlib.contextmanager
+def _mistake_reported_once(node: pytest.Item) -> Iterator[None]:
+    """Skip *node* if it fails before its check, and another item of its test did so likewise."""
+    try:
+        yield
+    except (Exception, pytest.fail.Exception) as error:
+        if not _asked.asks_check(node) or _asked.CALLED in node.stash:
+            raise
+        *_, last = _entries(error.__traceback__)
+        place = last.tb_frame.f_code.co_filename, last.tb_lineno
+        report = about_call(node, type(error).__name__, place)
+        report.is_here()
+        if report.elsewhere is None:
+            raise
+        node.stash[_asked.NOT_ASKED] = text = f"{_BEFORE_ITS_CHECK}: see {report.elsewhere}"
+        skipped = pytest.skip.Exception(text)
+        skipped._use_item_location = True  # Else, it would be this line.
+        raise skipped from None
+
+
 @contextlib.contextmanager
 def shortage_reported_once(node: pytest.Item) -> Iterator[None]:
     """Fail *node* without a traceback where the machine lacks something: in full once."""
@@ -72,20 +108,21 @@ def shortage_reported_once(node: pytest.Item) -> Iterator[None]:
 def without_our_frames(error: BaseException) -> BaseException:
     """*error* with a traceback that ends where the user's code called this package."""
     entries = list(_entries(error.__traceback__))
-    names = [entry.tb_frame.f_globals.get("__name__", "") for entry in entries]
-    outer = [number for number, name in enumerate(names) if name.partition(".")[0] in _PYTEST]
-    users = itertools.takewhile(_is_not_ours, entries[outer[-1] + 1 if outer else 0 :])
+    outer = [number for number, entry in enumerate(entries) if _top_of(entry) in _PYTEST]
+    users = list(itertools.takewhile(_is_not_ours, entries[outer[-1] + 1 if outer else 0 :]))
+    while users and _top_of(users[-1]) == "torch":  # Of a loop over a loader.
+        users.pop()
     made: TracebackType | None = None
-    for entry in reversed(list(users)):
+    for entry in reversed(users):
         made = TracebackType(made, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     return error.with_traceback(made) if made else error
 
 
 def place_of(error: BaseException) -> str:
     """Where the user's code raised *error* when it was imported, to be put behind its text."""
-    others = {*_PYTEST, "importlib", __name__.partition(".")[0]}
+    others = {*_PYTEST, "importlib", _PACKAGE}
     for entry in reversed(list(_entries(error.__traceback__))):
-        if entry.tb_frame.f_globals.get("__name__", "").partition(".")[0] not in others:
+        if _top_of(entry) not in others:
             return f" at {entry.tb_frame.f_code.co_filename}:{entry.tb_lineno}"
     return ""
 
@@ -97,7 +134,14 @@ def _entries(traceback: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def _is_not_ours(entry: TracebackType) -> bool:
-    return not entry.tb_frame.f_code.co_filename.startswith(_PACKAGE)
+    """By the module: a constructor that a dataclass has made is in no file."""
+    return _top_of(entry) != _PACKAGE
+
+
+def _top_of(entry: TracebackType) -> str:
+    """The name of the package that the code of *entry* belongs to."""
+    name: str = entry.tb_frame.f_globals.get("__name__", "")
+    return name.partition(".")[0]
 
 
 def show_as_it_stands(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import shlex
 import time
 import warnings
 from collections.abc import Hashable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -27,11 +28,15 @@ from pytest_dataloader_faults.exceptions import (
     UnusableDatasetError,
 )
 from pytest_dataloader_faults.outcomes import CheckResult, Contract, Verdict
-from pytest_dataloader_faults.plugin._asked import NAMED, asks_check
+from pytest_dataloader_faults.outcomes._text import call
+from pytest_dataloader_faults.plugin._asked import CALLED, NAMED, asks_check
 from pytest_dataloader_faults.plugin._failures import about_call, shortage_reported_once
-from pytest_dataloader_faults.plugin._options import Settings, command_line
+from pytest_dataloader_faults.plugin._options import Settings, command_line, marker
 from pytest_dataloader_faults.plugin._report import id_of, note
 from pytest_dataloader_faults.report.model import NOT_ASKED
+
+if TYPE_CHECKING:
+    from typing_extensions import Never
 
 _baselines = pytest.StashKey[BaselineCache]()
 _stage = pytest.StashKey[_progress.Stage]()
@@ -54,10 +59,13 @@ class FaultCheck:
         files: Files | None = None,
         loader: Mapping[str, Any] | None = None,
         contract: Contract | None = None,
+        **others: Never,
     ) -> CheckResult:
         """Run the check. Fails, skips or xfails the test, or returns the result."""
         __tracebackhide__ = True
+        _refuse(others)
         self._calls += 1
+        self._node.stash[CALLED] = True
         how = BatterySettings(
             files=files, loader=loader, contract=contract, samples=self._settings.samples
         )
@@ -90,7 +98,7 @@ class FaultCheck:
         """The result; where the dataset cannot be tried, only one item of the test says why."""
         report = about_call(self._node, self._calls, part)
         if report.elsewhere:
-            text = f"{NOT_ASKED}: see {report.elsewhere}"
+            text = f"{NOT_ASKED}the dataset cannot be tried: see {report.elsewhere}"
             return _nothing_shown(self.name, text, applies=False)
         try:
             result, is_usable = self._asked(make_dataset, how, report.about)
@@ -129,6 +137,19 @@ class FaultCheck:
         if not self._calls:
             message = "fault_check was never called: call fault_check(lambda: MyDataset(...))"
             pytest.fail(message, pytrace=False)
+
+
+def _refuse(others: Mapping[str, Any]) -> None:
+    """Refuse arguments that a check does not take; some are for the marker."""
+    if not others:
+        return
+    given = call("", **others)[1:-1]
+    if set(others) <= set(inspect.signature(marker).parameters):
+        what = "it" if len(others) == 1 else "them"
+        advice = f"Give {what} to the marker: @pytest.mark.dataloader_faults({given})"
+    else:
+        advice = "It takes a dataset, files=, loader= and contract="
+    raise InvalidArgumentError(f"fault_check() takes no {given}. {advice}")
 
 
 def _places(node: pytest.Item) -> dict[pytest.Item, int]:

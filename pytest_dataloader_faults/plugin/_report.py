@@ -14,7 +14,7 @@ import pytest
 
 from pytest_dataloader_faults.exceptions import DataLoaderFaultsError
 from pytest_dataloader_faults.outcomes import CheckResult, Verdict
-from pytest_dataloader_faults.plugin._asked import check_asked
+from pytest_dataloader_faults.plugin import _asked
 from pytest_dataloader_faults.plugin._options import ATTRIBUTE
 from pytest_dataloader_faults.report import ci, files, markdown, terminal
 from pytest_dataloader_faults.report.model import (
@@ -94,7 +94,9 @@ def attach(node: pytest.Item, report: pytest.TestReport) -> None:
         _note_failure(found, node, report)
     elif hasattr(report, "wasxfail"):
         found[:] = [_changed(each, FAILED, XFAILED) for each in found]
-    if found and (report.when == "call" or report.failed):
+    elif report.skipped and _asked.NOT_ASKED in node.stash:
+        found[:] = [_nothing(node, node.stash[_asked.NOT_ASKED])]
+    if found and (report.when == "call" or not report.passed):
         setattr(report, ATTRIBUTE, found)
 
 
@@ -129,10 +131,15 @@ def _changed(item: dict[str, Any], old: str, new: str) -> dict[str, Any]:
     return {**item, "status": new} if item["status"] == old else item
 
 
-def _nothing(node: pytest.Item) -> dict[str, Any]:
-    """The item of a test that has not asked its check."""
-    check = check_asked(node)
-    result = CheckResult(check, Verdict.NOT_EXERCISED, passed=False, explanation="")
+def _nothing(node: pytest.Item, why: str = "") -> dict[str, Any]:
+    """The item of a test that has not asked its check; *why*, if that makes it no failure."""
+    result = CheckResult(
+        _asked.check_asked(node),
+        Verdict.NOT_EXERCISED,
+        passed=False,
+        explanation=why,
+        applies=not why,
+    )
     return asdict(_item_of(node, result, 0.0))
 
 

@@ -20,8 +20,8 @@ ERROR = "error"
 FAILURES = (FAILED, ERROR)
 """What makes a run fail: a check, or the test around it."""
 _ADDED = {ERROR: " (test failed)", XFAILED: " (expected)", NOT_REPRODUCED: " (not reproduced)"}
-NOT_ASKED = "not asked, for the dataset cannot be tried"
-"""How the sentence of a check begins that was left out for this, and is not applicable either."""
+NOT_ASKED = "not asked, for "
+"""How the sentence of a check begins that was left out, and is not applicable either."""
 
 
 @dataclass(frozen=True)
