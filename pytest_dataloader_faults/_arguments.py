@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, Field, fields
 from typing import Any, ClassVar, NamedTuple
 
+from pytest_dataloader_faults import exceptions
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
 _SHOWN = 40
@@ -43,7 +44,9 @@ class Rule(NamedTuple):
     ) -> None:
         """Raise *error* if argument *name* of *owner* may not have this *value*."""
         if not self.allows(value):
-            message = f"{owner and f'{owner}: '}{name}={value!r} must be {self.allowed}"
+            message = (
+                f"{owner and f'{owner}: '}{name}={exceptions._shown(value)} must be {self.allowed}"
+            )
             raise error(message)
 
 
@@ -92,7 +95,8 @@ def _has_reasons(value: Any) -> bool:
 def _may_be_ready(value: Any) -> bool:
     """Whether *value* may have samples or loaders; a trial finds out more."""
     names = ("__getitem__", "__iter__", "setup")
-    return not isinstance(value, (str, bytes)) and any(hasattr(value, name) for name in names)
+    kind = type(value)
+    return not issubclass(kind, (str, bytes)) and any(hasattr(kind, name) for name in names)
 
 
 _ENGINES = ("auto", "kernel", "python")

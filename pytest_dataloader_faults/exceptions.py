@@ -35,6 +35,14 @@ def _printable_lines(text: str) -> str:
     return "\n".join(map(_printable, text.split("\n")))
 
 
+def _shown(value: object) -> str:
+    """``repr`` of *value*, which may be of a class whose ``__repr__`` raises."""
+    try:
+        return repr(value)
+    except Exception as error:  # noqa: BLE001  # whatever the user's class raises
+        return f"<{type(value).__name__}, whose repr raises {type(error).__name__}>"
+
+
 class DataLoaderFaultsError(Exception):
     """Base class: catch it to catch everything below."""
 

@@ -146,9 +146,12 @@ class FetchStarted(NamedTuple):
 
 
 class SampleStarted(NamedTuple):
-    """The sample at index *sample* begins; unless *alone*, others are made along with it."""
+    """The sample at index *sample* begins, None if its index is no number.
 
-    sample: int
+    Unless *alone*, others are made along with it, or the number is not all of its index.
+    """
+
+    sample: int | None
     alone: bool
 
 

@@ -125,7 +125,7 @@ def run_lifecycle(
 
 def take_reference(
     make_dataset: DatasetFactory,
-    batches: Sequence[tuple[Any, ...]] | None = None,
+    batches: Sequence[jobs.Drawn] | None = None,
     seconds: float | None = None,
     **settings: Unpack[jobs.Settings],
 ) -> Reference:

@@ -27,10 +27,11 @@ from pytest_dataloader_faults._trial.loaders import USERS_ERRORS, kind_of
 from pytest_dataloader_faults._trial.process.sigchld import SigchldGuard
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
 from pytest_dataloader_faults._trial.samples.delivery import delivery
-from pytest_dataloader_faults._trial.samples.reader import plain_indices
+from pytest_dataloader_faults._trial.samples.draws import Draw, recorded
 from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.outcomes import Raised, WorkerDeath
 from pytest_dataloader_faults.outcomes._chains import shortened
+from pytest_dataloader_faults.outcomes._text import text_of
 
 _WORKER = "_dlf_worker_of_batch"
 """The attribute of an iterator that says which worker made the batch that came last."""
@@ -56,7 +57,7 @@ class LoaderDriver:
 
     journal: Journal
     comparer: SampleComparer
-    drawn: list[Any]
+    drawn: list[Draw]
     loader: Any = None
     stepwise: bool = False
     keep_workers: bool = False
@@ -160,13 +161,14 @@ class LoaderDriver:
         at = time.monotonic()
         if self.use_batch is not None:
             batch = self.use_batch(batch)
-        indices = None
+        draw = None
         if kind_of(self.loader.dataset) == "map":
-            indices = plain_indices(self.drawn[self._batch_number(self._received)])
+            draw = self.drawn[self._batch_number(self._received)]
         self._received += 1
-        received = delivery(batch, indices, self.loader, self.comparer)
+        received = delivery(batch, draw, self.loader, self.comparer)
         received = replace(received, worker=getattr(self._iterator, _WORKER, None))
-        self.journal.write(epoch=self._epoch, at=at, batch=asdict(received))
+        packed = draw and draw.packed
+        self.journal.write(epoch=self._epoch, at=at, batch=asdict(received), packed=packed)
 
     def _write_progress(self) -> None:
         if self.stepwise:
@@ -174,7 +176,7 @@ class LoaderDriver:
 
     def _write_epoch(self, ended: float | None = None, **result: Any) -> None:
         """Write down what was drawn in this epoch; its *result* and when it *ended*, if it has."""
-        drawn = [plain_indices(each) for each in self.drawn]
+        drawn = [each.names for each in self.drawn]
         event = {"drawn": drawn, "exception": None, "complete": False, **result}
         self.journal.write(epoch=self._epoch, at=ended, **{"pass": event})
 
@@ -224,18 +226,19 @@ def end_workers(iterator: Any) -> None:
 
 
 @contextlib.contextmanager
-def record_sampler() -> Iterator[list[Any]]:
-    """Every index list that an iterator draws from its sampler in this scope.
+def record_sampler() -> Iterator[list[Draw]]:
+    """What each iterator draws from its sampler in this scope.
 
     An iterator also notes which worker made the last batch.
     """
-    drawn: list[Any] = []
+    drawn: list[Draw] = []
     next_index = _BaseDataLoaderIter._next_index
     process_data = _MultiProcessingDataLoaderIter._process_data
 
     def recording(self: Any) -> Any:
-        drawn.append(next_index(self))  # type: ignore[no-untyped-call]
-        return drawn[-1]
+        found = next_index(self)  # type: ignore[no-untyped-call]
+        drawn.append(recorded(found, self._dataset, batched=self._auto_collation))
+        return found
 
     def noting(self: Any, data: Any, worker: int) -> Any:
         setattr(self, _WORKER, worker)
@@ -274,8 +277,4 @@ def raised_by(error: BaseException) -> Raised:
     if isinstance(error, InjectionError):
         raise error
     text = "".join(traceback.format_exception(error))
-    try:
-        message = str(error)
-    except Exception as broken:  # noqa: BLE001  # the user's class, and what it says is a finding
-        message = f"its own __str__ raises {type(broken).__name__}"
-    return Raised(type(error).__name__, shortened(message), shortened(text))
+    return Raised(type(error).__name__, shortened(text_of(error)), shortened(text))

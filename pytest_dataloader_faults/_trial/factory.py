@@ -20,10 +20,11 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import FunctionType, MethodType
 from typing import Any, Protocol, TypeAlias
 
 from pytest_dataloader_faults._engine.python.pyfakefs import fake_files
-from pytest_dataloader_faults._trial.parts import PartOf, is_ready
+from pytest_dataloader_faults._trial.parts import PartOf, is_a, is_ready
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
 
@@ -56,7 +57,7 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 
 def takes_folder(make_dataset: Any) -> bool:
     """Whether *make_dataset* has one required parameter; InvalidArgumentError if it has more."""
-    if isinstance(make_dataset, PartOf):
+    if is_a(make_dataset, PartOf):
         return takes_folder(make_dataset.source)
     if is_ready(make_dataset):
         return False
@@ -67,7 +68,8 @@ def takes_folder(make_dataset: Any) -> bool:
     required = [each for each in parameters if each.default is each.empty]
     names = [each.name for each in required if each.kind in _POSITIONAL]
     if len(names) > 1:
-        function = getattr(make_dataset, "__name__", "make_dataset")
+        own = getattr(make_dataset, "__name__", None)
+        function = own if isinstance(own, str) else "make_dataset"
         message = (
             f"make_dataset requires {len(names)} arguments ({', '.join(names)}), but it is called"
             " with none, or with an empty folder where it requires one: give a function that calls"
@@ -79,16 +81,27 @@ def takes_folder(make_dataset: Any) -> bool:
 
 def definition_of(make_dataset: Any) -> tuple[str, int] | None:
     """The file and the line of a function or a class; None of anything else."""
-    if isinstance(make_dataset, functools.partial):
+    if is_a(make_dataset, functools.partial):
         make_dataset = make_dataset.func
-    with contextlib.suppress(TypeError, OSError):
+    with contextlib.suppress(Exception):  # Of an object of any class.
         return inspect.getfile(make_dataset), inspect.getsourcelines(make_dataset)[1]
     return None
 
 
+def is_named(make_dataset: Any) -> bool:
+    """Whether *make_dataset* is a function or a class."""
+    return any(is_a(make_dataset, each) for each in (type, FunctionType, MethodType))
+
+
+def full_name(make_dataset: Any) -> str:
+    """The name of a function or a class with its module; of an object those of its class."""
+    named = make_dataset if is_named(make_dataset) else type(make_dataset)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
 def bound(make_dataset: Any) -> tuple[Callable[[], Any], tuple[str, ...]]:
     """*make_dataset* for one trial, and the folder that it gets, which is not made yet."""
-    if isinstance(make_dataset, PartOf):
+    if is_a(make_dataset, PartOf):
         source, folders = bound(make_dataset.source)
         return dataclasses.replace(make_dataset, source=source), folders
     if is_ready(make_dataset):

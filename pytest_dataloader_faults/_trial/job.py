@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypeAlias, TypedDict
 
 from pytest_dataloader_faults._engine.system.private_view import NO_VIEW, PrivateView
 from pytest_dataloader_faults.faults import Fault, WorkerKilled
@@ -49,6 +49,10 @@ class TrialOptions:
 
 
 ONE_EPOCH = TrialOptions()
+
+Drawn: TypeAlias = tuple[tuple[Any, ...], str | None]
+"""The indices of a batch, and what the sampler drew as an outcome has it, where that is no list of
+these."""
 
 
 class RunSettings(TypedDict, total=False):
@@ -141,11 +145,11 @@ class TrialJob(Job):
 class ReferenceJob(Job):
     """Samples one by one.
 
-    *batches*: their indices, by default as the loader's sampler draws. *seconds*: where *samples*
+    *batches*: what to ask for, by default as the loader's sampler draws. *seconds*: where *samples*
     would take longer, fewer are looked at.
     """
 
-    batches: Sequence[tuple[Any, ...]] | None = None
+    batches: Sequence[Drawn] | None = None
     seconds: float | None = None
 
 

@@ -11,7 +11,15 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from pytest_dataloader_faults._engine.python.pyfakefs.notes import note_for
 from pytest_dataloader_faults._engine.worker.fetch_hooks import StreamEnd
@@ -20,7 +28,7 @@ from pytest_dataloader_faults._trial.factory import definition_of
 from pytest_dataloader_faults._trial.parts import require_one
 from pytest_dataloader_faults._trial.process import start_method
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
-from pytest_dataloader_faults.outcomes._text import continued
+from pytest_dataloader_faults.outcomes._text import continued, shown, text_of
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 _LIBRARY = re.compile(
@@ -30,6 +38,9 @@ _LIBRARY = re.compile(
 USERS_ERRORS = (Exception, SystemExit, KeyboardInterrupt)
 """What the user's code may raise. Ctrl-C goes to pytest, not to a trial."""
 DEFAULTS = {"num_workers": 2, "batch_size": 4}
+_DEFAULT_SAMPLERS = (SequentialSampler, RandomSampler)
+"""torch makes them for a dataset without a sampler, and they ask for its length."""
+_SIZED = (*_DEFAULT_SAMPLERS, SubsetRandomSampler, WeightedRandomSampler, list, tuple, range)
 
 
 @contextlib.contextmanager
@@ -40,7 +51,7 @@ def errors_of_dataset(what: str, advice: str = "") -> Iterator[None]:
     except UnusableDatasetError:
         raise
     except USERS_ERRORS as error:
-        text = f"{continued(repr(error))}{_place_of(error)}"
+        text = f"{continued(shown(error))}{_place_of(error)}"
         message = f"{what} failed with no fault armed: {text}{advice}{_pyfakefs_note(error)}"
         raise UnusableDatasetError(message) from error
 
@@ -80,7 +91,7 @@ def make_loader(
     if isinstance(made, DataLoader):
         if options:
             message = (
-                f"loader={dict(options)!r} was given, or drawn by a search, but make_dataset()"
+                f"loader={shown(dict(options))} was given, or drawn by a search, but make_dataset()"
                 " returned a ready DataLoader, which has options of its own. Return the dataset, or"
                 " pass loader={}"
             )
@@ -121,27 +132,47 @@ def _call_factory(make_dataset: Callable[[], Any]) -> Any:
     except (UnusableDatasetError, InvalidArgumentError):
         raise
     except USERS_ERRORS as error:
-        text = f"{type(error).__name__}: {continued(str(error))}{_place_of(error)}"
+        text = f"{type(error).__name__}: {continued(text_of(error))}{_place_of(error)}"
         message = f"make_dataset() raised {text}, with no fault armed{_pyfakefs_note(error)}"
         raise UnusableDatasetError(message) from error
+    _require_class(made)
     require_one(made)
-    usable = isinstance(made, (DataLoader, IterableDataset)) or hasattr(made, "__getitem__")
-    if isinstance(made, type) or not usable:
+    if isinstance(made, type) or not _is_usable(made):
         is_generator = isinstance(made, types.GeneratorType)
         message = (
-            f"make_dataset{_named(make_dataset)} gave {made!r}, which is no dataset: it has"
+            f"make_dataset{_named(make_dataset)} gave {shown(made)}, which is no dataset: it has"
             f" no __getitem__ and is no IterableDataset. {_OF_GENERATOR if is_generator else ''}"
             "Give a map-style or iterable dataset, a ready DataLoader, a data module, or a dict or"
             " list of loaders"
         )
         raise UnusableDatasetError(message)
-    if any(isinstance(each, DataLoader) for each in getattr(made, "pipeline", ())):
+    if _wraps_loader(made):
         message = (
             f"{type(made).__name__} wraps a DataLoader, and its workers cannot be in workers. Give"
             " the DataLoader in its pipeline, as in lambda: make().pipeline[0]"
         )
         raise UnusableDatasetError(message)
     return made
+
+
+def _require_class(made: Any) -> None:
+    """Refuse what cannot be asked for its class, which is what torch begins with."""
+    name = type(made).__name__
+    with errors_of_dataset(f"asking for the class of a {name}, as torch's DataLoader does,"):
+        isinstance(made, (DataLoader, IterableDataset))
+
+
+def _is_usable(made: Any) -> bool:
+    has_samples = any(hasattr(type(made), name) for name in ("__getitem__", "__getitems__"))
+    return has_samples or isinstance(made, (DataLoader, IterableDataset))
+
+
+def _wraps_loader(made: Any) -> bool:
+    """Whether *made* is webdataset's WebLoader. Many a dataset has something called a pipeline."""
+    if not any(kind.__module__.startswith("webdataset") for kind in type(made).__mro__):
+        return False
+    pipeline = getattr(made, "pipeline", None)
+    return type(pipeline) is list and any(isinstance(each, DataLoader) for each in pipeline)
 
 
 def _named(make_dataset: Callable[[], Any]) -> str:
@@ -164,12 +195,13 @@ def dataset_of(make_dataset: Callable[[], Any]) -> Any:
 def loader_for(dataset: Any, options: Mapping[str, Any]) -> DataLoader[Any]:
     """A loader over *dataset* with *options*, and with the default options of trials."""
     defaults = {"num_workers": 2} if "batch_sampler" in options else DEFAULTS
-    if _length(dataset, type(dataset).__name__) == 0:
-        raise UnusableDatasetError(_empty(dataset))
+    has_sampler = any(options.get(name) is not None for name in ("sampler", "batch_sampler"))
+    if kind_of(dataset) == "map" and not has_sampler and _length(dataset) == 0:
+        raise UnusableDatasetError(empty(dataset))
     try:
         return DataLoader(dataset, **{**defaults, **options})
     except (TypeError, ValueError) as error:
-        message = f"DataLoader refuses loader={dict(options)!r}: {continued(str(error))}"
+        message = f"DataLoader refuses loader={shown(dict(options))}: {continued(text_of(error))}"
         raise InvalidArgumentError(message) from error
 
 
@@ -184,39 +216,47 @@ def end_stream(loader: DataLoader[Any], samples: int | None) -> None:
         end.install()
 
 
-def _length(of: Any, name: str) -> int | None:
+def _length(dataset: Any) -> int | None:
     """The length, or None if there is none: TypeError is how Python and torch say so."""
-    with errors_of_dataset(f"len({name})"):
+    with errors_of_dataset(f"len({type(dataset).__name__})"):
         try:
-            return len(of)
+            return len(dataset)
         except (TypeError, NotImplementedError):
             return None
 
 
 def _require_samples(loader: DataLoader[Any]) -> None:
-    name = type(loader.dataset).__name__
-    if _length(loader.dataset, name) is None and not hasattr(loader.dataset, "__len__"):
-        message = f"{name} has no length, which a map-style dataset needs: define __len__"
-        raise UnusableDatasetError(message)
-    if _length(loader, f"DataLoader({name})") == 0:
-        raise UnusableDatasetError(_empty(loader.dataset))
+    """Refuse what has no sample, as far as that is known before the first one is drawn."""
+    sampler: Any = loader._index_sampler
+    inner: Any = sampler.sampler if type(sampler) is BatchSampler else sampler
+    if type(inner) in _DEFAULT_SAMPLERS and inner.data_source is loader.dataset:
+        name = type(loader.dataset).__name__
+        if _length(loader.dataset) is None and not hasattr(type(loader.dataset), "__len__"):
+            message = (
+                f"{name} has no length, which a map-style dataset needs unless its loader has a"
+                " sampler: define __len__, or hand over a DataLoader with a sampler"
+            )
+            raise UnusableDatasetError(message)
+    if has_known_length(inner) and len(sampler) == 0:
+        raise UnusableDatasetError(empty(loader.dataset))
 
 
-def _empty(dataset: Any) -> str:
+def has_known_length(sampler: Any) -> bool:
+    """Whether ``len`` of *sampler* is safe, and that of an epoch.
+
+    torch asks no other sampler for it, and some have none, or another one.
+    """
+    return type(sampler) in _SIZED
+
+
+def empty(dataset: Any) -> str:
+    """What to say of a *dataset* without samples."""
     return f"{type(dataset).__name__} is empty: there is no sample that a fault could hit"
 
 
 def kind_of(dataset: Any) -> str:
     """``"map"`` or ``"iterable"``."""
     return "iterable" if isinstance(dataset, IterableDataset) else "map"
-
-
-def sampled(loader: DataLoader[Any]) -> Iterator[list[Any]]:
-    """The lists of indices that one epoch asks for; of length 1 without automatic batching."""
-    batched = loader._auto_collation
-    with errors_of_dataset("the sampler"):
-        for index in loader._index_sampler:
-            yield list(index) if batched else [index]
 
 
 def start_method_of(loader: DataLoader[Any]) -> str:

@@ -9,24 +9,26 @@ and so may be a dict: only what has nothing but loaders and datasets in it is ta
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard, TypeVar
 
 from pytest_dataloader_faults.exceptions import (
     InvalidArgumentError,
     SeveralLoadersError,
     UnusableDatasetError,
 )
-from pytest_dataloader_faults.outcomes._text import continued
+from pytest_dataloader_faults.outcomes._text import continued, shown, text_of
 
 _STAGES = {"train": "fit", "val": "fit", "test": "test"}
 """The loaders of a data module, and the stage that each is set up for."""
 _MOST = 100
 """A longer list, or dict, is one of samples."""
 _DEEPEST = 3
+_Kind = TypeVar("_Kind")
 
 
 @dataclass(frozen=True)
@@ -66,19 +68,25 @@ def part_of(make_dataset: Any, name: str) -> PartOf:
     return PartOf(make_dataset, str(name))
 
 
+def is_a(made: object, kind: type[_Kind]) -> TypeGuard[_Kind]:
+    """Whether *made* is of that *kind*; it is not asked for its class, as isinstance would."""
+    return issubclass(type(made), kind)
+
+
 def is_ready(source: Any) -> bool:
     """Whether *source* is a dataset, a loader or several of them, and no function that gives it."""
-    if isinstance(source, type):
+    if is_a(source, type):
         return False
-    return not callable(source) or _is_one(source) or bool(_hooks(source))
+    has_samples = all(hasattr(type(source), name) for name in ("__getitem__", "__len__"))
+    return not callable(source) or has_samples or _is_one(source) or bool(_hooks(source))
 
 
 def require_one(made: Any) -> None:
     """Raise SeveralLoadersError if *made* is more than one dataset or loader."""
     if names := tuple(_parts(made)):
-        shown = ", ".join(map(repr, names))
+        known = ", ".join(map(repr, names))
         message = (
-            f"make_dataset gave several loaders or datasets ({shown}), and this needs one: choose"
+            f"make_dataset gave several loaders or datasets ({known}), and this needs one: choose"
             f" it, as by part_of(make_dataset, {names[0]!r})"
         )
         raise SeveralLoadersError(message, names)
@@ -98,7 +106,7 @@ def _parts(made: Any, only: str | None = None) -> dict[str, Any]:
 def _within(made: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
     """The loaders and datasets in a dict, list or tuple, which has nothing else in it."""
     items = _items(made)
-    found = [(str(key), each, list(_unless_one(each, depth))) for key, each in items]
+    found = [(text_of(key), each, list(_unless_one(each, depth))) for key, each in items]
     if not all(_is_one(each) or inner for _, each, inner in found):
         _require_no_loader(made, found)
         return
@@ -112,10 +120,16 @@ def _unless_one(made: Any, depth: int) -> Iterator[tuple[str, Any]]:
 
 def _items(made: Any) -> list[tuple[Any, Any]]:
     if type(made).__name__ == "CombinedLoader":
-        made = made.iterables
-    if _is_one(made) or not isinstance(made, (dict, list, tuple)) or len(made) > _MOST:
+        made = getattr(made, "iterables", None)
+    if is_a(made, type) or _is_one(made):
         return []
-    return list(made.items() if isinstance(made, dict) else enumerate(made))
+    # What is in it, whatever a subclass makes of its methods: that may be a dataset.
+    if is_a(made, dict):
+        return list(dict.items(made)) if dict.__len__(made) <= _MOST else []
+    kind = next((each for each in (list, tuple) if is_a(made, each)), None)
+    if kind is None or kind.__len__(made) > _MOST:
+        return []
+    return list(enumerate(kind.__iter__(made)))
 
 
 def _require_no_loader(made: Any, found: list[tuple[str, Any, list[Any]]]) -> None:
@@ -124,7 +138,7 @@ def _require_no_loader(made: Any, found: list[tuple[str, Any, list[Any]]]) -> No
         name, other = next((n, o) for n, o, inner in found if not _is_one(o) and not inner)
         message = (
             f"make_dataset gave a {type(made).__name__} of loaders or datasets, but {name!r} in it"
-            f" is {other!r}. Each has to be a DataLoader or a torch Dataset"
+            f" is {shown(other)}. Each has to be a DataLoader or a torch Dataset"
         )
         raise UnusableDatasetError(message)
 
@@ -136,26 +150,36 @@ def _is_one(made: Any) -> bool:
         "datasets.arrow_dataset": ("Dataset",),
         "datasets.iterable_dataset": ("IterableDataset",),
     }
-    return any(
-        isinstance(made, getattr(sys.modules.get(home), name, ()))
-        for home, names in homes.items()
-        for name in names
-    )
+    kinds = [getattr(sys.modules.get(home), name, None) for home in homes for name in homes[home]]
+    try:
+        return any(isinstance(made, each) for each in kinds if isinstance(each, type))
+    except Exception:  # noqa: BLE001  # Its class cannot be asked for, which the trial reports.
+        return False
 
 
 def _hooks(made: Any) -> list[str]:
     """The names of the loaders of a data module; empty if *made* is none."""
-    if isinstance(made, type) or _is_one(made):
+    if is_a(made, type) or _is_one(made):
         return []
     return [name for name in _STAGES if _is_own(made, f"{name}_dataloader")]
 
 
 def _is_own(made: Any, hook: str) -> bool:
-    """Whether *made* has the method, and not only from Lightning's base class."""
-    if hook in getattr(made, "__dict__", {}):  # As LightningDataModule.from_datasets() makes it.
-        return True
+    """Whether *made* has the method, and not only from Lightning's base class.
+
+    It is looked up without asking *made*: what has an attribute for every name is no data module.
+    """
+    try:
+        own = object.__getattribute__(made, "__dict__")
+    except AttributeError:
+        own = {}
+    if hook in own:  # As LightningDataModule.from_datasets() makes it.
+        return callable(own[hook])
     owner = next((kind for kind in type(made).__mro__ if hook in vars(kind)), None)
-    return owner is not None and owner.__name__ != "DataHooks"
+    if owner is None or owner.__name__ == "DataHooks":
+        return False
+    found = vars(owner)[hook]
+    return callable(found) or isinstance(found, (classmethod, functools.partialmethod))
 
 
 def _of_module(module: Any, hooks: list[str]) -> Iterator[tuple[str, Any]]:
@@ -169,21 +193,26 @@ def _of_module(module: Any, hooks: list[str]) -> Iterator[tuple[str, Any]]:
             made = _call(module, f"{name}_dataloader")
             if _is_one(made):
                 yield name, made
-            elif made not in (None, [], (), {}) and not list(_within(made)):  # no hash
-                message = f"{name}_dataloader() gave {made!r}, which is no DataLoader"
+            elif not (_is_none(made) or list(_within(made))):
+                message = f"{name}_dataloader() gave {shown(made)}, which is no DataLoader"
                 raise UnusableDatasetError(message)
             yield from ((f"{name}/{key}", each) for key, each in _within(made))
 
 
+def _is_none(made: Any) -> bool:
+    return made is None or (type(made) in (list, tuple, dict) and not made)
+
+
 def _call(module: Any, method: str, *arguments: str) -> Any:
     """What the method gives; a ``setup`` may do without the stage."""
-    function = getattr(module, method, None)
-    if function is None:
-        return None
     try:
+        function = getattr(module, method, None)
+        if not callable(function):
+            return None
         given = arguments if inspect.signature(function).parameters else ()
         return function(*given)
     except (Exception, SystemExit) as error:
         name = f"{type(module).__name__}.{method}({', '.join(map(repr, arguments))})"
-        text = f"{name} raised {type(error).__name__}: {continued(str(error))}, with no fault armed"
+        said = continued(text_of(error))
+        text = f"{name} raised {type(error).__name__}: {said}, with no fault armed"
         raise UnusableDatasetError(text) from error

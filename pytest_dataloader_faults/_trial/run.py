@@ -31,7 +31,8 @@ from pytest_dataloader_faults._trial.lifecycle import Armed, run_lifecycle
 from pytest_dataloader_faults._trial.process.environment import FreeResources
 from pytest_dataloader_faults._trial.samples.budget import limit_samples
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
-from pytest_dataloader_faults._trial.samples.reader import sample_of
+from pytest_dataloader_faults._trial.samples.draws import draws_of
+from pytest_dataloader_faults._trial.samples.reader import Reader
 from pytest_dataloader_faults._trial.samples.reference import take_reference
 from pytest_dataloader_faults.faults import NEED_A_WORKER, PinMemoryThreadDeath
 
@@ -194,7 +195,8 @@ class _Trial:
         """Read a sample here before the fork, as some scripts do: that opens files."""
         dataset = self.loader.dataset
         if loaders.kind_of(dataset) == "map":
-            sample_of(dataset, next(loaders.sampled(self.loader))[0])
+            if first := next((one for draw in draws_of(self.loader) for one in draw.each()), None):
+                Reader(self.loader, SampleComparer()).fetch(first)
         else:
             with loaders.errors_of_dataset(f"iterating {type(dataset).__name__}"):
                 next(iter(dataset), None)

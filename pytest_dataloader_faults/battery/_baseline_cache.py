@@ -21,6 +21,7 @@ import contextlib
 import dataclasses
 import functools
 import glob
+import itertools
 import os
 import re
 from collections import defaultdict
@@ -31,7 +32,7 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_dataloader_faults._trial.factory import DatasetFactory
-from pytest_dataloader_faults._trial.parts import PartOf
+from pytest_dataloader_faults._trial.parts import PartOf, is_ready
 from pytest_dataloader_faults.battery._ask import ask
 from pytest_dataloader_faults.battery._baseline.golden_run import (
     GoldenRun,
@@ -167,6 +168,8 @@ def _identity(
 
     It is a function's code, and the values that it closes over, if all of them are plain.
     """
+    if is_ready(make_dataset):
+        return None
     if isinstance(make_dataset, functools.partial):
         inner = _identity(make_dataset.func, options, home)
         given = _plain_or_none([make_dataset.args, make_dataset.keywords], home)
@@ -179,20 +182,19 @@ def _identity(
         return whole and (whole, make_dataset.name)
     if not isinstance(make_dataset, FunctionType):
         return None
-    try:
-        cells = [cell.cell_contents for cell in make_dataset.__closure__ or ()]
-    except ValueError:  # It is not assigned yet.
-        return None
-    values = [*cells, make_dataset.__defaults__, make_dataset.__kwdefaults__, options]
-    known = _plain_or_none(values, home)
+    cells = (cell.cell_contents for cell in make_dataset.__closure__ or ())
+    values = [make_dataset.__defaults__, make_dataset.__kwdefaults__, options]
+    known = _plain_or_none(itertools.chain(cells, values), home)
     return known and (make_dataset.__code__, id(make_dataset.__globals__), known)
 
 
 def _plain_or_none(values: Iterable[Any], home: str | None) -> Hashable:
     try:
-        return tuple(_plain(value, home) for value in values)
-    except TypeError:  # One is not plain.
+        found = tuple(_plain(value, home) for value in values)
+        hash(found)
+    except Exception:  # noqa: BLE001  # One is not assigned yet, or not plain, and of any class.
         return None
+    return found
 
 
 def _plain(value: Any, home: str | None) -> Hashable:

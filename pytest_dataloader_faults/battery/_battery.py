@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults._trial.factory import DatasetFactory
-from pytest_dataloader_faults._trial.parts import PartOf
+from pytest_dataloader_faults._trial.parts import PartOf, is_a
 from pytest_dataloader_faults.battery import _progress
 from pytest_dataloader_faults.battery._baseline import Baseline
 from pytest_dataloader_faults.battery._baseline.golden_run import GoldenRun, Settings
@@ -238,7 +238,7 @@ class Battery:
         base = self.baseline
         return call(
             name,
-            str(base.make_dataset) if isinstance(base.make_dataset, PartOf) else "make_dataset",
+            str(base.make_dataset) if is_a(base.make_dataset, PartOf) else "make_dataset",
             **given,
             files=base.globs if base.globs != EVERY_FILE else None,
             loader=plain(base.loader) if base.loader else None,

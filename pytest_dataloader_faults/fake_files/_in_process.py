@@ -73,7 +73,7 @@ class InProcessRuns:
         samples: list[Any] = []
         error = None
         try:
-            by_index = hasattr(dataset, "__getitem__") and kind_of(dataset) == "map"
+            by_index = hasattr(type(dataset), "__getitem__") and kind_of(dataset) == "map"
             found = (dataset[i] for i in range(len(dataset))) if by_index else iter(dataset)
             samples.extend(found)
         except Exception as raised:  # noqa: BLE001  # the error is the finding

@@ -26,6 +26,7 @@ _STAYS = frozenset(
     {"_patcher", "patcher", "open_files", "_free_fd_heap", "dev_null", "_in_process_runs"}
 )
 """Attributes of a file system that belong to its process; ``patcher`` in pyfakefs before 6.1."""
+_PACKAGE = "pytest_dataloader_faults."
 _OURS = tuple(
     f"pytest_dataloader_faults._engine.worker.{name}"
     for name in ("arm", "fetch_hooks", "kernel_session", "python_session")
@@ -106,19 +107,28 @@ def _modules_of(loader: Any) -> tuple[str, ...]:
     init = loader.worker_init_fn
     while init is not None:  # Ours run the user's own.
         given.append(init)
-        init = getattr(init, "_then", None)
-    names = [each.__module__ for each in given if hasattr(each, "__module__")]
-    return tuple(dict.fromkeys([*_OURS, *(name for name in names if name != "__main__")]))
+        init = init._then if type(init).__module__.startswith(_PACKAGE) else None
+    names = [getattr(each if callable(each) else type(each), "__module__", None) for each in given]
+    own = [name for name in names if isinstance(name, str) and name != "__main__"]
+    return tuple(dict.fromkeys([*_OURS, *own]))
 
 
 def _datasets(dataset: Any) -> list[Any]:
     """*dataset*, and the datasets inside it."""
-    found = [dataset]
+    found, waiting = {}, [dataset]
+    while waiting:
+        each = waiting.pop(0)
+        if each is not None and id(each) not in found:
+            found[id(each)] = each
+            waiting += _inner(each)
+    return list(found.values())
+
+
+def _inner(dataset: Any) -> Iterator[Any]:
     for name in ("dataset", "datasets"):  # Where torch's own datasets keep others.
-        inner = getattr(dataset, "__dict__", {}).get(name)
-        for each in inner if isinstance(inner, (list, tuple)) else [inner]:
-            found += [] if each is None else _datasets(each)
-    return found
+        with contextlib.suppress(AttributeError):
+            inner = object.__getattribute__(dataset, "__dict__").get(name)
+            yield from inner if type(inner) in (list, tuple) else [inner]
 
 
 @contextlib.contextmanager

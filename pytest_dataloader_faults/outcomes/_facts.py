@@ -57,6 +57,8 @@ class TrialFacts(TrialRequest):
             takes no part when facts are compared. After a step of a lifecycle it is empty: the
             outcome of the whole lifecycle has it.
         omitted_events: How many events a long timeline leaves out, from the middle.
+        packed_draws: What the sampler drew for a batch, by the batch's indices, pickled and in
+            base64; of batches for which that is not the list of these.
         duration: Seconds from the start of the process to its end.
         timed_out: Whether the deadline ended it.
         at_deadline: What it did then; None if the deadline did not end it.
@@ -78,6 +80,9 @@ class TrialFacts(TrialRequest):
     footprints: tuple[records.Footprint, ...] = ()
     timeline: tuple[records.Event, ...] = field(default=(), compare=False)
     omitted_events: int = field(default=0, compare=False)
+    packed_draws: tuple[tuple[tuple[Any, ...], str], ...] = field(
+        default=(), repr=False, compare=False
+    )
     duration: float = 0.0
     timed_out: bool = False
     at_deadline: AtDeadline | None = None

@@ -14,7 +14,7 @@ from pytest_dataloader_faults.faults._globs import NETWORK, GlobMatcher
 from pytest_dataloader_faults.faults._writes import is_of_writing
 from pytest_dataloader_faults.outcomes._error_text import Occurrence, explains_fault
 from pytest_dataloader_faults.outcomes._records import FaultFacts, Firing, WorkerFacts, from_json
-from pytest_dataloader_faults.outcomes._text import printable, shown
+from pytest_dataloader_faults.outcomes._text import printable, shown_fault
 
 _MAX_FILES = 10
 _BRACES = re.compile(r"\{.*\}")
@@ -81,7 +81,7 @@ def unfired(
         if not each.fired:
             raised = [f"iter(loader) raised {printable(not_made)}"] if not_made else []
             reasons = [] if raised and not workers else _reasons(each, workers, engine)
-            return f"{shown(each.fault)} never fired: {'. '.join([*raised, *reasons])}"
+            return f"{shown_fault(each.fault)} never fired: {'. '.join([*raised, *reasons])}"
     return None
 
 

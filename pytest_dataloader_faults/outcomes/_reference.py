@@ -84,7 +84,7 @@ class Reference:
             return []
         samples, batches = self.digests, dict(self.batches)
         passes = [*outcome.passes, *([outcome.recovery] if outcome.recovery else [])]
-        asked = {each.indices or () for one in passes for each in one.delivered}
+        asked = dict.fromkeys(each.indices or () for one in passes for each in one.delivered)
         if samples:
             return [indices for indices in asked if not samples.keys() >= set(indices)]
         return [indices for indices in asked if indices not in batches]

@@ -19,7 +19,16 @@ _LINE = 92
 
 printable = exceptions._printable
 printable_lines = exceptions._printable_lines
+shown = exceptions._shown
 """They are at the bottom, since the text of every error goes through them."""
+
+
+def text_of(value: object) -> str:
+    """``str`` of *value*, which may be of a class whose ``__str__`` raises."""
+    try:
+        return str(value)
+    except Exception as error:  # noqa: BLE001  # whatever the user's class raises
+        return f"its own __str__ raises {type(error).__name__}"
 
 
 def listed(values: Iterable[object], most: int = 3) -> str:
@@ -33,7 +42,7 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def shown(fault: Fault) -> str:
+def shown_fault(fault: Fault) -> str:
     """*fault* as code; of many globs the first ones, and how many more there are."""
     code = repr(fault)
     more = len(fault.globs) - _GLOBS
@@ -64,16 +73,26 @@ def _plain(name: str, value: Any) -> Any:
     """*value* itself, or its code: a name, a literal or, without either, the option's *name*."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    own = getattr(value, "__name__", "")
+    own = _name_of(value)
     if own.isidentifier():
         return {"code": own}
-    return {"code": repr(value) if _is_literal(repr(value)) else name}
+    text = shown(value)
+    return {"code": text if _is_literal(text) else name}
+
+
+def _name_of(value: Any) -> str:
+    """Its ``__name__``, if that is a text: objects may have any attribute, or raise an error."""
+    try:
+        own = value.__name__
+    except Exception:  # noqa: BLE001  # whatever the user's class raises
+        return ""
+    return own if isinstance(own, str) else ""
 
 
 def _is_literal(text: str) -> bool:
     try:
         ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
         return False
     return True
 

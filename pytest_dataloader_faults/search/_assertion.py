@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pytest_dataloader_faults._arguments import Rule
-from pytest_dataloader_faults._trial.factory import DatasetFactory, takes_folder
-from pytest_dataloader_faults._trial.parts import PartOf
+from pytest_dataloader_faults._trial.factory import DatasetFactory, is_named, takes_folder
+from pytest_dataloader_faults._trial.parts import PartOf, is_a
 from pytest_dataloader_faults.battery._survey import Survey, require_same_comparison
 from pytest_dataloader_faults.exceptions import CheckFailedError, FaultNotFiredError
 from pytest_dataloader_faults.faults import Fault
@@ -159,12 +159,12 @@ def violation(
 def _factory(make_dataset: DatasetFactory | None) -> tuple[str, Iterable[str]]:
     """The factory as Python, and the lines that import it or say where to put it."""
     whole: Any = make_dataset
-    while isinstance(whole, PartOf):
+    while is_a(whole, PartOf):
         whole = whole.source
     takes = whole is not None and takes_folder(whole)
     shown = "lambda folder: MyDataset(data, cache=folder)" if takes else "lambda: MyDataset(folder)"
     missing = f"# Put here what gave the dataset, such as: {_NAMELESS} = {shown}"
-    if not isinstance(make_dataset, PartOf):
+    if not is_a(make_dataset, PartOf):
         return _name_of(whole) or _NAMELESS, [_home_of(whole, missing)]
     home = f"{_NAMELESS} = {_name_of(whole)}" if _name_of(whole) else ""
     part = "from pytest_dataloader_faults import part_of"
@@ -206,10 +206,11 @@ def _explained(loader: Mapping[str, Any]) -> Iterator[str]:
             yield f"# {name}: what the loader had as {option}"
 
 
-def _name_of(function: object) -> str:
+def _name_of(function: Any) -> str:
     """The name that *function* has in its module; empty if others cannot import it."""
-    name = str(getattr(function, "__qualname__", ""))
-    module = getattr(function, "__module__", None)
+    if not is_named(function):
+        return ""
+    name, module = str(function.__qualname__), function.__module__
     found: object = None if module == "__main__" else sys.modules.get(module or "")
     for part in name.split("."):
         found = getattr(found, part, None)

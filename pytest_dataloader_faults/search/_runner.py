@@ -14,6 +14,7 @@ from hypothesis.errors import Flaky
 
 from pytest_dataloader_faults import faults, strategies
 from pytest_dataloader_faults._arguments import optional
+from pytest_dataloader_faults._trial.factory import full_name
 from pytest_dataloader_faults._trial.job import RunSettings
 from pytest_dataloader_faults.battery import _progress
 from pytest_dataloader_faults.battery._survey import DataFiles, Survey
@@ -189,9 +190,7 @@ class Search:
             self._try(case)
 
         # Hypothesis' database tells tests apart by their source and signature.
-        make = self._found.make_dataset
-        name = getattr(make, "__qualname__", type(make).__name__)
-        explored.__annotations__["case"] = f"{getattr(make, '__module__', '')}.{name}"
+        explored.__annotations__["case"] = full_name(self._found.make_dataset)
         left = hypothesis.settings(how, max_examples=how.max_examples - self.trials)
         test = left(hypothesis.given(drawn)(explored))
         if seed is not None:

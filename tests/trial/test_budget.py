@@ -17,16 +17,21 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from pytest_dataloader_faults._trial.loaders import sampled
 from pytest_dataloader_faults._trial.samples.budget import limit_samples, spread
+from pytest_dataloader_faults._trial.samples.draws import draws_of
 
 MANY = range(1000)
 
 
+def sampled(loader):
+    """The batches of indices that *loader* draws."""
+    return [list(each.indices) for each in draws_of(loader)]
+
+
 def drawn(loader, most=16):
-    """The batches of indices that *loader* draws under a budget."""
+    """The same, under a budget."""
     limit_samples(loader, most)
-    return list(sampled(loader))
+    return sampled(loader)
 
 
 @given(st.integers(1, 500), st.integers(1, 600))
@@ -64,7 +69,7 @@ def test_a_shuffled_loader_shuffles_them():
     """Each epoch has the same samples, in another order."""
     loader = DataLoader(MANY, batch_size=4, shuffle=True)
     first = drawn(loader)
-    second = list(sampled(loader))
+    second = sampled(loader)
     assert first != second
     assert sorted(chain(*first)) == sorted(chain(*second)) == sorted(spread(1000, 16))
 
@@ -111,7 +116,7 @@ OWN = {
 def test_a_sampler_of_the_user(options):
     """It is asked for its first batches, and draws them itself."""
     torch.manual_seed(0)
-    whole = list(sampled(DataLoader(MANY, **options())))
+    whole = sampled(DataLoader(MANY, **options()))
     torch.manual_seed(0)
     batches = drawn(DataLoader(MANY, num_workers=1, **options()))
     if options is OWN["torchs"]:

@@ -236,7 +236,8 @@ class Supervisor:
         match message:
             case protocol.SampleStarted():
                 worker.sample = message.sample if message.alone else None
-                self._start(worker, message.sample)
+                if message.sample is not None:
+                    self._start(worker, message.sample)
             case protocol.FetchStarted():
                 worker.start_fetch(*message)
                 self._start(worker, None)
@@ -257,9 +258,6 @@ class Supervisor:
         if not worker.waits:
             return
         start = FetchStart(worker, sample, self.services.deaths)
-        if not worker.armed:
-            start.proceed()
-            return
         try:
             start.process()
         except Exception as error:  # noqa: BLE001  # whatever it is, it must be reported

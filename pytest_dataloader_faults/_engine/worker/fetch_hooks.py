@@ -9,12 +9,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import operator
 import random
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+from pytest_dataloader_faults._engine.worker.indices import (
+    integer_of,
+    number_of,
+    parts_of,
+    plain_text,
+)
 
 
 class FetchListener:
@@ -26,8 +32,8 @@ class FetchListener:
     def begin(self) -> None:
         """A fetch begins."""
 
-    def begin_sample(self, sample: int, *, alone: bool) -> None:
-        """A sample begins; unless *alone*, it is made together with others."""
+    def begin_sample(self, sample: int | None, *, alone: bool) -> None:
+        """A sample begins, None if its index is no number; *alone*: it is known by that."""
 
     def end(self, *, ended: bool) -> None:
         """The fetch is over; *ended*: there are no more."""
@@ -118,23 +124,28 @@ class ObservedDataset:
         self._dataset = dataset
         self._listener = listener
         self._seed = seed
-        if getattr(dataset, "__getitems__", None):
-            self.__getitems__ = self._several
 
     def __getitem__(self, index: Any) -> Any:
-        self._notify(index)
+        self._notify([index])
         return self._dataset[index]
 
-    def _several(self, indices: Any) -> Any:
-        self._notify(indices)
-        return self._dataset.__getitems__(indices)
+    @property
+    def __getitems__(self) -> Any:
+        """What the dataset has of that name, as far as torch would call it."""
+        several = self._dataset.__getitems__
+        return several and functools.partial(self._several, several)
 
-    def _notify(self, index: Any) -> None:
-        asked = index if isinstance(index, (list, tuple)) else (index,)
-        for sample in (operator.index(each) for each in asked if hasattr(each, "__index__")):
-            self._listener.begin_sample(sample, alone=len(asked) == 1)
+    def _several(self, several: Callable[[Any], Any], drawn: Any) -> Any:
+        indices = parts_of(drawn)
+        self._notify([drawn] if indices is None else indices)
+        return several(drawn)
+
+    def _notify(self, indices: Sequence[Any]) -> None:
+        for each in indices:
+            is_known = len(indices) == 1 and integer_of(each) is not None
+            self._listener.begin_sample(number_of(each), alone=is_known)
             if self._seed is not None:
-                seed_sample(self._seed, sample)
+                seed_sample(self._seed, each)
 
 
 class SeedSamples:
@@ -190,9 +201,14 @@ class _FirstSamples(Iterator[Any]):
         return found
 
 
-def seed_sample(seed: int, index: int) -> None:
-    """Make the random numbers of torch, NumPy and Python those of this sample, wherever it is."""
-    seed_everything(zlib.crc32(f"{seed}/{index}".encode()))
+def seed_sample(seed: int, index: Any) -> None:
+    """Make the random numbers of torch, NumPy and Python those of this sample, wherever it is.
+
+    They stay as they are where *index* is neither a number nor made of plain values.
+    """
+    number = number_of(index)
+    if (text := plain_text(index) if number is None else str(number)) is not None:
+        seed_everything(zlib.crc32(f"{seed}/{text}".encode("utf-8", "surrogatepass")))
 
 
 def seed_everything(number: int) -> None:

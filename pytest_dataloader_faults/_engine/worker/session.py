@@ -39,10 +39,11 @@ class WorkerSession(FetchListener):
         self._send(protocol.FetchStarted(self._epoch, self._fetch, time.monotonic()))
         self._wait_to_proceed()
 
-    def begin_sample(self, sample: int, *, alone: bool) -> None:
-        """A sample begins."""
+    def begin_sample(self, sample: int | None, *, alone: bool) -> None:
+        """A sample begins. Nothing is due at one whose index is no number."""
         self._send(protocol.SampleStarted(sample, alone))
-        self._wait_to_proceed()
+        if sample is not None:
+            self._wait_to_proceed()
 
     def end(self, *, ended: bool) -> None:
         """The fetch is over; *ended*: there are no more."""

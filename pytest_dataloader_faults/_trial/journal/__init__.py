@@ -71,12 +71,14 @@ def outcome_from(request: TrialRequest, events: list[dict[str, Any]]) -> outcome
 def _facts_from(request: TrialRequest, events: list[dict[str, Any]]) -> outcomes.Outcome:
     data = outcomes.Outcome(**vars(request)).to_dict()
     report = None
+    packed: dict[tuple[Any, ...], str | None] = {}
     passes: dict[int | None, dict[str, Any]] = defaultdict(
         lambda: {"drawn": [], "delivered": [], "exception": None, "complete": False}
     )
     for event in events:
         if "batch" in event:
             passes[event["epoch"]]["delivered"].append(event["batch"])
+            packed[tuple(event["batch"]["indices"] or ())] = event.get("packed")
         elif "pass" in event:
             passes[event["epoch"]].update(event["pass"])
         elif "report" in event:
@@ -87,6 +89,7 @@ def _facts_from(request: TrialRequest, events: list[dict[str, Any]]) -> outcomes
             data["footprints"] = [*data["footprints"], *event["footprints"]]
         else:
             data.update({name: event[name] for name in event if name in data})
+    data["packed_draws"] = [item for item in packed.items() if item[1] is not None]
     data["recovery"] = passes.pop(None, None)
     data["passes"] = list(passes.values())
     outcome = outcomes.Outcome.from_dict(data)

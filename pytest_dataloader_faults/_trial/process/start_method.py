@@ -35,7 +35,8 @@ def of_context(context: Any) -> str:
     """That of a ``multiprocessing_context``: a name, a context, or None for the default."""
     if context is None:
         return default()
-    return str(getattr(context, "get_start_method", lambda: context)())
+    ask = getattr(context, "get_start_method", None)
+    return str(ask() if callable(ask) else context)
 
 
 def of_options(options: Mapping[str, Any]) -> str:

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler, SequentialSampler
 
+from pytest_dataloader_faults._trial.loaders import has_known_length
+
 _BATCHES_OF_A_WORKER = 2
 """Each worker makes at least so many, however few samples were asked for."""
 
@@ -84,17 +86,36 @@ def limit_samples(loader: DataLoader[Any], most: int) -> None:
     """
     at_least = _BATCHES_OF_A_WORKER * max(1, loader.num_workers)
     most = max(most, at_least)
-    own = loader._index_sampler
-    size = getattr(own, "batch_size", None) or 1
+    own: Any = loader._index_sampler
     if not _draws_all(loader):
-        _replace(loader, _FirstSampler(own, max(-(-most // size), at_least)))
+        _replace(loader, _FirstSampler(own, max(-(-most // _batch_size(own)), at_least)))
         return
     inner: Any = own.sampler if _is_batched(loader) else own
-    if len(inner) > most:
-        chosen = _SpreadSampler(spread(len(inner), most), inner)
-        size = min(size, max(1, most // at_least))
-        batched = BatchSampler(chosen, size, own.drop_last) if _is_batched(loader) else None
-        _replace(loader, batched or chosen)
+    if len(inner) <= most:
+        return
+    chosen = _SpreadSampler(spread(len(inner), most), inner)
+    if not _is_batched(loader):
+        _replace(loader, chosen)
+        return
+    size = min(own.batch_size, max(1, most // at_least))
+    _replace(loader, BatchSampler(chosen, size, own.drop_last))
+
+
+def _batch_size(sampler: Any) -> int:
+    """How many samples a batch of *sampler* has, if that is known, or else 1."""
+    try:
+        size = sampler.batch_size
+    except Exception:  # noqa: BLE001  # whatever the user's class raises
+        return 1
+    return size if isinstance(size, int) and size > 0 else 1
+
+
+def count_samples(loader: DataLoader[Any]) -> int | None:
+    """How many samples *loader* may draw; None where only a sampler of the user's own knows."""
+    sampler: Any = loader._index_sampler
+    if _is_batched(loader):
+        sampler = sampler.sampler if type(sampler) is BatchSampler else None
+    return len(sampler) if has_known_length(sampler) else None
 
 
 def _draws_all(loader: DataLoader[Any]) -> bool:

@@ -96,13 +96,12 @@ class SampleComparer:
 
     def split(self, batch: Any, count: int) -> list[Any] | None:
         """The samples of *batch*; None if it is not of *count* samples."""
-        if self.comparison.split is None:
-            return split(batch, count)
+        own = self.comparison.split
         try:
-            samples = list(self.comparison.split(batch))
-        except Exception:  # noqa: BLE001  # the reference has tried it; under a fault it may fail
+            samples = split(batch, count) if own is None else list(own(batch))
+        except Exception:  # noqa: BLE001  # the user's classes; the reference has tried it
             return None
-        return samples if len(samples) == count else None
+        return samples if samples and len(samples) == count else None
 
     def keep(self, value: Any, index: Any) -> str | None:
         """Know *value* from now on where the author compares; returns it packed for later."""

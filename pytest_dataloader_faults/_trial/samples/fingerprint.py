@@ -28,7 +28,9 @@ from typing import Any, NamedTuple
 import torch
 
 from pytest_dataloader_faults.outcomes._records import MANY, ZEROS
+from pytest_dataloader_faults.outcomes._text import shown
 
+ADDRESS = re.compile(r"( object)? at 0x[0-9a-f]+")
 _SIZE = 12
 _PLAIN = (str, bytes, bytearray, int, float, complex, type(None))
 _BY_NAME = (type, types.FunctionType, types.BuiltinFunctionType)
@@ -120,7 +122,7 @@ def _of_container(value: Any, path: str, name: str, above: tuple[int, ...]) -> I
         yield Leaf(path, f"{name} of {len(value)}", hash_of(repr(found).encode()))
     elif isinstance(value, _BY_NAME):
         yield Leaf(path, name, f"{value.__module__}.{value.__qualname__}")
-    elif hasattr(value, "tobytes") and hasattr(value, "mode"):  # a Pillow image
+    elif _is_picture(value):
         form = f"{name} {value.mode} {value.size}"
         content = value.tobytes() + repr(value.getpalette() if value.mode == "P" else "").encode()
         yield Leaf(path, form, hash_of(content))
@@ -131,13 +133,20 @@ def _of_container(value: Any, path: str, name: str, above: tuple[int, ...]) -> I
             yield from leaves(part, f"{path}{where}", above)
 
 
+def _is_picture(value: Any) -> bool:
+    """Whether *value* is an image of Pillow's; some objects have an attribute for every name."""
+    kind = getattr(sys.modules.get("PIL.Image"), "Image", None)
+    return isinstance(kind, type) and isinstance(value, kind)
+
+
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     """What is in *value*, each with how one gets there."""
     if isinstance(value, Mapping):
-        for key, item in sorted(value.items(), key=lambda pair: repr(pair[0])):
-            yield f"[{key!r}]", item
-    elif isinstance(value, tuple) and hasattr(value, "_fields"):
-        yield from ((f".{field}", getattr(value, field)) for field in value._fields)
+        yield from sorted(_items(value.items()), key=lambda one: one[0])
+    elif isinstance(value, tuple) and isinstance(
+        names := getattr(type(value), "_fields", None), tuple
+    ):
+        yield from ((f".{name}", item) for name, item in zip(names, value, strict=False))
     elif isinstance(value, (list, tuple)):
         yield from ((f"[{place}]", item) for place, item in enumerate(value))
     elif dataclasses.is_dataclass(value):
@@ -171,7 +180,16 @@ def _reduced(value: Any) -> Iterator[tuple[str, Any]]:
     elif state is not None:
         yield " in state", state
     yield from ((f"[{place}]", item) for place, item in enumerate(items or ()))
-    yield from sorted(((f"[{key!r}]", item) for key, item in pairs or ()), key=lambda one: one[0])
+    yield from sorted(_items(pairs or ()), key=lambda one: one[0])
+
+
+def _items(pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, Any]]:
+    """Each item by its key, also by one whose repr has an address, which is another each time."""
+    for key, item in pairs:
+        text = shown(key)
+        if ADDRESS.search(text):
+            text = f"{ADDRESS.sub('', text)} {digest_of(leaves(key))}"
+        yield f"[{text}]", item
 
 
 def digest_of(parts: Iterable[Leaf]) -> str:

@@ -16,10 +16,11 @@ import torch
 
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything
 from pytest_dataloader_faults._trial import loaders
-from pytest_dataloader_faults._trial.job import ReferenceJob
-from pytest_dataloader_faults._trial.samples.budget import limit_samples
+from pytest_dataloader_faults._trial.job import Drawn, ReferenceJob
+from pytest_dataloader_faults._trial.samples.budget import count_samples, limit_samples
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
-from pytest_dataloader_faults._trial.samples.reader import Reader, Reading, plain_indices
+from pytest_dataloader_faults._trial.samples.draws import Draw, Name, draws_of
+from pytest_dataloader_faults._trial.samples.reader import Reader, Reading
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes import Reference
 from pytest_dataloader_faults.outcomes._records import Leaves
@@ -53,57 +54,72 @@ def take_reference(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
     with loaders.errors_of_dataset(f"comparing samples of {name}"):
         seed_everything(job.seed)
         if job.batches is not None:
-            return _reference_by_index(reader, job.batches)
-        total, limit = len(loader.dataset), _limit(reader, job)  # type: ignore[arg-type]
+            return _reference_by_index(reader, _drawn_again(loader, job.batches))
+        limit, first = _limit(reader, job)
+        total = count_samples(loader)
         if limit is not None:
             limit_samples(loader, limit)
             seed_everything(job.seed)
-        found = _reference_by_index(reader, list(loaders.sampled(loader)))
+        drawn = list(draws_of(loader)) or first  # Some samplers can be asked once only.
+        if not any(each.names for each in drawn):
+            raise UnusableDatasetError(loaders.empty(loader.dataset))
+        found = _reference_by_index(reader, drawn)
         return found if limit is None else replace(found, limit=limit, total=total)
 
 
-def _limit(reader: Reader, job: ReferenceJob) -> int | None:
-    """About how many samples to look at: fewer than *job* asks for where they take long."""
+def _drawn_again(loader: DataLoader[Any], batches: Sequence[Drawn]) -> list[Draw]:
+    batched = bool(loader._auto_collation)
+    return [Draw.again(*each, loader.dataset, batched=batched) for each in batches]
+
+
+def _limit(reader: Reader, job: ReferenceJob) -> tuple[int | None, list[Draw]]:
+    """About how many samples to look at: fewer than *job* asks for where they take long.
+
+    And what the sampler drew to find that out.
+    """
     if job.samples is None or job.seconds is None:
-        return job.samples
+        return job.samples, []
+    first = list(itertools.islice(draws_of(reader.loader), 1))
     took = []
-    for index in next(loaders.sampled(reader.loader), [])[:_TIMED]:
+    for each in [one for draw in first for one in draw.each()][:_TIMED]:
         began = time.monotonic()
-        reader.fetch([index])
+        reader.fetch(each)
         took.append(time.monotonic() - began)
     most = job.samples
     # Halved, and not computed: how long samples take is never the same twice.
     while took and most > 1 and most * _READINGS * statistics.median(took) > job.seconds:
         most //= 2
-    return most
+    return most, first
 
 
-def _reference_by_index(reader: Reader, drawn: Sequence[Sequence[Any]]) -> Reference:
-    indices = list(dict.fromkeys(index for batch in drawn for index in batch))
+def _reference_by_index(reader: Reader, drawn: Sequence[Draw]) -> Reference:
+    samples: dict[Name, Draw] = {}
+    for each in (one for draw in drawn for one in draw.each()):
+        samples.setdefault(each.names[0], each)
+    asked = list(samples.values())
     before = _generator_states()
-    first = list(map(reader.read, indices))
+    first = list(map(reader.read, asked))
     draws = reader.comparer.comparison.seeded is None and _generator_states(before) != before
-    second = list(map(reader.read, indices))
+    second = list(map(reader.read, asked))
     found = _compared("map", first, second, reader.comparer.comparison)
     found = replace(found, draws_random_numbers=draws)
+    batches = [each for each in drawn if each.names and not each.whole]
     # Where samples differ in their shapes, a collate_fn may pad those of some batches only.
     forms = {tuple(form for _, form, _ in parts) for _, parts in found.leaves}
-    looked_at = drawn if len(forms) > 1 else drawn[:1]
-    if reader.loader._auto_collation and not all(
-        _splits(reader, list(batch), found) for batch in looked_at
-    ):
+    looked_at = batches if len(forms) > 1 else batches[:1]
+    if not all(_splits(reader, each, found) for each in looked_at):
         return replace(found, samples=(), leaves=(), **_of_batches(reader, drawn))
     return found
 
 
-def _of_batches(reader: Reader, drawn: Sequence[Sequence[Any]]) -> dict[str, Any]:
+def _of_batches(reader: Reader, drawn: Sequence[Draw]) -> dict[str, Any]:
     """The batches as wholes, since they cannot be split into samples."""
     digests, pickled = [], []
-    for batch in drawn:
-        indices, value = plain_indices(list(batch)), reader.batch(reader.fetch(batch))
-        packed = reader.comparer.keep(value, indices)
-        pickled += [(indices, packed)] if packed else []
-        digests.append((indices, reader.comparer.digest(value, indices)))
+    for each in drawn:
+        value = reader.batch(reader.fetch(each))
+        packed = reader.comparer.keep(value, each.names)
+        pickled += [(each.names, packed)] if packed else []
+        digests.append((each.names, reader.comparer.digest(value, each.names)))
     return {"batches": tuple(digests), "pickled_samples": tuple(pickled)}
 
 
@@ -155,12 +171,12 @@ def _compared(
         differing = (digests[0] - digests[1]).total()
     return Reference(
         kind,
-        tuple((each.index, each.row.digest) for each in first),
-        unstable_index=None if unstable is None else first[unstable].index,
+        tuple((each.name, each.row.digest) for each in first),
+        unstable_index=None if unstable is None else first[unstable].name,
         unstable_part=difference(was, now).replace("the reference", "the first reading"),
         leaves=tuple(_kept_leaves(each, comparison) for each in first if each.row.leaves),
         nondeterministic_count=0 if comparison.compare else differing,
-        pickled_samples=tuple((each.index, each.pickled) for each in first if each.pickled),
+        pickled_samples=tuple((each.name, each.pickled) for each in first if each.pickled),
         comparison=comparison.description,
     )
 
@@ -168,8 +184,8 @@ def _compared(
 def _kept_leaves(reading: Reading, comparison: Comparison) -> tuple[Any, Leaves]:
     """The parts of a sample, without what is in them where that is not compared."""
     if comparison.what == "bytes":
-        return reading.index, reading.row.leaves
-    return reading.index, tuple((path, form, "") for path, form, _ in reading.row.leaves)
+        return reading.name, reading.row.leaves
+    return reading.name, tuple((path, form, "") for path, form, _ in reading.row.leaves)
 
 
 def _unstable(kind: str, first: list[Reading], second: list[Reading]) -> int | None:
@@ -211,18 +227,18 @@ def _with_rows(reader: Reader, stream: Any) -> Iterator[Any]:
         yield sample
 
 
-def _splits(reader: Reader, indices: list[Any], found: Reference) -> bool:
+def _splits(reader: Reader, draw: Draw, found: Reference) -> bool:
     """Whether each row of a batch is equal to its sample on its own.
 
     A ready batch that holds fewer of these samples than asked for is split as well: the judge says
     that samples are missing.
     """
-    alone, names = found.digests, plain_indices(indices)
-    batch = reader.batch(reader.fetch(indices))
-    _require_split(reader, batch, len(indices))
-    if rows := reader.comparer.rows(batch, len(indices), names):
+    alone, names = found.digests, draw.names
+    batch = reader.batch(reader.fetch(draw))
+    _require_split(reader, batch, len(names))
+    if rows := reader.comparer.rows(batch, len(names), names):
         return [row.digest for row in rows] == [alone[each] for each in names]
-    sizes = range(len(indices) - 1, 1, -1) if reader.gives_batches else ()
+    sizes = range(len(names) - 1, 1, -1) if reader.gives_batches else ()
     fewer = next((rows for size in sizes if (rows := reader.comparer.rows(batch, size))), ())
     return bool(fewer) and {row.digest for row in fewer} <= set(alone.values())
 

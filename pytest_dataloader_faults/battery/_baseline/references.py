@@ -74,8 +74,9 @@ class References:
         same = (each for each in self._known if each.description == outcome.comparison)
         comparison = next(same, otherwise)
         reference = self.by(comparison)
-        if batches := reference.unknown_batches(outcome):
-            asked = replace(comparison, split=self._split)
+        if unknown := reference.unknown_batches(outcome):
+            asked, packed = replace(comparison, split=self._split), dict(outcome.packed_draws)
+            batches = [(indices, packed.get(indices)) for indices in unknown]
             reference = reference.merged_with(self._take(comparison=asked, batches=batches))
             self._known[comparison] = reference
         return reference

@@ -13,7 +13,7 @@ from pytest_dataloader_faults.outcomes import _fault_facts
 from pytest_dataloader_faults.outcomes._chains import exception_lines
 from pytest_dataloader_faults.outcomes._facts import TrialFacts
 from pytest_dataloader_faults.outcomes._records import FaultFacts, Firing
-from pytest_dataloader_faults.outcomes._text import counted, printable, shown
+from pytest_dataloader_faults.outcomes._text import counted, printable, shown_fault
 from pytest_dataloader_faults.outcomes._verdicts import Judgement, Verdict
 
 _MAX_LINES = 12
@@ -67,7 +67,7 @@ def _about_fault(each: FaultFacts) -> Iterator[str]:
         f"reached by {counted(each.reached, 'operation')}, fired {counted(each.fired, 'time')},"
         f" surfaced in {'an' if each.surfaced else 'no'} exception"
     )
-    yield f"fault: {shown(each.fault)} ({counts})"
+    yield f"fault: {shown_fault(each.fault)} ({counts})"
     # The printing of a traceback opens the source, and an import a module: no data is concerned.
     data = [firing for firing in each.firings if not (firing.path and is_excluded(firing.path))]
     first = (data or each.firings)[:_MAX_FIRINGS]

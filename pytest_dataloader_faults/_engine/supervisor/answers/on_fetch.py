@@ -34,6 +34,9 @@ class FetchStart:
 
     def process(self) -> None:
         """Make happen what is due now, and let the worker proceed after that."""
+        if not self._worker.armed:
+            self.proceed()
+            return
         _lower_limit(self._worker)
         if self._sample is not None:
             self._orders = list(inherited_files.close_at_sample(self._worker, self._sample))

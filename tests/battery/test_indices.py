@@ -1,0 +1,224 @@
+"""Indices and samplers of any kind: torch's loader looks at none of them, and asks no length."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from pytest_dataloader_faults import Contract, check_dataset
+from pytest_dataloader_faults._trial.samples.draws import name_of
+from support.odd_indices import KINDS, AnyIndex, Cut, Silent, Sized, Window, mixed, number_of
+
+pytestmark = pytest.mark.usefixtures("engine")
+
+
+def _asked(make: Any, check: str = "workers-agree", **options: Any) -> Any:
+    (result,) = check_dataset(make, only=check, on_fail=None, **options)
+    return result
+
+
+def _loader(dataset: Any, **options: Any) -> Any:
+    return lambda: DataLoader(dataset, num_workers=2, **options)
+
+
+class BySlice(AnyIndex):
+    """Takes tuples of slices, as samplers of maps yield them, and integers."""
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: Any) -> Any:
+        is_slice = isinstance(index, tuple)
+        return torch.arange(index[0].start, index[0].stop) if is_slice else torch.tensor(index)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"batch_sampler": [[0, 1], [2, 3], [4, 5]]}, {"sampler": [5, 2, 3], "batch_size": 2}],
+    ids=lambda options: next(iter(options)),
+)
+def test_a_loader_with_a_sampler_needs_no_length(options):
+    """Only its own samplers are asked for one by torch."""
+    assert _asked(_loader(AnyIndex(), **options)).verdict == "survived"
+
+
+@pytest.mark.parametrize(
+    ("sampler", "drawn"),
+    [
+        ([(slice(0, 4),), (slice(4, 8),)], ["(slice(0, 4, None),)", "(slice(4, 8, None),)"]),
+        ([[0, 1], [2, 3]], ["[0, 1]", "[2, 3]"]),
+    ],
+    ids=["slices", "lists"],
+)
+def test_indices_that_have_no_hash(sampler, drawn):
+    """Without automatic batching what was drawn is one index, and named as Python prints it."""
+    result = _asked(_loader(BySlice(), batch_size=None, sampler=sampler))
+    assert result.verdict == "survived"
+    assert [names for (names,) in result.outcome.passes[0].drawn] == drawn
+
+
+@pytest.mark.parametrize(
+    ("kinds", "size"),
+    [
+        ((), None),
+        ((), 2),
+        *(
+            pytest.param((kind,), size, marks=pytest.mark.slow)
+            for kind in KINDS
+            for size in (None, 2)
+        ),
+    ],
+)
+def test_indices_of_every_kind(kinds, size):
+    """Each is one sample, and its name is the same in each process."""
+    make = _loader(AnyIndex(), sampler=mixed(2, *kinds), batch_size=size)
+    assert _asked(make).verdict == "survived"
+
+
+class Shuffled:
+    """Draws anew in each epoch, from more than a battery looks at, and has no length."""
+
+    def __init__(self, size: int | None = None) -> None:
+        self.size = size
+
+    def __iter__(self) -> Any:
+        for _ in range(400):
+            found = [self._one() for _ in range(self.size or 1)]
+            yield found if self.size else found[0]
+
+    def _one(self) -> Any:
+        return KINDS[random.choice(["int", "slice", "cut", "window", "array"])](
+            random.randrange(99)
+        )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"batch_size": None, "sampler": Shuffled()}, {"batch_sampler": Shuffled(2)}],
+    ids=["alone", "batched"],
+)
+def test_indices_that_no_earlier_epoch_has_drawn(options):
+    """They are read once they are known, as the objects that they were."""
+    result = _asked(_loader(AnyIndex(), **options), "two-epochs")
+    assert result.verdict == "survived"
+    first, second = ({*one.drawn} for one in result.outcome.passes)
+    assert second - first
+
+
+class Arrays(AnyIndex):
+    """Gets a whole batch as it was drawn."""
+
+    def __getitem__(self, index: Any) -> Any:
+        raise NotImplementedError
+
+    def __getitems__(self, indices: Any) -> Any:
+        return [torch.arange(16) + number_of(each) for each in indices.reshape(-1)]
+
+
+class Keys(AnyIndex):
+    """Gets a key of its own for a batch."""
+
+    def __getitems__(self, key: Any) -> Any:
+        return [torch.full((8,), number_of(key) + each) for each in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "batches"),
+    [
+        (Arrays(), [np.array([0, 1]), np.array([2, 3])]),
+        (Arrays(), list(torch.arange(12).reshape(4, 3))),
+        (Keys(), [slice(0, 3), slice(3, 6)]),
+        (Keys(), ["first", "second"]),
+        (Keys(), [Cut(1), Cut(2)]),
+    ],
+    ids=["arrays", "tensors", "slices", "texts", "objects"],
+)
+def test_batches_that_are_no_lists(dataset, batches):
+    """``__getitems__`` gets what the sampler drew, be it an array or a key."""
+    assert _asked(_loader(dataset, batch_sampler=batches), "used-before").verdict == "survived"
+
+
+class FromFiles(Dataset[Any]):
+    """Reads a file for each index; *substitutes*: gives zeros for one that cannot be read."""
+
+    def __init__(self, folder: Any, *, substitutes: bool = False) -> None:
+        self.paths = sorted(folder.iterdir())
+        self.substitutes = substitutes
+
+    def __getitem__(self, index: Any) -> Any:
+        try:
+            return torch.tensor(list(self.paths[number_of(index)].read_bytes()))
+        except OSError:
+            if self.substitutes:
+                return torch.zeros(64, dtype=torch.int64)
+            raise
+
+
+@pytest.mark.parametrize("kind", ["tensor", "cut"])
+def test_a_fault_hits_a_sample_of_any_index(kind, records):
+    """What comes in its place is seen, and the sample is named."""
+    options = {"sampler": mixed(8, kind), "batch_size": None}
+    broken = _loader(FromFiles(records, substitutes=True), **options)
+    result = _asked(broken, "read-error-later")
+    assert result.verdict == "corrupted"
+    assert [
+        name for name in map(name_of, mixed(8, kind)) if f"sample {name!r} (" in result.explanation
+    ]
+
+
+def test_a_contract_knows_a_sample_by_an_integer_of_numpy(records):
+    """The sample that a fault hits is the one that its contract lets be replaced."""
+    make = _loader(FromFiles(records, substitutes=True), sampler=mixed(8, "numpy"), batch_size=4)
+    contract = Contract(may_substitute=True)
+    assert _asked(make, "read-error-transient", contract=contract).passed
+
+
+class Random(AnyIndex):
+    """Augments without a seed of its own."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return super().__getitem__(index) + torch.rand(1)
+
+
+def test_random_samples_of_any_plain_index():
+    """They are compared under seeds, and not by their shapes only."""
+    indices = mixed(4, "pair", "slice", "list", "array", "str", "sized")
+    result = _asked(_loader(Random(), sampler=indices, batch_size=2))
+    assert result.verdict == "survived"
+    assert "seeded" in result.outcome.comparison
+
+
+@pytest.mark.parametrize(
+    ("index", "name"),
+    [
+        (3, 3),
+        (np.int64(3), 3),
+        (torch.tensor(3), 3),
+        (True, 1),
+        ("key", "key"),
+        (torch.tensor([3]), "Tensor([3])"),
+        (np.array([[1, 2]]), "ndarray([[1, 2]])"),
+        (slice(0, np.int64(4)), "slice(0, 4, None)"),
+        ((3,), "(3,)"),
+        ({"b": 1, "a": (2, 3)}, "{('b', 1), ('a', (2, 3))}"),
+    ],
+    ids=repr,
+)
+def test_names_of_plain_indices(index, name):
+    """An integer is its number, whatever its class; all else is named as Python prints it."""
+    assert name_of(index) == name
+
+
+def test_names_of_objects():
+    """They tell objects apart, and hold no address: they are the same in each process."""
+    made = [Cut(1), Cut(2), Silent(1), Sized(1), Window(1), Window(1, 5), torch.arange(2000)]
+    names = [name_of(each) for each in made]
+    assert len({*names}) == len(made)
+    assert not [name for name in names if "0x" in str(name) or len(str(name)) > 100]
+    assert [name_of(KINDS[kind](1)) for kind in ("cut", "silent")] == [names[0], names[2]]
+    assert names[4].startswith("Window(start=1, length=4) #")

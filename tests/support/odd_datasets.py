@@ -1,0 +1,326 @@
+"""Datasets that torch's DataLoader takes, with attributes and methods that others trip over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+COUNT = 8
+_ASKED_BY_TORCH = {"__class__", "__getitems__"}
+
+
+def sample(index: Any) -> torch.Tensor:
+    """What the datasets here give."""
+    return torch.arange(16) + int(index)
+
+
+class Plain(Dataset[Any]):
+    """A dataset as it should be."""
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: Any) -> Any:
+        return sample(index)
+
+
+class NoDataset:
+    """The same without torch's base class."""
+
+    __len__, __getitem__ = Plain.__len__, Plain.__getitem__
+
+
+class Pipeline(Plain):
+    """Transforms are often called so, and need not be a list."""
+
+    def __init__(self) -> None:
+        self.pipeline = torch.nn.Identity()
+
+
+class NamedLikeLoaders(NoDataset):
+    """Has data where data modules have methods."""
+
+    train_dataloader = "train.txt"
+    setup = prepare_data = None
+
+    def __init__(self) -> None:
+        self.val_dataloader = ["val.txt"]
+        self.dataset = self.datasets = self
+        self.iterables = self.pipeline = self._then = 3
+        self._fields = self._iterator = "name"
+
+
+class Strict(NoDataset):
+    """Raises where anything is read that torch does not read."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name not in _ASKED_BY_TORCH:
+            message = f"nobody reads {name}"
+            raise RuntimeError(message)
+        return object.__getattribute__(self, name)
+
+
+class StrictDataset(Strict, Plain):
+    """The same with torch's base class."""
+
+
+class Proxy(NoDataset):
+    """Has an attribute for every name, which is None."""
+
+    def __getattr__(self, name: str) -> Any:
+        return None
+
+
+class Callable(NoDataset):
+    """Can be called, too."""
+
+    def __call__(self, index: Any) -> Any:
+        """Raise an error."""
+        raise RuntimeError("not to be called")
+
+
+class NoTruth(Plain):
+    """Has neither a hash nor a truth value, and compares to nothing."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("not to be compared")
+
+    def __bool__(self) -> bool:
+        raise RuntimeError("neither true nor false")
+
+
+class Untrue(Plain):
+    """Is false, and has no repr."""
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        raise RuntimeError("not to be shown")
+
+
+class IterableAsWell(Plain):
+    """Can be iterated over, which torch does not do."""
+
+    def __iter__(self) -> Any:
+        raise RuntimeError("not to be iterated over")
+
+
+class RaisingProperties(Plain):
+    """Has properties that raise errors."""
+
+    @property
+    def pipeline(self) -> Any:
+        """Not there yet."""
+        raise RuntimeError("not ready")
+
+    dataset = datasets = train_dataloader = iterables = __wrapped__ = pipeline
+
+
+class Slots(NoDataset):
+    """Has no ``__dict__``."""
+
+    __slots__ = ()
+
+
+class CombinedLoader(NoDataset):
+    """Has the name of a class of Lightning's."""
+
+
+class LyingList(list[Any]):
+    """A list that makes its items when it is asked for them."""
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: Any) -> Any:
+        return sample(index)
+
+    def __iter__(self) -> Any:
+        raise RuntimeError("not to be iterated over")
+
+
+class LyingDict(dict[Any, Any]):
+    """The same of a dict."""
+
+    __len__, __getitem__, __iter__ = LyingList.__len__, LyingList.__getitem__, LyingList.__iter__
+    items = keys = values = LyingList.__iter__
+
+
+class Text(str):
+    """A text, letter by letter."""
+
+    __slots__ = ()
+
+
+class NoneTogether(Plain):
+    """Has no ``__getitems__`` after all."""
+
+    __getitems__ = None
+
+
+class ListsTogether(Plain):
+    """Gives several samples at once."""
+
+    def __getitems__(self, indices: Any) -> Any:
+        return [sample(each) for each in indices]
+
+
+class OnlyTogether:
+    """Has no ``__getitem__``."""
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitems__(self, indices: Any) -> Any:
+        return [sample(each) for each in indices]
+
+
+class ClassProxy:
+    """Says that it is of the class of what it wraps."""
+
+    def __init__(self) -> None:
+        self.inner = Plain()
+
+    @property
+    def __class__(self) -> Any:  # type: ignore[override]
+        """Another class."""
+        return Plain
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.inner[index]
+
+
+MAPS: dict[str, Any] = {
+    "plain": Plain,
+    "no dataset": NoDataset,
+    "pipeline": Pipeline,
+    "named like loaders": NamedLikeLoaders,
+    "strict": Strict,
+    "strict dataset": StrictDataset,
+    "proxy": Proxy,
+    "callable": Callable,
+    "no truth": NoTruth,
+    "false": Untrue,
+    "iterable as well": IterableAsWell,
+    "raising properties": RaisingProperties,
+    "slots": Slots,
+    "combined loader": CombinedLoader,
+    "lying list": LyingList,
+    "lying dict": LyingDict,
+    "text": lambda: Text("abcdefgh"),
+    "none together": NoneTogether,
+    "lists together": ListsTogether,
+    "class proxy": ClassProxy,
+    "list": lambda: [sample(each) for each in range(COUNT)],
+    "tuples": lambda: tuple((sample(each), each) for each in range(COUNT)),
+    "dict": lambda: {each: sample(each) for each in range(COUNT)},
+    "tensor": lambda: torch.arange(64).reshape(COUNT, 8),
+    "range": lambda: range(COUNT),
+}
+"""Map-style datasets of COUNT samples, all of which differ."""
+
+
+class Stream(IterableDataset[Any]):
+    """A stream that is shared among workers."""
+
+    def __iter__(self) -> Any:
+        info = torch.utils.data.get_worker_info()
+        first, step = (info.id, info.num_workers) if info else (0, 1)
+        return map(sample, range(first, COUNT, step))
+
+
+class EmptyByItsLength(Stream):
+    """Says that it is empty, which torch does not ask."""
+
+    def __len__(self) -> int:
+        return 0
+
+
+class NoLength(Stream):
+    """Has a length that cannot be told."""
+
+    def __len__(self) -> int:
+        raise RuntimeError("not to be asked")
+
+
+class Indexed(Stream):
+    """Has items, too, as Hugging Face's streams have."""
+
+    def __getitem__(self, index: Any) -> Any:
+        raise RuntimeError("not to be asked")
+
+    __getitems__ = property(__getitem__)
+
+
+class Once(Stream):
+    """Is an iterator, and ends for good."""
+
+    def __init__(self) -> None:
+        self.left: Any = None
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        if self.left is None:
+            self.left = super().__iter__()
+        return next(self.left)
+
+
+class StrictStream(Stream):
+    """Raises where anything is read that torch does not read."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name not in _ASKED_BY_TORCH - {"__getitems__"}:
+            message = f"nobody reads {name}"
+            raise RuntimeError(message)
+        return object.__getattribute__(self, name)
+
+
+class Endless(Stream):
+    """Has no end."""
+
+    def __iter__(self) -> Any:
+        while True:
+            yield from super().__iter__()
+
+
+STREAMS: dict[str, Any] = {
+    "stream": Stream,
+    "empty by its length": EmptyByItsLength,
+    "no length": NoLength,
+    "indexed": Indexed,
+    "once": Once,
+    "strict stream": StrictStream,
+}
+
+
+class Raising:
+    """Cannot be asked for anything, not even for its class."""
+
+    def __getattribute__(self, name: str) -> Any:
+        message = f"not {name}"
+        raise LookupError(message)
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: Any) -> Any:
+        return sample(index)
+
+
+class RaisingDataset(Raising, Dataset[Any]):
+    """The same with torch's base class."""
+
+
+def plain_loop(dataset: Any, **options: Any) -> list[Any]:
+    """What a loop over torch's DataLoader gets."""
+    return list(DataLoader(dataset, **options))
