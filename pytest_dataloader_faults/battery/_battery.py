@@ -60,6 +60,7 @@ class Battery:
             self.baseline.globs,
             self.baseline.writable_folders,
             self.baseline.caches.hindrance,
+            self.baseline.reference.stream_count,
         )
         if not self.baseline.unusable_reason:
             require_match(self.baseline.globs, self.baseline.observed)
@@ -151,7 +152,7 @@ class Battery:
             outcome = self._outcome(check, variant, trials)
             if isinstance(outcome, NotApplicable):
                 return outcome
-            if refusal := check.skip_reason(self.workload, outcome):
+            if refusal := check.skip_reason(self.workload, outcome) or variant.skip_reason(outcome):
                 return refusal
             trials.append(self._judged(check, variant, outcome, trials))
             if check is _SWEEP and trials[0].judgement.verdict is Verdict.NOT_EXERCISED:
@@ -179,7 +180,7 @@ class Battery:
         Where the dataset has hung before, a look at an early time tells whether it is there again.
         After a fault that passes, it may be there for a while and go on.
         """
-        if check.name == CONTROL and not before:
+        if check.name == CONTROL and not (before or variant.changes):
             return self.baseline.control
         known = self.hangs.keys() | _places(before)
         may_go_on = not before and any(getattr(each, "times", None) for each in variant.faults)
@@ -201,14 +202,14 @@ class Battery:
 
         A client may have a limit that cannot be seen, by a signal or in another thread.
         """
-        trial = Trial(outcome, self._judge(outcome, check))
+        trial = Trial(outcome, self._judge(outcome, check, variant))
         is_known = any(each.judgement.verdict is Verdict.HUNG for each in before)
         is_hung = trial.judgement.verdict is Verdict.HUNG and not outcome.timed_out
         if check.options.patience is None or is_known or not is_hung:
             return trial
         patient = replace(check.options, patience=_OF_DEADLINE * self.baseline.deadlines.for_trial)
         outcome = self._trial(replace(check, options=patient), variant)
-        return Trial(outcome, self._judge(outcome, check))
+        return Trial(outcome, self._judge(outcome, check, variant))
 
     def _trial(self, check: Check, variant: Variant, deadline: float | None = None) -> Outcome:
         is_control, options = check.name == CONTROL, check.options
@@ -216,7 +217,7 @@ class Battery:
             options = replace(options, footprints=self.baseline.deadlines.most / 2)
         return self.baseline.run_trial(
             *variant.faults,
-            changes={} if is_control else self._changes_for(check, variant),
+            changes=variant.changes if is_control else self._changes_for(check, variant),
             comparison=self.baseline.without_seeds if check.keep_randomness else None,
             deadline=deadline,
             options=options,
@@ -225,7 +226,13 @@ class Battery:
     def _changes_for(self, check: Check, variant: Variant) -> dict[str, Any]:
         return {**self.baseline.changes, **check.changes, **variant.changes}
 
-    def _judge(self, outcome: Outcome, check: Check) -> Judgement:
+    def _judge(self, outcome: Outcome, check: Check, variant: Variant) -> Judgement:
+        judgement = self._judge_as(outcome, check)
+        if not variant.circumstance:
+            return judgement
+        return replace(judgement, sentence=f"{variant.circumstance}, {judgement.sentence}")
+
+    def _judge_as(self, outcome: Outcome, check: Check) -> Judgement:
         judgement = self.baseline.judge(outcome)
         # What a check looks for is graver than an error with the wrong words.
         if not judgement.passed and judgement.verdict is not Verdict.FAILED_UNCLEARLY:

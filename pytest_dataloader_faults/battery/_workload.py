@@ -69,6 +69,7 @@ class Workload:
         paths: The data files that faults may hit.
         writable: Folders that are the trial's own, so that writes there may fail.
         hindrance: Why there are no more of these; "" if nothing hindered.
+        stream_count: How many samples a stream has; None of one without an end, and of indices.
     """
 
     control: Outcome
@@ -76,6 +77,7 @@ class Workload:
     paths: frozenset[str]
     writable: tuple[str, ...] = ()
     hindrance: str = ""
+    stream_count: int | None = None
 
     @classmethod
     def of(
@@ -84,11 +86,12 @@ class Workload:
         globs: tuple[str, ...],
         writable: tuple[str, ...] = (),
         hindrance: str = "",
+        stream_count: int | None = None,
     ) -> Workload:
         """The workload of *control*, as far as files are concerned that *globs* mean."""
         meant = filter(GlobMatcher(globs), _seen_by(control))
         found = _targets.existing_files(meant, control.lasting_files)
-        return cls(control, globs, frozenset(found), writable, hindrance)
+        return cls(control, globs, frozenset(found), writable, hindrance, stream_count)
 
     @cached_property
     def opened(self) -> FileSet:

@@ -78,6 +78,12 @@ class Reference:
         """The digest of each sample, by its index."""
         return dict(self.samples)
 
+    @property
+    def stream_count(self) -> int | None:
+        """How many samples a stream has; None of one without an end, and of indices."""
+        has_end = self.kind == "iterable" and self.stream_limit is None
+        return len(self.samples) if has_end else None
+
     def unknown_batches(self, outcome: TrialFacts) -> list[tuple[Any, ...]]:
         """The batches of *outcome* that this reference does not know; samplers may draw others."""
         if self.kind == "iterable":

@@ -17,10 +17,11 @@ from pytest_dataloader_faults.faults import DescriptorExhaustion, WorkerKilled
 from support.datasets import CopiedRecords, write_records
 from support.specimens import Packed
 
+_WITHOUT_FAULTS = ("workers-agree", "leftovers")
 FAULTY = [
     name
     for name, check in CHECKS.items()
-    if check.plan is not no_fault and name != "leftovers" and check not in NETWORK
+    if check.plan is not no_fault and name not in _WITHOUT_FAULTS and check not in NETWORK
 ]
 """Those of connections are in test_networks.py."""
 

@@ -21,11 +21,15 @@ class Variant:
         faults: The faults of its trial.
         title: What sets it apart from the other variants, in a few words; "" if there is one only.
         changes: Loader options that it needs besides those of the check.
+        circumstance: What the sentence of its verdict begins with; "" if that needs no saying.
+        skip_reason: Why it shows nothing after all, given its own trial, or None.
     """
 
     faults: tuple[Fault, ...] = ()
     title: str = ""
     changes: Mapping[str, Any] = field(default_factory=dict)
+    circumstance: str = ""
+    skip_reason: Callable[[Outcome], NotApplicable | None] = lambda _outcome: None
 
 
 Plan: TypeAlias = tuple[Variant, ...] | NotApplicable

@@ -52,6 +52,33 @@ _TWO_EPOCHS = (
 )
 
 
+_MOST_MORE_WORKERS = 4
+
+
+def _numbers_of_workers(workload: Workload) -> Plan:
+    """As many as the loader has; of a stream also a number by which nothing can be divided.
+
+    Indices are divided by torch, and the parts of a stream by its author.
+    """
+    if workload.stream_count is None:
+        return no_fault(workload)
+    asked = len({each.worker for each in workload.control.workers})
+    counts = {workload.stream_count, *(len(kind.read.paths) or 1 for kind in workload.kinds)}
+    tried = range(asked + 1, asked + 1 + _MOST_MORE_WORKERS)
+    more = next((each for each in tried if all(count % each for count in counts)), tried[0])
+    # A loader drops the last batch of each worker if it is told to, and is not in question here.
+    changes = {"num_workers": more, "drop_last": False}
+    other = Variant((), f"{more} workers", changes, f"with {more} workers", _refuses_the_number)
+    return (Variant(title=f"{asked} workers"), other)
+
+
+def _refuses_the_number(outcome: Outcome) -> NotApplicable | None:
+    """A stream that has too few shards for so many workers may say so."""
+    if outcome.exception is None:
+        return None
+    return NotApplicable(f"it raised {error_line(outcome.exception)}")
+
+
 def _is_bad_second_epoch(outcome: Outcome, reference: Reference) -> Finding | None:
     """A second epoch that is empty, or that repeats random samples of the first one."""
     first, second = outcome.passes
@@ -174,6 +201,7 @@ EPOCHS = (
     Check(
         "workers-agree",
         "N workers give the same samples as the main process",
+        _numbers_of_workers,
         options=TrialOptions(watch_files=True),
     ),
     Check(

@@ -139,7 +139,7 @@ def likely_cause(
     if judgement.verdict in _LASTING and _raised_in_an_earlier_epoch(outcome):
         return _STAYS_IN_WORKER
     if judgement.verdict is Verdict.CORRUPTED:
-        return of_wrong_samples(outcome, judgement.kind, is_caught=clues.is_caught)
+        return of_wrong_samples(outcome, judgement.kind, control, is_caught=clues.is_caught)
     return cause_of_start(outcome) or _of_verdict(outcome, judgement.verdict, clues)
 
 

@@ -71,6 +71,13 @@ _ORDER_OF_SET = (
 )
 _OTHERS_IF_NOT_FORKED = _OTHERS._replace(advice=f"{_IMPORTS}. {_ORDER_OF_SET}", overrides=True)
 _UNORDERED = Cause("has another order of samples in each process", _ORDER_OF_SET, overrides=True)
+_UNEVEN = Cause(
+    "loses or repeats samples with another number of workers",
+    "Split the stream by what get_worker_info() says, so that nothing is left over of a division:"
+    " shards[info.id :: info.num_workers], and not len(shards) // info.num_workers for each. If the"
+    " loop always has the same number of workers, exclude 'workers-agree': 'two-epochs' compares"
+    " the samples of that number, too",
+)
 _USED_UP = Cause("has fewer samples in the second epoch")
 _SAME_AGAIN = Cause("has the same random samples in each epoch")
 _WITHOUT_FAULT = {Wrong.USED_UP: _USED_UP, Wrong.SAME_AGAIN: _SAME_AGAIN}
@@ -82,13 +89,16 @@ _WITHOUT_ERROR: tuple[tuple[type[Fault], Cause], ...] = (
 _OF_ANOTHER = (Wrong.SUBSTITUTED, Wrong.REORDERED, Wrong.REPEATED)
 
 
-def of_wrong_samples(outcome: TrialFacts, kind: Wrong | None, *, is_caught: bool) -> Cause:
+def of_wrong_samples(
+    outcome: TrialFacts, kind: Wrong | None, control: TrialFacts, *, is_caught: bool
+) -> Cause:
     """What is likely to be wrong where samples are wrong in the way *kind*.
 
-    *is_caught*: whether the dataset does the same after an error, which it must have caught.
+    *control*: an epoch without faults. *is_caught*: whether the dataset does the same after an
+    error, which it must have caught.
     """
     if not outcome.fired:
-        return _of_dataset_alone(outcome, kind)
+        return _of_dataset_alone(outcome, kind, control)
     fault = next(each.fault for each in outcome.faults if each.fired)
     accepted = (cause for faults, cause in _WITHOUT_ERROR if isinstance(fault, faults))
     if not is_caught and (cause := next(accepted, None)):
@@ -102,14 +112,20 @@ def of_wrong_samples(outcome: TrialFacts, kind: Wrong | None, *, is_caught: bool
     return cause._replace(advice=cause.advice + _OR_READER) if is_of_reads else cause
 
 
-def _of_dataset_alone(outcome: TrialFacts, kind: Wrong | None) -> Cause:
+def _of_dataset_alone(outcome: TrialFacts, kind: Wrong | None, control: TrialFacts) -> Cause:
     if kind in _WITHOUT_FAULT:
         return _WITHOUT_FAULT[kind]
+    if _count_workers(outcome) > _count_workers(control):
+        return _UNEVEN
     if kind is Wrong.SAME_IN_EACH_WORKER or (outcome.kind == "iterable" and kind is Wrong.REPEATED):
         return _SAME_SHARDS
     if not is_started_anew(outcome):
         return _OTHERS
     return _UNORDERED if kind in _OF_ANOTHER else _OTHERS_IF_NOT_FORKED
+
+
+def _count_workers(outcome: TrialFacts) -> int:
+    return len({each.worker for each in outcome.workers})
 
 
 def is_without_error(outcome: TrialFacts, judgement: Judgement) -> bool:

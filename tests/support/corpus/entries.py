@@ -79,6 +79,7 @@ ENTRIES = {
     "H7": "iterator-stored-on-self",
     "H8": "handler-hides-loss",
     "H9": "getitems-wrong-length",
+    "H10": "rest-of-a-division-dropped",
     "I1": "numpy-global-seed-duplicated",
     "I2": "rng-object-on-self",
     "I3": "state-set-in-main-not-seen",

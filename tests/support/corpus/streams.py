@@ -120,6 +120,16 @@ def drops_nothing(folder: Path) -> DataLoader[Any]:
     return DataLoader(RecordStream(folder), batch_size=3, num_workers=2)
 
 
+class RestDropped(RecordStream):
+    """Gives each worker as many files as the others, and nobody the rest."""
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        worker, count = (info.id, info.num_workers) if info else (0, 1)
+        each = len(self.records) // count
+        return (self.records[index] for index in range(worker * each, (worker + 1) * each))
+
+
 class WrongLength(RecordStream):
     """Says what each worker gives, and not what all give."""
 
@@ -217,6 +227,14 @@ CASES: tuple[Case, ...] = (
         "corrupted",
         "4 of 16 samples are missing",
         drops_nothing,
+    ),
+    Case(
+        "H10",
+        RestDropped,
+        "workers-agree",
+        "corrupted",
+        "with 3 workers, 1 of 16 samples are missing",
+        RecordStream,
     ),
     Case("H7", IteratorOnSelf, "two-epochs", "corrupted", "0 of its 16 samples", RecordStream),
     Case(

@@ -1,0 +1,128 @@
+"""A stream is tried with another number of workers, too, since its author has to divide it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.utils.data import DataLoader, get_worker_info
+
+from pytest_dataloader_faults import check_dataset
+from pytest_dataloader_faults.battery._battery import Battery
+from pytest_dataloader_faults.battery.checks import CHECKS
+from support.corpus.endless import Repeated
+from support.corpus.streams import RestDropped
+from support.datasets import COUNT, Records, RecordStream
+
+
+def _asked(make, check="workers-agree", **options):
+    (result,) = check_dataset(make, only=check, on_fail=None, **options)
+    return result
+
+
+def _numbers(result):
+    """Of the workers of each trial."""
+    return [len({each.worker for each in outcome.workers}) for outcome in result.trials]
+
+
+def _ready(records: Path, **options: Any) -> DataLoader[Any]:
+    return DataLoader(RestDropped(records), batch_size=4, **options)
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "number", "missing"),
+    [
+        (RestDropped, {}, 3, 1),
+        (RestDropped, {"loader": {"num_workers": 2}}, 3, 1),
+        (RestDropped, {"loader": {"num_workers": 4}}, 5, 1),
+        (lambda records: _ready(records, num_workers=2), {}, 3, 1),
+        (_ready, {}, 3, 1),
+    ],
+    ids=["default", "two", "four", "ready", "ready without workers"],
+)
+def test_what_is_left_over_of_a_division_is_missed(make, options, number, missing, records):
+    """The sentence has the number of workers, and the advice what to do and what to exclude."""
+    result = _asked(lambda: make(records), **options)
+
+    said = f"corrupted: with {number} workers, {missing} of {COUNT} samples are missing"
+    assert result.explanation.startswith(said)
+    assert result.cause == "loses or repeats samples with another number of workers"
+    assert "shards[info.id :: info.num_workers]" in result.explanation
+    assert "exclude 'workers-agree': 'two-epochs' compares" in result.explanation
+    assert f"{number - 1} workers (survived); {number} workers (corrupted)" in result.explanation
+
+
+def test_the_other_checks_keep_to_the_number_that_the_loader_has(records):
+    """The baseline is the run with two workers, and all faults are chosen by it."""
+    for check in ("two-epochs", "read-error-first", "truncated-half"):
+        result = _asked(lambda: RestDropped(records), check)
+
+        assert result.passed, result.explanation
+        assert {each.worker for each in result.outcome.workers} == {0, 1}
+
+
+def test_a_number_is_chosen_that_divides_nothing(records):
+    """18 files divide by 3, and 4 workers are the next."""
+    for name in ("16.rec", "17.rec"):
+        (records / name).write_bytes((records / "00.rec").read_bytes())
+    result = _asked(lambda: RestDropped(records))
+
+    assert result.explanation.startswith("corrupted: with 4 workers, 2 of 18 samples are missing")
+
+
+@pytest.mark.parametrize(
+    ("dataset", "numbers"), [(Records, [2]), (Repeated, [2]), (RecordStream, [2, 3])]
+)
+def test_where_the_number_tells_nothing_it_is_not_changed(dataset, numbers, records):
+    """Torch divides indices, and of a stream without an end nobody knows what is missing."""
+    result = _asked(lambda: dataset(records))
+
+    assert (result.passed, _numbers(result)) == (True, numbers)
+
+
+class _ForTwo(RecordStream):
+    """Says so where the number of workers is one that it was not made for."""
+
+    def __iter__(self) -> Any:
+        info = get_worker_info()
+        if info and info.num_workers > 2:
+            message = f"{info.num_workers} workers, and shards for 2"
+            raise ValueError(message)
+        return super().__iter__()
+
+
+def test_a_stream_that_refuses_a_number_of_workers_loses_nothing(records):
+    """Its error tells its user; so only the number that it was made for counts."""
+    result = _asked(lambda: _ForTwo(records))
+
+    assert (result.passed, _numbers(result)) == (True, [2])
+
+
+def test_batches_that_the_loader_drops_are_not_missed(records):
+    """With another number of workers it has to drop others; that is no matter of the stream."""
+    loader = {"num_workers": 2, "batch_size": 4, "drop_last": True}
+    result = _asked(lambda: RecordStream(records), loader=loader)
+
+    assert (result.passed, _numbers(result)) == (True, [2, 3])
+
+
+def test_a_stream_that_fails_with_its_own_number_is_asked_no_further(records):
+    """The first failure says it all."""
+    (records / "00.rec").unlink()
+    result = _asked(lambda: RestDropped(records))
+
+    assert result.explanation.startswith("corrupted: 1 of 15 samples are missing")
+    assert set(_numbers(result)) == {2}
+
+
+def test_a_workload_without_kinds_of_files_is_divided_by_its_samples(records):
+    """A stream from memory has no files to count. Where all numbers divide it, it is one more."""
+    workload = replace(Battery(lambda: RecordStream(records)).workload, paths=frozenset())
+    numbers = [
+        CHECKS["workers-agree"].plan(replace(workload, stream_count=count))[-1].changes
+        for count in (16, 18, 60)
+    ]
+
+    assert [each["num_workers"] for each in numbers] == [3, 4, 3]
