@@ -42,14 +42,11 @@ _SKIPPED = (
     *("Traceback (most recent", "Original Traceback", "The above exception", "During hand"),
     "_queue.Empty",  # torch raises its own error from it where a worker has exited.
 )
-_HOW = re.compile(
-    r"^(The above exception was the direct cause of the following exception:\n\n"
-    r"|During handling of the above exception, another exception occurred:\n\n)",
-    re.MULTILINE,
-)
+_RAISED_FROM = "The above exception was the direct cause of the following exception:\n\n"
+_WHILE_HANDLING = "During handling of the above exception, another exception occurred:\n\n"
+_HOW = re.compile(rf"^({_RAISED_FROM}|{_WHILE_HANDLING})", re.MULTILINE)
 _IN_HANDLER = re.compile(
-    r"^During handling of the above exception, another exception occurred:\n\n"
-    r"Traceback \(most recent call last\):\n((?:[ \t].*\n)*)(\w+)\b",
+    rf"^{_WHILE_HANDLING}Traceback \(most recent call last\):\n((?:[ \t].*\n)*)(\w+)\b",
     re.MULTILINE,
 )
 _FRAME = '  File "'
@@ -72,6 +69,14 @@ def related_lines(text: str) -> str:
     text = _unescaped(text)
     starts = [found.start(2) for found in _accidents(text)]
     return exception_lines(text[starts[-1] :] if starts else text)
+
+
+def told_lines(text: str) -> str:
+    """Those of the last exception, and of the ones that it was raised from on purpose.
+
+    What was being handled besides may be no matter at all, as the miss of a cache.
+    """
+    return exception_lines(_unescaped(text).rpartition(_WHILE_HANDLING)[2])
 
 
 def last_exception_line(message: str) -> str:

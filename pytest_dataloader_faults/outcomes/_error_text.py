@@ -18,7 +18,7 @@ from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.faults._globs import NETWORK, is_of_network
 from pytest_dataloader_faults.faults._network import NetworkFault
 from pytest_dataloader_faults.faults._writes import is_of_writing
-from pytest_dataloader_faults.outcomes._chains import related_lines
+from pytest_dataloader_faults.outcomes._chains import related_lines, told_lines
 
 
 class Occurrence(NamedTuple):
@@ -68,21 +68,52 @@ _SAY_NOTHING = re.compile(
     rf"{_NOT_FOUND.pattern}|^IndexError: .*out of (bounds|range).*", re.IGNORECASE | re.MULTILINE
 )
 """Of bad content, although some of its words are among those that do."""
-_BAD_CONTENT = re.compile(
-    r"truncat|corrupt|malformed|damaged|broken|incomplete|invalid|unexpected (?!keyword)|mismatch"
-    r"|cannot identify|not enough|\bshort(er)?\b|too (small|few)|(smaller|larger|greater) than"
-    r"|premature|ended before|no data|empty|ran out|end of (file|data|input|stream|archive)|EOF"
-    r"|CRC|checksum|magic|signature|header|footer|decod|deserializ|unpickl|parse|unpack"
-    r"|buffer (size|length|is)|reshape|not a (zip|valid)|could only read|able to read"
-    r"|fully written|bytes? (expected|missing|remain)|expected \d+|out of (bounds|range)"
-    r"|BadZip|Unidentified|\bnot found\b|no item named|not a \w+ file|contains pickled"
-    r"|not (understood|recogni[sz]ed)|not supported(?! between)|unsupported (?!operand)"
-    r"|not a multiple|cannot work out"
-    r"|\bbad (byte|symbol|local|global|object|heap|rank|version|[\d/]+)\b",
-    re.IGNORECASE,
-)
-
-
+WORDS_OF_BAD_CONTENT = {
+    r"truncat": "Pillow: image file is truncated (165 bytes not processed)",
+    r"broken": "Pillow: broken data stream when reading image file",
+    r"cannot identify|Unidentified": "Pillow: cannot identify image file '0042.jpg'",
+    r"premature": "libjpeg: Premature end of JPEG file",
+    r"magic": "NumPy: the magic string is not correct; expected b'NUMPY', got b''",
+    r"no data": "NumPy: No data left in file",
+    r"could only read|fully written": "NumPy: (file seems not fully written?)",
+    r"contains pickled": "NumPy: This file contains pickled (object) data",
+    r"reshape": "NumPy: cannot reshape array of size 0 into shape (64,64)",
+    r"(smaller|larger|greater) than": "NumPy: mmap length is greater than file size",
+    r"not a multiple": "NumPy: Size of available data is not a multiple of the data-type size",
+    r"number of columns changed": "NumPy: the number of columns changed from 3 to 1 at row 151",
+    r"not (understood|recogni[sz]ed)": "SciPy: File format b'' not understood",
+    r"\bbad (byte|symbol|local|global|object|heap|rank|version|[\d/]+)\b": "HDF5: bad byte number",
+    r"signature|\bnot found\b": "HDF5: Unable to open file (file signature not found)",
+    r"filter returned failure": "HDF5: Can't read data (filter returned failure during read)",
+    r"malformed": "SQLite: database disk image is malformed",
+    r"corrupt": "LMDB: MDB_CORRUPTED: Located page was wrong type",
+    r"able to read": "Arrow: Expected to be able to read 65608 bytes, got 32668",
+    r"footer": "Arrow: Parquet magic bytes not found in footer",
+    r"failed to read the (record|start|end)": "tfrecord: Failed to read the record.",
+    r"header|deserializ|too (small|few)": "safetensors: deserializing header: header too small",
+    r"cannot work out": "nibabel: Cannot work out file type of the image",
+    r"unsupported (?!operand)": "torchvision: Unsupported image file. Only jpeg, png and gif are",
+    r"EOF|end of (file|data|input|stream|archive)": "tarfile: unexpected end of data",
+    r"unexpected (?!keyword)": "gzip: unexpected end of stream",
+    r"not a \w+ file": "gzip: Not a gzipped file (b'')",
+    r"ended before": "bz2: Compressed data ended before the end-of-stream marker was reached",
+    r"incomplete": "zlib: Error -5 while decompressing data: incomplete or truncated stream",
+    r"not a (zip|valid)|BadZip": "zipfile: File is not a zip file",
+    r"CRC": "zipfile: Bad CRC-32 for file '42.rec'",
+    r"no item named": "zipfile: There is no item named '42.rec' in the archive",
+    r"ran out|unpickl": "pickle: Ran out of input",
+    r"unpack|buffer (size|length|is)": "struct: unpack requires a buffer of 16384 bytes",
+    r"not enough": "Python: not enough values to unpack (expected 2, got 1)",
+    r"empty": "mmap: cannot mmap an empty file",
+    r"decod|parse": "json: json.decoder.JSONDecodeError: Expecting value: line 1 column 1",
+    r"invalid": "FFmpeg: Invalid data found when processing input",
+    r"checksum": "Zstandard: Restored data doesn't match checksum",
+    r"expected \d+|bytes? (expected|missing|remain)": "a dataset: 12 bytes, expected 64",
+    r"damaged|mismatch|\bshort(er)?\b|out of (bounds|range)": "a dataset: record 3 is too short",
+    r"not supported(?! between)": "a dataset: version 0 of the format is not supported",
+}
+"""Words for content that is bad, and of whom they are known: a reader, and what it says."""
+_BAD_CONTENT = re.compile("|".join(WORDS_OF_BAD_CONTENT), re.IGNORECASE)
 _NOT_WRITTEN = re.compile(
     r"requested and \d+ written"
     r"|(disk|device|drive|quota).{0,20}\b(full|exceeded)"
@@ -106,15 +137,12 @@ def explains_fault(text: str, occurrences: Iterable[Occurrence]) -> bool:
         return True
     paths = dict.fromkeys(each.path for each in different)
     is_named = any(mentions_path(lines, path) for path in paths)
-    return is_named and not _claim(lines, {fault.errno for fault, _ in calls})
+    return is_named and not other_cause(text, different)
 
 
 def other_cause(text: str, occurrences: Iterable[Occurrence]) -> str:
     """The words of *text* for a cause that none of the *occurrences* has; empty if none."""
-    return _claim(related_lines(text), {each.fault.errno for each in occurrences})
-
-
-def _claim(lines: str, happened: set[int]) -> str:
+    lines, happened = told_lines(text), {each.fault.errno for each in occurrences}
     found = (words.search(lines) for words, right in _CLAIMS if not right & happened)
     return next((each[0] for each in found if each), "")
 

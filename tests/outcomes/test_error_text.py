@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
+import re
 import traceback
 
+import h5py
+import numpy as np
 import pytest
 from torch._utils import ExceptionWrapper
 
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     ConnectionReset,
+    CorruptedFile,
     DescriptorExhaustion,
     HungRead,
     OpenError,
@@ -21,7 +26,12 @@ from pytest_dataloader_faults.faults import (
     WriteError,
 )
 from pytest_dataloader_faults.outcomes._chains import exception_lines
-from pytest_dataloader_faults.outcomes._error_text import Occurrence, mentions_path, other_cause
+from pytest_dataloader_faults.outcomes._error_text import (
+    WORDS_OF_BAD_CONTENT,
+    Occurrence,
+    mentions_path,
+    other_cause,
+)
 from support.clarity import explains
 from support.readers import READERS, SHARED, truncated
 from support.specimens import UnbuildableError
@@ -263,6 +273,27 @@ def test_error_of_a_missing_file_that_is_chained_to_its_cause_is_clear():
     assert explains(_through_torch(action), EIO, PATH, "read")
 
 
+def _after_a_cache_miss(error):
+    try:
+        os.open("/nonexistent/cache.h5", os.O_RDONLY)
+    except FileNotFoundError:
+        raise error  # noqa: B904  # the implicit context is the subject
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("fault", [EIO, TruncatedFile()])
+def test_the_miss_of_a_cache_is_no_other_cause(fault, printed):
+    """It was being handled when the file could not be read, and that is what is told."""
+    happened = [Occurrence(fault, PATH, "read")]
+    named = printed(lambda: _after_a_cache_miss(ValueError(f"{PATH} cannot be loaded")))
+    unnamed = printed(lambda: _after_a_cache_miss(ValueError("no sample")))
+
+    assert "FileNotFoundError" in named
+    assert explains(named, fault, PATH, "read")
+    assert not explains(unnamed, fault, PATH, "read")
+    assert (other_cause(named, happened), other_cause(unnamed, happened)) == ("", "")
+
+
 @pytest.mark.parametrize(
     "text",
     ["OSError: [Errno 55] x", "OSError: errno = 51", "OSError: [Errno 15] x", "KeyError: 5"],
@@ -324,12 +355,49 @@ def test_decoding_error_tells_of_truncated_content(name, keep, printed, tmp_path
         "ValueError: Size of available data is not a multiple of the data-type size.",
         "LibsndfileError: Error opening: Format not recognised.",
         "RuntimeError: Unsupported image file. Only jpeg, png and gif are currently supported.",
+        "RuntimeError: Failed to read the record.",
         "ImageFileError: Cannot work out file type of the image",
     ],
 )
 def test_words_of_readers_for_a_file_that_is_cut_near_its_start(text):
     """NumPy's, gzip's, HDF5's, SciPy's and others', where a few bytes are left."""
     assert explains(text, TruncatedFile(), PATH, "open")
+
+
+@pytest.mark.parametrize(("words", "message"), WORDS_OF_BAD_CONTENT.items())
+def test_words_of_bad_content_are_those_of_the_reader_beside_them(words, message):
+    """Each line of the table has a message that it finds, and that is clear by itself."""
+    reader, _, said = message.partition(": ")
+
+    assert re.search(words, said, re.IGNORECASE)
+    assert explains(f"{reader}.Error: {said}", TruncatedFile(), PATH, "open")
+
+
+def test_columns_that_a_truncated_text_lacks():
+    """``np.loadtxt`` says that their number changed."""
+    rows = io.StringIO("1 2 3\n" * 8 + "1\n")
+
+    text = _text(lambda: np.loadtxt(rows))
+    assert explains(text, TruncatedFile(), PATH, "open"), text
+
+
+def test_a_filter_of_hdf5_that_fails(tmp_path):
+    """A chunk whose bytes are damaged has no other words."""
+    path = tmp_path / "rows.h5"
+    with h5py.File(path, "w") as file:
+        made = file.create_dataset("x", data=np.arange(999), chunks=(999,), compression="gzip")
+        place = made.id.get_chunk_info(0).byte_offset
+    with open(path, "r+b") as file:
+        file.seek(place)
+        file.write(b"\xff" * 64)
+
+    def read():
+        with h5py.File(path) as file:
+            return file["x"][:]
+
+    text = _text(read).replace(str(path), "")
+    assert "filter returned failure" in text
+    assert explains(text, CorruptedFile(), PATH, "open")
 
 
 @pytest.mark.parametrize(
