@@ -31,7 +31,7 @@ from pytest_dataloader_faults._trial.samples.draws import Draw, recorded
 from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.outcomes import Raised, WorkerDeath
 from pytest_dataloader_faults.outcomes._chains import shortened
-from pytest_dataloader_faults.outcomes._text import text_of
+from pytest_dataloader_faults.outcomes._text import text_or_error
 
 _WORKER = "_dlf_worker_of_batch"
 """The attribute of an iterator that says which worker made the batch that came last."""
@@ -277,4 +277,5 @@ def raised_by(error: BaseException) -> Raised:
     if isinstance(error, InjectionError):
         raise error
     text = "".join(traceback.format_exception(error))
-    return Raised(type(error).__name__, shortened(text_of(error)), shortened(text))
+    message, unprintable = text_or_error(error)
+    return Raised(type(error).__name__, shortened(message), shortened(text), unprintable)

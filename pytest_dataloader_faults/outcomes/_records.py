@@ -155,6 +155,7 @@ class Raised:
         type: The name of its class.
         message: ``str`` of it.
         text: The traceback with its chain of causes, as Python prints it.
+        unprintable: The type of the error that ``str`` of it raised; "" if it raised none.
 
     Of a very long text frames are left out, and the middle of long messages.
     """
@@ -162,6 +163,7 @@ class Raised:
     type: str
     message: str
     text: str
+    unprintable: str = ""
 
 
 @dataclass(frozen=True)

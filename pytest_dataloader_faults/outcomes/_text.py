@@ -25,10 +25,16 @@ shown = exceptions._shown
 
 def text_of(value: object) -> str:
     """``str`` of *value*, which may be of a class whose ``__str__`` raises."""
+    return text_or_error(value)[0]
+
+
+def text_or_error(value: object) -> tuple[str, str]:
+    """``str`` of *value*, and the class of what its ``__str__`` raises; "" if that gives a text."""
     try:
-        return str(value)
+        return str(value), ""
     except Exception as error:  # noqa: BLE001  # whatever the user's class raises
-        return f"its own __str__ raises {type(error).__name__}"
+        name = type(error).__name__
+        return f"its own __str__ raises {name}", name
 
 
 def listed(values: Iterable[object], most: int = 3) -> str:

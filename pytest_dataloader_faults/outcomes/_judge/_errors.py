@@ -34,9 +34,29 @@ from pytest_dataloader_faults.outcomes._judge._samples import may_be_damaged
 from pytest_dataloader_faults.outcomes._records import Raised, WorkerDeath
 from pytest_dataloader_faults.outcomes._verdicts import Contract, Finding, Verdict
 
-_ADVICE = (
+_RAISE_FROM = (
     ". Raise it from the original exception (raise ... from error), or put the {} in its message"
 )
+_SAY_SO = ". Say what is wrong in its message, or put the {} there"
+_CANNOT_BE_REBUILT = (
+    ": the exception's class cannot be rebuilt from its message. torch makes the exception of a"
+    " worker anew from its text, and then its __str__ raises {}, so path and reason are lost. Catch"
+    " it in the dataset, and raise one of another class: raise OSError(str(error)) from error"
+)
+_IN_WORDS: dict[type[faults.Fault], str] = {
+    faults.TruncatedFile: "the content of {} is bad (it ended early)",
+    faults.CorruptedFile: "the content of {} is bad (bytes of it are damaged)",
+    faults.ShortRead: "a read of {} gave fewer bytes than it was asked for",
+    faults.ShortWrite: "a write of {} took fewer bytes than it was given",
+    faults.ConnectionClosed: "the connection to {} ended early",
+    faults.SlowRead: "a read of {} took long",
+    faults.HungRead: "a read of {} had no answer",
+    faults.WorkerKilled: "a worker was killed",
+    faults.WorkerExited: "a worker exited",
+    faults.WorkerHung: "a worker hung",
+    faults.PinMemoryThreadDeath: "the thread that pins memory died",
+}
+"""What a fault without an errno is to the dataset, and to which file."""
 _COLLATED_NONE = re.compile(r"default_collate: .*found <class 'NoneType'>")
 _DROP_NONE = (
     ": the dataset gave None, which default_collate cannot put into a batch. Raise the error"
@@ -69,9 +89,8 @@ def unclear(outcome: TrialFacts, contract: Contract) -> Finding | None:
         return Finding(Verdict.FAILED_UNCLEARLY, sentence)
     happened = occurrences(outcome.faults)
     if not (outcome.deaths or _error_text.explains_fault(raised.text, happened)):
-        kinds = ", ".join(sorted({_as_reported(each.fault) for each in happened}))
         printed = dropped_batch_cause(outcome) or last_error_printed(outcome)
-        sentence = f"{raised.type} does not say that its cause is {kinds}"
+        sentence = f"{raised.type} does not say that {_in_words(happened)}"
         told = _what_it_tells(raised.text, happened)
         return Finding(
             Verdict.FAILED_UNCLEARLY, sentence + told + (printed or _advice(raised, happened))
@@ -82,17 +101,28 @@ def unclear(outcome: TrialFacts, contract: Contract) -> Finding | None:
     return None
 
 
-def _as_reported(fault: faults.Fault) -> str:
-    """*fault* as the dataset meets it: an errno, or else its name."""
-    number = fault.errno
-    return f"[Errno {number}] {os.strerror(number)}" if number else type(fault).__name__
+def _in_words(happened: list[_error_text.Occurrence]) -> str:
+    """What *happened*, as the dataset met it: the errnos, or what became of a file or a worker."""
+    numbers = sorted({each.fault.errno for each in happened} - {0})
+    errnos = ", ".join(f"[Errno {number}] {os.strerror(number)}" for number in numbers)
+    told = [f"its cause is {errnos}"] if errnos else []
+    others = dict.fromkeys(type(each.fault) for each in happened if not each.fault.errno)
+    return " or ".join([*told, *(_of_kind(kind, happened) for kind in others)])
+
+
+def _of_kind(kind: type[faults.Fault], happened: list[_error_text.Occurrence]) -> str:
+    paths = {each.path for each in happened if isinstance(each.fault, kind) and each.path}
+    return _IN_WORDS[kind].format(os.path.basename(paths.pop()) if len(paths) == 1 else "a file")
 
 
 def _advice(raised: Raised, happened: list[_error_text.Occurrence]) -> str:
     if _COLLATED_NONE.search(raised.text):
         return _DROP_NONE
+    if raised.unprintable:
+        return _CANNOT_BE_REBUILT.format(raised.unprintable)
     is_of_server = any(each.path and is_of_network(each.path) for each in happened)
-    return _ADVICE.format("server's address" if is_of_server else "file's path")
+    advice = _RAISE_FROM if any(each.fault.errno for each in happened) else _SAY_SO
+    return advice.format("server's address" if is_of_server else "file's path")
 
 
 def _what_it_tells(text: str, happened: list[_error_text.Occurrence]) -> str:
@@ -126,8 +156,8 @@ def _cause(outcome: TrialFacts, death: WorkerDeath) -> str:
         return _CUT_OFF
     if death.exitcode == -signal.SIGKILL:
         return _NOT_BY_FAULT
-    kinds = ", ".join(sorted({_as_reported(each.fault) for each in outcome.faults if each.fired}))
-    return f", and the loader's exception does not say that its cause is {kinds}"
+    what = _in_words(occurrences(outcome.faults))
+    return f", and the loader's exception does not say that {what}"
 
 
 def _has_fired(outcome: TrialFacts, kind: type[faults.Fault]) -> bool:

@@ -34,6 +34,7 @@ ENTRIES = {
     "C6": "exc-baseexception-escapes",
     "C7": "exc-root-cause-on-stderr-only",
     "C8": "init-fn-exception-then-unbound",
+    "C9": "exc-str-raises",
     "D1": "keep-batches-alive-fds",
     "D2": "file-system-strategy-shm-growth",
     "D3": "file-system-strategy-race",

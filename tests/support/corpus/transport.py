@@ -56,6 +56,27 @@ class RaisesBuiltin(RaisesLocalClass):
             raise ValueError(str(error)) from None
 
 
+class NumberedError(Exception):
+    """Takes a number, and gets a text where torch makes it anew."""
+
+    def __init__(self, number: Any) -> None:
+        super().__init__(number)
+        self.number = number
+
+    def __str__(self) -> str:
+        return os.strerror(self.number)
+
+
+class RaisesNumber(Records):
+    """Lets an error out that cannot be printed in the loader's process."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)
+        except OSError as error:
+            raise NumberedError(error.errno) from None
+
+
 class ExitsOnError(Records):
     """Ends the program, as the script did that it was made of."""
 
@@ -90,6 +111,14 @@ CASES: tuple[Case, ...] = (
         "what it had to send (AttributeError: Can't pickle local object",
         RaisesBuiltin,
         deadline=QUICK,
+    ),
+    Case(
+        "C9",
+        RaisesNumber,
+        "read-error-first",
+        "failed_unclearly",
+        "cannot be rebuilt from its message",
+        ChainedError,
     ),
     Case("C6", ExitsOnError, "read-error-first", "failed_unclearly", _HIDES, ChainedError),
     Case("C6", TakesTheJobDown, "read-error-first", "crashed", "signal 15 (SIGTERM)"),
