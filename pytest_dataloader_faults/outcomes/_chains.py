@@ -29,7 +29,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pytest_dataloader_faults.outcomes._records import Raised
 
 MOST = 1 << 17
-"""About how many characters are kept of a text."""
+"""About how many characters are kept of a text; of a chain of hundreds of exceptions, more."""
 MOST_LINKS = 1000
 """Exceptions that are kept of a chain: as many as Python's own limit of recursion allows."""
 _LEAST = 256
