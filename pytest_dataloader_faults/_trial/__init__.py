@@ -75,7 +75,7 @@ def run_trial(
 
     Args:
         make_dataset: Returns a map-style or iterable dataset, or a ready ``DataLoader``. If it has
-            a required parameter, it gets an empty folder, for that trial alone.
+            a required parameter for a folder, it gets an empty one, for that trial alone.
         *faults: What happens in its workers, all in one schedule.
         loader: Options of the ``DataLoader``; by default ``num_workers=2, batch_size=4``.
         epochs: Passes under the faults. The first error ends them.

@@ -15,10 +15,11 @@ import dataclasses
 import functools
 import inspect
 import os
+import re
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any, Protocol, TypeAlias
@@ -45,18 +46,24 @@ DatasetFactory: TypeAlias = (
 )
 """A function that gives the dataset or the loader, or several of them; or what it would give.
 
-A function with a required parameter gets an empty folder for its trial alone.
+A function with a required parameter for a folder gets an empty one for its trial alone.
 """
 
 _FAKE = (
     "make_dataset takes a folder, but there are fake files. Each trial has its own copy of these,"
     " so a cache in them is new each time: use a factory that takes no argument"
 )
+_FOLDER = re.compile("folder|dir|path|cache|tmp|temp|root|^_+$", re.IGNORECASE)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def takes_folder(make_dataset: Any) -> bool:
-    """Whether *make_dataset* has one required parameter; InvalidArgumentError if it has more."""
+    """Whether *make_dataset* is a function with one required parameter, of a folder.
+
+    Raises:
+        InvalidArgumentError: It requires something else. A class that requires a folder means one
+            with data: it would find nothing in an empty one.
+    """
     if is_a(make_dataset, PartOf):
         return takes_folder(make_dataset.source)
     if is_ready(make_dataset):
@@ -65,18 +72,30 @@ def takes_folder(make_dataset: Any) -> bool:
         parameters = inspect.signature(make_dataset).parameters.values()
     except (TypeError, ValueError):  # It is written in C, and does not say.
         return False
-    required = [each for each in parameters if each.default is each.empty]
-    names = [each.name for each in required if each.kind in _POSITIONAL]
-    if len(names) > 1:
-        own = getattr(make_dataset, "__name__", None)
-        function = own if isinstance(own, str) else "make_dataset"
-        message = (
-            f"make_dataset requires {len(names)} arguments ({', '.join(names)}), but it is called"
-            " with none, or with an empty folder where it requires one: give a function that calls"
-            f" it, such as def make(): return {function}(...)"
-        )
-        raise InvalidArgumentError(message)
-    return bool(names)
+    given = [each for each in parameters if each.default is each.empty]
+    required = [each for each in given if each.kind in _POSITIONAL]
+    if required and (len(required) > 1 or not _is_of_folder(make_dataset, required[0])):
+        raise InvalidArgumentError(_too_many(make_dataset, required))
+    return bool(required)
+
+
+def _is_of_folder(make_dataset: Any, parameter: inspect.Parameter) -> bool:
+    """Whether an empty folder is likely to be meant by the only *parameter*."""
+    is_path = parameter.annotation in (Path, "Path", "pathlib.Path")
+    return not isinstance(make_dataset, type) and (is_path or bool(_FOLDER.search(parameter.name)))
+
+
+def _too_many(make_dataset: Any, required: Sequence[inspect.Parameter]) -> str:
+    names = ", ".join(each.name for each in required)
+    arguments = "1 argument" if len(required) == 1 else f"{len(required)} arguments"
+    own = getattr(make_dataset, "__name__", None)
+    function = own if isinstance(own, str) else "make_dataset"
+    return (
+        f"{function} requires {arguments} ({names}), but make_dataset is called with none. Only a"
+        " function (no class) gets an empty folder, if its one parameter is named folder, dir, path"
+        " or cache, or annotated as Path. Give a function that calls it, such as"
+        f" lambda: {function}(...)"
+    )
 
 
 def definition_of(make_dataset: Any) -> tuple[str, int] | None:

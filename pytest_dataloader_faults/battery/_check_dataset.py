@@ -62,7 +62,8 @@ def check_dataset(
 
     Args:
         make_dataset: Returns a map-style or iterable dataset, a ready ``DataLoader``, a data module
-            or several of these; or it is such an object. If it has a required parameter, as
+            or several of these; or it is such an object. If it is a function with one required
+            parameter named ``folder`` or so, or annotated as ``Path``, as in
             ``lambda folder: MyDataset(data, cache=folder)``, each trial gives it an empty folder, a
             ``pathlib.Path``, and removes the folder afterwards.
         files: Globs of the files that faults may hit; by default all that the workers read.

@@ -176,8 +176,8 @@ REFUSED = [
     ("my_data:mke_data", "my_data has no 'mke_data'. Did you mean 'make_data'?"),
     ("my_data:zzz", "Its functions: make_data, make_two"),
     ("my_data:Data.make", "write a function at the top of the module"),
-    ("my_data:make_two", "make_dataset requires 2 arguments (one, two)"),
-    ("my_data:make_two", "such as def make(): return make_two(...)"),
+    ("my_data:make_two", "make_two requires 2 arguments (one, two)"),
+    ("my_data:make_two", "such as lambda: make_two(...)"),
 ]
 
 

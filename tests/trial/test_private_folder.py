@@ -61,19 +61,34 @@ def _function(_folder):
     """A factory with one required parameter."""
 
 
+def _of_split(split):
+    """A factory that does not ask for a folder."""
+
+
 def test_which_factories_take_a_folder():
-    """Those with exactly one parameter that has to be given by position."""
+    """Functions with exactly one parameter that has to be given by position, of a folder."""
+
+    def annotated(where: Path):
+        return where
+
     takes = [_function, lambda folder, size=3: (folder, size), functools.partial(Copied, "source")]
     gets_none = [lambda: 1, lambda folder=None: folder, lambda *_, **__: 1, dict, Path("x").exists]
-    assert [takes_folder(each) for each in (*takes, Records)] == [True] * 4
+    assert [takes_folder(each) for each in (*takes, annotated)] == [True] * 4
     assert [takes_folder(each) for each in gets_none] == [False] * 5
 
 
-def test_a_factory_that_requires_two_arguments_is_refused():
-    """The names are shown, and what to write."""
-    text = refusal(InvalidArgumentError, run_trial, Copied)
-    told = ("requires 2 arguments (source, folder)", "def make(): return Copied(...)")
-    assert lacks(text, *told) == []
+@pytest.mark.parametrize(
+    ("factory", "told"),
+    [
+        (Copied, ("requires 2 arguments (source, folder)", "lambda: Copied(...)")),
+        (Records, ("requires 1 argument (folder)", "lambda: Records(...)", "no class")),
+        (_of_split, ("requires 1 argument (split)", "lambda: _of_split(...)", "named folder")),
+    ],
+    ids=["two", "a class", "no folder"],
+)
+def test_a_factory_that_requires_something_else_is_refused(factory, told):
+    """The names are shown, and what to write. An empty folder is no data."""
+    assert lacks(refusal(InvalidArgumentError, run_trial, factory), *told) == []
 
 
 def test_each_trial_begins_with_an_empty_folder(records, log, left_behind):
