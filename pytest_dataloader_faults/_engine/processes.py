@@ -108,6 +108,11 @@ def fork() -> int:
             ) from error
 
 
+LONGEST_WAIT = 1_000_000.0
+"""Seconds, 11 days: poll(2) takes milliseconds as an int, and time.sleep() nanoseconds as another.
+Who waits longer than that for something asks again."""
+
+
 def ready(descriptors: Iterable[int], seconds: float) -> list[int]:
     """Those of *descriptors* that can be read, or have ended, at the latest after *seconds*.
 
@@ -116,7 +121,8 @@ def ready(descriptors: Iterable[int], seconds: float) -> list[int]:
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)
-    return [descriptor for descriptor, _ in poll.poll(1000 * max(0.0, seconds))]
+    wait = min(max(0.0, seconds), LONGEST_WAIT)
+    return [descriptor for descriptor, _ in poll.poll(1000 * wait)]
 
 
 class MemoryMapping(NamedTuple):

@@ -175,6 +175,8 @@ def pytest_runtest_makereport(
     if report.failed and is_of_check and _failures.may_stand_as_it_is(item.config):
         assert call.excinfo
         _failures.show_as_it_stands(report, call.excinfo)
+    elif report.failed and item.config.option.tbstyle == "line" and _asked.asks_check(item):
+        _failures.leave_out_evidence(report)
     return report
 
 

@@ -33,6 +33,7 @@ class Collector:
         self._paths = paths
         self._for_github = for_github
         self._found: dict[tuple[str, int], dict[str, Any]] = {}
+        self._written: list[str] = []
         self._problems: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -46,7 +47,10 @@ class Collector:
             return
         from pytest_dataloader_faults.plugin import _report
 
-        self._problems += _report.write(self._report, self._paths)
+        for path in self._paths:
+            problems = list(_report.write(self._report, [path]))
+            self._problems += problems
+            self._written += [] if problems else [path]
         if self._problems:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
         if self._for_github:
@@ -60,7 +64,7 @@ class Collector:
             _report.show(self._report, terminalreporter)
             if self._for_github:
                 _report.show_annotations(self._report, terminalreporter)
-        for path in () if terminalreporter.config.option.collectonly else self._paths:
+        for path in self._written:
             terminalreporter.write_line(f"report: {path}")
         for problem in self._problems:
             terminalreporter.write_line(problem, red=True)

@@ -168,4 +168,10 @@ def _is_unittests(entry: Any) -> bool:
 def may_stand_as_it_is(config: pytest.Config) -> bool:
     """Whether the user has not asked for more of a traceback than pytest shows by default."""
     option = config.option
-    return not (option.fulltrace or option.showlocals or option.tbstyle == "native")
+    return not (option.fulltrace or option.showlocals or option.tbstyle in {"native", "line"})
+
+
+def leave_out_evidence(report: pytest.TestReport) -> None:
+    """Have pytest show the line of a failed check alone, which it writes below the text."""
+    for traceback, *_ in getattr(report.longrepr, "chain", ()):
+        traceback.reprentries = []

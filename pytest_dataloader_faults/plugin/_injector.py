@@ -37,6 +37,7 @@ class PytestFaultInjector(FaultInjector):
         self._requested.append(example)
 
         def arm(*args: Any, **kwargs: Any) -> ArmedFaults:
+            __tracebackhide__ = True
             self._used = True
             return self.inject(KINDS[kind](*args, **kwargs))
 

@@ -25,6 +25,7 @@ from pytest_dataloader_faults.report.model import (
     Item,
     Report,
     item_of,
+    sentence_of,
 )
 
 _PROPERTY = "dataloader_faults"
@@ -110,7 +111,7 @@ def _note_failure(
     if any(each["status"] == FAILED for each in found):
         return
     crash = getattr(report.longrepr, "reprcrash", None)
-    message, _, _ = (crash.message if crash else text).strip().partition("\n")
+    message = sentence_of((crash.message if crash else text).strip())
     phase = "" if report.when == "call" else f" in its {report.when}"
     sentence = f"the test itself failed{phase}: {_told(message)}"
     error = {

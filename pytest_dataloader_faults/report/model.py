@@ -149,7 +149,6 @@ def item_of(
     result: CheckResult, *, nodeid: str, test: str, where: tuple[str, int], duration: float
 ) -> Item:
     """The item for *result*. *where*: the file, and the line from 1."""
-    first, _, _ = result.explanation.partition("\n")
     outcome = result.outcome
     return Item(
         nodeid=nodeid,
@@ -159,7 +158,7 @@ def item_of(
         check=result.check,
         status=status_of(result),
         verdict=str(result.verdict),
-        sentence=first.removeprefix(f"{result.verdict}: "),
+        sentence=sentence_of(result.explanation).removeprefix(f"{result.verdict}: "),
         explanation=result.explanation,
         cause=result.cause,
         notes=result.notes,
@@ -195,6 +194,15 @@ def status_of(result: CheckResult) -> str:
     if not result.reproduced:
         return NOT_REPRODUCED
     return XFAILED if result.expected else PASSED
+
+
+def sentence_of(text: str) -> str:
+    """The first line of *text*, without the words that only lead to the lines below it."""
+    first, _, _ = text.partition("\n")
+    if not first.endswith(":"):
+        return first
+    before, point, _ = first.rpartition(". ")
+    return f"{before}." if point else first.removesuffix(":")
 
 
 def place_and_name(test: str) -> tuple[str, str]:

@@ -19,6 +19,7 @@ from pytest_dataloader_faults.faults import (
     DescriptorExhaustion,
     OpenError,
     ReadError,
+    SlowRead,
     TruncatedFile,
     WorkerKilled,
 )
@@ -222,6 +223,17 @@ def test_a_fault_of_other_files_is_no_change(paths, contents):
         results = epoch(alone(Tries(paths, WAYS["read"]), num_workers=2)).batches
     assert contents == [each.gave for each in results]
     assert (0, 0) == (injection.reached, injection.fired)
+
+
+@pytest.mark.parametrize("engine", ["kernel", "python"])
+@pytest.mark.parametrize("seconds", [3e6, 1e12], ids=["a month", "for ever"])
+def test_a_read_may_be_as_slow_as_one_likes(paths, engine, seconds):
+    """No timer is too far away for the supervisor, nor for a worker."""
+    loader = alone(Tries(paths, WAYS["read"]), timeout=1)
+    fault = SlowRead("*/00.rec", seconds=seconds)
+    with pytest.raises(RuntimeError, match="timed out"), inject(fault, engine=engine) as injection:
+        list(loader)
+    assert injection.fired == 1
 
 
 def test_the_bodys_own_error_goes_first():

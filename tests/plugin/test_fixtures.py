@@ -196,14 +196,14 @@ def test_every_counter_of_inject_is_up_to_date(engine, records):
 
 def test_bad_arguments_are_refused_at_once(eio_reads):
     """The call that arms says what is wrong with its arguments."""
-    with pytest.raises(exceptions.InvalidArgumentError, match="nth=0 must be 1 or more"):
+    with pytest.raises(exceptions.InvalidArgumentError, match="nth=0 must be an int, 1 or more"):
         eio_reads("*.rec", nth=0)
 
 
 def test_a_loader_without_workers_is_refused(eio_reads, records):
     """It would read in the test's own process, which is never filtered."""
     eio_reads("*.rec")
-    with pytest.raises(exceptions.InjectionError, match="num_workers=0"):
+    with pytest.raises(exceptions.InvalidArgumentError, match="num_workers=0"):
         list(_loader(records, num_workers=0))
     _error(_loader(records), "Errno 5")
 

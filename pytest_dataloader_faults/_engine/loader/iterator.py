@@ -30,7 +30,7 @@ from pytest_dataloader_faults._engine.plan import Plan
 from pytest_dataloader_faults._engine.protocol import AwaitingBatch, Idle, ReleaseLoader
 from pytest_dataloader_faults._engine.worker.arm import ArmWorker, arm, arm_function
 from pytest_dataloader_faults._engine.worker.session import WorkerSession
-from pytest_dataloader_faults.exceptions import InjectionError, InvalidArgumentError
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes._chains import shortened
 
 _Make = Callable[[DataLoader[Any]], Any]
@@ -112,7 +112,7 @@ class LoaderMonitor:
 
     def _arm_this_process(self) -> None:
         if not self.may_arm_own_process:
-            raise InjectionError(
+            raise InvalidArgumentError(
                 "inject() reaches worker processes, but this DataLoader has num_workers=0 and would"
                 " read in this process, which is never filtered. Use num_workers=1 or more, or"
                 " run_trial(), which runs the loader in a process of its own"

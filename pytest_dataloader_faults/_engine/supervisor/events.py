@@ -22,6 +22,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from pytest_dataloader_faults._engine.processes import LONGEST_WAIT
+
 Action = Callable[[], None]
 EventHandler = Callable[[int], None]
 """Called with the POLL* flags."""
@@ -60,7 +62,7 @@ class Events:
 
     def wait(self, timeout: float | None) -> Iterator[tuple[EventHandler, int]]:
         """The handlers to call now, after *timeout* seconds at most; None: no limit."""
-        ready = self._poll.poll(None if timeout is None else 1000 * timeout)
+        ready = self._poll.poll(None if timeout is None else 1000 * min(timeout, LONGEST_WAIT))
         if ready and ready[-1][0] == self._others_fd:
             ready = [*self._others.poll(0), *ready[:-1]]
             ready.sort(key=lambda each: each[0] == self.last)

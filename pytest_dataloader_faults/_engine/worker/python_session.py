@@ -16,6 +16,7 @@ from pytest_dataloader_faults._engine.channel import Channel, WorkerConfig
 from pytest_dataloader_faults._engine.plan import WorkerFaults
 from pytest_dataloader_faults._engine.policy import FaultPolicy
 from pytest_dataloader_faults._engine.policy.moments import Moments
+from pytest_dataloader_faults._engine.processes import LONGEST_WAIT
 from pytest_dataloader_faults._engine.python.connections import replace_connect
 from pytest_dataloader_faults._engine.python.install import install
 from pytest_dataloader_faults._engine.python.pyfakefs import patcher
@@ -44,7 +45,9 @@ class PythonWorkerSession(WorkerSession):
 
     def sleep(self, seconds: float) -> None:
         """As time.sleep()."""
-        time.sleep(seconds)
+        while seconds > 0:
+            time.sleep(min(seconds, LONGEST_WAIT))
+            seconds -= LONGEST_WAIT
 
     def hang(self) -> None:
         """Until the supervisor hangs up, at the end of the scope."""
