@@ -42,7 +42,7 @@ def test_each_check_is_a_sub_test(records):
     result = _run(records, unittest.TestResult(), *only, expected_failures=expected)
     ((check, text),) = _told(result.failures)
     assert check == "open-error"
-    assert "Error: corrupted: sample 0 (batch 0)" in text
+    assert "Error: corrupted: samples 0 to 15 came alike" in text
     assert "check_dataset(make_dataset, only='open-error', seed=0)" in text
     (frame,) = (line for line in text.splitlines() if line.startswith("  File "))
     assert __file__ in frame  # None is of unittest or of this package.

@@ -176,4 +176,6 @@ def test_a_data_module(suite):
     """One item tries each of its loaders, and says which one fails."""
     result = suite.run(SEVERAL)
     result.assert_outcomes(passed=4, failed=2)
-    result.stdout.fnmatch_lines(["*_ test_all[[]open-error] _*", "val/0: corrupted: sample *"])
+    result.stdout.fnmatch_lines(
+        ["*_ test_all[[]open-error] _*", "val/0: corrupted: samples 0 to 15 *"]
+    )

@@ -34,7 +34,7 @@ def test_pytest_shows_the_text_of_a_check(suite, engine):
     text = result.stdout.str()
     section = text.partition("= FAILURES =")[2].partition("= dataloader-faults =")[0]
     assert "check='open-error'" in section or "open-error: corrupted" in section
-    assert section.count("corrupted: sample 0 (batch 0) is wrong") == 1
+    assert section.count("corrupted: samples 0 to 15 came alike, all zeros;") == 1
     assert "  reproduce: check_dataset(make_dataset, only='open-error'" in section
     assert "\nE  " not in section
     assert "_test_case.py" not in section
