@@ -3,7 +3,8 @@
 Some facts about a process forked from pytest. It has pytest's capture on its standard streams,
 pytest's faulthandler, its multiprocessing helpers and their descriptors, and every buffer that was
 not flushed. It must not print into that capture, and must not use those helpers: a forkserver that
-it shared with pytest would start its workers outside of the trial's tree. And it must never return.
+it shared with pytest would start its workers outside of the trial's tree, and a tensor that it
+sends to a worker, as an index, would be looked for in pytest. And it must never return.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from functools import partial
-from multiprocessing import current_process, forkserver, resource_tracker
+from multiprocessing import current_process, forkserver, resource_sharer, resource_tracker
 from typing import Any, NoReturn
 
 from pytest_dataloader_faults._engine.channel import SupervisorHandle
@@ -113,3 +114,5 @@ def _forget_helpers() -> None:
     server: Any = forkserver._forkserver
     server._forkserver_address = server._forkserver_alive_fd = server._forkserver_pid = None
     server._forkserver_authkey = server._inherited_fds = None
+    sharer: Any = vars(resource_sharer)["_resource_sharer"]
+    sharer._afterfork()

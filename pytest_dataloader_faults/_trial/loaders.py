@@ -101,7 +101,7 @@ def make_loader(
         added = workers if lacks_workers else {}
         for name, value in {**added, **changes}.items():
             object.__setattr__(made, name, value)  # torch forbids it, since workers may run.
-        loader = made
+        loader = _with_last_batches(made)
         _leave_running_workers(loader)
     else:
         loader = loader_for(made, {**(options or {}), **changes})
@@ -199,10 +199,20 @@ def loader_for(dataset: Any, options: Mapping[str, Any]) -> DataLoader[Any]:
     if kind_of(dataset) == "map" and not has_sampler and _length(dataset) == 0:
         raise UnusableDatasetError(empty(dataset))
     try:
-        return DataLoader(dataset, **{**defaults, **options})
+        return _with_last_batches(DataLoader(dataset, **{**defaults, **options}))
     except (TypeError, ValueError) as error:
         message = f"DataLoader refuses loader={shown(dict(options))}: {continued(text_of(error))}"
         raise InvalidArgumentError(message) from error
+
+
+def _with_last_batches(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """*loader*, which leaves out no batch of a stream.
+
+    With ``drop_last`` each worker drops its last samples, which could not be told from lost ones.
+    """
+    if kind_of(loader.dataset) == "iterable":
+        object.__setattr__(loader, "drop_last", False)  # torch forbids it, since workers may run.
+    return loader
 
 
 def end_stream(loader: DataLoader[Any], samples: int | None) -> None:

@@ -14,8 +14,8 @@ pytestmark = pytest.mark.usefixtures("engine")
 OFTEN = ("pipeline", "named like loaders", "strict", "callable", "lying dict", "no truth")
 
 
-def _asked(made):
-    (result,) = check_dataset(made, only="workers-agree", on_fail=None)
+def _asked(made, **options):
+    (result,) = check_dataset(made, only="workers-agree", on_fail=None, **options)
     return result.verdict
 
 
@@ -41,6 +41,17 @@ def test_a_ready_dataset(name):
 def test_a_stream_that_torch_takes(name):
     """Neither its length nor its items are asked for."""
     assert _asked(STREAMS[name]) == "survived"
+
+
+@pytest.mark.parametrize("is_loader", [True, False])
+def test_a_stream_whose_last_samples_are_dropped(is_loader):
+    """Those that ``drop_last`` leaves out, in each worker, are not missing."""
+    how = {"batch_size": 3, "drop_last": True, "num_workers": 2}
+    assert len(plain_loop(STREAMS["stream"](), **how)) == 2
+    if is_loader:
+        assert _asked(lambda: DataLoader(STREAMS["stream"](), **how)) == "survived"
+    else:
+        assert _asked(STREAMS["stream"], loader=how) == "survived"
 
 
 @pytest.mark.parametrize("is_ready", [True, False])

@@ -7,6 +7,7 @@ import os
 import sys
 
 import pytest
+import torch
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import Outcome, run_trial
@@ -233,3 +234,14 @@ def test_output_of_a_trial_is_captured(records, capfd, where):
     assert tuple(capfd.readouterr()) == ("half a line of ours, and its other half\n", "")
     assert "blah" in outcome.stderr or "NOISE" in outcome.stderr
     assert len(outcome.stderr) <= 4000
+
+
+def test_a_tensor_as_an_index_after_one_of_pytests_own():
+    """A worker of the trial gets it from the trial, and not from pytest, which has sent others."""
+
+    def loader():
+        return DataLoader(range(8), sampler=list(torch.arange(8)), num_workers=1)
+
+    assert len(list(loader())) == 8
+    outcome = run_trial(loader)
+    assert (outcome.exception, len(outcome.delivered)) == (None, 8)
