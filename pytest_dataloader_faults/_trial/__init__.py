@@ -80,7 +80,7 @@ def run_trial(
         loader: Options of the ``DataLoader``; by default ``num_workers=2, batch_size=4``.
         epochs: Passes under the faults. The first error ends them.
         deadline: Seconds for each epoch, and as many for the recovery; enforced from outside. Only
-            the loader's own time counts.
+            the loader's own time counts. A trial that goes on then, or sleeps, gets up to 120 more.
         seed: Of the samplers, the workers, and the faults with a ``probability``.
         engine: ``"auto"``, ``"kernel"`` or ``"python"``.
 
@@ -103,6 +103,7 @@ def run_trial(
         seed=seed,
         engine=engine,
         options=jobs.TrialOptions(epochs=epochs),
+        may_take_longer=True,
     )
     return run_trial_job(job)
 

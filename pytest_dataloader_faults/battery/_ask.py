@@ -10,7 +10,8 @@ from pytest_dataloader_faults.battery._workload import NotApplicable
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.faults import has_files
 from pytest_dataloader_faults.outcomes import CheckResult, FaultFacts, Verdict
-from pytest_dataloader_faults.outcomes._hangs import gave_up, waits_for_thread
+from pytest_dataloader_faults.outcomes._hangs import gave_up
+from pytest_dataloader_faults.outcomes._judge._at_deadline import waits_for_thread
 from pytest_dataloader_faults.outcomes._judge._causes import Clues, likely_cause
 from pytest_dataloader_faults.outcomes._judge._repeats import Conclusion, Trial
 from pytest_dataloader_faults.outcomes._judge._report import explain

@@ -21,6 +21,7 @@ from pytest_dataloader_faults.faults._globs import host_of
 from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Verdict
 from pytest_dataloader_faults.outcomes._hangs import is_at, places_of
 from pytest_dataloader_faults.outcomes._judge import _repeats
+from pytest_dataloader_faults.outcomes._judge._at_deadline import goes_on
 from pytest_dataloader_faults.outcomes._judge._repeats import Conclusion, Trial
 from pytest_dataloader_faults.outcomes._judge._sample_causes import is_alike, is_without_error
 from pytest_dataloader_faults.outcomes._text import call, listed, plain, run_settings
@@ -178,17 +179,20 @@ class Battery:
         """One trial; not applicable where the python engine cannot make the faults happen.
 
         Where the dataset has hung before, a look at an early time tells whether it is there again.
-        After a fault that passes, it may be there for a while and go on.
+        After a fault that passes, it may be there for a while and go on. One that was slow once
+        gets no more than its deadline for a second trial.
         """
         if check.name == CONTROL and not (before or variant.changes):
             return self.baseline.control
         known = self.hangs.keys() | _places(before)
         may_go_on = not before and any(getattr(each, "times", None) for each in variant.faults)
         early = self.baseline.deadlines.for_look if known and not may_go_on else None
+        was_slow = bool(before) and goes_on(before[-1].outcome)
         try:
-            outcome = self._trial(check, variant, early)
+            outcome = self._trial(check, variant, early, may_take_longer=not (early or was_slow))
             if early and outcome.timed_out and not is_at(outcome, known):
-                outcome = self._trial(check, variant)  # It is slow, or it hangs elsewhere.
+                # It is slow, or it hangs elsewhere.
+                outcome = self._trial(check, variant, may_take_longer=not was_slow)
         except InvalidArgumentError as error:
             if check is _SWEEP or self.baseline.engine != "python":
                 raise
@@ -211,7 +215,14 @@ class Battery:
         outcome = self._trial(replace(check, options=patient), variant)
         return Trial(outcome, self._judge(outcome, check, variant))
 
-    def _trial(self, check: Check, variant: Variant, deadline: float | None = None) -> Outcome:
+    def _trial(
+        self,
+        check: Check,
+        variant: Variant,
+        deadline: float | None = None,
+        *,
+        may_take_longer: bool = True,
+    ) -> Outcome:
         is_control, options = check.name == CONTROL, check.options
         if options.footprints is not None:
             options = replace(options, footprints=self.baseline.deadlines.most / 2)
@@ -221,6 +232,7 @@ class Battery:
             comparison=self.baseline.without_seeds if check.keep_randomness else None,
             deadline=deadline,
             options=options,
+            may_take_longer=may_take_longer,
         )
 
     def _changes_for(self, check: Check, variant: Variant) -> dict[str, Any]:

@@ -74,7 +74,8 @@ def check_dataset(
         exclude: The name of a check to leave out, or several names.
         expected_failures: ``{check: reason}``; one of these that passes is a failure.
         deadline: Seconds for each epoch of a trial, and for its recovery; None or ``"auto"`` is
-            10 to 30, by how long an epoch takes without a fault.
+            10 to 30, by how long an epoch takes without a fault. A trial that goes on then, or
+            sleeps, gets up to 120 more.
         seed: Of the samplers, the workers, and the faults with a ``probability``.
         engine: ``"auto"``, ``"kernel"`` or ``"python"``.
         samples: About how many samples of a map-style dataset to look at; ``"all"`` or None for

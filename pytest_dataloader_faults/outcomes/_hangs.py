@@ -8,30 +8,22 @@ has hung before is there again. A slow one is elsewhere: it starts, imports, or 
 that waits for work has no such line, and neither has a thread that torch did not call. Where
 torch's queue thread has dropped a batch, all processes wait for work, and what it printed is as
 good as a line: that batch never comes.
+
+Some facts about what sleeps. Who sleeps between two attempts is at the same line as who sleeps for
+ever, and may be done after a few of them. So to sleep at a line is a place of its own. It is known
+once a trial has slept there until it got no more time. What goes on at its deadline is nowhere: it
+is at the line that reads, where a hang may be as well.
 """
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Container
 
-import pytest_dataloader_faults as package
 from pytest_dataloader_faults.outcomes._facts import TrialFacts
+from pytest_dataloader_faults.outcomes._judge._at_deadline import asleep, goes_on, lines_of
 from pytest_dataloader_faults.outcomes._judge._errors import dropped_batch_cause
 
-_THREAD = re.compile(r"^(?:Current thread|Thread) .*\n((?:  .*\n?)*)", re.MULTILINE)
-_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
-_TORCH = re.compile(r".*/torch/utils/data/")
-_PYTHON, _OURS = (os.path.dirname(each) + os.sep for each in (os.__file__, package.__file__))
-_LOCK = re.compile(
-    rf"{re.escape(_PYTHON)}(threading|queue|concurrent/futures/\w+|multiprocessing/pool)\.py"
-)
 _QUEUE = "the queue of a worker, which dropped a batch"
-_LIBRARY = re.compile(
-    rf"<|.*/(?:site|dist)-packages/torch/|{re.escape(_PYTHON)}(?!(?:site|dist)-packages/)"
-    rf"|{re.escape(_OURS)}"
-)
 
 
 def places_of(outcome: TrialFacts) -> frozenset[str]:
@@ -39,11 +31,14 @@ def places_of(outcome: TrialFacts) -> frozenset[str]:
 
     A recovery that hangs is at a place of its own, since no fault is left to wait for.
     """
-    if not outcome.timed_out:
+    if not outcome.timed_out or goes_on(outcome):
         return frozenset()
     when = ", without a fault" if outcome.phase == "recovery" else ""
-    lines = (_place(frames) for frames in _THREAD.findall(outcome.stacks))
-    found = set(filter(None, lines)) or ({_QUEUE} if dropped_batch_cause(outcome) else set())
+    sleepers = asleep(outcome)
+    found = {
+        f"{line} while it sleeps" if pid in sleepers else line for pid, line in lines_of(outcome)
+    }
+    found = found or ({_QUEUE} if dropped_batch_cause(outcome) else set())
     return frozenset(each + when for each in found)
 
 
@@ -53,32 +48,6 @@ def is_at(outcome: TrialFacts, known: Container[str]) -> bool:
     return bool(places) and all(each in known for each in places)
 
 
-def waits_for_thread(outcome: TrialFacts) -> bool:
-    """Whether *outcome* hung in the dataset's code, and there in a lock or a queue of threads."""
-    processes = re.split(r"\n(?=Process \d+ )", outcome.stacks)
-    return outcome.timed_out and any(map(_is_in_lock, processes))
-
-
-def _is_in_lock(process: str) -> bool:
-    title, _, threads = process.lstrip("\n").partition("\n")
-    for frames in filter(_place, _THREAD.findall(threads)):
-        (path, *_), *_ = _FRAME.findall(frames)
-        if _LOCK.match(path) or "futex" in title:
-            return True
-    return False
-
-
 def gave_up(outcome: TrialFacts) -> bool:
     """Whether the loader's own timeout ended its wait for a batch."""
     return bool(outcome.exception and "DataLoader timed out" in outcome.exception.message)
-
-
-def _place(frames: str) -> str | None:
-    """The innermost line of the dataset in the *frames* of one thread, if torch called it."""
-    own = None
-    for path, line, function in _FRAME.findall(frames):
-        if _TORCH.match(path):
-            return own
-        if own is None and not _LIBRARY.match(path):
-            own = f"{path}:{line} in {function}"
-    return None

@@ -139,6 +139,11 @@ class Comparison:
     split: Callable[[Any], Iterable[Any]] | None = field(default=None, compare=False)
 
     @property
+    def allows_for_randomness(self) -> bool:
+        """Whether random samples may be the same by it."""
+        return self.seeded is not None or self.what != "bytes"
+
+    @property
     def description(self) -> str:
         """What is compared, for people, and to tell fingerprints that mean different things."""
         what = "compare" if self.compare else self.what

@@ -10,10 +10,14 @@ from functools import partial
 import pytest
 
 from pytest_dataloader_faults import check_dataset
+from pytest_dataloader_faults._trial.process import deadline
 from pytest_dataloader_faults.battery._baseline_cache import BaselineCache
+from pytest_dataloader_faults.battery._battery import Battery
+from pytest_dataloader_faults.faults import SlowRead
+from pytest_dataloader_faults.outcomes._judge._causes import likely_cause
 from support.datasets import Records, write_records
 
-DEADLINE, IN_BETWEEN = 8, 3.0
+DEADLINE, IN_BETWEEN, MORE = 8, 3.0, 6.0
 
 
 class HangsOrIsSlow(Records):
@@ -99,7 +103,13 @@ class TriesForEver(Records):
                 time.sleep(IN_BETWEEN)
 
 
-def test_a_wait_after_a_fault_that_passes_is_no_hang(records):
+@pytest.fixture(name="less_patience")
+def _less_patience(monkeypatch):
+    """A bound that a test can wait for."""
+    monkeypatch.setattr(deadline, "MORE_SECONDS", MORE)
+
+
+def test_a_wait_after_a_fault_that_passes_is_no_hang(records, less_patience):
     """It is at the line where the dataset hung before, and goes on."""
     found = check_dataset(
         lambda: TriesForEver(records),
@@ -110,6 +120,66 @@ def test_a_wait_after_a_fault_that_passes_is_no_hang(records):
     verdicts = {each.check: (str(each.verdict), each.passed) for each in found}
     assert verdicts["read-error-first"] == ("hung", False)
     assert verdicts["read-error-transient"] == ("survived", True)
+
+
+def test_who_sleeps_for_ever_is_waited_for_once(records, less_patience):
+    """Until the bound in the first trial; all others are looked at early, and are at that line."""
+    first, second = check_dataset(
+        lambda: TriesForEver(records),
+        only=["open-error", "read-error-first"],
+        deadline=DEADLINE,
+        on_fail=None,
+    )
+    looks = [each.at_deadline.more for each in (*first.trials, *second.trials)]
+
+    assert [each.verdict for each in (first, second)] == ["hung", "hung"]
+    assert 1 < looks[0] <= MORE + 1
+    assert looks[1:] == [0, 0]
+    assert first.cause == second.cause == "sleeps between retries for longer than its deadline"
+    assert "--dataloader-faults-deadline=" in first.explanation
+    assert "__getitem__ while it sleeps, where two trials of open-error hung" in second.explanation
+
+
+class WaitsOrRetries(Records):
+    """At one line, waits for ever for what it cannot open, and a while for what it cannot read."""
+
+    def __getitem__(self, index):
+        path, wait = self.paths[index], None
+        try:
+            with path.open("rb", buffering=0) as file:
+                wait = DEADLINE - 2
+                return file.read()
+        except OSError:
+            threading.Event().wait(wait)
+            raise
+
+
+def test_a_retry_at_the_line_of_a_hang_is_waited_for(records):
+    """At the early look it sleeps there, which is no hang."""
+    first, second = check_dataset(
+        lambda: WaitsOrRetries(records),
+        only=["open-error", "read-error-first"],
+        deadline=DEADLINE,
+        on_fail=None,
+    )
+    assert (first.verdict, second.verdict) == ("hung", "failed_cleanly"), second.explanation
+
+
+SLOWER = 0.5
+
+
+def test_what_is_slow_is_no_place_of_a_hang(records, monkeypatch):
+    """It reads at the same line in each trial; the second one has no more than its deadline."""
+    monkeypatch.setattr(deadline, "MORE_SECONDS", 2.0)
+    battery = Battery(lambda: Records(records), deadline=2.0)
+    found = battery.run_faults(SlowRead("*.rec", seconds=SLOWER))
+    cause = likely_cause(found.trial.outcome, found.trial.judgement, battery.baseline.control)
+
+    first, second = (each.outcome.at_deadline for each in found.trials)
+    assert found.trial.judgement.verdict == "hung"
+    assert (first.more > 1, second.more) == (True, 0)
+    assert battery.hangs == {}
+    assert (cause.phrase, cause.overrides) == ("is slow under this fault", True)
 
 
 class WaitsOnError(Records):

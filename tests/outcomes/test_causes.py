@@ -8,7 +8,15 @@ import pytest
 
 from pytest_dataloader_faults import Verdict
 from pytest_dataloader_faults.faults import CorruptedFile, ShortRead
-from pytest_dataloader_faults.outcomes import FileCounts, Judgement, Pass, WorkerFacts, Wrong
+from pytest_dataloader_faults.outcomes import (
+    Activity,
+    AtDeadline,
+    FileCounts,
+    Judgement,
+    Pass,
+    WorkerFacts,
+    Wrong,
+)
 from pytest_dataloader_faults.outcomes._judge._causes import Clues, likely_cause
 from support.facts import EIO, TRUNCATED, fired, ordinary, raised
 
@@ -196,3 +204,25 @@ def test_samples_in_another_order_are_told_of(method, is_told):
     cause = _cause(outcome, "corrupted", Wrong.REORDERED)
 
     assert ("sort it" in cause.advice, "anew" in cause.advice) == (is_told, False)
+
+
+@pytest.mark.parametrize(
+    ("activity", "phrase"),
+    [
+        (Activity.DELIVERS, "is slow under this fault"),
+        (Activity.READS, "is slow under this fault, or reads the same again and again"),
+        (Activity.SLEEPS, "sleeps between retries for longer than its deadline"),
+        (Activity.COMPUTES, "tries for ever, or computes for longer than its deadline"),
+        (Activity.WAITS, "waits for ever"),
+    ],
+)
+def test_only_what_does_not_move_waits_for_ever(activity, phrase):
+    """What moves is advised to take a longer deadline, by each of its names."""
+    outcome = replace(_trial(EIO), timed_out=True, at_deadline=AtDeadline(activity))
+    cause = _cause(outcome, "hung")
+    options = ("deadline=300", "the marker", "--dataloader-faults-deadline=300")
+
+    assert cause.phrase == phrase
+    may_be_slow = activity not in (Activity.WAITS, Activity.COMPUTES)
+    assert all(each in cause.advice for each in options) == may_be_slow
+    assert cause.overrides == may_be_slow

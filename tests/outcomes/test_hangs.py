@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import pytest_dataloader_faults as package
-from pytest_dataloader_faults.outcomes import Pass
-from pytest_dataloader_faults.outcomes._hangs import is_at, places_of, waits_for_thread
+from pytest_dataloader_faults.outcomes import Activity, AtDeadline, Pass
+from pytest_dataloader_faults.outcomes._hangs import is_at, places_of
+from pytest_dataloader_faults.outcomes._judge._at_deadline import waits_for_thread
 from support.facts import ordinary
 
 _PYTHON, _TORCH, _OURS = (os.path.dirname(each.__file__) for each in (os, torch, package))
@@ -115,3 +116,21 @@ def test_a_recovery_hangs_at_places_of_its_own():
 
     assert places_of(recovery) == {f"{AT_SAMPLE}, without a fault"}
     assert not is_at(recovery, {AT_SAMPLE})
+
+
+def test_to_sleep_at_a_line_is_a_place_of_its_own():
+    """Of the process that sleeps; who waits there for ever may be done never."""
+    hung = _hung([SAMPLE, FETCH, LOOP], [READ, FETCH, LOOP])
+    asleep = replace(hung, at_deadline=AtDeadline(Activity.SLEEPS, asleep=(1,)))
+
+    assert places_of(asleep) == {AT_SAMPLE, f"{AT_READ} while it sleeps"}
+    assert not is_at(asleep, {AT_SAMPLE, AT_READ})
+
+
+@pytest.mark.parametrize("activity", [Activity.DELIVERS, Activity.READS])
+def test_what_goes_on_is_nowhere(activity):
+    """It is at a line that a hang may be at, too."""
+    slow = replace(_hung([SAMPLE, FETCH, LOOP]), at_deadline=AtDeadline(activity))
+
+    assert places_of(slow) == frozenset()
+    assert not is_at(slow, {AT_SAMPLE})

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_dataloader_faults import Contract, Verdict, faults
-from pytest_dataloader_faults.outcomes import Delivery, Pass, Reference
+from pytest_dataloader_faults.outcomes import Activity, AtDeadline, Delivery, Pass, Reference
 from support.facts import (
     EIO,
     KILLED,
@@ -261,3 +261,38 @@ def test_fault_that_never_fired_is_never_a_pass(fault, one):
     judgement = ordinary(one, faults=unfired(fault)).judge(map_reference())
 
     assert (judgement.verdict, judgement.passed) == ("not_exercised", False)
+
+
+SLOW = {"timed_out": True, "phase": "epoch 1", "recovery": None, "batches": 2, "passes": (SHORT,)}
+HAD_LONGER = "within its deadline of 30 s and 120 s more"
+
+
+@pytest.mark.parametrize(
+    ("changes", "activity", "more", "sentence"),
+    [
+        ({}, "delivers", 120, f"{HAD_LONGER}: 1 of 2 batches came, and it goes on"),
+        ({"batches": None}, "delivers", 120, f"{HAD_LONGER}: 1 batch came, and it goes on"),
+        ({"passes": ()}, "reads", 120, f"{HAD_LONGER}: 0 of 2 batches came, and workers read on"),
+        ({}, "sleeps", 0, "within 30 s: a worker sleeps, as between retries"),
+        ({}, "computes", 0, "within 30 s: a worker computes, or tries again, all the time"),
+        ({}, "waits", 0, "no exception and no end of the epoch within 30 s"),
+    ],
+)
+def test_the_sentence_says_what_it_did_at_the_deadline(changes, activity, more, sentence):
+    """With the numbers, where it goes on; nothing is added where nothing moved."""
+    found = AtDeadline(Activity(activity), more)
+    outcome = replace(ordinary(SHORT, fired(EIO)), **{**SLOW, **changes}, at_deadline=found)
+    judgement = outcome.judge(map_reference())
+
+    assert judgement.verdict == "hung"
+    assert judgement.sentence.endswith(sentence)
+
+
+def test_a_slow_recovery_is_not_called_hung():
+    """It had not come to its end, and nobody can tell more."""
+    found = AtDeadline(Activity.DELIVERS, 120)
+    slow = {**SLOW, "phase": "recovery", "recovery": SHORT, "at_deadline": found}
+    judgement = replace(ordinary(SHORT, fired(EIO)), **slow).judge(map_reference())
+
+    assert judgement.verdict == "poisoned"
+    assert f"was not over {HAD_LONGER}: 1 of 2 batches came, and it goes on" in judgement.sentence

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -25,9 +24,11 @@ from pytest_dataloader_faults._engine.system.shared_count import SharedCount
 from pytest_dataloader_faults._trial.process.deadline import Seen
 from pytest_dataloader_faults._trial.process.naps import asleep_until
 
-_TICKS = os.sysconf("SC_CLK_TCK")
-_BUSY = 0.5
-"""The part of the time between two looks for which a process must have had a processor."""
+_BUSY = 0.01
+"""The part of the time for which a process must have had a processor: one that makes a system call
+after the other waits for their answers most of the time, and one that hangs has almost none."""
+_LONG_ENOUGH = 0.5
+"""Seconds over which that is told."""
 
 
 class Observer:
@@ -58,9 +59,9 @@ class Observer:
             read=now if self._has_read(pids) else seen.read,
             asleep=tuple(ends) or (seen.asleep if seen.is_asleep(now) else ()),
             wakes=max(ends.values(), default=seen.wakes),
-            busy=self._is_busy(pids, now - self._at),
+            busy=self._is_busy(pids, now),
         )
-        self._written, self._at = written, now
+        self._written = written
 
     def _has_read(self, pids: Iterable[int]) -> bool:
         self._bytes.update({pid: _bytes_read(pid) for pid in pids})
@@ -68,9 +69,12 @@ class Observer:
         before, self._total = self._total, given + sum(self._bytes.values())
         return before < self._total <= self._most
 
-    def _is_busy(self, pids: Iterable[int], seconds: float) -> bool:
+    def _is_busy(self, pids: Iterable[int], now: float) -> bool:
+        if now - self._at < _LONG_ENOUGH:
+            return self.seen.busy
+        seconds, self._at = now - self._at, now
         before, self._used = self._used, {pid: _seconds_used(pid) for pid in pids}
-        used = (now - before.get(pid, now) for pid, now in self._used.items())
+        used = (each - before.get(pid, each) for pid, each in self._used.items())
         return max(used, default=0.0) > _BUSY * seconds
 
 
@@ -87,7 +91,6 @@ def _bytes_read(pid: int) -> int:
 
 
 def _seconds_used(pid: int) -> float:
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-        user, system = file.read().rpartition(")")[2].split()[11:13]
-        return (int(user) + int(system)) / _TICKS
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/schedstat", encoding="ascii") as file:
+        return int(file.read().split()[0]) / 1e9
     return 0.0

@@ -65,8 +65,8 @@ class TrialClock:
         if until <= now and whose != HARNESS:
             until += self._waited()
         if whose == LOADER and until <= now and self._limits.may_take_longer:
-            plain, until = until, extended(until, self._limits.deadline, seen)
-            self._more = max(0.0, min(now, until) - plain)
+            self._more = now - until
+            until = extended(until, self._limits.deadline, seen)
         self.whose, self.until = whose, until
         return until <= now
 
@@ -74,7 +74,8 @@ class TrialClock:
         """Write down what the processes do, now that the time is up."""
         seen, now = self._observer.seen, time.monotonic()
         activity = activity_of(seen, now, self._limits.deadline)
-        at_deadline = {"activity": activity, "more": round(self._more, 1), "asleep": seen.asleep}
+        more = round(self._more) if self._more > SLICE else 0.0
+        at_deadline = {"activity": activity, "more": more, "asleep": seen.asleep}
         self._facts.write(at_deadline=at_deadline)
 
     def _read_journal(self) -> None:

@@ -91,8 +91,8 @@ def extended(until: float, deadline: float, seen: Seen) -> float:
     """When the loader's time is up that would be so at *until*, given what was *seen* then."""
     most = until + MORE_SECONDS
     moved = max(seen.delivered, seen.read) + _RECENT * deadline
-    woken = seen.wakes + _BETWEEN_SLEEPS
-    return max(until, min(most, moved), woken if woken <= most else until)
+    woken = seen.wakes + _BETWEEN_SLEEPS if seen.wakes <= most else until
+    return max(until, min(most, max(moved, woken)))
 
 
 def activity_of(seen: Seen, now: float, deadline: float) -> Activity:

@@ -25,6 +25,7 @@ from pytest_dataloader_faults.battery._baseline.golden_run import (
     GoldenRun,
     OutdatedBaselineError,
     Settings,
+    most_bytes_of,
 )
 from pytest_dataloader_faults.battery._baseline.own_samples import (
     are_alike,
@@ -169,6 +170,7 @@ class Baseline:
         comparison: Comparison | None = None,
         deadline: float | None = None,
         options: TrialOptions = ONE_EPOCH,
+        may_take_longer: bool = True,
     ) -> Outcome:
         """One trial; *changes*: loader options in place of the baseline's own changes."""
         job = TrialJob(
@@ -184,6 +186,8 @@ class Baseline:
             options=options,
             needs_workers=True,
             view=self.caches.view,
+            may_take_longer=may_take_longer,
+            most_bytes=most_bytes_of(getattr(self, "observed", None)),
         )
         return run_trial_job(job)
 
@@ -203,7 +207,7 @@ class Baseline:
             if not (self._is_unstable or self._is_same_by_luck or self._is_endless):
                 self._run_control(attempts)
                 self._own_samples = self._count_own_samples(attempts[0])
-                is_done = self.unusable_reason is None or not self._allows_for_randomness
+                is_done = self.unusable_reason is None or not self.comparison.allows_for_randomness
                 if is_done and self._own_samples is None:
                     return
         if self._is_unstable:
@@ -230,7 +234,7 @@ class Baseline:
         if self.judge(tried, Contract()).passed:
             return None
         count = count_own_samples(tried, self.reference)
-        if count is None or self._allows_for_randomness:
+        if count is None or self.comparison.allows_for_randomness:
             return count
         # The reference was the same twice. What a race of the workers made would not be.
         return count if are_alike(tried, self.run_trial(changes=changes)) else None
@@ -249,10 +253,6 @@ class Baseline:
         """Whether samples draw random numbers, which may have had no effect so far."""
         is_asked = self.contract.deterministic is None and self.comparison == EXACT
         return is_asked and self.reference.draws_random_numbers
-
-    @property
-    def _allows_for_randomness(self) -> bool:
-        return self.comparison.seeded is not None or self.comparison.what != "bytes"
 
     def _run_control(self, attempts: Sequence[Mapping[str, Any]]) -> None:
         _reference.require_samples(self.reference, self.contract)

@@ -11,6 +11,9 @@ from pytest_dataloader_faults.battery._targets import Files
 from pytest_dataloader_faults.outcomes import Contract, Outcome, Reference
 from pytest_dataloader_faults.outcomes._reference import EXACT, Comparison
 
+_TIMES, _LEAST_BYTES = 4, 8_000_000
+"""A retry reads the same again, and a worker that starts reads modules."""
+
 
 class OutdatedBaselineError(Exception):
     """The dataset gives other samples than the ones that are known.
@@ -46,3 +49,14 @@ class GoldenRun:
     changes: Mapping[str, Any]
     comparison: Comparison = EXACT
     caches: CacheFacts = NOTHING_MADE
+
+
+def most_bytes_of(observed: Outcome | None) -> int | None:
+    """How many bytes a pass may read before it reads the same again and again.
+
+    *observed*: a pass without a fault. None if that does not say it.
+    """
+    if observed is None or observed.engine != "kernel" or observed.unobserved:
+        return None
+    files = [counts for worker in observed.workers for counts in worker.files.values()]
+    return max(_LEAST_BYTES, _TIMES * sum(each.bytes for each in files))

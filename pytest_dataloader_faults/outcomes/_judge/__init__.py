@@ -10,7 +10,7 @@ from __future__ import annotations
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes import _chains, _error_text
 from pytest_dataloader_faults.outcomes._facts import TrialFacts
-from pytest_dataloader_faults.outcomes._judge import _errors, _samples
+from pytest_dataloader_faults.outcomes._judge import _at_deadline, _errors, _samples
 from pytest_dataloader_faults.outcomes._judge._leaks import judge_growth, leaked
 from pytest_dataloader_faults.outcomes._records import Raised
 from pytest_dataloader_faults.outcomes._reference import Reference
@@ -121,12 +121,16 @@ def _hung(outcome: TrialFacts) -> Finding | None:
     if not outcome.timed_out:
         return None
     if outcome.phase == "recovery":
-        return Finding(Verdict.POISONED, f"{_AFTER} hung for {outcome.deadline:g} s")
+        how_long = f"{_AFTER} was not over within {_at_deadline.seconds(outcome)}"
+        if not _at_deadline.goes_on(outcome):
+            how_long = f"{_AFTER} hung for {_at_deadline.seconds(outcome)}"
+        return Finding(Verdict.POISONED, how_long + _at_deadline.in_words(outcome))
     if outcome.exception and outcome.phase == f"epoch {len(outcome.passes)}":
         raised = f"{outcome.exception.type} was raised, but then the loader's workers did not end"
-        return Finding(Verdict.LEAKED, f"{raised} within {outcome.deadline:g} s")
-    waited = f"no exception and no end of the epoch within {outcome.deadline:g} s"
-    return Finding(Verdict.HUNG, waited + _errors.dropped_batch_cause(outcome))
+        return Finding(Verdict.LEAKED, f"{raised} within {_at_deadline.seconds(outcome)}")
+    waited = f"no exception and no end of the epoch within {_at_deadline.seconds(outcome)}"
+    why = _errors.dropped_batch_cause(outcome) or _at_deadline.in_words(outcome)
+    return Finding(Verdict.HUNG, waited + why)
 
 
 def _crashed(outcome: TrialFacts) -> Finding | None:

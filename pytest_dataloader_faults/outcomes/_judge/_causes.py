@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from pytest_dataloader_faults.faults._writes import is_of_writing
+from pytest_dataloader_faults.outcomes._at_deadline import Activity
 from pytest_dataloader_faults.outcomes._facts import TrialFacts, is_started_anew
 from pytest_dataloader_faults.outcomes._fault_facts import shared_offset_files
 from pytest_dataloader_faults.outcomes._judge._sample_causes import of_wrong_samples
@@ -74,6 +75,25 @@ _THREADS = Cause(
     " process has one, make another where os.getpid() differs",
     overrides=True,
 )
+_LONGER = (
+    "If it is to take so long, give it more: deadline=300, in seconds, as an argument or in the"
+    " marker, or --dataloader-faults-deadline=300"
+)
+_BY_ACTIVITY = {
+    Activity.DELIVERS: Cause("is slow under this fault", f"It had not hung. {_LONGER}", True),
+    Activity.READS: Cause(
+        "is slow under this fault, or reads the same again and again",
+        f"Look for a retry without a limit at the line of its stack. {_LONGER}",
+        overrides=True,
+    ),
+    Activity.SLEEPS: Cause(
+        "sleeps between retries for longer than its deadline",
+        f"Raise the error after a few attempts, as where it sleeps no longer. {_LONGER}",
+        overrides=True,
+    ),
+    Activity.COMPUTES: Cause("tries for ever, or computes for longer than its deadline"),
+}
+"""Where nothing moves, the verdict says the cause."""
 _BY_VERDICT = {
     Verdict.HUNG: "waits for ever",
     Verdict.CRASHED: "ends the process that iterates the loader",
@@ -155,6 +175,9 @@ def _of_verdict(outcome: TrialFacts, verdict: Verdict, clues: Clues) -> Cause:
     is_alone = not outcome.fired and not is_started_anew(outcome)
     if verdict is Verdict.HUNG and is_alone and clues.waits_for_thread:
         return _THREADS
+    found = outcome.at_deadline
+    if verdict is Verdict.HUNG and found and found.activity in _BY_ACTIVITY:
+        return _BY_ACTIVITY[found.activity]
     return Cause(_BY_VERDICT[verdict])
 
 

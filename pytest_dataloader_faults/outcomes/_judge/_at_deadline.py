@@ -1,0 +1,105 @@
+"""What a trial did when its time was up: the lines it was at, and the words for it. Pure."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+
+import pytest_dataloader_faults as package
+from pytest_dataloader_faults.outcomes._at_deadline import Activity
+from pytest_dataloader_faults.outcomes._facts import TrialFacts
+
+_PROCESS = re.compile(r"^Process (\d+) \(.*\n((?:(?!Process \d).*\n?)*)", re.MULTILINE)
+_THREAD = re.compile(r"^(?:Current thread|Thread) .*\n((?:  .*\n?)*)", re.MULTILINE)
+_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
+_TORCH = re.compile(r".*/torch/utils/data/")
+_PYTHON, _OURS = (os.path.dirname(each) + os.sep for each in (os.__file__, package.__file__))
+_LOCK = re.compile(
+    rf"{re.escape(_PYTHON)}(threading|queue|concurrent/futures/\w+|multiprocessing/pool)\.py"
+)
+_LIBRARY = re.compile(
+    rf"<|.*/(?:site|dist)-packages/torch/|{re.escape(_PYTHON)}(?!(?:site|dist)-packages/)"
+    rf"|{re.escape(_OURS)}"
+)
+
+
+def lines_of(outcome: TrialFacts) -> Iterator[tuple[int, str]]:
+    """Each process that was at a line of the dataset, and that line, for each such thread."""
+    for pid, stacks in _PROCESS.findall(outcome.stacks):
+        places = (_place(frames) for frames in _THREAD.findall(stacks))
+        yield from ((int(pid), place) for place in places if place)
+
+
+def waits_for_thread(outcome: TrialFacts) -> bool:
+    """Whether *outcome* hung in the dataset's code, and there in a lock or a queue of threads."""
+    processes = re.split(r"\n(?=Process \d+ )", outcome.stacks)
+    return outcome.timed_out and any(map(_is_in_lock, processes))
+
+
+def _is_in_lock(process: str) -> bool:
+    title, _, threads = process.lstrip("\n").partition("\n")
+    for frames in filter(_place, _THREAD.findall(threads)):
+        (path, *_), *_ = _FRAME.findall(frames)
+        if _LOCK.match(path) or "futex" in title:
+            return True
+    return False
+
+
+def asleep(outcome: TrialFacts) -> tuple[int, ...]:
+    """The processes that slept, if no batch came any more."""
+    found = outcome.at_deadline
+    return found.asleep if found and found.activity is Activity.SLEEPS else ()
+
+
+def goes_on(outcome: TrialFacts) -> bool:
+    """Whether batches came, or files were read."""
+    found = outcome.at_deadline
+    return found is not None and found.activity in (Activity.DELIVERS, Activity.READS)
+
+
+def seconds(outcome: TrialFacts) -> str:
+    """How long the loader had, in words."""
+    more = outcome.at_deadline.more if outcome.at_deadline else 0.0
+    if not more:
+        return f"{outcome.deadline:g} s"
+    return f"its deadline of {outcome.deadline:g} s and {more:g} s more"
+
+
+def in_words(outcome: TrialFacts) -> str:
+    """What it did, as the rest of a sentence; empty where nothing moved."""
+    activity = outcome.at_deadline and outcome.at_deadline.activity
+    came = _batches_that_came(outcome)
+    if activity is Activity.DELIVERS:
+        return f": {came} came, and it goes on"
+    if activity is Activity.READS:
+        return f": {came} came, and workers read on"
+    if activity is Activity.SLEEPS:
+        lines = sorted({line for pid, line in lines_of(outcome) if pid in asleep(outcome)})
+        where = f" at {' and at '.join(lines)}" if lines else ""
+        return f": a worker sleeps, as between retries{where}"
+    return (
+        ": a worker computes, or tries again, all the time" if activity is Activity.COMPUTES else ""
+    )
+
+
+def _batches_that_came(outcome: TrialFacts) -> str:
+    """How many batches came in the last pass, and of how many if that is known."""
+    last = outcome.recovery if outcome.phase == "recovery" else None
+    if outcome.phase == f"epoch {len(outcome.passes)}":
+        last = outcome.passes[-1]
+    count = len(last.delivered) if last else 0
+    if outcome.batches:
+        return f"{count} of {outcome.batches} batches"
+    return "1 batch" if count == 1 else f"{count} batches"
+
+
+def _place(frames: str) -> str | None:
+    """The innermost line of the dataset in the *frames* of one thread, if torch called it."""
+    own = None
+    for path, line, function in _FRAME.findall(frames):
+        if _TORCH.match(path):
+            return own
+        if own is None and not _LIBRARY.match(path):
+            own = f"{path}:{line} in {function}"
+    return None

@@ -1,0 +1,127 @@
+"""Whether a trial gets more time at its deadline follows from what was seen of its processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from functools import partial
+
+import pytest
+
+from pytest_dataloader_faults._trial.process.activity import pids_of
+from pytest_dataloader_faults._trial.process.deadline import (
+    MORE_SECONDS,
+    Seen,
+    activity_of,
+    extended,
+)
+from pytest_dataloader_faults._trial.process.naps import asleep_until, end_of_sleep
+from support.waiting import until
+
+MOST = 100 + MORE_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        pytest.param(Seen(), 100, id="nothing moves"),
+        pytest.param(Seen(delivered=94), 100, id="it moved long ago"),
+        pytest.param(Seen(delivered=98), 103, id="a batch came"),
+        pytest.param(Seen(read=99), 104, id="bytes were read"),
+        pytest.param(Seen(delivered=97, read=99.5), 104.5, id="the last counts"),
+        pytest.param(Seen(read=MOST - 1), MOST, id="it moves to the end"),
+        pytest.param(Seen(wakes=130), 132.5, id="it sleeps"),
+        pytest.param(Seen(wakes=MOST - 1), MOST, id="it sleeps to the end"),
+        pytest.param(Seen(wakes=98), 100.5, id="it slept"),
+        pytest.param(Seen(wakes=90), 100, id="it slept long ago"),
+        pytest.param(Seen(wakes=600), 100, id="it sleeps for too long"),
+        pytest.param(Seen(read=99, wakes=600), 104, id="one reads, one sleeps for too long"),
+    ],
+)
+def test_what_moves_or_sleeps_gets_more_time(seen, expected):
+    """Up to a bound; what does neither gets none."""
+    assert extended(100.0, 10.0, seen) == expected
+
+
+@pytest.mark.parametrize(
+    ("seen", "activity"),
+    [
+        (Seen(), "waits"),
+        (Seen(busy=True), "computes"),
+        (Seen(read=98, busy=True), "reads"),
+        (Seen(read=98, wakes=99), "sleeps"),
+        (Seen(delivered=98, read=98, wakes=99), "delivers"),
+        (Seen(delivered=90, read=90, wakes=90), "waits"),
+    ],
+)
+def test_the_activity_is_the_one_that_says_most(seen, activity):
+    """A batch that came is progress for sure; who reads between sleeps may read the same."""
+    assert activity_of(seen, 100.0, 10.0) == activity
+
+
+@pytest.mark.parametrize(
+    ("events", "pids"),
+    [
+        ([], ()),
+        ([{"pids": [1]}], (1,)),
+        ([{"pids": [1]}, {"pids": [2, 3], "starting": 1.0}, {"rested": 2.0}], (2, 3)),
+        ([{"pids": [1]}, {"pids": [2, 3]}, {"pids": [4, 5]}], (4, 5)),
+        ([{"pids": [1]}, {"pids": []}], (1,)),
+    ],
+)
+def test_the_workers_are_looked_at(events, pids):
+    """Those that were started last; the loader's process, where it makes the samples."""
+    assert pids_of(events) == pids
+
+
+_TIMES = {0x10: 140.0, 0x20: 5.0, 0x30: 101.0}
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the numbers are of x86_64")
+@pytest.mark.parametrize(
+    ("call", "end"),
+    [
+        pytest.param("230 0x1 0x1 0x10 0x0 0x0 0x0 0x7f 0x7f", 140.0, id="time.sleep"),
+        pytest.param("230 0x0 0x0 0x20 0x0 0x0 0x0 0x7f 0x7f", 105.0, id="sleep(3)"),
+        pytest.param("35 0x20 0x0 0x0 0x0 0x0 0x0 0x7f 0x7f", 105.0, id="nanosleep"),
+        pytest.param("270 0x0 0x0 0x0 0x0 0x20 0x0 0x7f 0x7f", 105.0, id="select of nothing"),
+        pytest.param("270 0x4 0x10 0x0 0x0 0x20 0x0 0x7f 0x7f", None, id="select of descriptors"),
+        pytest.param("202 0x5 0x89 0x0 0x10 0x0 0xffffffff 0x7f 0x7f", 140.0, id="Event.wait(40)"),
+        pytest.param("202 0x5 0x89 0x0 0x30 0x0 0xffffffff 0x7f 0x7f", None, id="Event.wait(1)"),
+        pytest.param("202 0x5 0x189 0x0 0x0 0x0 0xffffffff 0x7f 0x7f", None, id="Event.wait()"),
+        pytest.param("7 0x10 0x1 0x1388 0x0 0x0 0x0 0x7f 0x7f", None, id="a worker without work"),
+        pytest.param("0 0x3 0x10 0x1 0x0 0x0 0x0 0x7f 0x7f", None, id="a read"),
+        pytest.param("running", None, id="in no call"),
+        pytest.param("-1 0x7f 0x7f", None, id="in no call that is known"),
+        pytest.param("", None, id="a process that is gone"),
+    ],
+)
+def test_a_sleep_is_known_by_its_call(call, end):
+    """And its end by its arguments; a wait without a limit, or for a second, is none."""
+    assert end_of_sleep(call, _TIMES.__getitem__, 100.0) == end
+
+
+def _in_a_child(action, condition):
+    """Whether *condition* holds for the pid of a child that does *action*."""
+    if not (pid := os.fork()):
+        action()
+        os._exit(0)
+    try:
+        return until(lambda: condition(asleep_until(pid)), 10)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+@pytest.mark.parametrize("sleep", [time.sleep, lambda seconds: threading.Event().wait(seconds)])
+def test_the_end_of_a_sleep_is_seen(sleep):
+    """Of a real process, by the kernel's own account."""
+    after = time.monotonic() + 50
+    assert _in_a_child(partial(sleep, 60), lambda end: end and after < end < after + 30)
+
+
+def test_a_wait_without_a_limit_is_no_sleep():
+    """Nor is a process that computes."""
+    assert not _in_a_child(threading.Event().wait, lambda end: end is not None)
