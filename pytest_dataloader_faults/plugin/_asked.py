@@ -20,6 +20,8 @@ CALLED = pytest.StashKey[bool]()
 """An item has it once its check was called."""
 NOT_ASKED = pytest.StashKey[str]()
 """Why an item was skipped, and its check was not asked."""
+NOT_APPLICABLE = pytest.StashKey[str]()
+"""Why an item was skipped before its check, which cannot be asked on this machine."""
 SEVERAL = pytest.StashKey[bool]()
 """An item has it once a ``DatasetTestCase`` has asked checks in it."""
 

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from pytest_dataloader_faults.plugin import _asked
+
 GPU_MARKER = (
     "gpu: the test needs an accelerator. With dataloader_faults beside it, it is skipped"
     " where torch finds none, or fails with --dataloader-faults-require-gpu"
@@ -28,6 +30,7 @@ def require_accelerator(item: pytest.Item) -> None:
     if reason and item.config.getoption("dataloader_faults_require_gpu"):
         pytest.fail(f"--dataloader-faults-require-gpu: {reason}", pytrace=False)
     if reason:
+        item.stash[_asked.NOT_APPLICABLE] = reason
         pytest.skip(reason)
 
 

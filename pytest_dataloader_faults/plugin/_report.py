@@ -95,10 +95,16 @@ def attach(node: pytest.Item, report: pytest.TestReport) -> None:
         _note_failure(found, node, report)
     elif hasattr(report, "wasxfail"):
         found[:] = [_changed(each, FAILED, XFAILED) for each in found]
-    elif report.skipped and _asked.NOT_ASKED in node.stash:
-        found[:] = [_nothing(node, node.stash[_asked.NOT_ASKED])]
+    elif report.skipped and (why := _why_skipped(node)):
+        found[:] = [_nothing(node, why)]
     if found and (report.when == "call" or not report.passed):
         setattr(report, ATTRIBUTE, found)
+
+
+def _why_skipped(node: pytest.Item) -> str:
+    """Why *node* was skipped before its check, if it was for a reason of this plugin."""
+    keys = (_asked.NOT_ASKED, _asked.NOT_APPLICABLE)
+    return next((node.stash[key] for key in keys if key in node.stash), "")
 
 
 def _note_failure(

@@ -10,16 +10,20 @@ import hashlib
 import json
 from collections.abc import Iterator
 
-from pytest_dataloader_faults.report.model import Report
+from pytest_dataloader_faults.report.model import Report, by_cause
 
 
 def of_github(report: Report) -> Iterator[str]:
-    """A workflow command for each failed item."""
-    for item in report.failed:
-        title = f"{item.check}: {item.word}"
-        place = f"file={_property(item.file)},line={item.line},title={_property(title)}"
-        message = item.sentence + (f"\n{item.reproduce}" if item.reproduce else "")
-        yield f"::error {place}::{_data(message)}"
+    """A workflow command for each test and likely cause: GitHub shows ten of a step."""
+    for items in report.tests.values():
+        for cause, found in by_cause(items).items():
+            first = found[0]
+            many = f"{len(found)} checks: {cause}"
+            title = many if len(found) > 1 else f"{first.check}: {first.word}"
+            place = f"file={_property(first.file)},line={first.line},title={_property(title)}"
+            others = [", ".join(each.check for each in found)] if len(found) > 1 else []
+            message = "\n".join(filter(None, [first.sentence, *others, first.reproduce]))
+            yield f"::error {place}::{_data(message)}"
 
 
 def of_gitlab(report: Report) -> str:

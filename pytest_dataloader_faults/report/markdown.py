@@ -13,7 +13,7 @@ from pytest_dataloader_faults.report.model import (
     Report,
     by_cause,
     counts,
-    notes_of,
+    named_notes_of,
 )
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~])")
@@ -37,7 +37,7 @@ def _lines(report: Report) -> Iterator[str]:
     for test, items in report.tests.items():
         if any(item.status in FAILURES for item in items):
             yield from _failures(test, items)
-    for note in notes_of(report.items):
+    for note in named_notes_of(report.items):
         yield ""
         yield f"Note: {_text(note)}."
 

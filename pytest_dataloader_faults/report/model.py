@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.outcomes import CheckResult, Event
+from pytest_dataloader_faults.outcomes import CheckResult, Event, Verdict
 from pytest_dataloader_faults.outcomes._records import from_json
+from pytest_dataloader_faults.outcomes._text import listed
 
 VERSION = 1
 """Of the JSON form. A report of another one is refused."""
@@ -19,6 +20,9 @@ NOT_APPLICABLE, NOT_REPRODUCED = "not_applicable", "not_reproduced"
 ERROR = "error"
 FAILURES = (FAILED, ERROR)
 """What makes a run fail: a check, or the test around it."""
+_HARM = "corrupted crashed poisoned hung leaked broken failed_unclearly".split()
+"""Verdicts of failures, from the worst: training goes on with wrong samples, or it ends."""
+_PASSES = (str(Verdict.SURVIVED), str(Verdict.FAILED_CLEANLY))
 _ADDED = {ERROR: " (test failed)", XFAILED: " (expected)", NOT_REPRODUCED: " (not reproduced)"}
 NOT_ASKED = "not asked, for "
 """How the sentence of a check begins that was left out, and is not applicable either."""
@@ -94,7 +98,14 @@ class Item:
         """The verdict, and what else there is to say about it."""
         if self.status == NOT_APPLICABLE:
             return "not applicable"
+        if self.is_unexpected:
+            return f"{self.verdict} (expected to fail)"
         return self.verdict + _ADDED.get(self.status, "")
+
+    @property
+    def is_unexpected(self) -> bool:
+        """Whether it failed since it passed, although it was expected to fail."""
+        return self.status == FAILED and self.verdict in _PASSES
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Item:
@@ -219,12 +230,18 @@ def counts(items: Iterable[Item]) -> dict[str, int]:
 
 
 def by_cause(items: Iterable[Item]) -> dict[str, list[Item]]:
-    """The failed ones of *items* by their likely cause, the most frequent first."""
+    """The failed ones of *items* by likely cause: by the harm it does, and how often it does it."""
     found: dict[str, list[Item]] = {}
     for item in items:
         if item.status in FAILURES:
             found.setdefault(item.cause or item.sentence, []).append(item)
-    return dict(sorted(found.items(), key=lambda each: -len(each[1])))
+    return dict(sorted(found.items(), key=lambda each: (_harm(each[1]), -len(each[1]))))
+
+
+def _harm(items: Iterable[Item]) -> int:
+    """The place of the worst verdict of *items* among all, from 0."""
+    ranks = {verdict: rank for rank, verdict in enumerate(_HARM)}
+    return min(ranks.get(item.verdict, len(_HARM)) for item in items)
 
 
 def by_reason(items: Iterable[Item]) -> dict[str, list[Item]]:
@@ -239,6 +256,18 @@ def by_reason(items: Iterable[Item]) -> dict[str, list[Item]]:
 def notes_of(items: Iterable[Item]) -> list[str]:
     """Each note of *items* once."""
     return list(dict.fromkeys(note for item in items for note in item.notes))
+
+
+def named_notes_of(items: Sequence[Item]) -> list[str]:
+    """Each note of *items* once, with the tests that it is about where there are others."""
+    found: dict[str, dict[str, None]] = {}
+    for item in items:
+        for note in item.notes:
+            found.setdefault(note, {})[item.test] = None
+    every = len({item.test for item in items})
+    return [
+        note if len(tests) == every else f"{listed(tests)}: {note}" for note, tests in found.items()
+    ]
 
 
 def _reproduction(explanation: str) -> str:

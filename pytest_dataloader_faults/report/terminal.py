@@ -31,13 +31,15 @@ _COLOURS = {PASSED: "green", FAILED: "red", ERROR: "red"}
 _DASH = "-"
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 """textwrap does not wrap at it."""
-_RESULTS = {
+_RESULT_OF = {
     FAILED: "failed",
     ERROR: "failed in the test itself",
     PASSED: "passed",
     XFAILED: "failed as expected",
     NOT_REPRODUCED: "failed once and then passed",
 }
+_UNEXPECTED = "passed, though expected to fail"
+_RESULTS = ("failed", _UNEXPECTED, *list(_RESULT_OF.values())[1:])
 
 Line = tuple[str, dict[str, bool]]
 """A line, and how pytest marks it up."""
@@ -71,15 +73,17 @@ def _about_test(test: str, items: Sequence[Item], width: int) -> Iterator[Line]:
 
 def _counted(items: Sequence[Item]) -> str:
     """How many checks failed, passed or did neither, each with its verdicts; the time."""
-    found = {status: counts(each for each in items if each.status == status) for status in _RESULTS}
+    found = {
+        result: counts(each for each in items if _result_of(each) == result) for result in _RESULTS
+    }
     total = sum(sum(verdicts.values()) for verdicts in found.values())
     told: list[str] = []
-    for status, verdicts in found.items():
+    for result, verdicts in found.items():
         if count := sum(verdicts.values()):
             of_all = f" of {total}" if count < total else ""
             checks = "" if told else f"{of_all} check{'' if total == 1 else 's'}"
             details = ", ".join(f"{number} {verdict}" for verdict, number in verdicts.items())
-            told.append(f"{count}{checks} {_RESULTS[status]} ({details})")
+            told.append(f"{count}{checks} {result} ({details})")
     unasked = sum(item.sentence.startswith(NOT_ASKED) for item in items)
     others = len(items) - total - unasked
     told += [] if told else ["no check applies"]
@@ -88,19 +92,32 @@ def _counted(items: Sequence[Item]) -> str:
     return f"{', '.join(told)}; {sum(item.duration for item in items):.1f}{_NO_BREAK}s"
 
 
+def _result_of(item: Item) -> str | None:
+    """What the summary counts *item* as; None if its check decided nothing."""
+    return _UNEXPECTED if item.is_unexpected else _RESULT_OF.get(item.status)
+
+
 def table(report: Report, width: int = WIDTH) -> Iterator[list[Line]]:
     """Checks down, tests across: the cells of each row, each with its mark-up.
 
-    Where the tests do not fit into *width* columns, another table follows an empty row.
+    Where the tests do not fit into *width* columns, they get numbers, with a list of these above;
+    what does not fit even then follows in another table, after an empty row.
     """
     checks = list(dict.fromkeys(item.check for item in report.items))
     first = max((len(check) for check in checks), default=0) + _GAP
-    for part, columns in enumerate(_side_by_side(report, width - first)):
+    titles, room = _titles(report.tests), width - first
+    columns = zip(titles, report.tests.values(), strict=True)
+    if sum(_width_of(title, items) for title, items in columns) > room:
+        for number, title in enumerate(titles, start=1):
+            yield [(f"{number}: {title}", {})]
+        yield []
+        titles = [str(number) for number, _ in enumerate(titles, start=1)]
+    for part, row in enumerate(_side_by_side(report, titles, room)):
         if part:
             yield []
-        yield [("".ljust(first), {}), *((title.ljust(width), {}) for title, _, width in columns)]
+        yield [("".ljust(first), {}), *((title.ljust(width), {}) for title, _, width in row)]
         for check in checks:
-            found = [(_of_check(items, check), width) for _, items, width in columns]
+            found = [(_of_check(items, check), width) for _, items, width in row]
             if any(item for item, _ in found):
                 yield [(check.ljust(first), {}), *(_cell(item, room) for item, room in found)]
 
@@ -117,9 +134,10 @@ _Column = tuple[str, list[Item], int]
 """The title of a test, its items, and how wide that is."""
 
 
-def _side_by_side(report: Report, room: int) -> Iterator[list[_Column]]:
+def _side_by_side(report: Report, titles: Sequence[str], room: int) -> Iterator[list[_Column]]:
     row: list[_Column] = []
-    for column in _columns(report):
+    for title, items in zip(titles, report.tests.values(), strict=True):
+        column = title, items, _width_of(title, items)
         if row and sum(width for _, _, width in [*row, column]) > room:
             yield row
             row = []
@@ -128,10 +146,8 @@ def _side_by_side(report: Report, room: int) -> Iterator[list[_Column]]:
         yield row
 
 
-def _columns(report: Report) -> Iterator[_Column]:
-    for title, items in zip(_titles(report.tests), report.tests.values(), strict=True):
-        longest = max(len(title), *(len(item.word) for item in items))
-        yield title, items, longest + _GAP
+def _width_of(title: str, items: Sequence[Item]) -> int:
+    return max(len(title), *(len(item.word) for item in items)) + _GAP
 
 
 _LONGEST_NAME = 30

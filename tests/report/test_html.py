@@ -41,7 +41,7 @@ def test_a_page_has_every_item():
     assert "5 of 9 checks failed , in 2 of 3 datasets." in text
     assert text.count("gives zeros") == 2 * 2 + 2
     assert "evidence" in text
-    assert "Note: 64 of 100 samples were looked at." in text
+    assert "Note: a.py::test: 64 of 100 samples were looked at." in text
 
 
 def test_a_page_of_nothing_says_so():

@@ -81,20 +81,20 @@ def test_axe_would_find_a_violation(opened):
 def test_the_filter_is_used_by_keyboard(opened):
     """A slash leads to it; it takes parts of words, and hides rows and columns of the matrix."""
     page = opened()
-    assert _told(page) == "10 of 10 trials shown"
+    assert _told(page) == "10 of 10 checks shown"
     page.keyboard.press("/")
     page.keyboard.type("OTHER gro")
-    assert _told(page) == "1 of 10 trials shown"
+    assert _told(page) == "1 of 10 checks shown"
     assert (_shown(page, ".trial"), _shown(page, ".matrix tbody tr")) == (1, 1)
     assert _shown(page, ".matrix thead th") == 2
     assert _shown(page, ".cause") == 1
     page.select_option("#word", "hung")
-    assert _told(page) == "0 of 10 trials shown"
+    assert _told(page) == "0 of 10 checks shown"
     page.click("text=Show all")
-    assert _told(page) == "10 of 10 trials shown"
+    assert _told(page) == "10 of 10 checks shown"
     page.select_option("#check", "growth")
     page.select_option("#word", "leaked")
-    assert _told(page) == "2 of 10 trials shown"
+    assert _told(page) == "2 of 10 checks shown"
 
 
 def test_a_page_is_used_by_keyboard(opened):

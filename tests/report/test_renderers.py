@@ -62,12 +62,12 @@ def test_the_summary_has_checks_that_do_not_reach_the_files():
     ("statuses", "told"),
     [
         (["passed"], "1 check passed (1 survived); 0.5 s"),
-        (["failed"], "1 check failed (1 survived); 0.5 s"),
+        (["failed"], "1 check passed, though expected to fail (1 survived); 0.5 s"),
         (
             ["passed", "xfailed"],
             "1 of 2 checks passed (1 survived), 1 failed as expected (1 survived); ",
         ),
-        (["failed", "not_reproduced"], "1 of 2 checks failed (1 survived), 1 failed once and then"),
+        (["error", "not_reproduced"], "1 of 2 checks failed in the test itself (1 survived), 1 f"),
         (["not_applicable"], "no check applies, 1 not applicable; 0.5 s"),
     ],
 )
@@ -210,14 +210,35 @@ def test_an_item_has_the_course_of_the_trial_that_decided():
     assert (nothing.timeline, nothing.usage) == ((), ())
 
 
-def test_github_gets_one_command_per_failure():
-    """With the place of the test."""
-    first, *_ = commands = list(ci.of_github(MIXED))
-    assert len(commands) == 3
-    assert first == (
-        "::error file=a.py,line=7,title=open-error%3A corrupted::sample 0 is wrong."
-        "%0Apytest 'a.py::test[open-error]'"
-    )
+def test_github_gets_one_command_per_test_and_cause():
+    """With the place of the test, and the checks: GitHub shows ten of a step."""
+    place, again = "::error file=a.py,line=7", "%0Apytest 'a.py::test[open-error]'"
+    zeros = "2 checks%3A gives zeros::sample 0 is wrong.%0Aopen-error, truncated-half"
+    assert list(ci.of_github(MIXED)) == [
+        f"{place},title={zeros}{again}",
+        f"{place},title=growth%3A leaked::sample 0 is wrong.{again}",
+    ]
+
+
+def test_causes_are_in_the_order_of_harm():
+    """Silent corruption before many unclear errors; of one harm, the frequent one first."""
+    unclear = {"verdict": "failed_unclearly", "cause": "hides its cause"}
+    items = [failed(check=f"check-{number}", **unclear) for number in range(3)]
+    items += [failed(check="growth"), failed(check="a", cause="b"), failed(check="c", cause="b")]
+    assert list(by_cause(items)) == ["b", "gives zeros", "hides its cause"]
+
+
+def test_tests_of_long_names_share_a_table():
+    """By numbers, which are explained above it."""
+    tests = [f"a.py::test_of_a_long_name[and-a-long-parameter-{number}]" for number in range(4)]
+    report = Report(items=tuple(item(test=each) for each in tests))
+    rows = ["".join(text for text, _ in row).rstrip() for row in terminal.table(report)]
+    assert rows[:4] == [f"{place}: {each[6:]}" for place, each in enumerate(tests, start=1)]
+    assert rows[4:] == [
+        "",
+        "            1         2         3         4",
+        "open-error  survived  survived  survived  survived",
+    ]
 
 
 def test_gitlab_gets_one_issue_per_failure():

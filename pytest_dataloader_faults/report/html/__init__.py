@@ -28,7 +28,7 @@ from pytest_dataloader_faults.report.model import (
     NOT_APPLICABLE,
     Report,
     by_cause,
-    notes_of,
+    named_notes_of,
     place_and_name,
 )
 
@@ -76,7 +76,7 @@ def _facts(report: Report) -> dict[str, Any]:
         "rows": _rows(trials, list(tests)),
         "words": _words(trials),
         "causes": _causes(report, trials),
-        "notes": notes_of(report.items),
+        "notes": named_notes_of(report.items),
         "ran": sum(each.item.status != NOT_APPLICABLE for each in trials),
         "failed_tests": len({item.test for item in report.failed}),
         "chart": (WIDTH, HEIGHT),

@@ -51,7 +51,7 @@
     hideEmpty("section.of-test", (section) => section.querySelector(".trial:not([hidden])"));
     for (const a of links) a.classList.toggle("aside", !shown.has(a.getAttribute("href")));
     hideEmpty(".cause, .group", (group) => group.querySelector("a:not(.aside)"));
-    told.textContent = `${shown.size} of ${trials.length} trials shown`;
+    told.textContent = `${shown.size} of ${trials.length} checks shown`;
   };
 
   const showAll = () => {
