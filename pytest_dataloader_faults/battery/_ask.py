@@ -12,7 +12,7 @@ from pytest_dataloader_faults.faults import has_files
 from pytest_dataloader_faults.outcomes import CheckResult, FaultFacts, Verdict
 from pytest_dataloader_faults.outcomes._hangs import gave_up
 from pytest_dataloader_faults.outcomes._judge._at_deadline import waits_for_thread
-from pytest_dataloader_faults.outcomes._judge._causes import Clues, likely_cause
+from pytest_dataloader_faults.outcomes._judge._causes import ALONE, Clues, likely_cause
 from pytest_dataloader_faults.outcomes._judge._repeats import Conclusion, Trial
 from pytest_dataloader_faults.outcomes._judge._report import explain
 from pytest_dataloader_faults.outcomes._text import listed, printable, printable_lines
@@ -46,6 +46,8 @@ def ask(
     reproduce = reproduce or battery.reproduce("check_dataset", only=name)
     outcome = found.trial.outcome
     cause = _cause(battery, found.trial) or Cause("")
+    if found.alone:
+        cause, found = ALONE, replace(found, notes=(found.alone, *found.notes))
     of_files = any(has_files(each) for each in outcome.schedule)
     notes = (*battery.notes, *(battery.baseline.caches.notes if of_files else ()))
     unseen = _unseen(name, found.trial)

@@ -39,7 +39,7 @@ from pytest_dataloader_faults.battery._baseline.golden_run import (
     OutdatedBaselineError,
     Settings,
 )
-from pytest_dataloader_faults.battery._battery import CONTROL, Battery
+from pytest_dataloader_faults.battery._battery import CONTROL, Battery, Memory
 from pytest_dataloader_faults.outcomes import CheckResult, Outcome, Verdict
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class BaselineCache:
 
     def __init__(self) -> None:
         self._found: dict[Hashable, _Known | None] = {}
-        self._hangs: defaultdict[Hashable, dict[str, str]] = defaultdict(dict)
+        self._memory: defaultdict[Hashable, Memory] = defaultdict(Memory)
 
     def ask(
         self,
@@ -81,8 +81,8 @@ class BaselineCache:
         """
         key = _identity(make_dataset, settings, home)
         known = self._found.get(key)
-        hangs = {} if call is None else self._hangs[call]
-        battery_of = functools.partial(Battery, make_dataset, hangs=hangs, **settings)
+        memory = None if call is None else self._memory[call]
+        battery_of = functools.partial(Battery, make_dataset, memory=memory, **settings)
         asked = functools.partial(ask, name=name, expected=expected, reproduce=reproduce)
         was_wrong, read_since = False, None
         if known is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
@@ -33,7 +33,24 @@ CONTROL = "workers-agree"
 _OF_DEADLINE = 0.8
 """The part of a deadline for which a loader waits: its end needs time, too."""
 _OF_CONNECTIONS = "checks of files say nothing of what comes through them"
+_ENOUGH_SOUND_RUNS = 3
+"""So many trials with no fault show that what fails does so by its fault."""
 _SWEEP = Check("sweep", "handles the failure of one operation")
+
+
+@dataclass
+class Memory:
+    """What checks have found that the next ones of the same dataset may use.
+
+    Attributes:
+        hangs: Where the dataset has hung, and under which check.
+        alone: What it does at times with no fault, if it hangs or dies then.
+        sound_runs: How many trials looked for that, and went well.
+    """
+
+    hangs: dict[str, str] = field(default_factory=dict)
+    alone: str = ""
+    sound_runs: int = 0
 
 
 class Battery:
@@ -46,11 +63,12 @@ class Battery:
         known: GoldenRun | None = None,
         is_sure: bool = False,
         read_since: int | None = None,
-        hangs: dict[str, str] | None = None,
+        memory: Memory | None = None,
         **settings: Unpack[Settings],
     ) -> None:
-        """*hangs*: where the dataset has hung before, and under which check; it is added to."""
-        self.hangs = {} if hangs is None else hangs
+        """*memory*: what earlier checks have found; it is added to."""
+        self.memory = memory or Memory()
+        self.hangs = self.memory.hangs
         self._after_errors: dict[tuple[str, ...], Trial | None] = {}
         with _progress.stage("first reading"):
             self.baseline = Baseline(
@@ -139,6 +157,7 @@ class Battery:
             if isinstance(result, NotApplicable):
                 refused.append(result)
                 continue
+            result = self._compared(check, each, result)
             if _met_no_file(result):
                 unused.append((each.title, result))
                 continue
@@ -161,6 +180,19 @@ class Battery:
             if len(trials) == 1 and is_at(outcome, self.hangs):
                 return Conclusion(trials[0], notes=(self._as_before(outcome),), trials=(trials[0],))
         return self._concluded(check, trials)
+
+    def _compared(self, check: Check, variant: Variant, found: Conclusion) -> Conclusion:
+        """*found*; where the dataset hangs or dies, with what it does then with no fault."""
+        memory = self.memory
+        if check.name == CONTROL or not _repeats.hangs_or_dies(found.trial):
+            return found
+        if not memory.alone and memory.sound_runs < _ENOUGH_SOUND_RUNS:
+            changes = self._changes_for(check, variant)
+            outcome = self.baseline.run_trial(changes=changes, may_take_longer=False)
+            judgement = self.baseline.judge(outcome, Contract())
+            memory.alone = _repeats.told_alone(Trial(outcome, judgement))
+            memory.sound_runs += not memory.alone
+        return replace(found, alone=memory.alone)
 
     def _concluded(self, check: Check, trials: list[Trial]) -> Conclusion:
         """What *trials* show together; where a hang is confirmed, its place is kept."""

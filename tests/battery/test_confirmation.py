@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+import threading
 import time
 
 import pytest
 import torch
 
 from pytest_dataloader_faults import check_dataset
+from pytest_dataloader_faults.battery._ask import ask
+from pytest_dataloader_faults.battery._battery import Battery, Memory
 from pytest_dataloader_faults.battery._sweep import sweep
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
@@ -18,6 +24,7 @@ from support.datasets import SIZE, Records
 from support.specimens import ZerosOnError
 
 CHECK = "read-error-first"
+SLEEPS = "sleeps between retries for longer than its deadline"
 
 
 class ZerosInTheFirstTrial(Records):
@@ -132,3 +139,52 @@ def test_a_sweep_confirms_too(fails_once, records):
         sweep(lambda: ZerosOnError(records), max_trials=1)
 
     assert swept.steps[0].passed
+
+
+class DiesAtTimes(Records):
+    """Its workers die or hang, as *trouble* does, while there is a *mark*, whatever the fault."""
+
+    def __init__(self, folder, mark, trouble):
+        super().__init__(folder)
+        self.mark, self.trouble = mark, trouble
+
+    def __getitem__(self, index):
+        if self.mark.exists():
+            sys.stderr.write("warning: this library is not fork-safe\n")
+            self.trouble()
+        return super().__getitem__(index)
+
+
+def _dies():
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def _hangs():
+    threading.Event().wait()
+
+
+@pytest.mark.parametrize("trouble", [_dies, _hangs])
+def test_a_dataset_that_dies_by_itself_is_told_so_once(records, tmp_path, trouble):
+    """All checks have one cause, and quote what was printed; one more trial shows it."""
+    mark = tmp_path / "mark"
+    battery = Battery(lambda: DiesAtTimes(records, mark, trouble), deadline=3)
+    mark.touch()  # The run without a fault went well.
+    results = [ask(battery, name) for name in ("read-error-first", "truncated-half", "leftovers")]
+
+    assert {each.cause for each in results} == {"hangs or dies at times without any fault"}
+    for each in results:
+        assert "it also fails with no fault" in each.explanation
+        assert "It printed: warning: this library is not fork-safe" in each.explanation
+    assert battery.memory.sound_runs == 0
+
+
+def test_a_hang_of_the_fault_is_its_own(records):
+    """Trials with no fault go well, and no more than a few of them are run."""
+    battery = Battery(lambda: Hangs(records), deadline=4)
+    results = [ask(battery, each) for each in (CHECK, "read-error-later", CHECK, CHECK, CHECK)]
+
+    assert {each.verdict for each in results} == {"hung"}
+    assert {each.cause for each in results} == {
+        "sleeps between retries for longer than its deadline"
+    }
+    assert battery.memory == Memory(battery.hangs, alone="", sound_runs=3)

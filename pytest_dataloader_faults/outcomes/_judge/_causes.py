@@ -75,6 +75,13 @@ _THREADS = Cause(
     " process has one, make another where os.getpid() differs",
     overrides=True,
 )
+ALONE = Cause(
+    "hangs or dies at times without any fault",
+    "The fault of this check may have no part in it. A library that has threads or locks of its own"
+    " often does not survive a fork: open what it reads in the worker, or start workers in another"
+    " way, as by loader={'multiprocessing_context': 'spawn'}",
+    overrides=True,
+)
 _LONGER = (
     "If it is to take so long, give it more: deadline=300, in seconds, as an argument or in the"
     " marker, or --dataloader-faults-deadline=300"

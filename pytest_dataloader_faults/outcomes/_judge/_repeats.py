@@ -10,17 +10,20 @@ workers read a file through one offset: that is a race, and known to be of the d
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_dataloader_faults.outcomes._fault_facts import shared_offset_files
+from pytest_dataloader_faults.outcomes._judge._at_deadline import lines_of
 from pytest_dataloader_faults.outcomes._verdicts import Judgement
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults.outcomes._results import Outcome
 
 _MOST = 3
+_OF_FORKS = re.compile(r"^.*\bfork(?:ed|ing|s|\(\))?\b.*$", re.IGNORECASE | re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -40,12 +43,33 @@ class Conclusion:
         reproduced: False if only one of three failed, and no race of the dataset explains that.
         notes: Sentences about the other trials.
         trials: All trials, in order.
+        alone: What the dataset does at times with no fault, if it hangs or dies then, too.
     """
 
     trial: Trial
     reproduced: bool = True
     notes: tuple[str, ...] = ()
     trials: tuple[Trial, ...] = ()
+    alone: str = ""
+
+
+def hangs_or_dies(trial: Trial) -> bool:
+    """Whether it failed in a way that the dataset may have by itself, at times."""
+    outcome = trial.outcome
+    deaths = (*outcome.deaths, *(outcome.recovery.deaths if outcome.recovery else ()))
+    return not trial.judgement.passed and bool(outcome.timed_out or outcome.died or deaths)
+
+
+def told_alone(trial: Trial) -> str:
+    """What a *trial* without a fault shows, as a sentence; empty if it went well."""
+    if trial.judgement.passed:
+        return ""
+    lines = {line for _, line in lines_of(trial.outcome)} if trial.outcome.timed_out else set()
+    where = f", at {' and at '.join(sorted(lines))}" if lines else ""
+    printed = _OF_FORKS.search(trial.outcome.stderr)
+    told = f". It printed: {printed[0].strip()}" if printed else ""
+    what = f"{trial.judgement.verdict}: {trial.judgement.sentence}"
+    return f"it also fails with no fault, as a trial like this one just did ({what}{where}){told}"
 
 
 def needs_another(trials: Sequence[Trial], *, should_fail: bool) -> bool:
