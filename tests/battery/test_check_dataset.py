@@ -421,7 +421,7 @@ def test_handle_opened_for_the_first_sample_is_no_matter_of_other_checks(records
     failed = [name for name, each in results.items() if each.failed]
     assert failed == ["used-before"], results[failed[0]].explanation
     advice = results["used-before"].explanation.splitlines()[1]
-    assert "The main process read one sample before it started the workers" in advice
+    assert "This check reads one sample in the main process before the workers start" in advice
     assert "os.getpid()" in advice
     assert "exclude 'used-before'" in advice
 

@@ -50,7 +50,7 @@ class GivesOnce(Specimen):
     """Forgets in a worker what it gave away: a second epoch of the same worker gets zeros."""
 
     steps = (STAYS, Iterate(), Iterate())
-    text = "sample 0 (batch 0) is wrong"
+    text = "in epoch 2, samples 0 to 15 came alike, all zeros;"
 
     def __init__(self, folder: Path, *, healed: bool = False) -> None:
         super().__init__(folder, healed=healed)
@@ -123,7 +123,7 @@ class KeepsHalves(Specimen):
 
     steps = (STAYS, Arm(TruncatedFile("*/00.rec")), Iterate(), Disarm(), Iterate())
     verdict = Verdict.POISONED
-    text = "after the fault was gone, sample 0 (batch 0) is wrong"
+    text = "after the fault was gone, in epoch 2, sample 0 (batch 0) is wrong"
 
     def __init__(self, folder: Path, *, healed: bool = False) -> None:
         super().__init__(folder, healed=healed)

@@ -129,9 +129,9 @@ def corruption(outcome: TrialFacts, reference: Reference, contract: Contract) ->
     for number, one in enumerate(outcome.passes, start=1):
         may = _tolerance(outcome, contract, number)
         if wrong := first_mismatch(one, reference, may):
-            where = f" in epoch {number}" if len(outcome.passes) > 1 else ""
+            where = f"in epoch {number}, " if len(outcome.passes) > 1 else ""
             before = " before it" if one.exception else ""
-            sentence = f"{wrong.sentence}{where}, and no exception was raised{before}"
+            sentence = f"{where}{wrong.sentence}, and no exception was raised{before}"
             return Finding(Verdict.CORRUPTED, sentence, wrong.kind)
     return None
 

@@ -129,7 +129,7 @@ CASES: tuple[Case, ...] = (
         Resumable,
         "persistent-workers",
         "corrupted",
-        "16 of 16 samples are missing in epoch 2",
+        "in epoch 2, 16 of 16 samples are missing",
         RecordStream,
     ),
 )

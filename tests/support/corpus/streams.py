@@ -242,7 +242,7 @@ CASES: tuple[Case, ...] = (
         IteratorOnSelf,
         "persistent-workers",
         "corrupted",
-        "16 of 16 samples are missing in epoch 2",
+        "in epoch 2, 16 of 16 samples are missing",
         RecordStream,
     ),
     Case("H7", spent_sampler, "two-epochs", "corrupted", "drew no index"),
