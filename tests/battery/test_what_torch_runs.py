@@ -52,6 +52,7 @@ def test_torch_and_the_battery_agree(loader):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @settings(max_examples=400)
 @given(odd_loaders())
 def test_torch_and_the_battery_agree_on_many(loader):
