@@ -94,6 +94,8 @@ def tried(shown: str, *uses: str, write: Callable[[Path], None], **settings: Any
 
 def load_all() -> dict[str, Tried]:
     """All of them; each module enters its own."""
-    for name in "vision medical streams tables arrays audio_video loaders shapes".split():
+    for name in (
+        "vision detection medical science streams tables arrays records audio_video loaders shapes"
+    ).split():
         importlib.import_module(f"support.field.{name}")
     return TRIED

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader
 
 from support.field import data, tried
 
@@ -149,3 +150,37 @@ class AvClips(Clips):
 )
 def av_clips(folder: Path):
     return AvClips(folder)
+
+
+def _cuts(folder: Path) -> None:
+    from lhotse import CutSet, MonoCut, Recording, SupervisionSegment
+
+    data.sounds(folder)
+    cuts = []
+    for path in sorted(folder.glob("*.wav")):
+        recording = Recording.from_file(path, recording_id=path.stem)
+        length = recording.duration
+        said = SupervisionSegment(path.stem, path.stem, 0, length, text=path.stem)
+        cuts.append(MonoCut(path.stem, 0, length, 0, [said], recording=recording))
+    CutSet.from_cuts(cuts).to_file(str(folder / "cuts.jsonl.gz"))
+
+
+@tried(
+    "lhotse `IterableDatasetWrapper`, one worker",
+    "lhotse",
+    "lhotse.dataset",
+    "lhotse.dataset.speech_recognition",
+    "scipy.io",
+    write=_cuts,
+)
+def lhotse_iterable(folder: Path):
+    from lhotse import CutSet
+    from lhotse.dataset import K2SpeechRecognitionDataset, SimpleCutSampler
+    from lhotse.dataset.input_strategies import AudioSamples
+    from lhotse.dataset.iterable_dataset import IterableDatasetWrapper
+
+    cuts = CutSet.from_file(folder / "cuts.jsonl.gz")
+    sampler = SimpleCutSampler(cuts, max_cuts=2, shuffle=False, rank=0, world_size=1)
+    read = K2SpeechRecognitionDataset(input_strategy=AudioSamples())
+    stream = IterableDatasetWrapper(dataset=read, sampler=sampler)
+    return DataLoader(stream, batch_size=None, num_workers=1)

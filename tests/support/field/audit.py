@@ -39,6 +39,7 @@ _SQLITE = "SQLite's words name neither the file nor the cause"
 _ZEROS_TORCHIO = "ITK gives zeros for what is missing"
 _SHORTER_SOUND = "the sound is shorter, and nobody compares it with the header"
 _WRITES = "write-error disk-full worker-killed-writing"
+_NUMPY_LOAD = "NumPy calls a failed read a file that is not fully written"
 _SCIPY_SOUNDS = (
     _true("truncated-half truncated-tail", _SHORTER_SOUND),
     _true("truncated-empty", "SciPy's words: File format b'' not understood"),
@@ -183,5 +184,44 @@ AUDIT: dict[str, tuple[Found, ...]] = {
     "jepa_like": (
         _true(_SOME, "another picture in place of an error"),
         _true(f"{_STORAGE} {_CUT}", "a loop without an end"),
+    ),
+    "deeplake_torch": (
+        _true(
+            f"read-error-next-epoch read-error-later read-error-transient file-missing {_CUT}",
+            "zeros, or leftover memory, in place of what cannot be read",
+        ),
+        _true(
+            "open-error permission-denied read-error-first closed-descriptor descriptor-exhaustion",
+            "SIGFPE where nothing can be read",
+        ),
+    ),
+    "array_record_source": (
+        _true("workers-agree", "its threads are not inherited by forked workers, which die"),
+    ),
+    "grain_files": (_true("read-error-later", _NUMPY_LOAD),),
+    "tfrecord_plain": (
+        _true("workers-agree", "without an index each worker gives the whole file"),
+        _true("pickles", "a lambda on the dataset"),
+        _true("truncated-half truncated-empty", "what is missing at the end is not noticed"),
+        _arguable("truncated-tail", "its words are: Failed to read the record"),
+    ),
+    "xbatcher_h5": (_arguable(_CUT, _MAPPED_BEFORE),),
+    "tonic_cached": (
+        _true("read-error-later", _NUMPY_LOAD),
+        _true("disk-full", "HDF5 ends the worker by SIGSEGV as it closes the file"),
+    ),
+    "lhotse_iterable": (
+        _true("used-before", "a sampler goes on where an epoch was left, so the next one is short"),
+        _true("truncated-half truncated-tail", _SHORTER_SOUND),
+        _true("truncated-empty", "gzip takes an empty file for an empty archive"),
+    ),
+    "zip_folder": (
+        _true("workers-agree", "`__init__` opens the archive, and workers share its offset"),
+    ),
+    "climax_three": (_true("workers-agree", "files that workers do not share evenly are dropped"),),
+    "fasta_kept": (
+        _true("workers-agree", "`__init__` opens the file, and workers share its offset"),
+        _true("pickles", "an open FASTA file on the dataset"),
+        _arguable(_CUT, _MAPPED_BEFORE),
     ),
 }

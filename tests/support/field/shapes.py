@@ -9,10 +9,12 @@ from __future__ import annotations
 import logging
 import os
 import random
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch.utils.data import IterableDataset, get_worker_info
 
 from support.field import data, tried
 from support.field.arrays import LmdbPictures
@@ -191,3 +193,67 @@ class RetriedRead(Pictures):
 @tried("own class: a read is tried three times", "torch", "PIL", write=data.pictures)
 def retried(folder: Path):
     return RetriedRead(folder)
+
+
+def _zip(folder: Path) -> None:
+    with zipfile.ZipFile(folder / "x.zip", "w") as archive:
+        for number in range(64):
+            archive.writestr(f"{number:03}.png", data.png(number))
+
+
+class ZipFolder:
+    """stylegan2-ada: a zip archive that is opened by the first picture, which `__init__` reads."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.zip = str(path), None
+        self.names = sorted(self.archive().namelist())
+        self.shape = self[0].shape
+
+    def archive(self) -> zipfile.ZipFile:
+        """The open archive."""
+        if self.zip is None:
+            self.zip = zipfile.ZipFile(self.path)
+        return self.zip
+
+    def __getstate__(self) -> dict:
+        return {**self.__dict__, "zip": None}
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, index: int):
+        from PIL import Image
+
+        with self.archive().open(self.names[index]) as file:
+            return torch.from_numpy(np.array(Image.open(file)))
+
+
+@tried("stylegan2-ada-like zip, opened in `__init__`", "torch", "PIL.Image", write=_zip)
+def zip_folder(folder: Path):
+    return ZipFolder(folder / "x.zip")
+
+
+def _climate(folder: Path) -> None:
+    for number in range(3):
+        values = data.random(number).random((6, 8, 8)).astype(np.float32)
+        np.savez(folder / f"{number}.npz", x=values)
+
+
+class Climate(IterableDataset):
+    """ClimaX: each worker has `len(files) // workers` files, and the rest is dropped."""
+
+    def __init__(self, folder: Path) -> None:
+        self.files = sorted(map(str, folder.glob("*.npz")))
+
+    def __iter__(self):
+        worker = get_worker_info()
+        number, workers = (worker.id, worker.num_workers) if worker else (0, 1)
+        share = len(self.files) // workers
+        for path in self.files[number * share : number * share + share]:
+            with np.load(path) as opened:
+                yield from torch.from_numpy(opened["x"])
+
+
+@tried("ClimaX-like stream of 3 files", "numpy", write=_climate)
+def climax_three(folder: Path):
+    return Climate(folder)
