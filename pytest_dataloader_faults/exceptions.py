@@ -67,7 +67,7 @@ class EngineUnavailableError(DataLoaderFaultsError):
 
 
 class InjectionError(DataLoaderFaultsError):
-    """This package failed, so nothing is shown about the dataset. Please report it."""
+    """This package failed, so nothing is shown about the dataset. The text says where it did."""
 
 
 class UnusableDatasetError(DataLoaderFaultsError):

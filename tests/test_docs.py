@@ -309,3 +309,14 @@ def test_the_citation_names_this_version():
     """CITATION.cff is written by hand; `tox -e package` checks its form."""
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"\nversion: {package.__version__}\n" in citation
+
+
+def test_an_index_page_has_no_link_that_leads_nowhere():
+    """Of the README it has the words; in place of the row of links it says where the pages are."""
+    tomllib = pytest.importorskip("tomllib", reason="new in Python 3.11")
+    read = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    text = (ROOT / "README.md").read_text("utf-8")
+    for each in read["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]["substitutions"]:
+        text = re.sub(each["pattern"], each["replacement"], text)
+    assert re.findall(r"\]\((?!https?:)", text) == []
+    assert text.endswith("is in the source distribution, from `docs/index.md` on.\n")
