@@ -16,7 +16,7 @@ from pytest_dataloader_faults.battery._targets import EVERY_FILE, require_match
 from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
 from pytest_dataloader_faults.battery.checks import CHECKS, Check, Variant
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.faults import Fault, OpenError, ReadError
+from pytest_dataloader_faults.faults import Fault, OpenError, ReadError, has_files
 from pytest_dataloader_faults.faults._globs import host_of
 from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Verdict
 from pytest_dataloader_faults.outcomes._hangs import is_at, places_of
@@ -175,11 +175,27 @@ class Battery:
             if refusal := check.skip_reason(self.workload, outcome) or variant.skip_reason(outcome):
                 return refusal
             trials.append(self._judged(check, variant, outcome, trials))
+            if unseen := self._unseen(variant, trials[-1]):
+                return unseen
             if check is _SWEEP and trials[0].judgement.verdict is Verdict.NOT_EXERCISED:
                 break  # The end of a sweep's row, and no failure.
             if len(trials) == 1 and is_at(outcome, self.hangs):
                 return Conclusion(trials[0], notes=(self._as_before(outcome),), trials=(trials[0],))
         return self._concluded(check, trials)
+
+    def _unseen(self, variant: Variant, trial: Trial) -> NotApplicable | None:
+        """Why it shows nothing that a long stream survives faults of files, where that is so."""
+        limit, survived = self.baseline.comparison.limit, Verdict.SURVIVED
+        if limit is None or trial.judgement.verdict is not survived:
+            return None
+        if not any(map(has_files, variant.faults)):
+            return None
+        return NotApplicable(
+            f"the stream has no end, or a late one: of the first {limit} samples of each worker"
+            " only types and shapes are compared, which do not show what a fault left out."
+            " Give the test a stream that ends, with fewer than 10,000 samples",
+            "its stream has no end, or a late one",
+        )
 
     def _compared(self, check: Check, variant: Variant, found: Conclusion) -> Conclusion:
         """*found*; where the dataset hangs or dies, with what it does then with no fault."""

@@ -80,6 +80,8 @@ WORDS_OF_BAD_CONTENT = {
     r"reshape": "NumPy: cannot reshape array of size 0 into shape (64,64)",
     r"(smaller|larger|greater) than": "NumPy: mmap length is greater than file size",
     r"not a multiple": "NumPy: Size of available data is not a multiple of the data-type size",
+    r"should be at least \d+KB": "array_record: ArrayRecord file should be at least 64KB big",
+    r"stat\(\)ing file": "Arrow: error stat()ing file",
     r"number of columns changed": "NumPy: the number of columns changed from 3 to 1 at row 151",
     r"not (understood|recogni[sz]ed)": "SciPy: File format b'' not understood",
     r"\bbad (byte|symbol|local|global|object|heap|rank|version|[\d/]+)\b": "HDF5: bad byte number",

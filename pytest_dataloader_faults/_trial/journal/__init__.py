@@ -127,6 +127,8 @@ def reference_from(events: list[dict[str, Any]], printed: str) -> outcomes.Refer
     how = next((event["died"] for event in events if event.get("died")), "for an unknown reason")
     message = (
         f"the process that read the dataset died ({with_likely_sender(how)}), with no fault armed"
-        f" and no worker. It printed:\n    {continued(printed.strip()) or 'nothing'}"
+        " and no worker. It was forked from pytest's process, and a library that has threads or"
+        " locks of its own may not survive that: make the data in another process, and do not use"
+        f" the library before. It printed:\n    {continued(printed.strip()) or 'nothing'}"
     )
     raise UnusableDatasetError(message)

@@ -1,0 +1,47 @@
+"""Streams that end too late to be looked at as a whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from torch.utils.data import IterableDataset, get_worker_info
+
+from pytest_dataloader_faults import check_dataset
+
+FILES = 4
+
+
+class Lines(IterableDataset[Any]):
+    """The lines of text files, whose number nobody compares; files are shared among workers."""
+
+    def __init__(self, folder):
+        self.paths = sorted(folder.glob("*.txt"))
+
+    def __iter__(self):
+        info = get_worker_info()
+        for path in self.paths[info.id :: info.num_workers] if info else self.paths:
+            with path.open() as file:
+                yield from map(int, file)
+
+
+def _check(folder, lines, check):
+    for part in range(FILES):
+        text = "".join(f"{part * lines + number}\n" for number in range(lines))
+        (folder / f"{part}.txt").write_text(text)
+    (result,) = check_dataset(lambda: Lines(folder), only=check, on_fail=None)
+    return result
+
+
+@pytest.mark.parametrize("check", ["truncated-half", "truncated-empty"])
+def test_what_a_stream_leaves_out_is_seen_where_all_of_it_is_looked_at(tmp_path, check):
+    """Its samples are compared, each with its content."""
+    assert _check(tmp_path, 500, check).verdict == "corrupted"
+
+
+@pytest.mark.parametrize("check", ["truncated-half", "truncated-empty"])
+def test_a_long_stream_is_not_said_to_survive(tmp_path, check):
+    """Of its first samples only the types are compared, which shows nothing of files."""
+    result = _check(tmp_path, 3000, check)
+    assert (result.verdict, result.applies) == ("not_exercised", False)
+    assert "a stream that ends, with fewer than 10,000 samples" in result.explanation
