@@ -19,7 +19,7 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import Fault, OpenError, ReadError, has_files
 from pytest_dataloader_faults.faults._globs import host_of
 from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Verdict
-from pytest_dataloader_faults.outcomes._hangs import is_at, places_of
+from pytest_dataloader_faults.outcomes._hangs import is_at, places_of, tries_again
 from pytest_dataloader_faults.outcomes._judge import _repeats
 from pytest_dataloader_faults.outcomes._judge._at_deadline import goes_on
 from pytest_dataloader_faults.outcomes._judge._repeats import Conclusion, Trial
@@ -99,12 +99,25 @@ class Battery:
     @property
     def notes(self) -> tuple[str, ...]:
         """What the reader of each result should know of the dataset."""
-        connected = self._note_on_connections()
+        noted = (*self._note_on_comparison(), *self._note_on_connections())
         reference = self.baseline.reference
         seen = len(reference.samples) or sum(len(batch) for batch, _ in reference.batches)
         if reference.total is None or seen >= reference.total:
-            return connected
-        return (f"{seen:,} of {reference.total:,} samples were looked at", *connected)
+            return noted
+        return (f"{seen:,} of {reference.total:,} samples were looked at", *noted)
+
+    def _note_on_comparison(self) -> tuple[str, ...]:
+        """That the content of samples was not compared, which no check then speaks for."""
+        what = self.baseline.comparison.what
+        if what == "bytes" or self.baseline.comparison.limit is not None:
+            return ()
+        compared = "types and shapes" if what == "shapes" else "types"
+        note = (
+            f"samples are random, so only their {compared} were compared, and zeros in place of a"
+            " sample would pass. Draw from the global generators of torch, NumPy or Python, which"
+            " trials seed"
+        )
+        return (note,)
 
     def _note_on_connections(self) -> tuple[str, ...]:
         """What came through a network, since a check of files says nothing of it."""
@@ -202,7 +215,8 @@ class Battery:
         memory = self.memory
         if check.name == CONTROL or not _repeats.hangs_or_dies(found.trial):
             return found
-        if not memory.alone and memory.sound_runs < _ENOUGH_SOUND_RUNS:
+        # The trials of a check without a fault are such trials themselves, and have a cause.
+        if variant.faults and not memory.alone and memory.sound_runs < _ENOUGH_SOUND_RUNS:
             changes = self._changes_for(check, variant)
             outcome = self.baseline.run_trial(changes=changes, may_take_longer=False)
             judgement = self.baseline.judge(outcome, Contract())
@@ -238,8 +252,8 @@ class Battery:
         was_slow = bool(before) and goes_on(before[-1].outcome)
         try:
             outcome = self._trial(check, variant, early, may_take_longer=not (early or was_slow))
-            if early and outcome.timed_out and not is_at(outcome, known):
-                # It is slow, or it hangs elsewhere.
+            if early and outcome.timed_out and (tries_again(outcome) or not is_at(outcome, known)):
+                # It is slow, it hangs elsewhere, or it may have a limit of its own.
                 outcome = self._trial(check, variant, may_take_longer=not was_slow)
         except InvalidArgumentError as error:
             if check is _SWEEP or self.baseline.engine != "python":

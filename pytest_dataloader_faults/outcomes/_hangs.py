@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
+from pytest_dataloader_faults.outcomes._at_deadline import Activity
 from pytest_dataloader_faults.outcomes._facts import TrialFacts
 from pytest_dataloader_faults.outcomes._judge._at_deadline import asleep, goes_on, lines_of
 from pytest_dataloader_faults.outcomes._judge._errors import dropped_batch_cause
@@ -46,6 +47,12 @@ def is_at(outcome: TrialFacts, known: Container[str]) -> bool:
     """Whether *outcome* hung, and at *known* places only."""
     places = places_of(outcome)
     return bool(places) and all(each in known for each in places)
+
+
+def tries_again(outcome: TrialFacts) -> bool:
+    """Whether it computed, or tried again at once, when its time was up: it may have a limit."""
+    found = outcome.at_deadline
+    return outcome.timed_out and found is not None and found.activity is Activity.COMPUTES
 
 
 def gave_up(outcome: TrialFacts) -> bool:

@@ -100,18 +100,19 @@ def _result_of(item: Item) -> str | None:
 def table(report: Report, width: int = WIDTH) -> Iterator[list[Line]]:
     """Checks down, tests across: the cells of each row, each with its mark-up.
 
-    Where the tests do not fit into *width* columns, they get numbers, with a list of these above;
-    what does not fit even then follows in another table, after an empty row.
+    What does not fit into *width* columns follows in another table, after an empty row. Where long
+    names would make many tables, the tests get numbers, with a list of these above.
     """
     checks = list(dict.fromkeys(item.check for item in report.items))
     first = max((len(check) for check in checks), default=0) + _GAP
     titles, room = _titles(report.tests), width - first
-    columns = zip(titles, report.tests.values(), strict=True)
-    if sum(_width_of(title, items) for title, items in columns) > room:
-        for number, title in enumerate(titles, start=1):
+    numbers = [str(number) for number, _ in enumerate(titles, start=1)]
+    parts = [len(list(_side_by_side(report, each, room))) for each in (titles, numbers)]
+    if parts[0] > 2 * parts[1]:
+        for number, title in zip(numbers, titles, strict=True):
             yield [(f"{number}: {title}", {})]
         yield []
-        titles = [str(number) for number, _ in enumerate(titles, start=1)]
+        titles = numbers
     for part, row in enumerate(_side_by_side(report, titles, room)):
         if part:
             yield []

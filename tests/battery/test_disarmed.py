@@ -33,7 +33,7 @@ def _known(tmp_path_factory):
     The second one writes.
     """
     folder = write_records(tmp_path_factory.mktemp("disarmed") / "records")
-    every = lambda: Packed(folder), lambda copies: CopiedRecords(folder, copies)
+    every = lambda: Packed(folder), lambda cache: CopiedRecords(folder, cache)
     return [(make, take_reference(make), Battery(make).workload) for make in every]
 
 

@@ -53,7 +53,7 @@ def _results(tmp_path_factory):
     found = {}
     for name in ("open-error", "permission-denied", "read-error-first"):
         found[name] = memory.ask(name, make_dataset, **how).result
-        pause[:] = [_deadlines(found["open-error"])[1] + 1]  # More than an early look takes.
+        pause[:] = [DEADLINE - 2]  # More than an early look takes.
     return found
 
 
@@ -76,9 +76,9 @@ def test_the_next_hang_is_known_by_its_line(results):
     lines, start = inspect.getsourcelines(HangsOrIsSlow)
     line = start + next(n for n, each in enumerate(lines) if "Event" in each)
     second = results["permission-denied"]
-    look = _deadlines(results["open-error"])[1]
 
-    assert (second.verdict, second.failed, _deadlines(second)) == ("hung", True, [look])
+    assert (second.verdict, second.failed, len(second.trials)) == ("hung", True, 1)
+    assert _deadlines(second)[0] < DEADLINE
     where = f"{__file__}:{line} in __getitem__, where two trials of open-error hung"
     assert f"it hangs at {where}" in second.explanation
 
@@ -89,7 +89,7 @@ def test_what_is_slow_elsewhere_is_waited_for(results):
 
     assert (third.verdict, third.passed) == ("failed_cleanly", True), third.explanation
     assert _deadlines(third) == [DEADLINE]
-    assert third.outcome.duration > _deadlines(results["open-error"])[1] + 1
+    assert third.outcome.duration > DEADLINE - 2
 
 
 class TriesForEver(Records):
@@ -165,6 +165,32 @@ def test_a_retry_at_the_line_of_a_hang_is_waited_for(records):
     assert (first.verdict, second.verdict) == ("hung", "failed_cleanly"), second.explanation
 
 
+class TriesForAWhile(Records):
+    """Tries again at once: for ever, or where it has no permission for three seconds."""
+
+    def __getitem__(self, index):
+        began = time.monotonic()
+        while True:
+            try:
+                return super().__getitem__(index)
+            except PermissionError:
+                if time.monotonic() - began > IN_BETWEEN:
+                    raise
+            except OSError:
+                continue
+
+
+def test_who_tries_again_at_the_line_of_a_hang_has_all_of_its_time(records):
+    """It is always at that line, and may have a limit that a look does not see."""
+    first, second = check_dataset(
+        lambda: TriesForAWhile(records),
+        only=["open-error", "permission-denied"],
+        deadline=DEADLINE,
+        on_fail=None,
+    )
+    assert (first.verdict, second.verdict) == ("hung", "failed_cleanly"), second.explanation
+
+
 SLOWER = 0.5
 
 
@@ -179,7 +205,8 @@ def test_what_is_slow_is_no_place_of_a_hang(records, monkeypatch):
     assert found.trial.judgement.verdict == "hung"
     assert (first.more > 1, second.more) == (True, 0)
     assert battery.hangs == {}
-    assert (cause.phrase, cause.overrides) == ("is slow under this fault", True)
+    assert cause.phrase.startswith("is slow under this fault")
+    assert cause.overrides
 
 
 class WaitsOnError(Records):

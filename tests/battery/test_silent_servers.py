@@ -158,7 +158,7 @@ def test_advice_for_a_time_limit_is_for_those_without():
         (result,) = check_dataset(lambda: Wrong(address), only="connection-hung", on_fail=None)
     assert "failed_unclearly" == result.verdict
     assert "time limit" not in result.explanation
-    assert "put the server's address in its message" in result.explanation
+    assert "put the server's address there" in result.explanation
 
 
 def test_a_limit_of_reads_that_was_not_reached_is_told(records):

@@ -112,8 +112,8 @@ def _trial(folder, fault, row, method, kind, persistent):
     if method in PATIENCE and "timeout" in options:
         options["timeout"] = PATIENCE[method]
 
-    def make_that_writes(copies):
-        return THAT_WRITE[kind](folder, copies)
+    def make_that_writes(cache):
+        return THAT_WRITE[kind](folder, cache)
 
     make = make_that_writes if row.writes else lambda: DATASETS[kind](folder)
     return lambda: run_trial(make, fault, loader=options, epochs=3)

@@ -27,6 +27,8 @@ from pytest_dataloader_faults._trial.process.naps import asleep_until
 _BUSY = 0.01
 """The part of the time for which a process must have had a processor: one that makes a system call
 after the other waits for their answers most of the time, and one that hangs has almost none."""
+_LONG_SLEEP = 1.0
+"""Seconds that a sleep still takes, if it is to be one between attempts."""
 _LONG_ENOUGH = 0.5
 """Seconds over which that is told."""
 
@@ -59,6 +61,9 @@ class Observer:
             read=now if self._has_read(pids) else seen.read,
             asleep=tuple(ends) or (seen.asleep if seen.is_asleep(now) else ()),
             wakes=max(ends.values(), default=seen.wakes),
+            rests=max(
+                (end for end in ends.values() if end - now > _LONG_SLEEP), default=seen.rests
+            ),
             busy=self._is_busy(pids, now),
         )
         self._written = written

@@ -73,6 +73,8 @@ class Seen(NamedTuple):
         read: When new bytes were last read.
         asleep: The processes that sleep, or have just slept.
         wakes: When the last of them wakes.
+        rests: Likewise of long sleeps, as between attempts. Who sleeps again and again for a moment
+            waits for something, and gets no more time.
         busy: Whether one of them computes.
     """
 
@@ -80,6 +82,7 @@ class Seen(NamedTuple):
     read: float = -math.inf
     asleep: tuple[int, ...] = ()
     wakes: float = -math.inf
+    rests: float = -math.inf
     busy: bool = False
 
     def is_asleep(self, now: float) -> bool:
@@ -91,7 +94,7 @@ def extended(until: float, deadline: float, seen: Seen) -> float:
     """When the loader's time is up that would be so at *until*, given what was *seen* then."""
     most = until + MORE_SECONDS
     moved = max(seen.delivered, seen.read) + _RECENT * deadline
-    woken = seen.wakes + _BETWEEN_SLEEPS if seen.wakes <= most else until
+    woken = seen.rests + _BETWEEN_SLEEPS if seen.rests <= most else until
     return max(until, min(most, max(moved, woken)))
 
 

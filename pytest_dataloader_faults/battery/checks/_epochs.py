@@ -69,7 +69,9 @@ def _numbers_of_workers(workload: Workload) -> Plan:
     # A loader drops the last batch of each worker if it is told to, and is not in question here.
     changes = {"num_workers": more, "drop_last": False}
     other = Variant((), f"{more} workers", changes, f"with {more} workers", _refuses_the_number)
-    return (Variant(title=f"{asked} workers"), other)
+    # Where the loader's own number fails, the workload is of one worker.
+    title = f"{asked} workers" if asked > 1 else "the workers of the loader"
+    return (Variant(title=title), other)
 
 
 def _refuses_the_number(outcome: Outcome) -> NotApplicable | None:

@@ -202,7 +202,8 @@ def test_a_plan_that_watches_lists_what_is_opened_and_read(path):
     with patched(policy):
         path.read_bytes()
         pathlib.Path(os.__file__).read_bytes()
-    assert {str(path): [1, 2, 200, 0]} == counted(policy)["files"]
+    counts = counted(policy)["files"]
+    assert {name: each[:4] for name, each in counts.items()} == {str(path): [1, 2, 200, 0]}
 
 
 def test_counts_are_right_when_threads_read_at_once(path):
@@ -214,7 +215,7 @@ def test_counts_are_right_when_threads_read_at_once(path):
             thread.start()
         for thread in threads:
             thread.join()
-    assert [50, 100, 10000, 0] == counted(policy)["files"][str(path)]
+    assert counted(policy)["files"][str(path)][:4] == [50, 100, 10000, 0]
 
 
 def test_a_system_without_nameless_files_gets_one_that_is_unlinked(path):

@@ -1,11 +1,13 @@
-"""Streams that end too late to be looked at as a whole."""
+"""Datasets of which not all is compared: long streams, and samples that no seed repeats."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
-from torch.utils.data import IterableDataset, get_worker_info
+import torch
+from torch.utils.data import IterableDataset, TensorDataset, get_worker_info
 
 from pytest_dataloader_faults import check_dataset
 
@@ -45,3 +47,20 @@ def test_a_long_stream_is_not_said_to_survive(tmp_path, check):
     result = _check(tmp_path, 3000, check)
     assert (result.verdict, result.applies) == ("not_exercised", False)
     assert "a stream that ends, with fewer than 10,000 samples" in result.explanation
+
+
+class OfItsOwnGenerator(TensorDataset):
+    """Draws from a generator that nobody seeds."""
+
+    def __getitem__(self, index):
+        return super().__getitem__(index)[0] + np.random.default_rng().random()
+
+
+@pytest.mark.parametrize(("kind", "is_noted"), [(OfItsOwnGenerator, True), (TensorDataset, False)])
+def test_a_comparison_of_shapes_alone_is_noted(kind, is_noted):
+    """Each result says that the content of random samples was not compared, and what to do."""
+    data = kind(torch.arange(16.0))
+    (result,) = check_dataset(lambda: data, only="worker-killed-first", on_fail=None)
+    assert any("only their types and shapes were compared" in each for each in result.notes) == (
+        is_noted
+    )
