@@ -100,6 +100,23 @@ def test_a_stream_that_refuses_a_number_of_workers_loses_nothing(records):
     assert (result.passed, _numbers(result)) == (True, [2])
 
 
+class _Undivided(RecordStream):
+    """Gives all samples in each worker, which is right where there is one."""
+
+    def __iter__(self) -> Any:
+        return (self.records[index] for index in range(len(self.records)))
+
+
+def test_a_stream_for_one_worker_need_not_be_divided(records):
+    """No other number is tried with a loader that has one."""
+    alone = _asked(lambda: _Undivided(records), loader={"num_workers": 1})
+    result = _asked(lambda: _Undivided(records))
+
+    assert (alone.passed, _numbers(alone)) == (True, [1])
+    assert (result.verdict, set(_numbers(result))) == ("corrupted", {2})
+    assert "1 worker" not in result.explanation
+
+
 def test_batches_that_the_loader_drops_are_not_missed(records):
     """With another number of workers it has to drop others; that is no matter of the stream."""
     loader = {"num_workers": 2, "batch_size": 4, "drop_last": True}

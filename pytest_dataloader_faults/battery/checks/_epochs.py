@@ -58,20 +58,19 @@ _MOST_MORE_WORKERS = 4
 def _numbers_of_workers(workload: Workload) -> Plan:
     """As many as the loader has; of a stream also a number by which nothing can be divided.
 
-    Indices are divided by torch, and the parts of a stream by its author.
+    Indices are divided by torch, and the parts of a stream by its author. One that is made for one
+    worker need not be divided.
     """
-    if workload.stream_count is None:
-        return no_fault(workload)
     asked = len({each.worker for each in workload.control.workers})
+    if workload.stream_count is None or asked == 1:
+        return no_fault(workload)
     counts = {workload.stream_count, *(len(kind.read.paths) or 1 for kind in workload.kinds)}
     tried = range(asked + 1, asked + 1 + _MOST_MORE_WORKERS)
     more = next((each for each in tried if all(count % each for count in counts)), tried[0])
     # A loader drops the last batch of each worker if it is told to, and is not in question here.
     changes = {"num_workers": more, "drop_last": False}
     other = Variant((), f"{more} workers", changes, f"with {more} workers", _refuses_the_number)
-    # Where the loader's own number fails, the workload is of one worker.
-    title = f"{asked} workers" if asked > 1 else "the workers of the loader"
-    return (Variant(title=title), other)
+    return (Variant(title=f"{asked} workers"), other)
 
 
 def _refuses_the_number(outcome: Outcome) -> NotApplicable | None:
