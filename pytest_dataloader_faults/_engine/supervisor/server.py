@@ -159,7 +159,9 @@ class Supervisor:
 
     def _reply(self, answer: ToLoader) -> None:
         assert self.control is not None
-        self.control.send(answer)
+        # A loader that is gone by now needs no answer; that it hung up is the next event.
+        with contextlib.suppress(ConnectionError):
+            self.control.send(answer)
 
     def _report(self) -> protocol.Report:
         refused = [why for worker in self.workers for why in worker.refused]
