@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from pytest_dataloader_faults import check_dataset
-from support.datasets import SIZE, Records
+from support.datasets import SIZE, BySet, Records
 
 IN_PLACE = "gives a sample in place of one that cannot be read"
 TRUNCATED, SHORT = "accepts a truncated file", "accepts a short read"
@@ -285,19 +285,6 @@ def test_advice_on_lmdb_can_be_followed(tmp_path):
     assert advice.startswith("  This check reads one sample in the main process before the workers")
     assert "os.getpid(): self.env.close()" in advice
     assert mended.passed, mended.explanation
-
-
-class BySet(Records):
-    """Takes its samples in the order of a set of str, of which each interpreter has its own."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.names = {path.name for path in self.paths}
-        self.folder = folder
-
-    def __getitem__(self, index: int) -> Any:
-        data = (self.folder / list(self.names)[index]).read_bytes()
-        return torch.tensor(list(data), dtype=torch.uint8)
 
 
 def test_the_order_of_a_set_is_told_of(records):
