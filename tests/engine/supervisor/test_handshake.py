@@ -73,8 +73,9 @@ def _talk(stranger):
 
 def _connected(injection):
     stranger = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    stranger.settimeout(30)
+    # With a timeout, connect(2) fails where the supervisor has not accepted the one before.
     stranger.connect(f"\0{injection._client.config.address}")
+    stranger.settimeout(30)
     injection.refresh()  # It has answered the door by then.
     return stranger
 
