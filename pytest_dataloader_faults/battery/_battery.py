@@ -198,8 +198,8 @@ class Battery:
 
     def _unseen(self, variant: Variant, trial: Trial) -> NotApplicable | None:
         """Why it shows nothing that a long stream survives faults of files, where that is so."""
-        limit, survived = self.baseline.comparison.limit, Verdict.SURVIVED
-        if limit is None or trial.judgement.verdict is not survived:
+        limit = self.baseline.comparison.limit
+        if limit is None or trial.judgement.verdict is not Verdict.SURVIVED:
             return None
         if not any(map(has_files, variant.faults)):
             return None
