@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from pytest_dataloader_faults._engine.plan import Plan
 from pytest_dataloader_faults._engine.protocol import Message, decode, encode
+from pytest_dataloader_faults._engine.system.anonymous_file import AnonymousFile
 from pytest_dataloader_faults._engine.system.shared_count import SharedCount
 
 _HEADER = struct.Struct("=II")
@@ -28,6 +29,8 @@ _CHUNK = 1 << 16
 _MAX_DESCRIPTORS = 64
 _SPACE = socket.CMSG_SPACE(_MAX_DESCRIPTORS * array.array("i").itemsize)
 _BACKLOG = 128
+_PRINTED_SHOWN = 4000
+"""Bytes: a traceback, and the lines before it."""
 
 
 class Channel:
@@ -124,13 +127,20 @@ class WorkerConfig:
 class SupervisorHandle:
     """A supervisor that waits for ``Configure``, and the name of its listening socket.
 
-    *given*: how many bytes it has read for workers, if it is a trial's.
+    *printed*: its standard output and error. *given*: how many bytes it has read for workers, if it
+    is a trial's.
     """
 
     pid: int
     control: socket.socket
     address: str
+    printed: AnonymousFile
     given: SharedCount | None = None
+
+    def what_it_printed(self) -> str:
+        """A sentence with the end of it, to go after another one; empty if there is nothing."""
+        text = self.printed.text(_PRINTED_SHOWN).strip()
+        return text and f" The supervisor printed:\n{text}\n"
 
 
 def listening_socket() -> tuple[socket.socket, str]:

@@ -76,8 +76,15 @@ def how_it_ended(pid: int) -> str | None:
     if end is None:
         return None
     if end.si_code != os.CLD_EXITED:
-        return f"was killed by {signal.Signals(end.si_status).name}"
-    return f"ended with exit status {end.si_status}" if end.si_status else ""
+        return end_in_words(-end.si_status)
+    return end_in_words(end.si_status) if end.si_status else ""
+
+
+def end_in_words(code: int) -> str:
+    """How a process ended that has this exit status or, where it is negative, got this signal."""
+    if code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with exit status {code}"
 
 
 STACKS_SIGNAL = getattr(signal, "SIGRTMAX", 64) - 3

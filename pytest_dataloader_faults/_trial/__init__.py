@@ -195,7 +195,8 @@ def _raise_what_was_refused(events: list[dict[str, Any]], printed: str) -> None:
     # What went wrong with the harness goes first: other errors may come of that.
     for event in sorted(events, key=lambda event: "hurt" not in event):
         if "hurt" in event:
-            raise InjectionError(f"{event['hurt']}. The trial printed:\n{_shown(printed)}")
+            why = f"{event['hurt']}.{event.get('supervisor_printed', '')}"
+            raise InjectionError(f"{why} The trial printed:\n{_shown(printed)}")
         if "refused" in event:
             more = [] if event["parts"] is None else [event["parts"]]
             raise getattr(exceptions, event["refused"])(event["why"], *more)

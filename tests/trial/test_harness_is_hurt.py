@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import sys
 import time
 
 import psutil
@@ -13,6 +14,7 @@ from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import inject, run_trial
 from pytest_dataloader_faults._engine.loader import client
+from pytest_dataloader_faults._engine.supervisor.server import Supervisor
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.exceptions import InjectionError, UnusableDatasetError
 from pytest_dataloader_faults.faults import ReadError
@@ -26,6 +28,8 @@ LONG = 60.0
 SHORT = 3.0
 SOON = 30.0
 IN_A_WORKER = {"num_workers": 1, "batch_size": 4}
+MUCH = 1 << 20
+"""Bytes: more than a pipe takes."""
 
 
 def _trouble(records, where, number, whom):
@@ -50,6 +54,30 @@ def test_a_supervisor_that_ends_too_early_ends_the_trial(records, left_behind, w
             deadline=LONG,
         )
     assert time.monotonic() - began < SOON
+    assert left_behind() == []
+
+
+def _fail_with_much_output(*_arguments):
+    sys.stderr.write("its beginning" + "." * MUCH)
+    raise RuntimeError("a defect of the supervisor")
+
+
+def _print_and_read(records):
+    sys.stderr.write("made\n")
+    return Records(records)
+
+
+def test_what_a_supervisor_printed_is_told(records, left_behind, monkeypatch):
+    """The error has the end of it, apart from what the dataset printed."""
+    monkeypatch.setattr(Supervisor, "_register_worker", _fail_with_much_output)
+    with pytest.raises(InjectionError, match="ended with exit status 70") as caught:
+        run_trial(lambda: _print_and_read(records), ReadError("*.none"), loader=IN_A_WORKER)
+    text, _, of_the_trial = str(caught.value).partition("The trial printed:")
+    assert text.endswith("RuntimeError: a defect of the supervisor\n ")
+    assert "its beginning" not in text
+    assert len(text) < 6000
+    assert of_the_trial.startswith("\nmade")
+    assert "a defect of the supervisor" not in of_the_trial
     assert left_behind() == []
 
 

@@ -15,12 +15,15 @@ from torch import multiprocessing
 
 from pytest_dataloader_faults._engine import channel, protocol
 from pytest_dataloader_faults._engine.plan import Plan
-from pytest_dataloader_faults._engine.processes import code_to_run, is_stopped
+from pytest_dataloader_faults._engine.processes import code_to_run, end_in_words, is_stopped
 from pytest_dataloader_faults._engine.system import folders
+from pytest_dataloader_faults._engine.system.anonymous_file import AnonymousFile
 from pytest_dataloader_faults.exceptions import InjectionError, UnusableEnvironmentError
 
 _MAIN = "pytest_dataloader_faults._engine.supervisor.main"
 _PATIENCE = 10.0
+_END_PATIENCE = 1.0
+"""Seconds between the last descriptor that a supervisor closes and its end."""
 _NO_ROOM = (
     "no room for temporary files: {}. A worker needs a socket there to pass on a batch. A loader"
     " waits for ever for a batch that does not come. Free some, or set TMPDIR to a folder"
@@ -44,6 +47,7 @@ class SupervisorClient:
         self._folder = None if running else folders.name_for_sockets()
         self._process: subprocess.Popen[bytes] | None
         self._process, handle = (None, running) if running else _start()
+        self._handle = handle
         self.pid = handle.pid
         """The supervisor's process id."""
         self._channel = channel.Channel(handle.control)
@@ -111,6 +115,7 @@ class SupervisorClient:
             self._channel.close()
         if self._process is not None and self._folder is not None:
             _let_end(self._process, self._folder)
+            self._handle.printed.close()
 
     def _ask(self, message: protocol.FromLoader, kind: type[_Answer]) -> _Answer:
         try:
@@ -141,9 +146,17 @@ class SupervisorClient:
 
     def _gone(self) -> InjectionError:
         return InjectionError(
-            f"the supervisor (pid {self.pid}) is gone; the workers' system calls then fail"
-            " with ENOSYS, which says nothing about the dataset"
+            f"the supervisor (pid {self.pid}) is gone{self._how_it_ended()}; the workers' system"
+            " calls then fail with ENOSYS, which says nothing about the dataset."
+            f"{self._handle.what_it_printed()}"
         )
+
+    def _how_it_ended(self) -> str:
+        """Empty if this process is not its parent: then it is for the warden to say."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            if self._process is not None:
+                return f": it {end_in_words(self._process.wait(_END_PATIENCE))}"
+        return ""
 
     def _silent(self) -> InjectionError:
         how = "is stopped (SIGSTOP, or a debugger)" if is_stopped(self.pid) else "lives"
@@ -158,14 +171,23 @@ def _start() -> tuple[subprocess.Popen[bytes], channel.SupervisorHandle]:
     """Start a process, isolated and without site-packages, which imports no code of the user."""
     flags = ["-I", "-S", *_about_bytecode()]
     command = [sys.executable, *flags, "-c", code_to_run(_MAIN)]
-    ours, theirs = socket.socketpair()
-    listening, address = channel.listening_socket()
-    with listening, theirs:
-        inherited = [theirs.fileno(), listening.fileno()]
-        process = subprocess.Popen(
-            [*command, *map(str, inherited)], pass_fds=inherited, stdin=subprocess.DEVNULL
-        )
-    return process, channel.SupervisorHandle(process.pid, ours, address)
+    printed = AnonymousFile("supervisor")
+    try:
+        ours, theirs = socket.socketpair()
+        listening, address = channel.listening_socket()
+        with listening, theirs:
+            inherited = [theirs.fileno(), listening.fileno()]
+            process = subprocess.Popen(
+                [*command, *map(str, inherited)],
+                pass_fds=inherited,
+                stdin=subprocess.DEVNULL,
+                stdout=printed.fd,
+                stderr=printed.fd,
+            )
+    except BaseException:
+        printed.close()
+        raise
+    return process, channel.SupervisorHandle(process.pid, ours, address, printed)
 
 
 def _about_bytecode() -> list[str]:

@@ -25,6 +25,7 @@ from pytest_dataloader_faults._engine.processes import fork
 from pytest_dataloader_faults._engine.protocol import Configure, Ready
 from pytest_dataloader_faults._engine.supervisor.leftovers import Leftovers
 from pytest_dataloader_faults._engine.supervisor.server import Supervisor
+from pytest_dataloader_faults._engine.system.anonymous_file import AnonymousFile
 from pytest_dataloader_faults._engine.system.shared_count import SharedCount
 
 
@@ -79,13 +80,15 @@ def fork_supervisor(report_fd: int, more_starters: tuple[int, ...]) -> Superviso
     """
     ours, theirs = socket.socketpair()
     listening, address = listening_socket()
-    given = SharedCount()
+    printed, given = AnonymousFile("supervisor"), SharedCount()
     with listening, theirs:
         pid = fork()
         if not pid:
             ours.close()
+            for stream in (1, 2):
+                os.dup2(printed.fd, stream)
             _run_supervisor(theirs, listening, report_fd, more_starters, given)
-    return SupervisorHandle(pid, ours, address, given)
+    return SupervisorHandle(pid, ours, address, printed, given)
 
 
 def _run_supervisor(

@@ -1,13 +1,11 @@
 """What a trial writes down, and how that becomes an Outcome. Pure but for the file.
 
-The journal is an anonymous file: what was written before a process died is still there, no pipe
-fills up, and no name is left behind. One JSON object per line.
+The journal is an anonymous file. One JSON object per line.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 from collections import defaultdict
@@ -16,6 +14,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from pytest_dataloader_faults import outcomes
+from pytest_dataloader_faults._engine.system.anonymous_file import AnonymousFile
 from pytest_dataloader_faults._trial.journal.timeline import timeline_of
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import to_dict
@@ -27,12 +26,8 @@ from pytest_dataloader_faults.outcomes._fault_facts import facts_from
 from pytest_dataloader_faults.outcomes._text import continued
 
 
-class Journal:
+class Journal(AnonymousFile):
     """An append-only list of events that outlives the processes which write it."""
-
-    def __init__(self, name: str) -> None:
-        self.fd = os.memfd_create(f"pytest-dataloader-faults-{name}", os.MFD_CLOEXEC)
-        fcntl.fcntl(self.fd, fcntl.F_SETFL, os.O_APPEND)  # Each process writes at the end.
 
     def write(self, **event: Any) -> None:
         """Append one event. It starts a line of its own, also after half a line of another."""
@@ -44,12 +39,6 @@ class Journal:
         written = [{**asdict(each), "fault": to_dict(each.fault)} for each in faults]
         self.write(faults=written, workers=[asdict(each) for each in workers])
 
-    def text(self, most: int | None = None) -> str:
-        """The whole text, or its last *most* bytes."""
-        size = os.fstat(self.fd).st_size
-        start = 0 if most is None else max(0, size - most)
-        return os.pread(self.fd, size - start, start).decode(errors="replace")
-
     def events(self) -> list[dict[str, Any]]:
         """The events in the order written, without half a line of a process that was killed."""
         found = []
@@ -57,9 +46,6 @@ class Journal:
             with contextlib.suppress(json.JSONDecodeError):
                 found.append(json.loads(line))
         return found
-
-    def close(self) -> None:
-        os.close(self.fd)
 
 
 def outcome_from(request: TrialRequest, events: list[dict[str, Any]]) -> outcomes.Outcome:

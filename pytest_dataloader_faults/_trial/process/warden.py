@@ -97,7 +97,8 @@ def run_under_deadline(
         os.kill(child, signal.SIGSTOP)  # Or it would go on once the supervisor has ended.
     died = _how_it_died(child) if ended == "ended" else None
     if hurt := _stopped(child) if stopped else _harness_failure(ended, died, supervisor):
-        journal.write(hurt=hurt)
+        printed = supervision.what_it_printed() if supervision else ""
+        journal.write(hurt=hurt, supervisor_printed=printed)
     if server:
         server.end()
     around.remove_shared_memory(end_all())
