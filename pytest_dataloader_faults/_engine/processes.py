@@ -132,6 +132,21 @@ def ready(descriptors: Iterable[int], seconds: float) -> list[int]:
     return [descriptor for descriptor, _ in poll.poll(1000 * wait)]
 
 
+def has_ended(pid: int, seconds: float) -> bool:
+    """Whether the process *pid* ends within *seconds*; one that is gone has ended.
+
+    Raises OSError where no descriptor is free.
+    """
+    try:
+        watched = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(ready([watched], seconds))
+    finally:
+        os.close(watched)
+
+
 class MemoryMapping(NamedTuple):
     """One line of /proc/self/maps that is a file's."""
 

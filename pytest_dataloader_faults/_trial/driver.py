@@ -3,6 +3,14 @@
 A trial takes whole epochs. A lifecycle takes them step by step: there the driver waits after each
 batch until the workers have made what they were asked for. So what the workers met does not depend
 on how soon the next step comes.
+
+Some facts about waiting for a worker. ``Process.join(timeout)`` first waits, for that long, for the
+sentinel: the end of a pipe that the kernel closes with the worker. Then it waits by waitpid(2), for
+as long as it takes. A forked worker that becomes another program by exec(2) closes the pipe and
+lives on under the same pid; so does one that closes every descriptor. torch ends its workers by
+``join`` with a timeout, and sends SIGTERM to those that are still alive afterwards: it never comes
+to that here. A pidfd tells when the process itself has ended. The exit code of a fork server's
+worker comes through the sentinel, a moment later.
 """
 
 from __future__ import annotations
@@ -13,6 +21,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 from torch.utils.data.dataloader import (
@@ -20,6 +29,7 @@ from torch.utils.data.dataloader import (
     _MultiProcessingDataLoaderIter,
 )
 
+from pytest_dataloader_faults._engine.processes import has_ended
 from pytest_dataloader_faults._engine.protocol import Idle
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything
 from pytest_dataloader_faults._trial.journal import Journal
@@ -213,7 +223,7 @@ def deaths(iterator: Any, ended: Idle) -> list[WorkerDeath]:
     for number, worker in enumerate(getattr(iterator, "_workers", ())):
         is_early = number in ended.early
         if is_early:
-            worker.join(_EXIT_PATIENCE)
+            _join(worker, _EXIT_PATIENCE)
         if number not in ended.in_time and (worker.exitcode or (is_early and worker.exitcode == 0)):
             found.append(WorkerDeath(number, worker.pid, worker.exitcode))
     return found
@@ -222,7 +232,17 @@ def deaths(iterator: Any, ended: Idle) -> list[WorkerDeath]:
 def end_workers(iterator: Any) -> None:
     """End the workers of *iterator* now; the garbage collector may take 5 s for each."""
     if hasattr(iterator, "_shutdown_workers"):
+        for worker in getattr(iterator, "_workers", ()):
+            worker.join = partial(_join, worker)
         iterator._shutdown_workers()
+
+
+def _join(worker: Any, timeout: float) -> None:
+    """``Process.join``, which takes *timeout* seconds at most while *worker* lives."""
+    with contextlib.suppress(OSError):  # No descriptor is free.
+        if not has_ended(worker.pid, timeout):
+            return
+    type(worker).join(worker, timeout)
 
 
 @contextlib.contextmanager

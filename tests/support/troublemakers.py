@@ -20,6 +20,7 @@ from torch.utils.data import get_worker_info
 
 from pytest_dataloader_faults._engine.supervisor.main import NAME
 from support.datasets import Records
+from support.waiting import until
 
 LONG = 600.0
 """Seconds that nobody is meant to wait."""
@@ -73,6 +74,29 @@ class HangsAfterwards(Records):
             stare_at_the_wall()
         self.mark.touch()
         return super().__getitem__(index)
+
+
+class Replaced(Records):
+    """Its second worker becomes another program; the first one *fails* then."""
+
+    def __init__(self, folder: Path, batch_size: int, *, fails: bool) -> None:
+        super().__init__(folder)
+        self.at = batch_size
+        self.fails = fails
+        self.note = folder.parent / "replaced"
+
+    def __getitem__(self, index: int) -> Any:
+        if get_worker_info() and index == self.at:
+            self.note.write_text(str(os.getpid()))
+            os.execv("/bin/sleep", ["sleep", str(LONG)])  # noqa: S606
+        if get_worker_info() and not index and self.fails:
+            assert until(self._is_replaced)
+            raise ValueError("sample 0 is damaged")
+        return super().__getitem__(index)
+
+    def _is_replaced(self) -> bool:
+        pid = self.note.read_text() if self.note.exists() else ""
+        return bool(pid) and Path(f"/proc/{pid}/comm").read_text() == "sleep\n"
 
 
 class Announced(Records):
