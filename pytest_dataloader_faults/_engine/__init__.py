@@ -32,6 +32,8 @@ _CLOSED_PROC = (
 _PROBE_SECONDS = 20.0
 """A probe takes 10 ms where the machine is not busy."""
 _LONGEST = 4096
+chosen: set[str] = set()
+"""The engines that something in this process was to run by; whoever asks may empty it."""
 _NO_ANSWER = "two probes of it were killed or stopped before they had an answer"
 
 
@@ -125,6 +127,12 @@ def not_linux() -> EngineUnavailableError:
 
 def choose(engine: str) -> str:
     """The engine to take for *engine*; raises EngineUnavailableError where there is none."""
+    found = _found(engine)
+    chosen.add(found)
+    return found
+
+
+def _found(engine: str) -> str:
     from pytest_dataloader_faults._arguments import check
 
     check(engine=engine)

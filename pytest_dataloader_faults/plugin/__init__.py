@@ -24,6 +24,7 @@ from pytest_dataloader_faults.plugin import (
     _asked,
     _checks,
     _collector,
+    _engines,
     _environment,
     _failures,
     _options,
@@ -70,6 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(_pyfakefs)
     config.pluginmanager.register(_scopes)
     config.pluginmanager.register(_failures)
+    config.pluginmanager.register(_engines)
     config.addinivalue_line("markers", _options.marker_line())
     config.addinivalue_line("markers", _options.for_a_terminal(_environment.GPU_MARKER))
     try:
@@ -78,8 +80,10 @@ def pytest_configure(config: pytest.Config) -> None:
     except InvalidArgumentError as error:
         raise pytest.UsageError(str(error)) from error
     if not hasattr(config, "workerinput"):  # A process of pytest-xdist reports to the main one.
-        engine = functools.partial(_engine_line, config)
+        engine = functools.partial(_engines.line_for, config)
         config.pluginmanager.register(_collector.Collector(engine, paths, for_github=for_github))
+        if _engines.is_to_be_told(config):
+            config.pluginmanager.register(_engines.UsedEngines())
         if _environment.has_terminal(config):
             from pytest_dataloader_faults.plugin._progress import ProgressLine
 
@@ -94,20 +98,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     """Name the engine, and say why it is not the kernel engine."""
-    return f"dataloader-faults: {_engine_line(config)}"
-
-
-def _engine_line(config: pytest.Config) -> str:
-    from pytest_dataloader_faults._engine import lacking, unavailable
-
-    asked = _options.settings_for(config).engine
-    if (reason := lacking()) is not None:
-        what = "are skipped" if asked == "auto" else "fail"
-        return f"no engine, tests that need one {what}: {reason}"
-    reason = "as asked for" if asked == "python" else unavailable()
-    if reason is None:
-        return f"kernel engine, Linux {os.uname().release}"
-    return f"python engine (Python-level reads only): {reason}"
+    return f"dataloader-faults: {_engines.line_for(config)}"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -103,6 +103,12 @@ class Item:
         return self.verdict + _ADDED.get(self.status, "")
 
     @property
+    def could_not_run(self) -> bool:
+        """Whether it failed before any trial: in its set-up, or since the dataset is of no use."""
+        is_untried = not self.engine and self.verdict == Verdict.NOT_EXERCISED
+        return self.status in FAILURES and is_untried
+
+    @property
     def is_unexpected(self) -> bool:
         """Whether it failed since it passed, although it was expected to fail."""
         return self.status == FAILED and self.verdict in _PASSES

@@ -39,6 +39,7 @@ _RESULT_OF = {
     NOT_REPRODUCED: "failed once and then passed",
 }
 _UNEXPECTED = "passed, though expected to fail"
+_COULD_NOT_RUN = "could not be run (see the error above)"
 _RESULTS = ("failed", _UNEXPECTED, *list(_RESULT_OF.values())[1:])
 
 Line = tuple[str, dict[str, bool]]
@@ -57,7 +58,7 @@ def _about_test(test: str, items: Sequence[Item], width: int) -> Iterator[Line]:
     is_failed = any(item.status in FAILURES for item in items)
     colour = {"red" if is_failed else "green": True}
     yield from ((line, colour) for line in _wrapped(f"{test}: {_counted(items)}", width, ""))
-    for cause, found in by_cause(items).items():
+    for cause, found in by_cause(item for item in items if not item.could_not_run).items():
         names = ", ".join(item.check for item in found)
         told = f"{counted(len(found), 'check')}: {cause}: {names}"
         yield from ((line, {}) for line in _wrapped(told, width))
@@ -80,20 +81,34 @@ def _counted(items: Sequence[Item]) -> str:
     told: list[str] = []
     for result, verdicts in found.items():
         if count := sum(verdicts.values()):
-            of_all = f" of {total}" if count < total else ""
-            checks = "" if told else f"{of_all} check{'' if total == 1 else 's'}"
+            of_all = f"{count} of " if count < total else ""
+            checks = str(count) if told else f"{of_all}{counted(total, 'check')}"
             details = ", ".join(f"{number} {verdict}" for verdict, number in verdicts.items())
-            told.append(f"{count}{checks} {result} ({details})")
-    unasked = sum(item.sentence.startswith(NOT_ASKED) for item in items)
-    others = len(items) - total - unasked
-    told += [] if told else ["no check applies"]
-    told += [f"{others} not applicable"] if others else []
-    told += [f"{unasked} not asked"] if unasked else []
+            told.append(f"{checks} {result} ({details})")
+    told += _told_of_others(items, total, is_first=not told)
     return f"{', '.join(told)}; {sum(item.duration for item in items):.1f}{_NO_BREAK}s"
+
+
+def _told_of_others(items: Sequence[Item], decided: int, *, is_first: bool) -> Iterator[str]:
+    """How many of *items* are not among those that *decided*, by why."""
+    failed = sum(item.could_not_run for item in items)
+    unasked = sum(item.sentence.startswith(NOT_ASKED) for item in items)
+    others = len(items) - decided - failed - unasked
+    if failed:  # The error has all that there is to say, and the others point to it.
+        count = failed + unasked
+        yield f"{counted(count, 'check') if is_first else count} {_COULD_NOT_RUN}"
+    elif is_first:
+        yield "no check applies"
+    if others:
+        yield f"{others} not applicable"
+    if unasked and not failed:
+        yield f"{unasked} not asked"
 
 
 def _result_of(item: Item) -> str | None:
     """What the summary counts *item* as; None if its check decided nothing."""
+    if item.could_not_run:
+        return None
     return _UNEXPECTED if item.is_unexpected else _RESULT_OF.get(item.status)
 
 

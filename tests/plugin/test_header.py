@@ -66,6 +66,77 @@ def test_the_machine_is_looked_at_for_the_header_only(fresh_suite, options, prob
     result.stdout.fnmatch_lines([f"probes: {probes}"])
 
 
+USING = """
+import pytest
+from torch.utils.data import DataLoader
+from support.datasets import Records
+from pytest_dataloader_faults import check_dataset, inject
+from pytest_dataloader_faults.faults import OpenError
+
+
+def loop(records):
+    with pytest.raises(OSError):
+        list(DataLoader(Records(records), num_workers=1))
+
+
+def test_fixture(open_errors, records):
+    open_errors("*.rec")
+    loop(records)
+
+
+def test_inject(records):
+    with inject(OpenError("*.rec")):
+        loop(records)
+
+
+def test_python(records):
+    with inject(OpenError("*.rec"), engine="python"):
+        loop(records)
+
+
+def test_run(dataloader_faults, records):
+    dataloader_faults.run(lambda: Records(records), OpenError("*.rec"))
+
+
+def test_explore(dataloader_faults, records):
+    dataloader_faults.explore(lambda: Records(records), max_examples=1)
+
+
+def test_battery(fault_check, records):
+    fault_check(lambda: Records(records))
+
+
+def test_plain():
+    pass
+"""
+KERNEL = f"dataloader-faults: kernel engine, Linux {os.uname().release}"
+PYTHON = "dataloader-faults: python engine (Python-level reads only): as asked for"
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize(
+    ("chosen", "options", "lines"),
+    [
+        ("test_fixture", ["-q"], [KERNEL]),
+        ("test_inject", ["-q"], [KERNEL]),
+        ("test_run", ["-q"], [KERNEL]),
+        ("test_explore", ["-q"], [KERNEL]),
+        ("test_python", ["-q"], [PYTHON]),
+        ("test_inject or test_python or test_run", ["-q"], [KERNEL, PYTHON]),
+        ("test_inject", ["--no-header"], [KERNEL]),
+        ("test_inject", [], [KERNEL]),
+        ("test_inject", ["-qq"], []),
+        ("test_battery and open-error", ["-q"], []),
+        ("test_plain", ["-q"], []),
+    ],
+)
+def test_each_run_with_faults_names_its_engine_once(suite, chosen, options, lines):
+    """In its header; where there is none, at its end, or in the summary of checks."""
+    result = suite.run(USING, "-k", chosen, *options)
+    assert result.ret == 0
+    assert _lines(result) == lines
+
+
 def test_header_says_why_it_is_the_python_engine(run_refused):
     """Where the kernel refuses, the one line gives the reason, and pytest goes on."""
     result = run_refused(SUITE, "-k", "test_plain")

@@ -135,7 +135,7 @@ def test_what_they_may_name(suite):
     result.stdout.fnmatch_lines(
         [
             "make_dataset at */my_data.py:5 gave None, which is no dataset*",
-            "my_data:boom: 1 check failed (1 not_exercised), 2 not asked; *",
+            "my_data:boom: 3 checks could not be run (see the error above); *",
             f"SKIPPED [[]2[]] my_data.py:1: {unasked}:boom::*",
             f"SKIPPED [[]2[]] my_data.py:5: {unasked}:nothing::*",
         ]

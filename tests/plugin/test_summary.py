@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from pytest_dataloader_faults.plugin._report import _without
@@ -54,6 +56,55 @@ def test_nothing_is_said_where_no_check_was_asked(suite):
     failed = suite.run("def test_plain(): assert False", "-q")
     assert failed.ret == 1
     assert TITLE not in failed.stdout.str()
+
+
+CANNOT_RUN = """
+import pytest
+from support.datasets import Records
+
+pytestmark = pytest.mark.dataloader_faults(only=["workers-agree", "open-error", "pickles"])
+
+
+def fails():
+    raise LookupError("no such folder")
+
+
+@pytest.fixture
+def broken():
+    raise LookupError("no such folder")
+
+
+def test_factory(fault_check):
+    fault_check(fails)
+
+
+def test_fixture(fault_check, broken):
+    fault_check(broken)
+
+
+def test_one_of_two(fault_check, request, records):
+    if request.node.name == "test_one_of_two[pickles]":
+        fails()
+    fault_check(lambda: Records(records))
+"""
+
+
+@pytest.mark.usefixtures("engine")
+def test_what_could_not_run_is_counted_and_not_told_again(suite, monkeypatch):
+    """The error stands above, and in pytest's short summary; ours has one line for each test."""
+    monkeypatch.setenv("COLUMNS", "100")
+    text = suite.run(CANNOT_RUN, "-q").stdout.str()
+    found = text.partition(TITLE)[2].partition("= short test")[0]
+    assert "no such folder" in text
+    assert "no such folder" not in found
+    told = re.split(r"; [\d.]+ s\n", found.replace("\n    ", " "))
+    could_not = "could not be run (see the error above)"
+    factory, fixture, mixed, rest = told
+    assert factory.endswith(f"\ntest_inner.py::test_factory: 3 checks {could_not}")
+    assert fixture == f"test_inner.py::test_fixture: 3 checks {could_not}"
+    others = "2 checks passed (1 survived, 1 failed_cleanly)"
+    assert mixed == f"test_inner.py::test_one_of_two: {others}, 1 {could_not}"
+    assert not rest.strip("=")
 
 
 @pytest.mark.parametrize(
