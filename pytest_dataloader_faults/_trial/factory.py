@@ -27,6 +27,7 @@ from typing import Any, Protocol, TypeAlias
 from pytest_dataloader_faults._engine.python.pyfakefs import fake_files
 from pytest_dataloader_faults._trial.parts import PartOf, is_a, is_ready
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.outcomes._text import counted
 
 
 class HasItems(Protocol):
@@ -87,7 +88,7 @@ def _is_of_folder(make_dataset: Any, parameter: inspect.Parameter) -> bool:
 
 def _too_many(make_dataset: Any, required: Sequence[inspect.Parameter]) -> str:
     names = ", ".join(each.name for each in required)
-    arguments = "1 argument" if len(required) == 1 else f"{len(required)} arguments"
+    arguments = counted(len(required), "argument")
     own = getattr(make_dataset, "__name__", None)
     function = own if isinstance(own, str) else "make_dataset"
     return (

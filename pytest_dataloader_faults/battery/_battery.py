@@ -24,7 +24,7 @@ from pytest_dataloader_faults.outcomes._judge import _repeats
 from pytest_dataloader_faults.outcomes._judge._at_deadline import goes_on
 from pytest_dataloader_faults.outcomes._judge._repeats import Conclusion, Trial
 from pytest_dataloader_faults.outcomes._judge._sample_causes import is_alike, is_without_error
-from pytest_dataloader_faults.outcomes._text import call, listed, plain, run_settings
+from pytest_dataloader_faults.outcomes._text import call, counted, listed, plain, run_settings, were
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -104,7 +104,10 @@ class Battery:
         seen = len(reference.samples) or sum(len(batch) for batch, _ in reference.batches)
         if reference.total is None or seen >= reference.total:
             return noted
-        return (f"{seen:,} of {reference.total:,} samples were looked at", *noted)
+        return (
+            f"{seen:,} of {counted(reference.total, 'sample', ',')} {were(seen)} looked at",
+            *noted,
+        )
 
     def _note_on_comparison(self) -> tuple[str, ...]:
         """That the content of samples was not compared, which no check then speaks for."""
@@ -204,7 +207,8 @@ class Battery:
         if not any(map(has_files, variant.faults)):
             return None
         return NotApplicable(
-            f"the stream has no end, or a late one: of the first {limit} samples of each worker"
+            "the stream has no end, or a late one: of the first"
+            f" {counted(limit, 'sample')} of each worker"
             " only types and shapes are compared, which do not show what a fault left out."
             " Give the test a stream that ends, with fewer than 10,000 samples",
             "its stream has no end, or a late one",

@@ -14,6 +14,7 @@ from pytest_dataloader_faults.faults._globs import GlobMatcher, is_below
 from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.outcomes._fault_facts import unobserved_operations
 from pytest_dataloader_faults.outcomes._records import FileCounts
+from pytest_dataloader_faults.outcomes._text import counted
 
 _SERVED = (
     ". Under loader={'multiprocessing_context': 'forkserver'} this is asked of a dataset that"
@@ -243,7 +244,11 @@ class Workload:
     def title(self) -> str:
         """The files, in a few words."""
         names = sorted(map(os.path.basename, self.paths))
-        return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} files like it"
+        return (
+            names[0]
+            if len(names) == 1
+            else f"{names[0]} and {counted(len(names) - 1, 'file')} like it"
+        )
 
     def no_target(self, verb: str) -> NotApplicable:
         """Why a check has no target: the workers *verb* no data file."""

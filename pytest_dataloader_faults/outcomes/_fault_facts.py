@@ -14,7 +14,7 @@ from pytest_dataloader_faults.faults._globs import NETWORK, GlobMatcher
 from pytest_dataloader_faults.faults._writes import is_of_writing
 from pytest_dataloader_faults.outcomes._error_text import Occurrence, explains_fault
 from pytest_dataloader_faults.outcomes._records import FaultFacts, Firing, WorkerFacts, from_json
-from pytest_dataloader_faults.outcomes._text import printable, shown_fault
+from pytest_dataloader_faults.outcomes._text import counted, printable, shown_fault
 
 _MAX_FILES = 10
 _BRACES = re.compile(r"\{.*\}")
@@ -109,7 +109,9 @@ def _reasons(fault: FaultFacts, workers: Sequence[WorkerFacts], engine: str) -> 
 
 
 def _why_none_was_due(facts: FaultFacts, workers: int) -> str:
-    matched = f"{facts.reached} operations matched it in {workers} worker(s), but"
+    matched = (
+        f"{counted(facts.reached, 'operation')} matched it in {counted(workers, 'worker')}, but"
+    )
     if isinstance(facts.fault, (vocabulary.TruncatedFile, vocabulary.CorruptedFile)):
         return f"{matched} it changes none of the files: each is empty, or no larger than keep"
     if isinstance(facts.fault, vocabulary.DescriptorExhaustion):

@@ -13,6 +13,7 @@ from pytest_dataloader_faults.lifecycle import Step
 from pytest_dataloader_faults.outcomes._facts import TrialFacts
 from pytest_dataloader_faults.outcomes._reference import Reference
 from pytest_dataloader_faults.outcomes._shown import Shown
+from pytest_dataloader_faults.outcomes._text import counted
 from pytest_dataloader_faults.outcomes._verdicts import Contract, Judgement, Verdict
 
 
@@ -173,7 +174,7 @@ class SweepResult(Shown):
         """A line per N, a column per kind of fault, and the counts."""
         counts = ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items())
         end = "complete" if self.complete else f"stopped; go on with start_at={self.next!r}"
-        total = f"{len(self.steps)} trials: {counts or 'no fault fired'}; {end}"
+        total = f"{counted(len(self.steps), 'trial')}: {counts or 'no fault fired'}; {end}"
         return "\n".join([*_lines(self.steps), total])
 
     __str__ = table

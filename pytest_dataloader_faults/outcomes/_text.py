@@ -43,9 +43,20 @@ def listed(values: Iterable[object], most: int = 3) -> str:
     return ", ".join(texts[:most]) + (", ..." if len(texts) > most else "")
 
 
-def counted(number: int, what: str) -> str:
-    """*number* of *what*, such as "1 batch" or "2 reads"."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def counted(number: int, what: str, form: str = "") -> str:
+    """*number* of *what*, such as "1 batch" or "2 batches"; *form*: how to format the number."""
+    ending = "es" if what.endswith(("s", "x", "ch")) else "s"
+    return f"{number:{form}} {what}{'' if number == 1 else ending}"
+
+
+def are(number: int) -> str:
+    """The verb that follows *number* of something."""
+    return "is" if number == 1 else "are"
+
+
+def were(number: int) -> str:
+    """The same for what is over."""
+    return "was" if number == 1 else "were"
 
 
 def shown_fault(fault: Fault) -> str:

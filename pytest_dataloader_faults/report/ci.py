@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 
+from pytest_dataloader_faults.outcomes._text import counted
 from pytest_dataloader_faults.report.model import Report, by_cause
 
 
@@ -18,7 +19,7 @@ def of_github(report: Report) -> Iterator[str]:
     for items in report.tests.values():
         for cause, found in by_cause(items).items():
             first = found[0]
-            many = f"{len(found)} checks: {cause}"
+            many = f"{counted(len(found), 'check')}: {cause}"
             title = many if len(found) > 1 else f"{first.check}: {first.word}"
             place = f"file={_property(first.file)},line={first.line},title={_property(title)}"
             others = [", ".join(each.check for each in found)] if len(found) > 1 else []

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
+from pytest_dataloader_faults.outcomes._text import are, counted
 from pytest_dataloader_faults.report.model import (
     ERROR,
     FAILED,
@@ -97,8 +98,12 @@ def told(found: Merged) -> Iterator[str]:
     """What became of the reports, line by line."""
     items, failed = len(found.report.items), len(found.report.failed)
     differ = len(found.differing)
-    repeated = f"; {_counted(found.repeated)} in several reports" if found.repeated else ""
-    yield f"{found.sources} reports: {items} items, {failed} failed{repeated}"
+    repeated = (
+        f"; {counted(found.repeated, 'item')} {are(found.repeated)} in several reports"
+        if found.repeated
+        else ""
+    )
+    yield f"{counted(found.sources, 'report')}: {counted(items, 'item')}, {failed} failed{repeated}"
     if not differ:
         return
     yield f"{differ} item{'s differ' if differ > 1 else ' differs'}, and the worst result holds:"
@@ -109,10 +114,6 @@ def told(found: Merged) -> Iterator[str]:
         yield f"  ... and {differ - _SHOWN} more"
     example = found.differing[0][0].source
     yield f"To keep both, give reports of one suite labels, as in --label py312={example}"
-
-
-def _counted(items: int) -> str:
-    return f"{items} items are" if items > 1 else "1 item is"
 
 
 def _all_versions(reports: Iterable[Report]) -> dict[str, str]:

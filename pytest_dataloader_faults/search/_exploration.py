@@ -11,6 +11,7 @@ from pytest_dataloader_faults.exceptions import CheckFailedError, FaultNotFiredE
 from pytest_dataloader_faults.lifecycle import Step
 from pytest_dataloader_faults.outcomes import Outcome, Verdict
 from pytest_dataloader_faults.outcomes._shown import Shown
+from pytest_dataloader_faults.outcomes._text import counted
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,7 +51,7 @@ class Exploration(Shown):
         total = sum(self.verdicts.values())
         shown = total - self.verdicts[Verdict.NOT_EXERCISED.value]
         found = "" if self.examples is None else f", {self.trials - total} more to shrink one"
-        lines = [f"{total} examples tried{found}; {shown} of them showed something"]
+        lines = [f"{counted(total, 'example')} tried{found}; {shown} of them showed something"]
         lines += [f"  {verdict}: {count}" for verdict, count in self.verdicts.most_common()]
         if self.comparison != "bytes":
             lines.append(f"  samples were compared by {self.comparison}")

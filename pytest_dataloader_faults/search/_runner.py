@@ -21,6 +21,7 @@ from pytest_dataloader_faults.battery._survey import DataFiles, Survey
 from pytest_dataloader_faults.exceptions import CheckFailedError, DataLoaderFaultsError
 from pytest_dataloader_faults.faults._base import InWorkers
 from pytest_dataloader_faults.outcomes import Judgement, Outcome, Verdict
+from pytest_dataloader_faults.outcomes._text import counted
 from pytest_dataloader_faults.search import _assertion
 from pytest_dataloader_faults.search._assertion import is_violation
 from pytest_dataloader_faults.search._exploration import Exploration
@@ -224,7 +225,7 @@ class Search:
         if self.last is None or set(self.verdicts) != {Verdict.NOT_EXERCISED.value}:
             return None
         error = _assertion.not_exercised(self.last.outcome, self.last.judgement)
-        return f"none of {self.trials} trials: {error}"
+        return f"none of {counted(self.trials, 'trial')}: {error}"
 
     def _try(self, case: Any) -> None:
         if self._hurt:  # Hypothesis tries again, and calls an error that does not return flaky.

@@ -88,7 +88,7 @@ def test_the_one_operation_that_matters_is_found(records):
     }
     with pytest.raises(CheckFailedError, match="corrupted: sample 6") as again:
         eval(line, names)  # noqa: S307  # our own
-    assert str(again.value).splitlines()[-1].startswith("1 trials: 1 corrupted; stopped")
+    assert str(again.value).splitlines()[-1].startswith("1 trial: 1 corrupted; stopped")
 
 
 def test_a_sweep_can_go_on_after_a_violation(records):

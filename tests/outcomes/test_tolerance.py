@@ -220,7 +220,7 @@ def test_replaced_samples_are_counted():
     outcome = ordinary(_came(("d0", "dx"), ("d2",)), _fired(EIO, 1, 3))
 
     told = outcome.judge(map_reference(), both).sentence
-    assert "1 samples that faults hit are missing and 1 samples that faults hit were rep" in told
+    assert "1 sample that faults hit is missing and 1 sample that faults hit was rep" in told
 
 
 def test_once_the_fault_is_gone_nothing_may_be_replaced():

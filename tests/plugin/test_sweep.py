@@ -34,7 +34,7 @@ def test_it_prints_its_table_and_fails_with_the_evidence(suite):
             "   N  OpenError EIO, once",
             "   2  failed_cleanly",
             "2 trials: 2 failed_cleanly; stopped; go on with start_at=OpenError(nth=3, times=1)",
-            "1 trials: 1 corrupted; stopped; go on with start_at=OpenError(nth=2, times=1)",
+            "1 trial: 1 corrupted; stopped; go on with start_at=OpenError(nth=2, times=1)",
             "corrupted: samples 0 and 4 came alike, all zeros; *, and no exception*",
             "  reproduce: sweep(make_dataset, faults=[[]OpenError()], start_at=OpenError(times=1)*",
             "  reproduce: sweep(*, deadline=44.0, seed=7)",

@@ -144,7 +144,7 @@ class LeavesAHelper(Specimen):
 
     steps = (NewLoader(), Iterate())
     verdict = Verdict.LEAKED
-    text = "1 processes were left running ("
+    text = "1 process was left running ("
 
     def __init__(self, folder: Path, *, healed: bool = False) -> None:
         super().__init__(folder, healed=healed)
@@ -168,7 +168,7 @@ class LeavesSharedMemory(Specimen):
 
     steps = (NewLoader(), Iterate())
     verdict = Verdict.LEAKED
-    text = "1 files were left in shared memory (/dev/shm/pytest-"
+    text = "1 file was left in shared memory (/dev/shm/pytest-"
 
     def __init__(self, folder: Path, *, healed: bool = False) -> None:
         super().__init__(folder, healed=healed)

@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 from pytest_dataloader_faults._engine.processes import MORE_PROCESSES, fork
 from pytest_dataloader_faults._trial.job import Job
 from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
+from pytest_dataloader_faults.outcomes._text import counted
 
 _SHARED = "/dev/shm"
 _ORDINARY = 256
@@ -108,7 +109,7 @@ class FreeResources(NamedTuple):
             return None
         found = (
             f"{_left_of(_SHARED, self.shared)}; a trial of a DataLoader with num_workers={workers}"
-            f" needs {_size(least * _PAGE)} and {least} files, and its batches need more"
+            f" needs {_size(least * _PAGE)} and {counted(least, 'file')}, and its batches need more"
         )
         return _message("too little shared memory", found, _MORE_SHARED)
 
@@ -207,7 +208,8 @@ def _few_processes(text: str) -> str | None:
     if len(children) == _PROCESSES:
         return None
     found = (
-        f"{text!r} was reported, and only {len(children)} more processes could be started; a trial"
+        f"{text!r} was reported, and only {counted(len(children), 'more process')} could be"
+        " started; a trial"
         " takes three, and two for each worker, and its dataset may take more"
     )
     return _message("too few processes", found, MORE_PROCESSES)
@@ -238,7 +240,7 @@ def _is_full(room: os.statvfs_result, size: int, files: int) -> bool:
 
 def _left_of(folder: str, room: os.statvfs_result) -> str:
     left, size = (_size(count * room.f_frsize) for count in (room.f_bavail, room.f_blocks))
-    files = f" and {room.f_favail} files" if room.f_files else ""
+    files = f" and {counted(room.f_favail, 'file')}" if room.f_files else ""
     return f"{folder} has {left}{files} left (its size is {size})"
 
 

@@ -25,6 +25,7 @@ from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes import Reference
 from pytest_dataloader_faults.outcomes._records import Leaves
 from pytest_dataloader_faults.outcomes._reference import Comparison, difference
+from pytest_dataloader_faults.outcomes._text import counted
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -137,7 +138,7 @@ def _reference_in_order(reader: Reader, deadline: float) -> Reference:
         return replace(found, unstable_index=None, second_pass_count=len(second))
     if len(second) == len(first):
         return found
-    part = f"the stream gave {len(first)} samples, and then {len(second)}"
+    part = f"the stream gave {counted(len(first), 'sample')}, and then {len(second)}"
     return replace(found, unstable_index=len(first), unstable_part=part)
 
 
@@ -252,7 +253,7 @@ def _require_split(reader: Reader, batch: Any, count: int) -> None:
         came = len(list(own(batch)))
     if came != count:
         message = (
-            f"the contract's split takes a batch of {count} samples apart into {came}. It has to"
-            " return the list of its samples"
+            f"the contract's split takes a batch of {counted(count, 'sample')} apart into {came}."
+            " It has to return the list of its samples"
         )
         raise UnusableDatasetError(message)

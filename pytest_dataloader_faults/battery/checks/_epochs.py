@@ -27,6 +27,7 @@ from pytest_dataloader_faults.outcomes._growth import (
 )
 from pytest_dataloader_faults.outcomes._judge._causes import UNPICKLABLE
 from pytest_dataloader_faults.outcomes._judge._leaks import sentence_of
+from pytest_dataloader_faults.outcomes._text import counted
 from pytest_dataloader_faults.outcomes._verdicts import Finding, Wrong
 
 _READS_ONE = (
@@ -69,8 +70,9 @@ def _numbers_of_workers(workload: Workload) -> Plan:
     more = next((each for each in tried if all(count % each for count in counts)), tried[0])
     # A loader drops the last batch of each worker if it is told to, and is not in question here.
     changes = {"num_workers": more, "drop_last": False}
-    other = Variant((), f"{more} workers", changes, f"with {more} workers", _refuses_the_number)
-    return (Variant(title=f"{asked} workers"), other)
+    many = counted(more, "worker")
+    other = Variant((), many, changes, f"with {many}", _refuses_the_number)
+    return (Variant(title=counted(asked, "worker")), other)
 
 
 def _refuses_the_number(outcome: Outcome) -> NotApplicable | None:
@@ -84,7 +86,7 @@ def _is_bad_second_epoch(outcome: Outcome, reference: Reference) -> Finding | No
     """A second epoch that is empty, or that repeats random samples of the first one."""
     first, second = outcome.passes
     if reference.second_pass_count is not None:
-        count = f"{reference.second_pass_count} of its {len(reference.samples)} samples"
+        count = f"{reference.second_pass_count} of its {counted(len(reference.samples), 'sample')}"
         sentence = f"iterated once more in one process, the stream gave {count}"
         return Finding(Verdict.CORRUPTED, sentence, Wrong.USED_UP)
     if outcome.kind == "map" and not second.drawn:
@@ -129,7 +131,7 @@ def _one_error_later(workload: Workload) -> tuple[Variant, ...]:
     if found := workload.longest_read:
         path, counts = found
         name, nth = os.path.basename(path), counts.longest
-        read = f"{counts.longest_bytes} bytes at {counts.longest_offset}"
+        read = f"{counted(counts.longest_bytes, 'byte')} at {counts.longest_offset}"
         fault = ReadError(glob.escape(path), nth=nth, times=1)
         return (Variant((fault,), f"read {nth} of {name}, which is the longest: {read}"),)
     nth = workload.reads // 2
@@ -174,9 +176,9 @@ def _too_slow(_: Workload, outcome: Outcome) -> NotApplicable | None:
         found, needed = find_growth(outcome.footprints), TIMES_TO_CONFIRM * FEWEST_EPOCHS
         if found is None or came >= needed:
             return None
-        seen = f"{sentence_of(found)}, which may end: it takes {needed} epochs to tell"
+        seen = f"{sentence_of(found)}, which may end: it takes {counted(needed, 'epoch')} to tell"
     return NotApplicable(
-        f"only {came} epochs fit into half of the deadline, and {seen}."
+        f"only {counted(came, 'epoch')} fit into half of the deadline, and {seen}."
         " Raise the deadline or use fewer samples"
     )
 
@@ -187,7 +189,8 @@ def _left_files(outcome: Outcome, _: Reference) -> Finding | None:
     if len(left) * 2 <= len(outcome.workers):
         return None
     count, every = sum(map(len, left)), len(outcome.workers)
-    sentence = f"{len(left)} of {every} workers left {count} temporary files ({left[-1][0]})"
+    who = f"{len(left)} of {counted(every, 'worker')}"
+    sentence = f"{who} left {counted(count, 'temporary file')} ({left[-1][0]})"
     return Finding(Verdict.LEAKED, sentence)
 
 

@@ -20,6 +20,7 @@ from pytest_dataloader_faults.battery.checks._base import (
 from pytest_dataloader_faults.faults._globs import GlobMatcher
 from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.outcomes._judge._errors import torch_dropped_a_batch
+from pytest_dataloader_faults.outcomes._text import counted
 
 _HALVES = 2
 _HALF = 0.5
@@ -35,7 +36,9 @@ def _half_way(times: int | None) -> Callable[[Workload], Plan]:
         if workload.is_python_engine and not workload.read.paths:
             return workload.no_target("read")
         if workload.reads < _HALVES:
-            reason = f"the busiest worker makes {workload.reads} reads, fewer than {_HALVES}"
+            reason = (
+                f"the busiest worker makes {counted(workload.reads, 'read')}, fewer than {_HALVES}"
+            )
             return workload.not_reached(reason)
         # Where an even number of items is read, this is the last read of an item and not the first
         # read of the next: it reads content, and not a header.
@@ -57,7 +60,7 @@ def _short(workload: Workload) -> Plan:
     if workload.mean_read <= 1:
         return (by_halves,)
     long = _cut(workload, workload.mean_read)
-    return (by_halves, Variant(long, f"reads of {workload.mean_read} bytes at most"))
+    return (by_halves, Variant(long, f"reads of {counted(workload.mean_read, 'byte')} at most"))
 
 
 def _cut(workload: Workload, most: float) -> tuple[faults.Fault, ...]:
@@ -132,7 +135,9 @@ def _killed_sending(workload: Workload) -> Plan:
 def _killed_at_the_end(workload: Workload) -> Plan:
     fetches = workload.fetches
     if fetches < _HALVES:
-        return NotApplicable(f"worker 0 makes {fetches} batches, and the first is the last")
+        return NotApplicable(
+            f"worker 0 makes {counted(fetches, 'batch')}, and the first is the last"
+        )
     return once(faults.WorkerKilled(at=fetches))
 
 

@@ -14,6 +14,7 @@ from pytest_dataloader_faults.outcomes._judge import _at_deadline, _errors, _sam
 from pytest_dataloader_faults.outcomes._judge._leaks import judge_growth, leaked
 from pytest_dataloader_faults.outcomes._records import Raised
 from pytest_dataloader_faults.outcomes._reference import Reference
+from pytest_dataloader_faults.outcomes._text import are, counted, were
 from pytest_dataloader_faults.outcomes._verdicts import Contract, Finding, Judgement, Verdict
 
 _AFTER = "after the fault was gone, a fresh pass over the same dataset object"
@@ -101,8 +102,12 @@ def _how_it_failed(outcome: TrialFacts, raised: Raised, contract: Contract) -> s
 def _how_it_survived(outcome: TrialFacts, reference: Reference, contract: Contract) -> str:
     skipped = _samples.count_skipped(outcome, reference) if contract.may_skip else 0
     replaced = _samples.count_substituted(outcome, reference) if contract.may_substitute else 0
-    counts = {"are missing": skipped, "were replaced": replaced}
-    told = [f"{count} samples that faults hit {what}" for what, count in counts.items() if count]
+    counts = {f"{are(skipped)} missing": skipped, f"{were(replaced)} replaced": replaced}
+    told = [
+        f"{counted(count, 'sample')} that faults hit {what}"
+        for what, count in counts.items()
+        if count
+    ]
     if told:
         return f"{' and '.join(told)}; every other one matches the reference"
     if any(_samples.first_mismatch(one, reference) for one in outcome.passes):

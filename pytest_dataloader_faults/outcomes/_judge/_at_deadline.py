@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest_dataloader_faults as package
 from pytest_dataloader_faults.outcomes._at_deadline import Activity
 from pytest_dataloader_faults.outcomes._facts import TrialFacts
+from pytest_dataloader_faults.outcomes._text import counted
 
 _PROCESS = re.compile(r"^Process (\d+) \(.*\n((?:(?!Process \d).*\n?)*)", re.MULTILINE)
 _THREAD = re.compile(r"^(?:Current thread|Thread) .*\n((?:  .*\n?)*)", re.MULTILINE)
@@ -90,8 +91,8 @@ def _batches_that_came(outcome: TrialFacts) -> str:
         last = outcome.passes[-1]
     count = len(last.delivered) if last else 0
     if outcome.batches:
-        return f"{count} of {outcome.batches} batches"
-    return "1 batch" if count == 1 else f"{count} batches"
+        return f"{count} of {counted(outcome.batches, 'batch')}"
+    return counted(count, "batch")
 
 
 def _place(frames: str) -> str | None:

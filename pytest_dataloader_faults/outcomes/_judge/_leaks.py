@@ -12,6 +12,7 @@ from pytest_dataloader_faults.outcomes._growth import (
     find_growth,
 )
 from pytest_dataloader_faults.outcomes._records import Resources
+from pytest_dataloader_faults.outcomes._text import are, counted, were
 from pytest_dataloader_faults.outcomes._verdicts import Finding, Verdict
 
 _HARMLESS = ("/dev/", "/proc/", "/memfd:", "anon_inode:", "socket:", "pipe:")
@@ -45,11 +46,12 @@ def leaked(outcome: TrialFacts) -> Finding | None:
         known = before.processes if before else {}
         running = later.processes if before and later else {}
         if commands := [what for pid, what in running.items() if pid not in known]:
-            return Finding(
-                Verdict.LEAKED, f"{len(commands)} processes were left running ({commands[0]})"
-            )
+            left = len(commands)
+            sentence = f"{counted(left, 'process')} {were(left)} left running ({commands[0]})"
+            return Finding(Verdict.LEAKED, sentence)
     if after and recovery and (more := _new_files(after, recovery)):
-        sentence = f"{sum(more.values())} more descriptors are open after a second pass"
+        count = sum(more.values())
+        sentence = f"{counted(count, 'more descriptor')} {are(count)} open after a second pass"
         return Finding(Verdict.LEAKED, f"{sentence} ({next(iter(more))})")
     return None
 

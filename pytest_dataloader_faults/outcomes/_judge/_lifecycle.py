@@ -20,6 +20,7 @@ from pytest_dataloader_faults.outcomes._judge import judge
 from pytest_dataloader_faults.outcomes._judge._errors import last_error_printed
 from pytest_dataloader_faults.outcomes._records import Raised
 from pytest_dataloader_faults.outcomes._reference import Reference
+from pytest_dataloader_faults.outcomes._text import counted, were
 from pytest_dataloader_faults.outcomes._verdicts import Contract, Finding, Judgement, Verdict
 
 if TYPE_CHECKING:
@@ -129,13 +130,13 @@ def _broken_promise(raised: Raised | None, contract: Contract) -> Finding | None
 
 def _leftovers(now: StepOutcome) -> Finding | None:
     if now.processes:
-        command = next(iter(now.processes.values()))
-        return Finding(
-            Verdict.LEAKED, f"{len(now.processes)} processes were left running ({command})"
-        )
+        left, command = len(now.processes), next(iter(now.processes.values()))
+        sentence = f"{counted(left, 'process')} {were(left)} left running ({command})"
+        return Finding(Verdict.LEAKED, sentence)
     if now.leftover_files:
         count, first = len(now.leftover_files), now.leftover_files[0]
-        return Finding(Verdict.LEAKED, f"{count} files were left in shared memory ({first})")
+        sentence = f"{counted(count, 'file')} {were(count)} left in shared memory ({first})"
+        return Finding(Verdict.LEAKED, sentence)
     return None
 
 
@@ -145,7 +146,9 @@ def _growing_descriptors(so_far: Sequence[StepOutcome]) -> Finding | None:
             counts = _counts(so_far, process, path)
             increases = sum(now > max(counts[:at]) for at, now in enumerate(counts) if at)
             if increases >= _INCREASES and count == max(counts):
-                sentence = f"{path} is open {count} times in {process}, once more each time"
+                sentence = (
+                    f"{path} is open {counted(count, 'time')} in {process}, once more each time"
+                )
                 return Finding(Verdict.LEAKED, sentence)
     return None
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from pytest_dataloader_faults.outcomes._fault_facts import shared_offset_files
 from pytest_dataloader_faults.outcomes._judge._at_deadline import lines_of
+from pytest_dataloader_faults.outcomes._text import counted
 from pytest_dataloader_faults.outcomes._verdicts import Judgement
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def conclude(trials: Sequence[Trial], control: Outcome) -> Conclusion:
     if len(failed) == len(trials):
         return Conclusion(failed[0], notes=(_confirmed(failed),))
     others = [f"trial {number}: {_in_words(each)}" for number, each in enumerate(trials, start=1)]
-    count = f"{len(failed)} of {len(trials)} trials failed"
+    count = f"{len(failed)} of {counted(len(trials), 'trial')} failed"
     if len(failed) > 1:
         return Conclusion(failed[0], notes=(count, *others))
     shared = shared_offset_files((*control.workers, *failed[0].outcome.workers))
@@ -120,7 +121,7 @@ def _order(found: Conclusion) -> int:
 
 
 def _confirmed(failed: Sequence[Trial]) -> str:
-    text = f"confirmed: {len(failed)} of {len(failed)} trials failed"
+    text = f"confirmed: {len(failed)} of {counted(len(failed), 'trial')} failed"
     if len({each.judgement.verdict for each in failed}) == 1:
         return text
     return f"{text}, the second as {_in_words(failed[1])}"

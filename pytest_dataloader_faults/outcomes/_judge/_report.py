@@ -48,7 +48,8 @@ def _evidence(outcome: TrialFacts, judgement: Judgement) -> Iterator[str]:
         yield f"hidden from the engine: {hidden}"
     shared = _fault_facts.shared_offset_files(outcome.workers)
     for path, workers in itertools.islice(shared.items(), _MAX_FILES):
-        yield f"{path}: opened before the fork, so {workers} workers share its file offset"
+        before = f"{path}: opened before the fork"
+        yield f"{before}, so {counted(workers, 'worker')} share its file offset"
     yield from _about_comparison(outcome)
     yield _about_delivery(outcome)
     yield from (f"death: {each} (pid {each.pid})" for each in outcome.deaths)
@@ -112,13 +113,14 @@ def _about_comparison(outcome: TrialFacts) -> Iterator[str]:
 
 
 def _about_delivery(outcome: TrialFacts) -> str:
-    came, seconds = str(len(outcome.delivered)), f"({outcome.duration:g} s)"
+    came, seconds = len(outcome.delivered), f"({outcome.duration:g} s)"
     if outcome.timed_out or outcome.died:
-        return f"delivered {came} batches, then nothing more in phase {outcome.phase!r} {seconds}"
+        nothing = f"then nothing more in phase {outcome.phase!r}"
+        return f"delivered {counted(came, 'batch')}, {nothing} {seconds}"
     if outcome.kind == "map":  # A stream's number of batches is not known beforehand.
-        asked = sum(len(one.drawn) for one in outcome.passes)
-        return f"delivered {came} of {asked} batches asked for, {_how_it_ended(outcome)} {seconds}"
-    return f"delivered {came} batches, {_how_it_ended(outcome)} {seconds}"
+        asked = counted(sum(len(one.drawn) for one in outcome.passes), "batch")
+        return f"delivered {came} of {asked} asked for, {_how_it_ended(outcome)} {seconds}"
+    return f"delivered {counted(came, 'batch')}, {_how_it_ended(outcome)} {seconds}"
 
 
 def _how_it_ended(outcome: TrialFacts) -> str:
@@ -126,7 +128,7 @@ def _how_it_ended(outcome: TrialFacts) -> str:
         return "then an exception"
     if outcome.passes and outcome.passes[-1].complete:
         count = len(outcome.passes)
-        return "epoch complete" if count == 1 else f"{count} epochs complete"
+        return "epoch complete" if count == 1 else f"{counted(count, 'epoch')} complete"
     return "epoch not complete"
 
 
@@ -138,7 +140,7 @@ def _about_stacks(stacks: str) -> Iterator[str]:
         yield f"  {title}"
         yield from _bounded(_innermost(rest.splitlines()))
     if len(blocks) > _MAX_PROCESSES:
-        yield f"  ... and {len(blocks) - _MAX_PROCESSES} more processes"
+        yield f"  ... and {counted(len(blocks) - _MAX_PROCESSES, 'more process')}"
 
 
 def _innermost(lines: list[str]) -> list[str]:

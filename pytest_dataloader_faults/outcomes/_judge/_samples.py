@@ -23,7 +23,7 @@ from pytest_dataloader_faults.outcomes._judge._substitutes import (
 )
 from pytest_dataloader_faults.outcomes._records import Delivery, FaultFacts, Firing, Leaves, Pass
 from pytest_dataloader_faults.outcomes._reference import Reference, difference
-from pytest_dataloader_faults.outcomes._text import listed
+from pytest_dataloader_faults.outcomes._text import are, counted, listed
 from pytest_dataloader_faults.outcomes._verdicts import Contract, Finding, Mismatch, Verdict, Wrong
 
 _SHOWN = 5
@@ -207,7 +207,9 @@ def _missing(one: Pass) -> Mismatch | None:
     missing = list((asked - came).elements())
     if not missing:
         return None
-    sentence = f"{len(missing)} samples are missing ({listed(missing, _SHOWN)})"
+    count = len(missing)
+    told = f"{counted(count, 'sample')} {are(count)} missing"
+    sentence = f"{told} ({listed(missing, _SHOWN)})"
     return Mismatch(Wrong.MISSING, sentence)
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from pytest_dataloader_faults.outcomes._records import Delivery, Pass
 from pytest_dataloader_faults.outcomes._reference import Reference
+from pytest_dataloader_faults.outcomes._text import are, counted, were
 from pytest_dataloader_faults.outcomes._verdicts import Mismatch, Wrong
 
 if TYPE_CHECKING:
@@ -52,20 +53,24 @@ def mismatches(one: Pass, reference: Reference, may: Tolerance) -> Iterator[Mism
     extra, missing = came - known, known - came
     repeated = sum(count for digest, count in extra.items() if digest in known)
     if repeated > may.replaced:
-        sentence = f"{repeated} samples were delivered more often than in the reference"
+        told = f"{counted(repeated, 'sample')} {were(repeated)}"
+        sentence = f"{told} delivered more often than in the reference"
         yield Mismatch(Wrong.REPEATED, sentence)
     unknown = extra.total() - repeated
     alone = sum(count == 1 for digest, count in extra.items() if digest not in known)
     is_dummy = unknown + repeated <= may.replaced and (may.unlike or not alone)
     if unknown and not (may.content or is_dummy):
-        sentence = f"{unknown} samples are wrong: they match no sample of the reference"
+        told = f"{counted(unknown, 'sample')} {are(unknown)} wrong"
+        sentence = f"{told}: they match no sample of the reference"
+        if unknown == 1:
+            sentence = f"{told}: it matches no sample of the reference"
         yield Mismatch(Wrong.UNKNOWN, sentence)
     if one.complete:
         yield from _losses(one, reference, may, missing.total() - unknown - repeated)
 
 
 def _losses(one: Pass, reference: Reference, may: Tolerance, lost: int) -> Iterator[Mismatch]:
-    sentence = f"{lost} of {len(reference.samples)} samples are missing"
+    sentence = f"{lost} of {counted(len(reference.samples), 'sample')} {are(lost)} missing"
     has_shards = not all(each.files == len(each.samples) for each in reference.shares)
     if lost > 0 and not may.lost:
         yield Mismatch(Wrong.MISSING, sentence)
@@ -85,7 +90,8 @@ def _losses_of_others(one: Pass, reference: Reference, may: Tolerance) -> Iterat
         own = Counter(digest for each in came[share.worker] for digest in digests(each))
         if share.worker not in may.hit_workers and owed - own and not own - owed:
             lost = (owed - own).total()
-            sentence = f"{lost} samples of worker {share.worker} are missing, which no fault hit"
+            told = f"{counted(lost, 'sample')} of worker {share.worker} {are(lost)} missing"
+            sentence = f"{told}, which no fault hit"
             yield Mismatch(Wrong.MISSING, sentence)
 
 
@@ -106,12 +112,11 @@ def _in_endless(one: Pass, reference: Reference, may: Tolerance) -> Iterator[Mis
         )
     unknown = sum(digest not in known for each in one.delivered for digest in digests(each))
     if unknown and not may.content:
-        sentence = (
-            f"{unknown} samples are wrong: no sample of the reference has such types and shapes"
-        )
+        told = f"{counted(unknown, 'sample')} {are(unknown)} wrong"
+        sentence = f"{told}: no sample of the reference has such types and shapes"
         yield Mismatch(Wrong.UNKNOWN, sentence)
     for worker in (came or {0: []}) if one.complete else ():
         count = sum(len(digests(each)) for each in came[worker])
         if count < (reference.stream_limit or 0) and worker not in may.hit_workers:
-            sentence = f"the stream of worker {worker} ended after {count} samples"
+            sentence = f"the stream of worker {worker} ended after {counted(count, 'sample')}"
             yield Mismatch(Wrong.MISSING, sentence)

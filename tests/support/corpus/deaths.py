@@ -122,7 +122,7 @@ CASES: tuple[Case, ...] = (
         HelperLeftBehind,
         "worker-killed-reading",
         "leaked",
-        "1 processes were left running (sleep 600)",
+        "1 process was left running (sleep 600)",
     ),
     Case(
         "F1",

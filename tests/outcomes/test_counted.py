@@ -1,0 +1,64 @@
+"""Numbers in messages: "1 sample", and not "1 samples"."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pytest_dataloader_faults
+from pytest_dataloader_faults.outcomes._text import are, counted, were
+
+NOUNS = """
+    arguments batches bytes checks datasets descriptors epochs examples fetches files items loaders
+    operations processes reads reports samples steps threads times trials workers
+""".split()
+MANY = re.compile(rf" (?:\w+ )?(?:{'|'.join(NOUNS)})\b")
+SOURCES = sorted(Path(pytest_dataloader_faults.__file__).parent.rglob("*.py"))
+NO_NUMBERS = {"what", "name", "matched", "contract", "silent or _line(frames)"}
+"""Texts that stand before such a noun."""
+ALWAYS_MANY = {"len(self._files)"}
+"""A supervisor that has so many files open that it takes no more. It imports little."""
+
+
+@pytest.mark.parametrize(
+    ("number", "what", "text"),
+    [
+        (0, "file", "0 files"),
+        (1, "batch", "1 batch"),
+        (2, "batch", "2 batches"),
+        (1, "more process", "1 more process"),
+        (2, "more process", "2 more processes"),
+    ],
+)
+def test_a_number_and_its_noun(number, what, text):
+    """One of something has no ending."""
+    assert counted(number, what) == text
+
+
+def test_a_number_and_its_verb():
+    """The verb agrees with the number."""
+    assert [are(1), are(2), were(1), were(0)] == ["is", "are", "was", "were"]
+
+
+def _before_nouns(source: Path) -> Iterator[str]:
+    """The code of each value in a text of *source* that stands before a noun for many."""
+    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+        values = node.values if isinstance(node, ast.JoinedStr) else []
+        for value, text in itertools.pairwise(values):
+            if not isinstance(value, ast.FormattedValue) or not isinstance(text, ast.Constant):
+                continue
+            code = ast.unparse(value.value)
+            if MANY.match(text.value) and not code.isupper() and "__name__" not in code:
+                yield f"{source.name}: {code}"
+
+
+def test_no_noun_for_many_stands_behind_a_number():
+    """Each number of things is written by ``counted``; constants may be known to be many."""
+    found = {each for source in SOURCES for each in _before_nouns(source)}
+    allowed = NO_NUMBERS | ALWAYS_MANY
+    assert {each for each in found if each.partition(": ")[2] not in allowed} == set()
