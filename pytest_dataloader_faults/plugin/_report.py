@@ -126,7 +126,7 @@ def _note_failure(
         "explanation": f"{sentence}\n{text}\n",
         "cause": "",
     }
-    found[-1:] = [{**(found[-1] if found else _nothing(node)), **error}]
+    found[-1:] = [{**(found[-1] if found else {**_nothing(node), "verdict": None}), **error}]
 
 
 def _told(message: str) -> str:

@@ -12,6 +12,7 @@ from pytest_dataloader_faults.report.model import (
     ERROR,
     FAILED,
     NOT_APPLICABLE,
+    NOT_JUDGED,
     NOT_REPRODUCED,
     PASSED,
     XFAILED,
@@ -45,7 +46,7 @@ class _Found(NamedTuple):
 
     @property
     def result(self) -> str:
-        return f"{self.item.status} ({self.item.verdict})"
+        return f"{self.item.status} ({self.item.verdict or NOT_JUDGED})"
 
 
 class Merged(NamedTuple):

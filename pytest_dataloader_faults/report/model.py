@@ -24,6 +24,8 @@ _HARM = "corrupted crashed poisoned hung leaked broken failed_unclearly".split()
 """Verdicts of failures, from the worst: training goes on with wrong samples, or it ends."""
 _PASSES = (str(Verdict.SURVIVED), str(Verdict.FAILED_CLEANLY))
 _ADDED = {ERROR: " (test failed)", XFAILED: " (expected)", NOT_REPRODUCED: " (not reproduced)"}
+NOT_JUDGED = "not judged"
+"""In place of a verdict where there is none."""
 NOT_ASKED = "not asked, for "
 """How the sentence of a check begins that was left out, and is not applicable either."""
 
@@ -58,7 +60,7 @@ class Item:
         status: ``passed``, ``failed``, ``xfailed`` (it failed, as ``expected_failures`` or a mark
             says), ``not_applicable``, ``not_reproduced``, or ``error`` (the check did not fail, and
             the test around it did).
-        verdict: As in ``CheckResult``.
+        verdict: As in ``CheckResult``; None if the check was never asked, since its test failed.
         sentence: What was found, without the verdict.
         explanation: That, the evidence, and how to reproduce it.
         cause: What the dataset is likely to do wrong; "" if it passed.
@@ -79,7 +81,7 @@ class Item:
     line: int
     check: str
     status: str
-    verdict: str
+    verdict: str | None
     sentence: str
     explanation: str
     cause: str = ""
@@ -100,7 +102,7 @@ class Item:
             return "not applicable"
         if self.is_unexpected:
             return f"{self.verdict} (expected to fail)"
-        return self.verdict + _ADDED.get(self.status, "")
+        return (self.verdict or NOT_JUDGED) + _ADDED.get(self.status, "")
 
     @property
     def could_not_run(self) -> bool:
@@ -231,7 +233,8 @@ def place_and_name(test: str) -> tuple[str, str]:
 
 def counts(items: Iterable[Item]) -> dict[str, int]:
     """How many of *items* have each verdict, the most frequent first; those that apply."""
-    found = Counter(item.verdict for item in items if item.status != NOT_APPLICABLE)
+    applicable = (item for item in items if item.status != NOT_APPLICABLE)
+    found = Counter(item.verdict or NOT_JUDGED for item in applicable)
     return dict(found.most_common())
 
 
@@ -247,7 +250,7 @@ def by_cause(items: Iterable[Item]) -> dict[str, list[Item]]:
 def _harm(items: Iterable[Item]) -> int:
     """The place of the worst verdict of *items* among all, from 0."""
     ranks = {verdict: rank for rank, verdict in enumerate(_HARM)}
-    return min(ranks.get(item.verdict, len(_HARM)) for item in items)
+    return min(ranks.get(item.verdict or "", len(_HARM)) for item in items)
 
 
 def by_reason(items: Iterable[Item]) -> dict[str, list[Item]]:

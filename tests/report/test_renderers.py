@@ -12,7 +12,7 @@ import pytest
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes import CheckResult, Event, Footprint, Pass, Verdict
-from pytest_dataloader_faults.report import ci, files, markdown, terminal
+from pytest_dataloader_faults.report import ci, files, html, markdown, terminal
 from pytest_dataloader_faults.report.command import main
 from pytest_dataloader_faults.report.merge import Source, merged
 from pytest_dataloader_faults.report.model import Report, Usage, by_cause, item_of
@@ -255,6 +255,20 @@ def test_markdown_has_each_test_and_what_failed():
     assert "| :x: a.py::test | 2 corrupted, 1 survived, 1 leaked | 1 | 2.5 |" in text
     assert "- **gives zeros**: open-error, truncated-half" in text
     assert "<pre>corrupted: sample 0 is wrong.&#10;  evidence&#10;</pre>" in text
+
+
+def test_an_item_that_was_never_judged_has_no_verdict(tmp_path):
+    """Every form of a report says so, and none counts it as a verdict; merging keeps it."""
+    report = Report(items=(item(), failed(check="growth", status="error", verdict=None, cause="")))
+    path = tmp_path / "r.json"
+    files.write(report, str(path))
+    assert [each["verdict"] for each in json.loads(path.read_text())["items"]] == ["survived", None]
+    assert files.read(str(path)) == report
+    assert _merged(report, report).items == report.items
+    assert "| 1 survived, 1 not judged |" in markdown.render(report)
+    assert "not judged (test failed)" in html.render(report)
+    shown = "\n".join(text for text, _ in terminal.summary(report))
+    assert "failed in the test itself (1 not judged), 1 passed (1 survived)" in shown
 
 
 def test_hostile_texts_are_only_texts():
