@@ -37,8 +37,12 @@ ROOM = ("fallocate",)
 """The system call by which torch reserves shared memory."""
 LOCKS = {"flock": 0}
 """System calls that lock an open file description, and which argument is its descriptor."""
-BLIND = ("io_uring_setup", "connect")
-"""System calls that begin what no filter sees."""
+BLIND = ("io_uring_setup", "connect", "pidfd_getfd", "open_by_handle_at")
+"""System calls that begin what no filter sees.
+
+recvmsg(2) would be one, too, where another process sends a descriptor along (SCM_RIGHTS). But its
+arguments do not show that, and torch itself calls it for each tensor of a batch.
+"""
 IDENTITY = (
     *("chroot", "pivot_root", "unshare", "setns", "clone", "clone3", "capset", "prctl"),
     *("setuid", "setgid", "setreuid", "setregid", "setresuid", "setresgid", "setfsuid"),

@@ -86,9 +86,9 @@ _X86_64 = {
     "setgroups": 116, "setresuid": 117, "setresgid": 119, "setfsuid": 122, "setfsgid": 123,
     "capset": 126, "pivot_root": 155, "prctl": 157, "chroot": 161, "openat": 257, "newfstatat": 262,
     "unshare": 272, "splice": 275, "fallocate": 285, "dup3": 292, "pipe2": 293, "preadv": 295,
-    "pwritev": 296, "setns": 308, "seccomp": 317, "memfd_create": 319, "copy_file_range": 326,
-    "preadv2": 327, "pwritev2": 328, "statx": 332, "io_uring_setup": 425, "clone3": 435,
-    "openat2": 437, "pidfd_getfd": 438,
+    "pwritev": 296, "open_by_handle_at": 304, "setns": 308, "seccomp": 317, "memfd_create": 319,
+    "copy_file_range": 326, "preadv2": 327, "pwritev2": 328, "statx": 332, "io_uring_setup": 425,
+    "clone3": 435, "openat2": 437, "pidfd_getfd": 438,
 }  # fmt: skip
 _AARCH64 = {
     "dup": 23, "dup3": 24, "fcntl": 25, "flock": 32, "pivot_root": 41, "fallocate": 47,
@@ -98,8 +98,9 @@ _AARCH64 = {
     "setgid": 144, "setreuid": 145, "setuid": 146, "setresuid": 147, "setresgid": 149,
     "setfsuid": 151, "setfsgid": 152, "setgroups": 159, "prctl": 167, "socket": 198,
     "socketpair": 199, "connect": 203, "clone": 220, "mmap": 222, "setns": 268, "seccomp": 277,
-    "memfd_create": 279, "copy_file_range": 285, "preadv2": 286, "pwritev2": 287, "statx": 291,
-    "io_uring_setup": 425, "clone3": 435, "openat2": 437, "pidfd_getfd": 438,
+    "open_by_handle_at": 265, "memfd_create": 279, "copy_file_range": 285, "preadv2": 286,
+    "pwritev2": 287, "statx": 291, "io_uring_setup": 425, "clone3": 435, "openat2": 437,
+    "pidfd_getfd": 438,
 }  # fmt: skip
 SYSCALLS = {"x86_64": _X86_64, "aarch64": _AARCH64}
 MACHINE = os.uname().machine

@@ -5,11 +5,14 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import socket
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from pytest_dataloader_faults import inject
+from pytest_dataloader_faults._engine.kernel.linux import MACHINE, SYSCALLS
 from pytest_dataloader_faults.faults import ClosedDescriptor, OpenError, ReadError, TruncatedFile
 from support.attempts import CONTENT
 from support.epochs import alone, epoch
@@ -103,6 +106,38 @@ def test_a_ring_is_told_of(path):
     assert result.gave == b""
     assert {"io_uring_setup": 1} == injection.workers[0].unobserved
     assert "Hidden from the engine: io_uring_setup" in str(injection.unfired())
+
+
+@pytest.mark.parametrize("name", ["pidfd_getfd", "open_by_handle_at"])
+def test_a_descriptor_that_no_open_gave_is_told_of(path, name):
+    """Whether the kernel grants it does not matter."""
+    call = partial(_call, SYSCALLS[MACHINE][name])
+    with inject(ReadError("*.rec"), require_fired=False) as injection:
+        (result,) = epoch(alone(Tries([path], call))).batches
+    assert result.gave == b""
+    assert {name: 1} == injection.workers[0].unobserved
+
+
+def _call(number, _path):
+    ctypes.CDLL(None).syscall(number, -1, None, 0)
+    return b""
+
+
+def test_messages_between_processes_are_not_told_of(path):
+    """Descriptors that a library of its own sends along are no files of the dataset."""
+    with inject(ReadError("*.rec"), require_fired=False) as injection:
+        (result,) = epoch(alone(Tries([path], _through_a_message))).batches
+    assert CONTENT == result.gave
+    assert injection.workers[0].unobserved == {}
+
+
+def _through_a_message(path):
+    ours, theirs = socket.socketpair()
+    with ours, theirs, open(os.devnull, "rb") as file:
+        socket.send_fds(ours, [b"1"], [file.fileno()])
+        for fd in socket.recv_fds(theirs, 1, 1)[1]:
+            os.close(fd)
+    return CONTENT
 
 
 def _with_a_ring(_path):
