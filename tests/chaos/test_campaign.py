@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+
 import pytest
 
 from support.chaos import __main__ as campaign
-from support.chaos.results import Result, Table
+from support.chaos import roles
+from support.chaos.results import Result, Table, longest
 from support.chaos.rounds import ROLES, SHORTAGES, SIGNALS, Limits, Round, draw
 
 SHORT, LONG = 8, 600
@@ -28,6 +34,21 @@ def _run(seed, count, limits=ANY):
         table.add(result)
     print(*table.lines(), sep="\n")  # noqa: T201  # what a slow run is for
     return table
+
+
+def test_a_fork_server_may_import_torch_first():
+    """It is told from the workers that it has forked: those may not take so long."""
+    code = "import os, time; print(os.fork(), flush=True); time.sleep(600)"
+    command = [sys.executable, "-c", code, "fork_server_main"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
+        assert server.stdout
+        forked = max(int(server.stdout.readline()), int(server.stdout.readline()))
+        found = roles.processes()
+        os.kill(forked, signal.SIGKILL)
+        server.kill()
+    assert roles.is_server(found[server.pid])
+    assert not roles.is_server(found[forked])
+    assert longest(only_servers=True) > 8 > longest(only_servers=False)
 
 
 @pytest.mark.timeout(600)

@@ -25,7 +25,7 @@ from typing import NoReturn
 from pytest_dataloader_faults._engine import unavailable
 from support.chaos import roles
 from support.chaos.hurts import Hurt, shortage
-from support.chaos.results import CLEAN_SECONDS, Result
+from support.chaos.results import Result, longest
 from support.chaos.rounds import Limits, Round, draw
 from support.chaos.subjects import Subject
 from support.datasets import write_records
@@ -124,8 +124,9 @@ def _reap() -> Iterator[tuple[int, int]]:
 
 def _wait_until_alone() -> float | None:
     began = time.monotonic()
-    while roles.processes():
-        if time.monotonic() - began > CLEAN_SECONDS:
+    while left := roles.processes().values():
+        only_servers = all(map(roles.is_server, left))
+        if time.monotonic() - began > longest(only_servers=only_servers):
             return None
         list(_reap())
         time.sleep(0.005)

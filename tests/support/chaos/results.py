@@ -11,11 +11,18 @@ from support.chaos.rounds import VERDICTS, Round, round_from
 
 CLEAN_SECONDS = 5.0
 """After so many seconds nothing may be left."""
+IMPORT_SECONDS = 60.0
+"""The same for fork servers: a new one first imports torch, and then sees that its user is gone."""
 _REFUSALS = ("InjectionError", "UnusableEnvironmentError", "FaultNotFiredError")
 _NO_ROOM = "/temporary/tmp"
 _NO_THREAD = "RuntimeError: can't start new thread"
 """execnet starts one to end each process of pytest-xdist."""
 _PASSES = {"survived", "failed_cleanly", "passed"}
+
+
+def longest(*, only_servers: bool) -> float:
+    """Seconds that the processes which are left may take to end; *only_servers*: of workers."""
+    return IMPORT_SECONDS if only_servers else CLEAN_SECONDS
 
 
 @dataclass(frozen=True)

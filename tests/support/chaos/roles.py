@@ -14,14 +14,19 @@ _PYTHONS_SERVER = b"multiprocessing.forkserver"
 _HELPERS = (b"resource_tracker", b"torch_shm_manager")
 
 
+_FORKED = 0x40
+"""PF_FORKNOEXEC of linux/sched.h, in the flags of /proc/PID/stat; see proc(5)."""
+
+
 class Process(NamedTuple):
-    """One process that is no zombie."""
+    """One process that is no zombie. *is_fork*: it runs the program of its parent."""
 
     pid: int
     parent: int
     session: int
     name: str
     command: bytes
+    is_fork: bool
 
 
 def processes() -> dict[int, Process]:
@@ -33,10 +38,12 @@ def processes() -> dict[int, Process]:
                 begin, _, rest = file.read().rpartition(b")")
             with open(f"/proc/{pid}/cmdline", "rb") as file:
                 command = file.read()
-            state, parent, _, session = rest.split()[:4]
+            state, parent, _, session, _, _, flags = rest.split()[:7]
             if state not in (b"Z", b"X") and pid != os.getpid():
                 name = begin.partition(b"(")[2].decode(errors="replace")
-                found[pid] = Process(pid, int(parent), int(session), name, command)
+                found[pid] = Process(
+                    pid, int(parent), int(session), name, command, bool(int(flags) & _FORKED)
+                )
     return found
 
 
@@ -49,6 +56,11 @@ def with_role(role: str, main: int, method: str) -> list[int]:
     # A process without a command of its own may be about to get one.
     forked = method == "fork" or role != "worker"
     return [pid for pid in found if forked or _is_started(all_of_them[pid])]
+
+
+def is_server(process: Process) -> bool:
+    """Whether it is a fork server, and was not forked by one, as its workers are."""
+    return not process.is_fork and any(each in process.command for each in _SERVERS)
 
 
 def _is_started(process: Process) -> bool:
