@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import itertools
-import signal
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
 
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes._at_deadline import Activity
+from pytest_dataloader_faults.outcomes._text import signal_name
 
 Leaves: TypeAlias = tuple[tuple[str, str, str], ...]
 """The parts of a sample: for each its path in it, its type and shape, and a digest."""
@@ -182,7 +182,7 @@ class WorkerDeath:
 
     def __str__(self) -> str:
         if self.exitcode < 0:
-            return f"worker {self.worker} was killed by {signal.Signals(-self.exitcode).name}"
+            return f"worker {self.worker} was killed by {signal_name(-self.exitcode)}"
         return f"worker {self.worker} exited with status {self.exitcode}"
 
 

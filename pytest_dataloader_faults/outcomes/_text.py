@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import signal
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -57,6 +58,12 @@ def are(number: int) -> str:
 def were(number: int) -> str:
     """The same for what is over."""
     return "was" if number == 1 else "were"
+
+
+def signal_name(number: int) -> str:
+    """The name of a signal, such as "SIGKILL". The real-time signals but two have none."""
+    names = {each.value: each.name for each in signal.Signals}
+    return names.get(number, f"signal {number}")
 
 
 def shown_fault(fault: Fault) -> str:

@@ -98,3 +98,11 @@ def test_deaths_are_kept_as_plain_data():
     outcome = _outcome(EIO, "mmap", BUS, SHADOWS[0])
 
     assert Outcome.from_dict(outcome.to_dict()) == outcome
+
+
+@pytest.mark.parametrize("number", [signal.SIGRTMIN + 3, signal.SIGKILL])
+def test_a_signal_is_named_by_its_number_if_it_has_no_name(number):
+    """A program can send any signal, and a real-time one has a number alone."""
+    name = f"signal {number}" if number > signal.SIGRTMIN else "SIGKILL"
+
+    assert str(WorkerDeath(0, 4711, -number)) == f"worker 0 was killed by {name}"

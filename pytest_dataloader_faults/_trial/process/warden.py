@@ -40,7 +40,7 @@ from pytest_dataloader_faults._trial.process.deadline import (
     OVERDUE,
 )
 from pytest_dataloader_faults._trial.process.surroundings import Surroundings
-from pytest_dataloader_faults.outcomes._text import printable
+from pytest_dataloader_faults.outcomes._text import printable, signal_name
 
 _Root: TypeAlias = Callable[[SupervisorHandle | None], None]
 """What the trial's process does."""
@@ -204,7 +204,7 @@ def _how_it_died(child: int) -> str | None:
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
-        return f"signal {-code} ({signal.Signals(-code).name})"
+        return f"signal {-code} ({signal_name(-code)})"
     return f"exit status {code}" if code else None
 
 

@@ -13,7 +13,7 @@ from pytest_dataloader_faults.outcomes import _fault_facts
 from pytest_dataloader_faults.outcomes._chains import exception_lines
 from pytest_dataloader_faults.outcomes._facts import TrialFacts
 from pytest_dataloader_faults.outcomes._records import FaultFacts, Firing
-from pytest_dataloader_faults.outcomes._text import counted, printable, shown_fault
+from pytest_dataloader_faults.outcomes._text import counted, printable, shown_fault, signal_name
 from pytest_dataloader_faults.outcomes._verdicts import Judgement, Verdict
 
 _MAX_LINES = 12
@@ -97,7 +97,7 @@ def _call(call: str) -> str:
     word, _, number = call.partition(" ")
     if word == "signal":
         done = "stopped" if int(number) == signal.SIGSTOP else "killed"
-        return f"{done} by {signal.Signals(int(number)).name}"
+        return f"{done} by {signal_name(int(number))}"
     return f"exited by _exit({number})" if word == "exit" else call
 
 
