@@ -3,7 +3,7 @@
 Four levels, each built on the one below:
 
 1. ``check_dataset`` runs the battery of checks; ``sweep`` lets each operation fail in turn.
-2. ``explore`` searches schedules of faults; ``explore_lifecycle`` searches the steps of a loader.
+2. ``explore`` searches schedules of faults.
 3. ``run_trial`` runs one schedule of faults in a disposable process.
 4. ``inject`` arms faults around your own loop over a loader.
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults.outcomes import Outcome as Outcome
     from pytest_dataloader_faults.outcomes import Verdict as Verdict
     from pytest_dataloader_faults.search import explore as explore
-    from pytest_dataloader_faults.search import explore_lifecycle as explore_lifecycle
 
 
 __all__ = (
@@ -44,7 +43,6 @@ __all__ = (
     "check_dataset",
     "exceptions",
     "explore",
-    "explore_lifecycle",
     "faults",
     "inject",
     "part_of",
@@ -62,7 +60,6 @@ _HOMES = {
     "Verdict": "outcomes",
     "check_dataset": "battery",
     "explore": "search",
-    "explore_lifecycle": "search",
     "inject": "injection",
     "part_of": "_trial.parts",
     "run_trial": "_trial",

@@ -118,7 +118,6 @@ RULES = {
     "max_examples": optional(at_least(1), "an int, 1 or more, or None for that of the profile"),
     "max_faults": COUNT,
     "max_epochs": COUNT,
-    "max_steps": ints(2, allowed="an int, 2 or more, of which the first step makes a loader"),
     "on_fail": Rule(lambda value: value in _ON_FAIL, f"one of {_ON_FAIL}"),
     "not_reproduced": Rule(lambda value: value in _NOT_REPRODUCED, f"one of {_NOT_REPRODUCED}"),
     "epochs": COUNT,

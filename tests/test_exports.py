@@ -24,12 +24,10 @@ from pytest_dataloader_faults import (
 )
 
 FIXED = (
-    "CheckResult inject run_trial check_dataset explore explore_lifecycle sweep faults strategies"
+    "CheckResult inject run_trial check_dataset explore sweep faults strategies"
     " Outcome Verdict Contract exceptions part_of DatasetFactory DatasetTestCase"
 ).split()
-PUBLIC = (
-    "battery exceptions fake_files faults injection lifecycle outcomes search strategies"
-).split()
+PUBLIC = "battery exceptions fake_files faults injection outcomes search strategies".split()
 HEAVY = {"torch", "hypothesis", "pyfakefs", "numpy", "psutil"}
 NAME = "pytest_dataloader_faults"
 
@@ -92,7 +90,6 @@ def test_all_is_complete(module):
         (f"import {NAME}; {NAME}.faults; {NAME}.exceptions", None),
         (f"from {NAME} import Contract, Outcome, Verdict, inject, check_dataset, run_trial", None),
         (f"from {NAME} import explore; import {NAME}.search", None),
-        (f"from {NAME} import explore_lifecycle; import {NAME}.lifecycle", None),
         (f"import {NAME}.plugin", None),
     ],
 )
@@ -105,9 +102,7 @@ def test_importing_is_light(code, own):
         assert own == {each for each in loaded if each.partition(".")[0] == NAME}
 
 
-@pytest.mark.parametrize(
-    "name", ["inject", "run_trial", "check_dataset", "explore", "explore_lifecycle"]
-)
+@pytest.mark.parametrize("name", ["inject", "run_trial", "check_dataset", "explore"])
 def test_library_works_without_pytest(name):
     """The functions behind the fixtures do not need pytest."""
     loaded = _loaded_by(f"from {NAME} import {name}")

@@ -13,7 +13,7 @@ import pytest
 import pytest_dataloader_faults as package
 
 ROOT = Path(__file__).resolve().parent.parent
-_MODULES = "faults fake_files injection lifecycle outcomes search strategies exceptions"
+_MODULES = "faults fake_files injection outcomes search strategies exceptions"
 pytestmark = [
     pytest.mark.slow,  # `tox -e docs` builds the site each time.
     pytest.mark.timeout(300),  # Sphinx asks four sites for their names, or finds no network.

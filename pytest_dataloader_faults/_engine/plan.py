@@ -62,10 +62,8 @@ class Plan:
 
     *watch*: every data file is followed, as a baseline needs it. *seed* is of faults drawn at
     random. *samples*: each firing has its sample. *seeded*: what random numbers begin anew from at
-    each sample, together with its index; None to leave them. *active*: the places of the faults
-    that can happen now; None for all of them. The others are followed and not counted: they may be
-    switched on later. *writable*: the folders, as realpath(3) gives them, in which faults of
-    writing may happen; None for anywhere.
+    each sample, together with its index; None to leave them. *writable*: the folders, as
+    realpath(3) gives them, in which faults of writing may happen; None for anywhere.
     """
 
     faults: tuple[Fault, ...]
@@ -73,7 +71,6 @@ class Plan:
     seed: int = 0
     samples: bool = False
     seeded: int | None = None
-    active: Sequence[int] | None = None
     writable: Sequence[str] | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -187,7 +184,7 @@ def fresh_counters(plan: Plan, worker: int | None) -> list[FaultCounter[Any]]:
 
 
 class WorkerFaults:
-    """The faults of a plan that concern one worker."""
+    """The faults of a plan that concern one worker. Where they are *over*, none can happen."""
 
     def __init__(self, plan: Plan, worker: int) -> None:
         self.all = fresh_counters(plan, worker)
@@ -195,13 +192,12 @@ class WorkerFaults:
         self._watch = plan.watch
         self._writable = plan.writable
         self.sees_writes = plan.needs.writes
-        self.active = plan.active
+        self.over = False
 
     def of_kind(self, kind: type[AnyFault]) -> Iterator[FaultCounter[AnyFault]]:
-        """The counters of one kind of fault, of those that can happen now."""
-        active = self.active
-        for counter in self._concerned:
-            if isinstance(counter.fault, kind) and (active is None or counter.index in active):
+        """The counters of one kind of fault; none where faults are over."""
+        for counter in () if self.over else self._concerned:
+            if isinstance(counter.fault, kind):
                 yield cast("FaultCounter[AnyFault]", counter)
 
     def for_path(self, kind: type[AnyFault], path: str) -> Iterator[FaultCounter[AnyFault]]:

@@ -10,7 +10,7 @@ From the loader      When                                                   Answ
 ``AwaitingBatch``    the loop is about to wait for a worker's batch, (1)
 ``ReleaseLoader``    an iterator is about to end its workers
 ``WaitUntilIdle``    nothing more will be asked of the workers this epoch   ``Idle``
-``SetActive``        other faults of the schedule may happen from now on    ``ActiveSet``
+``EndFaults``        no fault may happen in the epochs that follow          ``FaultsEnded``
 ``GetReport``        the counters are wanted, or the scope ends             ``Report``
 ===================  =====================================================  ==============
 
@@ -29,7 +29,7 @@ From a worker        When                                                   Answ
 ===================  =====================================================  ==============
 
 (1) Only if something may happen to a worker as a batch or a sample begins (``Plan.needs.fetches``).
-The python engine always waits for ``Proceed``: it has to know which faults are active.
+The python engine always waits for ``Proceed``: it has to know whether faults can still happen.
 
 Before ``Proceed`` the supervisor may send ``ExitNow``, ``DieWhileSending`` or ``Block``: the worker
 does that itself. With ``more``, another ``Proceed`` follows: one message carries only so many
@@ -43,9 +43,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, get_args
 
 from pytest_dataloader_faults.exceptions import InjectionError
-
-ActiveFaults: TypeAlias = Sequence[int] | None
-"""Which faults of the schedule can happen, by index; None for all of them."""
 
 
 class Configure(NamedTuple):
@@ -97,14 +94,12 @@ class Idle(NamedTuple):
     in_time: Sequence[int] = ()
 
 
-class SetActive(NamedTuple):
-    """Only *faults* may happen from now on, by index."""
-
-    faults: Sequence[int]
+class EndFaults(NamedTuple):
+    """No fault may happen from now on. Files and workers are followed as before."""
 
 
-class ActiveSet(NamedTuple):
-    """They are active."""
+class FaultsEnded(NamedTuple):
+    """None can."""
 
 
 class GetReport(NamedTuple):
@@ -202,12 +197,12 @@ class Proceed(NamedTuple):
     """Do this to your own descriptors and mappings, then go on.
 
     The second number of each pair is an index among the descriptors that come along. The first one
-    is a descriptor to *replace*, or an index in ``Hello.mapped`` to *remap*. *armed* and *active*
-    say whether faults can still happen, and which.
+    is a descriptor to *replace*, or an index in ``Hello.mapped`` to *remap*. *armed*: whether the
+    worker is still followed. *over*: whether faults have ended.
     """
 
     armed: bool
-    active: ActiveFaults
+    over: bool
     close: Sequence[int] = ()
     replace: Sequence[tuple[int, int]] = ()
     remap: Sequence[tuple[int, int]] = ()
@@ -233,9 +228,9 @@ class Block(NamedTuple):
 
 
 FromLoader: TypeAlias = (
-    Configure | AwaitingBatch | ReleaseLoader | WaitUntilIdle | SetActive | GetReport
+    Configure | AwaitingBatch | ReleaseLoader | WaitUntilIdle | EndFaults | GetReport
 )
-ToLoader: TypeAlias = Ready | Idle | ActiveSet | Report
+ToLoader: TypeAlias = Ready | Idle | FaultsEnded | Report
 OfFetches: TypeAlias = FetchStarted | SampleStarted | FetchFinished | WorkerIdle
 FromWorker: TypeAlias = Hello | OfFetches | Counts | FaultFired | FaultRefused
 Task: TypeAlias = ExitNow | DieWhileSending | Block

@@ -30,8 +30,7 @@ from pytest_dataloader_faults._trial.process.deadline import (
 from pytest_dataloader_faults._trial.process.surroundings import surroundings_for
 from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.lifecycle import Arm, Step
-from pytest_dataloader_faults.outcomes import LifecycleOutcome, Outcome, Reference
+from pytest_dataloader_faults.outcomes import Outcome, Reference
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -114,16 +113,6 @@ def run_trial_job(asked: jobs.TrialJob) -> Outcome:
     return journals.outcome_from(job.request, _run(job))
 
 
-def run_lifecycle(
-    make_dataset: DatasetFactory, steps: tuple[Step, ...], **settings: Unpack[jobs.Settings]
-) -> LifecycleOutcome:
-    """Do *steps* in a disposable process; *loader*: options of every loader in it."""
-    faults = tuple(step.fault for step in steps if isinstance(step, Arm))
-    asked = jobs.LifecycleJob(make_dataset=make_dataset, faults=faults, steps=steps, **settings)
-    job = _checked(asked)
-    return journals.lifecycle_from(job.request, steps, _run(job))
-
-
 def take_reference(
     make_dataset: DatasetFactory,
     batches: Sequence[jobs.Drawn] | None = None,
@@ -183,8 +172,7 @@ def _run(job: jobs.Job) -> list[dict[str, Any]]:
             around.await_deaths()
             around.remove_shared_memory()
             raise InjectionError(harness.how_it_vanished(warden, status, _shown(stderr)))
-        most = _STDERR_SHOWN * max(1, len(getattr(job, "steps", ())))
-        return [*events, {"stderr": stderr[-most:], "stacks": around.stacks.text()}]
+        return [*events, {"stderr": stderr[-_STDERR_SHOWN:], "stacks": around.stacks.text()}]
 
 
 def _shown(printed: str) -> str:

@@ -1,9 +1,5 @@
 """Drive a DataLoader: begin epochs, take batches, note how its workers end [in a trial].
 
-A trial takes whole epochs. A lifecycle takes them step by step: there the driver waits after each
-batch until the workers have made what they were asked for. So what the workers met does not depend
-on how soon the next step comes.
-
 Some facts about waiting for a worker. ``Process.join(timeout)`` first waits, for that long, for the
 sentinel: the end of a pipe that the kernel closes with the worker. Then it waits by waitpid(2), for
 as long as it takes. A forked worker that becomes another program by exec(2) closes the pipe and
@@ -55,26 +51,22 @@ class LoaderDriver:
 
     Attributes:
         drawn: The list that ``record_sampler`` fills.
-        loader: The ``DataLoader``; None while there is none.
-        stepwise: Whether an epoch is taken in parts.
+        loader: The ``DataLoader``.
         keep_workers: Whether persistent workers that are all alive survive an error.
         use_batch: Does with a batch what a training loop does, and returns the result.
         wait_until_idle: Waits until the workers have made what they were asked for.
         pids: Those of the workers, of dead ones too until their iterator has ended.
-        iterators: How many iterators have had workers of their own.
 
     """
 
     journal: Journal
     comparer: SampleComparer
     drawn: list[Draw]
-    loader: Any = None
-    stepwise: bool = False
+    loader: Any
     keep_workers: bool = False
     use_batch: Callable[[Any], Any] | None = None
     wait_until_idle: Callable[[], Idle] = Idle
     pids: tuple[int, ...] = ()
-    iterators: int = 0
 
     def __post_init__(self) -> None:
         self._sigchld = SigchldGuard()
@@ -82,10 +74,6 @@ class LoaderDriver:
         self._received = 0
         self._batch_number: Callable[[int], int] = int
         self._iterator: Any = None
-
-    @property
-    def in_epoch(self) -> bool:
-        return self._iterator is not None
 
     def start_epoch(self, epoch: int | None, seed: int, patience: float | None = None) -> bool:
         """Begin *epoch*, None for the recovery; whether the loader raised no error.
@@ -96,44 +84,26 @@ class LoaderDriver:
         self.journal.write(epoch=epoch, starts=time.monotonic())
         self.drawn.clear()
         self.comparer.begin()
-        self._write_progress()
         seed_everything(seed)
         try:
             self._start_iterator(patience)
-            if self.stepwise or patience is not None:
+            if patience is not None:
                 self.wait_until_idle()
         except USERS_ERRORS as error:  # The error is the finding.
             self._end_epoch(error)
             return False
-        self._write_progress()
         return True
 
     def take(self, batches: int | None = None) -> bool:
-        """Take *batches*, or all that are left; whether the loader raised no error."""
+        """Take so many *batches* and leave the epoch, or take all; whether there was no error."""
         try:
-            for _ in itertools.count() if batches is None else range(batches):
-                self._write_batch(next(self._iterator))
-                if self.stepwise:
-                    self.wait_until_idle()
-        except StopIteration:
-            self._end_epoch(None)
-            return True
+            for batch in itertools.islice(self._iterator, batches):
+                self._write_batch(batch)
         except USERS_ERRORS as error:  # The error is the finding.
             self._end_epoch(error)
             return False
-        self._write_progress()
+        self._end_epoch(None, complete=batches is None)
         return True
-
-    def write_error(self, epoch: int, error: BaseException) -> None:
-        """Write down *epoch* as one that *error* ended before a loader could."""
-        self._epoch = epoch
-        self._write_epoch(time.monotonic(), exception=asdict(raised_by(error)))
-
-    def break_epoch(self) -> None:
-        """Leave the epoch, and end its workers unless they are persistent."""
-        if self.in_epoch and not self.loader.persistent_workers:
-            self.end_workers()
-        self._iterator = None
 
     def end_workers(self) -> None:
         for iterator in (self._iterator, self.loader._iterator):
@@ -142,22 +112,19 @@ class LoaderDriver:
         self.pids = ()
 
     def _start_iterator(self, patience: float | None) -> None:
-        before, timeout, starting = self._iterator, self.loader.timeout, time.monotonic()
+        timeout, starting = self.loader.timeout, time.monotonic()
         if patience is not None:
             self.loader.timeout = min(timeout or patience, patience)
         try:
             self._iterator = iter(self.loader)
         finally:
             self.loader.timeout = timeout
-        if before is not self._iterator:
-            end_workers(before)
         self._sigchld.look_while_waiting(self._iterator)
         self._batch_number = batch_numbers(self._iterator)
         self._write_length()
         pids = tuple(each.pid for each in getattr(self._iterator, "_workers", ()))
         if pids != self.pids:
             self.pids = pids
-            self.iterators += 1
             # The workers of a recovery are not armed.
             self.journal.write(pids=pids, **({} if self._epoch is None else {"starting": starting}))
 
@@ -180,17 +147,13 @@ class LoaderDriver:
         packed = draw and draw.packed
         self.journal.write(epoch=self._epoch, at=at, batch=asdict(received), packed=packed)
 
-    def _write_progress(self) -> None:
-        if self.stepwise:
-            self._write_epoch()
-
     def _write_epoch(self, ended: float | None = None, **result: Any) -> None:
         """Write down what was drawn in this epoch; its *result* and when it *ended*, if it has."""
         drawn = [each.names for each in self.drawn]
         event = {"drawn": drawn, "exception": None, "complete": False, **result}
         self.journal.write(epoch=self._epoch, at=ended, **{"pass": event})
 
-    def _end_epoch(self, error: BaseException | None) -> None:
+    def _end_epoch(self, error: BaseException | None, *, complete: bool = False) -> None:
         """End the epoch. Persistent workers stay if there was no *error*, or if all are alive."""
         ended, persistent = time.monotonic(), self.loader._iterator
         iterator = self._iterator if persistent is None else persistent
@@ -199,7 +162,7 @@ class LoaderDriver:
         are_alive = bool(workers) and all(each.is_alive() for each in workers)
         may_stay = error is None or (self.keep_workers and are_alive)
         # Before the workers are ended: that may take longer than the deadline.
-        self._write_epoch(ended, complete=error is None, **found)
+        self._write_epoch(ended, complete=complete, **found)
         if persistent is None or not may_stay:
             self.end_workers()
         self._iterator = None

@@ -1,14 +1,13 @@
-"""What a disposable process does: one of three jobs. A job is inherited by fork, not pickled."""
+"""What a disposable process does: one of two jobs. A job is inherited by fork, not pickled."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias, TypedDict
 
 from pytest_dataloader_faults._engine.system.private_view import NO_VIEW, PrivateView
-from pytest_dataloader_faults.faults import Fault, WorkerKilled
-from pytest_dataloader_faults.lifecycle import KillWorker, Step
+from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes._facts import TrialRequest
 from pytest_dataloader_faults.outcomes._reference import EXACT, Comparison
 from pytest_dataloader_faults.outcomes._text import plain
@@ -20,6 +19,8 @@ class TrialOptions:
 
     Attributes:
         epochs: Passes under the faults.
+        leave_early: Whether each of them comes after one that is left after a batch, as by
+            ``break``.
         faulty_epochs: In how many of them faults happen, from the first on; None for all of them.
         watch_files: Whether opens and reads are counted although no fault needs it.
         touch: Whether the loader's process reads one sample before it starts the workers.
@@ -37,6 +38,7 @@ class TrialOptions:
     """
 
     epochs: int = 1
+    leave_early: bool = False
     faulty_epochs: int | None = None
     watch_files: bool = False
     touch: bool = False
@@ -151,16 +153,3 @@ class ReferenceJob(Job):
 
     batches: Sequence[Drawn] | None = None
     seconds: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class LifecycleJob(Job):
-    """The steps that a loader goes through; *faults* are those that the steps arm."""
-
-    steps: tuple[Step, ...]
-
-    @property
-    def request(self) -> TrialRequest:
-        steps = (step for step in self.steps if isinstance(step, KillWorker))
-        killed = (WorkerKilled(worker=step.worker) for step in steps)
-        return replace(super().request, schedule=(*self.faults, *killed))

@@ -104,7 +104,7 @@ def make_loader(
         loader = _with_last_batches(made)
         _leave_running_workers(loader)
     else:
-        loader = loader_for(made, {**(options or {}), **changes})
+        loader = _loader_for(made, {**(options or {}), **changes})
     if kind_of(loader.dataset) == "map":
         _require_samples(loader)
     return loader
@@ -180,19 +180,7 @@ def _named(make_dataset: Callable[[], Any]) -> str:
     return " at {}:{}".format(*found) if found else ""
 
 
-def dataset_of(make_dataset: Callable[[], Any]) -> Any:
-    """The dataset of a lifecycle, which makes its own loaders over it."""
-    made = _call_factory(make_dataset)
-    if isinstance(made, DataLoader):
-        message = (
-            "make_dataset() returned a ready DataLoader, but a lifecycle makes its own loaders."
-            " Return the dataset, and pass what its loaders need as loader={'collate_fn': ...}"
-        )
-        raise InvalidArgumentError(message)
-    return made
-
-
-def loader_for(dataset: Any, options: Mapping[str, Any]) -> DataLoader[Any]:
+def _loader_for(dataset: Any, options: Mapping[str, Any]) -> DataLoader[Any]:
     """A loader over *dataset* with *options*, and with the default options of trials."""
     defaults = {"num_workers": 2} if "batch_sampler" in options else DEFAULTS
     has_sampler = any(options.get(name) is not None for name in ("sampler", "batch_sampler"))

@@ -10,8 +10,9 @@ import gc
 import os
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch.utils.data
 
@@ -19,15 +20,14 @@ from pytest_dataloader_faults import exceptions
 from pytest_dataloader_faults._engine.channel import SupervisorHandle
 from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor
 from pytest_dataloader_faults._engine.protocol import Idle
-from pytest_dataloader_faults._engine.scope import arm
+from pytest_dataloader_faults._engine.scope import Injection, arm
 from pytest_dataloader_faults._engine.system.birth import next_tick
 from pytest_dataloader_faults._engine.worker.fetch_hooks import SeedSamples, seed_everything
 from pytest_dataloader_faults._engine.worker.parent import EndsWithParent
 from pytest_dataloader_faults._trial import accelerator, loaders, resources
 from pytest_dataloader_faults._trial.driver import LoaderDriver, record_sampler
-from pytest_dataloader_faults._trial.job import Job, LifecycleJob, ReferenceJob, TrialJob
+from pytest_dataloader_faults._trial.job import Job, ReferenceJob, TrialJob
 from pytest_dataloader_faults._trial.journal import Journal
-from pytest_dataloader_faults._trial.lifecycle import Armed, run_lifecycle
 from pytest_dataloader_faults._trial.process.environment import FreeResources
 from pytest_dataloader_faults._trial.samples.budget import limit_samples
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
@@ -36,6 +36,8 @@ from pytest_dataloader_faults._trial.samples.reader import Reader
 from pytest_dataloader_faults._trial.samples.reference import take_reference
 from pytest_dataloader_faults.faults import NEED_A_WORKER, PinMemoryThreadDeath
 
+Armed: TypeAlias = AbstractContextManager[tuple[Injection, LoaderMonitor]]
+"""The scope of a job's faults."""
 _REFUSALS = (
     exceptions.InvalidArgumentError,
     exceptions.UnusableDatasetError,
@@ -57,9 +59,6 @@ def run(
     seed_everything(job.seed)
     armed = _armed(job, stacks, supervision, writable_folders)
     try:
-        if isinstance(job, LifecycleJob):
-            run_lifecycle(job, journal, armed)
-            return
         needs_workers = isinstance(job, TrialJob) and job.needs_workers
         loader = loaders.make_loader(
             job.make_dataset, job.loader, job.changes, needs_workers=needs_workers
@@ -90,7 +89,7 @@ def _armed(
         may_arm_own_process=True,
         stacks=stacks,
         supervisor=supervision,
-        samples=bool(job.faults) or isinstance(job, LifecycleJob),
+        samples=bool(job.faults),
         seeded=job.comparison.seeded,
         writable_folders=writable_folders,
     )
@@ -143,19 +142,28 @@ class _Trial:
         self.journal.write(supervisor=watch.client.pid)
         driver.wait_until_idle = watch.wait_until_idle
         for epoch in range(1, self.options.epochs + 1):
-            self.journal.write(phase=f"epoch {epoch}", began=time.monotonic())
-            seed = self.job.seed + (0 if self.options.same_order else epoch)
-            completed = driver.start_epoch(epoch, seed, self.options.patience) and driver.take()
-            if not completed and not self.options.keep_workers:
+            if not self._run_epoch(driver, epoch) and not self.options.keep_workers:
                 break
             if epoch == self.options.faulty_epochs:
-                watch.client.set_active(())
+                watch.client.end_faults()
             if self._has_enough_footprints(epoch, driver):
                 break
         driver.end_workers()
         # Within the scope: what a worker has just started would not live beyond it, since the
         # supervisor answers the calls by which it loads its libraries.
         self._write_resources("after")
+
+    def _run_epoch(self, driver: LoaderDriver, number: int) -> bool:
+        """Make epoch *number*, after one that is left if asked; whether there was no error."""
+        if not self.options.leave_early:
+            return self._iterate(driver, number)
+        left = self._iterate(driver, 2 * number - 1, batches=1)
+        return left and self._iterate(driver, 2 * number)
+
+    def _iterate(self, driver: LoaderDriver, epoch: int, batches: int | None = None) -> bool:
+        self.journal.write(phase=f"epoch {epoch}", began=time.monotonic())
+        seed = self.job.seed + (0 if self.options.same_order else epoch)
+        return driver.start_epoch(epoch, seed, self.options.patience) and driver.take(batches)
 
     def _recover(self, driver: LoaderDriver) -> None:
         self.journal.write(phase="recovery", began=time.monotonic())

@@ -19,9 +19,7 @@ from pytest_dataloader_faults.outcomes._records import (
 from pytest_dataloader_faults.outcomes._reference import Reference, Share
 from pytest_dataloader_faults.outcomes._results import (
     CheckResult,
-    LifecycleOutcome,
     Outcome,
-    StepOutcome,
     SweepResult,
     SweepStep,
 )
@@ -39,14 +37,12 @@ __all__ = (
     "Firing",
     "Footprint",
     "Judgement",
-    "LifecycleOutcome",
     "Outcome",
     "Pass",
     "Raised",
     "Reference",
     "Resources",
     "Share",
-    "StepOutcome",
     "SweepResult",
     "SweepStep",
     "Verdict",

@@ -54,8 +54,7 @@ class TrialFacts(TrialRequest):
         resources: Before the first epoch, after the last, and after the recovery.
         footprints: What each process of the loader had after each epoch, if that was measured.
         timeline: What happened when, in the order of time. Two runs have different times, so it
-            takes no part when facts are compared. After a step of a lifecycle it is empty: the
-            outcome of the whole lifecycle has it.
+            takes no part when facts are compared.
         omitted_events: How many events a long timeline leaves out, from the middle.
         packed_draws: What the sampler drew for a batch, by the batch's indices, pickled and in
             base64; of batches for which that is not the list of these.

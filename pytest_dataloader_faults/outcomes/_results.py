@@ -1,15 +1,14 @@
-"""The results of trials, checks and sweeps, and of steps in a loader's lifecycle. Plain data."""
+"""The results of trials, checks and sweeps. Plain data."""
 
 from __future__ import annotations
 
 import errno
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.lifecycle import Step
 from pytest_dataloader_faults.outcomes._facts import TrialFacts
 from pytest_dataloader_faults.outcomes._reference import Reference
 from pytest_dataloader_faults.outcomes._shown import Shown
@@ -210,46 +209,3 @@ def _title(fault: Any) -> str:
     code = getattr(fault, "errno", None)
     name = f"{type(fault).__name__} {errno.errorcode.get(code, code)}" if code else str(fault)
     return f"{name}, {'once' if fault.times == 1 else 'for good'}"
-
-
-@dataclass(frozen=True)
-class StepOutcome:
-    """What was found at the end of one step.
-
-    Attributes:
-        outcome: All that had happened up to here: a pass per epoch begun, faults, workers.
-        armed: How many faults could happen.
-        iterators_started: How many iterators have started workers so far.
-        running: Whether there were workers, or should have been.
-        open_files: How often each process has each file open, by the name of the process.
-        processes: Descendants that are no worker, by pid. Empty while workers run.
-        leftover_files: Files in /dev/shm that workers made. Empty while workers run.
-    """
-
-    outcome: Outcome
-    armed: int
-    iterators_started: int
-    running: bool
-    open_files: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    processes: Mapping[str, str] = field(default_factory=dict)
-    leftover_files: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, repr=False)
-class LifecycleOutcome(Shown):
-    """What was found in one lifecycle.
-
-    Attributes:
-        steps: The steps to do.
-        step_outcomes: What was found after each step that ended.
-        outcome: All that had happened at the end, as of ``run_trial``.
-    """
-
-    steps: tuple[Step, ...]
-    step_outcomes: tuple[StepOutcome, ...]
-    outcome: Outcome
-
-    def _facts(self) -> Iterator[tuple[str, object]]:
-        yield "steps", self.steps
-        yield "ended", f"{len(self.step_outcomes)} of {len(self.steps)}"
-        yield from self.outcome._facts()

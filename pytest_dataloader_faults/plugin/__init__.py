@@ -200,9 +200,8 @@ def dataloader_faults(request: pytest.FixtureRequest) -> Iterator[PytestFaultInj
     ``run(make_dataset, *faults)`` tries a dataset in a disposable process and
     returns the ``Outcome``; its faults have to fire, too.
     ``sweep(make_dataset)`` lets each open and each read fail in turn.
-    ``explore(make_dataset)`` and ``explore_lifecycle(make_dataset)`` search
-    for faults that a dataset does not survive. The marker, the options and the
-    ini keys hold for all of them.
+    ``explore(make_dataset)`` searches for faults that a dataset does not
+    survive. The marker, the options and the ini keys hold for all of them.
     """
     settings = _checks.settings_of(request.node)
     from pytest_dataloader_faults.plugin._injector import PytestFaultInjector

@@ -87,20 +87,10 @@ class PytestFaultInjector(FaultInjector):
         from pytest_dataloader_faults.search import explore
 
         __tracebackhide__ = True
-        options = {**self._for_a_search(), **options}
-        return explore(make_dataset, report=self._record_statistics, **options)
-
-    def explore_lifecycle(self, make_dataset: DatasetFactory, **options: Any) -> Exploration:
-        """Search for steps in a loader's lifecycle that break it; see ``explore_lifecycle``."""
-        from pytest_dataloader_faults.search import explore_lifecycle
-
-        __tracebackhide__ = True
-        options = {**self._for_a_search(), **options}
-        return explore_lifecycle(make_dataset, report=self._record_statistics, **options)
-
-    def _for_a_search(self) -> dict[str, Any]:
         self._used = True
-        return {**self._settings.for_trials(), "seed": self._settings.search_seed}
+        usual = {**self._settings.for_trials(), "seed": self._settings.search_seed}
+        options = {**usual, **options}
+        return explore(make_dataset, report=self._record_statistics, **options)
 
     def _record_statistics(self, statistics: str) -> None:
         """Keep *statistics* where Hypothesis' pytest plugin looks for them."""

@@ -1,11 +1,11 @@
-"""Search: Hypothesis draws schedules of faults, or the steps of a loader, and shrinks them."""
+"""Search: Hypothesis draws schedules of faults, and shrinks those under which a dataset fails."""
 
 from __future__ import annotations
 
 from pytest_dataloader_faults.battery._survey import DataFiles, Survey, survey
 from pytest_dataloader_faults.search._assertion import assert_survives_or_fails_cleanly
 from pytest_dataloader_faults.search._exploration import Exploration
-from pytest_dataloader_faults.search._explore import explore, explore_lifecycle
+from pytest_dataloader_faults.search._explore import explore
 from pytest_dataloader_faults.search._replay import replay
 
 __all__ = (
@@ -14,7 +14,6 @@ __all__ = (
     "Survey",
     "assert_survives_or_fails_cleanly",
     "explore",
-    "explore_lifecycle",
     "replay",
     "survey",
 )

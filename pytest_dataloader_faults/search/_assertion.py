@@ -11,8 +11,6 @@ from pytest_dataloader_faults._trial.factory import DatasetFactory, is_named, ta
 from pytest_dataloader_faults._trial.parts import PartOf, is_a
 from pytest_dataloader_faults.battery._survey import Survey, require_same_comparison
 from pytest_dataloader_faults.exceptions import CheckFailedError, FaultNotFiredError
-from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.lifecycle import Arm, Step
 from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Reference, Verdict
 from pytest_dataloader_faults.outcomes._fault_facts import unfired
 from pytest_dataloader_faults.outcomes._judge._causes import cause_of_start
@@ -71,7 +69,6 @@ def require_pass(
     judgement: Judgement,
     make_dataset: DatasetFactory | None,
     contract: Contract | None,
-    steps: tuple[Step, ...] = (),
 ) -> Verdict:
     """The verdict, unless *judgement* is a violation or, outside of Hypothesis, shows nothing."""
     import hypothesis
@@ -81,7 +78,7 @@ def require_pass(
     if inside:
         record_statistics(outcome, judgement)
     if is_violation(judgement):
-        raise violation(outcome, judgement, make_dataset, contract, steps)
+        raise violation(outcome, judgement, make_dataset, contract)
     if judgement.verdict is Verdict.NOT_EXERCISED and not inside:
         raise not_exercised(outcome, judgement)
     return judgement.verdict
@@ -132,24 +129,20 @@ def violation(
     judgement: Judgement,
     make_dataset: DatasetFactory | None = None,
     contract: Contract | None = None,
-    steps: tuple[Step, ...] = (),
 ) -> CheckFailedError:
-    """The error to raise: the verdict's own explanation, and a test that repeats the trial.
-
-    *steps*: those of a lifecycle, which arm the faults of *outcome* themselves.
-    """
+    """The error to raise: the verdict's own explanation, and a test that repeats the trial."""
     name, home = _factory(make_dataset)
     promise = contract if contract not in {None, Contract()} else None
     again = call_in_lines(
         "replay",
         name,
-        *map(repr, steps or outcome.schedule),
-        loader=outcome.loader if outcome.loader or not steps else None,
+        *map(repr, outcome.schedule),
+        loader=outcome.loader,
         contract=promise,
         epochs=outcome.epochs if outcome.epochs != 1 else None,
         **run_settings(outcome.deadline, outcome.seed, outcome.engine),
     )
-    imports = [*_imports(outcome, promise, steps), *home]
+    imports = [*_imports(outcome, promise), *home]
     test = "\n".join(["", *imports, "", "", "def test_again():", f"    {again}"])
     cause = cause_of_start(outcome)
     notes = (cause.advice,) if cause else ()
@@ -171,7 +164,7 @@ def _factory(make_dataset: DatasetFactory | None) -> tuple[str, Iterable[str]]:
     return str(make_dataset), filter(None, [part, _home_of(whole, missing), home])
 
 
-def _imports(outcome: Outcome, contract: Contract | None, steps: tuple[Step, ...]) -> Iterator[str]:
+def _imports(outcome: Outcome, contract: Contract | None) -> Iterator[str]:
     """The lines above the test, which import its names or, if that cannot be done, explain them."""
     if contract is not None:
         yield "from pytest_dataloader_faults import Contract"
@@ -181,15 +174,9 @@ def _imports(outcome: Outcome, contract: Contract | None, steps: tuple[Step, ...
                 missing = f"# {shown}: the contract's {name}"
                 yield _home_of(function, missing) if _name_of(function) == shown else missing
     yield from _explained(outcome.loader)
-    faults = [step.fault for step in steps if isinstance(step, Arm)] if steps else outcome.schedule
-    yield from _import("faults", faults)
-    yield from _import("lifecycle", steps)
+    if names := ", ".join(sorted({type(fault).__name__ for fault in outcome.schedule})):
+        yield f"from pytest_dataloader_faults.faults import {names}"
     yield "from pytest_dataloader_faults.search import replay"
-
-
-def _import(module: str, values: Iterable[Fault | Step]) -> Iterator[str]:
-    if names := ", ".join(sorted({type(value).__name__ for value in values})):
-        yield f"from pytest_dataloader_faults.{module} import {names}"
 
 
 def _home_of(function: Any, missing: str) -> str:

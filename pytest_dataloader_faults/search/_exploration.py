@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from pytest_dataloader_faults.exceptions import CheckFailedError, FaultNotFiredError
-from pytest_dataloader_faults.lifecycle import Step
 from pytest_dataloader_faults.outcomes import Outcome, Verdict
 from pytest_dataloader_faults.outcomes._shown import Shown
 from pytest_dataloader_faults.outcomes._text import counted
@@ -29,8 +28,6 @@ class Exploration(Shown):
         verdict: The verdict of the shrunk failure. Without a failure ``failed_cleanly`` if any
             trial failed, else ``survived``, or ``not_exercised`` if no fault of any trial fired.
         comparison: What of samples was compared, as in an ``Outcome``.
-        steps: The shrunk steps that fail, in a search of lifecycles, or None.
-        left_out: Why the search of lifecycles did not draw some kinds of steps, or None.
 
     """
 
@@ -43,8 +40,6 @@ class Exploration(Shown):
     outcome: Outcome | None = None
     verdict: Verdict = Verdict.SURVIVED
     comparison: str = "bytes"
-    steps: tuple[Step, ...] | None = None
-    left_out: str | None = None
 
     def describe(self) -> str:
         """The statistics, for people."""
@@ -57,8 +52,6 @@ class Exploration(Shown):
             lines.append(f"  samples were compared by {self.comparison}")
         kinds = sorted(self.attempted.items())
         lines += [f"  {kind}: fired in {self.fired[kind]} of {count}" for kind, count in kinds]
-        if self.left_out:
-            lines.append(self.left_out)
         return "\n".join(lines)
 
     def _facts(self) -> Iterator[tuple[str, object]]:
@@ -67,8 +60,6 @@ class Exploration(Shown):
         yield "verdicts", dict(self.verdicts)
         if self.failure:
             yield "examples", self.examples
-        if self.steps:
-            yield "steps", self.steps
         if self.outcome:
             yield from self.outcome._facts()
 

@@ -1,31 +1,26 @@
-"""Search for faults, or for steps of a lifecycle, under which a dataset fails; shrink what fails.
+"""Search for faults under which a dataset fails; shrink what fails.
 
-``explore`` searches the schedules of faults, ``explore_lifecycle`` the steps of a loader. For tests
-of your own under Hypothesis' ``@given``, ``assert_survives_or_fails_cleanly`` is the property, and
-the strategies are in ``strategies``.
+For tests of your own under Hypothesis' ``@given``, ``assert_survives_or_fails_cleanly`` is the
+property, and the strategies are in ``strategies``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_dataloader_faults import _arguments, lifecycle
+from pytest_dataloader_faults import _arguments
 from pytest_dataloader_faults._trial.factory import DatasetFactory
-from pytest_dataloader_faults._trial.job import RunSettings
 from pytest_dataloader_faults.battery import _progress
 from pytest_dataloader_faults.battery._survey import survey
 from pytest_dataloader_faults.battery._targets import Files
-from pytest_dataloader_faults.faults import KINDS, NEED_A_WORKER, Fault, has_files
+from pytest_dataloader_faults.faults import KINDS, NEED_A_WORKER, Fault
 from pytest_dataloader_faults.outcomes import Contract
 from pytest_dataloader_faults.search._exploration import Exploration, conclude
-from pytest_dataloader_faults.search._lifecycle import check_loader, steps_left_out
 
 if TYPE_CHECKING:
     from hypothesis import strategies as st
 
-STEPS = tuple(lifecycle.Step.__subclasses__())
 _ENOUGH_EXAMPLES = 50
 """From here on, some examples go into finding out which transient errors the dataset survives."""
 
@@ -106,73 +101,3 @@ def explore(
             failure = search.try_transient_errors(loader, max_epochs, chosen)
         failure = failure or search.run(drawn, seed, how)
     return conclude(search.exploration(failure), search.unexercised(), on_fail, report)
-
-
-def explore_lifecycle(
-    make_dataset: DatasetFactory,
-    *,
-    files: Files | None = None,
-    kinds: Iterable[type[Fault]] | None = None,
-    steps: Iterable[type[lifecycle.Step]] | None = None,
-    max_steps: int = 12,
-    loader: Mapping[str, Any] | None = None,
-    contract: Contract | None = None,
-    max_examples: int | None = None,
-    deadline: float = 30.0,
-    seed: int | None = None,
-    engine: str = "auto",
-    on_fail: str | None = "raise",
-    report: Callable[[str], object] | None = None,
-    **settings: Any,
-) -> Exploration:
-    """Search for steps in the lifecycle of a loader after which the dataset breaks a rule.
-
-    A whole lifecycle runs in one disposable process. After each step the search checks these rules:
-
-    - Each sample that was delivered is right. Otherwise the verdict is ``corrupted``, or
-      ``poisoned`` if the fault is gone.
-    - An error came only from workers that a fault happened to, and names its cause. Otherwise the
-      verdict is ``failed_unclearly``, ``poisoned`` if a fault happened to earlier workers, or
-      ``broken`` if no fault happened or the contract promises that the dataset survives.
-    - Where no worker is to run, no process and no file in /dev/shm is left, and no process has a
-      data file open once more, epoch after epoch. Otherwise the verdict is ``leaked``.
-
-    The result, what is raised, and *files*, *contract*, *seed*, *engine*, *on_fail*, *report* and
-    *settings* are as for ``explore``. If no armed fault fired in any lifecycle, or no lifecycle
-    began an epoch, that is a ``FaultNotFiredError``.
-
-    Args:
-        make_dataset: Returns a map-style or iterable dataset, not a ready ``DataLoader``.
-        kinds: Classes of faults of files, to arm; by default ``OpenError``, ``ReadError``,
-            ``ShortRead``, ``TruncatedFile``, ``SlowRead`` and ``ClosedDescriptor``.
-        steps: Classes of steps to draw; by default all.
-        max_steps: The most steps in one lifecycle.
-        loader: Options that every loader has, such as ``collate_fn``. The step ``NewLoader`` sets
-            the number of workers, whether they persist, and the batch size.
-        max_examples: Lifecycles before any shrinking; by default as for ``explore``.
-        deadline: Seconds for each lifecycle; a hang costs as many each time it is tried.
-
-    """
-    from pytest_dataloader_faults.search import _lifecycle_runner, _settings
-
-    __tracebackhide__ = True
-    _arguments.check(max_examples=max_examples, deadline=deadline, seed=seed or 0)
-    _arguments.check(on_fail=on_fail, report=report, max_steps=max_steps)
-    check_loader(loader)
-    how = _settings.settings_of(settings, max_examples)
-    of_files = [kind for kind in KINDS.values() if has_files(kind())]
-    usual = _lifecycle_runner.LIFECYCLE_KINDS
-    armed = _arguments.chosen(of_files, kinds=usual if kinds is None else kinds)
-    chosen = _arguments.chosen(STEPS, steps=STEPS if steps is None else steps)
-    where = RunSettings(loader=loader, deadline=deadline, seed=0, engine=engine)
-    found = survey(make_dataset, files=files, contract=contract, **where)
-    search = _lifecycle_runner.LifecycleSearch(found, how.max_examples, **where)
-    failure, left_out = search.check_first_epoch(), {}
-    if not failure:
-        left_out = steps_left_out(chosen, found, **where)
-        possible = [each for each in chosen if each not in left_out]
-        drawn = _lifecycle_runner.programs(found, armed, possible, max_steps)
-        with _progress.stage("explore_lifecycle"):
-            failure = search.run(drawn, seed, how)
-    result = replace(search.exploration(failure), left_out="\n".join(left_out.values()) or None)
-    return conclude(result, search.unexercised(), on_fail, report)

@@ -25,7 +25,6 @@ from pytest_dataloader_faults.outcomes._text import counted
 from pytest_dataloader_faults.search import _assertion
 from pytest_dataloader_faults.search._assertion import is_violation
 from pytest_dataloader_faults.search._exploration import Exploration
-from pytest_dataloader_faults.search._lifecycle import Steps
 from pytest_dataloader_faults.strategies._files import TRANSIENT_ERRORS
 
 if TYPE_CHECKING:
@@ -132,14 +131,9 @@ def require_loader(loader: Loader) -> None:
 class Trial(NamedTuple):
     """A case that was run: its facts, and the verdict."""
 
-    case: Any
+    case: Case
     outcome: Outcome
     judgement: Judgement
-
-    @property
-    def steps(self) -> Steps:
-        """The case, if it is a lifecycle."""
-        return self.case if isinstance(self.case, tuple) else ()
 
 
 class Search:
@@ -160,7 +154,7 @@ class Search:
         self._known: dict[str, Trial] = {}
         self._hurt: DataLoaderFaultsError | None = None
 
-    def check_without_fault(self, case: Any) -> str | None:
+    def check_without_fault(self, case: Case) -> str | None:
         """What is wrong in *case*, which has no fault: others would show it, and blame theirs."""
         trial = self._run(case)
         if trial.judgement.passed:
@@ -183,7 +177,7 @@ class Search:
         return None
 
     def run(
-        self, drawn: st.SearchStrategy[Any], seed: int | None, how: hypothesis.settings
+        self, drawn: st.SearchStrategy[Case], seed: int | None, how: hypothesis.settings
     ) -> str | None:
         """Try *drawn* cases; the text of the failure, shrunk, if there is one."""
 
@@ -217,7 +211,6 @@ class Search:
             outcome=failed.outcome if failed else None,
             verdict=failed.judgement.verdict if failed else verdict,
             comparison=self._found.comparison.description,
-            steps=failed.steps or None if failed else None,
         )
 
     def unexercised(self) -> str | None:
@@ -227,7 +220,7 @@ class Search:
         error = _assertion.not_exercised(self.last.outcome, self.last.judgement)
         return f"none of {counted(self.trials, 'trial')}: {error}"
 
-    def _try(self, case: Any) -> None:
+    def _try(self, case: Case) -> None:
         if self._hurt:  # Hypothesis tries again, and calls an error that does not return flaky.
             raise self._hurt
         try:
@@ -239,7 +232,7 @@ class Search:
         if is_violation(trial.judgement):
             raise self._violation(trial)
 
-    def _trial_of(self, case: Any) -> Trial:
+    def _trial_of(self, case: Case) -> Trial:
         """The trial of *case*, which runs once only.
 
         Shrinking comes to the same case in several ways, and Hypothesis calls a test flaky whose
@@ -264,15 +257,16 @@ class Search:
                 f"failed in trial {self.examples}, {self.trials - self.examples} since to shrink it"
             )
 
-    def _run(self, case: Any) -> Trial:
-        how = {"loader": case.loader, "epochs": case.epochs, "seed": case.seed, **self._how}
+    def _run(self, case: Case) -> Trial:
+        of_case: dict[str, Any] = {"epochs": case.epochs, "seed": case.seed}
+        how = {"loader": case.loader, **of_case, **self._how}
         outcome = self._found.run_trial(*case.schedule, **how)
         return Trial(case, outcome, _assertion.judge_outcome(outcome, self._found))
 
     def _violation(self, trial: Trial) -> CheckFailedError:
         _, outcome, judgement = trial
         known = self._found.make_dataset, self._found.contract
-        return _assertion.violation(outcome, judgement, *known, trial.steps)
+        return _assertion.violation(outcome, judgement, *known)
 
     def _confirmed(self) -> str:
         """The text of the failure. Its case runs once more, to show that it was not chance."""

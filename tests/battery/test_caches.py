@@ -11,10 +11,7 @@ import pytest
 from pytest_dataloader_faults import check_dataset, explore, sweep
 from pytest_dataloader_faults._engine.system import private_view
 from pytest_dataloader_faults.battery._baseline_cache import BaselineCache
-from pytest_dataloader_faults.battery._survey import survey
 from pytest_dataloader_faults.faults import ReadError
-from pytest_dataloader_faults.lifecycle import Arm, Iterate, NewLoader
-from pytest_dataloader_faults.search._lifecycle import run_and_judge
 from support import private_views
 from support.corpus.caches import CheckedSpectrograms, Spectrograms
 from support.datasets import SIZE, Records
@@ -187,15 +184,6 @@ def test_a_sweep_tells_of_it(records, cache):
     """Each of its steps does."""
     swept = sweep(lambda: Spectrograms(records, cache), faults=[ReadError()], max_trials=1)
     assert "reading the dataset made files (00.npy" in swept.steps[0].explanation
-
-
-@needs_view
-def test_a_lifecycle_reads_the_sources(records, cache):
-    """From the first step on."""
-    found = survey(lambda: Spectrograms(records, cache))
-    steps = (NewLoader(num_workers=1), Arm(ReadError("*.rec")), Iterate())
-    assert run_and_judge(found, steps)[1].verdict == "corrupted"
-    assert len(private_views.contents(cache)) == 16
 
 
 @needs_view

@@ -8,8 +8,6 @@ import types
 import pytest
 
 from pytest_dataloader_faults import check_dataset
-from pytest_dataloader_faults._trial import run_lifecycle
-from pytest_dataloader_faults.lifecycle import Iterate, KillWorker, NewLoader, StartEpoch
 from support.datasets import Records
 from support.served import KeepsFile
 from support.specimens import ZerosOnError
@@ -54,11 +52,3 @@ def test_what_a_worker_cannot_import_is_named(records, monkeypatch):
     assert not result.passed
     assert "cannot import found_by_nobody, where something of the dataset is" in result.explanation
     assert "__getstate__" not in result.explanation
-
-
-def test_a_worker_can_be_killed_in_a_lifecycle(records):
-    """The loader notices, and the next epoch has workers of its own."""
-    steps = NewLoader(num_workers=2), StartEpoch(), KillWorker(1), Iterate(), Iterate()
-    found = run_lifecycle(lambda: Records(records), steps, loader=SERVED, engine="auto").outcome
-    assert [each.fired for each in found.faults] == [1]
-    assert [each.complete for each in found.passes] == [False, True]

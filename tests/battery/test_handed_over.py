@@ -17,7 +17,7 @@ from pytest_dataloader_faults.exceptions import (
     UnusableDatasetError,
 )
 from pytest_dataloader_faults.faults import ReadError
-from pytest_dataloader_faults.search import explore_lifecycle, survey
+from pytest_dataloader_faults.search import survey
 from support.datasets import Records
 from support.handed_over import Broken, DataModule
 from support.plugin_datasets import ZerosOnError
@@ -140,7 +140,7 @@ def test_a_container_with_something_else_in_it():
 
 @pytest.mark.parametrize(
     "function",
-    [run_trial, sweep, survey, explore, explore_lifecycle],
+    [run_trial, sweep, survey, explore],
     ids=lambda each: each.__name__,
 )
 def test_what_needs_one_loader_refuses_several(records, function):

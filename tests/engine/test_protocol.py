@@ -11,7 +11,7 @@ from pytest_dataloader_faults._engine.plan import Plan
 from pytest_dataloader_faults._engine.protocol import UnknownMessageError, decode, encode
 from pytest_dataloader_faults.faults import ReadError
 
-PLAN = Plan((ReadError("*.jpg", nth=2),), watch=True, active=(0,))
+PLAN = Plan((ReadError("*.jpg", nth=2),), watch=True)
 MESSAGES = [
     protocol.Configure(PLAN.to_dict(), 17),
     protocol.Ready(),
@@ -19,8 +19,8 @@ MESSAGES = [
     protocol.ReleaseLoader(1),
     protocol.WaitUntilIdle(1, 2, ((0, 4), (1, 3))),
     protocol.Idle((0,), (1, 2)),
-    protocol.SetActive((0, 2)),
-    protocol.ActiveSet(),
+    protocol.EndFaults(),
+    protocol.FaultsEnded(),
     protocol.GetReport(finish=True),
     protocol.Report(({"worker": 0, "files": {"/a": (1, 2, 3)}},), ("an error",), ()),
     protocol.Hello(0, 1, 17, "kernel", ((3, "/data/\udcff"),), ("/b",), (512, 1024)),
@@ -33,8 +33,8 @@ MESSAGES = [
     ),
     protocol.FaultFired(0, 17, "read", "/a", 3, 0.5),
     protocol.FaultRefused("why"),
-    protocol.Proceed(True, (0,), (3,), ((4, 0),), ((0, 1),), more=True),
-    protocol.Proceed(False, None),
+    protocol.Proceed(True, False, (3,), ((4, 0),), ((0, 1),), more=True),
+    protocol.Proceed(False, True),
     protocol.ExitNow(3),
     protocol.DieWhileSending(9),
     protocol.Block(hold_gil=True),

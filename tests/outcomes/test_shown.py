@@ -10,10 +10,8 @@ from hypothesis.vendor.pretty import pretty
 
 from pytest_dataloader_faults import Verdict
 from pytest_dataloader_faults.faults import OpenError
-from pytest_dataloader_faults.lifecycle import Iterate, NewLoader
 from pytest_dataloader_faults.outcomes import (
     CheckResult,
-    LifecycleOutcome,
     Pass,
     SweepResult,
     SweepStep,
@@ -30,7 +28,6 @@ RESULTS = [
     Exploration(9, 2, failure=HOSTILE, outcome=OUTCOME, verdict=Verdict.CORRUPTED),
     STEP,
     SweepResult((STEP,), next=OpenError(HOSTILE)),
-    LifecycleOutcome((NewLoader(), Iterate()), (), OUTCOME),
 ]
 each_result = pytest.mark.parametrize("result", RESULTS, ids=lambda each: type(each).__name__)
 

@@ -34,7 +34,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from mine import Mine, equal, make
 
-from pytest_dataloader_faults import Contract, explore, explore_lifecycle, faults
+from pytest_dataloader_faults import Contract, explore, faults
 from pytest_dataloader_faults.search import assert_survives_or_fails_cleanly, survey
 
 HOW = {"kinds": [faults.OpenError], "max_examples": 5, "database": None, "seed": 0}
@@ -47,10 +47,6 @@ def test_function(dataloader_faults):
 
 def test_contract():
     explore(Mine.make, contract=Contract(compare=equal, detects_corruption=True), **HOW, **ONE)
-
-
-def test_lifecycle():
-    explore_lifecycle(make, **HOW)
 
 
 def test_lambda():
@@ -82,9 +78,7 @@ def told(suite):
     return run
 
 
-@pytest.mark.parametrize(
-    "names", ["contract", pytest.param("function or lifecycle", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("names", ["contract", pytest.param("function", marks=pytest.mark.slow)])
 def test_what_is_printed_fails_alike_in_a_file_of_its_own(suite, told, names):
     """As it stands, where the factory is a function or a method of a module."""
     found = told("-k", names)

@@ -53,10 +53,6 @@ def test_sweep(dataloader_faults, folder, number):
 @OF_EACH
 def test_search(dataloader_faults, folder, number):
     dataloader_faults.explore(lambda: DATASETS[number](folder), max_examples=6)
-
-@OF_EACH
-def test_lifecycle(dataloader_faults, folder, number):
-    dataloader_faults.explore_lifecycle(lambda: DATASETS[number](folder), max_examples=4)
 """
 QUICK = "test_parts or test_own_loop or first-0 or first-3 or first-8"
 

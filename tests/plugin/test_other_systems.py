@@ -15,7 +15,7 @@ IMPORTED = """
 from support.other_systems import play; play({!r})
 import pytest_dataloader_faults
 from pytest_dataloader_faults import Contract, exceptions, faults, inject, Outcome, Verdict
-from pytest_dataloader_faults import lifecycle, plugin
+from pytest_dataloader_faults import plugin
 
 faults.ReadError("*.jpg", nth=2), Contract(may_substitute=True)
 for name in ("run_trial", "check_dataset", "explore", "strategies", "search", "fake_files"):

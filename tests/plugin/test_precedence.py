@@ -93,12 +93,7 @@ class _StopError(Exception):
 @pytest.mark.parametrize("given", [(), ("seed",)], ids=["default", "given"])
 @pytest.mark.parametrize(
     ("method", "module"),
-    [
-        ("run", "_trial"),
-        ("sweep", "battery"),
-        ("explore", "search"),
-        ("explore_lifecycle", "search"),
-    ],
+    [("run", "_trial"), ("sweep", "battery"), ("explore", "search")],
 )
 def test_settings_hold_for_each_method_of_the_fixture(monkeypatch, request, method, module, given):
     """A search is seeded only by a seed that the user gave."""

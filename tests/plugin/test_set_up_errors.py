@@ -192,7 +192,7 @@ def fails():
     raise LookupError("no such folder")
 
 
-@pytest.mark.parametrize("name", ["run", "sweep", "explore", "explore_lifecycle"])
+@pytest.mark.parametrize("name", ["run", "sweep", "explore"])
 def test_method(dataloader_faults, name):
     getattr(dataloader_faults, name)(fails)
 
@@ -213,10 +213,10 @@ def test_caught(dataloader_faults):
 def test_functions_that_refuse_a_dataset_show_no_frame_of_their_own(suite, style):
     """The traceback ends at the line of the test; the error is of its own class there."""
     result = suite.run(INJECTED, f"--tb={style}")
-    result.assert_outcomes(failed=5, passed=1)
+    result.assert_outcomes(failed=4, passed=1)
     text = result.stdout.str()
     sections = re.split(r"\n_+ test_\w+.*? _+\n", text)[1:]
-    assert len(sections) == 5
+    assert len(sections) == 4
     for section in sections:
         assert "make_dataset() raised LookupError: no such folder at " in section
         called = section.partition("test_inner.py")[2] if style == "native" else section

@@ -5,21 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from dataclasses import asdict, replace
 
 import pytest
 
 from pytest_dataloader_faults import Outcome
 from pytest_dataloader_faults._engine.processes import fork
-from pytest_dataloader_faults._trial.journal import (
-    Journal,
-    lifecycle_from,
-    outcome_from,
-    reference_from,
-)
-from pytest_dataloader_faults.faults import ReadError, WorkerKilled
-from pytest_dataloader_faults.lifecycle import Arm, Iterate, KillWorker, NewLoader
-from pytest_dataloader_faults.outcomes import FaultFacts, FileCounts, Firing
+from pytest_dataloader_faults._trial.journal import Journal, outcome_from, reference_from
+from pytest_dataloader_faults.faults import ReadError
+from pytest_dataloader_faults.outcomes import FileCounts
 from pytest_dataloader_faults.outcomes._facts import TrialRequest
 
 ASKED = TrialRequest((ReadError("*.x"),), {"num_workers": 1}, 1, 0, 30.0, "kernel")
@@ -165,21 +158,3 @@ def test_a_reference_is_found_among_events():
     reference = {"kind": "map", "samples": [[0, "a"]], "batches": [], "unstable_index": None}
     found = reference_from([{"phase": "start"}, {"reference": reference}], "")
     assert (found.kind, found.samples, found.unstable_index) == ("map", ((0, "a"),), None)
-
-
-@pytest.mark.parametrize("kills", [0, 1, 2])
-def test_a_late_report_keeps_the_workers_that_steps_killed(journal, kills):
-    """The supervisor reports where the trial's process ends first, and knows armed faults alone."""
-    steps = (NewLoader(), Arm(ReadError("*.x")), Iterate(), KillWorker(), KillWorker())
-    killed = FaultFacts(WorkerKilled(), 1, 1, 0, (Firing(1, 0, 7, "signal 9", None, 0),))
-    journal.write_facts([FaultFacts(ReadError("*.x"), 1, 0), *[killed] * kills], [])
-    counts = {"reached": 3, "fired": 1, "firings": [asdict(Firing(0, 0, 7, "read", "a.x", 1))]}
-    worker = {"worker": 0, "pid": 7, "fetches": 1, "files": {}, "faults": [counts]}
-    journal.write(report={"workers": [worker]})
-    request = replace(ASKED, schedule=(ReadError("*.x"), WorkerKilled(), WorkerKilled()))
-
-    outcome = lifecycle_from(request, steps, journal.events()).outcome
-
-    assert [each.fired for each in outcome.faults] == [1, *[1] * kills, *[0] * (2 - kills)]
-    assert outcome.faults[0].reached == 3
-    assert outcome.workers[0].pid == 7

@@ -23,7 +23,6 @@ from pytest_dataloader_faults.exceptions import (
 )
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import OpenError, ReadError
-from pytest_dataloader_faults.lifecycle import Arm, Iterate, NewLoader
 from pytest_dataloader_faults.search import replay, survey
 from support.datasets import Records
 from support.inner import PYTHONPATH
@@ -178,8 +177,6 @@ def test_every_entry_gives_a_folder(records):
     assert replay(make_dataset, OpenError("*/03.rec", times=1)) == "failed_cleanly"
     swept = sweep(make_dataset, faults=[OpenError()], max_trials=2)
     assert [each.fired > 0 for each in swept.steps] == [True, True]
-    steps = NewLoader(), Arm(OpenError("*/03.rec")), Iterate()
-    assert replay(make_dataset, *steps) == "failed_cleanly"
 
 
 def test_a_failure_shows_what_the_factory_takes(records):

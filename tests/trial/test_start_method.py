@@ -10,9 +10,8 @@ from functools import partial
 
 import pytest
 
-from pytest_dataloader_faults import check_dataset, explore, explore_lifecycle, run_trial
+from pytest_dataloader_faults import check_dataset, explore, run_trial
 from pytest_dataloader_faults.faults import ReadError
-from pytest_dataloader_faults.lifecycle import Iterate, NewLoader
 from pytest_dataloader_faults.search import replay
 from support.inner import PYTHONPATH
 from support.served import ForkedWorkers, KeepsFile
@@ -34,7 +33,7 @@ AS_A_USER = """
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from pytest_dataloader_faults import check_dataset, explore, explore_lifecycle, run_trial
+from pytest_dataloader_faults import check_dataset, explore, run_trial
 from support.served import ForkedWorkers
 
 def make():
@@ -45,7 +44,6 @@ if __name__ == "__main__":
     for found in (
         *check_dataset(make, only="workers-agree"),
         explore(make, max_examples=3, **how),
-        explore_lifecycle(make, max_examples=15, **how),
         run_trial(make),
     ):
         print(asdict(found))
@@ -67,8 +65,7 @@ WAYS = {
     "trial": run_trial,
     "trial under a fault": lambda make, **how: run_trial(make, ReadError("*/0?.rec"), **how),
     "search": partial(explore, max_examples=3, seed=1, database=None),
-    "lifecycles": partial(explore_lifecycle, max_examples=5, seed=1, database=None),
-    "one lifecycle": lambda make, **how: replay(make, NewLoader(), Iterate(), **how),
+    "replay": replay,
 }
 
 
@@ -134,7 +131,6 @@ def test_a_new_interpreter_has_its_own_default(records):
 ADVISED = {
     "battery": lambda make, **how: check_dataset(make, only="workers-agree", **how)[0].explanation,
     "search": lambda make, **how: explore(make, **how).failure,
-    "lifecycles": lambda make, **how: explore_lifecycle(make, **how).failure,
 }
 
 

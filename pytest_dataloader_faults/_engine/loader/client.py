@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TypeVar
 
 from torch import multiprocessing
@@ -92,9 +92,9 @@ class SupervisorClient:
         except TimeoutError:
             return protocol.Idle()
 
-    def set_active(self, faults: Sequence[int]) -> None:
-        """Let only *faults* happen from now on, by their index in the schedule."""
-        self._ask(protocol.SetActive(faults), protocol.ActiveSet)
+    def end_faults(self) -> None:
+        """Let no fault happen from now on."""
+        self._ask(protocol.EndFaults(), protocol.FaultsEnded)
 
     def report(self, *, finish: bool = False) -> protocol.Report:
         """What has happened so far; *finish*: and inject nothing from now on."""

@@ -19,7 +19,6 @@ import select
 import socket
 import sys
 import time
-from dataclasses import replace
 from typing import Any
 
 from pytest_dataloader_faults._engine import protocol
@@ -58,6 +57,7 @@ class Supervisor:
         self.plan = plan
         self.workers: list[WorkerState] = []
         self.armed = True
+        self._over = False
         self._report_fd = report_fd
         self._errors = descriptor_budget.RunErrors()
         self._events = Events()
@@ -135,8 +135,8 @@ class Supervisor:
             case protocol.WaitUntilIdle():
                 deaths.release_deaths(message.loader)
                 self._awaiting_idle = message
-            case protocol.SetActive():
-                self._set_active(tuple(message.faults))
+            case protocol.EndFaults():
+                self._end_faults()
             case protocol.GetReport():
                 if message.finish:
                     self._disarm()
@@ -145,11 +145,11 @@ class Supervisor:
             case _:
                 raise UnknownMessageError(f"a loader does not send {message!r}")
 
-    def _set_active(self, faults: tuple[int, ...]) -> None:
-        self.plan = replace(self.plan, active=faults)
+    def _end_faults(self) -> None:
+        self._over = True
         for worker in self.workers:
-            worker.faults.active = faults
-        self._reply(protocol.ActiveSet())
+            worker.faults.over = True
+        self._reply(protocol.FaultsEnded())
 
     def _release(self, loader: int) -> None:
         """*loader* ends its workers: from now on no fault happens there, nor keeps them waiting."""
@@ -201,6 +201,7 @@ class Supervisor:
         listener = None if is_python else Listener(first, _NAMES)
         worker = WorkerState(handshake.hello, channel, listener, self.plan)
         worker.hang_socket = first if is_python else None
+        worker.faults.over = self._over
         self.workers.append(worker)
         self._write(armed=worker.pid, at=time.monotonic())
         self._events.watch(channel.fileno(), lambda _events: self._on_messages(worker))

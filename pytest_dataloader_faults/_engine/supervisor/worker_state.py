@@ -127,7 +127,7 @@ class WorkerState:
 
     def proceed(self, *, more: bool = False) -> protocol.Proceed:
         """The message that lets it proceed."""
-        return protocol.Proceed(self.armed, self.faults.active, more=more)
+        return protocol.Proceed(self.armed, self.faults.over, more=more)
 
     def disarm(self) -> None:
         """Let no fault happen there from now on, and no read hang."""

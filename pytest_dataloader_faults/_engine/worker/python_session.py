@@ -83,9 +83,9 @@ class PythonWorkerSession(WorkerSession):
                     super()._send(message)
 
     def switch(self, orders: protocol.Proceed) -> None:
-        """Have those faults happen, from now on, that the supervisor says."""
+        """Have faults happen, from now on, if the supervisor says so."""
         self.policy.armed = orders.armed
-        self.policy.faults.active = orders.active
+        self.policy.faults.over = orders.over
 
     def _proceed(self, orders: protocol.Proceed, descriptors: list[int]) -> None:
         self.switch(orders)

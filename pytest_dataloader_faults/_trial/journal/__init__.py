@@ -18,7 +18,6 @@ from pytest_dataloader_faults._engine.system.anonymous_file import AnonymousFile
 from pytest_dataloader_faults._trial.journal.timeline import timeline_of
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import to_dict
-from pytest_dataloader_faults.lifecycle import Arm, Step
 from pytest_dataloader_faults.outcomes import FaultFacts, WorkerFacts
 from pytest_dataloader_faults.outcomes._error_text import with_likely_sender
 from pytest_dataloader_faults.outcomes._facts import TrialRequest
@@ -84,24 +83,6 @@ def _facts_from(request: TrialRequest, events: list[dict[str, Any]]) -> outcomes
     # The supervisor reported, since the trial's process had died.
     faults, workers = facts_from(report["workers"], {}, request.schedule, ())
     return replace(outcome, faults=faults, workers=workers)
-
-
-def lifecycle_from(
-    request: TrialRequest, steps: tuple[Step, ...], events: list[dict[str, Any]]
-) -> outcomes.LifecycleOutcome:
-    ended = []
-    for place, event in enumerate(events, start=1):
-        if found := event.get("step"):
-            found = {**found, "leftover_files": tuple(found["leftover_files"])}
-            ended.append(outcomes.StepOutcome(outcome_from(request, events[:place]), **found))
-    outcome = outcome_from(request, events)
-    if any("report" in event for event in events):  # It is later than the facts of the steps.
-        later = outcome_from(request, [event for event in events if "faults" not in event])
-        # But the supervisor does not know which workers a step has killed.
-        armed = sum(isinstance(step, Arm) for step in steps)
-        known = (*later.faults[:armed], *outcome.faults[armed:])
-        outcome = replace(later, faults=(*known, *later.faults[len(known) :]))
-    return outcomes.LifecycleOutcome(steps, tuple(ended), outcome)
 
 
 def reference_from(events: list[dict[str, Any]], printed: str) -> outcomes.Reference:

@@ -15,9 +15,10 @@ from pytest_dataloader_faults.battery.checks._base import (
     Variant,
     for_each_kind,
     no_fault,
+    on,
     once,
 )
-from pytest_dataloader_faults.faults import ReadError
+from pytest_dataloader_faults.faults import ReadError, TruncatedFile
 from pytest_dataloader_faults.outcomes import Outcome, Pass, Reference, Verdict
 from pytest_dataloader_faults.outcomes._chains import error_line
 from pytest_dataloader_faults.outcomes._growth import (
@@ -156,10 +157,34 @@ def _is_error_again(outcome: Outcome, _reference: Reference) -> Finding | None:
     return Finding(Verdict.POISONED, f"{after} {error_line(raised)}")
 
 
+_WHOLE_AGAIN = (
+    "The files are cut off in epoch 1 and whole in epoch 2, which the same workers make. Keep"
+    " nothing of a file before its length was checked"
+)
+
 _MOST_EPOCHS = 160
 _MOST_SECONDS = DEADLINE / 2
 """A trial that looks for growth stops as soon as it has seen enough."""
 _EPOCHS_OF_NEW_WORKERS = 3
+_ABANDONED = (
+    "The loop left an epoch after its first batch, as by break, and the same workers made a whole"
+    " one after it. What follows the last yield of a generator, or the end of a sampler, was not"
+    " reached. Open files by with, which closes them wherever the generator is left, and begin each"
+    " __iter__ anew"
+)
+
+
+def _draws_nothing(outcome: Outcome, _: Reference) -> Finding | None:
+    """A sampler that is used up once it was left."""
+    for number, one in enumerate(outcome.passes, start=1):
+        if outcome.kind == "map" and one.complete and not one.drawn:
+            sentence = (
+                f"in epoch {number}, after one that was left early, the sampler drew no index"
+            )
+            return Finding(Verdict.CORRUPTED, sentence, Wrong.USED_UP)
+    return None
+
+
 _LEFTOVERS = (
     "A worker exits without atexit handlers and without the finalizers of its objects. Remove a"
     " temporary file in the sample that created it, or create and remove it in the main process"
@@ -168,9 +193,9 @@ _LEFTOVERS = (
 
 def _too_slow(_: Workload, outcome: Outcome) -> NotApplicable | None:
     """A few epochs show nothing, if there was no time for more."""
-    if not all(one.complete for one in outcome.passes) or outcome.phase != "done":
+    if outcome.exception is not None or outcome.phase != "done":
         return None
-    came, needed = len(outcome.passes), FEWEST_EPOCHS
+    came, needed = outcome.footprints[-1].epoch, FEWEST_EPOCHS
     seen = f"growth shows after {needed} at least"
     if came >= needed:
         found, needed = find_growth(outcome.footprints), TIMES_TO_CONFIRM * FEWEST_EPOCHS
@@ -250,10 +275,31 @@ EPOCHS = (
         skip_reason=_makes_fewer_reads,
     ),
     Check(
+        "truncated-next-epoch",
+        "a persistent worker recovers after files were cut off",
+        on("cut", TruncatedFile, keep=0.5),
+        changes={"persistent_workers": True},
+        options=TrialOptions(epochs=2, faulty_epochs=1, keep_workers=True),
+        preface=_WHOLE_AGAIN,
+    ),
+    Check(
         "growth",
         "descriptors, threads and memory do not grow with each epoch",
         changes={"persistent_workers": True},
         options=TrialOptions(epochs=_MOST_EPOCHS, footprints=_MOST_SECONDS, same_order=True),
+        skip_reason=_too_slow,
+    ),
+    Check(
+        "abandoned-epoch",
+        "an epoch that the loop leaves early leaves nothing behind, and the next one is complete",
+        # What workers have open ends with them, so they stay. They make few batches ahead, or a
+        # short stream would come to its end.
+        changes={"persistent_workers": True, "prefetch_factor": 1},
+        options=TrialOptions(
+            epochs=_MOST_EPOCHS, leave_early=True, footprints=_MOST_SECONDS, same_order=True
+        ),
+        extra_rule=_draws_nothing,
+        advice=_ABANDONED,
         skip_reason=_too_slow,
     ),
     Check(

@@ -128,6 +128,8 @@ def _how_it_ended(outcome: TrialFacts) -> str:
         return "then an exception"
     if outcome.passes and outcome.passes[-1].complete:
         count = len(outcome.passes)
+        if left := sum(not (one.complete or one.exception) for one in outcome.passes):
+            return f"{counted(left, 'epoch')} left early, {counted(count - left, 'epoch')} complete"
         return "epoch complete" if count == 1 else f"{counted(count, 'epoch')} complete"
     return "epoch not complete"
 

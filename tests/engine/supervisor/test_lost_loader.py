@@ -9,7 +9,7 @@ import pytest
 
 from pytest_dataloader_faults._engine.channel import Channel
 from pytest_dataloader_faults._engine.plan import Plan
-from pytest_dataloader_faults._engine.protocol import SetActive
+from pytest_dataloader_faults._engine.protocol import EndFaults
 from pytest_dataloader_faults._engine.supervisor.server import Supervisor
 from pytest_dataloader_faults.faults import ReadError
 from support.children import in_a_process
@@ -19,7 +19,7 @@ def _answer_a_loader_that_is_gone():
     ours, theirs = socket.socketpair()
     with socket.socket(socket.AF_UNIX) as listening:
         supervisor = Supervisor(Channel(ours), listening, Plan((ReadError(),)), os.getpid())
-        Channel(theirs).send(SetActive((0,)))
+        Channel(theirs).send(EndFaults())
         theirs.close()
         supervisor._on_control(0)  # Its question.
         assert supervisor.control is not None

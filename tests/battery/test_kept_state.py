@@ -1,0 +1,120 @@
+"""What a worker keeps for its next epoch, or leaves behind, is found by one check each."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from pytest_dataloader_faults import check_dataset
+from pytest_dataloader_faults.battery.checks import CHECKS
+from pytest_dataloader_faults.outcomes import Footprint, Pass
+from support.corpus.archives import H5, H5Rows, Lmdb, Npz, Sqlite, Unbuffered, Zip
+from support.corpus.handles import H5StaysOpen
+from support.corpus.streams import IteratorOnSelf, Shards, spent_sampler
+from support.datasets import BySet, CopiedRecords, Records, RecordStream
+from support.facts import ordinary
+from support.specimens import Packed
+from support.state_specimens import SPECIMENS, KeepsFilesOpen, KeepsHalves, shared_by
+
+pytestmark = pytest.mark.usefixtures("engine")
+LEFT = "abandoned-epoch"
+
+
+@pytest.fixture(autouse=True)
+def _shared_memory_is_removed(records):
+    yield
+    shutil.rmtree(shared_by(records))
+
+
+def _asked(make, check, **options):
+    (result,) = check_dataset(make, only=check, on_fail=None, **options)
+    return result
+
+
+@pytest.mark.parametrize("kind", SPECIMENS)
+def test_each_bug_is_found_by_its_check(records, kind):
+    """The check fails with the verdict of the bug, and passes once its cause is removed."""
+    sick = _asked(lambda: kind(records), kind.check, **kind.options)
+    assert (sick.verdict, sick.failed) == (kind.verdict, True), sick.explanation
+    assert kind.text in sick.explanation.splitlines()[0]
+
+    healed = _asked(lambda: kind(records, healed=True), kind.check, **kind.options)
+    assert (healed.applies, healed.passed) == (True, True), healed.explanation
+
+
+@pytest.mark.parametrize(
+    ("kind", "check"),
+    [
+        (KeepsFilesOpen, "growth"),
+        (KeepsFilesOpen, "two-epochs"),
+        (KeepsHalves, "truncated-half"),
+        (KeepsHalves, "persistent-workers"),
+        (KeepsHalves, "read-error-next-epoch"),
+    ],
+)
+def test_the_verdict_comes_from_what_its_check_does(records, kind, check):
+    """Where no epoch is left early, and no file is cut off for an epoch, the bug does not show."""
+    result = _asked(lambda: kind(records), check)
+
+    assert (result.applies, result.passed) == (True, True), result.explanation
+
+
+@pytest.mark.parametrize("kind", [Records, RecordStream, BySet, Packed, Shards])
+def test_healthy_datasets_can_be_left(records, kind):
+    """The epoch after that is whole, for each number of files that are open meanwhile."""
+    result = _asked(lambda: kind(records), LEFT)
+
+    assert (result.applies, result.passed) == (True, True), result.explanation
+    left, whole = result.outcome.passes[::2], result.outcome.passes[1::2]
+    assert {(len(one.delivered), one.complete) for one in left} == {(1, False)}
+    assert {(len(one.delivered), one.complete) for one in whole} == {(4, True)}
+    assert f"{len(left)} epochs left early, {len(whole)} epochs complete" in result.explanation
+
+
+def test_a_dataset_that_writes_can_be_left(records):
+    """What it writes in its own folder is no leak."""
+    result = _asked(lambda cache: CopiedRecords(records, cache), LEFT)
+
+    assert (result.applies, result.passed) == (True, True), result.explanation
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (IteratorOnSelf, "in epoch 2, "),
+        (spent_sampler, "in epoch 2, after one that was left early, the sampler drew no index"),
+    ],
+)
+def test_what_goes_on_where_it_was_left_is_corrupted(records, make, text):
+    """The epoch after that gives only the rest, or nothing."""
+    result = _asked(lambda: make(records), LEFT)
+
+    assert (result.verdict, result.failed) == ("corrupted", True), result.explanation
+    assert f"corrupted: {text}" in result.explanation
+
+
+@pytest.mark.parametrize(("rounds", "applies"), [(7, False), (8, True)])
+def test_too_few_epochs_do_not_apply(rounds, applies):
+    """An epoch that was left counts together with the one after it."""
+    passes = (Pass(complete=False), Pass(complete=True)) * rounds
+    prints = tuple(Footprint(epoch, "worker 0", 0, 0, 0) for epoch in range(1, rounds + 1))
+    outcome = replace(ordinary(passes[-1]), passes=passes, phase="done", footprints=prints)
+    refusal = CHECKS[LEFT].skip_reason(None, outcome)
+
+    assert (refusal is None) == applies
+    assert applies or f"only {rounds} epochs fit into half of the deadline" in refusal.reason
+
+
+@pytest.mark.parametrize(
+    "kind", [H5StaysOpen, H5Rows, H5, Npz, Zip, Sqlite, Lmdb, Unbuffered, Shards, Packed]
+)
+def test_readers_give_whole_files_after_cut_ones(records, kind):
+    """The error of epoch 1 is its end, and the same workers give every sample in epoch 2."""
+    result = _asked(lambda: kind(records), KeepsHalves.check)
+
+    assert (result.applies, result.passed) == (True, True), result.explanation
+    first, second = result.outcome.passes
+    assert (bool(first.exception), second.complete) == (True, True)
+    assert {one.epoch for each in result.outcome.faults for one in each.firings} == {1}
