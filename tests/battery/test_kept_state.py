@@ -6,6 +6,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
+import torch
 
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults.battery.checks import CHECKS
@@ -13,13 +14,14 @@ from pytest_dataloader_faults.outcomes import Footprint, Pass
 from support.corpus.archives import H5, H5Rows, Lmdb, Npz, Sqlite, Unbuffered, Zip
 from support.corpus.handles import H5StaysOpen
 from support.corpus.streams import IteratorOnSelf, Shards, spent_sampler
-from support.datasets import BySet, CopiedRecords, Records, RecordStream
+from support.datasets import SIZE, BySet, CopiedRecords, Records, RecordStream
 from support.facts import ordinary
 from support.specimens import Packed
 from support.state_specimens import SPECIMENS, KeepsFilesOpen, KeepsHalves, shared_by
 
 pytestmark = pytest.mark.usefixtures("engine")
 LEFT = "abandoned-epoch"
+CUT = ("truncated-half", "truncated-next-epoch")
 
 
 @pytest.fixture(autouse=True)
@@ -105,6 +107,22 @@ def test_too_few_epochs_do_not_apply(rounds, applies):
 
     assert (refusal is None) == applies
     assert applies or f"only {rounds} epochs fit into half of the deadline" in refusal.reason
+
+
+class Pads(Records):
+    """Fills up what is missing of a file."""
+
+    def __getitem__(self, index):
+        return torch.tensor(list(self.paths[index].read_bytes().ljust(SIZE, b"\0")))
+
+
+def test_what_takes_cut_files_for_whole_ones_fails_once(records):
+    """The check of the next epoch does not apply, and names the one that fails."""
+    half, after = (_asked(lambda: Pads(records), name) for name in CUT)
+
+    assert (half.verdict, half.failed) == ("corrupted", True)
+    assert (after.applies, after.failed) == (False, False)
+    assert "truncated-half tells whether that is right" in after.explanation
 
 
 @pytest.mark.parametrize(

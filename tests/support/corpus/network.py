@@ -83,10 +83,10 @@ class OfItsLength(ToTheEnd):
 
 
 _OF_FILES = (
-    *("read-error-next-epoch", "open-error", "file-missing", "permission-denied"),
+    *("read-error-next-epoch", "truncated-next-epoch", "open-error", "file-missing"),
     *("read-error-first", "read-error-later", "read-error-transient", "short-read"),
     *("truncated-half", "truncated-empty", "truncated-tail", "corrupted-file"),
-    *("closed-descriptor", "hung-read", "worker-killed-reading"),
+    *("closed-descriptor", "permission-denied", "hung-read", "worker-killed-reading"),
 )
 NO_FILES = dict.fromkeys(_OF_FILES, "they connect to a network") | dict.fromkeys(
     ("read-error-later", "read-error-transient"), "makes 0 reads"
