@@ -55,7 +55,6 @@ class LoaderDriver:
         keep_workers: Whether persistent workers that are all alive survive an error.
         use_batch: Does with a batch what a training loop does, and returns the result.
         wait_until_idle: Waits until the workers have made what they were asked for.
-        pids: Those of the workers, of dead ones too until their iterator has ended.
 
     """
 
@@ -66,7 +65,6 @@ class LoaderDriver:
     keep_workers: bool = False
     use_batch: Callable[[Any], Any] | None = None
     wait_until_idle: Callable[[], Idle] = Idle
-    pids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         self._sigchld = SigchldGuard()
@@ -74,6 +72,7 @@ class LoaderDriver:
         self._received = 0
         self._batch_number: Callable[[int], int] = int
         self._iterator: Any = None
+        self._pids: tuple[int, ...] = ()
 
     def start_epoch(self, epoch: int | None, seed: int, patience: float | None = None) -> bool:
         """Begin *epoch*, None for the recovery; whether the loader raised no error.
@@ -109,7 +108,7 @@ class LoaderDriver:
         for iterator in (self._iterator, self.loader._iterator):
             end_workers(iterator)
         self._iterator = self.loader._iterator = None
-        self.pids = ()
+        self._pids = ()
 
     def _start_iterator(self, patience: float | None) -> None:
         timeout, starting = self.loader.timeout, time.monotonic()
@@ -123,8 +122,8 @@ class LoaderDriver:
         self._batch_number = batch_numbers(self._iterator)
         self._write_length()
         pids = tuple(each.pid for each in getattr(self._iterator, "_workers", ()))
-        if pids != self.pids:
-            self.pids = pids
+        if pids != self._pids:
+            self._pids = pids
             # The workers of a recovery are not armed.
             self.journal.write(pids=pids, **({} if self._epoch is None else {"starting": starting}))
 

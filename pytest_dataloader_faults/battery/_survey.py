@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_dataloader_faults._engine.system.private_view import PrivateView
 from pytest_dataloader_faults._trial import run_trial_job
 from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults._trial.job import TrialJob, TrialOptions
@@ -108,11 +107,6 @@ class Survey:
         return self._baseline.reference.kind == "iterable"
 
     @property
-    def view(self) -> PrivateView:
-        """The folders of which each trial has a private copy."""
-        return self._baseline.caches.view
-
-    @property
     def comparison(self) -> Comparison:
         """How samples are compared."""
         return self._baseline.with_reference(self._baseline.comparison)
@@ -140,7 +134,7 @@ class Survey:
             deadline=deadline,
             seed=seed,
             engine=engine,
-            view=self.view,
+            view=self._baseline.caches.view,
         )
         return run_trial_job(job)
 

@@ -57,28 +57,17 @@ def assert_survives_or_fails_cleanly(
         FaultNotFiredError: No fault fired, outside of Hypothesis.
 
     """
+    import hypothesis
+
     __tracebackhide__ = True
     judgement = judge_outcome(outcome, reference, contract)
     make_dataset = getattr(reference, "make_dataset", None)
     promise = contract or getattr(reference, "contract", None)
-    return require_pass(outcome, judgement, make_dataset, promise)
-
-
-def require_pass(
-    outcome: Outcome,
-    judgement: Judgement,
-    make_dataset: DatasetFactory | None,
-    contract: Contract | None,
-) -> Verdict:
-    """The verdict, unless *judgement* is a violation or, outside of Hypothesis, shows nothing."""
-    import hypothesis
-
-    __tracebackhide__ = True
     inside = hypothesis.currently_in_test_context()
     if inside:
         record_statistics(outcome, judgement)
     if is_violation(judgement):
-        raise violation(outcome, judgement, make_dataset, contract)
+        raise violation(outcome, judgement, make_dataset, promise)
     if judgement.verdict is Verdict.NOT_EXERCISED and not inside:
         raise not_exercised(outcome, judgement)
     return judgement.verdict
