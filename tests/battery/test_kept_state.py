@@ -15,7 +15,7 @@ from support.corpus.archives import H5, H5Rows, Lmdb, Npz, Sqlite, Unbuffered, Z
 from support.corpus.handles import H5StaysOpen
 from support.corpus.streams import IteratorOnSelf, Shards, spent_sampler
 from support.datasets import SIZE, BySet, CopiedRecords, Records, RecordStream
-from support.facts import ordinary
+from support.facts import EIO, fired, ordinary
 from support.specimens import Packed
 from support.state_specimens import SPECIMENS, KeepsFilesOpen, KeepsHalves, shared_by
 
@@ -123,6 +123,13 @@ def test_what_takes_cut_files_for_whole_ones_fails_once(records):
     assert (half.verdict, half.failed) == ("corrupted", True)
     assert (after.applies, after.failed) == (False, False)
     assert "truncated-half tells whether that is right" in after.explanation
+
+
+def test_a_hang_in_the_first_epoch_is_judged():
+    """Nothing was delivered then that could be compared."""
+    hung = replace(ordinary(Pass()), faults=fired(EIO), passes=(), phase="epoch 1")
+
+    assert CHECKS[KeepsHalves.check].skip_reason(None, hung) is None
 
 
 @pytest.mark.parametrize(

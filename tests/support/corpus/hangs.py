@@ -55,7 +55,7 @@ class IndexInBackground(Records):
         self._start()
 
     def _start(self) -> None:
-        self.sizes: dict[int, int] = {}
+        self.numbers: dict[int, int] = {}
         self.lock, self.wanted = threading.Lock(), threading.Event()
         self.pid = os.getpid()
         is_held = threading.Event()
@@ -66,12 +66,12 @@ class IndexInBackground(Records):
         with self.lock:
             is_held.set()
             self.wanted.wait()
-            self.sizes.update(enumerate(path.stat().st_size for path in self.paths))
+            self.numbers.update(enumerate(int(path.stem) for path in self.paths))
 
     def __getitem__(self, index: int) -> Any:
         self.wanted.set()
         with self.lock:
-            return *super().__getitem__(index), self.sizes[index]
+            return *super().__getitem__(index), self.numbers[index]
 
 
 class IndexPerProcess(IndexInBackground):
