@@ -11,6 +11,7 @@ from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults._engine import choose
 from pytest_dataloader_faults._engine.python.pyfakefs import fake_files
 from pytest_dataloader_faults.exceptions import InjectionError, InvalidArgumentError
+from pytest_dataloader_faults.faults._given import why_no_fault
 from pytest_dataloader_faults.faults._writes import is_of_writing
 from pytest_dataloader_faults.outcomes import FaultFacts, WorkerFacts
 from pytest_dataloader_faults.outcomes._fault_facts import facts_from, unfired
@@ -183,9 +184,8 @@ def engine_for_files(engine: str) -> str:
 def require_faults(faults: tuple[vocabulary.Fault, ...]) -> None:
     """Refuse what is no fault."""
     for fault in faults:
-        if not isinstance(fault, vocabulary.Fault):
-            message = f"{fault!r} is no fault. Give faults, such as ReadError('*.jpg')"
-            raise InvalidArgumentError(message)
+        if problem := why_no_fault(fault):
+            raise InvalidArgumentError(problem)
 
 
 def _beyond_fake_files(engine: str, fault: vocabulary.Fault) -> str | None:

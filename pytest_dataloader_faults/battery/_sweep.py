@@ -29,6 +29,7 @@ from pytest_dataloader_faults.faults import (
     ReadError,
 )
 from pytest_dataloader_faults.faults._base import FileFault, Trigger, Triggered
+from pytest_dataloader_faults.faults._given import why_no_fault
 from pytest_dataloader_faults.faults._globs import GlobMatcher
 from pytest_dataloader_faults.faults._network import NetworkFault
 from pytest_dataloader_faults.faults._writes import is_of_writing
@@ -157,8 +158,10 @@ def _step(battery: Battery, fault: Any) -> SweepStep:
 
 def _rows(templates: Iterable[Any]) -> list[Any]:
     """The first step of each row: each of *templates*, once and for good."""
-    if isinstance(templates, Fault) or not (templates := list(templates)):
-        message = f"faults={templates!r} must be several faults, such as [OpenError(), ReadError()]"
+    is_iterable = isinstance(templates, Iterable) and not isinstance(templates, (str, bytes))
+    if not is_iterable or not (templates := list(templates)):
+        shown = templates.__name__ if isinstance(templates, type) else repr(templates)
+        message = f"faults={shown} must be several faults, such as [OpenError(), ReadError()]"
         raise exceptions.InvalidArgumentError(message)
     made = []
     for template in templates:
@@ -186,6 +189,9 @@ def _usual_path(fault: Any, workload: Workload) -> Any:
 
 
 def _require_template(template: Any) -> None:
+    problem = why_no_fault(template)
+    if problem and isinstance(template, (type, list, tuple)):
+        raise exceptions.InvalidArgumentError(f"faults: {problem}")
     if isinstance(template, (FileFault, NetworkFault)) and isinstance(template, Triggered):
         if template.trigger._replace(every=1) == Trigger():
             return

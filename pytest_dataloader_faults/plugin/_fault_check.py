@@ -149,6 +149,8 @@ def _refuse(others: Mapping[str, Any]) -> None:
         advice = f"Give {what} to the marker: @pytest.mark.dataloader_faults({given})"
     else:
         advice = "It takes a dataset, files=, loader= and contract="
+    if "faults" in others:
+        advice += ". Each check has its faults; for others, call run_trial, inject or sweep"
     raise InvalidArgumentError(f"fault_check() takes no {given}. {advice}")
 
 

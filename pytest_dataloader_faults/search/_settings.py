@@ -27,4 +27,9 @@ def settings_of(given: Mapping[str, Any], max_examples: int | None) -> settings:
         return settings(**{"phases": phases, "print_blob": False, **given, **most, **_ALWAYS})
     except TypeError as error:
         message = f"{error}: what is no argument of the search goes to hypothesis.settings"
+        if "faults" in given:
+            message = (
+                f"faults={given['faults']!r} is no argument of a search, which draws faults itself:"
+                " give their classes, as in kinds=[ReadError], or run these by run_trial or replay"
+            )
         raise InvalidArgumentError(message) from None

@@ -65,7 +65,7 @@ def test_check(fault_check, records):
 TEXTS = {
     "test_nested": "faults are armed already in this process",
     "test_text": "'*.rec' is no fault",
-    "test_kind": "is no fault. Give faults",
+    "test_kind": "ReadError is no fault, but a class. Call it: ReadError()",
     "test_list": "[ReadError()] is no fault",
     "test_contract": "Contract: may_skip='yes' must be True or False",
     "test_count": "unexpected keyword argument 'count'",

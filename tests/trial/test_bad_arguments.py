@@ -10,7 +10,6 @@ from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import check_dataset, run_trial
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.faults import ReadError
 from support.datasets import Records
 from support.refusals import battery, both, lacks, refusal
 
@@ -104,7 +103,7 @@ def test_epochs_that_cannot_be_run(records, epochs):
     assert lacks(text, f"epochs={epochs!r}", "1 or more") == []
 
 
-@pytest.mark.parametrize("given", ["ReadError", ReadError, None, OSError("disk")], ids=repr)
+@pytest.mark.parametrize("given", ["ReadError", None, OSError("disk"), OSError], ids=repr)
 def test_what_is_no_fault(records, given):
     """What was given is shown, with an example of a fault."""
     text = refusal(InvalidArgumentError, run_trial, lambda: Records(records), given)
