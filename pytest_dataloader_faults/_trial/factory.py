@@ -119,13 +119,24 @@ def full_name(make_dataset: Any) -> str:
     return f"{named.__module__}.{named.__qualname__}"
 
 
+class HandedOver:
+    """Gives *made*, which is no function: the caller has made it."""
+
+    def __init__(self, made: Any) -> None:
+        self.made = made
+
+    def __call__(self) -> Any:
+        """What was handed over."""
+        return self.made
+
+
 def bound(make_dataset: Any) -> tuple[Callable[[], Any], tuple[str, ...]]:
     """*make_dataset* for one trial, and the folder that it gets, which is not made yet."""
     if is_a(make_dataset, PartOf):
         source, folders = bound(make_dataset.source)
         return dataclasses.replace(make_dataset, source=source), folders
     if is_ready(make_dataset):
-        return lambda: make_dataset, ()
+        return HandedOver(make_dataset), ()
     asks = takes_folder(make_dataset)
     if asks and fake_files() is not None:
         raise InvalidArgumentError(_FAKE)

@@ -24,7 +24,7 @@ from torch.utils.data import (
 from pytest_dataloader_faults._engine.python.pyfakefs.notes import note_for
 from pytest_dataloader_faults._engine.worker.fetch_hooks import StreamEnd
 from pytest_dataloader_faults._engine.worker.late_imports import FOR_FORK_SERVER
-from pytest_dataloader_faults._trial.factory import definition_of
+from pytest_dataloader_faults._trial.factory import HandedOver, definition_of
 from pytest_dataloader_faults._trial.parts import require_one
 from pytest_dataloader_faults._trial.process import start_method
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
@@ -120,6 +120,7 @@ def _leave_running_workers(loader: DataLoader[Any]) -> None:
     loader._iterator = None
 
 
+_OF_ITERATOR = "An iterator is used up after one epoch: leave out iter(). "
 _OF_GENERATOR = (
     "A function with yield gives a generator: write return in place of yield, or yield the samples"
     " in __iter__ of an IterableDataset. "
@@ -138,12 +139,10 @@ def _call_factory(make_dataset: Callable[[], Any]) -> Any:
     _require_class(made)
     require_one(made)
     if isinstance(made, type) or not _is_usable(made):
-        is_generator = isinstance(made, types.GeneratorType)
         message = (
-            f"make_dataset{_named(make_dataset)} gave {shown(made)}, which is no dataset: it has"
-            f" no __getitem__ and is no IterableDataset. {_OF_GENERATOR if is_generator else ''}"
-            "Give a map-style or iterable dataset, a ready DataLoader, a data module, or a dict or"
-            " list of loaders"
+            f"{_origin(make_dataset, made)} is no dataset: it has no __getitem__ and is no"
+            f" IterableDataset. {_advice_on(made)}Give a map-style or iterable dataset, a ready"
+            " DataLoader, a data module, or a dict or list of loaders"
         )
         raise UnusableDatasetError(message)
     if _wraps_loader(made):
@@ -175,9 +174,19 @@ def _wraps_loader(made: Any) -> bool:
     return type(pipeline) is list and any(isinstance(each, DataLoader) for each in pipeline)
 
 
-def _named(make_dataset: Callable[[], Any]) -> str:
+def _origin(make_dataset: Callable[[], Any], made: Any) -> str:
+    """What *made* is, and by whom, for a sentence that goes on with a verb."""
+    if isinstance(make_dataset, HandedOver):
+        return f"make_dataset={shown(made)}"
     found = definition_of(make_dataset)
-    return " at {}:{}".format(*found) if found else ""
+    place = " at {}:{}".format(*found) if found else ""
+    return f"make_dataset{place} gave {shown(made)}, which"
+
+
+def _advice_on(made: Any) -> str:
+    if isinstance(made, types.GeneratorType):
+        return _OF_GENERATOR
+    return _OF_ITERATOR if isinstance(made, Iterator) else ""
 
 
 def _loader_for(dataset: Any, options: Mapping[str, Any]) -> DataLoader[Any]:

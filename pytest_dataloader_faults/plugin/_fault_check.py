@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import os
 import shlex
+import sys
 import time
 import warnings
 from collections.abc import Hashable, Mapping
@@ -15,7 +16,7 @@ import pytest
 
 from pytest_dataloader_faults._engine import choose
 from pytest_dataloader_faults._trial.factory import DatasetFactory
-from pytest_dataloader_faults._trial.parts import part_of
+from pytest_dataloader_faults._trial.parts import is_ready, part_of
 from pytest_dataloader_faults.battery import _progress
 from pytest_dataloader_faults.battery._baseline.golden_run import Settings as BatterySettings
 from pytest_dataloader_faults.battery._baseline_cache import Answer, BaselineCache
@@ -51,6 +52,8 @@ class FaultCheck:
         self._settings = settings
         self._node = node
         self._calls = 0
+        self._place = ""
+        """Where it was called last."""
 
     def __call__(
         self,
@@ -66,6 +69,8 @@ class FaultCheck:
         _refuse(others)
         self._calls += 1
         self._node.stash[CALLED] = True
+        caller = sys._getframe(1)
+        self._place = f"{os.path.relpath(caller.f_code.co_filename)}:{caller.f_lineno}"
         how = BatterySettings(
             files=files, loader=loader, contract=contract, samples=self._settings.samples
         )
@@ -105,12 +110,23 @@ class FaultCheck:
         except SeveralLoadersError:
             raise
         except (InvalidArgumentError, UnusableDatasetError) as error:
-            result, is_usable = _nothing_shown(self.name, str(error), applies=True), False
+            why = f"{error}{self._origin_of(make_dataset)}"
+            result, is_usable = _nothing_shown(self.name, why, applies=True), False
         if is_usable:
             report.is_gone()
         else:
             report.is_here()
         return result
+
+    def _origin_of(self, make_dataset: object) -> str:
+        """Where an object comes from that was handed over: no text of the harness knows that."""
+        if not is_ready(make_dataset):
+            return ""
+        given = getattr(self._node, "funcargs", {}).items()
+        fixtures = [
+            f", the value of fixture {name!r}" for name, value in given if value is make_dataset
+        ]
+        return f". It was handed over at {self._place}{''.join(fixtures[:1])}"
 
     def _asked(self, make_dataset: DatasetFactory, how: BatterySettings, call: Hashable) -> Answer:
         again = f"pytest {_arguments_for(self._node)} {self._options()}"

@@ -21,12 +21,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.outcomes._text import listed
 from pytest_dataloader_faults.plugin import _asked, _checks, _options
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults._trial.factory import DatasetFactory
 
 _OPTION = "--dataloader-faults-dataset"
+_SHOWN = 10
 _FORM = "must be module:function, such as my_package.data:make_dataset"
 
 
@@ -193,12 +195,26 @@ def _without_module(path: str, missing: str) -> str:
 
 def _attribute(value: str, module: ModuleType, name: str) -> DatasetFactory:
     if not hasattr(module, name):
-        functions = [each for each, _ in inspect.getmembers(module, inspect.isroutine)]
-        near = difflib.get_close_matches(name, dir(module), n=1)
-        known = f"Did you mean {near[0]!r}?" if near else f"Its functions: {', '.join(functions)}"
-        raise _refused(value, f"cannot be used: {module.__name__} has no {name!r}. {known}")
+        problem = f"cannot be used: {module.__name__} has no {name!r}. {_known(module, name)}"
+        raise _refused(value, problem)
     found: DatasetFactory = getattr(module, name)
     return found
+
+
+def _known(module: ModuleType, name: str) -> str:
+    """The names of *module* that are near *name*, or else what it defines; no other modules."""
+    held = vars(module)
+    names = [each for each in dir(module) if not inspect.ismodule(held.get(each))]
+    if near := difflib.get_close_matches(name, names):
+        return f"Did you mean {' or '.join(map(repr, near))}?"
+    own = [
+        each
+        for each, made in held.items()
+        if callable(made) and getattr(made, "__module__", None) == module.__name__
+    ]
+    if not own:
+        return "It defines no function and no class"
+    return f"Its functions and classes: {listed(sorted(own), _SHOWN)}"
 
 
 def _refused(value: str, problem: str) -> InvalidArgumentError:

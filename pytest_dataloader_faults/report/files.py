@@ -38,7 +38,7 @@ def require_known(path: str) -> str:
 def write(report: Report, path: str) -> None:
     """Write *report* to *path*, in the form that the ending names; folders are made.
 
-    What is there stays until the whole report is on the disk.
+    What is there stays until the whole report is on the disk. An OSError names *path*.
     """
     render = next(each for ending, each in RENDERERS.items() if path.endswith(ending))
     text = render(report)
@@ -49,9 +49,11 @@ def write(report: Report, path: str) -> None:
         with open(temporary, "x", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
         os.replace(temporary, target)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
+        if isinstance(error, OSError):  # It names the other file, which nobody knows.
+            raise OSError(error.errno, error.strerror, path) from error
         raise
 
 

@@ -223,6 +223,8 @@ def test_only_what_does_not_move_waits_for_ever(activity, phrase):
     options = ("deadline=300", "the marker", "--dataloader-faults-deadline=300")
 
     assert cause.phrase == phrase
-    may_be_slow = activity not in (Activity.WAITS, Activity.COMPUTES)
+    may_be_slow = activity is not Activity.WAITS
     assert all(each in cause.advice for each in options) == may_be_slow
     assert cause.overrides == may_be_slow
+    has_retries = activity in (Activity.READS, Activity.COMPUTES)
+    assert ("a retry without a limit" in cause.advice) == has_retries

@@ -90,6 +90,19 @@ def test_no_dataset(fault_check):
 
 def test_raises(fault_check):
     fault_check(lambda: 1 / 0)
+
+
+def test_iterator(fault_check, records):
+    fault_check(iter(DataLoader(Records(records), num_workers=1)))
+
+
+@pytest.fixture
+def stream():
+    return (number for number in range(3))
+
+
+def test_fixture(fault_check, stream):
+    fault_check(stream)
 """
 
 MESSAGES = {
@@ -104,6 +117,14 @@ MESSAGES = {
     "test_no_workers": "*this loader has num_workers=0. Use num_workers=1 or more*",
     "test_no_factory": "*must be callable, such as lambda: MyDataset()*",
     "test_no_dataset": "*make_dataset at *test_inner.py:* gave None, which is no dataset*",
+    "test_iterator": (
+        "make_dataset=<*DataLoaderIter *> is no dataset: *An iterator is used up after one epoch:"
+        " leave out iter(). *It was handed over at test_inner.py:*"
+    ),
+    "test_fixture": (
+        "make_dataset=<generator *> is no dataset: *A function with yield *It was handed over at"
+        " test_inner.py:*, the value of fixture 'stream'"
+    ),
     "test_raises": "*make_dataset() raised ZeroDivisionError: division by zero*",
 }
 

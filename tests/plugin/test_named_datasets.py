@@ -173,8 +173,12 @@ REFUSED = [
     ("lacking:make_data", "lacking.py:1\n"),
     ("skipped:make_data", "importing skipped raised Skipped: no data at "),
     ("my_data:Dta", "my_data has no 'Dta'. Did you mean 'Data'?"),
-    ("my_data:mke_data", "my_data has no 'mke_data'. Did you mean 'make_data'?"),
-    ("my_data:zzz", "Its functions: make_data, make_two"),
+    ("my_data:mke_data", "my_data has no 'mke_data'. Did you mean 'make_data' or 'make_two'?"),
+    ("my_data:zzz", "Its functions and classes: Data, make_data, make_two"),
+    ("importing:itertool", "Its functions and classes: Chained"),
+    ("importing:Chaind", "importing has no 'Chaind'. Did you mean 'Chained'?"),
+    ("importing:make", "importing has no 'make'. Its functions and classes: Chained"),
+    ("empty:make", "empty has no 'make'. It defines no function and no class"),
     ("my_data:Data.make", "write a function at the top of the module"),
     ("my_data:make_two", "make_two requires 2 arguments (one, two)"),
     ("my_data:make_two", "such as lambda: make_two(...)"),
@@ -186,7 +190,12 @@ def test_wrong_names_are_usage_errors(light_suite, value, problem):
     """The error shows the value, and what is wrong with it; nothing is collected."""
     skipped = "import pytest; pytest.skip('no data', allow_module_level=True)"
     light_suite.pytester.makepyfile(
-        my_data=WRONG, broken="1 / 0", lacking="import nowhere", skipped=skipped
+        my_data=WRONG,
+        broken="1 / 0",
+        lacking="import nowhere",
+        skipped=skipped,
+        importing="import itertools\nclass Chained: pass",
+        empty="",
     )
     result = light_suite.again(f"{OPTION}={value}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR

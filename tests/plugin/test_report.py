@@ -209,6 +209,15 @@ def test_a_report_that_cannot_be_written_fails_the_run(suite):
     assert "the report file/r.json was not written" in result.stdout.str()
 
 
+def test_a_report_that_cannot_be_written_names_the_path_that_was_given(suite):
+    """And no other file, which the plugin makes for itself, with the kernel's reason."""
+    path = "/proc/nowhere.json"
+    result = suite.run(SUITE, "-k", "workers-agree", f"--dataloader-faults-report={path}")
+    told = f"the report {path} was not written: *No such file or directory: '{path}'"
+    result.stdout.fnmatch_lines([told.replace("[", "[[]")])
+    assert ".tmp" not in result.stdout.str()
+
+
 @pytest.mark.parametrize("is_off", [False, True])
 def test_a_job_of_github_is_told(suite, monkeypatch, is_off):
     """By annotations and the job's summary, unless that is turned off."""

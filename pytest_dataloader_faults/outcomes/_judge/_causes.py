@@ -98,7 +98,12 @@ _BY_ACTIVITY = {
         f"Raise the error after a few attempts, as where it sleeps no longer. {_LONGER}",
         overrides=True,
     ),
-    Activity.COMPUTES: Cause("tries for ever, or computes for longer than its deadline"),
+    Activity.COMPUTES: Cause(
+        "tries for ever, or computes for longer than its deadline",
+        "Look for a retry without a limit at the line of its stack: try a few times, and then raise"
+        f" the error. {_LONGER}",
+        overrides=True,
+    ),
 }
 """Where nothing moves, the verdict says the cause."""
 _BY_VERDICT = {
