@@ -312,3 +312,62 @@ def test_a_stream_without_an_end_has_the_cause_of_one_with_an_end():
     assert found.cause == ALL
     assert "get_worker_info()" in found.explanation.splitlines()[1]
     assert "shards" not in found.explanation.splitlines()[0]
+
+
+class Delegating:
+    """Looks for every attribute in one that a new object does not have yet."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+class HoldsDelegating(Records):
+    """Has such an object."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.held = Delegating([])
+
+
+class RaisesAtLoading(Records):
+    """Pickles, and cannot be restored."""
+
+    def __setstate__(self, state: Any) -> None:
+        message = "handle"
+        raise KeyError(message)
+
+
+@pytest.mark.parametrize(
+    ("kind", "advice"),
+    [
+        (HoldsDelegating, "raise AttributeError for each name that begins with '__'"),
+        (RaisesAtLoading, "Its __setstate__ raises in the worker"),
+    ],
+)
+def test_a_dataset_that_cannot_be_unpickled(records, kind, advice):
+    """The worker ends as it loads the dataset, and has printed where."""
+    found = _ask(kind, records, only="pickles")["pickles"]
+
+    assert (found.verdict, found.cause) == ("broken", "cannot be unpickled")
+    assert advice in found.explanation
+
+
+class GivesLambda(Records):
+    """A sample that pickle refuses."""
+
+    def __getitem__(self, index: int) -> Any:
+        super().__getitem__(index)
+        return lambda: index
+
+
+def test_samples_that_cannot_be_pickled(records):
+    """The loader waits for ever; the queue's thread in the worker has printed why."""
+    options = {"loader": {"collate_fn": list}, "deadline": 3}
+    found = _ask(GivesLambda, records, only="workers-agree", **options)["workers-agree"]
+
+    assert (found.verdict, found.cause) == ("hung", "gives samples that cannot be pickled")
+    assert "GivesLambda.__getitem__.<locals>.<lambda>" in found.explanation
+    assert "Lambdas, local classes, generators and open files" in found.explanation

@@ -17,6 +17,7 @@ from pytest_dataloader_faults.faults._writes import is_of_writing
 from pytest_dataloader_faults.outcomes._at_deadline import Activity
 from pytest_dataloader_faults.outcomes._facts import TrialFacts, is_started_anew
 from pytest_dataloader_faults.outcomes._fault_facts import shared_offset_files
+from pytest_dataloader_faults.outcomes._judge import _pickling
 from pytest_dataloader_faults.outcomes._judge._sample_causes import of_wrong_samples
 from pytest_dataloader_faults.outcomes._verdicts import Cause, Judgement, Verdict
 
@@ -182,6 +183,8 @@ def _raised_in_an_earlier_epoch(outcome: TrialFacts) -> bool:
 def _of_verdict(outcome: TrialFacts, verdict: Verdict, clues: Clues) -> Cause:
     if verdict is Verdict.BROKEN and outcome.fired:
         return _PROMISED
+    if verdict is Verdict.HUNG and (cause := _pickling.of_answers(outcome)):
+        return cause
     if verdict is Verdict.HUNG and any(each.unlimited_waits for each in outcome.workers):
         return _NO_LIMIT
     is_alone = not outcome.fired and not is_started_anew(outcome)
@@ -225,6 +228,8 @@ def cause_of_start(outcome: TrialFacts) -> Cause | None:
             " pytest's configuration: --import-mode=importlib does not make test files such modules"
         )
         return Cause("is defined where workers cannot import it", advice, overrides=True)
+    if cause := _pickling.of_dataset(outcome):
+        return cause
     return _UNPICKLED if _PICKLE.search(outcome.exception.text) else None
 
 
