@@ -46,7 +46,7 @@ def listed(values: Iterable[object], most: int = 3) -> str:
 
 def counted(number: int, what: str, form: str = "") -> str:
     """*number* of *what*, such as "1 batch" or "2 batches"; *form*: how to format the number."""
-    ending = "es" if what.endswith(("s", "x", "ch")) else "s"
+    ending = "es" if what.endswith(("s", "x", "tch")) else "s"
     return f"{number:{form}} {what}{'' if number == 1 else ending}"
 
 

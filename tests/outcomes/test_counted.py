@@ -31,6 +31,7 @@ ALWAYS_MANY = {"len(self._files)"}
         (0, "file", "0 files"),
         (1, "batch", "1 batch"),
         (2, "batch", "2 batches"),
+        (2, "epoch", "2 epochs"),
         (1, "more process", "1 more process"),
         (2, "more process", "2 more processes"),
     ],
