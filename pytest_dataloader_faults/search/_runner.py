@@ -25,7 +25,7 @@ from pytest_dataloader_faults.outcomes._text import counted
 from pytest_dataloader_faults.search import _assertion
 from pytest_dataloader_faults.search._assertion import is_violation
 from pytest_dataloader_faults.search._exploration import Exploration
-from pytest_dataloader_faults.strategies._files import TRANSIENT_ERRORS
+from pytest_dataloader_faults.strategies._schedules import TRANSIENT_ERRORS
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

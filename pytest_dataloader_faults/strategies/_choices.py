@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 from hypothesis import strategies as st
 from hypothesis.errors import InvalidArgument
 
-from pytest_dataloader_faults._arguments import COUNT, Rule, chosen
+from pytest_dataloader_faults._arguments import Rule, chosen
 from pytest_dataloader_faults.battery._survey import DataFiles, Survey
 from pytest_dataloader_faults.battery._targets import Files as Globs
 from pytest_dataloader_faults.battery._targets import parse_globs, path_of
@@ -92,47 +92,36 @@ def data_files(files: Files) -> DataFiles:
     files_meant = [each for each in globs if not is_of_network(each)]
     counts = dict.fromkeys(files_meant, _NTH)
     connections = dict.fromkeys(filter(is_of_network, globs), _NTH)
-    together = path_of(tuple(files_meant))
     return DataFiles(
-        opens=counts,
-        reads=counts,
-        all_files=together,
-        connections=connections,
-        all_written=together,
+        opens=counts, reads=counts, all_files=path_of(tuple(files_meant)), connections=connections
     )
 
 
-def operations(files: Files, verb: str, most: int | None = None) -> st.SearchStrategy[Target]:
-    """One of the files that workers *verb*, or all of them; the first one first.
+def counts(files: DataFiles, verb: str) -> Mapping[str, int]:
+    """How often a worker does in an epoch, to each of *files*, what *verb* says.
 
     *verb*: ``"open"``, ``"read"``, ``"write"`` or, for its descriptors, which may be inherited,
     ``"keep"``. With ``"connect to"``, one of the TCP connections.
     """
-    known = data_files(files)
-    counts = known.opens if verb == "open" else known.reads
-    if verb == "connect to":
-        counts = known.connections
-    if verb == "write":  # Of globs, it is not known what happens to their files.
-        counts = known.writes if isinstance(files, (DataFiles, Survey)) else known.opens
     if verb == "keep":
-        counts = {path: max(1, known.opens.get(path, 0)) for path in known.reads}
-    if most is not None:
-        require(COUNT, max_nth=most)
-    if not counts:
-        done = "read" if verb == "keep" else verb
-        what = "an address" if verb == "connect to" else "a file"
-        message = f"files={known!r} must have {what} that workers {done}; this dataset has none"
-        raise InvalidArgument(message)
-    named = [known.focus] if known.focus is not None and known.focus in counts else [*counts]
-    each = [_target(path, counts[path], known.epochs, most) for path in named]
-    share = math.ceil(sum(counts.values()) / known.workers)
-    together = {"connect to": f"{NETWORK}*", "write": known.all_written}.get(verb, known.all_files)
-    every = _target(together, share, known.epochs, most)
+        return {path: max(1, files.opens.get(path, 0)) for path in files.reads}
+    every = {"open": files.opens, "write": files.writes, "connect to": files.connections}
+    return every.get(verb, files.reads)
+
+
+def operations(files: DataFiles, verb: str) -> st.SearchStrategy[Target]:
+    """One of the files that workers *verb*, or all of them; the first one first."""
+    each_count = counts(files, verb)
+    named = [path for path in each_count if path == files.focus] or [*each_count]
+    each = [_target(path, each_count[path], files.epochs) for path in named]
+    share = math.ceil(sum(each_count.values()) / files.workers)
+    together = {"connect to": f"{NETWORK}*", "write": files.all_written}.get(verb, files.all_files)
+    every = _target(together, share, files.epochs)
     # Rather one file than all files. This is one list: a choice between two strategies would shrink
     # to the one that makes no choice of its own.
     once = [*each, *([every] * len(each))] if every.path != each[0].path else each
     return st.sampled_from([*once, *each, *each])
 
 
-def _target(path: Path, in_epoch: int, epochs: int, most: int | None) -> Target:
-    return Target(path, in_epoch, most or in_epoch * epochs)
+def _target(path: Path, in_epoch: int, epochs: int) -> Target:
+    return Target(path, in_epoch, in_epoch * epochs)

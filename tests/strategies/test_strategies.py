@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import warnings
 
 import hypothesis.errors
@@ -14,7 +13,6 @@ from torch.utils.data import DataLoader
 from pytest_dataloader_faults import faults, strategies
 from pytest_dataloader_faults.battery._survey import DataFiles
 from pytest_dataloader_faults.faults._network import NetworkFault
-from pytest_dataloader_faults.strategies import _files, _network, _workers, _writes
 
 ONE, TWO = "*/00.rec", "*/01.rec"
 HOST, OTHER = "tcp://192.0.2.1:80", "tcp://192.0.2.2:80"
@@ -31,60 +29,53 @@ UNREAD = DataFiles(opens={}, reads={})
 quick = settings(database=None, derandomize=True, deadline=None)
 few = settings(quick, max_examples=30)
 
-SIMPLEST = {
-    "open_errors": faults.OpenError(ONE),
-    "read_errors": faults.ReadError(ONE),
-    "short_reads": faults.ShortRead(ONE, times=1),
-    "truncated_files": faults.TruncatedFile(ONE),
-    "corrupted_files": faults.CorruptedFile(ONE),
-    "closed_descriptors": faults.ClosedDescriptor(ONE),
-    "slow_reads": faults.SlowRead(ONE, seconds=0.05, times=1),
-    "hung_reads": faults.HungRead(ONE),
-    "write_errors": faults.WriteError(ONE),
-    "short_writes": faults.ShortWrite(ONE, times=1),
-    "connect_errors": faults.ConnectError(HOST),
-    "connection_resets": faults.ConnectionReset(HOST),
-    "closed_connections": faults.ConnectionClosed(HOST),
-    "killed_workers": faults.WorkerKilled(),
-    "exited_workers": faults.WorkerExited(1),
-    "hung_workers": faults.WorkerHung(),
-    "pin_memory_thread_deaths": faults.PinMemoryThreadDeath(),
-    "descriptor_exhaustions": faults.DescriptorExhaustion(),
-    "shared_memory_exhaustions": faults.SharedMemoryExhaustion(),
-}
+SIMPLEST = [
+    faults.OpenError(ONE),
+    faults.ReadError(ONE),
+    faults.ShortRead(ONE, times=1),
+    faults.TruncatedFile(ONE),
+    faults.CorruptedFile(ONE),
+    faults.ClosedDescriptor(ONE),
+    faults.SlowRead(ONE, seconds=0.05, times=1),
+    faults.HungRead(ONE),
+    faults.WriteError(ONE),
+    faults.ShortWrite(ONE, times=1),
+    faults.ConnectError(HOST),
+    faults.ConnectionReset(HOST),
+    faults.ConnectionClosed(HOST),
+    faults.DescriptorExhaustion(),
+    faults.SharedMemoryExhaustion(),
+    faults.PinMemoryThreadDeath(),
+    faults.WorkerKilled(),
+    faults.WorkerExited(1),
+    faults.WorkerHung(),
+]
+each_kind = pytest.mark.parametrize("simplest", SIMPLEST, ids=lambda fault: type(fault).__name__)
 
 
-def _strategy(name):
-    make = getattr(strategies, name)
-    alone = name in {"descriptor_exhaustions", "shared_memory_exhaustions"}
-    return make() if alone else make(files=FILES)
+def _of_kind(kind):
+    return strategies.faults(files=FILES, kinds=[kind])
 
 
-def test_there_is_one_strategy_per_fault():
-    """No fault is left out, and no strategy is for two."""
-    kinds = [type(fault) for fault in SIMPLEST.values()]
-    assert len(kinds) == len(faults.KINDS)
-    assert set(kinds) == set(faults.KINDS.values())
-    makers = {*vars(_files), *vars(_network), *vars(_workers), *vars(_writes)} & set(
-        strategies.__all__
-    )
-    assert makers - {"faults"} == set(SIMPLEST)
+def test_every_kind_is_tried():
+    """The list above leaves none out."""
+    assert [type(fault) for fault in SIMPLEST] == [*faults.KINDS.values()]
 
 
-@pytest.mark.parametrize("name", SIMPLEST)
-def test_each_shrinks_to_the_first_file_and_the_first_time(name):
+@each_kind
+def test_each_shrinks_to_the_first_file_and_the_first_time(simplest):
     """The simplest fault of each kind is the one with the shortest repr."""
-    assert find(_strategy(name), lambda _: True, settings=quick) == SIMPLEST[name]
+    assert find(_of_kind(type(simplest)), lambda _: True, settings=quick) == simplest
 
 
-@pytest.mark.parametrize("name", SIMPLEST)
-def test_each_draws_its_fault_for_the_files_there_are(name):
+@each_kind
+def test_each_is_drawn_for_the_files_there_are(simplest):
     """Every example is of that class, about those files, and within what they are met by."""
 
     @few
-    @given(_strategy(name))
+    @given(_of_kind(type(simplest)))
     def example(fault):
-        assert type(fault) is type(SIMPLEST[name])
+        assert type(fault) is type(simplest)
         is_of_connections = isinstance(fault, NetworkFault)
         meant = {HOST, OTHER, "tcp://*"} if is_of_connections else {ONE, TWO, "*.rec", "*"}
         assert set(fault.globs) <= meant
@@ -97,10 +88,11 @@ def test_each_draws_its_fault_for_the_files_there_are(name):
 
 def test_all_files_together_are_met_as_often_as_all_of_them():
     """The last of all reads can be meant, and no read after it."""
-    last = find(strategies.read_errors(files=FILES), lambda fault: fault.nth > 4, settings=quick)
+    reads = _of_kind(faults.ReadError)
+    last = find(reads, lambda fault: fault.nth > 4, settings=quick)
     assert (last.path, last.nth) == ("*.rec", 5)
     with pytest.raises(hypothesis.errors.NoSuchExample):
-        find(strategies.read_errors(files=FILES), lambda fault: fault.nth > 6, settings=quick)
+        find(reads, lambda fault: fault.nth > 6, settings=quick)
 
 
 def test_schedules_hold_several_faults():
@@ -125,7 +117,7 @@ def test_schedules_shrink_to_the_one_fault_that_matters(kind):
         lambda schedule: any(type(fault) is kind for fault in schedule),
         settings=settings(quick, max_examples=1000),
     )
-    assert fault in SIMPLEST.values()
+    assert fault in SIMPLEST
 
 
 def test_faults_that_the_files_cannot_meet_are_not_drawn():
@@ -206,24 +198,8 @@ def test_access_is_a_sampler():
 
 
 REFUSED = {
-    "open_errors(errnos=[errno.EPIPE])": r"errnos=\[32\] must be a list of one or more of 1, 2,",
-    "read_errors(errnos=[])": r"errnos=\[\] must be a list of one or more of 1, 4, 5, 6",
-    "read_errors(max_nth=0)": "max_nth=0 must be an int, 1 or more",
-    "read_errors(files=3)": "files=3 must be a glob or a list of globs",
-    "read_errors(files=UNREAD)": "must have a file that workers read; this dataset has none",
-    "short_reads(max_bytes=0)": "max_bytes=0 must be an int, 1 or more",
-    "truncated_files(max_bytes=-1)": "max_bytes=-1 must be an int, 0 or more",
-    "corrupted_files(max_flips=0)": "max_flips=0 must be an int, 1 or more",
-    "closed_descriptors(reuse=1)": "reuse=1 must be True or False",
-    "slow_reads(seconds=0)": "seconds=0 must be a positive number of seconds",
-    "hung_reads(max_workers=0)": "max_workers=0 must be an int, 1 or more",
-    "killed_workers(signals=[2])": r"signals=\[2\] must be a list of one or more of 1, 3",
-    "killed_workers(max_at=0)": "max_at=0 must be an int, 1 or more",
-    "exited_workers(codes=[256])": r"codes=\[256\] must be a list of one or more of 0, .*, 255",
-    "hung_workers(hold_gil=1)": "hold_gil=1 must be True or False",
-    "descriptor_exhaustions(max_headroom=-1)": "max_headroom=-1 must be an int, 0 or more",
-    "pin_memory_thread_deaths(max_at=0)": "max_at=0 must be an int, 1 or more",
-    "shared_memory_exhaustions(max_nth=0)": "max_nth=0 must be an int, 1 or more",
+    "faults(files=3)": "files=3 must be a glob or a list of globs",
+    "faults(max_workers=0)": "max_workers=0 must be an int, 1 or more",
     "faults(kinds=[int])": r"kinds=\[.*int.*\] must be a list of one or more of OpenError, ReadErr",
     "faults(kinds=[faults.HungRead], files=UNREAD)": "must have one that can happen to these files",
     "fault_schedules(max_faults=0)": "max_faults=0 must be an int, 1 or more",
@@ -240,7 +216,7 @@ REFUSED = {
 
 
 def _made(code):
-    scope = {**vars(strategies), "faults": faults, "errno": errno, "UNREAD": UNREAD}
+    scope = {**vars(strategies), "faults": faults, "UNREAD": UNREAD}
     name, _, arguments = code.partition("(")
     scope["strategy"] = getattr(strategies, name)
     return eval(f"strategy({arguments}", scope)  # noqa: S307  # the code is above
@@ -253,7 +229,7 @@ def test_bad_arguments_are_refused_by_name_and_range(code):
         find(_made(code), lambda _: True, settings=quick)
 
 
-@pytest.mark.parametrize("name", [*SIMPLEST, "faults", "fault_schedules", "dataset_access"])
+@pytest.mark.parametrize("name", strategies.__all__)
 def test_arguments_are_by_keyword(name):
     """Order never matters."""
     with pytest.raises(TypeError, match="positional"):
@@ -263,8 +239,7 @@ def test_arguments_are_by_keyword(name):
 @pytest.mark.parametrize(
     "code",
     [
-        "read_errors(files='*.jpg', max_nth=3)",
-        "killed_workers(signals=[9], max_workers=1)",
+        "faults(files='*.jpg', max_workers=1)",
         "loader_options(max_workers=4, start_methods=('fork', 'spawn'))",
         "fault_schedules(files=DataFiles(opens={'a': 1}, reads={'a': 2}), max_faults=2)",
     ],
