@@ -51,11 +51,9 @@ _SAME = (
     (r"is killed by signal: \w+\. *\n.*DataLoader worker \(pid N\) exited", "exited"),
     (r"\d+(\.\d+)? ?s\b", "N s"),
     (r"\b\d{2,}\.(bin|py)\b", r"N.\1"),
-    (r"line \d+", "line N"),
     (r"sample \d+ \(batch \d+\).*? of sample \d+", "sample N has sample N"),
     (r"sample \d+ in \.\.\.", "sample N"),
     (r"Linux [\w.+-]+", "Linux N"),
-    (r"(FAIL: \w+ \([\w.]+)\.test_\w+\)", r"\1)"),  # Before Python 3.11, without the method.
     (r"[=_]{3,}", "=="),
     (r"\s+(\[\s*\d+%\])", r" \1"),
 )

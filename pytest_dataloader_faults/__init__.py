@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults._trial.parts import part_of as part_of
     from pytest_dataloader_faults.battery import check_dataset as check_dataset
     from pytest_dataloader_faults.battery import sweep as sweep
-    from pytest_dataloader_faults.battery._test_case import DatasetTestCase as DatasetTestCase
     from pytest_dataloader_faults.injection import inject as inject
     from pytest_dataloader_faults.outcomes import CheckResult as CheckResult
     from pytest_dataloader_faults.outcomes import Contract as Contract
@@ -37,7 +36,6 @@ __all__ = (
     "CheckResult",
     "Contract",
     "DatasetFactory",
-    "DatasetTestCase",
     "Outcome",
     "Verdict",
     "check_dataset",
@@ -55,7 +53,6 @@ _HOMES = {
     "CheckResult": "outcomes",
     "Contract": "outcomes",
     "DatasetFactory": "_trial.factory",
-    "DatasetTestCase": "battery._test_case",
     "Outcome": "outcomes",
     "Verdict": "outcomes",
     "check_dataset": "battery",

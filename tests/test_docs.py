@@ -41,7 +41,6 @@ _SLOW = [
     Path("docs/how-to/sweep.md"),
     Path("docs/how-to/test-a-dataset-over-a-network.md"),
     Path("docs/how-to/use-pyfakefs.md"),
-    Path("docs/how-to/use-unittest.md"),
     Path("docs/how-to/sizes-and-budgets.md"),
     Path("docs/how-to/other-plugins.md"),
     Path("docs/how-to/frameworks.md"),

@@ -25,7 +25,7 @@ from pytest_dataloader_faults import (
 
 FIXED = (
     "CheckResult inject run_trial check_dataset explore sweep faults strategies"
-    " Outcome Verdict Contract exceptions part_of DatasetFactory DatasetTestCase"
+    " Outcome Verdict Contract exceptions part_of DatasetFactory"
 ).split()
 PUBLIC = "battery exceptions fake_files faults injection outcomes search strategies".split()
 HEAVY = {"torch", "hypothesis", "pyfakefs", "numpy", "psutil"}

@@ -42,7 +42,7 @@ _OUR_FIXTURES = {"fault_check", "dataloader_faults", "fake_dataset_fs"}
 _NO_PARAMETER = (
     "fault_check must be a parameter of the test function, for the test to become one item per"
     " check. Methods of a unittest.TestCase cannot be parametrized, and getfixturevalue() comes too"
-    " late: use a plain function, or self.check_dataset() of a DatasetTestCase"
+    " late: use a plain function, or call check_dataset() in the method"
 )
 _injector = pytest.StashKey["PytestFaultInjector"]()
 
@@ -145,11 +145,6 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
             pytest.fail(unfired, pytrace=False)
     if _checks.CHECK in item.stash:
         item.stash[_checks.CHECK].require_called()
-    if (results := _asked.results_of_test_case(item)) is not None:
-        from pytest_dataloader_faults.plugin._report import note_all
-
-        item.stash[_asked.SEVERAL] = True
-        note_all(item, results)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -158,7 +153,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Give the report what a check found, and show its text so that it can be copied."""
     report = yield
-    if _asked.asks_check(item) or _asked.SEVERAL in item.stash:
+    if _asked.asks_check(item):
         from pytest_dataloader_faults.plugin._report import attach
 
         attach(item, report)

@@ -1,8 +1,8 @@
-"""Which items ask checks: by the fixture, for the command line, or in a ``DatasetTestCase``."""
+"""Which items ask checks: by the fixture, or for the command line."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -22,8 +22,6 @@ NOT_ASKED = pytest.StashKey[str]()
 """Why an item was skipped, and its check was not asked."""
 NOT_APPLICABLE = pytest.StashKey[str]()
 """Why an item was skipped before its check, which cannot be asked on this machine."""
-SEVERAL = pytest.StashKey[bool]()
-"""An item has it once a ``DatasetTestCase`` has asked checks in it."""
 
 
 def asks_check(node: pytest.Item) -> bool:
@@ -32,13 +30,8 @@ def asks_check(node: pytest.Item) -> bool:
 
 
 def check_asked(node: pytest.Item) -> str:
-    """The name of the check that *node* asks, or of the method that asks several."""
+    """The name of the check that *node* asks; of the fixture, where it cannot be parametrized."""
     if NAMED in node.stash:
         return node.stash[NAMED].check
     given = getattr(getattr(node, "callspec", None), "params", {})
-    return str(given.get("fault_check", "check_dataset"))
-
-
-def results_of_test_case(node: pytest.Item) -> Any:
-    """What ``check_dataset`` of a ``DatasetTestCase`` found in *node*; None if it is no such."""
-    return getattr(getattr(node, "instance", None), "_dataset_results", None)
+    return str(given.get("fault_check", "fault_check"))

@@ -10,7 +10,6 @@ import itertools
 import os
 from collections.abc import Hashable, Iterator
 from types import TracebackType
-from typing import Any
 
 import pytest
 
@@ -154,15 +153,10 @@ def show_as_it_stands(
     text = error.getrepr(style="value", chain=False)
     if notes := getattr(error.value, "__notes__", ()):  # Hypothesis' falsifying example.
         text.addsection("notes", "\n".join(notes))
-    users = [one for one in error.traceback if not (one.ishidden(error) or _is_unittests(one))]
+    users = [one for one in error.traceback if not one.ishidden(error)]
     if users:
         text.addsection(f"raised at {os.path.relpath(users[-1].path)}:{users[-1].lineno + 1}", "")
     report.longrepr = text
-
-
-def _is_unittests(entry: Any) -> bool:
-    """Whether *entry* is of unittest, which a sub-test has no other frames than."""
-    return "__unittest" in entry.frame.f_globals
 
 
 def may_stand_as_it_is(config: pytest.Config) -> bool:

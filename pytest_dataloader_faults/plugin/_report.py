@@ -50,14 +50,6 @@ def note(node: pytest.Item, result: CheckResult, duration: float) -> None:
     node.user_properties += [(f"{_PROPERTY}_{name}", text) for name, text in facts.items() if text]
 
 
-def note_all(node: pytest.Item, results: Iterable[CheckResult]) -> None:
-    """Keep *results* for the report: one item of pytest asked all of their checks."""
-    node.stash[_items] = [
-        asdict(_item_of(node, each, sum(trial.duration for trial in each.trials)))
-        for each in results
-    ]
-
-
 def _item_of(node: pytest.Item, result: CheckResult, duration: float) -> Item:
     path, line, _ = node.location
     return item_of(

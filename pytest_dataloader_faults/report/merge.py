@@ -23,7 +23,7 @@ from pytest_dataloader_faults.report.model import (
 _WORST_FIRST = (FAILED, ERROR, NOT_REPRODUCED, XFAILED, PASSED, NOT_APPLICABLE)
 _SHOWN = 20
 """So many items that differ are listed."""
-_Key: TypeAlias = tuple[str, str, int]
+_Key: TypeAlias = tuple[str, int]
 
 
 class Source(NamedTuple):
@@ -85,14 +85,13 @@ def merged(sources: Sequence[Source]) -> Merged:
 
 
 def _items_of(source: Source) -> Iterator[tuple[_Key, Item]]:
-    """The items, with what tells them apart: a test may ask several checks, or one check twice."""
-    often: Counter[tuple[str, str]] = Counter()
+    """The items, with what tells them apart: one may ask its check twice."""
+    often: Counter[str] = Counter()
     prefix = source.label and f"{source.label}: "
     for item in source.report.items:
         labelled = replace(item, nodeid=f"{prefix}{item.nodeid}", test=f"{prefix}{item.test}")
-        one = labelled.nodeid, item.check
-        often[one] += 1
-        yield (*one, often[one]), labelled
+        often[labelled.nodeid] += 1
+        yield (labelled.nodeid, often[labelled.nodeid]), labelled
 
 
 def told(found: Merged) -> Iterator[str]:

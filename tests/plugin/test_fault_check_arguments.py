@@ -166,7 +166,7 @@ def test_a_test_that_cannot_be_parametrized_fails_with_advice(suite):
     result = suite.run(UNPARAMETRIZED)
     said = result.stdout.str()
     assert said.count("fault_check must be a parameter of the test function") >= 2
-    assert "self.check_dataset() of a DatasetTestCase" in said
+    assert "call check_dataset() in the method" in said
     assert "AttributeError" not in said
     assert result.ret == 1
 
