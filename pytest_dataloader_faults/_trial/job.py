@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias, TypedDict
 
-from pytest_dataloader_faults._engine.system.private_view import NO_VIEW, PrivateView
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes._facts import TrialRequest
 from pytest_dataloader_faults.outcomes._reference import EXACT, Comparison
@@ -71,7 +70,6 @@ class Settings(RunSettings, total=False):
 
     comparison: Comparison
     samples: int | None
-    view: PrivateView
 
 
 class Limits(NamedTuple):
@@ -94,10 +92,10 @@ class Job:
     """What every job has.
 
     *loader*: options of the DataLoader; *changes* overrule them, and those of a ready loader.
-    *samples*: about how many samples of a map-style dataset are looked at; None for all. *view*:
-    folders of which its processes have a private copy. *may_take_longer*: whether it gets more time
-    if it moves or sleeps at its deadline. *most_bytes*: how many bytes a pass may read before
-    reading more is no progress; None if that is not known.
+    *samples*: about how many samples of a map-style dataset are looked at; None for all.
+    *may_take_longer*: whether it gets more time if it moves or sleeps at its deadline.
+    *most_bytes*: how many bytes a pass may read before reading more is no progress; None if that is
+    not known.
     """
 
     make_dataset: Any
@@ -110,7 +108,6 @@ class Job:
     samples: int | None = None
     comparison: Comparison = EXACT
     options: TrialOptions = ONE_EPOCH
-    view: PrivateView = NO_VIEW
     may_take_longer: bool = False
     most_bytes: int | None = None
 

@@ -21,7 +21,6 @@ from pytest_dataloader_faults._engine.channel import SupervisorHandle
 from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor
 from pytest_dataloader_faults._engine.protocol import Idle
 from pytest_dataloader_faults._engine.scope import Injection, arm
-from pytest_dataloader_faults._engine.system.birth import next_tick
 from pytest_dataloader_faults._engine.worker.fetch_hooks import SeedSamples, seed_everything
 from pytest_dataloader_faults._engine.worker.parent import EndsWithParent
 from pytest_dataloader_faults._trial import accelerator, loaders, resources
@@ -64,9 +63,7 @@ def run(
             job.make_dataset, job.loader, job.changes, needs_workers=needs_workers
         )
         if isinstance(job, ReferenceJob):
-            began = next_tick()
-            found = replace(take_reference(loader, job), began=began)
-            journal.write(reference=asdict(found))
+            journal.write(reference=asdict(take_reference(loader, job)))
         elif isinstance(job, TrialJob):
             if job.samples is not None and loaders.kind_of(loader.dataset) == "map":
                 limit_samples(loader, job.samples)

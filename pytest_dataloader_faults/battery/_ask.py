@@ -49,7 +49,7 @@ def ask(
     if found.alone:
         cause, found = ALONE, replace(found, notes=(found.alone, *found.notes))
     of_files = any(has_files(each) for each in outcome.schedule)
-    notes = (*battery.notes, *(battery.baseline.caches.notes if of_files else ()))
+    notes = (*battery.notes, *(battery.baseline.notes if of_files else ()))
     unseen = _unseen(name, found.trial)
     told = (*_advice(name, found.trial, cause), *unseen, *found.notes, *notes)
     result = _result(name, replace(found, notes=told), reproduce, expected)

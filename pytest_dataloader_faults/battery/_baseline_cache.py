@@ -84,16 +84,16 @@ class BaselineCache:
         memory = None if call is None else self._memory[call]
         battery_of = functools.partial(Battery, make_dataset, memory=memory, **settings)
         asked = functools.partial(ask, name=name, expected=expected, reproduce=reproduce)
-        was_wrong, read_since = False, None
+        was_wrong = False
         if known is not None:
             try:
-                result, read_since = _with_guess(known.moved(home), battery_of, asked)
+                result = _with_guess(known.moved(home), battery_of, asked)
                 # After a hang without a fault, another run without one would hang as well.
                 if result.verdict is not Verdict.NOT_EXERCISED or known.run.changes:
                     return Answer(result)
-            except OutdatedBaselineError as error:
-                was_wrong, read_since = True, error.read_since
-        battery = battery_of(read_since=read_since)
+            except OutdatedBaselineError:
+                was_wrong = True
+        battery = battery_of()
         versions = versions_of_files(battery.baseline.observed)
         if battery.baseline.unusable_reason and name != CONTROL:
             return Answer(_failing_alone(battery, name, reproduce), is_usable=False)
@@ -119,11 +119,8 @@ class _Known(NamedTuple):
 
 def _with_guess(
     known: _Known, battery_of: Callable[..., Battery], asked: Callable[[Battery], CheckResult]
-) -> tuple[CheckResult, int]:
-    """The result by what is *known*, and when the dataset was first read where it lies.
-
-    Raises OutdatedBaselineError if what is known is out of date.
-    """
+) -> CheckResult:
+    """The result by what is *known*; OutdatedBaselineError if that is out of date."""
     before = versions_of_files(known.run.observed)
     is_sure = before == known.versions
     battery = battery_of(known=known.run, is_sure=is_sure)
@@ -134,7 +131,7 @@ def _with_guess(
         except OutdatedBaselineError:
             if versions_of_files(known.run.observed) == before:
                 raise
-    return result, battery.baseline.read_since
+    return result
 
 
 def versions_of_files(run: Outcome) -> dict[str, tuple[int, ...] | None]:

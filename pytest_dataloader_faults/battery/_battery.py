@@ -62,7 +62,6 @@ class Battery:
         *,
         known: GoldenRun | None = None,
         is_sure: bool = False,
-        read_since: int | None = None,
         memory: Memory | None = None,
         **settings: Unpack[Settings],
     ) -> None:
@@ -71,14 +70,12 @@ class Battery:
         self.hangs = self.memory.hangs
         self._after_errors: dict[tuple[str, ...], Trial | None] = {}
         with _progress.stage("first reading"):
-            self.baseline = Baseline(
-                make_dataset, known=known, is_sure=is_sure, read_since=read_since, **settings
-            )
+            self.baseline = Baseline(make_dataset, known=known, is_sure=is_sure, **settings)
         self.workload = Workload.of(
             self.baseline.observed,
             self.baseline.globs,
             self.baseline.writable_folders,
-            self.baseline.caches.hindrance,
+            self.baseline.cached,
             self.baseline.reference.stream_count,
         )
         if not self.baseline.unusable_reason:

@@ -134,7 +134,6 @@ class Survey:
             deadline=deadline,
             seed=seed,
             engine=engine,
-            view=self._baseline.caches.view,
         )
         return run_trial_job(job)
 

@@ -149,7 +149,7 @@ def _step(battery: Battery, fault: Any) -> SweepStep:
     outcome, judgement = found.trial.outcome, found.trial.judgement
     template = replace(fault, nth=1, times=None)
     again = battery.reproduce("sweep", faults=[template], start_at=fault, max_trials=1)
-    text = explain(outcome, judgement, again, (*found.notes, *battery.baseline.caches.notes))
+    text = explain(outcome, judgement, again, (*found.notes, *battery.baseline.notes))
     passed = judgement.passed or judgement.verdict is Verdict.NOT_EXERCISED or not found.reproduced
     if not found.reproduced:
         warnings.warn(text, exceptions.NotReproducedWarning, stacklevel=4)

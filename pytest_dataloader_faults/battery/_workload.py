@@ -69,7 +69,7 @@ class Workload:
         globs: Those that the user asked for.
         paths: The data files that faults may hit.
         writable: Folders that are the trial's own, so that writes there may fail.
-        hindrance: Why there are no more of these; "" if nothing hindered.
+        cached: Files that the workers read, and that were made while the dataset was read before.
         stream_count: How many samples a stream has; None of one without an end, and of indices.
     """
 
@@ -77,7 +77,7 @@ class Workload:
     globs: tuple[str, ...]
     paths: frozenset[str]
     writable: tuple[str, ...] = ()
-    hindrance: str = ""
+    cached: tuple[str, ...] = ()
     stream_count: int | None = None
 
     @classmethod
@@ -86,13 +86,13 @@ class Workload:
         control: Outcome,
         globs: tuple[str, ...],
         writable: tuple[str, ...] = (),
-        hindrance: str = "",
+        cached: tuple[str, ...] = (),
         stream_count: int | None = None,
     ) -> Workload:
         """The workload of *control*, as far as files are concerned that *globs* mean."""
         meant = filter(GlobMatcher(globs), _seen_by(control))
         found = _targets.existing_files(meant, control.lasting_files)
-        return cls(control, globs, frozenset(found), writable, hindrance, stream_count)
+        return cls(control, globs, frozenset(found), writable, cached, stream_count)
 
     @cached_property
     def opened(self) -> FileSet:
@@ -150,10 +150,9 @@ class Workload:
         if elsewhere:
             stays = f"its workers write {elsewhere[0]}, and no write fails where its traces stay"
             return NotApplicable(f"{stays}. {_TAKE_FOLDER}")
-        if self.hindrance:
+        if self.cached:
             made = "its workers found what the first reading had written, and wrote no file"
-            why = f"They can have no private copy without that: {self.hindrance}"
-            return NotApplicable(f"{made}. {why}. {_TAKE_FOLDER}")
+            return NotApplicable(f"{made}. {_TAKE_FOLDER}")
         if self.is_python_engine:
             seen = "the python engine saw its workers write no file; code in C may do so"
             return NotApplicable(f"{seen} unseen. engine='kernel' sees that, too")

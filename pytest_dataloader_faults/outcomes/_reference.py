@@ -52,7 +52,6 @@ class Reference:
         stream_limit: After how many samples a stream was left that did not end; None if it did.
         shares: What each worker gave of a stream in the run without a fault, if that is known.
         duration: Seconds from the start of its process to its end.
-        began: When the factory had returned and the reading began, in ns since the epoch.
     """
 
     kind: str
@@ -71,7 +70,6 @@ class Reference:
     stream_limit: int | None = None
     shares: tuple[Share, ...] = field(default=(), compare=False)
     duration: float = field(default=0.0, compare=False)
-    began: int = field(default=0, compare=False)
 
     @functools.cached_property
     def digests(self) -> Mapping[Any, str]:

@@ -16,11 +16,8 @@ import pytest
 import torch
 
 from pytest_dataloader_faults import check_dataset
-from pytest_dataloader_faults._engine.system import private_view
 from pytest_dataloader_faults.battery.checks._writes import WRITES
-from support import private_views
 from support.datasets import Records
-from support.private_views import needs_view
 from support.vits import AtomicSpectrograms, Spectrograms, write_recordings
 from support.waiting import until
 
@@ -37,73 +34,63 @@ def _copied(kind, recordings, folder):
     return kind(shutil.copytree(recordings, folder / "copy"))
 
 
+def _contents(folder):
+    """Each file in *folder*: what is in it, its inode, and when it was changed last."""
+    found = {}
+    for path in sorted(folder.iterdir()):
+        about = os.stat(path)
+        found[path.name] = (path.read_bytes(), about.st_ino, about.st_ctime_ns)
+    return found
+
+
 def _check(make_dataset, only=NAMES, **options):
     return {
         each.check: each for each in check_dataset(make_dataset, only=only, on_fail=None, **options)
     }
 
 
-@needs_view
-@pytest.mark.parametrize("check", NAMES)
-def test_a_torn_spectrogram_is_found(recordings, check):
-    """Beside the recordings themselves: the trial has a private copy of their folder."""
-    before = private_views.contents(recordings)
-    result = _check(lambda: Spectrograms(recordings), check)[check]
-    assert (result.verdict, result.failed) == ("poisoned", True), result.explanation
-    assert POISONED in result.explanation
-    assert "give the file its name by os.replace()" in result.explanation
-    assert result.outcome.fired
-    _require_as_read(recordings, before)
-
-
-def _require_as_read(recordings, before):
-    """Each recording is as it was, and beside it is what the first reading made, and no more."""
-    after = private_views.contents(recordings)
-    assert {name: after[name] for name in before} == before
-    assert len(after) in {len(before), 2 * len(before)}
-    dataset = Spectrograms(recordings)
-    for index, path in enumerate(dataset.paths):
-        kept = dataset[index]
-        os.unlink(path.replace(".wav", ".spec.pt"))
-        assert torch.equal(kept, dataset[index])
-
-
-@needs_view
 def test_a_spectrogram_of_half_a_recording_is_found(recordings):
     """One read error makes a short recording of it, whose spectrogram would be kept for good."""
-    (result,) = check_dataset(
-        lambda: Spectrograms(recordings), only="read-error-transient", on_fail=None
-    )
+    made = functools.partial(_copied, Spectrograms, recordings)
+    (result,) = check_dataset(made, only="read-error-transient", on_fail=None)
     assert result.failed, result.explanation
     assert result.verdict in {"corrupted", "poisoned", "failed_unclearly"}
 
 
-@needs_view
+@pytest.mark.parametrize("check", NAMES)
+def test_a_torn_spectrogram_is_found(recordings, check):
+    """In the trial's own folder. The recordings are as they were, and there is nothing else."""
+    before = _contents(recordings)
+    result = _check(functools.partial(_copied, Spectrograms, recordings), check)[check]
+    assert (result.verdict, result.failed) == ("poisoned", True), result.explanation
+    assert POISONED in result.explanation
+    assert "give the file its name by os.replace()" in result.explanation
+    assert result.outcome.fired
+    assert _contents(recordings) == before
+
+
 def test_the_twin_that_renames_passes(recordings):
     """Each check applies to it, and happens."""
-    results = _check(lambda: AtomicSpectrograms(recordings), [*NAMES, "read-error-transient"])
+    make_dataset = functools.partial(_copied, AtomicSpectrograms, recordings)
+    results = _check(make_dataset, [*NAMES, "read-error-transient"])
     assert [] == [each.explanation for each in results.values() if not each.passed]
     assert all(each.outcome.fired for each in results.values())
+    assert {results[name].verdict for name in NAMES} == {"failed_cleanly"}
 
 
-@pytest.mark.parametrize(
-    ("kind", "verdict"), [(Spectrograms, "poisoned"), (AtomicSpectrograms, "failed_cleanly")]
-)
-def test_in_a_folder_of_its_own(recordings, kind, verdict):
-    """A factory that copies its files into the trial's folder needs no view."""
-    before = private_views.contents(recordings)
-    results = _check(functools.partial(_copied, kind, recordings))
-    assert dict.fromkeys(NAMES, verdict) == {name: each.verdict for name, each in results.items()}
-    assert private_views.contents(recordings) == before
-
-
-def test_without_a_view_nothing_of_the_user_is_harmed(recordings, monkeypatch):
-    """The checks do not apply, say why, and what to do."""
-    monkeypatch.setattr(private_view, "_get_own_mounts", private_views.forbid)
+def test_nothing_of_the_user_is_harmed(recordings):
+    """No write fails beside the recordings: the checks do not apply, say why, and what to do."""
+    before = _contents(recordings)
     for result in _check(lambda: Spectrograms(recordings)).values():
         assert not result.applies
-        assert "no private view of" in result.explanation
+        assert "found what the first reading had written, and wrote no file" in result.explanation
         assert "Have make_dataset take a folder" in result.explanation
+    after = _contents(recordings)
+    assert {name: after[name] for name in before} == before
+    for index, path in enumerate(Spectrograms(recordings).paths):
+        kept = Spectrograms(recordings)[index]
+        os.unlink(path.replace(".wav", ".spec.pt"))
+        assert torch.equal(kept, Spectrograms(recordings)[index])
 
 
 def test_a_folder_that_is_not_the_trials_own(records, tmp_path):
@@ -170,11 +157,12 @@ class _TornFolders(_Folders):
             super().fill(path, data)
 
 
-@needs_view
 @pytest.mark.parametrize(("kind", "passes"), [(_Folders, True), (_TornFolders, False)])
 def test_a_folder_that_gets_its_name_when_all_is_in_it(recordings, kind, passes):
     """Its temporary name is another one in each trial."""
-    results = _check(lambda: kind(recordings), ["write-error", "worker-killed-writing"])
+    results = _check(
+        functools.partial(_copied, kind, recordings), ["write-error", "worker-killed-writing"]
+    )
     assert all(each.outcome.fired for each in results.values())
     assert results["write-error"].passed is passes, results["write-error"].explanation
 
@@ -191,12 +179,12 @@ class _DropsErrors(AtomicSpectrograms):
         return torch.from_numpy(np.load(kept))
 
 
-@needs_view
 @pytest.mark.parametrize("batch_size", [3, 4])
 def test_a_disk_gets_full_in_a_header_and_in_data(recordings, batch_size):
     """However many files are written before."""
     loader = {"num_workers": 2, "batch_size": batch_size}
-    result = _check(lambda: _DropsErrors(recordings), "disk-full", loader=loader)["disk-full"]
+    make_dataset = functools.partial(_copied, _DropsErrors, recordings)
+    result = _check(make_dataset, "disk-full", loader=loader)["disk-full"]
     assert result.failed, result.explanation
     assert "A writer may drop the error of a write" in result.explanation
 
@@ -212,19 +200,22 @@ def test_a_cache_may_be_lost(recordings):
 REFERENCE = 2
 """The first processes of a battery: the probe of the kernel, and the reference."""
 _BATTERY = """
-import pathlib, sys
+import pathlib, shutil, sys
 from pytest_dataloader_faults import check_dataset
 from support.vits import Spectrograms
-folder = pathlib.Path(sys.argv[1])
+recordings = pathlib.Path(sys.argv[1])
 print("started", flush=True)
-check_dataset(lambda: Spectrograms(folder), only={names!r}, on_fail=None)
+check_dataset(
+    lambda folder: Spectrograms(shutil.copytree(recordings, folder / "copy")),
+    only={names!r},
+    on_fail=None,
+)
 """
 
 
-@needs_view
 def test_a_killed_battery_harms_nothing(recordings, tmp_path):
-    """It is killed within a trial in which writes fail: the user's folder has no trace of that."""
-    before = private_views.contents(recordings)
+    """It is killed within a trial in which writes fail, of which there is no trace then."""
+    before = _contents(recordings)
     script, temporary = tmp_path / "battery.py", tmp_path / "temporary"
     temporary.mkdir()
     script.write_text(_BATTERY.format(names=NAMES))
@@ -241,7 +232,7 @@ def test_a_killed_battery_harms_nothing(recordings, tmp_path):
     assert len(wardens) > REFERENCE
     assert until(lambda: not any(map(psutil.pid_exists, wardens)))
     assert until(lambda: os.listdir(temporary) == [])
-    _require_as_read(recordings, before)
+    assert _contents(recordings) == before
 
 
 def _children(pid):

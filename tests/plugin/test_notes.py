@@ -47,5 +47,5 @@ def test_each_note_is_told_once(suite, options):
     assert summary.count("as a cache is") == 1
     about_cached = summary.partition("test_inner.py::test_cached: ")[2]
     note = about_cached.partition("note: ")[2]
-    assert note.startswith("reading the dataset made files (00.npy")
+    assert note.startswith("16 files that the workers read (cache/00.npy")
     assert about_cached.index("as a cache is") < about_cached.index("test_inner.py::test_cold")

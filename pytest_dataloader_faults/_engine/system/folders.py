@@ -27,11 +27,6 @@ _SHORT = "/tmp"
 _LONGEST = 107 - len("/dlf-" + 12 * "x") - len("/listener-" + 8 * "x")
 
 
-def new_name() -> str:
-    """The path of a folder that is not there."""
-    return _name_below(tempfile.gettempdir())
-
-
 def name_for_sockets() -> str:
     """The path of a folder that is not there, short enough for the sockets in it."""
     usual = tempfile.gettempdir()

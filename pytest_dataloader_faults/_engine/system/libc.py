@@ -8,12 +8,9 @@ import os
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def check(result: int, what: str, *about: str) -> int:
-    """*result* of a call, or the OSError that errno stands for, naming *what* failed, and *about*.
-
-    *about*: the path that the call was about, if there is one.
-    """
+def check(result: int, what: str) -> int:
+    """*result* of a call, or the OSError that errno stands for, naming *what* failed."""
     if result < 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}", *about)
+        raise OSError(number, f"{what}: {os.strerror(number)}")
     return result

@@ -79,13 +79,9 @@ _started: list[_Preloaded] = []
 
 
 def _is_needed(job: Job) -> bool:
-    """Whether the loader of *job* starts its workers by a fork server, as far as *job* says.
-
-    One that was started before does not have the private view of a job.
-    """
+    """Whether the loader of *job* starts its workers by a fork server, as far as *job* says."""
     method = start_method.of_options({**(job.loader or {}), **job.changes})
-    served = method == "forkserver" and not job.view.folders
-    return served and not isinstance(job, ReferenceJob)
+    return method == "forkserver" and not isinstance(job, ReferenceJob)
 
 
 def start_for(job: Job) -> None:

@@ -8,12 +8,11 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from pytest_dataloader_faults._engine.processes import ready
-from pytest_dataloader_faults._engine.system import folders, private_view
+from pytest_dataloader_faults._engine.system import folders
 from pytest_dataloader_faults._engine.system.shared_memory import SharedMemoryCleaner
 from pytest_dataloader_faults._trial.job import Job
 from pytest_dataloader_faults._trial.journal import Journal
 from pytest_dataloader_faults._trial.process import environment, fork_server
-from pytest_dataloader_faults.outcomes._text import printable
 
 _DYING = 2.0
 """Seconds until a process is gone that was sent SIGKILL."""
@@ -22,9 +21,8 @@ _DYING = 2.0
 class Surroundings(NamedTuple):
     """Journals for the facts, what is printed, and stacks; folders; and a fork server.
 
-    *folders* are names until the warden makes them: one for sockets, one for the private *view* if
-    there is one, and that of the factory. *server* starts workers that are not below the warden;
-    None if the loader has no such workers.
+    *folders* are names until the warden makes them: one for sockets, and that of the factory.
+    *server* starts workers that are not below the warden; None if the loader has no such workers.
     """
 
     facts: Journal
@@ -33,12 +31,11 @@ class Surroundings(NamedTuple):
     folders: tuple[str, ...]
     shared_memory: SharedMemoryCleaner
     server: fork_server.TrialServer | None
-    view: private_view.PrivateView
 
     @property
     def writable_folders(self) -> tuple[str, ...]:
         """Where what is written is the trial's own, and gone with it."""
-        return (*self.view.folders, *self.folders[1:])
+        return self.folders[1:]
 
     def make_folders(self) -> None:
         """Make the folders [in the warden]."""
@@ -46,20 +43,6 @@ class Surroundings(NamedTuple):
         folders.make_for_sockets(for_sockets)
         for folder in private:
             os.mkdir(folder, 0o700)
-
-    def enter_view(self) -> bool:
-        """Leave the folders of the view to other processes, if there are any [in the warden].
-
-        False if that cannot be done; the journal then says why.
-        """
-        try:
-            if self.view.folders:
-                private_view.enter(self.view, self.folders[1])
-        except OSError as error:
-            why = f"no private view of {', '.join(map(printable, self.view.folders))}: {error}"
-            self.facts.write(refused="UnusableEnvironmentError", why=why, parts=None)
-            return False
-        return True
 
     def await_deaths(self) -> None:
         """Wait until the loader's process and its workers are gone, whose warden was killed.
@@ -93,10 +76,9 @@ def surroundings_for(job: Job, private: tuple[str, ...]) -> Iterator[Surrounding
     """Those of *job*, whose factory gets the folder *private*, if it gets one."""
     fork_server.start_for(job)
     with contextlib.ExitStack() as scope:
-        for_view = (folders.new_name(),) if job.view.folders else ()
-        named = (folders.name_for_sockets(), *for_view, *private)
+        named = (folders.name_for_sockets(), *private)
         facts, printed, stacks = (Journal(name) for name in ("facts", "stderr", "stacks"))
-        made = Surroundings(facts, printed, stacks, named, SharedMemoryCleaner(), None, job.view)
+        made = Surroundings(facts, printed, stacks, named, SharedMemoryCleaner(), None)
         for journal in (facts, printed, stacks):
             scope.callback(journal.close)
         scope.callback(made.remove_folders)  # Unless it was killed, the warden has done so.

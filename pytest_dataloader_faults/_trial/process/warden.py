@@ -76,9 +76,6 @@ def run_under_deadline(
     journal, server = around.facts, around.server
     os.setsid()
     around.make_folders()
-    if not around.enter_view():
-        around.remove_folders()
-        return
     parent = os.pidfd_open(os.getppid())
     prctl(Prctl.SET_CHILD_SUBREAPER, 1)
     # Before this process has signal handlers of its own, which the supervisor would inherit.

@@ -34,10 +34,7 @@ from pytest_dataloader_faults.battery._baseline.own_samples import (
 )
 from pytest_dataloader_faults.battery._baseline.references import References
 from pytest_dataloader_faults.battery._targets import parse_globs
-from pytest_dataloader_faults.exceptions import (
-    UnusableDatasetError,
-    UnusableEnvironmentError,
-)
+from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Reference, _reference
 from pytest_dataloader_faults.outcomes._judge import judge
@@ -59,7 +56,7 @@ class Baseline:
         control: The epoch without a fault, with the loader as it was asked for.
         observed: The epoch by which faults are chosen. It is the control, unless that fails.
         changes: Loader options that the dataset needs to work with no fault.
-        caches: What is known of files that were made while the dataset was read.
+        cached: The files that the workers read, and that were made while the dataset was read.
         unusable_reason: Why the dataset does not work with these either, or None.
     """
 
@@ -73,13 +70,12 @@ class Baseline:
         attempts: Sequence[Mapping[str, Any]] = ({}, ONE_WORKER),
         known: GoldenRun | None = None,
         is_sure: bool = False,
-        read_since: int | None = None,
         **settings: Unpack[Settings],
     ) -> None:
         """*attempts*: loader options for the control, and for further tries where it fails.
 
         *is_sure*: whether *known* is to be believed; otherwise the reference is taken anew, and
-        OutdatedBaselineError raised if it is another one. *read_since*: an earlier time of reading.
+        OutdatedBaselineError raised if it is another one.
         """
         self.engine = engine_for_files(settings.get("engine", "auto"))
         self.make_dataset = make_dataset
@@ -101,23 +97,20 @@ class Baseline:
             self.asked_samples,
             self.deadlines.learn,
         )
-        self._began = time.time_ns()
-        self._read_before = read_since
-        self.caches = known.caches if known else caches.NOTHING_MADE
+        began = time.time_ns()
         if known is None:
             self._take(attempts)
         else:
             self._begin_with(known, is_sure=is_sure)
-        if not self.caches.read:
-            made = caches.files_made_since(self._began, self.observed, self.caches.view)
-            self.caches = self.caches._replace(read=made)
+        before = known.cached if known else ()
+        self.cached = before or caches.files_made_since(began, self.observed)
 
     def _begin_with(self, known: GoldenRun, *, is_sure: bool) -> None:
         self._references.limit(known.reference.limit)
         if is_sure:
             self._references.put(self.comparison, known.reference)
         elif self.reference != known.reference:
-            raise OutdatedBaselineError(self.read_since)
+            raise OutdatedBaselineError
         self.control, self.observed, self.changes = known.control, known.observed, known.changes
         self.deadlines.learn(self.control.duration)
         self._shares = shares_of(self.control)
@@ -128,17 +121,17 @@ class Baseline:
         if self.unusable_reason or self.comparison.compare:
             return None
         parts = (self.reference, self.control, self.observed, self.changes)
-        return GoldenRun(*parts, self.comparison, self.caches)
+        return GoldenRun(*parts, self.comparison, self.cached)
 
     @property
-    def read_since(self) -> int:
-        """When the dataset was first read where it lies, in ns since the epoch."""
-        return min(filter(None, (self._references.began, self._read_before)))
+    def notes(self) -> tuple[str, ...]:
+        """What to know about every trial with faults of files."""
+        return (caches.note_of(self.cached),) if self.cached else ()
 
     @property
     def writable_folders(self) -> tuple[str, ...]:
         """Where what a trial writes is its own."""
-        return (*self.caches.view.folders, *bound(self.make_dataset)[1])
+        return bound(self.make_dataset)[1]
 
     @property
     def reference(self) -> Reference:
@@ -185,7 +178,6 @@ class Baseline:
             samples=self._references.samples,
             options=options,
             needs_workers=True,
-            view=self.caches.view,
             may_take_longer=may_take_longer,
             most_bytes=most_bytes_of(getattr(self, "observed", None)),
         )
@@ -255,19 +247,8 @@ class Baseline:
         return is_asked and self.reference.draws_random_numbers
 
     def _run_control(self, attempts: Sequence[Mapping[str, Any]]) -> None:
-        _reference.require_samples(self.reference, self.contract)
-        runs, found = self._control_runs(attempts)
-        if found.passed and self.caches == caches.NOTHING_MADE:
-            runs = self._cold_runs(attempts, runs[-1]) or runs
-        self.control, self.observed = runs[0], runs[-1]
-        why = f"with one worker and no fault it fails already ({found.sentence}); see workers-agree"
-        self.unusable_reason = None if found.passed else why
-        self._shares = shares_of(self.observed) if found.passed else ()
-
-    def _control_runs(
-        self, attempts: Sequence[Mapping[str, Any]]
-    ) -> tuple[list[Outcome], Judgement]:
         """Trials without a fault until one of them shows nothing wrong."""
+        _reference.require_samples(self.reference, self.contract)
         runs = []
         for self.changes in attempts:
             _progress.step(f"with workers (without them it took {self.reference.duration:.1f} s)")
@@ -276,22 +257,7 @@ class Baseline:
             found = self.judge(runs[-1], Contract())
             if found.passed:
                 break
-        return runs, found
-
-    def _cold_runs(
-        self, attempts: Sequence[Mapping[str, Any]], warm: Outcome
-    ) -> list[Outcome] | None:
-        """The same without the files that the first reading made, where there are such files."""
-        view = caches.view_without_files_made_since(self.read_since, warm)
-        if not view.folders:
-            return None
-        self.caches = caches.CacheFacts(view=view)
-        try:
-            runs, found = self._control_runs(attempts)
-            if found.passed:
-                return runs
-            why = f"it fails there ({found.sentence})"
-        except UnusableEnvironmentError as error:
-            why = str(error)
-        self.caches = caches.CacheFacts(hindrance=why)
-        return None
+        self.control, self.observed = runs[0], runs[-1]
+        why = f"with one worker and no fault it fails already ({found.sentence}); see workers-agree"
+        self.unusable_reason = None if found.passed else why
+        self._shares = shares_of(self.observed) if found.passed else ()

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
-from pytest_dataloader_faults.battery._baseline.caches import NOTHING_MADE, CacheFacts
 from pytest_dataloader_faults.battery._targets import Files
 from pytest_dataloader_faults.outcomes import Contract, Outcome, Reference
 from pytest_dataloader_faults.outcomes._reference import EXACT, Comparison
@@ -16,15 +15,7 @@ _TIMES, _LEAST_BYTES = 4, 8_000_000
 
 
 class OutdatedBaselineError(Exception):
-    """The dataset gives other samples than the ones that are known.
-
-    Attributes:
-        read_since: When they were read, in ns since the epoch.
-    """
-
-    def __init__(self, read_since: int) -> None:
-        super().__init__(read_since)
-        self.read_since = read_since
+    """The dataset gives other samples than the ones that are known."""
 
 
 class Settings(TypedDict, total=False):
@@ -48,7 +39,7 @@ class GoldenRun:
     observed: Outcome
     changes: Mapping[str, Any]
     comparison: Comparison = EXACT
-    caches: CacheFacts = NOTHING_MADE
+    cached: tuple[str, ...] = ()
 
 
 def most_bytes_of(observed: Outcome | None) -> int | None:

@@ -42,11 +42,6 @@ class References:
         """Whether one has been taken."""
         return bool(self._known)
 
-    @property
-    def began(self) -> int:
-        """When the first reading began, in ns since the epoch."""
-        return min(each.began for each in self._known.values())
-
     def put(self, comparison: Comparison, known: Reference) -> None:
         """Take *known* for the reference by *comparison*."""
         self._known[comparison] = known

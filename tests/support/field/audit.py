@@ -38,7 +38,6 @@ _IMPORTS = "the spawned worker was still importing after 30 s, on busy cores"
 _SQLITE = "SQLite's words name neither the file nor the cause"
 _ZEROS_TORCHIO = "ITK gives zeros for what is missing"
 _SHORTER_SOUND = "the sound is shorter, and nobody compares it with the header"
-_WRITES = "write-error disk-full worker-killed-writing"
 _NUMPY_LOAD = "NumPy calls a failed read a file that is not fully written"
 _SCIPY_SOUNDS = (
     _true("truncated-half truncated-tail", _SHORTER_SOUND),
@@ -139,10 +138,6 @@ AUDIT: dict[str, tuple[Found, ...]] = {
         _true(
             "truncated-half truncated-tail", "a shorter sample, which only the collation notices"
         ),
-    ),
-    "vits_cache": (
-        *_SCIPY_SOUNDS,
-        _true(_WRITES, "half a cached spectrum stays, and is what the next reading takes"),
     ),
     "vits_cold": _SCIPY_SOUNDS,
     "scipy_folder": (
