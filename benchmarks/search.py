@@ -50,7 +50,6 @@ def table(rounds: int) -> Table:
         for number in range(FILES):
             files.create_file(f"/fake/{number}.bin", contents=bytes([number + 1] * SIZE))
         row("a trial over fake files", rounds, lambda: _trial(Path("/fake"), TRANSIENT))
-        row("a run in this process", few, lambda: _run_many(files), EXAMPLES)
     return found
 
 
@@ -60,11 +59,6 @@ def _trial(folder: Path, *faults: ReadError) -> None:
 
 def _explore(folder: Path) -> None:
     explore(lambda: Records(folder), loader=LOADER, max_examples=EXAMPLES, database=None, seed=1)
-
-
-def _run_many(files: Any) -> None:
-    for _ in range(EXAMPLES):
-        assert files.run(lambda: Records(Path("/fake")), TRANSIENT).fired
 
 
 def _draw(drawn: Any) -> None:

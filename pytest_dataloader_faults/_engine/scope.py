@@ -28,9 +28,7 @@ KERNEL_SEES_NO_FAKE_FILES = (
     "the kernel does not see files of pyfakefs. Use engine='python', or real files, as in pytest's"
     " tmp_path"
 )
-
-
-FAKE_FILES_TAKE_WRITES = (
+_FAKE_FILES_TAKE_WRITES = (
     "pyfakefs itself takes what is written to its files. Use real files, as in pytest's tmp_path"
 )
 
@@ -193,7 +191,7 @@ def _beyond_fake_files(engine: str, fault: vocabulary.Fault) -> str | None:
     if engine == "kernel" and takes_files:
         return KERNEL_SEES_NO_FAKE_FILES
     if is_of_writing(fault):
-        return FAKE_FILES_TAKE_WRITES
+        return _FAKE_FILES_TAKE_WRITES
     if isinstance(fault, vocabulary.ClosedDescriptor) and fault.sample is not None:
         return (
             "a file of pyfakefs has no descriptor that could be closed from outside at a sample."

@@ -15,13 +15,11 @@ if sys.platform != "linux":  # Its workers would need Linux.
     raise not_linux()
 
 from pytest_dataloader_faults._engine.python.pyfakefs.notes import explain
-from pytest_dataloader_faults.fake_files._in_process import InProcessResult
 
 if TYPE_CHECKING:
-    from pytest_dataloader_faults.fake_files._filesystem import FakeDatasetFilesystem
+    from pyfakefs.fake_filesystem import FakeFilesystem
 
-
-__all__ = ("FakeDatasetFs", "InProcessResult")
+__all__ = ("FakeDatasetFs",)
 
 
 class FakeDatasetFs:
@@ -34,27 +32,20 @@ class FakeDatasetFs:
     def __init__(self) -> None:
         self._scope = contextlib.ExitStack()
 
-    def __enter__(self) -> FakeDatasetFilesystem:
-        """Return pyfakefs' file system, with ``create_file`` and so on, and with ``run``."""
+    def __enter__(self) -> FakeFilesystem:
+        """Return pyfakefs' file system, with ``create_file`` and so on."""
         import torch.utils.data  # noqa: F401  # what is imported under pyfakefs is forgotten
         from pyfakefs.fake_filesystem_unittest import Patcher
 
         from pytest_dataloader_faults._engine.python.pyfakefs.in_worker import separate_fd_range
-        from pytest_dataloader_faults.fake_files._filesystem import FakeDatasetFilesystem
-        from pytest_dataloader_faults.fake_files._in_process import InProcessRuns
         from pytest_dataloader_faults.fake_files._transfer import with_workers
 
         with contextlib.ExitStack() as scope:
             scope.enter_context(with_workers())
             patcher: Any = scope.enter_context(Patcher())
             separate_fd_range(patcher)
-            files = patcher.fs
-            scope.callback(setattr, files, "__class__", type(files))
-            files.__class__ = FakeDatasetFilesystem
-            files._in_process_runs = runs = InProcessRuns()
-            scope.callback(runs.close)
             self._scope = scope.pop_all()
-        return files  # type: ignore[no-any-return]
+        return patcher.fs  # type: ignore[no-any-return]
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         """Show the real files again."""

@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_dataloader_faults.fake_files._filesystem import FakeDatasetFilesystem
+    from pyfakefs.fake_filesystem import FakeFilesystem
 
 _FIXTURES_OF_PYFAKEFS = {"fs", "fs_class", "fs_module", "fs_session"}
 
 
 @pytest.fixture
-def fake_dataset_fs() -> Iterator[FakeDatasetFilesystem]:
+def fake_dataset_fs() -> Iterator[FakeFilesystem]:
     """A file system of pyfakefs, in memory, that DataLoader workers see, too.
 
     Call ``fake_dataset_fs.create_file("/data/0.bin", contents=b"...")``, and
     then iterate a loader over ``/data``, with workers of any start method. The
-    faults of files act on its files. ``fake_dataset_fs.run(make_dataset,
-    *faults)`` reads a dataset without a loader.
+    faults of files act on its files.
     """
     from pytest_dataloader_faults.fake_files import FakeDatasetFs
 

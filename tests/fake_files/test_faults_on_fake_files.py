@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import mmap
 import re
 import resource
@@ -16,7 +15,6 @@ from torch.utils.data import DataLoader
 from pytest_dataloader_faults import inject, run_trial
 from pytest_dataloader_faults._engine import unavailable
 from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
-from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     CorruptedFile,
@@ -29,7 +27,6 @@ from pytest_dataloader_faults.faults import (
     TruncatedFile,
     WorkerKilled,
 )
-from support.children import in_a_process
 from support.fake_datasets import (
     COUNT,
     SIZE,
@@ -57,14 +54,26 @@ def _epoch(read=by_open, **options):
     return list(DataLoader(FakeRecords(read=read), batch_size=2, num_workers=1, **options))
 
 
+def _read_under(fault, read):
+    """The samples until an error, that error or None, and how often *fault* happened."""
+    samples, error = [], None
+    loader = DataLoader(FakeRecords(read=read), batch_size=None, num_workers=1)
+    with inject(fault) as injection:
+        try:
+            samples.extend(loader)
+        except (OSError, ValueError) as raised:
+            error = raised.with_traceback(None)  # It has the loader's iterator.
+    return samples, error, injection.fired
+
+
 @pytest.mark.parametrize("read", READERS, ids=lambda read: read.__name__)
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 def test_by_each_way_of_reading(fake_dataset_fs, read, fault):
     """The functions of os, files and pathlib are one file system."""
     write_fake_records(fake_dataset_fs)
-    done = fake_dataset_fs.run(lambda: FakeRecords(read=read), fault)
-    assert re.search(FAULTS[fault], str(done.exception))
-    assert (len(done.samples), done.fired) == (3, 1)
+    samples, error, fired = _read_under(fault, read)
+    assert re.search(FAULTS[fault], str(error))
+    assert (len(samples), fired) == (3, 1)
 
 
 @pytest.mark.parametrize("read", READERS, ids=lambda read: read.__name__)
@@ -74,7 +83,7 @@ def test_content_is_another_and_no_other_file_s(fake_dataset_fs, read, fault):
     write_fake_records(fake_dataset_fs)
     dataset = FakeRecords(read=read)
     clean = [dataset[index][0] for index in range(COUNT)]
-    found = [data for data, _ in fake_dataset_fs.run(lambda: dataset, fault).samples]
+    found = [data for data, _ in _read_under(fault, read)[0]]
     wrong = [index for index in range(COUNT) if not torch.equal(found[index], clean[index])]
     assert wrong == [3]
     assert by_open("/fake/records/03.rec") == bytes(range(3, 3 + SIZE))
@@ -98,38 +107,6 @@ def test_a_worker_imports_from_the_real_disk(fake_dataset_fs, method):
     reader = FakeRecords(read=by_modules_of_its_own)
     outcome = run_trial(lambda: reader, ShortRead("*", max_bytes=3), loader=loader)
     assert (outcome.exception, outcome.fired) == (None, COUNT * (SIZE // 3))
-
-
-@pytest.mark.usefixtures("modules")
-def test_a_run_in_this_process_imports_from_the_real_disk():
-    """The same without a worker."""
-
-    def body():
-        with FakeDatasetFs() as files:
-            write_fake_records(files)
-            make = FakeRecords(read=by_modules_of_its_own)
-            done = files.run(lambda: make, ShortRead("*", max_bytes=3))
-        assert (done.exception, done.fired) == (None, COUNT * (SIZE // 3))
-
-    assert not (told := in_a_process(body)), told
-
-
-def test_a_file_can_be_closed_when_the_fake_files_are_gone():
-    """As the garbage collector does it with one that its reader has left open."""
-    held = []
-
-    def held_open(path: str) -> bytes:
-        held.append(open(path, "rb"))
-        return held[-1].read()
-
-    with FakeDatasetFs() as files:
-        write_fake_records(files)
-        assert files.run(lambda: FakeRecords(read=held_open), ReadError("*/03.rec")).fired
-        assert len(held) == 4
-    del files
-    gc.collect()
-    for file in held:
-        file.close()
 
 
 def test_short_reads_of_a_number(fake_dataset_fs):

@@ -7,20 +7,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
-from pytest_dataloader_faults import Verdict, check_dataset, explore, strategies
+from pytest_dataloader_faults import Verdict, check_dataset, explore
 from pytest_dataloader_faults.battery._survey import survey
 from pytest_dataloader_faults.battery.checks._network import NETWORK
 from pytest_dataloader_faults.battery.checks._writes import WRITES
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import (
-    ClosedDescriptor,
-    OpenError,
-    ReadError,
-    ShortRead,
     TruncatedFile,
 )
 from support.fake_datasets import (
@@ -28,7 +23,6 @@ from support.fake_datasets import (
     FOLDER,
     SIZE,
     FakeRecords,
-    by_number,
     by_open,
     write_fake_records,
 )
@@ -98,25 +92,6 @@ def test_a_search_passes_a_sound_dataset(files):
     found = explore(FakeRecords, max_examples=20, seed=1, database=None)
     assert found.failure is None
     assert sum(found.fired.values()) > 0
-
-
-def test_schedules_are_drawn_for_runs_in_this_process(files):
-    """Of the faults that need no worker."""
-    kinds = [OpenError, ReadError, ShortRead, TruncatedFile, ClosedDescriptor]
-    schedules = strategies.fault_schedules(files=survey(FakeRecords), kinds=kinds)
-    clean = [data.tolist() for data, _ in map(FakeRecords().__getitem__, range(COUNT))]
-    fired = []
-
-    @settings(database=None, deadline=None, derandomize=True, max_examples=60)
-    @given(schedules)
-    def no_sample_is_wrong(schedule):
-        done = files.run(lambda: FakeRecords(read=by_number), *schedule)
-        assert [data.tolist() for data, _ in done.samples] == clean[: len(done.samples)]
-        assert done.exception or len(done.samples) == COUNT
-        fired.append(bool(done.fired))
-
-    no_sample_is_wrong()
-    assert sum(fired) > len(fired) / 2
 
 
 def test_examples_are_kept_on_the_disk(tmp_path, files):

@@ -12,7 +12,6 @@ that, so that the same code counts and fails its reads as those of real files.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 import io
@@ -135,23 +134,18 @@ class FaultedFakeIO(io.RawIOBase):
         super().close()
 
 
-def install(policy: FaultPolicy, clock: Clock, patcher: Any, *, scarce: bool) -> Callable[[], None]:
-    """Ask *policy* about fake files from now on. The function that is returned undoes this."""
+def install(policy: FaultPolicy, clock: Clock, patcher: Any, *, scarce: bool) -> None:
+    """Ask *policy* about fake files, for good."""
     from pyfakefs import fake_open
 
     fake_os, true_opener = patcher.fake_modules["os"], fake_open.FakeFileOpen
     system = FakeOs(patcher.fs, fake_os, true_opener, scarce=scarce)
     files = FakeDescriptorTable(policy, system, clock, patcher.fs)
     _handle_inherited(files, patcher.fs)
-    pairs = [*real.numpy_replacements()]
-    real.replace_everywhere(pairs)
-    with contextlib.ExitStack() as undo:
-        undo.callback(real.replace_everywhere, [(new, old) for old, new in pairs])
-        undo.callback(vars(fake_open).update, FakeFileOpen=true_opener)
-        vars(fake_open).update(FakeFileOpen=_opener(files, true_opener))
-        _replace_in_os(fake_os, files, undo)
-        _replace_sizes(patcher.fs, fake_os.path, files, undo)
-        return undo.pop_all().close
+    real.replace_everywhere([*real.numpy_replacements()])
+    vars(fake_open).update(FakeFileOpen=_opener(files, true_opener))
+    _replace_in_os(fake_os, files)
+    _replace_sizes(patcher.fs, fake_os.path, files)
 
 
 def _handle_inherited(files: FakeDescriptorTable, fake: Any) -> None:
@@ -188,7 +182,7 @@ def _opener(files: FakeDescriptorTable, true_opener: Callable[..., Any]) -> Call
     return lambda fake: functools.partial(opens, fake)
 
 
-def _replace_in_os(fake_os: Any, files: FakeDescriptorTable, undo: contextlib.ExitStack) -> None:
+def _replace_in_os(fake_os: Any, files: FakeDescriptorTable) -> None:
     """In the fake ``os``, and wherever a module has a name of its own for one of its functions."""
     calls = OsFunctions(files)
     replaced = ("open", "close", "dup", "dup2", "read", "pread")
@@ -198,17 +192,11 @@ def _replace_in_os(fake_os: Any, files: FakeDescriptorTable, undo: contextlib.Ex
         for name, value in list(getattr(module, "__dict__", {}).items()):
             is_of_os = type(value) is types.MethodType and value.__self__ is fake_os
             if is_of_os and (called := value.__func__.__name__) in new:
-                undo.callback(setattr, module, name, value)
                 setattr(module, name, new[called])
-    own = vars(fake_os)
-    undo.callback(own.update, own.copy())
-    undo.callback(own.clear)
-    own.update(new)
+    vars(fake_os).update(new)
 
 
-def _replace_sizes(
-    fake: Any, path: Any, files: FakeDescriptorTable, undo: contextlib.ExitStack
-) -> None:
+def _replace_sizes(fake: Any, path: Any, files: FakeDescriptorTable) -> None:
     """Replace the two functions by which a size is asked for."""
     true_stat, true_size = fake.stat, path.getsize
 
@@ -223,6 +211,4 @@ def _replace_sizes(
         size = true_size(entry_path)
         return int(stat(entry_path).st_size) if fake.isfile(entry_path) else int(size)
 
-    for owner, name, call in ((fake, "stat", stat), (path, "getsize", getsize)):
-        undo.callback(delattr, owner, name)
-        setattr(owner, name, call)
+    fake.stat, path.getsize = stat, getsize

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable
 from typing import Any
@@ -25,16 +24,10 @@ def patch_for_good(current: Any) -> None:
         return
     _patched.add(os.getpid())
     explain_errors()
-    patch_every_module(current, contextlib.ExitStack())
-    separate_fd_range(current)
-
-
-def patch_every_module(current: Any, undo: contextlib.ExitStack) -> None:
-    """Let each module see the fake files, also those that pyfakefs skips; *undo* ends that."""
-    for each in (current, *current.fake_modules.values()):
+    for each in (current, *current.fake_modules.values()):  # Also those that pyfakefs skips.
         if hasattr(each, "skip_names"):
-            undo.callback(setattr, each, "skip_names", each.skip_names)
             each.skip_names = set()
+    separate_fd_range(current)
 
 
 def separate_fd_range(current: Any) -> None:
