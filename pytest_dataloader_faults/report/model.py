@@ -157,8 +157,9 @@ class Report:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Report:
         """The report that ``to_dict`` made *data* from."""
-        if data.get("version") != VERSION:
-            message = f"version={data.get('version')!r} of a report must be {VERSION}"
+        found = data.get("version") if isinstance(data, Mapping) else None
+        if found != VERSION:
+            message = f"version={found!r} of a report must be {VERSION}"
             raise InvalidArgumentError(message)
         items = tuple(map(Item.from_dict, data["items"]))
         return cls(engine=data["engine"], versions=data["versions"], items=items)
