@@ -37,7 +37,6 @@ from pytest_dataloader_faults.faults import (
     WorkerHung,
     WorkerKilled,
     WriteError,
-    permission_denied,
 )
 from support.generated import ARGUMENTS, any_fault
 
@@ -287,7 +286,6 @@ def test_invalid_argument_is_refused(kind, name, value):
         (lambda: WorkerKilled(signal.SIGSTOP, sending=True), "sending=True must be given without"),
         (lambda: ReadError(errno=errno.ENOENT), "errno=2 must be one that the call gives: EACCES"),
         (lambda: DescriptorExhaustion(where="loader", workers=(1,)), "workers=(1,) must be None"),
-        (lambda: permission_denied("*", errno=5), "errno=5 is EACCES"),
         (lambda: OpenError("tcp://*"), "must be of files; of a TCP connection, take ConnectError"),
         (lambda: ReadError(("*", "tcp://*")), "of a TCP connection, take ConnectionReset"),
         (lambda: ShortRead("tcp://*"), "of a TCP connection, take ConnectionClosed"),
@@ -306,11 +304,6 @@ def test_arguments_that_cannot_come_together_are_refused(make, message):
     """The message shows which."""
     with pytest.raises(InvalidArgumentError, match=re.escape(message)):
         make()
-
-
-def test_permission_denied_is_an_open_error():
-    """A name for what it is; its triggers are those of OpenError."""
-    assert OpenError("*.x", errno.EACCES, nth=2) == permission_denied("*.x", nth=2)
 
 
 @EVERY_KIND

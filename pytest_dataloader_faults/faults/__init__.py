@@ -44,7 +44,6 @@ from pytest_dataloader_faults.faults._files import (
     ShortRead,
     SlowRead,
     TruncatedFile,
-    permission_denied,
 )
 from pytest_dataloader_faults.faults._globs import is_of_network as _is_of_network
 from pytest_dataloader_faults.faults._network import (
@@ -86,7 +85,6 @@ __all__ = (
     "from_dict",
     "has_connections",
     "has_files",
-    "permission_denied",
     "to_dict",
 )
 

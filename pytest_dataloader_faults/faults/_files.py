@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import errno as _errno
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults._base import (
     FileFault,
-    Globs,
     InWorkers,
     ShortCall,
     Trigger,
@@ -42,17 +40,6 @@ class OpenError(Triggered, FileFault):
     errno: int = _errno.EIO
     nth: int = 1
     times: int | None = None
-
-
-def permission_denied(path: Globs = "*", **triggers: Any) -> OpenError:
-    """``OpenError`` with EACCES: open(2) of a matching file fails with "Permission denied".
-
-    *path* and *triggers* are as for ``OpenError``.
-    """
-    if "errno" in triggers:
-        message = f"permission_denied: errno={triggers['errno']!r} is EACCES. See OpenError"
-        raise InvalidArgumentError(message)
-    return OpenError(path, _errno.EACCES, **triggers)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

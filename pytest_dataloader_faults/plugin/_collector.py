@@ -69,16 +69,6 @@ class Collector:
         for problem in self._problems:
             terminalreporter.write_line(problem, red=True)
 
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_html_results_table_header(self, cells: list[str]) -> None:
-        """Give the table of pytest-html a column."""
-        cells.insert(1, '<th class="sortable" data-column-type="verdict">Verdict</th>')
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_html_results_table_row(self, report: pytest.TestReport, cells: list[str]) -> None:
-        """Have each row say what the checks of its item found."""
-        cells.insert(1, f'<td class="col-verdict">{_verdicts(report)}</td>')
-
     @functools.cached_property
     def _report(self) -> Report:
         """All that was found, once the run is over."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import html
 import json
-import re
 import subprocess
 import sys
 from importlib import resources
@@ -119,26 +117,6 @@ def test_xdist_gives_one_report(suite, how):
         "test_inner.py::test_files[ZerosOnError]",
         "my_data:make_records",
     }
-
-
-@pytest.mark.parametrize("spread", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_pytest_html_shows_the_verdicts(suite, spread):
-    """In a column of its table, also where pytest-xdist spreads the items."""
-    pytest.importorskip("pytest_html")
-    options = ["-p", "metadata", "-p", "html", "--html=r.html", "--self-contained-html"]
-    spread_options = ["-p", "xdist", "-n", "2"] if spread else ["-p", "no:xdist"]
-    source = f"{SUITE}\n\ndef test_plain(): pass"
-    suite.run(source, "-k", "open-error or plain", *options, *spread_options)
-    page = html.unescape((suite.path / "r.html").read_text())
-    assert '<th class="sortable" data-column-type="verdict">Verdict</th>' in page
-    blob = re.search(r'data-jsonblob="(\{.*\})"', page)[1]
-    found = {
-        name: each[0]["resultsTableRow"][1] for name, each in json.loads(blob)["tests"].items()
-    }
-    cell = '<td class="col-verdict">{}</td>'.format
-    assert found["test_inner.py::test_files[open-error-ZerosOnError]"] == cell("corrupted")
-    assert found["test_inner.py::test_files[open-error-Records]"] == cell("failed_cleanly")
-    assert found["test_inner.py::test_plain"] == cell("")
 
 
 CRASH = (

@@ -30,7 +30,6 @@ from pytest_dataloader_faults.faults import (
     ReadError,
     ShortRead,
     TruncatedFile,
-    permission_denied,
 )
 from pytest_dataloader_faults.outcomes import FaultFacts
 from pytest_dataloader_faults.outcomes._chains import related_lines
@@ -42,7 +41,7 @@ from support.library_readers import Reader, usable
 
 FAULTS: dict[str, Callable[[str], Fault]] = {
     "OpenError(EIO)": OpenError,
-    "OpenError(EACCES)": permission_denied,
+    "OpenError(EACCES)": lambda glob: OpenError(glob, errno.EACCES),
     "ReadError(EIO)": ReadError,
     "ClosedDescriptor": ClosedDescriptor,
     "TruncatedFile(keep=0.5)": lambda glob: TruncatedFile(glob, keep=0.5),

@@ -175,7 +175,7 @@ FAULTS = (
     Check(
         "permission-denied",
         "handles files that it may not read",
-        on("opened", faults.permission_denied),
+        on("opened", faults.OpenError, errno=errno.EACCES),
     ),
     Check(
         "read-error-first",
