@@ -6,11 +6,10 @@ import re
 
 import pytest
 
-from pytest_dataloader_faults import explore, explore_lifecycle, inject, run_trial, sweep
+from pytest_dataloader_faults import explore, inject, run_trial, sweep
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import OpenError, ReadError, WorkerKilled
 from pytest_dataloader_faults.injection import FaultInjector
-from pytest_dataloader_faults.lifecycle import Arm
 from pytest_dataloader_faults.search import replay
 from support.datasets import Records, write_records
 
@@ -32,9 +31,7 @@ def _make(tmp_path):
 
 
 @each_case
-@pytest.mark.parametrize(
-    "call", [inject, FaultInjector().inject, Arm], ids=["inject", "injector", "Arm"]
-)
+@pytest.mark.parametrize("call", [inject, FaultInjector().inject], ids=["inject", "injector"])
 def test_where_faults_are_armed(call, given, told):
     """A class is to be called; what is in a list is to be given by itself."""
     with pytest.raises(InvalidArgumentError, match=re.escape(told)):
@@ -65,9 +62,8 @@ def test_a_sweep_of_what_is_not_several(make, given):
         sweep(make, faults=given)
 
 
-@pytest.mark.parametrize("search", [explore, explore_lifecycle])
-def test_a_search_takes_kinds(make, search):
+def test_a_search_takes_kinds(make):
     """Faults that are given to a search are refused with the argument that it takes."""
     told = r"faults=\[ReadError\(\)\] is no argument of a search.*kinds=\[ReadError\]"
     with pytest.raises(InvalidArgumentError, match=told):
-        search(make, faults=[ReadError()])
+        explore(make, faults=[ReadError()])

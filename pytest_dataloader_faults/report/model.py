@@ -107,7 +107,7 @@ class Item:
     @property
     def could_not_run(self) -> bool:
         """Whether it failed before any trial: in its set-up, or since the dataset is of no use."""
-        is_untried = not self.engine and self.verdict == Verdict.NOT_EXERCISED
+        is_untried = not self.engine and self.verdict in (None, Verdict.NOT_EXERCISED)
         return self.status in FAILURES and is_untried
 
     @property
