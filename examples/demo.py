@@ -1,13 +1,17 @@
-"""Run the battery over the example datasets, and compare what it finds with expected.txt.
+"""Run the battery over example datasets, and compare what it finds with expected.txt.
 
-python examples/demo.py                      the summary, a table, unexpected verdicts
-python examples/demo.py --only FromFile      of one dataset
+python examples/demo.py                      what it finds in three datasets
+python examples/demo.py --all                in all of them, and a table of the verdicts
+python examples/demo.py --only FromFile      in one of them, and its table
 python examples/demo.py --verbose            with the evidence for each verdict
 """
 
 import argparse
+import inspect
+import re
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,9 +32,16 @@ _OF_CONNECTIONS = ("connect-error", "connection-reset", "connection-closed", "co
 CHECKS = select_checks(exclude=("pinned", *_OF_WRITES, *_OF_CONNECTIONS))
 """All but the one that needs a GPU, so that the table is the same everywhere; and but those of
 writes and of connections, of which no example has any."""
+SHORT = ("HandlesInInit", "FromFile", "Careful")
+"""A handle that workers share, silent corruption and an unclear error, and a healthy dataset."""
 LEGEND = """
 "survived" and "failed_cleanly" pass a check, and other words fail it. "-": the check does not
 apply, for the workers do nothing that its fault is about.
+"""
+NEXT = """
+Next: docs/tutorial/first_battery.md mends a dataset step by step. Your own dataset is one command:
+    pytest --dataloader-faults-dataset=my_package.data:make_dataset
+All {count} examples, with a table of the verdicts: tox -e demo -- --all
 """
 
 Matrix = dict[str, dict[str, str]]
@@ -57,6 +68,14 @@ def examples(root: Path) -> dict[str, Callable[[], Any]]:
         "H5Digits": lambda: example_datasets.H5Digits(root / "digits.h5"),
         "LmdbPerProcess": lambda: example_datasets.LmdbPerProcess(root / "digits.lmdb"),
     }
+
+
+def about(name: str) -> str:
+    """What the example does and what is wrong with it, in the words of its docstring."""
+    what, why = inspect.getdoc(getattr(example_datasets, name.partition("-")[0])).split("\n\n")[:2]
+    first = re.split(r"(?<=\.)\s", why)[0]
+    line = f"{name} {what[0].lower()}{what[1:]} {first}"
+    return textwrap.fill(line, terminal.WIDTH, subsequent_indent="    ")
 
 
 def word(result: CheckResult) -> str:
@@ -108,39 +127,52 @@ def differences(expected: Matrix, found: Matrix) -> Iterator[str]:
                 yield f"{name} {check}: expected {wanted}, found {cell}"
 
 
-def try_all(only: str | None) -> dict[str, list[CheckResult]]:
-    """Run the batteries, and print the summary of each when it is known."""
+def try_all(names: Iterable[str]) -> dict[str, list[CheckResult]]:
+    """Run the batteries. Say before each what it tries, and afterwards what it found."""
     found = {}
     with tempfile.TemporaryDirectory(prefix="dataloader-faults-") as folder:
-        for name, make_dataset in examples(data.build(Path(folder))).items():
-            if only in (None, name):
-                found[name] = check_dataset(make_dataset, only=CHECKS, on_fail=None)
-                for text, _ in terminal.summary(Report(items=tuple(items_of(name, found[name])))):
-                    print(text, flush=True)
+        factories = examples(data.build(Path(folder)))
+        for name in names:
+            print(about(name), flush=True)
+            found[name] = check_dataset(factories[name], only=CHECKS, on_fail=None)
+            for text, _ in terminal.summary(Report(items=tuple(items_of(name, found[name])))):
+                print(text)
+            print(flush=True)
     return found
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", metavar="NAME", choices=examples(Path()), help="one dataset")
-    parser.add_argument("--verbose", action="store_true", help="print the evidence, too")
-    options = parser.parse_args(arguments)
-    results = try_all(options.only)
-    print(
-        f"\n{table(one for name, each in results.items() for one in items_of(name, each))}{LEGEND}"
-    )
+    options = parse(arguments)
+    has_table = options.all or options.only
+    names = examples(Path()) if options.all else SHORT
+    results = try_all([options.only] if options.only else names)
+    if has_table:
+        items = (one for name, each in results.items() for one in items_of(name, each))
+        print(f"{table(items)}{LEGEND}")
     if options.verbose:
         print_evidence(results)
     found = {name: {one.check: word(one) for one in each} for name, each in results.items()}
     unexpected = list(differences(read_matrix(EXPECTED.read_text()), found))
     print(*unexpected or ["The verdicts are the expected ones."], sep="\n")
+    if not has_table and not unexpected:
+        print(NEXT.format(count=len(examples(Path()))), end="")
     return 1 if unexpected else 0
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """The options. A bad one ends the program, with what is allowed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--all", action="store_true", help="try all datasets, not only three")
+    which.add_argument("--only", metavar="NAME", choices=examples(Path()), help="try one dataset")
+    parser.add_argument("--verbose", action="store_true", help="print the evidence, too")
+    return parser.parse_args(arguments)
 
 
 def print_evidence(results: dict[str, list[CheckResult]]) -> None:
     for name, each in results.items():
         for one in each:
-            print(f"\n{name} {one.check}: {one.explanation}")
+            print(f"{name} {one.check}: {one.explanation}\n")
 
 
 if __name__ == "__main__":

@@ -150,9 +150,10 @@ class ZerosOnError(PillowFolder):
 class FromFile(Files):
     """Lets NumPy read the whole file.
 
-    Flaw: `np.fromfile` makes a short array of a short file, and after a failed read an array of the
-    full length, which holds whatever was in memory before. Neither is an error. (A read that fails
-    once goes unnoticed for a better reason: the C library reads ahead, and tries again.)
+    Flaw: a cut file or a failed read gives an array, no error. `np.fromfile` makes a short array of
+    a short file, and after a failed read one of the full length, which holds whatever was in memory
+    before. (A read that fails once goes unnoticed for a better reason: the C library reads ahead,
+    and tries again.)
     """
 
     def __getitem__(self, index: int) -> Sample:
@@ -162,7 +163,7 @@ class FromFile(Files):
 class Careful(Files):
     """Reads the whole file and checks it.
 
-    Healthy: each error names the file and keeps its cause.
+    Healthy: each error names the file and its cause.
     """
 
     def __getitem__(self, index: int) -> Sample:
@@ -179,9 +180,9 @@ class Careful(Files):
 
 
 class NpyDataset(Dataset[Sample]):
-    """Loads or maps the array for each sample.
+    """Loads or maps the array per sample.
 
-    Flaw: a failed read is reported as a file too short; with `mmap_mode="r"` it is a SIGBUS.
+    Flaw: it reports a failed read as a short file. With `mmap_mode="r"` it is a SIGBUS.
     """
 
     def __init__(self, path: StrPath, mmap_mode: Literal["r"] | None = None) -> None:

@@ -129,7 +129,7 @@ def repeat(seen: Seen, factories: dict[str, Factory], what: str, times: int, wai
 
 def run_demos(seen: Seen, times: int, names: Sequence[str] | None) -> None:
     """The demo as it is at the last commit, each time in a fresh clone."""
-    chosen = [["--only", name] for name in names] if names else [[]]
+    chosen = [["--only", name] for name in names] if names else [["--all"]]
     for number in range(times):
         for arguments in chosen:
             status, output = demo_in_a_clone(arguments)

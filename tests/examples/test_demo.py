@@ -30,16 +30,102 @@ def _copied(examples):
         yield Path(shutil.copytree(examples, Path(folder, "examples")))
 
 
-def _start(folder, *arguments):
+@pytest.fixture(name="one_check")
+def _one_check(monkeypatch):
+    """The demo asks one check only, which HandlesInInit fails."""
+    monkeypatch.setattr(demo, "CHECKS", ("pickles",))
+
+
+def _start(folder, *arguments, timeout=110):
     inherited = {name: value for name, value in os.environ.items() if name[:6] != "PYTHON"}
     return subprocess.run(
         [sys.executable, str(folder / "demo.py"), *arguments],
         env=inherited | {"TMPDIR": str(folder.parent / "tmp")},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=timeout,
         check=False,
     )
+
+
+def test_few_datasets(one_check, capsys):
+    """Without an option it says what each of three datasets is about, and what is next."""
+    assert demo.main([]) == 0
+
+    *parts, verdict, after = capsys.readouterr().out.split("\n\n")
+    assert [part.splitlines()[0] for part in parts] == [demo.about(name) for name in demo.SHORT]
+    for name, part in zip(demo.SHORT, parts, strict=True):
+        assert part.splitlines()[1].startswith(f"{name}: 1 ")
+    assert verdict == "The verdicts are the expected ones."
+    assert after == demo.NEXT.format(count=len(EXPECTED)).lstrip()
+
+
+def test_all_datasets_by_one_check(one_check, capsys):
+    """--all tries every dataset, and prints a table of them all."""
+    assert demo.main(["--all"]) == 0
+
+    summaries, table = capsys.readouterr().out.partition(demo.LEGEND)[0].split("\n\n ", 1)
+    assert all(f"\n{name}: 1 " in summaries for name in EXPECTED)
+    assert demo.read_matrix(f" {table}") == {
+        name: {"pickles": row["pickles"]} for name, row in EXPECTED.items()
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_all_datasets(copied):
+    """--all finds in each dataset what is written down."""
+    done = _start(copied, "--all", timeout=840)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert demo.EXPECTED.read_text() in done.stdout
+
+
+def test_few_datasets_show_each_kind_of_finding():
+    """One shares a handle, one gives wrong data and an unclear error, and one is healthy."""
+    shared, silent, healthy = ({*EXPECTED[name].values()} for name in demo.SHORT)
+
+    assert EXPECTED[demo.SHORT[0]]["workers-agree"] == "corrupted"
+    assert "broken" in shared
+    assert {"corrupted", "failed_unclearly"} <= silent
+    assert healthy <= {"survived", "failed_cleanly"}
+
+
+@pytest.mark.parametrize("name", demo.SHORT)
+def test_what_a_dataset_is_about_is_one_line(name):
+    """Each of the few is introduced by its name, what it does, and whether that is healthy."""
+    line = demo.about(name)
+
+    assert line.startswith(f"{name} ")
+    assert ". Flaw: " in line or ". Healthy: " in line
+    assert line.endswith(".")
+    assert "\n" not in line
+
+
+def test_what_is_next_exists(examples):
+    """The page that the demo names is there."""
+    pages = [word for word in demo.NEXT.split() if word.endswith(".md")]
+
+    assert pages
+    assert all((examples.parent / page).is_file() for page in pages)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--only"], "expected one argument"),
+        (["--all", "--only", "Careful"], "not allowed with"),
+        (["--al"], "unrecognized arguments: --al"),
+        (["Careful"], "unrecognized arguments: Careful"),
+    ],
+)
+def test_bad_options(arguments, message, capsys):
+    """Options that make no sense are refused with the reason, before anything is tried."""
+    with pytest.raises(SystemExit) as raised:
+        demo.main(arguments)
+
+    assert raised.value.code == 2
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -49,7 +135,9 @@ def test_one_dataset(copied):
 
     assert (done.returncode, done.stderr) == (0, "")
     summary, _, rest = done.stdout.partition("\n\n")
-    assert summary.startswith("Careful: 27 checks passed (18 failed_cleanly, 9 survived); ")
+    said, found = summary.splitlines()
+    assert said == demo.about("Careful")
+    assert found.startswith("Careful: 27 checks passed (18 failed_cleanly, 9 survived); ")
     table, _, verdict = rest.partition(demo.LEGEND)
     assert demo.read_matrix(table) == {"Careful": EXPECTED["Careful"]}
     assert verdict.strip() == "The verdicts are the expected ones."

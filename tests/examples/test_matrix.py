@@ -1,6 +1,6 @@
 """Every cell of the examples' matrix, dataset by dataset and check by check.
 
-One dataset is in every run; that the others get what is written down, the demo sees as well.
+One dataset is in every run; `demo.py --all` sees as well that the others get what is written down.
 """
 
 from __future__ import annotations
