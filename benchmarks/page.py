@@ -9,9 +9,9 @@ from string import Template
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-RECORD = ROOT / "docs/explanation/performance.json"
+RECORD = ROOT / "docs/evidence/performance.json"
 TEMPLATE = ROOT / "docs/performance.in"
-PAGE = ROOT / "docs/explanation/performance.md"
+PAGE = ROOT / "docs/evidence/performance.md"
 
 
 def record() -> dict[str, Any]:

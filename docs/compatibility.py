@@ -6,7 +6,7 @@
 
 After SUITE.xml may come files of tests that failed, were mended, and ran again: theirs count.
 
-docs/reference/compatibility.json is the record. The page docs/reference/compatibility.md is made
+docs/evidence/compatibility.json is the record. The page docs/evidence/compatibility.md is made
 from it and docs/compatibility.in. tests/test_compatibility.py compares.
 """
 
@@ -33,9 +33,9 @@ sys.path[:] = [str(ROOT / "tests"), *(each for each in sys.path if each != str(R
 from support.scripts import load_script  # noqa: E402  # it is below tests/
 
 generate = load_script("docs/generate.py")
-RECORD = ROOT / "docs/reference/compatibility.json"
+RECORD = ROOT / "docs/evidence/compatibility.json"
 TEMPLATE = ROOT / "docs/compatibility.in"
-PAGE = ROOT / "docs/reference/compatibility.md"
+PAGE = ROOT / "docs/evidence/compatibility.md"
 PACKAGES = ("torch", "pytest", "hypothesis", "pyfakefs", "psutil")
 RESULTS = ("passed", "failed", "skipped")
 REFERENCE = ("3.11", "2.13")

@@ -2,7 +2,7 @@
 
     python docs/corpus.py
 
-writes docs/explanation/corpus.md from docs/corpus.in and tests/support/corpus. That the battery
+writes docs/evidence/corpus.md from docs/corpus.in and tests/support/corpus. That the battery
 says so is tested by tests/corpus; that the page is as this script writes it, too.
 """
 
@@ -22,7 +22,7 @@ from pytest_dataloader_faults.battery.checks import CHECKS  # noqa: E402
 from support.corpus import BEHAVIOURS, CASES, ENTRIES, EXCUSED  # noqa: E402
 
 TEMPLATE = ROOT / "docs/corpus.in"
-PAGE = ROOT / "docs/explanation/corpus.md"
+PAGE = ROOT / "docs/evidence/corpus.md"
 
 
 def page() -> str:

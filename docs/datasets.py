@@ -4,8 +4,8 @@
     python docs/datasets.py KEY ...      these; the others keep their record
     python docs/datasets.py --page       none: only the page anew, from the record
 
-writes docs/explanation/datasets.json, which the tests compare with what they find, and from it and
-docs/datasets.in the page docs/explanation/datasets.md. The classes and the audit of what they fail
+writes docs/evidence/datasets.json, which the tests compare with what they find, and from it and
+docs/datasets.in the page docs/evidence/datasets.md. The classes and the audit of what they fail
 are in tests/support/field. A class whose library is missing keeps its record.
 """
 
@@ -29,9 +29,9 @@ sys.path[:] = [str(ROOT / "tests"), *(each for each in sys.path if each != str(R
 from support.field import Tried, load_all  # noqa: E402  # it is below tests/
 from support.field.audit import AUDIT, Found  # noqa: E402
 
-RECORD = ROOT / "docs/explanation/datasets.json"
+RECORD = ROOT / "docs/evidence/datasets.json"
 TEMPLATE = ROOT / "docs/datasets.in"
-PAGE = ROOT / "docs/explanation/datasets.md"
+PAGE = ROOT / "docs/evidence/datasets.md"
 _LIMIT = 1500
 """Seconds for one class. The slowest takes a few minutes: its checks hang."""
 

@@ -4,7 +4,7 @@
     python docs/environments.py NAME...     tries these anew
     python docs/environments.py --page      writes the page only
 
-docs/reference/environments.json is the record. The page docs/reference/environments.md is made
+docs/evidence/environments.json is the record. The page docs/evidence/environments.md is made
 from it and docs/environments.in. tests/places/test_page.py compares.
 """
 
@@ -28,9 +28,9 @@ from pytest_dataloader_faults.battery.checks import CHECKS  # noqa: E402
 from support.place_runs import Run, run_in  # noqa: E402  # it is below tests/
 from support.places import PLACES, Place, lacking  # noqa: E402
 
-RECORD = ROOT / "docs/reference/environments.json"
+RECORD = ROOT / "docs/evidence/environments.json"
 TEMPLATE = ROOT / "docs/environments.in"
-PAGE = ROOT / "docs/reference/environments.md"
+PAGE = ROOT / "docs/evidence/environments.md"
 ENGINES = ("auto", "python")
 _FAILED = 'failed on setup with "Failed'
 """How pytest begins the message of an item whose fixture failed."""

@@ -2,8 +2,8 @@
 
     python docs/readers.py
 
-writes docs/reference/readers.json, which the tests compare with what they find, and from it and
-docs/readers.in the page docs/reference/readers.md. Readers and faults are in tests/support.
+writes docs/evidence/readers.json, which the tests compare with what they find, and from it and
+docs/readers.in the page docs/evidence/readers.md. Readers and faults are in tests/support.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ sys.path.insert(0, str(ROOT / "tests"))
 from support import reader_matrix as found  # noqa: E402  # it is below tests/
 from support.library_readers import READERS, versions  # noqa: E402
 
-RECORD = ROOT / "docs/reference/readers.json"
+RECORD = ROOT / "docs/evidence/readers.json"
 TEMPLATE = ROOT / "docs/readers.in"
-PAGE = ROOT / "docs/reference/readers.md"
+PAGE = ROOT / "docs/evidence/readers.md"
 HEADINGS = {
     "OpenError(EIO)": "open fails",
     "OpenError(EACCES)": "not permitted",

@@ -80,7 +80,7 @@ _CUT_OFF = """() => {
 
 
 @pytest.mark.parametrize("width", [360, 1440])
-@pytest.mark.parametrize("name", ["index", "reference/api/search", "reference/readers"])
+@pytest.mark.parametrize("name", ["index", "reference/api/search", "evidence/readers"])
 def test_nothing_is_cut_off(open_page, name, width):
     """A table or a block that is too wide for the screen scrolls by itself."""
     assert open_page(name, width).evaluate(_CUT_OFF) == []

@@ -21,7 +21,7 @@ from support.epochs import alone, epoch
 from support.server_readers import CONTENT, READERS, places
 from support.tries import Tries
 
-PAGE = Path(__file__).parents[3] / "docs/reference/readers.md"
+PAGE = Path(__file__).parents[3] / "docs/evidence/readers.md"
 FAULTS = {
     "connection refused": ConnectError(),
     "reset before the answer": ConnectionReset(),
