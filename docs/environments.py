@@ -1,7 +1,7 @@
 """Run README's battery in the places where users run pytest, and write the page about it.
 
     python docs/environments.py             tries all places, as root, and writes the page
-    python docs/environments.py NAME...     tries these anew
+    python docs/environments.py NAME...     tries these again
     python docs/environments.py --page      writes the page only
 
 docs/evidence/environments.json is the record. The page docs/evidence/environments.md is made
@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 # This file's neighbours have the names of libraries that tests use, such as datasets.
@@ -36,6 +36,13 @@ _FAILED = 'failed on setup with "Failed'
 """How pytest begins the message of an item whose fixture failed."""
 
 
+class Result(NamedTuple):
+    """What came of a place with an engine: a word of the page, and what is to be said besides."""
+
+    word: str
+    note: str = ""
+
+
 def record() -> dict[str, dict[str, Any]]:
     """What is kept of each place, by its name."""
     return dict(json.loads(RECORD.read_text(encoding="utf-8"))) if RECORD.exists() else {}
@@ -45,12 +52,13 @@ def page(kept: dict[str, dict[str, Any]]) -> str:
     """The page about what is kept."""
     template = Template(TEMPLATE.read_text(encoding="utf-8"))
     here = kept["here"]
-    rows: dict[str, list[str]] = {}
-    for name, place in PLACES.items():
-        if name in kept:
-            rows.setdefault(_found(place, name, kept), []).append(_code(place.like))
+    places = [place for name, place in PLACES.items() if name in kept]
+    places.sort(key=lambda place: ("kernel", "python", "none").index(place.engine))
+    notes: dict[str, int] = {}
+    rows = [_row(place, kept, notes) for place in places]
     return template.substitute(
-        rows="\n".join(f"| {'; '.join(places)} | {found} |" for found, places in rows.items()),
+        rows="\n".join(rows),
+        notes="\n".join(f"{number}. {_code(note)}" for note, number in notes.items()),
         checks=len(CHECKS.keys() & here["auto"]["verdicts"].keys()),
         all=len(CHECKS),
         kernel=here["kernel"],
@@ -60,14 +68,15 @@ def page(kept: dict[str, dict[str, Any]]) -> str:
     )
 
 
-def _found(place: Place, name: str, kept: dict[str, dict[str, Any]]) -> str:
-    """The cells that several places may have in common: the engine, and what came of it."""
-    header = kept[name]["auto"]["header"].removeprefix("dataloader-faults: ")
-    engine, _, reason = header.partition(": ")
-    shown = "none" if place.engine == "none" else engine.split()[0]
-    told = f"{shown}: {reason}" if reason else shown
-    results = [result(place, name, asked, kept) for asked in ENGINES]
-    return f"{_code(told)} | {' | '.join(results)}"
+def _row(place: Place, kept: dict[str, dict[str, Any]], notes: dict[str, int]) -> str:
+    """The row of *place*. What needs more than a word is added to *notes*."""
+    results = [result(place, place.name, asked, kept) for asked in ENGINES]
+    reason = kept[place.name]["auto"]["header"].removeprefix("dataloader-faults: ")
+    reason = re.sub(r" \[.*\]$", "", reason.partition(": ")[2])  # The errno, and the kernel.
+    needed = dict.fromkeys(filter(None, (reason, *(each.note for each in results))))
+    numbers = ", ".join(str(notes.setdefault(each, len(notes) + 1)) for each in needed)
+    cells = [_code(place.like), place.engine, *(each.word for each in results), numbers]
+    return f"| {' | '.join(cells)} |"
 
 
 def _code(text: str) -> str:
@@ -75,17 +84,18 @@ def _code(text: str) -> str:
     return re.sub(r"(?<!-)--\w\S*(?<![:,])", r"`\g<0>`", text)
 
 
-def result(place: Place, name: str, asked: str, kept: dict[str, dict[str, Any]]) -> str:
+def result(place: Place, name: str, asked: str, kept: dict[str, dict[str, Any]]) -> Result:
     """What came of the battery and the loops, with the engine *asked* for."""
     verdicts = kept[name][asked]["verdicts"]
     if place.engine == "none" and set(verdicts.values()) == {"skipped"}:
-        return "tests are skipped"
+        return Result("skipped")
     if place.engine == "none" and set(verdicts.values()) == {"skipped", _FAILED}:
-        return "tests fail with the reason"
+        return Result("failed")
     if place.refuses and not {"passed", "corrupted"} & set(verdicts.values()):
-        return f"no verdict: {place.refuses}"
+        return Result("no verdict", place.refuses)
     usual = kept["here"]["python" if place.engine == "python" else asked]["verdicts"]
-    return "; ".join(_differing(verdicts, usual)) or "the same verdicts"
+    differing = "; ".join(_differing(verdicts, usual))
+    return Result("differs", differing) if differing else Result("same")
 
 
 def _differing(verdicts: dict[str, str], usual: dict[str, str]) -> list[str]:

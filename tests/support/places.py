@@ -81,7 +81,7 @@ _ALL = [
     ),
     Place(
         "no-user-notification",
-        "seccomp(2) without user notification (EINVAL), as of gVisor",
+        "seccomp(2) without user notification (EINVAL), as in gVisor",
         partial(profiles.refuse, {"seccomp": errno.EINVAL}),
         "python",
         "the kernel knows no user notification",
