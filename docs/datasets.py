@@ -2,7 +2,7 @@
 
     python docs/datasets.py              every class
     python docs/datasets.py KEY ...      these; the others keep their record
-    python docs/datasets.py --page       none: only the page anew, from the record
+    python docs/datasets.py --page       none: only the page, from the record
 
 writes docs/evidence/datasets.json, which the tests compare with what they find, and from it and
 docs/datasets.in the page docs/evidence/datasets.md. The classes and the audit of what they fail
@@ -12,6 +12,7 @@ are in tests/support/field. A class whose library is missing keeps its record.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -55,7 +56,7 @@ def run(one: Tried, only: list[str] | None = None) -> dict[str, Any]:
                 **one.arguments(),
             )
         except exceptions.UnusableDatasetError as error:
-            return {"version": one.version(), "refused": str(error).partition("\n")[0]}
+            return {"version": one.version(), "refused": _without_places(str(error))}
         seconds = round(time.monotonic() - begun)
     return {"version": one.version(), "seconds": seconds, **summary(results)}
 
@@ -69,6 +70,11 @@ def summary(results: list[Any]) -> dict[str, Any]:
         "not reproduced": [each.check for each in applied if not each.reproduced],
         "not applicable": [each.check for each in results if not each.applies],
     }
+
+
+def _without_places(message: str) -> str:
+    """The first line of *message*, without what differs from run to run."""
+    return re.sub(r" at (0x[0-9a-f]+|/\S+:\d+)", "", message.partition("\n")[0])
 
 
 def _sentence(result: Any) -> str:
@@ -109,15 +115,15 @@ def audited(key: str, check: str) -> Found | None:
 
 
 def _rows(kept: dict[str, Any]) -> Iterator[str]:
-    """A row for each class, those that fail no check in one."""
+    """A row for each cause of failures of each class, then those that fail no check."""
     tried = [
-        (one, kept[key], _fails(key, kept[key])) for key, one in load_all().items() if key in kept
+        (one, kept[key], _causes(key, kept[key])) for key, one in load_all().items() if key in kept
     ]
-    for one, row, fails in tried:
-        if fails:
-            yield f"| {_name(one, row)} | {_counts(row)} | {fails} |\n"
-    clean = [f"{_name(one, row)} ({_counts(row)})" for one, row, fails in tried if not fails]
-    yield f"| {'; '.join(clean)} | | none |\n"
+    for one, row, causes in sorted(tried, key=lambda each: not each[2]):
+        begin = f"{_name(one, row)} | {_counts(row)}"
+        for cause in causes or [("none", "")]:
+            yield f"| {begin} | {' | '.join(cause)} |\n"
+            begin = " | "
 
 
 def _name(one: Tried, row: dict[str, Any]) -> str:
@@ -136,14 +142,15 @@ def _commit() -> str:
     return subprocess.run(command, capture_output=True, check=True).stdout.decode().strip()
 
 
-def _fails(key: str, row: dict[str, Any]) -> str:
+def _causes(key: str, row: dict[str, Any]) -> list[tuple[str, str]]:
+    """What is wrong with a class, and the checks that it fails for that."""
     if "refused" in row:
-        return f"refused: {row['refused']}".replace("|", "¦")
+        return [("refused", f"`{row['refused'].partition('. ')[0]}`".replace("|", "¦"))]
     groups: dict[str, list[str]] = {}
     for check in row["failed"]:
         found = audited(key, check)
         groups.setdefault(found.shown if found else "**not audited**", []).append(f"`{check}`")
-    return "; ".join(f"{', '.join(checks)}: {why}" for why, checks in groups.items())
+    return [(why, ", ".join(checks)) for why, checks in groups.items()]
 
 
 def main(arguments: list[str]) -> None:

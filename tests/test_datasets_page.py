@@ -51,6 +51,16 @@ def test_a_few_checks_of_a_few_classes(key):
     assert list(row["failed"]) == [name for name in QUICK[key] if name in RECORD[key]["failed"]]
 
 
+@pytest.mark.parametrize("key", [key for key in RECORD if "refused" in RECORD[key]])
+@pytest.mark.usefixtures("engine")
+def test_a_refused_class_is_refused_with_the_sentence_of_the_page(key):
+    """The page quotes what the package says today."""
+    one = TRIED[key]
+    _require(one)
+
+    assert writer.run(one)["refused"] == RECORD[key]["refused"]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("key", [key for key in RECORD if "failed" in RECORD[key]])
