@@ -3,7 +3,7 @@
     python benchmarks                  everything: about five minutes on an idle machine
     python benchmarks calls start      these tables; the others keep their record
     python benchmarks --quick ...      fewer rounds; it prints the tables and keeps nothing
-    python benchmarks --page           measure nothing: only write the page anew
+    python benchmarks --page           measure nothing: only write the page again
 
 prints the tables, and writes docs/evidence/performance.json and from it and docs/performance.in
 the page docs/evidence/performance.md. It measures the package that Python finds.
@@ -81,7 +81,7 @@ def main() -> None:
         "tables", nargs="*", choices=[[], *TABLES], metavar="TABLE", help=", ".join(TABLES)
     )
     parser.add_argument("--quick", action="store_true", help="fewer rounds; keep nothing")
-    parser.add_argument("--page", action="store_true", help="only write the page anew")
+    parser.add_argument("--page", action="store_true", help="only write the page again")
     given = parser.parse_args()
     warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
     kept = page.record()

@@ -14,7 +14,7 @@ comment on the line before a block says what the block is:
 A Python block without a comment is run as a script. A test file that no COMMAND names is run with
 pytest at the end, and any other Python file that no COMMAND names as a script. Nothing shows what
 these print. So one process runs all scripts of a page, and another one all its tests: each process
-would import torch anew.
+would import torch again.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def body(ran: Ran) -> str:
 
 
 def refresh(page: Path) -> bool:
-    """Write the output blocks of *page* anew where they changed; whether one did."""
+    """Refresh the output blocks of *page* that changed; whether one did."""
     with tempfile.TemporaryDirectory() as folder:
         ran = run_page(page, Path(folder))
     lines = (ROOT / page).read_text(encoding="utf-8").splitlines()

@@ -119,7 +119,7 @@ def _main_thread(stacks: str) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Try one way so many times, and print what came of it."""
+    """Try one way this many times, and print what came of it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("way", choices=WAYS)
     parser.add_argument("--attempts", type=int, default=200)

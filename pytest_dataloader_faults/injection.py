@@ -41,7 +41,7 @@ class _Call:
     Attributes:
         file, line: Where the call is.
         text: What is wrong if its scope is never entered.
-        is_gone: Whether the scope was collected, so that nobody can enter it any more.
+        is_gone: Whether the scope was collected, so that it can no longer be entered.
     """
 
     def __init__(self, faults: tuple[Fault, ...], file: str, line: int) -> None:
@@ -56,7 +56,7 @@ class _Call:
         self._calls[self] = None
 
     def settle(self) -> None:
-        """The scope was entered, or somebody was told that it was not."""
+        """The scope was entered, or it was reported that it was not."""
         self._calls.pop(self, None)
 
     def scope_is_gone(self) -> None:
@@ -100,7 +100,7 @@ class InjectionScope(contextlib.ContextDecorator):
         """Arm the faults; the value has their counters."""
         self._call.settle()
         if self._armed is not None:
-            raise InvalidArgumentError("this inject(...) was entered before: call inject() anew")
+            raise InvalidArgumentError("this inject(...) was entered before: call inject() again")
         self._armed = self._make()
         return self._armed.__enter__()
 

@@ -222,7 +222,7 @@ REFUSED = {
     "writing": ([each for each in NOT_A_PATH if each is not None], "a tuple of globs, or None"),
     "errno": ((0, -5, 10**6, "EIO", None, True, 5.0, [5]), "an errno such as errno.EIO"),
     "nth": (NOT_A_COUNT, "an int, 1 or more (1 is the first)"),
-    "times": (NOT_A_COUNT[:-1], "an int, 1 or more, or None for good"),
+    "times": (NOT_A_COUNT[:-1], "an int, 1 or more, or None for every time"),
     "workers": (NOT_WORKERS, "a tuple of worker ids, or None for all"),
     "after": ((-1, 0.5, "0", None, True), "an int, 0 or more bytes of the answer"),
     "keep": ((1.0, 1.5, -0.1, -1, "1", None, True, float("nan")), "a fraction in [0.0, 1.0) or"),

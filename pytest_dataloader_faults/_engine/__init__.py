@@ -101,7 +101,7 @@ def lacking() -> str | None:
         return "/proc is not mounted: mount -t proc proc /proc"
     if pid != str(os.getpid()):
         return _STALE_PROC
-    # What a process that nobody may trace has in /proc is root's.
+    # What a process that may not be traced has in /proc is root's.
     return None if os.access("/proc/self/environ", os.R_OK) else _CLOSED_PROC
 
 

@@ -243,7 +243,7 @@ def _random_name(folder: str) -> str:
 
 
 def _unlinked(system: Any, folder: str) -> int:
-    """A file in *folder* without a name, which nobody has to remove if this process is killed."""
+    """A file in *folder* without a name, which need not be removed if this process is killed."""
     try:
         return int(system.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600))
     except OSError as error:

@@ -61,7 +61,7 @@ class Plan:
     """The schedule of one scope.
 
     *watch*: every data file is followed, as a baseline needs it. *seed* is of faults drawn at
-    random. *samples*: each firing has its sample. *seeded*: what random numbers begin anew from at
+    random. *samples*: each firing has its sample. *seeded*: what random numbers begin again from at
     each sample, together with its index; None to leave them. *writable*: the folders, as
     realpath(3) gives them, in which faults of writing may happen; None for anywhere.
     """

@@ -44,8 +44,8 @@ _OUR_FRAMES = re.compile(
 _NOISE = re.compile(
     r'  File "[^"\n]*/_trial/child\.py", line \d+ in trial\n(  .*\n)*|\n*Extension modules: .*|\0'
 )
-"""What nobody shall read of a crash: pytest's own frames, the list of modules, and the NUL by which
-torch ends what it writes of a signal."""
+"""What is left out of the report of a crash: pytest's own frames, the list of modules, and the NUL
+by which torch ends what it writes of a signal."""
 
 
 _NO_GUARD = (

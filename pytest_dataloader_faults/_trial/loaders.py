@@ -213,7 +213,7 @@ def _with_last_batches(loader: DataLoader[Any]) -> DataLoader[Any]:
 
 
 def end_stream(loader: DataLoader[Any], samples: int | None) -> None:
-    """End a stream of *loader* after so many *samples* in each worker; None to leave it."""
+    """End a stream of *loader* after this many *samples* in each worker; None to leave it."""
     if samples is None or kind_of(loader.dataset) != "iterable":
         return
     end = StreamEnd(samples, loader.worker_init_fn)

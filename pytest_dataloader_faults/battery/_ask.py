@@ -23,8 +23,8 @@ _OTHER_FILES = (
     " make_dataset must use the same files on every call: create them outside it"
 )
 _UNSEEN = (
-    "{name}: the loader's timeout, which the check sets, came before any time limit of the dataset."
-    " What the dataset does at its own was not seen"
+    "{name}: the loader's timeout, which the check sets, ended the wait before the dataset's own"
+    " time limit, so that limit was not tested"
 )
 _UNEXPECTED = "passes, although it was expected to fail"
 

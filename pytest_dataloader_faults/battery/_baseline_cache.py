@@ -2,7 +2,7 @@
 
 Some facts about what may be shared. A baseline takes longer than the trial it is for, and each item
 of a test would repeat it. But the factory alone does not show that its dataset is the one of
-before: fixtures make the data anew, and may make other data, in another place. So what is recalled
+before: fixtures make the data again, and may make other data, in another place. So what is recalled
 is a guess. It is believed where the files that the workers used, and their folders, have not
 changed since. Otherwise the reference, which is the cheaper half of a baseline, is taken first. It
 has to be taken before the trial: a dataset may write down what a fault did to it, and give other

@@ -67,7 +67,7 @@ class DataFiles:
     all_written: str | tuple[str, ...] = "*"
 
     def for_loader(self, loader: Mapping[str, Any], epochs: int) -> DataFiles:
-        """The same, for the workers of a *loader* that goes through so many *epochs*."""
+        """The same, for the workers of a *loader* that goes through this many *epochs*."""
         workers = max(1, loader.get("num_workers", 1))
         size = loader.get("batch_size")
         batches = math.ceil(self.samples / size) if size else self.batches
@@ -216,7 +216,7 @@ def _files_of(baseline: Baseline) -> DataFiles:
 
 
 def _writes_of(baseline: Baseline, meant: Iterable[str]) -> dict[str, int]:
-    """How often a worker writes each of the files *meant* where a failed write harms nobody."""
+    """How often a worker writes each of the files *meant* where a failed write does no harm."""
     own = baseline.writable_folders
     files = [worker.files for worker in baseline.control.workers]
     ours = (path for path in meant if is_below(path, own))

@@ -64,7 +64,7 @@ def sweep(
     Args:
         make_dataset: Returns a map-style or iterable dataset, or a ready ``DataLoader``.
         faults: The faults to try: any that have *nth* and *times*, which the sweep sets. Each is
-            tried once (``times=1``) and for good. One without a path hits all data files that the
+            tried once (``times=1``) and every time. One without a path hits all data files that the
             workers open, read or write, or all their TCP connections. One of writing takes a
             factory that takes a folder, and hits files in it.
         start_at: The step to begin with, such as the ``next`` of a sweep that was stopped.
@@ -157,7 +157,7 @@ def _step(battery: Battery, fault: Any) -> SweepStep:
 
 
 def _rows(templates: Iterable[Any]) -> list[Any]:
-    """The first step of each row: each of *templates*, once and for good."""
+    """The first step of each row: each of *templates*, once and every time."""
     is_iterable = isinstance(templates, Iterable) and not isinstance(templates, (str, bytes))
     if not is_iterable or not (templates := list(templates)):
         shown = templates.__name__ if isinstance(templates, type) else repr(templates)

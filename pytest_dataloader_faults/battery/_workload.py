@@ -255,8 +255,8 @@ class Workload:
             seen = f"the python engine saw its workers {verb} no data file; code in C may do so"
             return NotApplicable(f"{seen} unseen. engine='kernel' sees that, too")
         if self.read.paths and not self.opened.paths:
-            used = "but use what was opened or mapped before they began"
-            return self.not_reached(f"its workers {verb} no data file, {used}")
+            used = "its workers only use files that were opened or mapped before they started"
+            return self.not_reached(used)
         if self.connections.paths:
             instead = (
                 "they connect to a network, which has checks of its own, such as connect-error"

@@ -18,7 +18,7 @@ The faults that happen to some of many operations share these triggers:
 *nth*
     The first matching operation that fails, 1-based, counted in each worker process on its own.
 *times*
-    How often it fails from there on: ``1`` is a transient fault, ``None`` means for good.
+    How often it fails from there on: ``1`` is a transient fault, ``None`` means every time.
 *every*
     From *nth* on, each ``every``-th operation; 1 means each.
 *probability*

@@ -67,7 +67,7 @@ _RULES = {
         "an errno such as errno.EIO",
     ),
     "nth": allow.ints(1, allowed="an int, 1 or more (1 is the first)"),
-    "times": allow.optional(allow.at_least(1), "an int, 1 or more, or None for good"),
+    "times": allow.optional(allow.at_least(1), "an int, 1 or more, or None for every time"),
     "every": allow.ints(1, allowed="an int, 1 or more (1 is each, 2 each second one)"),
     "probability": allow.Rule(
         lambda value: allow.is_number(value) and 0 < value <= 1, "in (0.0, 1.0]"

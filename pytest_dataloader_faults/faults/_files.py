@@ -110,7 +110,7 @@ class ClosedDescriptor(Triggered, FileFault):
     Descriptors that the worker inherited are closed before its first fetch. Those that it opens
     itself are closed by the time open(2) returns. Every later call on the number fails with EBADF,
     from the kernel. With *reuse* the number belongs to another file of the same length by then. An
-    inherited descriptor that allows writing only stays open: it is a log, as of ``pytest >log``.
+    inherited descriptor that allows writing only stays open: it is a log, as in ``pytest >log``.
 
     With *sample*, all matching descriptors that the worker has open are closed when it begins the
     sample of that index (iterable datasets: the worker's own sample of that number, from 0).

@@ -5,7 +5,7 @@ code (its import or the printing of a traceback would otherwise be hit by ``"*"`
 
 Some facts about /dev/shm. shm_open(3) and sem_open(3) take no name with a slash, so the segments
 and semaphores of all libraries lie directly in it: torch_PID_..., sem.mp-..., psm_... and pym-...
-of multiprocessing, and others whose names nobody knows (vader_segment.host.0, cuda.shm.0.1.1). A
+of multiprocessing, and others whose names are unknown (vader_segment.host.0, cuda.shm.0.1.1). A
 fault in one would break what processes say to each other, and not what they read from a disk. Data
 that was copied there for speed is in a folder, or its name ends as that of a file does.
 

@@ -76,7 +76,7 @@ class WorkerKilled(InOneWorker):
     worker, at its own sample of that number, from 0). A stopped worker goes on at the end of the
     scope.
 
-    With *reading*, globs as of *path*, the signal comes inside the first read of such a file from
+    With *reading*, globs as in *path*, the signal comes inside the first read of such a file from
     that fetch on; with ``at=1`` also before it, as a stream reads in ``__iter__``. With *writing*
     it comes inside the first write likewise: half of the bytes of that write are in the file. With
     *sending* it comes when half of the batch has been sent to the loader.

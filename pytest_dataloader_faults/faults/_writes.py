@@ -40,7 +40,7 @@ class WriteError(Triggered, FileFault):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ShortWrite(ShortCall):
-    """write(2), pwrite(2), writev(2), pwritev(2) take *max_bytes* at most, and tell how many.
+    """write(2), pwrite(2), writev(2), pwritev(2) take *max_bytes* at most, and return how many.
 
     *max_bytes* is a count of bytes (int), or a fraction below 1 of what each write gives (float).
     Writes of no more than that do not count.

@@ -109,7 +109,7 @@ def _unescaped(text: str) -> str:
 
 
 def _accidents(text: str) -> Iterator[re.Match[str]]:
-    """Where an exception came out of a handler that nobody meant to raise."""
+    """Where an exception came out of a handler by accident."""
     return (found for found in _IN_HANDLER.finditer(text) if _is_bug(*found.groups()))
 
 

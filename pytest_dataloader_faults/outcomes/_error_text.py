@@ -224,5 +224,5 @@ _SIGKILL = (
 
 
 def with_likely_sender(died: str) -> str:
-    """*died*, as of ``TrialFacts.died``; of a SIGKILL also who may have sent it."""
+    """*died*, as in ``TrialFacts.died``; of a SIGKILL also who may have sent it."""
     return died + _SIGKILL if "SIGKILL" in died else died

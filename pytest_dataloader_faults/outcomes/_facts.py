@@ -146,5 +146,5 @@ class TrialFacts(TrialRequest):
 
 
 def is_started_anew(outcome: TrialFacts) -> bool:
-    """Whether workers are not forked, and so import modules anew and get the dataset by pickle."""
+    """Whether workers are not forked, and so import modules again and get the dataset by pickle."""
     return outcome.start_method not in ("", "fork")

@@ -4,7 +4,7 @@ Some facts about telling a leak from a process that is settling in. A bounded ca
 arenas and late imports grow, too, but less and less, or all at once; a probe may catch something
 that goes again. A leak goes on: the same epoch costs the same again. So the first third of the
 epochs is left out. The rest is cut into four parts, and of each part the least counts, which is
-what was there for good. It is a leak if from each part to the next it became more, at half the
+what was there permanently. It is a leak if from each part to the next it became more, at half the
 mean rate at least, and the mean is above the noise.
 
 A pool that fills evenly looks like a leak until it is full. So growth that a few epochs show is

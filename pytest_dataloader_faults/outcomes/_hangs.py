@@ -1,6 +1,6 @@
 """Where a trial hung: the lines of the dataset at which its processes were. Pure.
 
-Some facts about two hangs. A dataset that waits for ever after one error does so after each, and
+Some facts about two hangs. A dataset that waits forever after one error does so after each, and
 nobody wants to wait for all of them. How long a trial takes does not tell a hang from a slow
 machine, but where it is does: the stacks that its processes write at the deadline show a line of
 the dataset's code below torch's own fetch or sampler. A trial that is at the line where the dataset
@@ -9,10 +9,10 @@ that waits for work has no such line, and neither has a thread that torch did no
 torch's queue thread has dropped a batch, all processes wait for work, and what it printed is as
 good as a line: that batch never comes.
 
-Some facts about what sleeps. Who sleeps between two attempts is at the same line as who sleeps for
-ever, and may be done after a few of them. So to sleep at a line is a place of its own. It is known
-once a trial has slept there until it got no more time. What goes on at its deadline is nowhere: it
-is at the line that reads, where a hang may be as well.
+Some facts about what sleeps. A process that sleeps between two attempts is at the same line as one
+that sleeps forever, and may be done after a few of them. So to sleep at a line is a separate place.
+It is known once a trial has slept there until it got no more time. What goes on at its deadline is
+nowhere: it is at the line that reads, where a hang may be as well.
 """
 
 from __future__ import annotations

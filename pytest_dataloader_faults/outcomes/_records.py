@@ -17,7 +17,7 @@ Leaves: TypeAlias = tuple[tuple[str, str, str], ...]
 MANY = 16
 """Values in a part of a sample. Fewer come out the same by accident."""
 ZEROS = "all zeros"
-"""The digest of so many values that are all zero: a report can say what came."""
+"""The digest of this many values that are all zero: a report can say what came."""
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ class Comparison:
     Attributes:
         what: ``"bytes"``; ``"shapes"``, where types and shapes count and not what is in them; or
             ``"types"``, where shapes and lengths do not count either.
-        seeded: What random numbers begin anew from at each sample of a map-style dataset; None to
+        seeded: What random numbers begin again from at each sample of a map-style dataset; None to
             leave them as they are.
         compare: The author's own ``compare(a, b)``, or None.
         pickled_samples: The reference's samples, for it.

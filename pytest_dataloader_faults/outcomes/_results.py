@@ -208,4 +208,4 @@ def _lines(steps: tuple[SweepStep, ...]) -> Iterator[str]:
 def _title(fault: Any) -> str:
     code = getattr(fault, "errno", None)
     name = f"{type(fault).__name__} {errno.errorcode.get(code, code)}" if code else str(fault)
-    return f"{name}, {'once' if fault.times == 1 else 'for good'}"
+    return f"{name}, {'once' if fault.times == 1 else 'every time'}"

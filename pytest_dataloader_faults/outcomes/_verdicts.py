@@ -70,9 +70,9 @@ class Contract(Checked):
     empty list in place of a batch. A sample in the place of another is wrong, as ever. Once the
     fault is gone, every sample has to come. A file that is shorter, damaged or closed stays so, and
     may hit any sample. The samples of an iterable dataset have no index: a worker in which a fault
-    happened may lose any of them, as of a shard that it cannot open; where each sample has a file
-    of its own, as many as reads failed. All other workers have to give what they gave in the run
-    without a fault.
+    happened may lose any of them, such as those of a shard that it cannot open; where each sample
+    has its own file, as many as reads failed. All other workers have to give what they gave in the
+    run without a fault.
 
     *may_substitute*: a sample that a fault hit may have the content of any other sample, or one
     that comes alike for several samples that were hit. Where the sample met an error, or an empty
@@ -81,7 +81,7 @@ class Contract(Checked):
     may repeat samples, or give others, as often as reads failed.
 
     *deterministic*: with None, the harness reads each sample twice. Samples are random if they
-    differ, or if they draw random numbers. Then the harness seeds torch, NumPy and ``random`` anew
+    differ, or if they draw random numbers. Then the harness seeds torch, NumPy and ``random`` again
     for each sample of a map-style dataset. If that makes samples the same, it compares them as
     always. If not, it compares only types, structure and shapes, or only types where shapes are
     random, too. Each result says so. False says that samples are random, so nothing has to be found

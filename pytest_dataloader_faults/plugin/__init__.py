@@ -131,7 +131,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Fail a test that passed although a fault never fired, or nothing was armed or checked.
 
-    An error that tells the user something is shown without the frames of this package.
+    An error that is meant for the user is shown without the frames of this package.
     """
     try:
         yield

@@ -35,7 +35,7 @@ def require_accelerator(item: pytest.Item) -> None:
 
 
 def has_terminal(config: pytest.Config) -> bool:
-    """Whether there is a terminal, and nobody else writes to it while a test runs."""
+    """Whether there is a terminal, and no other plugin writes to it while a test runs."""
     option = config.option
     is_terminal = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
     is_in_ci = any(os.environ.get(name) for name in ("CI", "BUILD_NUMBER"))

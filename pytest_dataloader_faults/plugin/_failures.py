@@ -1,4 +1,4 @@
-"""How failures are told: in full once, without frames of this package, and fit to be copied.
+"""How failures are reported: in full once, without frames of this package, and fit to be copied.
 
 Why nothing can be tried is reported in full by one item; the others say where that is to read.
 """
@@ -57,14 +57,14 @@ def about_call(node: pytest.Item, *call: Hashable) -> Report:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
-    """Of all items of a test whose fixture fails, one tells why."""
+    """Of all items of a test whose fixture fails, one says why."""
     with _mistake_reported_once(item):
         yield
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Of all items of a test that fails before its check, one tells why."""
+    """Of all items of a test that fails before its check, one says why."""
     with _mistake_reported_once(item):
         yield
 
@@ -148,7 +148,7 @@ def show_as_it_stands(
 ) -> None:
     """Have *report* show the text of *error* without pytest's marks, and the line that raised it.
 
-    Before each line of an error, pytest writes "E", so that nobody can copy what is in it.
+    pytest prefixes each line of an error with E, which breaks copying.
     """
     text = error.getrepr(style="value", chain=False)
     if notes := getattr(error.value, "__notes__", ()):  # Hypothesis' falsifying example.

@@ -122,7 +122,7 @@ def _note_failure(
 
 
 def _told(message: str) -> str:
-    """*message* without the kind of error, where that tells nothing."""
+    """*message* without the kind of error, where that adds nothing."""
     return message.removeprefix(_OUR_ERRORS).removeprefix("Failed: ")
 
 

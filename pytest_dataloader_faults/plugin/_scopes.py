@@ -1,6 +1,6 @@
 """Hooks that fail a test which calls ``inject`` and never enters its scope: nothing was armed.
 
-No module of the injection is imported for that: where none is, nobody has called it.
+No module of the injection is imported for that: where none is, it was not called.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
-    """Look at the scopes that fixtures gave, and nobody has entered."""
+    """Look at the scopes that fixtures gave, and that were not entered."""
     with _are_entered(item, "teardown"):
         yield
 
@@ -66,7 +66,7 @@ def _are_entered(item: pytest.Item, phase: str) -> Iterator[None]:
 
 
 def _never_entered(calls: dict[_Call, None], lasting: Collection[_Call]) -> str:
-    """What is wrong with *calls* that nobody will enter; *lasting*: those that may be, later."""
+    """What is wrong with *calls* that will not be entered; *lasting*: those that may be, later."""
     found = [each for each in calls if each.is_gone or each not in lasting]
     for each in found:
         each.settle()

@@ -36,7 +36,7 @@ def _add_merge(
     """Declare the command ``merge`` and its arguments."""
     merge = commands.add_parser(
         "merge",
-        help="make one report of several, as of the shards of a CI job",
+        help="make one report of several, such as the shards of a CI job",
         description="Make one report of several. Where an item is in several, the worst result"
         " holds, and the output says so. The exit status is 0 once the report is written, whatever"
         " is in it, and 2 otherwise.",
@@ -55,8 +55,9 @@ def _add_merge(
         type=_labelled,
         default=[],
         metavar="NAME=REPORT.json",
-        help="a report whose items get this name before their id, as of one job of a matrix, so"
-        " that they are not compared with those of another name; may be given several times",
+        help="a report whose items get this name before their id, such as that of one job of a"
+        " matrix, so that they are not compared with those of another name; may be given"
+        " several times",
     )
     merge.add_argument(
         "-o",

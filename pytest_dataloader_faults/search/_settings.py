@@ -1,7 +1,7 @@
 """Hypothesis' settings for a search: what is given, or else what its active profile says.
 
 Some facts about profiles. ``settings()`` has what the active profile says, and Hypothesis' own
-defaults for the rest; nobody can tell which of them a profile meant. So where those make no sense
+defaults for the rest, and not which of them a profile meant. So where those make no sense
 for a search, a profile has no say. Its deadline is for examples that take milliseconds: a trial has
 one of its own. The phase ``explain`` would run many more trials to say what the shrunk schedule
 says. The blob is for a decorator, and a search has none.

@@ -434,7 +434,7 @@ def test_handle_opened_for_the_first_sample_is_no_matter_of_other_checks(records
     ],
 )
 def test_samples_that_need_no_descriptor_are_not_blamed_for_torch(samples, reason):
-    """The fault does not fire, or befalls torch alone, which then waits for ever."""
+    """The fault does not fire, or befalls torch alone, which then waits forever."""
     (result,) = check_dataset(
         lambda: samples, only="descriptor-exhaustion", deadline=4, on_fail=None
     )

@@ -94,7 +94,7 @@ def test_an_unknown_choice_is_refused(records):
 
 
 class Hangs(Records):
-    """Waits for ever for what it cannot read."""
+    """Waits forever for what it cannot read."""
 
     def __getitem__(self, index):
         try:

@@ -26,7 +26,7 @@ def _verdicts(kind, records, loader, only):
 
 @pytest.mark.parametrize("only", [FEW, pytest.param(None, marks=pytest.mark.slow)], ids=str)
 def test_verdicts_are_those_of_forked_workers(records, only):
-    """But for what torch itself cannot do there: it waits for ever for half a message."""
+    """But for what torch itself cannot do there: it waits forever for half a message."""
     forked = _verdicts(ZerosOnError, records, {"multiprocessing_context": "fork"}, only)
     served = _verdicts(ZerosOnError, records, SERVED, only)
     assert forked.pop(KILLED) == ("failed_cleanly", True)

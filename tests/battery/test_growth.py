@@ -50,7 +50,7 @@ class KeepsArrays(Records):
 
 
 class KeepsThreads(Records):
-    """Starts a thread per sample, which waits for ever."""
+    """Starts a thread per sample, which waits forever."""
 
     def __getitem__(self, index):
         threading.Thread(target=threading.Event().wait, daemon=True).start()

@@ -21,7 +21,7 @@ DEADLINE, IN_BETWEEN, MORE = 8, 3.0, 6.0
 
 
 class HangsOrIsSlow(Records):
-    """Waits for ever for what it cannot open, and *pause* seconds for what it cannot read."""
+    """Waits forever for what it cannot open, and *pause* seconds for what it cannot read."""
 
     def __init__(self, folder, pause):
         super().__init__(folder)
@@ -141,7 +141,7 @@ def test_who_sleeps_for_ever_is_waited_for_once(records, less_patience):
 
 
 class WaitsOrRetries(Records):
-    """At one line, waits for ever for what it cannot open, and a while for what it cannot read."""
+    """At one line, waits forever for what it cannot open, and a while for what it cannot read."""
 
     def __getitem__(self, index):
         path, wait = self.paths[index], None
@@ -166,7 +166,7 @@ def test_a_retry_at_the_line_of_a_hang_is_waited_for(records):
 
 
 class TriesForAWhile(Records):
-    """Tries again at once: for ever, or where it has no permission for three seconds."""
+    """Tries again at once: forever, or where it has no permission for three seconds."""
 
     def __getitem__(self, index):
         began = time.monotonic()
@@ -210,7 +210,7 @@ def test_what_is_slow_is_no_place_of_a_hang(records, monkeypatch):
 
 
 class WaitsOnError(Records):
-    """Waits for ever for what it cannot have."""
+    """Waits forever for what it cannot have."""
 
     def __getitem__(self, index):
         try:

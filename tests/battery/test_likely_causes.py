@@ -299,7 +299,7 @@ def test_the_order_of_a_set_is_told_of(records):
 
 
 class Endless(IterableDataset[Any]):
-    """Gives all its samples in each worker, for ever, and reads no shard."""
+    """Gives all its samples in each worker, forever, and reads no shard."""
 
     def __iter__(self) -> Any:
         return (torch.full((64,), each % 100) for each in itertools.count())

@@ -120,7 +120,7 @@ def test_probing_leaves_this_process_as_it_was():
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_probe_that_is_hurt_says_nothing_of_the_kernel(monkeypatch, number):
-    """Another one is asked, and nothing waits for ever for the first."""
+    """Another one is asked, and nothing waits forever for the first."""
     monkeypatch.setattr(_engine, "_PROBE_SECONDS", 3.0)
     with monkeypatch.context() as patches:
         patches.setattr(probe, "kernel_engine_reason", lambda: os.kill(os.getpid(), number))

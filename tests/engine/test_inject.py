@@ -226,7 +226,7 @@ def test_a_fault_of_other_files_is_no_change(paths, contents):
 
 
 @pytest.mark.parametrize("engine", ["kernel", "python"])
-@pytest.mark.parametrize("seconds", [3e6, 1e12], ids=["a month", "for ever"])
+@pytest.mark.parametrize("seconds", [3e6, 1e12], ids=["a month", "forever"])
 def test_a_read_may_be_as_slow_as_one_likes(paths, engine, seconds):
     """No timer is too far away for the supervisor, nor for a worker."""
     loader = alone(Tries(paths, WAYS["read"]), timeout=1)

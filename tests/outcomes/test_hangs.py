@@ -119,7 +119,7 @@ def test_a_recovery_hangs_at_places_of_its_own():
 
 
 def test_to_sleep_at_a_line_is_a_place_of_its_own():
-    """Of the process that sleeps; who waits there for ever may be done never."""
+    """Of the process that sleeps; who waits there forever may be done never."""
     hung = _hung([SAMPLE, FETCH, LOOP], [READ, FETCH, LOOP])
     asleep = replace(hung, at_deadline=AtDeadline(Activity.SLEEPS, asleep=(1,)))
 

@@ -1,4 +1,4 @@
-"""What is said of an error that does not tell its cause, and what it should say instead."""
+"""What is said of an error that hides its cause, and what it should say instead."""
 
 from __future__ import annotations
 

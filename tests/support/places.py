@@ -122,7 +122,7 @@ _ALL = [
     ),
     Place(
         "unreadable",
-        "an interpreter that its user may run but not read (mode 711): nobody may trace it",
+        "an interpreter that its user may run but not read (mode 711): no process may trace it",
         partial(enter.be_a_user, enter.unreadable_interpreter),
         "none",
         "/proc shows nothing of this process",

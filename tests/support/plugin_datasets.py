@@ -23,7 +23,7 @@ class ZerosOnError(Records):
 
 
 class WaitsOnError(Records):
-    """Waits for ever for what it cannot have."""
+    """Waits forever for what it cannot have."""
 
     def __getitem__(self, index: int) -> Any:
         try:

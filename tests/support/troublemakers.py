@@ -230,7 +230,7 @@ def supervisor() -> psutil.Process:
 
 
 def send(number: signal.Signals, whom: Callable[[], psutil.Process]) -> None:
-    """What an outsider may do to a process of the harness; then try for ever to read a file."""
+    """What an outsider may do to a process of the harness; then try forever to read a file."""
     whom().send_signal(number)
     while True:
         with contextlib.suppress(OSError):

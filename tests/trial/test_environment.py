@@ -263,7 +263,7 @@ def _long_path(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("engine")
 def test_a_long_path_for_temporary_files_hangs_no_loader(long_path, records):
-    """The workers of torch alone cannot share a tensor there, and their loader waits for ever."""
+    """The workers of torch alone cannot share a tensor there, and their loader waits forever."""
     outcome = run_trial(lambda: Records(records), deadline=SHORT)
     assert (outcome.phase, len(outcome.delivered)) == ("done", 4)
     with inject(SlowRead("*.rec", seconds=0.001)):

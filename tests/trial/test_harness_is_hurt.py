@@ -33,7 +33,7 @@ MUCH = 1 << 20
 
 
 def _trouble(records, where, number, whom):
-    """A dataset in which that signal comes to that process, and which then tries for ever."""
+    """A dataset in which that signal comes to that process, and which then tries forever."""
     return Trouble(records, functools.partial(troublemakers.send, number, whom), where)
 
 
@@ -145,7 +145,7 @@ def test_a_stopped_supervisor_is_an_error_of_inject(records, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["kernel", "python"])
 def test_a_loop_of_inject_ends_when_the_supervisor_is_stopped(records, engine):
-    """Torch itself would wait for ever for workers that wait for the supervisor."""
+    """Torch itself would wait forever for workers that wait for the supervisor."""
     with pytest.raises(InjectionError, match=r"supervisor \(pid \d+\) is stopped"):
         _stop_within_an_epoch(records, engine)
 

@@ -94,7 +94,7 @@ def _looked_up(folder: int | None, wanted: PathRequest, flags: int) -> int:
 
 
 def _is_endless(path: str) -> bool:
-    """Whether too many symbolic links are on the way, for whoever follows them."""
+    """Whether too many symbolic links are on the way, for a process that follows them."""
     try:
         os.stat(path)
     except OSError as error:

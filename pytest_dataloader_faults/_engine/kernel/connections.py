@@ -107,7 +107,7 @@ def waits_for(pid: int, address: tuple[Any, ...]) -> bool:
     """Whether *pid* waits in recv(2), without a time limit, for what *address* sends.
 
     Only its main thread counts, which fetches: others may listen for what never comes. A thread in
-    poll(2) or epoll_wait(2) may have any limit, which nobody can tell from outside.
+    poll(2) or epoll_wait(2) may have any limit, which cannot be seen from outside.
     """
     try:
         return _is_wait(pid, _read(f"/proc/{pid}/task/{pid}/syscall").split(), address)

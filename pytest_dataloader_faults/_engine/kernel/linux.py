@@ -133,7 +133,7 @@ _from_pointer = ctypes.addressof(_from)
 
 
 def install_filter(program: bytes, flags: FilterFlag) -> int:
-    """Put *program* on this process, for good. With NEW_LISTENER, its descriptor is returned."""
+    """Put *program* on this process, permanently. With NEW_LISTENER, its descriptor is returned."""
     instructions = ctypes.byref(_Instructions(len(program) // 8, program))
     options, what = ctypes.c_ulong(int(flags)), f"seccomp(SET_MODE_FILTER, {flags:#x})"
     return raw_call("seccomp", SET_MODE_FILTER, options, instructions, what=what)

@@ -1,6 +1,6 @@
 """The listener of one filter: receive calls, answer them [runs in the supervisor].
 
-Some facts about seccomp user notification. poll(2) before RECV, since RECV blocks for ever once the
+Some facts about seccomp user notification. poll(2) before RECV, since RECV blocks forever once the
 last filtered task is gone; that shows as POLLHUP. RECV wants its buffer zeroed and answers ENOENT
 when the caller died in the meantime: the call needs no answer then. SEND answers ENOENT likewise.
 ADDFD with SETFD puts a descriptor at a number of our choice, and with SEND also makes that number

@@ -33,7 +33,7 @@ _ANY_PROCESS = -1
 
 
 def kernel_engine_reason() -> str | None:
-    """Install a filter on this process, for good; None if it works, else why not."""
+    """Install a filter on this process, permanently; None if it works, else why not."""
     from pytest_dataloader_faults._engine.kernel import linux
     from pytest_dataloader_faults._engine.kernel.bpf import program
 

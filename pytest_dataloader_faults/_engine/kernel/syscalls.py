@@ -119,7 +119,7 @@ _RESULT_ARGUMENT = {"stat": 1, "lstat": 1, "newfstatat": 2, "statx": 4}
 
 
 def write_stat(call: Syscall, fd: int, size: int) -> None:
-    """Fill in the struct that *call* asks for: as of the file *fd*, but with *size*."""
+    """Fill in the struct that *call* asks for: as for the file *fd*, but with *size*."""
     if call.name == "statx":
         flags, mask = call.arguments[2] | linux.AT_EMPTY_PATH, call.arguments[3]
         place, data = _STATX_SIZE_AT, ctypes.create_string_buffer(_STATX_LENGTH)

@@ -26,7 +26,7 @@ _END_PATIENCE = 1.0
 """Seconds between the last descriptor that a supervisor closes and its end."""
 _NO_ROOM = (
     "no room for temporary files: {}. A worker needs a socket there to pass on a batch. A loader"
-    " waits for ever for a batch that does not come. Free some, or set TMPDIR to a folder"
+    " waits forever for a batch that does not come. Free some, or set TMPDIR to a folder"
     " that has room"
 )
 _outliving: list[int] = []

@@ -47,7 +47,7 @@ class LoaderMonitor:
         """A death waits until its batch is awaited, so the supervisor has to know which one is."""
         self.errors: list[str] = []
         self.may_arm_own_process = may_arm_own_process
-        """Arming is for good, so only the process of a trial may be armed."""
+        """Arming is permanent, so only the process of a trial may be armed."""
         self.iterators = 0
         self.not_made: str | None = None
         """The error, in one line, if the latest iterator could not be made."""

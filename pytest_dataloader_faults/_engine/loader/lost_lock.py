@@ -4,7 +4,7 @@ Some facts about a lock that is never released. ``multiprocessing.Queue.put`` ac
 ``_notempty`` by a ``with`` statement. When a worker dies, torch's handler of SIGCHLD raises in the
 main thread, and where it does so between the acquisition and the first line of that block, nothing
 releases the lock. torch ends an iterator by ``_mark_worker_as_unavailable``, which puts into the
-same queue, and waits for ever. The queue's own thread holds that lock for microseconds at a time.
+same queue, and waits forever. The queue's own thread holds that lock for microseconds at a time.
 
 Under ``inject`` the loop is the user's, and torch does there what it always does. All that can be
 done is to say what it waits for.
@@ -21,7 +21,7 @@ _MESSAGE = (
     "pytest-dataloader-faults: this loop hangs in torch, not in the dataset. A DataLoader worker"
     " died while torch was putting indices into its queue, torch's SIGCHLD handler raised inside"
     " multiprocessing.Queue.put, and the lock of that queue was never released: the loader now"
-    " waits for it for ever in _mark_worker_as_unavailable. A small prefetch_factor makes this"
+    " waits for it forever in _mark_worker_as_unavailable. A small prefetch_factor makes this"
     " rare; run_trial() does not meet it\n"
 )
 

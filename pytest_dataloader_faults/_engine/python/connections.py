@@ -20,7 +20,7 @@ _NOT_CONNECTED = 7
 
 
 def replace_connect(policy: FaultPolicy) -> None:
-    """Ask *policy* about each TCP connection of this process, for good."""
+    """Ask *policy* about each TCP connection of this process, permanently."""
     plain, plain_ex = socket.socket.connect, socket.socket.connect_ex
 
     def connect(self: socket.socket, address: Any) -> None:

@@ -84,7 +84,7 @@ class WorkerAcceptor:
     def _on_connect(self, _flags: int) -> None:
         try:
             connection, _ = self._listening.accept()
-        except OSError as error:  # A worker that waits to be accepted must not wait for ever.
+        except OSError as error:  # A worker that waits to be accepted must not wait forever.
             self._errors.add(_WHERE, error)
             self.close()
             return

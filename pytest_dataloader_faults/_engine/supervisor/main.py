@@ -101,7 +101,7 @@ def _run_supervisor(
     """Serve, and never return into what the parent does next."""
     status = 70
     try:
-        # Only for who looks at it: a process that nobody may trace cannot write there itself.
+        # Only for who looks at it: a process that may not be traced cannot write there itself.
         with contextlib.suppress(OSError), open("/proc/self/comm", "w", encoding="utf-8") as shown:
             shown.write(NAME)
         serve(control, listening, report_fd, more_starters, given)

@@ -1,7 +1,7 @@
 """Folders that must not outlive what they are for, whichever process is killed.
 
 Some facts about who makes a folder. Between mkdtemp(3) and the next line a process can be killed,
-and then nobody knows the name. So the process that needs the folder chooses a name that no other
+and then the name is lost. So the process that needs the folder chooses a name that no other
 one will have, and another process makes the folder and removes it in the end. If that one is
 killed, the first one removes the folder, by its name.
 
@@ -10,7 +10,7 @@ root may drop its privileges before it makes one, so root's folder is like /tmp,
 listed; names in it are random, and who connects has to know a key (multiprocessing.connection).
 
 The path of a socket has at most 107 bytes (unix(7)). multiprocessing adds 18 to that of its folder.
-Where TMPDIR is longer than the rest, workers cannot pass tensors on, and a loader waits for ever.
+Where TMPDIR is longer than the rest, workers cannot pass tensors on, and a loader waits forever.
 """
 
 from __future__ import annotations

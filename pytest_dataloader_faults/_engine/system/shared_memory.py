@@ -7,11 +7,11 @@ sem.mp-XXXXXXXX where multiprocessing has asked, which unlinks it at once, or ha
 tracker do so. A process that is killed in between leaves the one or the other, which does not say
 whose it was.
 
-A write lease (F_SETLEASE, fcntl(2)) is given only on a file that nobody else has open or mapped,
-whatever namespace those are in. A semaphore that is not half made is mapped by the one who made it.
-So one that appeared meanwhile, that is this user's, and on which there can be a lease, is nobody's.
-Who opens the file in that moment waits; the holder of the lease gets a signal, SIGIO by default,
-which ends a process.
+A write lease (F_SETLEASE, fcntl(2)) is given only on a file that no other process has open or
+mapped, whatever namespace those are in. A semaphore that is not half made is mapped by the one who
+made it. So one that appeared meanwhile, that is this user's, and on which there can be a lease, is
+nobody's. Who opens the file in that moment waits; the holder of the lease gets a signal, SIGIO by
+default, which ends a process.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def idle_after_error(listener: FetchListener) -> Iterator[None]:
 def observe_fetches(listener: FetchListener, *, samples: bool, seed: int | None = None) -> None:
     """Call *listener* at each fetch of this process, and with *samples* at each sample.
 
-    With a *seed*, random numbers begin anew at each sample of a map-style dataset.
+    With a *seed*, random numbers begin again at each sample of a map-style dataset.
     """
     from torch.utils.data._utils import fetch
 
@@ -163,7 +163,7 @@ class SeedSamples:
 
 
 class StreamEnd:
-    """A ``worker_init_fn`` that ends a stream after so many samples, after the user's own."""
+    """A ``worker_init_fn`` that ends a stream after this many samples, after the user's own."""
 
     def __init__(self, samples: int, then: Callable[[int], object] | None) -> None:
         self._samples = samples

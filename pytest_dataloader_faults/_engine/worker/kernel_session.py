@@ -1,4 +1,4 @@
-"""Put this process under a supervisor's filter, for good [runs in the DataLoader worker].
+"""Put this process under a supervisor's filter, permanently [runs in the DataLoader worker].
 
 Some facts about the moment between the filter and the supervisor. From the instruction that
 installs the filter, an open(2) of any thread here waits until the supervisor has the listener. So

@@ -2,8 +2,8 @@
 
 Some facts about late imports. torch imports its nested tensors when a process shares its first
 tensor (``reduce_tensor`` in torch/multiprocessing/reductions.py), and uses ``numpy.random`` when a
-worker begins. Each forked worker does so anew. torch shares tensors in the thread that feeds the
-queue. An import that fails there loses the batch, and the loader waits for it for ever: a fault can
+worker begins. Each forked worker does so again. torch shares tensors in the thread that feeds the
+queue. An import that fails there loses the batch, and the loader waits for it forever: a fault can
 be the cause, or fake files, among which the module's own are not.
 """
 

@@ -3,7 +3,7 @@
 Some facts about a worker whose parent dies. torch's worker looks every 5 s whether its parent is
 still the one that it had at first (torch/utils/data/_utils/worker.py, ``ManagerWatchdog``). It asks
 for that first one after worker_init_fn has run. A parent that died before is never missed, and the
-worker waits for ever for an index: so did 68 of 120 workers of plain torch whose parent was killed
+worker waits forever for an index: so did 68 of 120 workers of plain torch whose parent was killed
 while they started. PR_SET_PDEATHSIG of prctl(2) ends a worker at once. But it is about the thread
 that forked, and a user may iterate a loader in a thread that ends first; a trial does not.
 
@@ -25,7 +25,7 @@ from torch.utils.data._utils import worker as torch_worker
 from pytest_dataloader_faults._engine.system.prctl import Prctl, prctl
 
 _ORPHANED = 86
-"""The exit status of a worker whose parent is dead, which nobody asks for."""
+"""The exit status of a worker whose parent is dead, which is not used."""
 _OUTSIDE = 0
 """What getppid(2) answers where the parent is in another PID namespace."""
 

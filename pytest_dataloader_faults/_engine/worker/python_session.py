@@ -93,7 +93,7 @@ class PythonWorkerSession(WorkerSession):
 
 
 def arm(config: WorkerConfig, worker: int, loader: int) -> WorkerSession:
-    """Replace Python's file access in this process, for good."""
+    """Replace Python's file access in this process, permanently."""
     channel = config.connect()
     hang_socket, other_end = socket.socketpair()
     with other_end:
@@ -103,7 +103,7 @@ def arm(config: WorkerConfig, worker: int, loader: int) -> WorkerSession:
     if not isinstance(orders, protocol.Proceed):
         raise protocol.UnknownMessageError(f"a worker that starts does not know {orders!r}")
     session.switch(orders)
-    lock = session.policy.lock  # A child forked while a thread holds it would wait for ever.
+    lock = session.policy.lock  # A child forked while a thread holds it would wait forever.
     os.register_at_fork(
         before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
     )

@@ -5,7 +5,7 @@ thread that takes a lock that lies in shared memory for as long as it writes
 (multiprocessing/queues.py, ``_feed``). A worker that dies with it leaves half a message in the
 pipe, and a lock that stays locked: no other worker can pass anything from then on. So the loader
 has to give up at once, which it does, by the signal of its child's death. A worker from a fork
-server is no child of the loader: there torch waits for ever.
+server is no child of the loader: there torch waits forever.
 """
 
 from __future__ import annotations

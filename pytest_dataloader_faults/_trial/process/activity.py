@@ -4,7 +4,7 @@ Some facts about progress. A batch that comes, or an epoch that ends, is in the 
 a large file can take longer than the deadline, but then bytes are read: rchar in /proc/PID/io
 counts what read(2) and the like gave a process; a read that fails counts nothing, and neither does
 a socket. Where the supervisor gives a worker fewer bytes than it asked for, it reads them itself
-and counts them. That a fault happens again is no progress: who tries for ever meets it for ever.
+and counts them. That a fault happens again is no progress: who tries forever meets it forever.
 Nor is it if the same bytes are read again and again. So no more bytes count than a few times those
 of the whole pass without a fault, where that is known.
 

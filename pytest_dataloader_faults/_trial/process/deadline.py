@@ -17,11 +17,12 @@ instead, and the kernel counts that. So the time in which a process of the trial
 and could not is added to the loader's, up to a minute. One that hangs in a busy loop is given more
 time, too, where it has to share a processor.
 
-Some facts about time in which nobody runs. Ctrl-Z, a frozen control group and docker pause stop all
-processes of a trial, the warden too, and the clock goes on. So the warden waits in slices: where it
-wakes much later than it asked to, it did not run itself. That is a pause, which belongs to nobody.
-So is the time for which only the supervisor was stopped, since workers wait for its answers. It
-counts once the supervisor goes on: one that stays stopped must not put off the deadline for ever.
+Some facts about time in which no process runs. Ctrl-Z, a frozen control group and docker pause stop
+all processes of a trial, the warden too, and the clock goes on. So the warden waits in slices:
+where it wakes much later than it asked to, it did not run itself. That is a pause, which belongs to
+nobody. So is the time for which only the supervisor was stopped, since workers wait for its
+answers. It counts once the supervisor goes on: one that stays stopped must not put off the deadline
+forever.
 
 Some facts about what is slow. What hangs does not move: no batch comes and nothing is read, from
 some time before the deadline on. What moves is slow, and what sleeps will wake. So both get more
@@ -191,7 +192,7 @@ def _paused(pauses: Sequence[Pause], since: float, until: float) -> float:
 
 
 def _turns(events: Iterable[dict[str, Any]]) -> Iterator[tuple[float, str, bool]]:
-    """When each turn begins, whose it is, and whether the loader's time begins anew.
+    """When each turn begins, whose it is, and whether the loader's time begins again.
 
     ``began`` starts the loader's time and ``rested`` the trial's. ``starting`` is when *pids* were
     started, each of which is *armed* once its own code and what it imports have been loaded.

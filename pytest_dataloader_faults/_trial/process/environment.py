@@ -5,7 +5,7 @@ small samples failed). Descriptors, besides those that are open as it starts: 16
 with two, 26 with four, 41 with eight. In /dev/shm each lock of its queues is a file of one page,
 and so is each tensor of a batch: 80 KiB with one worker, 96 with two, 112 with four. In the folder
 for temporary files each worker that passes a tensor has a socket, which takes an inode and no
-bytes. Where there is less, torch raises, or drops a batch and waits for ever: either looks like a
+bytes. Where there is less, torch raises, or drops a batch and waits forever: either looks like a
 flaw of the dataset. So a trial is refused where there is less than was ever enough.
 
 Limits of processes add up: of the user, of each control group, of the machine. Only starting some
@@ -82,7 +82,7 @@ class FreeResources(NamedTuple):
         return cls(limit, opened, _statvfs(_SHARED))
 
     def require_for(self, workers: int) -> None:
-        """Refuse where so many *workers* cannot run: less than this was never enough."""
+        """Refuse where this many *workers* cannot run: less than this was never enough."""
         if message := self._few_descriptors(workers) or self._little_shared(workers):
             raise UnusableEnvironmentError(message)
 

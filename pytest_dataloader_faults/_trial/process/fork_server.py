@@ -1,7 +1,7 @@
 """One fork server for all trials of this process [runs in pytest].
 
 Some facts about workers that are started by "forkserver". multiprocessing starts its server where
-the first one is needed, which is in each trial anew, since a server that pytest had started would
+the first one is needed, which is in each trial again, since a server that pytest had started would
 have its workers outside of the trial's tree. A server that has to import torch takes a second. So
 one process imports torch once a session, and forks a server for each trial. What that server starts
 is not below the trial's warden: so it has a keeper of its own, a subreaper, which ends all of it
@@ -31,7 +31,7 @@ from pytest_dataloader_faults._trial.process import start_method
 
 _MAIN = "pytest_dataloader_faults._trial.process.fork_server_main"
 _KEY_LENGTH = 32
-"""Bytes; multiprocessing demands so many."""
+"""Bytes; multiprocessing demands this many."""
 _PATIENCE = 60.0
 """Seconds until torch is imported, on a machine that is busy with other things."""
 _END_PATIENCE = 10.0
@@ -66,7 +66,7 @@ class TrialServer(NamedTuple):
         ready([self.held.fileno()], _END_PATIENCE)
 
     def close(self) -> None:
-        """Let go of it; the keeper, if nobody has killed it, ends what is left."""
+        """Let go of it; the keeper, unless it was killed, ends what is left."""
         os.close(self.alive)
         self.held.close()
         folders.remove(os.path.dirname(self.address))

@@ -8,7 +8,7 @@ memory of the process. Who may not trace it may see no more than the name of the
 that it waits in, in /proc/PID/wchan.
 
 A worker without work is in poll(2) of its queue, so that call tells nothing. A wait that ends every
-second and begins again is how some libraries wait for ever, as fsspec does in its ``sync``: only a
+second and begins again is how some libraries wait forever, as fsspec does in its ``sync``: only a
 longer one will end by itself.
 """
 

@@ -4,7 +4,7 @@ Some facts about torch's handler of SIGCHLD. It raises RuntimeError at whatever 
 thread has come to when a worker has died (torch/utils/data/_utils/signal_handling.py). Where that
 is after ``multiprocessing.Queue.put`` has acquired the lock ``_notempty`` and before the ``with``
 block that would release it, the lock stays acquired, and torch's own ``_shutdown_workers`` waits
-for it for ever. Where it is a ``try`` block of other code, the error is swallowed. Where it is the
+for it forever. Where it is a ``try`` block of other code, the error is swallowed. Where it is the
 code of a trial, the trial fails in place of the loader. A blocked signal would not do: the
 threads that feed torch's queues have signal masks of their own.
 

@@ -17,7 +17,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler, S
 from pytest_dataloader_faults._trial.loaders import has_known_length
 
 _BATCHES_OF_A_WORKER = 2
-"""Each worker makes at least so many, however few samples were asked for."""
+"""Each worker makes at least this many, however few samples were asked for."""
 
 
 def spread(count: int, most: int) -> list[int]:

@@ -36,9 +36,9 @@ _READINGS = 2
 _TIMED = 8
 """So many samples show how long one takes."""
 _MOST_SAMPLES, _SHARE_OF_DEADLINE = 10_000, 1 / 3
-"""When a stream is left that has not come to its end: after so many samples, or so much time."""
+"""When a stream is left that has not come to its end: after this many samples, or so much time."""
 _FEW_SAMPLES, _FEW_BATCHES = 64, 4
-"""How many samples of such a stream each worker gives: so many, and whole batches."""
+"""How many samples of such a stream each worker gives: this many, and whole batches."""
 
 
 def take_reference(loader: DataLoader[Any], job: ReferenceJob) -> Reference:

@@ -74,7 +74,7 @@ class Baseline:
     ) -> None:
         """*attempts*: loader options for the control, and for further tries where it fails.
 
-        *is_sure*: whether *known* is to be believed; otherwise the reference is taken anew, and
+        *is_sure*: whether *known* is to be believed; otherwise the reference is taken again, and
         OutdatedBaselineError raised if it is another one.
         """
         self.engine = engine_for_files(settings.get("engine", "auto"))

@@ -40,7 +40,7 @@ def _last_change(path: str) -> int:
 
 
 def note_of(made: Sequence[str]) -> str:
-    """What to tell of the files that were *made*, and what to do."""
+    """What to say about the files that were *made*, and what to do."""
     files, were = ("file", "was") if len(made) == 1 else ("files", "were")
     names = ["/".join(path.split("/")[-2:]) for path in made[:_SHOWN]]
     shown = printable(", ".join([*names, *(["..."] if len(made) > _SHOWN else [])]))

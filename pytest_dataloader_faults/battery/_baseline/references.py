@@ -13,7 +13,7 @@ from pytest_dataloader_faults.outcomes._reference import Comparison
 SAMPLES = 64
 """How many samples a battery looks at, unless it is asked for more or fewer."""
 _ENOUGH_SECONDS = 5.0
-"""Where so many would take longer, fewer are looked at."""
+"""Where this many would take longer, fewer are looked at."""
 
 
 class References:
@@ -47,7 +47,7 @@ class References:
         self._known[comparison] = known
 
     def limit(self, samples: int | None) -> None:
-        """Look at so many *samples*, and at no fewer."""
+        """Look at this many *samples*, and at no fewer."""
         self.samples, self._seconds = samples, None
 
     def by(self, comparison: Comparison) -> Reference:

@@ -227,7 +227,7 @@ def _too_slow(_: Workload, outcome: Outcome) -> NotApplicable | None:
 
 
 def _left_files(outcome: Outcome, _: Reference) -> Finding | None:
-    """A cache is made in the first epoch; files that most workers make anew are no cache."""
+    """A cache is made in the first epoch; files that most workers make again are no cache."""
     left = [each.leftover_files for each in outcome.workers if each.leftover_files]
     if len(left) * 2 <= len(outcome.workers):
         return None

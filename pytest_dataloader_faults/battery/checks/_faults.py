@@ -126,7 +126,7 @@ def _killed_sending(workload: Workload) -> Plan:
     if workload.control.start_method == "forkserver":
         return NotApplicable(
             "its workers come from a fork server. Where one of them dies within a message, torch"
-            " waits for the rest of it for ever, whatever the dataset does: the worker is no child"
+            " waits for the rest of it forever, whatever the dataset does: the worker is no child"
             " of the loader's process, and no signal interrupts read(2)"
         )
     return once(faults.WorkerKilled(sending=True))

@@ -15,13 +15,13 @@ from pytest_dataloader_faults.outcomes._verdicts import Finding
 _PATIENCE = 1.0
 """Seconds. A client with a shorter time limit of its own reaches that first."""
 _WITHIN = 1024
-"""Most headers of HTTP are shorter: so many bytes end within the content."""
+"""Most headers of HTTP are shorter: this many bytes end within the content."""
 _NO_CONNECTION = (
     "its workers make no TCP connection. One that was made before they started is not seen: make it"
     " in the worker, at its first sample"
 )
 
-_NO_ANSWER = "its workers made connections, but no server answered on one that the engine sees"
+_NO_ANSWER = "no server answered on a connection that the engine can see"
 
 
 def _on_connections(*variants: tuple[str, Callable[..., faults.Fault]]) -> Callable[..., Plan]:

@@ -51,7 +51,7 @@ WRITES = (
     Check("disk-full", "handles a disk that is full half way", _fills_up_half_way),
     Check(
         "worker-killed-writing",
-        "handles a file of which a worker wrote only a part before it died",
+        "handles a file that a dying worker left half written",
         _dies_writing,
     ),
 )

@@ -100,7 +100,7 @@ _BY_ACTIVITY = {
         overrides=True,
     ),
     Activity.COMPUTES: Cause(
-        "tries for ever, or computes for longer than its deadline",
+        "tries forever, or computes for longer than its deadline",
         "Look for a retry without a limit at the line of its stack: try a few times, and then raise"
         f" the error. {_LONGER}",
         overrides=True,
@@ -108,10 +108,10 @@ _BY_ACTIVITY = {
 }
 """Where nothing moves, the verdict says the cause."""
 _BY_VERDICT = {
-    Verdict.HUNG: "waits for ever",
+    Verdict.HUNG: "waits forever",
     Verdict.CRASHED: "ends the process that iterates the loader",
     Verdict.LEAKED: "leaves something behind",
-    Verdict.FAILED_UNCLEARLY: "raises an error that does not tell its cause",
+    Verdict.FAILED_UNCLEARLY: "raises an error that hides its cause",
     Verdict.POISONED: "stays broken after the fault is gone",
     Verdict.BROKEN: "fails without a fault",
     Verdict.NOT_EXERCISED: "no fault happened",

@@ -14,7 +14,7 @@ each SIGBUS, which misleads its reader.
 Some facts about errors that no exception carries to the loader. What a worker has to send is
 pickled in a thread that feeds its queue (multiprocessing/queues.py, ``_feed``). An error there, of
 a sample that cannot be pickled or of the exception that should be sent in its place, is printed and
-the batch dropped: the worker lives on, and the loader waits for ever. And a worker that is spawned
+the batch dropped: the worker lives on, and the loader waits forever. And a worker that is spawned
 unpickles the dataset before torch's code in it begins, so that the loader learns of an error there
 only that the worker "exited unexpectedly".
 """
@@ -39,9 +39,9 @@ _RAISE_FROM = (
 )
 _SAY_SO = ". Say what is wrong in its message, or put the {} there"
 _CANNOT_BE_REBUILT = (
-    ": the exception's class cannot be rebuilt from its message. torch makes the exception of a"
-    " worker anew from its text, and then its __str__ raises {}, so path and reason are lost. Catch"
-    " it in the dataset, and raise one of another class: raise OSError(str(error)) from error"
+    ": the exception's class cannot be rebuilt from its message. torch rebuilds the exception of"
+    " a worker from its text, and then its __str__ raises {}, so path and reason are lost. Catch it"
+    " in the dataset, and raise one of another class: raise OSError(str(error)) from error"
 )
 _IN_WORDS: dict[type[faults.Fault], str] = {
     faults.TruncatedFile: "the content of {} is bad (it ended early)",

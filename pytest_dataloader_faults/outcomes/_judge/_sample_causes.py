@@ -1,11 +1,11 @@
 """What a dataset does wrong that gives wrong samples, and what mends it. Pure.
 
 Some facts about what was caught. A file that is cut off and a read that is short raise no error of
-their own: a reader may notice, and a dataset may catch what the reader raises. Or nobody looks, and
-what was in memory before comes as the rest of the sample, which may be the content of another one.
-The samples are the same in both cases. But a dataset that catches the one error hardly ever lets
-the other through. So the same files are tried once more, such that they cannot be opened: if the
-same comes, an error was caught, and if not, a file was taken for whole.
+their own: a reader may notice, and a dataset may catch what the reader raises. Or no code looks,
+and what was in memory before comes as the rest of the sample, which may be the content of another
+one. The samples are the same in both cases. But a dataset that catches the one error hardly ever
+lets the other through. So the same files are tried once more, such that they cannot be opened: if
+the same comes, an error was caught, and if not, a file was taken for whole.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SAME_SHARDS = Cause(
 _IN_PLACE = "gives a sample in place of one that cannot be read"
 _NEIGHBOUR = Cause(
     _IN_PLACE,
-    "Another sample came in place of one that could not be read, and nobody is told. Let the error"
+    "Another sample came in place of one that could not be read, without an error. Let the error"
     " reach the loader, or try the same file a few times and then raise. If it is meant, say"
     " Contract(may_substitute=True)",
 )
@@ -61,7 +61,7 @@ _SHORT_READ = Cause(
 _DAMAGE = Cause("accepts damaged bytes", "Compare a checksum, and raise where it differs")
 _OTHERS = Cause("workers give other samples than the main process")
 _IMPORTS = (
-    "A worker that is not forked imports the modules of the dataset anew. It does not see what a"
+    "A worker that is not forked imports the modules of the dataset again. It does not see what a"
     " test has changed in them, as monkeypatch does. Hand such values to the dataset, or, if your"
     " own loader forks its workers, pass loader={'multiprocessing_context': 'fork'}"
 )

@@ -56,7 +56,7 @@ def test_a_stranger_is_sent_away(records, data, count):
 
 
 def test_a_stranger_with_much_to_say(records):
-    """It is not listened to for ever."""
+    """It is not listened to forever."""
     with inject(ReadError("*/00.rec")) as injection:
         with _connected(injection) as stranger:
             stranger.sendall(struct.pack("=II", (1 << 32) - 1, 0))

@@ -80,7 +80,7 @@ def test_there_may_be_room_again(records):
     ],
 )
 def test_a_collate_function_of_ones_own_hangs(records, options):
-    """It is shared where torch passes it on, which drops the error and waits for ever."""
+    """It is shared where torch passes it on, which drops the error and waits forever."""
 
     def make():
         return Records(records)

@@ -70,7 +70,7 @@ def draw(seed: int, number: int, limits: Limits) -> Round:
     stream = Random(f"{seed}/{number}")
     act = _choose(stream, _ACTS | dict.fromkeys(SHORTAGES, 0.4), limits.acts)
     role = "" if act in (*SHORTAGES, NOTHING) else _choose(stream, _ROLE_WEIGHTS, limits.roles)
-    if (role, act) == ("runner", "stop"):  # pytest-xdist would wait for it for ever.
+    if (role, act) == ("runner", "stop"):  # pytest-xdist would wait for it forever.
         act = "kill"
     # That is tried as another user, who may not read what such a worker imports.
     methods = ("fork",) if act == "no-processes" else limits.methods
@@ -97,7 +97,7 @@ def _has(subject: str, act: str, role: str) -> bool:
     """Whether *subject* has such a process, and whether the act ends."""
     if role == "runner":
         return subject == "xdist"
-    if subject == "inject":  # torch waits for ever for a worker that is stopped.
+    if subject == "inject":  # torch waits forever for a worker that is stopped.
         return role not in ("warden", "root") and (role, act) != ("worker", "stop")
     return True
 

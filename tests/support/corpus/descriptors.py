@@ -142,8 +142,8 @@ CASES = (
 )
 BEHAVIOURS = {
     "D6": (
-        "where torch's queue thread has no descriptor, it drops the batch, and the loader waits for"
-        " ever; no dataset is blamed for it"
+        "where torch's queue thread has no descriptor, it drops the batch, and the loader waits"
+        " forever; no dataset is blamed for it"
         " (battery/test_check_dataset.py::"
         "test_samples_that_need_no_descriptor_are_not_blamed_for_torch)"
     ),

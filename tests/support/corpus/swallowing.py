@@ -222,7 +222,7 @@ def _filtered(dataset: Any) -> DataLoader[Any]:
 
 
 def skip_list_on_disk(folder: Path) -> DataLoader[Any]:
-    """A transient error is for ever."""
+    """A transient error is forever."""
     return _filtered(Skips(folder))
 
 

@@ -132,7 +132,7 @@ BEHAVIOURS: dict[str, str] = {
         " (corpus/test_behaviours_of_workers.py::test_an_exception_with_two_arguments_is_clear)"
     ),
     "C4": (
-        "torch makes an exception anew from its text: errno is lost, and only the text is judged"
+        "torch rebuilds an exception from its text: errno is lost, and only the text is judged"
         " (corpus/test_behaviours_of_workers.py::test_errno_is_lost_and_the_text_is_not)"
     ),
     "C5": (

@@ -37,7 +37,7 @@ _MAPPED_BEFORE = "the file is open since before the fork, and is cut under it"
 _IMPORTS = "the spawned worker was still importing after 30 s, on busy cores"
 _SQLITE = "SQLite's words name neither the file nor the cause"
 _ZEROS_TORCHIO = "ITK gives zeros for what is missing"
-_SHORTER_SOUND = "the sound is shorter, and nobody compares it with the header"
+_SHORTER_SOUND = "the sound is shorter, and its length is not compared with the header"
 _NUMPY_LOAD = "NumPy calls a failed read a file that is not fully written"
 _SCIPY_SOUNDS = (
     _true("truncated-half truncated-tail", _SHORTER_SOUND),
@@ -75,7 +75,7 @@ AUDIT: dict[str, tuple[Found, ...]] = {
             "a spawned worker imports basicsr without the module of torchvision that the script"
             " puts in place",
         ),
-        _true("truncated-half truncated-tail", "cv2.imdecode gives None, and nobody looks"),
+        _true("truncated-half truncated-tail", "cv2.imdecode gives None, and no code checks it"),
     ),
     "zarr_rows": (
         _true("file-missing", "a chunk that does not exist is the fill value, as zarr means it"),

@@ -1,4 +1,4 @@
-"""A process that has a fake file system for good [runs in the DataLoader worker]."""
+"""A process that has a fake file system permanently [runs in the DataLoader worker]."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def separate_fd_range(current: Any) -> None:
 
 
 class PatchWorker:
-    """A ``worker_init_fn`` that patches its worker for good and then runs the user's own."""
+    """A ``worker_init_fn`` that patches its worker permanently and then runs the user's own."""
 
     def __init__(self, then: Callable[[int], object] | None) -> None:
         self._then = then

@@ -99,7 +99,7 @@ class FakeDescriptorLimit:
         self._limit, self._before = _soft_limit(), self._held()
 
     def take(self, path: Any) -> None:
-        """Raise EMFILE unless so many real files could be opened, and one more."""
+        """Raise EMFILE unless this many real files could be opened, and one more."""
         if self._limit != (limit := _soft_limit()):
             self._limit, self._before = limit, self._held()
         numbers: list[int] = []
