@@ -56,10 +56,10 @@ length of an answer ``ConnectionClosed``. Faults that hang need a loader with a 
 _FEW = (1, 2, 3)
 """Times, for what costs time whenever it happens."""
 _TIMES = (None, 1, 1, None, 1, 1, *_FEW[1:])
-"""For good, or for a moment: mostly once, which is what a second attempt copes with."""
+"""Every time, or for a moment: mostly once, which is what a second attempt copes with."""
 _OPEN_ERRNOS = (errno.EIO, errno.ENOENT, errno.EMFILE, errno.ESTALE)
 _READ_ERRNOS = (errno.EIO, errno.ESTALE)
-"""Not EINTR and EAGAIN, which ask for another try: for good they are an endless loop."""
+"""Not EINTR and EAGAIN, which ask for another try: every time they are an endless loop."""
 TRANSIENT_ERRORS: tuple[Transient, ...] = (
     *(vocabulary.OpenError(errno=number, times=1) for number in _OPEN_ERRNOS),
     *(vocabulary.ReadError(errno=number, times=1) for number in _READ_ERRNOS),

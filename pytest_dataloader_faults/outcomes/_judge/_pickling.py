@@ -4,7 +4,7 @@ Some facts about where torch pickles. A worker that is not forked loads the data
 ``multiprocessing.spawn._main``. An error there ends the worker, and the loader knows no more than
 its exit status: the traceback is what the worker printed. On the way back, a thread of the worker's
 queue pickles samples and errors. It prints an error of pickle and drops the batch, for which the
-loader waits for ever.
+loader waits forever.
 """
 
 from __future__ import annotations
