@@ -23,7 +23,8 @@ MOST_LINES, MOST_LINES_OF_A_FUNCTION = 500, 40
 NINE_IN_TEN, HALF = 30, 10
 NO_ENTRIES = {"__pycache__", "py.typed"}
 
-PURE = "_arguments battery.checks exceptions faults outcomes outcomes._judge".split()
+_VOCABULARY = "_arguments exceptions faults globs outcomes".split()
+PURE = [*_VOCABULARY, "battery.checks", "outcomes._judge"]
 ELSEWHERE = ["_trial.run", "_trial.child", "_trial.process.warden", "_engine.supervisor.main"]
 """Run in a worker, a trial or a supervisor."""
 JUDGE = "outcomes._judge"

@@ -16,9 +16,9 @@ from typing import Any, Generic, TypeVar, cast
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults.faults import Fault, has_files
 from pytest_dataloader_faults.faults._base import InWorkers
-from pytest_dataloader_faults.faults._globs import GlobMatcher, is_below, is_excluded
 from pytest_dataloader_faults.faults._workers import InOneWorker
 from pytest_dataloader_faults.faults._writes import is_of_writing
+from pytest_dataloader_faults.globs import GlobMatcher, is_below, is_excluded
 
 MAX_FIRINGS = 200
 """Firings kept in full per fault and worker; beyond, they are only counted."""

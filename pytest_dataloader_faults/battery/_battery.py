@@ -17,7 +17,7 @@ from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
 from pytest_dataloader_faults.battery.checks import CHECKS, Check, Variant
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import Fault, OpenError, ReadError, has_files
-from pytest_dataloader_faults.faults._globs import host_of
+from pytest_dataloader_faults.globs import host_of
 from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Verdict
 from pytest_dataloader_faults.outcomes._hangs import is_at, places_of, tries_again
 from pytest_dataloader_faults.outcomes._judge import _repeats

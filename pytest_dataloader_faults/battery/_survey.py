@@ -23,7 +23,7 @@ from pytest_dataloader_faults.battery._targets import (
 )
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import Fault, OpenError, ReadError
-from pytest_dataloader_faults.faults._globs import GlobMatcher, is_below
+from pytest_dataloader_faults.globs import GlobMatcher, is_below
 from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Reference
 from pytest_dataloader_faults.outcomes._reference import Comparison
 

@@ -30,9 +30,9 @@ from pytest_dataloader_faults.faults import (
 )
 from pytest_dataloader_faults.faults._base import FileFault, Trigger, Triggered
 from pytest_dataloader_faults.faults._given import why_no_fault
-from pytest_dataloader_faults.faults._globs import GlobMatcher
 from pytest_dataloader_faults.faults._network import NetworkFault
 from pytest_dataloader_faults.faults._writes import is_of_writing
+from pytest_dataloader_faults.globs import GlobMatcher
 from pytest_dataloader_faults.outcomes import Contract, SweepResult, SweepStep, Verdict
 from pytest_dataloader_faults.outcomes._judge._report import explain
 

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.faults._globs import NETWORK, GlobMatcher, is_excluded, is_of_network
+from pytest_dataloader_faults.globs import NETWORK, GlobMatcher, is_excluded, is_of_network
 from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.outcomes._text import printable
 

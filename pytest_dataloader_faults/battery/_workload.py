@@ -10,7 +10,7 @@ from functools import cached_property
 
 from pytest_dataloader_faults.battery import _targets
 from pytest_dataloader_faults.battery._kinds import kinds_of
-from pytest_dataloader_faults.faults._globs import GlobMatcher, is_below
+from pytest_dataloader_faults.globs import GlobMatcher, is_below
 from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.outcomes._fault_facts import unobserved_operations
 from pytest_dataloader_faults.outcomes._records import FileCounts

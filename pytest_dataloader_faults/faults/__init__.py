@@ -45,7 +45,6 @@ from pytest_dataloader_faults.faults._files import (
     SlowRead,
     TruncatedFile,
 )
-from pytest_dataloader_faults.faults._globs import is_of_network as _is_of_network
 from pytest_dataloader_faults.faults._network import (
     ConnectError,
     ConnectionClosed,
@@ -60,6 +59,7 @@ from pytest_dataloader_faults.faults._workers import (
     WorkerKilled,
 )
 from pytest_dataloader_faults.faults._writes import ShortWrite, WriteError
+from pytest_dataloader_faults.globs import is_of_network as _is_of_network
 
 __all__ = (
     "ClosedDescriptor",

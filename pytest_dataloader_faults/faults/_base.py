@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import ClassVar, NamedTuple, TypeAlias, TypeGuard
 
 from pytest_dataloader_faults import _arguments as allow
-from pytest_dataloader_faults.faults._globs import is_by_name, is_of_network
+from pytest_dataloader_faults.globs import is_by_name, is_of_network
 
 Globs: TypeAlias = str | os.PathLike[str] | tuple[str | os.PathLike[str], ...]
 """As given. A fault keeps each as a str, so that its repr is code and JSON."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pytest_dataloader_faults.faults._base import Fault, Globs, Triggered, errno_numbers
-from pytest_dataloader_faults.faults._globs import is_of_network
+from pytest_dataloader_faults.globs import is_of_network
 
 # What connect(2) and tcp(7) document.
 CONNECT_ERRNOS = errno_numbers(

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.faults._globs import NETWORK, is_of_network
 from pytest_dataloader_faults.faults._network import NetworkFault
 from pytest_dataloader_faults.faults._writes import is_of_writing
+from pytest_dataloader_faults.globs import NETWORK, is_of_network
 from pytest_dataloader_faults.outcomes._chains import related_lines, told_lines
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults.faults import Fault, has_connections, has_files
-from pytest_dataloader_faults.faults._globs import NETWORK, GlobMatcher
 from pytest_dataloader_faults.faults._writes import is_of_writing
+from pytest_dataloader_faults.globs import NETWORK, GlobMatcher
 from pytest_dataloader_faults.outcomes._error_text import Occurrence, explains_fault
 from pytest_dataloader_faults.outcomes._records import FaultFacts, Firing, WorkerFacts, from_json
 from pytest_dataloader_faults.outcomes._text import counted, printable, shown_fault

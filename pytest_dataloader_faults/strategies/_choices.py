@@ -26,7 +26,7 @@ from pytest_dataloader_faults.battery._survey import DataFiles, Survey
 from pytest_dataloader_faults.battery._targets import Files as Globs
 from pytest_dataloader_faults.battery._targets import parse_globs, path_of
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.faults._globs import NETWORK, is_of_network
+from pytest_dataloader_faults.globs import NETWORK, is_of_network
 
 
 def require(rule: Rule, **named: Any) -> None:

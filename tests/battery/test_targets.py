@@ -6,7 +6,7 @@ import pytest
 
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults.battery._targets import shortest_globs
-from pytest_dataloader_faults.faults._globs import GlobMatcher
+from pytest_dataloader_faults.globs import GlobMatcher
 from support.datasets import Records, write_records
 
 

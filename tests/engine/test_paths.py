@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from pytest_dataloader_faults.faults._globs import GlobMatcher, is_excluded
+from pytest_dataloader_faults.globs import GlobMatcher, is_excluded
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from pytest_dataloader_faults._engine.kernel.linux import MACHINE, read_memory
 from pytest_dataloader_faults._engine.kernel.remote_process import Syscall, duplicate, signed
-from pytest_dataloader_faults.faults._globs import connection_path
+from pytest_dataloader_faults.globs import connection_path
 
 _ADDRESS = struct.Struct("!2xH4s")
 """struct sockaddr_in, without its family, which is in the machine's order of bytes."""

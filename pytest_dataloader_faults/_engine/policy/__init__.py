@@ -34,7 +34,7 @@ from pytest_dataloader_faults._engine.policy.actions import (
     Substitute,
 )
 from pytest_dataloader_faults._engine.protocol import Counts, FaultFired
-from pytest_dataloader_faults.faults._globs import is_excluded, may_be_data
+from pytest_dataloader_faults.globs import is_excluded, may_be_data
 
 _SHARED_MEMORY = "/dev/shm/"
 

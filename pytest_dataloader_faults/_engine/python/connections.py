@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_dataloader_faults._engine.policy import FaultPolicy
 from pytest_dataloader_faults._engine.policy.actions import CONNECT, Fail, Operation
-from pytest_dataloader_faults.faults._globs import connection_path
+from pytest_dataloader_faults.globs import connection_path
 
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 _NOT_CONNECTED = 7

@@ -22,7 +22,7 @@ from pytest_dataloader_faults._engine.kernel import bpf, linux
 from pytest_dataloader_faults._engine.processes import inherited_fds, inherited_mappings
 from pytest_dataloader_faults._engine.protocol import Hello, Proceed, UnknownMessageError, encode
 from pytest_dataloader_faults._engine.worker.session import WorkerSession, apply_orders
-from pytest_dataloader_faults.faults._globs import GlobMatcher
+from pytest_dataloader_faults.globs import GlobMatcher
 
 _MAX_LISTED = 60
 _MAX_SPAN = 8192

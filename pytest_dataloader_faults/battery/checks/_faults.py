@@ -17,7 +17,7 @@ from pytest_dataloader_faults.battery.checks._base import (
     on,
     once,
 )
-from pytest_dataloader_faults.faults._globs import GlobMatcher
+from pytest_dataloader_faults.globs import GlobMatcher
 from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.outcomes._judge._errors import torch_dropped_a_batch
 from pytest_dataloader_faults.outcomes._text import counted

@@ -26,7 +26,7 @@ import re
 import signal
 
 from pytest_dataloader_faults import faults
-from pytest_dataloader_faults.faults._globs import is_excluded, is_of_network
+from pytest_dataloader_faults.globs import is_excluded, is_of_network
 from pytest_dataloader_faults.outcomes import _chains, _error_text
 from pytest_dataloader_faults.outcomes._facts import TrialFacts
 from pytest_dataloader_faults.outcomes._fault_facts import occurrences

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterable, Iterator
 
 from pytest_dataloader_faults.faults import Fault, TruncatedFile
-from pytest_dataloader_faults.faults._globs import is_excluded
+from pytest_dataloader_faults.globs import is_excluded
 from pytest_dataloader_faults.outcomes import _fault_facts
 from pytest_dataloader_faults.outcomes._chains import exception_lines
 from pytest_dataloader_faults.outcomes._facts import TrialFacts
