@@ -37,7 +37,9 @@ from pytest_dataloader_faults.faults import (
     WorkerHung,
     WorkerKilled,
     WriteError,
+    _base,
 )
+from pytest_dataloader_faults.faults._base import Effect, FileFault, Place
 from support.generated import ARGUMENTS, any_fault
 
 KINDS = [
@@ -66,6 +68,106 @@ def test_every_fault_is_exported():
 
     assert subclasses == set(KINDS) == set(faults.KINDS.values()) == set(ARGUMENTS)
     assert sorted(faults.__all__) == list(faults.__all__)
+
+
+def _derived(base):
+    """The names of the classes that derive from *base*, each with the names of its bases."""
+    bases = {}
+    for each in base.__subclasses__():
+        bases |= {each.__name__: {one.__name__ for one in each.__bases__}, **_derived(each)}
+    return bases
+
+
+def test_every_class_that_is_not_a_base_is_a_kind():
+    """None is left out of the table, in which its facts are checked."""
+    derived = _derived(faults.Fault)
+
+    assert {*derived} - {ODD}.union(*derived.values()) == {*faults.KINDS}
+
+
+ODD = "Odd"
+FACTS = {
+    "happens_in": Place.READ,
+    "effects": Effect.BAD_DATA,
+    "needs_worker": False,
+    "of_connections": "ConnectionReset",
+    "in_words": "a read of {} was strange",
+}
+
+
+@pytest.fixture(name="known_kinds")
+def _known_kinds(monkeypatch):
+    """The table of kinds, which is as before at the end."""
+    monkeypatch.setattr(_base, "KINDS", dict(_base.KINDS))
+    return _base.KINDS
+
+
+def _made(facts):
+    """A kind of fault of files that states *facts*."""
+    return _base.kind(dataclasses.dataclass(frozen=True)(type(ODD, (FileFault,), dict(facts))))
+
+
+@pytest.mark.parametrize("forgotten", FACTS)
+def test_a_kind_that_forgets_a_fact_is_refused(known_kinds, forgotten):
+    """As it is defined, by the name of the fact. No module would notice that later."""
+    facts = {name: value for name, value in FACTS.items() if name != forgotten}
+
+    with pytest.raises(TypeError, match=f"{ODD} must state {forgotten}"):
+        _made(facts)
+    assert ODD not in known_kinds
+    assert _made(FACTS) is known_kinds[ODD]
+
+
+@pytest.mark.parametrize(
+    ("forgotten", "facts"),
+    [
+        ("in_words", {"errno": errno.EIO}),
+        ("of_connections", {"happens_in": Place.READ | Place.ANSWER}),
+    ],
+)
+def test_a_fact_that_means_nothing_to_a_kind_is_not_asked_for(known_kinds, forgotten, facts):
+    """An errno says what happened, and a fault of connections needs no other one for them."""
+    assert forgotten in FACTS
+
+    _made({name: value for name, value in FACTS.items() if name != forgotten} | facts)
+
+    assert ODD in known_kinds
+
+
+@given(any_fault())
+def test_a_fault_happens_where_its_arguments_are_about(fault):
+    """In calls for files where it has globs of files, and for connections where it has theirs."""
+    of_files = any(not each.startswith("tcp://") for each in fault.globs)
+    of_connections = any(each.startswith("tcp://") for each in fault.globs)
+
+    assert fault.places
+    assert fault.places in fault.happens_in
+    assert bool(fault.places & Place.OF_FILES) == of_files
+    assert bool(fault.places & Place.OF_CONNECTIONS) == of_connections
+
+
+@pytest.mark.parametrize(
+    ("fault", "places"),
+    [
+        (SlowRead("*.jpg"), Place.READ),
+        (SlowRead("tcp://*"), Place.ANSWER),
+        (SlowRead(("tcp://*", "*.jpg")), Place.READ | Place.ANSWER),
+        (WorkerKilled(), Place.FETCH),
+        (WorkerKilled(reading="*.jpg"), Place.FETCH | Place.READ),
+        (WorkerKilled(writing="*.pt"), Place.FETCH | Place.WRITE),
+        (DescriptorExhaustion(), Place.FETCH | Place.ALLOCATION),
+    ],
+    ids=str,
+)
+def test_places_of_one_kind_differ_by_its_arguments(fault, places):
+    """A kind can be about several things, and a fault of it about some of them."""
+    assert fault.places == places
+
+
+@EVERY_KIND
+def test_an_errno_is_an_error(kind):
+    """A fault that has one makes something fail."""
+    assert not kind().errno or Effect.ERROR in kind.effects
 
 
 @pytest.mark.parametrize(

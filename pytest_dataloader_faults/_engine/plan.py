@@ -6,6 +6,8 @@ since a count over racing workers would differ from run to run.
 
 from __future__ import annotations
 
+import functools
+import operator
 import os
 import random
 import time
@@ -15,24 +17,12 @@ from typing import Any, Generic, TypeVar, cast
 
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults.faults import Fault, has_files
-from pytest_dataloader_faults.faults._base import InWorkers
-from pytest_dataloader_faults.faults._workers import InOneWorker
-from pytest_dataloader_faults.faults._writes import is_of_writing
+from pytest_dataloader_faults.faults._base import InWorkers, Place
+from pytest_dataloader_faults.faults._kinds import InOneWorker
 from pytest_dataloader_faults.globs import GlobMatcher, is_below, is_excluded
 
 MAX_FIRINGS = 200
 """Firings kept in full per fault and worker; beyond, they are only counted."""
-READ_FAULTS = (vocabulary.ReadError, vocabulary.ShortRead, vocabulary.SlowRead, vocabulary.HungRead)
-"""Those that happen in a read, so that reads of the file have to be seen."""
-
-ANSWER_FAULTS = (
-    vocabulary.SlowRead,
-    vocabulary.HungRead,
-    vocabulary.ConnectionReset,
-    vocabulary.ConnectionClosed,
-)
-"""Those that happen to what the peer of a connection sends."""
-
 AnyFault = TypeVar("AnyFault", bound=Fault)
 
 
@@ -94,19 +84,17 @@ class Plan:
     def needs(self) -> FilterRequirements:
         """What the filter has to hand over besides opens and reads of followed files."""
         at_sample = any(getattr(each, "sample", None) is not None for each in self.faults)
-        exhausted = self._has(vocabulary.DescriptorExhaustion)
+        places = functools.reduce(operator.or_, (each.places for each in self.faults), Place(0))
+        exhausted = Place.ALLOCATION in places
         return FilterRequirements(
             descriptors=exhausted,
-            stats=self._has(vocabulary.TruncatedFile),
-            room=self._has(vocabulary.SharedMemoryExhaustion),
-            writes=self.watch or any(map(is_of_writing, self.faults)),
+            stats=Place.STAT in places,
+            room=Place.RESERVATION in places,
+            writes=self.watch or Place.WRITE in places,
             keep_low_fds=exhausted and any(has_files(each) for each in self.faults),
             samples=self.samples or at_sample,
-            fetches=at_sample or exhausted or self._has(InOneWorker),
+            fetches=at_sample or Place.FETCH in places,
         )
-
-    def _has(self, kind: type[Fault]) -> bool:
-        return any(isinstance(each, kind) for each in self.faults)
 
 
 @dataclass
@@ -124,6 +112,7 @@ class FaultCounter(Generic[AnyFault]):
     def __post_init__(self) -> None:
         """Compile the globs once."""
         self.matches = GlobMatcher(self.fault.globs)
+        self.places = self.fault.places
         self.trigger = self.fault.trigger
 
     def reach(self) -> bool:
@@ -214,15 +203,11 @@ class WorkerFaults:
 
     def needs_content_of(self, path: str) -> bool:
         """Whether the answer to an open of *path* may be a descriptor."""
-        for fault in self._faults_of(path):
-            if not isinstance(fault, vocabulary.OpenError) and not is_of_writing(fault):
-                return True
-        return self.needs_reads_of(path)
+        return self._has_fault_in(path, Place.DESCRIPTOR) or self.needs_reads_of(path)
 
     def needs_answers_of(self, path: str) -> bool:
         """Whether what the peer of the connection *path* sends has to be seen."""
-        meant = (counter.fault for counter in self._concerned if counter.matches(path))
-        return any(isinstance(each, ANSWER_FAULTS) for each in meant)
+        return self._has_fault_in(path, Place.ANSWER)
 
     def would_target(self, path: str) -> bool:
         """Whether a fault would be about *path* if the file were not excluded."""
@@ -236,22 +221,19 @@ class WorkerFaults:
         """Whether reads of *path* have to be seen."""
         if self._watch and not is_excluded(path):
             return True
-        return any(map(_is_of_reading, self._faults_of(path)))
+        return self._has_fault_in(path, Place.READ)
 
     def needs_writes_of(self, path: str) -> bool:
         """Whether a fault of writing is about *path*."""
-        return any(map(is_of_writing, self._faults_of(path)))
+        return self._has_fault_in(path, Place.WRITE)
 
     def may_fail_writes_of(self, path: str) -> bool:
         """Whether the file of *path* is in a folder in which faults of writing may happen."""
         return self._writable is None or is_below(path, self._writable)
 
-    def _faults_of(self, path: str) -> Iterator[Fault]:
-        return (counter.fault for counter in self._concerned if counter.matches(path))
-
-
-def _is_of_reading(fault: Fault) -> bool:
-    return isinstance(fault, READ_FAULTS) or getattr(fault, "reading", None) is not None
+    def _has_fault_in(self, path: str, place: Place) -> bool:
+        """Whether a fault that happens in *place* is about *path*."""
+        return any(each.places & place and each.matches(path) for each in self._concerned)
 
 
 def _concerns(fault: Fault, worker: int) -> bool:

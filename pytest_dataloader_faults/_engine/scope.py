@@ -11,8 +11,8 @@ from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults._engine import choose
 from pytest_dataloader_faults._engine.python.pyfakefs import fake_files
 from pytest_dataloader_faults.exceptions import InjectionError, InvalidArgumentError
+from pytest_dataloader_faults.faults._base import Effect, Place
 from pytest_dataloader_faults.faults._given import why_no_fault
-from pytest_dataloader_faults.faults._writes import is_of_writing
 from pytest_dataloader_faults.outcomes import FaultFacts, WorkerFacts
 from pytest_dataloader_faults.outcomes._fault_facts import facts_from, unfired
 
@@ -31,6 +31,13 @@ KERNEL_SEES_NO_FAKE_FILES = (
 _FAKE_FILES_TAKE_WRITES = (
     "pyfakefs itself takes what is written to its files. Use real files, as in pytest's tmp_path"
 )
+
+
+_UNSEEN_BY_PYTHON = {
+    Place.RESERVATION: "torch reserves shared memory in C++",
+    Place.ANSWER: "what comes through a socket is the kernel's",
+}
+"""Where the python engine can make nothing happen, and why."""
 
 
 class FaultTotals:
@@ -187,10 +194,9 @@ def require_faults(faults: tuple[vocabulary.Fault, ...]) -> None:
 
 
 def _beyond_fake_files(engine: str, fault: vocabulary.Fault) -> str | None:
-    takes_files = vocabulary.has_files(fault) or isinstance(fault, vocabulary.DescriptorExhaustion)
-    if engine == "kernel" and takes_files:
+    if engine == "kernel" and fault.places & (Place.OF_FILES | Place.ALLOCATION):
         return KERNEL_SEES_NO_FAKE_FILES
-    if is_of_writing(fault):
+    if Place.WRITE in fault.places:
         return _FAKE_FILES_TAKE_WRITES
     if isinstance(fault, vocabulary.ClosedDescriptor) and fault.sample is not None:
         return (
@@ -201,10 +207,8 @@ def _beyond_fake_files(engine: str, fault: vocabulary.Fault) -> str | None:
 
 
 def _beyond_python(fault: vocabulary.Fault) -> str | None:
-    if isinstance(fault, vocabulary.SharedMemoryExhaustion):
-        return "torch reserves shared memory in C++"
-    if isinstance(fault, vocabulary.WorkerKilled) and fault.globs:
-        return f"a {'read' if fault.reading else 'write'} that has begun is the kernel's"
-    if vocabulary.has_connections(fault) and not isinstance(fault, vocabulary.ConnectError):
-        return "what comes through a socket is the kernel's"
-    return None
+    if Effect.DEATH in fault.effects and Place.READ in fault.places:
+        return "a read that has begun is the kernel's"
+    if Effect.DEATH in fault.effects and Place.WRITE in fault.places:
+        return "a write that has begun is the kernel's"
+    return next((why for place, why in _UNSEEN_BY_PYTHON.items() if place in fault.places), None)

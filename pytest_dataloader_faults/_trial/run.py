@@ -33,7 +33,7 @@ from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
 from pytest_dataloader_faults._trial.samples.draws import draws_of
 from pytest_dataloader_faults._trial.samples.reader import Reader
 from pytest_dataloader_faults._trial.samples.reference import take_reference
-from pytest_dataloader_faults.faults import NEED_A_WORKER, PinMemoryThreadDeath
+from pytest_dataloader_faults.faults import PinMemoryThreadDeath
 
 Armed: TypeAlias = AbstractContextManager[tuple[Injection, LoaderMonitor]]
 """The scope of a job's faults."""
@@ -186,7 +186,7 @@ class _Trial:
                 raise exceptions.InvalidArgumentError(message)
         if workers:
             return
-        users = [repr(fault) for fault in self.job.faults if isinstance(fault, NEED_A_WORKER)]
+        users = [repr(fault) for fault in self.job.faults if fault.needs_worker]
         if self.job.needs_workers:
             users.insert(0, "the battery")
         if users:

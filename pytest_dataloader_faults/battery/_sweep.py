@@ -28,10 +28,9 @@ from pytest_dataloader_faults.faults import (
     OpenError,
     ReadError,
 )
-from pytest_dataloader_faults.faults._base import FileFault, Trigger, Triggered
+from pytest_dataloader_faults.faults._base import FileFault, Place, Trigger, Triggered
 from pytest_dataloader_faults.faults._given import why_no_fault
-from pytest_dataloader_faults.faults._network import NetworkFault
-from pytest_dataloader_faults.faults._writes import is_of_writing
+from pytest_dataloader_faults.faults._kinds import NetworkFault
 from pytest_dataloader_faults.globs import GlobMatcher
 from pytest_dataloader_faults.outcomes import Contract, SweepResult, SweepStep, Verdict
 from pytest_dataloader_faults.outcomes._judge._report import explain
@@ -127,7 +126,7 @@ def _expected_steps(fault: Any, workload: Workload) -> int:
     path = _with_target(fault, workload).path
     is_meant = GlobMatcher((path,) if isinstance(path, str) else path)
     kind = "opens" if isinstance(fault, OpenError) else "reads"
-    kind = "writes" if is_of_writing(fault) else kind
+    kind = "writes" if Place.WRITE in fault.places else kind
     most: int = 0
     for worker in workload.control.workers:
         counts = {path: getattr(each, kind) for path, each in worker.files.items()}
@@ -183,7 +182,7 @@ def _with_target(fault: Any, workload: Workload) -> Any:
 
 def _usual_path(fault: Any, workload: Workload) -> Any:
     """The path for *fault* where none was given; None if there is no such file."""
-    if not is_of_writing(fault):
+    if Place.WRITE not in fault.places:
         return (workload.opened if isinstance(fault, OpenError) else workload.read).path
     return None if isinstance(workload.written, NotApplicable) else workload.written.path
 

@@ -34,32 +34,30 @@ from dataclasses import fields
 from typing import Any
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.faults._base import KINDS as KINDS
 from pytest_dataloader_faults.faults._base import Fault
-from pytest_dataloader_faults.faults._files import (
+from pytest_dataloader_faults.faults._base import Place as _Place
+from pytest_dataloader_faults.faults._kinds import (
     ClosedDescriptor,
-    CorruptedFile,
-    HungRead,
-    OpenError,
-    ReadError,
-    ShortRead,
-    SlowRead,
-    TruncatedFile,
-)
-from pytest_dataloader_faults.faults._network import (
     ConnectError,
     ConnectionClosed,
     ConnectionReset,
-)
-from pytest_dataloader_faults.faults._workers import (
+    CorruptedFile,
     DescriptorExhaustion,
+    HungRead,
+    OpenError,
     PinMemoryThreadDeath,
+    ReadError,
     SharedMemoryExhaustion,
+    ShortRead,
+    ShortWrite,
+    SlowRead,
+    TruncatedFile,
     WorkerExited,
     WorkerHung,
     WorkerKilled,
+    WriteError,
 )
-from pytest_dataloader_faults.faults._writes import ShortWrite, WriteError
-from pytest_dataloader_faults.globs import is_of_network as _is_of_network
 
 __all__ = (
     "ClosedDescriptor",
@@ -88,42 +86,15 @@ __all__ = (
     "to_dict",
 )
 
-_OF_FILES = (
-    OpenError,
-    ReadError,
-    ShortRead,
-    TruncatedFile,
-    CorruptedFile,
-    ClosedDescriptor,
-    SlowRead,
-    HungRead,
-    WriteError,
-    ShortWrite,
-)
-_OF_WORKERS = (
-    DescriptorExhaustion,
-    SharedMemoryExhaustion,
-    PinMemoryThreadDeath,
-    WorkerKilled,
-    WorkerExited,
-    WorkerHung,
-)
-_OF_CONNECTIONS = (ConnectError, ConnectionReset, ConnectionClosed)
-KINDS: dict[str, type[Fault]] = {
-    kind.__name__: kind for kind in (*_OF_FILES, *_OF_CONNECTIONS, *_OF_WORKERS)
-}
-NEED_A_WORKER = (ClosedDescriptor, HungRead, *_OF_CONNECTIONS, *_OF_WORKERS)
-"""Kinds that cannot happen in the loader's own process, as where ``num_workers=0``."""
-
 
 def has_files(fault: Fault) -> bool:
     """Whether *fault* is about files: it has a *path* of some, a *reading* or a *writing*."""
-    return not all(map(_is_of_network, fault.globs))
+    return bool(fault.places & _Place.OF_FILES)
 
 
 def has_connections(fault: Fault) -> bool:
     """Whether *fault* is about TCP connections: it has a *path* such as ``"tcp://*"``."""
-    return any(map(_is_of_network, fault.globs))
+    return bool(fault.places & _Place.OF_CONNECTIONS)
 
 
 def to_dict(fault: Fault) -> dict[str, Any]:

@@ -1,4 +1,8 @@
-"""What all faults share: triggers, and a rule for each argument by its name."""
+"""What all faults share: triggers, a rule for each argument by its name, and facts of each kind.
+
+What follows from a fault stands here, as facts that each kind states, and not as lists of kinds in
+the modules that it matters to. ``kind`` refuses a class that leaves one out.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,8 @@ import errno as _errno
 import os
 import signal as _signal
 from dataclasses import dataclass, fields
-from enum import IntEnum
-from typing import ClassVar, NamedTuple, TypeAlias, TypeGuard
+from enum import Flag, IntEnum, auto
+from typing import ClassVar, NamedTuple, TypeAlias, TypeGuard, TypeVar
 
 from pytest_dataloader_faults import _arguments as allow
 from pytest_dataloader_faults.globs import is_by_name, is_of_network
@@ -105,7 +109,55 @@ _BY_ADDRESS = (
     "by the address of a TCP connection, such as 'tcp://127.0.0.1:*': connect(2) gets no name, as"
     " localhost is"
 )
-_WITH_GLOBS = ("path", "reading", "writing")
+
+
+class Place(Flag):
+    """Where a fault happens: in a system call of some kind, or in a process."""
+
+    OPEN = auto()
+    """In an open of a file."""
+    DESCRIPTOR = auto()
+    """In the descriptor of a file: it is closed, or is one of an altered copy."""
+    STAT = auto()
+    """In a call that asks for the size of a file by its path."""
+    READ = auto()
+    WRITE = auto()
+    CONNECT = auto()
+    """As a TCP connection is made."""
+    ANSWER = auto()
+    """In what the peer of a TCP connection sends."""
+    ALLOCATION = auto()
+    """In a call that needs a new descriptor."""
+    RESERVATION = auto()
+    """In fallocate(2), by which torch reserves shared memory."""
+    FETCH = auto()
+    """In a worker, as a fetch or a sample begins."""
+    PINNING = auto()
+    """In the thread of the loader's process that pins batches."""
+
+    OF_FILES = OPEN | DESCRIPTOR | STAT | READ | WRITE
+    OF_CONNECTIONS = CONNECT | ANSWER
+
+
+class Effect(Flag):
+    """What a fault does to whom it happens to."""
+
+    ERROR = auto()
+    """A call fails, by *errno* if the fault has one."""
+    BAD_DATA = auto()
+    """A call gives, or takes, too few bytes or wrong ones, and fails of nothing by that."""
+    DELAY = auto()
+    """Something does not go on for a while, or at all. A loader's ``timeout`` may end that."""
+    DEATH = auto()
+    """A worker ends."""
+    LASTING = auto()
+    """A file stays as it is by then: what is read from it later is hit, without another firing."""
+    SCARCITY = auto()
+    """What torch itself needs to share a batch is used up."""
+
+
+_GLOBS_OF = {"path": ~Place(0), "reading": Place.READ, "writing": Place.WRITE}
+"""The arguments that are globs, and where the operations are that each is about."""
 
 
 class Trigger(NamedTuple):
@@ -118,19 +170,21 @@ class Trigger(NamedTuple):
 
 
 class Fault(allow.Checked):
-    """Base of all faults."""
+    """Base of all faults. Each kind states the facts that have no value here."""
 
     __slots__ = ()
     _rules: ClassVar = _RULES
-    content: ClassVar[bool] = False
-    """The fault gives bad data rather than an errno, a delay or a death."""
+    happens_in: ClassVar[Place]
+    """Where faults of the kind can happen; for one of them see ``places``."""
+    effects: ClassVar[Effect]
+    needs_worker: ClassVar[bool]
+    """It cannot happen in the loader's own process, as where ``num_workers=0``."""
+    of_connections: ClassVar[str]
+    """The fault to take for a TCP connection, of a kind that has globs and cannot be about any."""
+    in_words: ClassVar[str]
+    """What it is to the dataset, of a kind without an errno to say so; {} is the file."""
     errnos: ClassVar[frozenset[int] | None] = None
     """The errnos that the call can fail with, where the fault has a choice."""
-
-    meets_connections: ClassVar[bool] = False
-    """The fault can be about TCP connections."""
-    of_connections: ClassVar[str] = ""
-    """The fault to take for a TCP connection, where this one cannot be about any."""
 
     errno: int = 0
     """What a system call fails with under the fault; 0 where it does not fail."""
@@ -138,9 +192,20 @@ class Fault(allow.Checked):
     @property
     def globs(self) -> tuple[str, ...]:
         """The globs of the files that it is about; empty for a fault of something else."""
-        named = (getattr(self, name, None) for name in _WITH_GLOBS)
+        named = (getattr(self, name, None) for name in _GLOBS_OF)
         globs: str | tuple[str, ...] = next(filter(None, named), ())
         return (globs,) if isinstance(globs, str) else globs
+
+    @property
+    def places(self) -> Place:
+        """Where it happens: of ``happens_in``, what its arguments leave."""
+        named = (about for name, about in _GLOBS_OF.items() if getattr(self, name, None))
+        about = next(named, Place(0))
+        if not any(map(is_of_network, self.globs)):
+            about &= ~Place.OF_CONNECTIONS
+        if all(map(is_of_network, self.globs)):
+            about &= ~Place.OF_FILES
+        return self.happens_in & (about | ~(Place.OF_FILES | Place.OF_CONNECTIONS))
 
     @property
     def trigger(self) -> Trigger:
@@ -150,7 +215,7 @@ class Fault(allow.Checked):
 
     def __post_init__(self) -> None:
         """Refuse what no kernel can do. Keep plain ints and str, so that the repr is code."""
-        for name in _WITH_GLOBS:
+        for name in _GLOBS_OF:
             if hasattr(self, name):
                 object.__setattr__(self, name, _as_text(getattr(self, name)))
         super().__post_init__()
@@ -167,8 +232,8 @@ class Fault(allow.Checked):
         """Refuse globs of TCP connections by names, or where the fault is about files alone."""
         if not self.globs:
             return
-        name = next(each for each in _WITH_GLOBS if getattr(self, each, None))
-        if self.meets_connections:
+        name = next(each for each in _GLOBS_OF if getattr(self, each, None))
+        if self.happens_in & Place.OF_CONNECTIONS:
             self._require(name, not any(map(is_by_name, self.globs)), _BY_ADDRESS)
         else:
             allowed = f"of files; of a TCP connection, take {self.of_connections}"
@@ -176,6 +241,29 @@ class Fault(allow.Checked):
 
     def _check_together(self) -> None:
         """Refuse arguments that cannot come together."""
+
+
+KINDS: dict[str, type[Fault]] = {}
+_Kind = TypeVar("_Kind", bound=Fault)
+
+
+def kind(made: type[_Kind]) -> type[_Kind]:
+    """Enter a kind of fault in ``KINDS``; for each class that is not only a base of others.
+
+    Raises:
+        TypeError: It, or a base of it, does not state a fact.
+    """
+    facts = ["happens_in", "effects", "needs_worker"]
+    names = {each.name for each in fields(made)}  # type: ignore[arg-type]  # Each is a dataclass.
+    about_files = not getattr(made, "happens_in", Place(0)) & Place.OF_CONNECTIONS
+    if about_files and names & {*_GLOBS_OF}:
+        facts.append("of_connections")
+    if not made.errno:
+        facts.append("in_words")
+    if missing := [name for name in facts if not hasattr(made, name)]:
+        raise TypeError(f"{made.__name__} must state {', '.join(missing)}: see Fault")
+    KINDS[made.__name__] = made
+    return made
 
 
 @dataclass(frozen=True, repr=False)
@@ -206,7 +294,7 @@ class ShortCall(Triggered, FileFault):
     """A fault by which a call gives, or takes, *max_bytes* at most."""
 
     __slots__ = ()
-    content: ClassVar[bool] = True
+    effects: ClassVar = Effect.BAD_DATA
     max_bytes: float = 1
     nth: int = 1
     times: int | None = None

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.faults._network import NetworkFault
-from pytest_dataloader_faults.faults._writes import is_of_writing
+from pytest_dataloader_faults.faults._base import Effect, Place
+from pytest_dataloader_faults.faults._kinds import NetworkFault
 from pytest_dataloader_faults.globs import NETWORK, is_of_network
 from pytest_dataloader_faults.outcomes._chains import related_lines, told_lines
 
@@ -29,9 +29,6 @@ class Occurrence(NamedTuple):
     call: str
 
 
-_DELAYS = (faults.SlowRead, faults.HungRead, faults.WorkerHung, faults.WorkerKilled)
-"""A loader's ``timeout`` may end these. The signal of ``WorkerKilled`` may be SIGSTOP."""
-_DEATHS = (faults.WorkerKilled, faults.WorkerExited)
 _CONNECTION = re.compile(
     r"\bconnect(ion|ed)?\b.{0,60}(abort|refus|reset|clos|broke|fail|lost|error|unreachable)"
     r"|(clos|lost|reset|fail|cannot|could not|unable|max retries).{0,80}\bconnect(ion)?\b"
@@ -156,7 +153,8 @@ def _explains_kind(lines: str, fault: Fault, call: str) -> bool:
 
 
 def _tells_of_content(lines: str, fault: Fault) -> bool:
-    if not (fault.content or (isinstance(fault, faults.ClosedDescriptor) and fault.reuse)):
+    is_of_another_file = isinstance(fault, faults.ClosedDescriptor) and fault.reuse
+    if Effect.BAD_DATA not in fault.effects and not is_of_another_file:
         return False
     # By a KeyError, tarfile and zipfile say that an archive has no such member.
     told = (
@@ -167,11 +165,11 @@ def _tells_of_content(lines: str, fault: Fault) -> bool:
 
 
 def _words_for(fault: Fault, call: str) -> Iterable[re.Pattern[str]]:
-    if isinstance(fault, _DEATHS):
+    if Effect.DEATH in fault.effects:
         yield _DEATH
-    if isinstance(fault, _DELAYS):
+    if Effect.DELAY in fault.effects:
         yield _TIMED_OUT
-    if call == _ANSWER and isinstance(fault, _DELAYS):
+    if call == _ANSWER and Effect.DELAY in fault.effects:
         yield _NO_DATA_YET
     # Who waits for long may close the connection.
     if call == _ANSWER or isinstance(fault, NetworkFault):
@@ -179,7 +177,7 @@ def _words_for(fault: Fault, call: str) -> Iterable[re.Pattern[str]]:
     # The pin-memory thread prints the error that ended it, and torch only says that it has ended.
     if isinstance(fault, faults.PinMemoryThreadDeath) or call == "recvmsg":
         yield _PIN_THREAD
-    if is_of_writing(fault):
+    if Place.WRITE in fault.places:
         yield _NOT_WRITTEN
     # A mapping that cannot be read ends the worker by SIGBUS. The dataset has no influence on
     # torch's error about a death, so torch's words are enough.
@@ -189,7 +187,7 @@ def _words_for(fault: Fault, call: str) -> Iterable[re.Pattern[str]]:
 
 def ends_in_torch_error(fault: Fault) -> bool:
     """Whether *fault* reaches the loop as an error of torch's own, which names no file."""
-    return isinstance(fault, (*_DELAYS, *_DEATHS))
+    return bool(fault.effects & (Effect.DELAY | Effect.DEATH))
 
 
 def mentions_path(text: str, path: str | None) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults.faults import Fault, has_connections, has_files
-from pytest_dataloader_faults.faults._writes import is_of_writing
+from pytest_dataloader_faults.faults._base import Place
 from pytest_dataloader_faults.globs import NETWORK, GlobMatcher
 from pytest_dataloader_faults.outcomes._error_text import Occurrence, explains_fault
 from pytest_dataloader_faults.outcomes._records import FaultFacts, Firing, WorkerFacts, from_json
@@ -165,7 +165,7 @@ def _of_globs(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
 
 
 def _of_nothing_written(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
-    is_about_it = is_of_writing(fault) or getattr(fault, "writing", None)
+    is_about_it = Place.WRITE in fault.places
     if not is_about_it or any(file.writes for each in workers for file in each.files.values()):
         return ""
     return "no worker wrote to a data file"

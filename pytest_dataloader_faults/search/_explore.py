@@ -14,7 +14,7 @@ from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults.battery import _progress
 from pytest_dataloader_faults.battery._survey import survey
 from pytest_dataloader_faults.battery._targets import Files
-from pytest_dataloader_faults.faults import KINDS, NEED_A_WORKER, Fault
+from pytest_dataloader_faults.faults import KINDS, Fault
 from pytest_dataloader_faults.outcomes import Contract
 from pytest_dataloader_faults.search._exploration import Exploration, conclude
 
@@ -87,8 +87,8 @@ def explore(
     _arguments.check(on_fail=on_fail, report=report, max_faults=max_faults, max_epochs=max_epochs)
     how = _settings.settings_of(settings, max_examples)  # Before any trial: it may refuse them.
     fixed = loader if isinstance(loader, Mapping) else None
-    beyond = NEED_A_WORKER if (fixed or {}).get("num_workers") == 0 else ()
-    usual = [kind for kind in DEFAULT_KINDS if not issubclass(kind, beyond)]
+    alone = (fixed or {}).get("num_workers") == 0
+    usual = [kind for kind in DEFAULT_KINDS if not (alone and kind.needs_worker)]
     chosen = usual if kinds is None else _arguments.chosen([*KINDS.values()], kinds=kinds)
     found = survey(
         make_dataset, files=files, loader=fixed, contract=contract, deadline=deadline, engine=engine

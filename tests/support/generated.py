@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 
 from pytest_dataloader_faults import Contract, Outcome, faults
 from pytest_dataloader_faults.faults._base import SIGNALS as SIGNALS_OF_WORKERS
-from pytest_dataloader_faults.faults._files import OPEN_ERRNOS, READ_ERRNOS
-from pytest_dataloader_faults.faults._network import CONNECT_ERRNOS
-from pytest_dataloader_faults.faults._writes import WRITE_ERRNOS
+from pytest_dataloader_faults.faults._kinds import (
+    CONNECT_ERRNOS,
+    OPEN_ERRNOS,
+    READ_ERRNOS,
+    WRITE_ERRNOS,
+)
 from pytest_dataloader_faults.outcomes import (
     Delivery,
     FaultFacts,

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from pytest_dataloader_faults.faults._writes import is_of_writing
+from pytest_dataloader_faults.faults._base import Place
 from pytest_dataloader_faults.outcomes._at_deadline import Activity
 from pytest_dataloader_faults.outcomes._facts import TrialFacts, is_started_anew
 from pytest_dataloader_faults.outcomes._fault_facts import shared_offset_files
@@ -198,7 +198,7 @@ def _of_verdict(outcome: TrialFacts, verdict: Verdict, clues: Clues) -> Cause:
 
 def _of_writing(outcome: TrialFacts, verdict: Verdict, control: TrialFacts) -> Cause | None:
     """What is wrong where a write failed, or where a worker that writes files met another fault."""
-    failed = any(is_of_writing(each.fault) for each in outcome.faults if each.fired)
+    failed = any(Place.WRITE in each.fault.places for each in outcome.faults if each.fired)
     if verdict is Verdict.POISONED and (failed or _writes_files(control)):
         return _TORN
     if failed and verdict is Verdict.CORRUPTED:

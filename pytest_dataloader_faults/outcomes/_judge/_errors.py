@@ -26,6 +26,7 @@ import re
 import signal
 
 from pytest_dataloader_faults import faults
+from pytest_dataloader_faults.faults._base import Effect
 from pytest_dataloader_faults.globs import is_excluded, is_of_network
 from pytest_dataloader_faults.outcomes import _chains, _error_text
 from pytest_dataloader_faults.outcomes._facts import TrialFacts
@@ -43,26 +44,11 @@ _CANNOT_BE_REBUILT = (
     " a worker from its text, and then its __str__ raises {}, so path and reason are lost. Catch it"
     " in the dataset, and raise one of another class: raise OSError(str(error)) from error"
 )
-_IN_WORDS: dict[type[faults.Fault], str] = {
-    faults.TruncatedFile: "the content of {} is bad (it ended early)",
-    faults.CorruptedFile: "the content of {} is bad (bytes of it are damaged)",
-    faults.ShortRead: "a read of {} gave fewer bytes than it was asked for",
-    faults.ShortWrite: "a write of {} took fewer bytes than it was given",
-    faults.ConnectionClosed: "the connection to {} ended early",
-    faults.SlowRead: "a read of {} took long",
-    faults.HungRead: "a read of {} had no answer",
-    faults.WorkerKilled: "a worker was killed",
-    faults.WorkerExited: "a worker exited",
-    faults.WorkerHung: "a worker hung",
-    faults.PinMemoryThreadDeath: "the thread that pins memory died",
-}
-"""What a fault without an errno is to the dataset, and to which file."""
 _COLLATED_NONE = re.compile(r"default_collate: .*found <class 'NoneType'>")
 _DROP_NONE = (
     ": the dataset gave None, which default_collate cannot put into a batch. Raise the error"
     " instead. Or skip the sample: Contract(may_skip=True), and a collate_fn that drops None"
 )
-_SCARCITY = (faults.DescriptorExhaustion, faults.SharedMemoryExhaustion)
 _ENDS = ("signal ", "exit ")
 """How the call of a firing begins that ended its worker."""
 _CUT_OFF = (
@@ -112,7 +98,7 @@ def _in_words(happened: list[_error_text.Occurrence]) -> str:
 
 def _of_kind(kind: type[faults.Fault], happened: list[_error_text.Occurrence]) -> str:
     paths = {each.path for each in happened if isinstance(each.fault, kind) and each.path}
-    return _IN_WORDS[kind].format(os.path.basename(paths.pop()) if len(paths) == 1 else "a file")
+    return kind.in_words.format(os.path.basename(paths.pop()) if len(paths) == 1 else "a file")
 
 
 def _advice(raised: Raised, happened: list[_error_text.Occurrence]) -> str:
@@ -179,7 +165,7 @@ def torch_dropped_a_batch(outcome: TrialFacts) -> bool:
     """Whether torch hangs by itself: every fault took only what torch needs to share a batch."""
     hung = outcome.timed_out and outcome.phase != "recovery"
     fired = [each for each in outcome.faults if each.fired]
-    scarce = all(isinstance(each.fault, _SCARCITY) for each in fired)
+    scarce = all(Effect.SCARCITY in each.fault.effects for each in fired)
     paths = [one.path for each in outcome.faults for one in each.firings]
     hit_data = any(path and not is_excluded(path) for path in paths)
     return bool(hung and fired and scarce) and not hit_data

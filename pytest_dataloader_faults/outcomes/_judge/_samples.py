@@ -13,7 +13,8 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pytest_dataloader_faults.faults import ClosedDescriptor, CorruptedFile, TruncatedFile
+from pytest_dataloader_faults.faults import CorruptedFile, TruncatedFile
+from pytest_dataloader_faults.faults._base import Effect
 from pytest_dataloader_faults.outcomes._facts import TrialFacts
 from pytest_dataloader_faults.outcomes._judge import _streams
 from pytest_dataloader_faults.outcomes._judge._substitutes import (
@@ -27,7 +28,6 @@ from pytest_dataloader_faults.outcomes._text import are, counted, listed
 from pytest_dataloader_faults.outcomes._verdicts import Contract, Finding, Mismatch, Verdict, Wrong
 
 _SHOWN = 5
-_LASTING = (ClosedDescriptor, CorruptedFile, TruncatedFile)
 _ANY_NUMBER = 1 << 62
 
 
@@ -93,7 +93,8 @@ def _hit(outcome: TrialFacts, number: int) -> tuple[Container[Any], int]:
 
 def _lasting(facts: Iterable[FaultFacts]) -> list[Firing]:
     """Occurrences after which a file stays as it then is."""
-    return [one for each in facts if isinstance(each.fault, _LASTING) for one in each.firings]
+    lasting = (each for each in facts if Effect.LASTING in each.fault.effects)
+    return [one for each in lasting for one in each.firings]
 
 
 def _firings_in(number: int, facts: Iterable[FaultFacts]) -> list[Firing]:
