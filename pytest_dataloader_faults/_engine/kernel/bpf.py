@@ -13,6 +13,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping
 
+from pytest_dataloader_faults._engine.calls import (
+    CALLS,
+    Role,
+    reading,
+    with_role,
+    writing,
+)
 from pytest_dataloader_faults._engine.kernel import linux
 from pytest_dataloader_faults._engine.system.prctl import Prctl
 
@@ -20,38 +27,17 @@ _INSTRUCTION = struct.Struct("=HBBI")
 _JUMP, _LOAD, _JEQ, _JGE, _JSET, _RETURN = 0x05, 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 
-OPENS = ("open", "openat", "openat2")
-ALLOCATORS = ("socket", "socketpair", "pipe2", "memfd_create")
-READS = dict.fromkeys(("read", "pread64", "readv", "preadv", "preadv2"), 0)
-READS |= {"mmap": 4, "sendfile": 1, "copy_file_range": 0, "splice": 0}
-"""System calls that read a file, and which argument is its descriptor."""
-WRITES = dict.fromkeys(("write", "pwrite64", "writev", "pwritev", "pwritev2"), 0)
-WRITES |= {"mmap": 4, "sendfile": 0, "copy_file_range": 2, "splice": 2}
-WRITES |= dict.fromkeys(("fallocate", "fsync", "fdatasync"), 0)
-"""System calls that write to a file, and which argument is its descriptor."""
 _STREAMS = 3
 """Below are standard input, output and error, which are no files of a dataset."""
-STATS = {"stat": None, "lstat": None, "newfstatat": 3, "statx": 2}
-"""System calls that look at a file by its path, and which argument has their AT_* flags."""
-ROOM = ("fallocate",)
-"""The system call by which torch reserves shared memory."""
-LOCKS = {"flock": 0}
-"""System calls that lock an open file description, and which argument is its descriptor."""
-BLIND = ("io_uring_setup", "connect", "pidfd_getfd", "open_by_handle_at")
-"""System calls that begin what no filter sees.
-
-recvmsg(2) would be one, too, where another process sends a descriptor along (SCM_RIGHTS). But its
-arguments do not show that, and torch itself calls it for each tensor of a batch.
-"""
-IDENTITY = (
-    *("chroot", "pivot_root", "unshare", "setns", "clone", "clone3", "capset", "prctl"),
-    *("setuid", "setgid", "setreuid", "setregid", "setresuid", "setresgid", "setfsuid"),
-    *("setfsgid", "setgroups"),
-)
-"""System calls that change which file a path means to a process, and whether it may open it."""
 _NEW_NAMESPACES = linux.CLONE_NEWNS | linux.CLONE_NEWUSER
 _NEW_IDENTITY = (Prctl.CAPBSET_DROP, Prctl.SET_SECUREBITS, Prctl.SET_DUMPABLE)
-DUPLICATES = {"dup": 0, "dup2": 0, "dup3": 0, "fcntl": 0}
+_ALWAYS_FILTERED = (
+    *(Role.DUPLICATES, Role.LOCKS, Role.UNOBSERVABLE),
+    *(Role.CONNECTS, Role.CHANGES_IDENTITY),
+)
+"""Besides opens and reads; of all other calls only those are filtered that a plan needs."""
+_NEVER_ALLOWED = (Role.OPENS, Role.ALLOCATES, Role.RESERVES, Role.UNOBSERVABLE, Role.CONNECTS)
+"""Of these calls, where they are filtered, no argument says that the kernel may go on."""
 
 
 def _instruction(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
@@ -98,28 +84,35 @@ def _on_write(name: str) -> bytes:
         over = len(shared) // _INSTRUCTION.size
         return _argument(2) + _instruction(_JSET, linux.PROT_WRITE, 0, over) + shared
     negative = _instruction(_JGE, 0x80000000, 2, 0)
-    return _argument(WRITES[name]) + negative + _instruction(_JGE, _STREAMS, 0, 1) + _NOTIFY
+    descriptor = _argument(CALLS[name].writes_fd or 0)
+    return descriptor + negative + _instruction(_JGE, _STREAMS, 0, 1) + _NOTIFY
+
+
+def _unless_unrelated(name: str) -> bytes:
+    """Allow at once a use of *name* that maps no file, or duplicates no descriptor."""
+    if name == "mmap":
+        return _unless_flag(3, linux.MAP_ANONYMOUS)
+    if name == "fcntl":
+        plain, on_exec = linux.F_DUPFD, linux.F_DUPFD_CLOEXEC
+        wanted = _instruction(_JEQ, plain, 2, 0) + _instruction(_JEQ, on_exec, 1, 0)
+        return _argument(1) + wanted + _ALLOW
+    return b""
 
 
 def _body(name: str, base: int, held: Iterable[int], every_descriptor: bool, writes: bool) -> bytes:
     """What to do when the call is *name*; ends in a return on every path."""
-    written = _on_write(name) if writes and name in WRITES else b""
-    if name not in READS and (written or name in IDENTITY):
-        return written + _ALLOW if written else _changes_identity(name)
-    if name in (*OPENS, *ALLOCATORS, *ROOM, *BLIND):
+    call = CALLS[name]
+    written = _on_write(name) if writes and call.writes_fd is not None else b""
+    if written and call.reads_fd is None:
+        return written + _ALLOW
+    if call.role is Role.CHANGES_IDENTITY:
+        return _changes_identity(name)
+    if call.role in _NEVER_ALLOWED:
         return _NOTIFY
-    if name in STATS:
-        return _unless_flag(STATS[name], linux.AT_EMPTY_PATH) + _NOTIFY
-    if name in DUPLICATES and every_descriptor:
-        base = 0
-    test = _on_descriptor(READS.get(name, 0), base, held)
-    if name == "mmap":
-        return _unless_flag(3, linux.MAP_ANONYMOUS) + written + test
-    if name == "fcntl":
-        plain, on_exec = linux.F_DUPFD, linux.F_DUPFD_CLOEXEC
-        wanted = _instruction(_JEQ, plain, 2, 0) + _instruction(_JEQ, on_exec, 1, 0)
-        return _argument(1) + wanted + _ALLOW + test
-    return written + test
+    if call.role is Role.STATS:
+        return _unless_flag(call.flags_at, linux.AT_EMPTY_PATH) + _NOTIFY
+    base = 0 if call.role is Role.DUPLICATES and every_descriptor else base
+    return _unless_unrelated(name) + written + _on_descriptor(call.reads_fd or 0, base, held)
 
 
 def program(
@@ -139,12 +132,13 @@ def program(
     *descriptors*, *stats*, *room* and *writes* see ``FilterRequirements``.
     """
     held = tuple(held)
-    wanted = ((ALLOCATORS, descriptors), (STATS, stats), (ROOM, room), (WRITES, writes))
-    more = (name for names, is_wanted in wanted if is_wanted for name in names)
-    names = dict.fromkeys((*OPENS, *READS, *DUPLICATES, *LOCKS, *BLIND, *IDENTITY, *more))
+    names = [*with_role(Role.OPENS), *reading(), *with_role(*_ALWAYS_FILTERED)]
+    wanted = {Role.ALLOCATES: descriptors, Role.STATS: stats, Role.RESERVES: room}
+    names += with_role(*(role for role, is_wanted in wanted.items() if is_wanted))
+    names += writing() if writes else []
     code = _instruction(_LOAD, _ARCHITECTURE) + _instruction(_JEQ, architecture, 1, 0) + _ALLOW
     code += _instruction(_LOAD, _NUMBER)
-    for name in names:
+    for name in dict.fromkeys(names):
         if name in syscalls:
             body = _body(name, base, held, descriptors, writes)
             # A plain jump over *body*, since the 8 bits of a conditional one may not reach.

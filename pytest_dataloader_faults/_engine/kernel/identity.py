@@ -6,8 +6,8 @@ ids, groups and capabilities allow it (credentials(7), path_resolution(7)). So t
 give the supervisor another file, or one that the caller must not read. /proc/PID/root, ns and
 status show all of that, if the supervisor may look at them (ptrace(2), "access mode checking"); to
 read them takes longer than an open(2) with all that is done about it. But only a few system calls
-can change it (``bpf.IDENTITY``), and those are handed over. So one look suffices until such a call
-is made.
+can change it (``Role.CHANGES_IDENTITY``), and those are handed over. So one look suffices until
+such a call is made.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Identities:
         self._changed = False
 
     def note_change(self, call: Syscall) -> None:
-        """*call*, one of ``bpf.IDENTITY``, is about to be made."""
+        """*call*, which may change one, is about to be made."""
         self._changed = self._changed or call.name != "clone3" or _makes_namespaces(call)
 
     def difference(self, pid: int) -> str | None:

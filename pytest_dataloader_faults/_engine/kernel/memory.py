@@ -13,11 +13,7 @@ import errno
 import os
 
 from pytest_dataloader_faults._engine.kernel.linux import read_memory
-from pytest_dataloader_faults._engine.kernel.remote_process import (
-    WITHOUT_FOLDER,
-    BadSyscallError,
-    Syscall,
-)
+from pytest_dataloader_faults._engine.kernel.remote_process import BadSyscallError, Syscall
 
 _PAGE, _LENGTH = 4096, 512
 
@@ -31,7 +27,7 @@ class Memory:
 
     def path(self, call: Syscall) -> bytes:
         """The path that *call*, of the open(2) or stat(2) kind, is about."""
-        address = call.arguments[0 if call.name in WITHOUT_FOLDER else 1]
+        address = call.argument(call.facts.path_at)
         if call.pid == self._pid:
             try:
                 if self._fd is None:

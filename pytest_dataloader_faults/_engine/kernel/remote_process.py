@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from pytest_dataloader_faults._engine.calls import CALLS, Call
 from pytest_dataloader_faults._engine.kernel.linux import (
     AT_FDCWD,
     AT_SYMLINK_NOFOLLOW,
@@ -20,8 +21,6 @@ from pytest_dataloader_faults._engine.kernel.linux import (
 from pytest_dataloader_faults._engine.processes import behind_folder_link, fd_info, is_dead
 
 _DESCRIPTOR = re.compile(r"(?:/proc/(?:self|thread-self|(\d+))|/dev)/fd/(\d+)")
-WITHOUT_FOLDER = ("open", "stat", "lstat")
-"""Calls whose first argument is a path. That of others is the folder that it is relative to."""
 
 
 class Syscall(NamedTuple):
@@ -31,6 +30,16 @@ class Syscall(NamedTuple):
     pid: int
     name: str
     arguments: tuple[int, ...]
+
+    @property
+    def facts(self) -> Call:
+        """What is known about the call of that name."""
+        return CALLS[self.name]
+
+    def argument(self, place: int | None) -> int:
+        """The argument at *place*, which is a fact that the call has."""
+        assert place is not None, self.name
+        return self.arguments[place]
 
 
 class BadSyscallError(Exception):
@@ -74,7 +83,7 @@ class PathRequest(NamedTuple):
 
 def open_request(call: Syscall, name: bytes) -> PathRequest:
     """What *call* asks for, whose path argument is *name*."""
-    flags, resolve = call.arguments[1 if call.name == "open" else 2], 0
+    flags, resolve = call.argument(call.facts.flags_at), 0
     if call.name == "openat2":
         flags, _, resolve = OPEN_HOW.unpack(_read_argument(call, flags, OPEN_HOW.size))
     if resolve & RESOLVE_IN_ROOT:
@@ -83,13 +92,9 @@ def open_request(call: Syscall, name: bytes) -> PathRequest:
     return PathRequest(*found, name, flags & 0xFFFFFFFF, resolve)
 
 
-_NO_FOLLOW_PLACES = {"newfstatat": 3, "statx": 2}
-"""Which argument of a stat(2) has its AT_* flags."""
-
-
 def stat_request(call: Syscall, name: bytes) -> PathRequest:
     """What *call* looks at: a link itself, and not what is behind it, by O_NOFOLLOW."""
-    place = _NO_FOLLOW_PLACES.get(call.name)
+    place = call.facts.flags_at
     not_behind = call.arguments[place] & AT_SYMLINK_NOFOLLOW if place else call.name == "lstat"
     return PathRequest(*resolved_path(call, name), name, os.O_NOFOLLOW if not_behind else 0)
 
@@ -131,7 +136,7 @@ def _read_link(link: str) -> str:
 def folder_link(call: Syscall) -> str:
     """The link in /proc to the folder that a relative path of *call* is relative to."""
     fd = signed(call.arguments[0])
-    here = call.name in WITHOUT_FOLDER or fd == AT_FDCWD
+    here = call.facts.path_at == 0 or fd == AT_FDCWD
     return f"/proc/{call.pid}/cwd" if here else f"/proc/{call.pid}/fd/{fd}"
 
 

@@ -16,14 +16,12 @@ import os
 import struct
 from typing import NamedTuple
 
+from pytest_dataloader_faults._engine.calls import Buffers
 from pytest_dataloader_faults._engine.kernel import linux
 from pytest_dataloader_faults._engine.kernel.remote_process import Syscall, TrackedFile
 
 _IOVEC = struct.Struct("=QQ")
 _PAGE = 4096
-_AT_OFFSET = ("pread64", "preadv", "preadv2", "pwrite64", "pwritev", "pwritev2")
-_PLAIN = ("read", "pread64", "readv", "preadv", "preadv2")
-_VECTORED = ("readv", "preadv", "preadv2", "writev", "pwritev", "pwritev2")
 _CURRENT = -1
 """To preadv2(2) and pwritev2(2): the offset of the descriptor."""
 
@@ -39,7 +37,7 @@ def span(call: Syscall, source: int | None) -> Span:
     """What *call* is about; *source* is our descriptor of the file. Unknown: nothing."""
     if call.name == "mmap":
         return Span(call.arguments[5], call.arguments[1])
-    if source is None or call.name not in _PLAIN:
+    if source is None or not call.facts.reads_into_buffers:
         return Span(0, 0)
     start = _offset(call)
     if start is None:
@@ -50,7 +48,7 @@ def span(call: Syscall, source: int | None) -> Span:
 
 def source_for(call: Syscall, followed: TrackedFile) -> int | None:
     """Our descriptor that reads what *call* would; None if there is none."""
-    is_elsewhere = followed.reopened and call.name in _PLAIN and _offset(call) is None
+    is_elsewhere = followed.reopened and call.facts.reads_into_buffers and _offset(call) is None
     return None if is_elsewhere else followed.source
 
 
@@ -77,7 +75,8 @@ def moves_offset(call: Syscall) -> bool:
 
 def write_part(call: Syscall, target: int, length: int) -> int:
     """Write *length* bytes of what *call* writes to *target*, a duplicate; how many it took."""
-    data, flags = _beginning(call, length), call.arguments[5] if call.name == "pwritev2" else 0
+    flags_at = call.facts.flags_at
+    data, flags = _beginning(call, length), 0 if flags_at is None else call.arguments[flags_at]
     start = _offset(call)
     if start is None and not flags:
         return os.write(target, data)
@@ -96,14 +95,15 @@ def _beginning(call: Syscall, length: int) -> bytes:
 
 def _offset(call: Syscall) -> int | None:
     """Where in the file *call* reads or writes; None: at the descriptor's offset."""
-    if call.name not in _AT_OFFSET or call.arguments[3] == _CURRENT % (1 << 64):
+    place = call.facts.offset_at
+    if place is None or call.arguments[place] == _CURRENT % (1 << 64):
         return None
-    return call.arguments[3]
+    return call.arguments[place]
 
 
 def _buffers(call: Syscall) -> list[tuple[int, int]]:
     """The address and the length of each buffer."""
-    if call.name not in _VECTORED:
+    if call.facts.buffers is Buffers.ONE:
         return [(call.arguments[1], call.arguments[2])]
     address, length = call.arguments[1], call.arguments[2] * _IOVEC.size
     data = b"".join(
@@ -115,17 +115,16 @@ def _buffers(call: Syscall) -> list[tuple[int, int]]:
 
 STAT_LENGTHS = {"x86_64": 144, "aarch64": 128}
 _STAT_SIZE_AT, _STATX_LENGTH, _STATX_SIZE_AT = 48, 256, 40
-_RESULT_ARGUMENT = {"stat": 1, "lstat": 1, "newfstatat": 2, "statx": 4}
 
 
 def write_stat(call: Syscall, fd: int, size: int) -> None:
     """Fill in the struct that *call* asks for: as for the file *fd*, but with *size*."""
     if call.name == "statx":
         flags, mask = call.arguments[2] | linux.AT_EMPTY_PATH, call.arguments[3]
-        place, data = _STATX_SIZE_AT, ctypes.create_string_buffer(_STATX_LENGTH)
+        size_at, data = _STATX_SIZE_AT, ctypes.create_string_buffer(_STATX_LENGTH)
         linux.raw_call("statx", fd, b"", flags, mask, data)
     else:
-        place, data = _STAT_SIZE_AT, ctypes.create_string_buffer(STAT_LENGTHS[linux.MACHINE])
+        size_at, data = _STAT_SIZE_AT, ctypes.create_string_buffer(STAT_LENGTHS[linux.MACHINE])
         linux.raw_call("newfstatat", fd, b"", data, linux.AT_EMPTY_PATH)
-    struct.pack_into("<Q", data, place, size)
-    linux.write_memory(call.pid, call.arguments[_RESULT_ARGUMENT[call.name]], data.raw)
+    struct.pack_into("<Q", data, size_at, size)
+    linux.write_memory(call.pid, call.argument(call.facts.result_at), data.raw)

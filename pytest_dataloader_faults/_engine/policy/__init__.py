@@ -17,11 +17,11 @@ from dataclasses import astuple
 from typing import Any
 
 from pytest_dataloader_faults import faults as vocabulary
+from pytest_dataloader_faults._engine.calls import CALLS
 from pytest_dataloader_faults._engine.file_copies import FileEdit
 from pytest_dataloader_faults._engine.plan import AnyFault, FaultCounter, FileCounter, WorkerFaults
 from pytest_dataloader_faults._engine.policy.actions import (
     MAP,
-    READS_INTO_BUFFERS,
     Actions,
     Closed,
     CutOff,
@@ -264,7 +264,7 @@ class FaultPolicy:
         return []
 
     def _short(self, operation: Operation, length: int) -> Actions:
-        if operation.call not in READS_INTO_BUFFERS:
+        if not CALLS[operation.call].reads_into_buffers:
             return []
         fault = self._due(vocabulary.ShortRead, operation, lambda each: each.most(length) < length)
         return [Short(fault.most(length))] if fault else []

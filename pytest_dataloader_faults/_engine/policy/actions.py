@@ -15,11 +15,6 @@ CONNECT, ANSWER = "connect", "recv"
 """How firings name the making of a connection, and what comes from its peer."""
 OF_EXCLUDED = "open of an excluded file"
 """How ``unobserved`` names what only its folder spared."""
-READS_INTO_BUFFERS = ("read", "pread64", "readv", "preadv", "preadv2")
-"""Reads that can be short. Of other reads neither the offset nor the length is known."""
-
-WRITES_OF_BUFFERS = ("write", "pwrite64", "writev", "pwritev", "pwritev2")
-"""Writes that can be short. Of other writes the length is not known."""
 OF_INHERITED, BY_MAPPING = (
     "write of a file that was open before the worker began",
     "write through a mapping",

@@ -5,19 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from pytest_dataloader_faults import faults as vocabulary
+from pytest_dataloader_faults._engine.calls import CALLS
 from pytest_dataloader_faults._engine.plan import FaultCounter
 from pytest_dataloader_faults._engine.policy import FaultPolicy
 from pytest_dataloader_faults._engine.policy.actions import (
-    WRITES_OF_BUFFERS,
     Actions,
     Die,
     Fail,
     Operation,
     Short,
 )
-
-NO_WRITES = ("fallocate", "fsync", "fdatasync")
-"""Calls that put no data into a file, so that none dies inside them."""
 
 
 def written(policy: FaultPolicy, operation: Operation, length: int) -> Actions:
@@ -29,7 +26,8 @@ def written(policy: FaultPolicy, operation: Operation, length: int) -> Actions:
         if not policy.armed:
             return []
         policy.counter_of(operation.path).writes += 1
-        for each in () if operation.call in NO_WRITES else policy.death(operation, "writing"):
+        call = CALLS[operation.call]
+        for each in policy.death(operation, "writing") if call.has_data else ():
             if isinstance(each, Die) and _is_allowed(policy, each.counter, operation):
                 return [each]
         for failing in policy.faults.for_path(vocabulary.WriteError, operation.path):
@@ -37,7 +35,7 @@ def written(policy: FaultPolicy, operation: Operation, length: int) -> Actions:
                 return [Fail(failing.fault.errno)]
         for short in policy.faults.for_path(vocabulary.ShortWrite, operation.path):
             most = short.fault.most(length)
-            is_cut = operation.call in WRITES_OF_BUFFERS and most < length
+            is_cut = call.writes_buffers and most < length
             if is_cut and _happens(policy, short, operation):
                 return [Short(most)]
         return []

@@ -14,6 +14,7 @@ import stat
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
+from pytest_dataloader_faults._engine.calls import CALLS
 from pytest_dataloader_faults._engine.file_copies import altered_copy, unrelated_file
 from pytest_dataloader_faults._engine.policy import FaultPolicy
 from pytest_dataloader_faults._engine.policy import actions as decisions
@@ -152,7 +153,7 @@ class DescriptorTable:
         if tracked is None or not self.policy.faults.needs_reads_of(tracked.path):
             return length
         start, left = 0, 0
-        if call in decisions.READS_INTO_BUFFERS:
+        if CALLS[call].reads_into_buffers:
             start = self.system.lseek(fd, 0, os.SEEK_CUR) if offset is None else offset
             left = max(0, min(length, self.system.fstat(fd).st_size - start))
         return self._carry_out(self.policy.read(Operation(call, tracked.path), start, left), length)

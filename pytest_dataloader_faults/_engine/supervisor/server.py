@@ -29,9 +29,9 @@ from pytest_dataloader_faults._engine.kernel.remote_process import BadSyscallErr
 from pytest_dataloader_faults._engine.plan import Plan
 from pytest_dataloader_faults._engine.protocol import Message, ToLoader, UnknownMessageError
 from pytest_dataloader_faults._engine.supervisor import descriptor_budget, inherited_files
+from pytest_dataloader_faults._engine.supervisor.answers.dispatch import answer
 from pytest_dataloader_faults._engine.supervisor.answers.on_fetch import FetchStart
-from pytest_dataloader_faults._engine.supervisor.answers.on_open import answer
-from pytest_dataloader_faults._engine.supervisor.answers.on_read import SupervisorServices
+from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.events import Events
 from pytest_dataloader_faults._engine.supervisor.handshake import Handshake, WorkerAcceptor
 from pytest_dataloader_faults._engine.supervisor.leftovers import kill_with_children

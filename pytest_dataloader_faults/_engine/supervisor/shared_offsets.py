@@ -64,8 +64,6 @@ def are_one_description(one: int, other: int) -> bool:
         fcntl.fcntl(one, fcntl.F_SETFL, flags)
 
 
-CALLS = ("read", "readv")
-"""The calls that read at the shared offset; pread(2) and mmap(2) do not."""
 _TIMEOUT = 0.5
 _MEETINGS = 8
 _MAX_TIMEOUTS = 2

@@ -6,17 +6,9 @@ import struct
 
 import pytest
 
-from pytest_dataloader_faults._engine.kernel.bpf import (
-    ALLOCATORS,
-    BLIND,
-    DUPLICATES,
-    IDENTITY,
-    LOCKS,
-    OPENS,
-    READS,
-    WRITES,
-    program,
-)
+from pytest_dataloader_faults._engine.calls import CALLS as KNOWN
+from pytest_dataloader_faults._engine.calls import Role, reading, with_role, writing
+from pytest_dataloader_faults._engine.kernel.bpf import program
 from pytest_dataloader_faults._engine.kernel.linux import (
     ARCHITECTURES,
     CLONE_NEWNS,
@@ -39,9 +31,11 @@ MINUS_ONE = (1 << 64) - 1
 C_MINUS_ONE = (1 << 32) - 1
 
 CALLS = [(machine, name) for machine, table in SYSCALLS.items() for name in table]
-READING = [(machine, name) for machine, name in CALLS if name in READS and name != "mmap"]
-WRITING = [(machine, name) for machine, name in CALLS if name in WRITES and name != "mmap"]
+READING = [(machine, name) for machine, name in CALLS if name in reading() and name != "mmap"]
+WRITING = [(machine, name) for machine, name in CALLS if name in writing() and name != "mmap"]
 MACHINES = tuple(SYSCALLS)
+OPENS = with_role(Role.OPENS)
+MAKE_ONE = with_role(Role.ALLOCATES, Role.DUPLICATES)
 USED_FOR_MORE = ("clone", "prctl")
 """Calls whose arguments say whether they change an identity."""
 
@@ -83,7 +77,7 @@ def answer(machine: str, name: str, *arguments: int, **options) -> str:
 
 def on_descriptor(machine: str, name: str, fd: int, **options) -> str:
     """What becomes of it when it reads from *fd*."""
-    place = READS.get(name, 0)
+    place = KNOWN[name].reads_fd or 0
     return answer(machine, name, *[BASE + 1] * place, fd, **options)
 
 
@@ -164,9 +158,7 @@ def test_fcntl_is_handed_over_when_it_duplicates(machine, fd, command, expected)
     assert expected == answer(machine, "fcntl", fd, command, 0)
 
 
-@pytest.mark.parametrize(
-    ("machine", "name"), [each for each in CALLS if each[1] in (*ALLOCATORS, *DUPLICATES)]
-)
+@pytest.mark.parametrize(("machine", "name"), [each for each in CALLS if each[1] in MAKE_ONE])
 def test_every_new_descriptor_is_seen_when_asked(machine, name):
     """Calls that make one are handed over for DescriptorExhaustion, and only then."""
     assert answer(machine, name, 3, 0, descriptors=True) == "USER_NOTIF"
@@ -184,9 +176,9 @@ def test_every_new_descriptor_is_seen_when_asked(machine, name):
 def test_writes_are_handed_over_when_asked(machine, name, fd, expected):
     """Of all but the standard streams; where nobody asks, only what else the call is handed for."""
     arguments = [1] * 6
-    arguments[WRITES[name]] = fd
+    arguments[KNOWN[name].writes_fd] = fd
     assert answer(machine, name, *arguments, writes=True) == expected
-    assert answer(machine, name, *arguments) == "ALLOW" or name in READS
+    assert answer(machine, name, *arguments) == "ALLOW" or name in reading()
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -211,7 +203,7 @@ def test_mappings_that_are_written_back_are_handed_over(machine, protection, fla
 def test_reads_are_handed_over_as_before_where_writes_are_too(machine, name):
     """By descriptor: sendfile(2) and its like have two of them."""
     assert on_descriptor(machine, name, BASE, writes=True) == "USER_NOTIF"
-    if name not in WRITES:
+    if name not in writing():
         assert on_descriptor(machine, name, 3, writes=True) == "ALLOW"
 
 
@@ -246,8 +238,9 @@ def test_another_architecture_is_left_alone(machine, name):
 def test_calls_that_are_not_named_are_left_alone(machine):
     """Whatever their number."""
     code = program(SYSCALLS[machine], ARCHITECTURES[machine], base=0, descriptors=True)
-    identity = {*IDENTITY} - {*USED_FOR_MORE}
-    names = (*OPENS, *READS, *DUPLICATES, *LOCKS, *BLIND, *ALLOCATORS, *identity)
+    asked_for = with_role(Role.STATS, Role.RESERVES)
+    writes_alone = {*writing()} - {*reading()}
+    names = {*KNOWN} - {*asked_for, *writes_alone, *USED_FOR_MORE}
     named = {SYSCALLS[machine][name] for name in names if name in SYSCALLS[machine]}
     handed_over = {
         number
@@ -266,7 +259,7 @@ def test_sixty_held_descriptors_fit(machine, fd):
     code = program(table, ARCHITECTURES[machine], base=BASE, held=SIXTY, **options)
     assert len(code) // 8 < MAX_INSTRUCTIONS
     decisions = {
-        name: on_descriptor(machine, name, fd, held=SIXTY) for name in READS if name in table
+        name: on_descriptor(machine, name, fd, held=SIXTY) for name in reading() if name in table
     }
     assert set(decisions.values()) == {"USER_NOTIF"}
     assert on_descriptor(machine, "read", SIXTY[-1] + 1, held=SIXTY) == "ALLOW"

@@ -8,15 +8,12 @@ import shutil
 
 import pytest
 
-from pytest_dataloader_faults._engine.kernel import bpf
+from pytest_dataloader_faults._engine.calls import CALLS
 from pytest_dataloader_faults._engine.kernel.linux import MACHINE, SYSCALLS
 from support.kernel_headers import TABLE, expressions_for, ours, theirs
 
 VALUES = json.loads(TABLE.read_text(encoding="utf-8"))["values"]
-HANDED_OVER = {
-    *(*bpf.OPENS, *bpf.ALLOCATORS, *bpf.READS, *bpf.WRITES, *bpf.STATS),
-    *(*bpf.ROOM, *bpf.LOCKS, *bpf.BLIND, *bpf.DUPLICATES, *bpf.IDENTITY),
-}
+HANDED_OVER = {*CALLS}
 
 
 @pytest.fixture(name="compiler")

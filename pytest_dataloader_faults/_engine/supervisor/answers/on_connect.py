@@ -11,7 +11,7 @@ from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 
 
 def on_connect(worker: WorkerState, call: Syscall, relay: Relay) -> bool:
-    """Whether *call* is answered here, or by *relay*; the kernel makes it otherwise."""
+    """Answer a connect(2), or have *relay* do it; False if the kernel is to make it."""
     try:
         peer = connections.peer_of(call)
     except PermissionError:

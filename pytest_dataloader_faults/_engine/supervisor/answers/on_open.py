@@ -1,4 +1,7 @@
-"""The answer to each system call that the filter hands over [runs in the supervisor]."""
+"""The answers to calls that name a file, or make a descriptor [runs in the supervisor].
+
+They open it, look at it, duplicate its descriptor, or reserve room for it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import errno
 import os
 
 from pytest_dataloader_faults._engine.file_copies import FileCopies, reopen, unrelated_file
-from pytest_dataloader_faults._engine.kernel import bpf, callers_file, remote_process
+from pytest_dataloader_faults._engine.kernel import callers_file, remote_process
 from pytest_dataloader_faults._engine.kernel.callers_file import MagicLinkError, OpenedFile
 from pytest_dataloader_faults._engine.kernel.identity import INVISIBLE
 from pytest_dataloader_faults._engine.kernel.linux import F_DUPFD
@@ -20,60 +23,12 @@ from pytest_dataloader_faults._engine.policy.actions import (
     Operation,
     Substitute,
 )
-from pytest_dataloader_faults._engine.supervisor.answers.on_connect import on_connect
-from pytest_dataloader_faults._engine.supervisor.answers.on_read import SupervisorServices, on_read
-from pytest_dataloader_faults._engine.supervisor.answers.on_write import is_answered
 from pytest_dataloader_faults._engine.supervisor.descriptor_budget import is_shortage
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 
-_RESULT_IS_CHOSEN = ("dup2", "dup3")
 
-
-def answer(worker: WorkerState, call: Syscall, services: SupervisorServices) -> None:
-    """Answer *call* of *worker* as its faults demand; the kernel makes a call that has none."""
-    if worker.limit is not None:
-        _note_exhaustion(worker, call)
-    if call.name in bpf.WRITES and is_answered(worker, call, services):
-        return
-    if call.name in bpf.READS:
-        on_read(worker, call, services)
-    elif not _is_answered(worker, call, services):
-        worker.listener.continue_syscall(call)
-
-
-def _is_answered(worker: WorkerState, call: Syscall, services: SupervisorServices) -> bool:
-    if call.name in bpf.OPENS:
-        return _on_open(worker, call, services.copies)
-    if call.name in bpf.DUPLICATES:
-        return _on_duplicate(worker, call)
-    if call.name in bpf.STATS:
-        return _on_stat(worker, call)
-    if call.name in bpf.ROOM:
-        return _on_room(worker, call)
-    if call.name in bpf.LOCKS:  # flock(2) is of the open file description, which ours would keep.
-        worker.files.stop_sharing(call.pid, remote_process.signed(call.arguments[0]))
-    elif call.name == "connect":
-        return on_connect(worker, call, services.relay)
-    elif call.name in bpf.BLIND:
-        worker.policy.unobserved[call.name] += 1
-    elif call.name in bpf.IDENTITY:
-        worker.identities.note_change(call)
-    return False
-
-
-def _note_exhaustion(worker: WorkerState, call: Syscall) -> None:
-    """The kernel itself refuses a call for want of a descriptor; the policy only counts it."""
-    makers = (*bpf.OPENS, *bpf.ALLOCATORS, *bpf.DUPLICATES)
-    if call.name not in makers or call.name in _RESULT_IS_CHOSEN:
-        return
-    used = remote_process.descriptors(call.pid)
-    is_full = all(number in used for number in range(worker.limit or 0))
-    name = worker.memory.path(call) if is_full and call.name in bpf.OPENS else None
-    path = "" if name is None else remote_process.resolved_path(call, name).path
-    worker.policy.allocated(Operation(call.name, path, call.pid), is_full=is_full)
-
-
-def _on_open(worker: WorkerState, call: Syscall, copies: FileCopies) -> bool:
+def on_open(worker: WorkerState, call: Syscall, copies: FileCopies) -> bool:
+    """Answer an open(2) as the faults of its file demand; False if the kernel is to make it."""
     try:
         name = worker.memory.path(call)
         known = worker.known_paths.get(name)
@@ -83,7 +38,7 @@ def _on_open(worker: WorkerState, call: Syscall, copies: FileCopies) -> bool:
             return False
         wanted = remote_process.open_request(call, name)
     except PermissionError:
-        return _let_go(worker, INVISIBLE)
+        return _leave_to_kernel(worker, INVISIBLE)
     if wanted.flags & os.O_CREAT:
         worker.created.add(wanted.path, is_there=os.path.exists(wanted.raw))
     if worker.policy.leaves_alone(wanted.path):
@@ -97,7 +52,7 @@ def _on_open(worker: WorkerState, call: Syscall, copies: FileCopies) -> bool:
     return False
 
 
-def _let_go(worker: WorkerState, why: str) -> bool:
+def _leave_to_kernel(worker: WorkerState, why: str) -> bool:
     """The caller opens the file itself, and no fault can happen to it."""
     worker.policy.unobserved[f"open {why}"] += 1
     return False
@@ -127,13 +82,13 @@ def _on_meant_open(
 def _opened(worker: WorkerState, call: Syscall, wanted: PathRequest) -> OpenedFile | None:
     """The file as its caller would open it; None if the caller is to do that itself."""
     if difference := worker.identities.difference(call.pid):
-        _let_go(worker, difference)
+        _leave_to_kernel(worker, difference)
         return None
     content = wanted.reads and worker.faults.needs_content_of(wanted.path)
     try:
         return callers_file.opened(call, wanted, content=content)
     except MagicLinkError:
-        _let_go(worker, "by way of a link of /proc")
+        _leave_to_kernel(worker, "by way of a link of /proc")
     except OSError as error:
         if is_shortage(error):
             raise
@@ -161,7 +116,8 @@ def _carry_out(
         worker.listener.return_value(call, worker.files.next_high_fd(call.pid))
 
 
-def _on_stat(worker: WorkerState, call: Syscall) -> bool:
+def on_stat(worker: WorkerState, call: Syscall) -> bool:
+    """Answer a stat(2) of a file that is shorter; False if the kernel is to make it."""
     try:
         wanted = remote_process.stat_request(call, worker.memory.path(call))
     except PermissionError:
@@ -176,12 +132,13 @@ def _on_stat(worker: WorkerState, call: Syscall) -> bool:
         return False  # The caller gets the same error from its own call.
     try:
         size = callers_file.data_size(pin)
-        return size is not None and _is_size_altered(worker, call, wanted.path, pin, size)
+        return size is not None and _alter_size(worker, call, wanted.path, pin, size)
     finally:
         os.close(pin)
 
 
-def _is_size_altered(worker: WorkerState, call: Syscall, path: str, pin: int, size: int) -> bool:
+def _alter_size(worker: WorkerState, call: Syscall, path: str, pin: int, size: int) -> bool:
+    """Answer with the size that the file has under its faults; False if it has its own."""
     try:
         write_stat(call, pin, size)  # As the kernel would, which shows whether the call succeeds.
     except OSError:
@@ -194,12 +151,15 @@ def _is_size_altered(worker: WorkerState, call: Syscall, path: str, pin: int, si
     return False
 
 
-def _on_duplicate(worker: WorkerState, call: Syscall) -> bool:
-    """A duplicate of a followed descriptor must be one, and so must have a high number."""
+def on_duplicate(worker: WorkerState, call: Syscall) -> bool:
+    """Answer a dup(2) of a followed descriptor; False if the kernel is to make it.
+
+    The duplicate must be followed, too, and so must have a high number.
+    """
     followed = worker.files.at(call.pid, remote_process.signed(call.arguments[0]))
     if followed is None or followed.source is None or followed.reopened:
         return False
-    if call.name in _RESULT_IS_CHOSEN:
+    if call.facts.number_at is not None:
         worker.policy.unobserved[call.name] += 1
         return False
     flags = 0 if call.name == "dup" or call.arguments[1] == F_DUPFD else os.O_CLOEXEC
@@ -207,8 +167,8 @@ def _on_duplicate(worker: WorkerState, call: Syscall) -> bool:
     return True
 
 
-def _on_room(worker: WorkerState, call: Syscall) -> bool:
-    """Reserving room in a file of /dev/shm fails as it does when that is full."""
+def on_room(worker: WorkerState, call: Syscall) -> bool:
+    """Fail a fallocate(2) in /dev/shm, as if that were full; False if the kernel is to make it."""
     path = remote_process.link_of(call.pid, remote_process.signed(call.arguments[0]))
     for action in worker.policy.reserved(Operation(call.name, path, call.pid)):
         if isinstance(action, Fail):

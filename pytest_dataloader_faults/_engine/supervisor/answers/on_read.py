@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
-from pytest_dataloader_faults._engine.file_copies import FileCopies, FileEdit
-from pytest_dataloader_faults._engine.kernel.bpf import READS
+from pytest_dataloader_faults._engine.file_copies import FileEdit
 from pytest_dataloader_faults._engine.kernel.identity import INVISIBLE
 from pytest_dataloader_faults._engine.kernel.remote_process import Syscall, TrackedFile, signed
 from pytest_dataloader_faults._engine.kernel.syscalls import give_short, source_for, span
@@ -23,48 +21,14 @@ from pytest_dataloader_faults._engine.policy.actions import (
     Short,
 )
 from pytest_dataloader_faults._engine.supervisor.answers.on_fetch import die_in_call
-from pytest_dataloader_faults._engine.supervisor.answers.relay import ErrorHandler, Relay
-from pytest_dataloader_faults._engine.supervisor.events import (
-    Action,
-    DeathScheduler,
-    Events,
-    Timers,
-)
-from pytest_dataloader_faults._engine.supervisor.shared_offsets import CALLS as SHARED_OFFSET_CALLS
-from pytest_dataloader_faults._engine.supervisor.shared_offsets import SharedOffsetBarrier
+from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
+from pytest_dataloader_faults._engine.supervisor.events import Action
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
-from pytest_dataloader_faults._engine.system.shared_count import SharedCount
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-
-@dataclass(frozen=True)
-class SupervisorServices:
-    """What answers need. *provokes_races*: bring reads at a shared offset together.
-
-    *given*: how many bytes were read for workers.
-    """
-
-    copies: FileCopies
-    timers: Timers
-    deaths: DeathScheduler
-    barrier: SharedOffsetBarrier
-    relay: Relay
-    provokes_races: bool
-    given: SharedCount = field(default_factory=SharedCount)
-
-    @classmethod
-    def made(cls, events: Events, on_error: ErrorHandler, provokes_races: bool) -> Self:
-        """Those of one supervisor. *on_error* gets what failed after a call was looked at."""
-        timers, deaths = Timers(), DeathScheduler()
-        relay = Relay(events, timers, deaths, on_error)
-        return cls(FileCopies(), timers, deaths, SharedOffsetBarrier(timers), relay, provokes_races)
 
 
 def on_read(worker: WorkerState, call: Syscall, services: SupervisorServices) -> None:
     """Answer a read, or a mapping, of what may be a followed file."""
-    number = signed(call.arguments[READS[call.name]])
+    number = signed(call.argument(call.facts.reads_fd))
     try:
         file = worker.files.at(call.pid, number)
     except PermissionError:
@@ -73,7 +37,7 @@ def on_read(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
     if file is None:
         worker.listener.continue_syscall(call)
         return
-    if file.inherited and call.name in SHARED_OFFSET_CALLS:
+    if file.inherited and call.facts.shares_offset:
         worker.files.read_at_offset[file.path] = number
     source = source_for(call, file)
     wanted = span(call, source)
@@ -117,7 +81,7 @@ class _Read:
                 source = os.dup(self.source)  # It may be closed before the answer.
                 return functools.partial(self._answer_short, source, action.max_bytes)
         plain = functools.partial(self.worker.listener.continue_syscall, self.call)
-        is_shared = self.file.inherited and self.call.name in SHARED_OFFSET_CALLS
+        is_shared = self.file.inherited and self.call.facts.shares_offset
         if self.services.provokes_races and is_shared:
             late = self.worker.unless_gone(self.call, plain)
             return lambda: self.services.barrier.arrive(self.file.path, late)
@@ -130,7 +94,7 @@ class _Read:
         interpreter lock, and without it the worker cannot hand over the batches that it has made.
         """
         copies = self.services.copies
-        number = signed(self.call.arguments[READS["mmap"]])
+        number = signed(self.call.argument(self.call.facts.reads_fd))
         mapped = f"/proc/{self.call.pid}/fd/{number}"
         unreadable = copies.empty
         if kept:

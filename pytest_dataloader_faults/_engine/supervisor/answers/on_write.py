@@ -25,7 +25,6 @@ import stat
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pytest_dataloader_faults._engine.kernel.bpf import WRITES
 from pytest_dataloader_faults._engine.kernel.identity import INVISIBLE
 from pytest_dataloader_faults._engine.kernel.remote_process import (
     Syscall,
@@ -42,7 +41,6 @@ from pytest_dataloader_faults._engine.kernel.syscalls import (
 from pytest_dataloader_faults._engine.policy.actions import (
     BY_MAPPING,
     OF_INHERITED,
-    WRITES_OF_BUFFERS,
     Action,
     Die,
     Fail,
@@ -51,14 +49,14 @@ from pytest_dataloader_faults._engine.policy.actions import (
 )
 from pytest_dataloader_faults._engine.policy.writes import written
 from pytest_dataloader_faults._engine.supervisor.answers.on_fetch import die_in_call
-from pytest_dataloader_faults._engine.supervisor.answers.on_read import SupervisorServices
+from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 
 _FORBIDDEN = (errno.EPERM, errno.ENOSYS)
 
 
-def is_answered(worker: WorkerState, call: Syscall, services: SupervisorServices) -> bool:
-    """Whether *call*, which may write to a file, has got another answer than to go on."""
+def on_write(worker: WorkerState, call: Syscall, services: SupervisorServices) -> bool:
+    """Answer *call*, which may write to a file, as its faults demand; False if it has none."""
     number = _number(call)
     path = _written_path(worker, call.pid, number)
     if path is None:
@@ -69,20 +67,21 @@ def is_answered(worker: WorkerState, call: Syscall, services: SupervisorServices
         worker.policy.unobserved[BY_MAPPING if call.name == "mmap" else OF_INHERITED] += meant
         return False
     try:
-        length = length_to_write(call) if meant and call.name in WRITES_OF_BUFFERS else 0
+        length = length_to_write(call) if meant and call.facts.writes_buffers else 0
     except OSError:  # The kernel refuses the call, too.
         return False
     actions = written(worker.policy, Operation(call.name, path, call.pid), length)
-    return any(_is_carried_out(worker, call, each, length, services) for each in actions)
+    return any(_carry_out(worker, call, each, length, services) for each in actions)
 
 
-def _is_carried_out(
+def _carry_out(
     worker: WorkerState, call: Syscall, action: Action, length: int, services: SupervisorServices
 ) -> bool:
+    """Answer *call* by *action*; False if that cannot be done here."""
     if isinstance(action, Die):
-        return _is_last(worker, call, action, length // 2, services)
+        return _die_after_half(worker, call, action, length // 2, services)
     if isinstance(action, Short):
-        return _is_shortened(worker, call, action.max_bytes)
+        return _write_part(worker, call, action.max_bytes)
     assert isinstance(action, Fail)
     worker.listener.fail(call, action.errno)
     return True
@@ -103,7 +102,8 @@ def _written_path(worker: WorkerState, pid: int, number: int) -> str | None:
     return path if stat.S_ISREG(found.st_mode) and found.st_nlink else None
 
 
-def _is_shortened(worker: WorkerState, call: Syscall, length: int) -> bool:
+def _write_part(worker: WorkerState, call: Syscall, length: int) -> bool:
+    """Write the first *length* bytes in place of *call*; False if that cannot be done here."""
     target = _target(worker, call)
     if target is None:
         return False
@@ -116,14 +116,17 @@ def _is_shortened(worker: WorkerState, call: Syscall, length: int) -> bool:
     return True
 
 
-def _is_last(
+def _die_after_half(
     worker: WorkerState, call: Syscall, death: Die, half: int, services: SupervisorServices
 ) -> bool:
+    """Let the worker die once *half* of the bytes are written; False if that cannot be done."""
     target = _target(worker, call) if half else None
     if half and target is None:
         return False
     last = _LastWrite(worker, call, target, half)
-    die_in_call(worker, death, services.deaths, services.timers, last.answer, before=last.tear)
+    die_in_call(
+        worker, death, services.deaths, services.timers, last.answer, before=last.write_half
+    )
     return True
 
 
@@ -140,7 +143,7 @@ class _LastWrite:
     half: int
     done: int | None = None
 
-    def tear(self) -> None:
+    def write_half(self) -> None:
         if self.target is not None:
             with contextlib.suppress(OSError):  # The disk is full in truth.
                 self.done = self.target.write(self.worker, self.call, self.half)
@@ -172,7 +175,7 @@ class _Target(NamedTuple):
 
 
 def _number(call: Syscall) -> int:
-    return signed(call.arguments[WRITES[call.name]])
+    return signed(call.argument(call.facts.writes_fd))
 
 
 def _target(worker: WorkerState, call: Syscall) -> _Target | None:

@@ -1,0 +1,148 @@
+"""What each system call that the engines know does, and which of its arguments says what. Pure.
+
+The filter, the answers and the policy ask this one table. The numbers of the calls, which differ by
+machine, are in ``kernel/linux.py``. Arguments are given by their places, from 0.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import NamedTuple
+
+
+class Role(Enum):
+    """Why the engine looks at a call."""
+
+    OPENS = auto()
+    """It opens a file by its path."""
+    TRANSFERS = auto()
+    """It reads, maps or writes a file by its descriptor, or makes what was written last."""
+    DUPLICATES = auto()
+    """It makes another descriptor of the one that is its first argument."""
+    LOCKS = auto()
+    """It locks the open file description of the descriptor that is its first argument."""
+    UNOBSERVABLE = auto()
+    """It begins what no filter sees.
+
+    recvmsg(2) would be one, too, where another process sends a descriptor along (SCM_RIGHTS). But
+    its arguments do not show that, and torch itself calls it for each tensor of a batch.
+    """
+    CONNECTS = auto()
+    """It connects the socket that is its first argument."""
+    CHANGES_IDENTITY = auto()
+    """It changes which file a path means to a process, and whether it may open it."""
+    ALLOCATES = auto()
+    """It makes a descriptor of something else than a file with a path."""
+    STATS = auto()
+    """It looks at a file by its path."""
+    RESERVES = auto()
+    """It reserves room for a file; torch has shared memory by it."""
+
+
+class Buffers(Enum):
+    """How a call tells the memory that it reads into, or writes from, by its second and third."""
+
+    ONE = auto()
+    """An address and a length."""
+    SEVERAL = auto()
+    """The address of an array of struct iovec, and how many they are."""
+
+
+class Call(NamedTuple):
+    """One system call.
+
+    *reads_fd*, *writes_fd*: the descriptor of the file that it reads from, or writes to.
+    *buffers*: how it names its memory; None where neither length nor data can be known.
+    *offset_at*: where in the file, if it does not use the offset of the descriptor.
+    *has_data*: it moves data; otherwise it makes room for some, or makes earlier writes last.
+    *path_at*: the path; an argument before it is the folder that it is relative to.
+    *flags_at*: O_*, AT_* or RWF_* flags; of openat2(2), the struct that has them.
+    *result_at*: the struct to fill in. *number_at*: the number that a new descriptor is to have.
+    """
+
+    role: Role
+    reads_fd: int | None = None
+    writes_fd: int | None = None
+    buffers: Buffers | None = None
+    offset_at: int | None = None
+    has_data: bool = True
+    path_at: int | None = None
+    flags_at: int | None = None
+    result_at: int | None = None
+    number_at: int | None = None
+
+    @property
+    def reads_into_buffers(self) -> bool:
+        """Whether it is a read that can be short: its offset and its length are known."""
+        return self.reads_fd is not None and self.buffers is not None
+
+    @property
+    def writes_buffers(self) -> bool:
+        """Whether it is a write that can be short: its length is known."""
+        return self.writes_fd is not None and self.buffers is not None
+
+    @property
+    def shares_offset(self) -> bool:
+        """Whether it is a read that is always at the offset of the descriptor."""
+        return self.reads_into_buffers and self.offset_at is None
+
+
+_ONE, _SEVERAL = Buffers.ONE, Buffers.SEVERAL
+_IDENTITY = (
+    *("chroot", "pivot_root", "unshare", "setns", "clone", "clone3", "capset", "prctl"),
+    *("setuid", "setgid", "setreuid", "setregid", "setresuid", "setresgid", "setfsuid"),
+    *("setfsgid", "setgroups"),
+)
+
+CALLS = {
+    "open": Call(Role.OPENS, path_at=0, flags_at=1),
+    "openat": Call(Role.OPENS, path_at=1, flags_at=2),
+    "openat2": Call(Role.OPENS, path_at=1, flags_at=2),
+    "read": Call(Role.TRANSFERS, reads_fd=0, buffers=_ONE),
+    "pread64": Call(Role.TRANSFERS, reads_fd=0, buffers=_ONE, offset_at=3),
+    "readv": Call(Role.TRANSFERS, reads_fd=0, buffers=_SEVERAL),
+    "preadv": Call(Role.TRANSFERS, reads_fd=0, buffers=_SEVERAL, offset_at=3),
+    "preadv2": Call(Role.TRANSFERS, reads_fd=0, buffers=_SEVERAL, offset_at=3, flags_at=5),
+    "mmap": Call(Role.TRANSFERS, reads_fd=4, writes_fd=4),
+    "sendfile": Call(Role.TRANSFERS, reads_fd=1, writes_fd=0),
+    "copy_file_range": Call(Role.TRANSFERS, reads_fd=0, writes_fd=2),
+    "splice": Call(Role.TRANSFERS, reads_fd=0, writes_fd=2),
+    "write": Call(Role.TRANSFERS, writes_fd=0, buffers=_ONE),
+    "pwrite64": Call(Role.TRANSFERS, writes_fd=0, buffers=_ONE, offset_at=3),
+    "writev": Call(Role.TRANSFERS, writes_fd=0, buffers=_SEVERAL),
+    "pwritev": Call(Role.TRANSFERS, writes_fd=0, buffers=_SEVERAL, offset_at=3),
+    "pwritev2": Call(Role.TRANSFERS, writes_fd=0, buffers=_SEVERAL, offset_at=3, flags_at=5),
+    "fallocate": Call(Role.RESERVES, writes_fd=0, has_data=False),
+    "fsync": Call(Role.TRANSFERS, writes_fd=0, has_data=False),
+    "fdatasync": Call(Role.TRANSFERS, writes_fd=0, has_data=False),
+    "dup": Call(Role.DUPLICATES),
+    "dup2": Call(Role.DUPLICATES, number_at=1),
+    "dup3": Call(Role.DUPLICATES, number_at=1),
+    "fcntl": Call(Role.DUPLICATES),
+    "flock": Call(Role.LOCKS),
+    "io_uring_setup": Call(Role.UNOBSERVABLE),
+    "pidfd_getfd": Call(Role.UNOBSERVABLE),
+    "open_by_handle_at": Call(Role.UNOBSERVABLE),
+    "connect": Call(Role.CONNECTS),
+    **dict.fromkeys(_IDENTITY, Call(Role.CHANGES_IDENTITY)),
+    **dict.fromkeys(("socket", "socketpair", "pipe2", "memfd_create"), Call(Role.ALLOCATES)),
+    "stat": Call(Role.STATS, path_at=0, result_at=1),
+    "lstat": Call(Role.STATS, path_at=0, result_at=1),
+    "newfstatat": Call(Role.STATS, path_at=1, flags_at=3, result_at=2),
+    "statx": Call(Role.STATS, path_at=1, flags_at=2, result_at=4),
+}
+
+
+def with_role(*roles: Role) -> list[str]:
+    """The names of the calls that have one of *roles*, role by role."""
+    return [name for role in roles for name, call in CALLS.items() if call.role is role]
+
+
+def reading() -> list[str]:
+    """The names of the calls that read a file by its descriptor."""
+    return [name for name, call in CALLS.items() if call.reads_fd is not None]
+
+
+def writing() -> list[str]:
+    """The names of the calls that write to a file by its descriptor, or make a write last."""
+    return [name for name, call in CALLS.items() if call.writes_fd is not None]

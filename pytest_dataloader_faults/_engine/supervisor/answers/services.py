@@ -1,0 +1,38 @@
+"""What the answers need beside the worker and its call [runs in the supervisor]."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pytest_dataloader_faults._engine.file_copies import FileCopies
+from pytest_dataloader_faults._engine.supervisor.answers.relay import ErrorHandler, Relay
+from pytest_dataloader_faults._engine.supervisor.events import DeathScheduler, Events, Timers
+from pytest_dataloader_faults._engine.supervisor.shared_offsets import SharedOffsetBarrier
+from pytest_dataloader_faults._engine.system.shared_count import SharedCount
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+@dataclass(frozen=True)
+class SupervisorServices:
+    """What answers need. *provokes_races*: bring reads at a shared offset together.
+
+    *given*: how many bytes were read for workers.
+    """
+
+    copies: FileCopies
+    timers: Timers
+    deaths: DeathScheduler
+    barrier: SharedOffsetBarrier
+    relay: Relay
+    provokes_races: bool
+    given: SharedCount = field(default_factory=SharedCount)
+
+    @classmethod
+    def made(cls, events: Events, on_error: ErrorHandler, provokes_races: bool) -> Self:
+        """Those of one supervisor. *on_error* gets what failed after a call was looked at."""
+        timers, deaths = Timers(), DeathScheduler()
+        relay = Relay(events, timers, deaths, on_error)
+        return cls(FileCopies(), timers, deaths, SharedOffsetBarrier(timers), relay, provokes_races)
