@@ -6,14 +6,24 @@ import json
 
 import pytest
 
-from pytest_dataloader_faults._engine.plan import MAX_FIRINGS, FaultCounter, Plan, WorkerFaults
+from pytest_dataloader_faults._engine.plan import (
+    MAX_FIRINGS,
+    FaultCounter,
+    FileCounter,
+    Plan,
+    WorkerFaults,
+)
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
+    ConnectError,
     DescriptorExhaustion,
     OpenError,
     ReadError,
+    SharedMemoryExhaustion,
+    SlowRead,
     TruncatedFile,
     WorkerKilled,
+    WriteError,
 )
 
 ALL = (
@@ -129,6 +139,101 @@ def test_the_globs_of_a_plan():
 def test_exhaustion_wants_every_descriptor_to_be_seen(faults, expected):
     """It is the only fault that is about descriptors of any kind."""
     assert expected is Plan(faults).needs.descriptors
+
+
+@pytest.mark.parametrize(
+    ("plan", "needs"),
+    [
+        (Plan(()), set()),
+        (Plan((), watch=True), {"writes"}),
+        (Plan((), samples=True), {"samples"}),
+        (Plan((ReadError("*.a"),)), set()),
+        (Plan((TruncatedFile("*.a"),)), {"stats"}),
+        (Plan((SharedMemoryExhaustion(),)), {"room"}),
+        (Plan((WriteError("*.a"),)), {"writes"}),
+        (Plan((WorkerKilled(writing="*.a"),)), {"writes", "fetches"}),
+        (Plan((DescriptorExhaustion(),)), {"descriptors", "fetches"}),
+        (
+            Plan((DescriptorExhaustion(), ReadError("*.a"))),
+            {"descriptors", "fetches", "keep_low_fds"},
+        ),
+        (Plan((WorkerKilled(at=2),)), {"fetches"}),
+        (Plan((WorkerKilled(sample=2),)), {"samples", "fetches"}),
+        (Plan((ClosedDescriptor("*.a", sample=2),)), {"samples", "fetches"}),
+    ],
+)
+def test_the_filter_hands_over_no_more_than_a_plan_needs(plan, needs):
+    """Each call that is handed over costs, and each that is not is a fault that never happens."""
+    found = vars(plan.needs)
+
+    assert {name for name, is_needed in found.items() if is_needed} == needs
+
+
+PATH, OTHER, CODE = "/data/x.a", "/data/x.b", "/usr/lib/python3/x.a"
+
+
+@pytest.mark.parametrize(
+    ("plan", "path", "expected"),
+    [
+        (Plan((ReadError("*.a"),)), PATH, "content reads files concerned"),
+        (Plan((ReadError("*.a"),)), OTHER, ""),
+        (Plan((OpenError("*.a"),)), PATH, "files concerned"),
+        (Plan((TruncatedFile("*.a"),)), PATH, "content files concerned"),
+        (Plan((WriteError("*.a"),)), PATH, "writes files concerned"),
+        (Plan((WorkerKilled(reading="*.a"),)), PATH, "content reads files concerned"),
+        (Plan((WorkerKilled(writing="*.a"),)), PATH, "writes files concerned"),
+        (Plan((SlowRead("tcp://*"),)), "tcp://192.0.2.1:443", "content reads answers concerned"),
+        (Plan((ConnectError("tcp://*"),)), "tcp://192.0.2.1:443", "content concerned"),
+        (Plan((), watch=True), PATH, "content reads concerned"),
+        (Plan((), watch=True), CODE, ""),
+        (Plan((ReadError("*.a"),)), CODE, ""),
+        (Plan((ReadError("*.a", workers=(1,)),)), PATH, ""),
+    ],
+)
+def test_what_has_to_be_seen_of_a_file(plan, path, expected):
+    """Its content, its reads, its writes, what a peer sends, or nothing at all."""
+    faults = WorkerFaults(plan, 0)
+    found = {
+        "content": faults.needs_content_of(path),
+        "reads": faults.needs_reads_of(path),
+        "writes": faults.needs_writes_of(path),
+        "answers": faults.needs_answers_of(path),
+        "files": faults.has_file_faults(path),
+        "concerned": faults.concerns(path),
+    }
+
+    assert " ".join(name for name, is_so in found.items() if is_so) == expected
+
+
+@pytest.mark.parametrize(
+    ("writable", "path", "may"),
+    [(None, PATH, True), ((), PATH, False), (("/data",), PATH, True), (("/dat",), PATH, False)],
+)
+def test_writes_fail_in_the_trials_own_folders(writable, path, may):
+    """Anywhere, where none are named."""
+    assert WorkerFaults(Plan((), writable=writable), 0).may_fail_writes_of(path) is may
+
+
+@pytest.mark.parametrize(
+    ("reads", "longest"),
+    [
+        ([(0, 9)], (0, 0, 0)),
+        ([(0, 9), (9, 1)], (2, 9, 1)),
+        ([(0, 9), (9, 4), (13, 5), (18, 5)], (3, 13, 5)),
+        ([(0, 9), (9, 4), (13, 3)], (2, 9, 4)),
+        ([(0, 9), (0, 0)], (0, 0, 0)),
+    ],
+)
+def test_the_longest_read_is_not_the_first(reads, longest):
+    """The first is of a header; of equal ones the earlier counts, and a mapping is none."""
+    counter = FileCounter()
+    for offset, length in reads:
+        counter.count_read(offset, length, is_mapping=False)
+    counter.count_read(0, 1 << 20, is_mapping=True)
+
+    assert (counter.longest, counter.longest_offset, counter.longest_bytes) == longest
+    assert counter.reads == len(reads) + 1
+    assert counter.bytes == sum(length for _, length in reads) + (1 << 20)
 
 
 @pytest.mark.parametrize("watch", [True, False])

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_dataloader_faults import Verdict
-from pytest_dataloader_faults.faults import CorruptedFile, ShortRead
+from pytest_dataloader_faults.faults import CorruptedFile, ShortRead, WriteError
 from pytest_dataloader_faults.outcomes import (
     Activity,
     AtDeadline,
@@ -18,7 +18,7 @@ from pytest_dataloader_faults.outcomes import (
     Wrong,
 )
 from pytest_dataloader_faults.outcomes._judge._causes import Clues, likely_cause
-from support.facts import EIO, TRUNCATED, fired, ordinary, raised
+from support.facts import EIO, TRUNCATED, fired, ordinary, raised, unfired
 
 PASSES = ("survived", "failed_cleanly")
 CONTROL = ordinary(Pass(complete=True))
@@ -77,6 +77,69 @@ def test_each_verdict_has_a_cause(verdict):
     """In a few words; nothing that passed has one."""
     assert _cause(_trial(EIO), verdict).phrase
     assert likely_cause(_trial(EIO), Judgement(verdict, "x", True), CONTROL) is None
+
+
+@pytest.mark.parametrize(("verdict", "is_told"), [("hung", True), ("leaked", False)])
+def test_a_wait_without_a_limit_is_the_cause_of_a_hang(verdict, is_told):
+    """The client waited for a server, and nothing would have ended that."""
+    worker = WorkerFacts(0, 7, 1, {}, unlimited_waits=("tcp://192.0.2.1:443",))
+    cause = _cause(replace(_trial(EIO), workers=(worker,)), verdict)
+
+    assert (cause.phrase == "waits for a server without a time limit") == is_told
+    assert _cause(_trial(EIO), verdict).phrase != "waits for a server without a time limit"
+
+
+READS = replace(CONTROL, workers=(WorkerFacts(0, 7, 1, {"/t/a.pt": FileCounts(1, 1, 9)}),))
+WRITES = replace(CONTROL, workers=(WorkerFacts(0, 7, 1, {"/t/a.pt": FileCounts(1, 1, 9, 1)}),))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "verdict", "control", "is_torn"),
+    [
+        (_trial(WriteError("*.pt"), "write"), "poisoned", READS, True),
+        (_trial(WriteError("*.pt"), "write"), "corrupted", READS, True),
+        (_trial(WriteError("*.pt"), "write"), "leaked", WRITES, False),
+        (_trial(WriteError("*.pt"), "write"), "failed_unclearly", WRITES, False),
+        (_trial(EIO), "poisoned", WRITES, True),
+        (_trial(EIO), "poisoned", READS, False),
+        (_trial(EIO), "corrupted", WRITES, False),
+        (ordinary(Pass(), unfired(WriteError("*.pt"))), "corrupted", WRITES, False),
+    ],
+)
+def test_a_file_that_is_not_whole_is_the_cause(outcome, verdict, control, is_torn):
+    """After a failed write; and after any fault, if the dataset writes and stays broken."""
+    cause = _cause(outcome, verdict, Wrong.DIFFERS, control)
+
+    assert (cause.phrase == "leaves a file that is not whole") == is_torn
+
+
+def test_an_error_in_an_earlier_epoch_stays_in_the_worker():
+    """The epoch that went wrong had no error of its own; and one epoch alone shows nothing."""
+    failed = Pass(exception=raised("OSError", "[Errno 5] Input/output error"))
+    later, alone = (replace(_trial(EIO), passes=passes) for passes in ((failed, Pass()), (failed,)))
+    stays = "Something of the failed read stays in the worker"
+
+    assert _cause(later, "corrupted", Wrong.DIFFERS).advice.startswith(stays)
+    assert _cause(later, "poisoned").advice.startswith(stays)
+    assert not _cause(alone, "corrupted", Wrong.DIFFERS).advice.startswith(stays)
+
+
+def test_a_promise_that_is_broken_is_the_cause():
+    """Under a fault; without one the dataset does not work at all."""
+    promised = "fails, although the contract promises that it survives"
+
+    assert _cause(_trial(EIO), "broken").phrase == promised
+    assert _cause(CONTROL, "broken").phrase == "fails without a fault"
+
+
+@pytest.mark.parametrize(("workers", "is_uneven"), [(2, False), (3, True)])
+def test_the_number_of_workers_is_the_cause(workers, is_uneven):
+    """Where it is not that of the run without a fault."""
+    facts = tuple(WorkerFacts(each, 7 + each, 1, {}) for each in range(3))
+    outcome = replace(STREAM, workers=facts[:workers])
+    cause = _cause(outcome, "corrupted", Wrong.MISSING, replace(STREAM, workers=facts[:2]))
+
+    assert ("another number of workers" in cause.phrase) == is_uneven
 
 
 def _with_file(path, counts, error=None, shared=()):

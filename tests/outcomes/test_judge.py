@@ -263,6 +263,23 @@ def test_fault_that_never_fired_is_never_a_pass(fault, one):
     assert (judgement.verdict, judgement.passed) == ("not_exercised", False)
 
 
+@pytest.mark.parametrize(
+    ("comparison", "says"),
+    [
+        ("bytes", "every sample was delivered and matches the reference"),
+        ("bytes, seeded from 0", "every sample was delivered and matches the reference"),
+        ("shapes", "with the right types and shapes; no more was compared"),
+        ("shapes, the first 4 of each worker", "with the right types and shapes; no more was"),
+        ("types", "every sample was delivered with the right types; no more was compared"),
+    ],
+)
+def test_survival_claims_no_more_than_was_compared(comparison, says):
+    """Where only types were asked, nobody shall read that the content is right."""
+    outcome = replace(ordinary(DONE, fired(EIO)), comparison=comparison)
+
+    assert says in outcome.judge(replace(map_reference(), comparison=comparison)).sentence
+
+
 SLOW = {"timed_out": True, "phase": "epoch 1", "recovery": None, "batches": 2, "passes": (SHORT,)}
 HAD_LONGER = "within its deadline of 30 s and 120 s more"
 

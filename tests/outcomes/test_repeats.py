@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import pytest
+import torch
 
 from pytest_dataloader_faults import Verdict
-from pytest_dataloader_faults.outcomes import Judgement, Pass, WorkerFacts
+from pytest_dataloader_faults.outcomes import Judgement, Pass, WorkerDeath, WorkerFacts
 from pytest_dataloader_faults.outcomes._judge._repeats import (
     Conclusion,
     Trial,
     combine,
     conclude,
+    hangs_or_dies,
     needs_another,
+    told_alone,
 )
 from support.facts import ordinary
 
@@ -67,6 +71,7 @@ def test_an_expected_failure_that_passes_is_repeated(marks, more):
     ("marks", "decides", "reproduced", "note"),
     [
         ("+", 0, True, None),
+        ("-", 0, True, None),
         ("--", 0, True, "confirmed: 2 of 2 trials failed"),
         ("-h", 0, True, "confirmed: 2 of 2 trials failed, the second as hung: sentence h"),
         ("-+-", 0, True, "2 of 3 trials failed"),
@@ -133,6 +138,63 @@ def test_the_gravest_variant_decides(marks, decides, reproduced):
 def test_the_only_variant_of_a_check_needs_no_title():
     """No note tells of it."""
     assert combine([("", _concluded("+"))]).notes == ()
+
+
+DIED = (WorkerDeath(1, 7, -9),)
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_so"),
+    [
+        ({}, False),
+        ({"timed_out": True}, True),
+        ({"died": "signal 11 (SIGSEGV)"}, True),
+        ({"passes": (Pass(deaths=DIED),)}, True),
+        ({"recovery": Pass(deaths=DIED)}, True),
+        ({"recovery": Pass()}, False),
+    ],
+)
+def test_a_failure_that_may_be_the_datasets_own(changes, is_so):
+    """A hang or a death, at the end or under the faults; and nothing that passed."""
+    (failed,), (passed,) = _trials("-"), _trials("+")
+    outcome = replace(CONTROL, **changes)
+
+    assert hangs_or_dies(replace(failed, outcome=outcome)) is is_so
+    assert not hangs_or_dies(replace(passed, outcome=outcome))
+
+
+STACKS = f"""
+Process 7 (sleeping):
+Current thread 0x1 (most recent call first):
+  File "/home/me/data.py", line 7 in read
+  File "{os.path.dirname(torch.__file__)}/utils/data/_utils/fetch.py", line 1 in fetch
+"""
+ALONE = "it also fails with no fault, as a trial like this one just did"
+
+
+@pytest.mark.parametrize(
+    ("mark", "changes", "told"),
+    [
+        ("+", {"stderr": "after fork()"}, ""),
+        ("-", {}, f"{ALONE} (corrupted: sentence -)"),
+        ("-", {"stacks": STACKS}, f"{ALONE} (corrupted: sentence -)"),
+        (
+            "h",
+            {"stacks": STACKS, "timed_out": True},
+            f"{ALONE} (hung: sentence h, at /home/me/data.py:7 in read)",
+        ),
+        (
+            "-",
+            {"stderr": "one\n  H5 was forked here \ntwo"},
+            f"{ALONE} (corrupted: sentence -). It printed: H5 was forked here",
+        ),
+    ],
+)
+def test_a_failure_without_a_fault_is_told(mark, changes, told):
+    """With the line at which it hung, and with what it printed of forks."""
+    (trial,) = _trials(mark)
+
+    assert told_alone(replace(trial, outcome=replace(CONTROL, **changes))) == told
 
 
 def _concluded(marks: str) -> Conclusion:

@@ -13,11 +13,23 @@ from pytest_dataloader_faults import Contract, Outcome, Verdict, run_trial
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults.outcomes import Pass, WorkerFacts
 from pytest_dataloader_faults.outcomes._judge._report import explain
-from support.facts import EIO, KILLED, fired, map_reference, ordinary, raised, unfired
+from support.facts import (
+    EIO,
+    KILLED,
+    delivery,
+    fired,
+    map_reference,
+    ordinary,
+    raised,
+    unfired,
+)
 from support.generated import contracts, outcomes, references
 
 ERROR = raised("OSError", "[Errno 5] Input/output error: '/data/a.rec'")
 FAILED = Pass(((0, 1), (2, 3)), (), ERROR)
+COMPLETE = Pass(
+    ((0, 1), (2, 3)), (delivery((0, 1), ("d0", "d1")), delivery((2, 3), ("d2", "d3"))), None, True
+)
 HOW = "check_dataset(make_dataset, only='read-error-first')"
 MOST_LINES = 100
 """On a busy machine an outcome takes long to draw."""
@@ -93,6 +105,104 @@ def test_text_names_the_signal():
     assert "in worker 1 (pid 4711), fetch 1: killed by SIGKILL\n" in text
 
 
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        ("signal 19", "fetch 1: stopped by SIGSTOP\n"),
+        ("signal 15", "fetch 1: killed by SIGTERM\n"),
+        ("exit 3", "fetch 1: exited by _exit(3)\n"),
+        ("hang", "fetch 1: hang\n"),
+    ],
+)
+def test_text_names_what_became_of_a_worker(call, says):
+    """A worker that is stopped lives, and one that exits gets no signal."""
+    assert says in _explained(ordinary(FAILED, fired(KILLED, path=None, call=call)))
+
+
+@pytest.mark.parametrize(
+    ("fault", "how"),
+    [
+        (vocabulary.TruncatedFile("*.rec"), "cut off"),
+        (vocabulary.CorruptedFile("*.rec"), "damaged"),
+    ],
+)
+def test_text_tells_of_a_handle_from_before(fault, how):
+    """A dup2(2) is how the engine does it, which means nothing to a reader."""
+    text = _explained(ordinary(FAILED, fired(fault, call="dup2")))
+
+    assert f": /data/a.rec is {how} under a handle from before the worker's first batch\n" in text
+
+
+def test_text_names_the_loaders_process():
+    """What happened there has no worker and no batch."""
+    (facts,) = fired(EIO)
+    facts = replace(facts, firings=(replace(facts.firings[0], worker=None, fetch=0),))
+
+    assert "  in the loader's process (pid 4711): read /" in _explained(ordinary(FAILED, (facts,)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({}, "delivered 0 of 2 batches asked for, then an exception (0.25 s)"),
+        ({"passes": (COMPLETE,)}, "delivered 2 of 2 batches asked for, epoch complete (0.25 s)"),
+        (
+            {"passes": (COMPLETE, COMPLETE)},
+            "delivered 4 of 4 batches asked for, 2 epochs complete (0.25 s)",
+        ),
+        (
+            {"passes": (replace(COMPLETE, complete=False),)},
+            "delivered 2 of 2 batches asked for, epoch not complete (0.25 s)",
+        ),
+        (
+            {"passes": (COMPLETE,), "kind": "iterable"},
+            "delivered 2 batches, epoch complete (0.25 s)",
+        ),
+        (
+            {"timed_out": True, "phase": "epoch 1"},
+            "delivered 0 batches, then nothing more in phase 'epoch 1' (0.25 s)",
+        ),
+        (
+            {"died": "signal 7 (SIGBUS)", "phase": "epoch 1"},
+            "delivered 0 batches, then nothing more in phase 'epoch 1' (0.25 s)",
+        ),
+    ],
+)
+def test_text_says_how_many_batches_came(changes, says):
+    """And of how many, where that is known, and how the last epoch ended."""
+    assert f"  {says}\n" in _explained(replace(ordinary(FAILED, fired(EIO)), **changes))
+
+
+@pytest.mark.parametrize(
+    ("comparison", "kind", "says"),
+    [
+        ("bytes", "map", None),
+        ("bytes, seeded from 0", "map", "samples are random: compared under seeds"),
+        ("bytes, seeded from 0", "iterable", None),
+        ("shapes", "iterable", "samples are random: compared by types and shapes"),
+        ("types", "map", "samples are random: compared by types, since shapes differ, too"),
+        (
+            "shapes, the first 4 of each worker",
+            "iterable",
+            "the stream does not end: the first 4 of each worker were taken, and compared by types",
+        ),
+        (
+            "shapes, 4 of its own in each worker",
+            "iterable",
+            "samples are random, 4 of its own in each worker: compared by types and shapes",
+        ),
+    ],
+)
+def test_text_says_what_was_compared(comparison, kind, says):
+    """Where it is not simply all there is to a sample."""
+    outcome = replace(ordinary(COMPLETE, fired(EIO)), comparison=comparison, kind=kind)
+    reference = replace(map_reference(), comparison=comparison)
+    evidence = explain(outcome, outcome.judge(reference), HOW).partition("\n")[2]
+
+    assert ("compared" in evidence) == bool(says)
+    assert (says or "") in evidence
+
+
 def test_text_counts_what_was_hidden():
     """Reads that the engine could not see are counted, where there were any."""
     worker = WorkerFacts(0, 4711, 1, {}, {"dup2": 8, "io_uring_setup": 1})
@@ -130,9 +240,39 @@ def test_text_of_a_hang_shows_where_it_is_stuck():
 
     text = _explained(hung)
 
-    assert "Process 12 (sleeping)" in text
-    assert 'File "/home/me/data.py", line 7 in __getitem__' in text
-    assert "multiprocessing" not in text
+    block = text.partition("  stacks at the deadline:\n")[2].partition("  reproduce")[0]
+    assert block.splitlines() == [
+        "    Process 12 (sleeping):",
+        '      File "/home/me/data.py", line 7 in __getitem__',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_shown"),
+    [
+        ({"timed_out": True, "phase": "epoch 1", "passes": (), "stacks": STACKS}, True),
+        ({"timed_out": True, "phase": "recovery", "stacks": STACKS}, True),
+        ({"timed_out": True, "phase": "epoch 1", "passes": (), "stacks": ""}, False),
+        ({"stacks": STACKS}, False),
+    ],
+)
+def test_stacks_are_shown_of_a_hang_only(changes, is_shown):
+    """Where there are any."""
+    text = _explained(replace(ordinary(FAILED, fired(EIO)), **changes))
+
+    assert ("stacks at the deadline:" in text) == is_shown
+
+
+@pytest.mark.parametrize(("count", "more"), [(5, None), (7, "... and 2 more processes")])
+def test_text_shows_the_stacks_of_five_processes(count, more):
+    """It says how many there are besides."""
+    stacks = "".join(f"\nProcess {pid} (sleeping):\n  at {pid}\n" for pid in range(count))
+    hung = {"timed_out": True, "phase": "epoch 1", "passes": (), "stacks": stacks}
+    text = _explained(replace(ordinary(FAILED, fired(EIO)), **hung))
+
+    assert text.count("Process ") == 5
+    assert ("more processes" in text) == bool(more)
+    assert (more or "") in text
 
 
 @pytest.mark.parametrize(
@@ -169,6 +309,23 @@ def test_text_is_bounded(name):
 
     assert len(lines) <= MOST_LINES
     assert max(map(len, lines)) <= 400
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"),
+    [
+        (12, [*range(12)]),
+        (14, [*range(6), "... 2 lines are left out here ...", *range(8, 14)]),
+        (30, [*range(6), "... 18 lines are left out here ...", *range(24, 30)]),
+    ],
+)
+def test_text_shows_the_first_and_the_last_lines(count, shown):
+    """Twelve in all, and the number of those between them."""
+    printed = "\n".join(f"line {number}" for number in range(count))
+    died = replace(ordinary(FAILED, fired(EIO)), died="exit status 3", stderr=printed)
+    block = _explained(died).partition("printed by the workers:\n")[2].splitlines()[:-1]
+
+    assert block == [f"    {f'line {each}' if isinstance(each, int) else each}" for each in shown]
 
 
 def test_the_last_of_many_errors_is_shown():

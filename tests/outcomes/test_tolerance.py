@@ -118,6 +118,61 @@ def test_stream_may_lose_as_many_as_were_hit(one, expected):
 
 
 @pytest.mark.parametrize(
+    ("unlisted", "one", "expected"),
+    [
+        (1, stream("a b"), "survived"),
+        (1, stream("a"), "corrupted"),
+        (2, stream("a"), "survived"),
+    ],
+)
+def test_firings_that_are_not_listed_may_have_lost_samples_of_a_stream(unlisted, one, expected):
+    """The list of firings is cut off, and their number is not."""
+    outcome = replace(ordinary(one, _fired(EIO, 0, unlisted=unlisted)), recovery=None)
+    shares = (Share(0, ("a", "b"), 2), Share(1, ("c", "d"), 2))
+    reference = replace(stream_reference("a b c d"), shares=shares)
+
+    assert expected == outcome.judge(reference, SKIPS).verdict
+
+
+@pytest.mark.parametrize(
+    ("given", "hit", "verdict", "says"),
+    [
+        ({0: "a b c", 1: "b c a"}, 0, "survived", ""),
+        ({0: "a a a", 1: "a a a"}, 0, "survived", ""),
+        ({0: "a b c", 1: "a b c"}, 0, "corrupted", "each worker gave the same samples in the same"),
+        ({0: "a b c"}, 0, "survived", ""),
+        ({0: "a b c", 1: "a x y"}, 0, "corrupted", "2 samples are wrong: no sample of the refer"),
+        ({0: "a b", 1: "b c a"}, 0, "survived", ""),
+        ({0: "a b c", 1: "b c"}, 0, "corrupted", "the stream of worker 1 ended after 2 samples"),
+        ({}, 1, "corrupted", "the stream of worker 0 ended after 0 samples"),
+    ],
+    ids=["own", "one value", "alike", "one worker", "strange", "lost", "ended", "nothing came"],
+)
+def test_a_stream_without_an_end(given, hit, verdict, says):
+    """Each worker gives as many samples as it was asked for, unless a fault hit it."""
+    came = tuple(
+        Delivery(None, (each,), each, worker=worker)
+        for worker, samples in given.items()
+        for each in samples.split()
+    )
+    (facts,) = _fired(EIO, 0)
+    facts = replace(facts, firings=(replace(facts.firings[0], worker=hit),))
+    outcome = ordinary(Pass((), came, complete=True), (facts,))
+    reference = replace(stream_reference("a b c"), stream_limit=3)
+    found = replace(outcome, kind="iterable", recovery=None).judge(reference, SKIPS)
+
+    assert (found.verdict, says in found.sentence) == (verdict, True), found.sentence
+
+
+def test_a_stream_without_an_end_that_raised_owes_nothing_more():
+    """Its workers did not come to as many samples as they were asked for."""
+    error = raised("OSError", "[Errno 5] Input/output error: '/data/a.rec'")
+    outcome = replace(ordinary(stream("a", error=error), _fired(EIO, 0)), recovery=None)
+
+    assert outcome.judge(replace(stream_reference("a b"), stream_limit=2)).passed
+
+
+@pytest.mark.parametrize(
     ("given", "hit", "verdict"),
     [
         ({0: "", 1: "c d"}, 0, "survived"),
@@ -223,6 +278,14 @@ def test_replaced_samples_are_counted():
     assert "1 sample that faults hit is missing and 1 sample that faults hit was rep" in told
 
 
+def test_replaced_samples_of_a_stream_are_counted():
+    """As many as came and are not in the reference, or not as often."""
+    outcome = replace(ordinary(stream("a b", "a b"), _fired(EIO, None, None)), recovery=None)
+
+    told = outcome.judge(stream_reference("a b c d"), SUBSTITUTES).sentence
+    assert told.startswith("2 samples that faults hit were replaced; ")
+
+
 def test_once_the_fault_is_gone_nothing_may_be_replaced():
     """A substitute that was kept is not what was promised."""
     replaced = _came(("d0", "d0"), ("d2", "d3"))
@@ -326,6 +389,8 @@ def test_what_is_wrong_with_a_stream_has_a_kind(one, kind):
     ("indices", "says"),
     [
         ([0, 1, 2, 3], "samples 0 to 3 came alike, all zeros;"),
+        ([1, 2, 3], "samples 1 to 3 came alike, all zeros;"),
+        ([0, 1], "samples 0 and 1 came alike, all zeros;"),
         ([0, 2, 3], "samples 0, 2 and 3 came alike, all zeros;"),
     ],
 )
@@ -337,11 +402,14 @@ def test_samples_that_came_alike_are_named(indices, says):
     assert outcome.judge(reference).sentence.startswith(says)
 
 
-def test_what_is_small_becomes_the_same_by_accident():
-    """A damaged label may well be that of another sample."""
-    outcome, reference = _pictures(P0, ("p2", "1"), P2, ("p2", "3"), shape="(1, 10)")
+@pytest.mark.parametrize(
+    ("shape", "verdict"), [("(1, 15)", "survived"), ("(1, 16)", "corrupted"), ("()", "survived")]
+)
+def test_what_is_small_becomes_the_same_by_accident(shape, verdict):
+    """A damaged label may well be that of another sample; sixteen values are no label."""
+    outcome, reference = _pictures(P0, ("p2", "1"), P2, ("p2", "3"), shape=shape)
 
-    assert outcome.judge(reference).verdict == "survived"
+    assert outcome.judge(reference).verdict == verdict
 
 
 def test_equal_samples_may_be_damaged_alike():
@@ -375,6 +443,9 @@ A, B = "a" * 24, "b" * 24
         ((), (("", "int", "1"),), ""),
         ((("", "int", "1"),), (("", "int", "2"),), "it is 2 instead of 1"),
         ((("[0]", "T (4, 4)", A),), (("[0]", "T (3, 4)", B),), "[0] is T (3, 4) instead of"),
+        ((("x", "T (4,)", A),), (("x", "T (4,)", ZEROS),), "x (T (4,)) is all zeros, unlike in"),
+        ((("x", "T (4,)", ZEROS),), (("x", "T (4,)", "7"),), "x (T (4,)) differs from the ref"),
+        ((("x", "int", "1"),), (("x", "int", A),), "x (int) differs from the reference"),
         ((("['x']", "T (4,)", A),), (("['x']", "T (4,)", B),), "['x'] (T (4,)) differs"),
         ((("", "list", ""),), (("", "list", ""), ("[0]", "int", "1")), "it has [0], which is not"),
         ((("", "list", ""), ("[0]", "int", "1")), (("", "list", ""),), "[0] is missing"),

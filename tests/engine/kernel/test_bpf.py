@@ -75,6 +75,33 @@ def answer(machine: str, name: str, *arguments: int, **options) -> str:
     return decide(code, SYSCALLS[machine][name], ARCHITECTURES[machine], arguments).name
 
 
+DESCRIPTORS = {
+    **dict.fromkeys(["read", "pread64", "readv", "preadv", "preadv2"], 0),
+    **dict.fromkeys(["copy_file_range", "splice"], 0),
+    "sendfile": 1,
+    "mmap": 4,
+}
+"""Where the manual pages have the descriptor that is read from."""
+WRITTEN = {
+    **dict.fromkeys(["write", "pwrite64", "writev", "pwritev", "pwritev2"], 0),
+    **dict.fromkeys(["fallocate", "fsync", "fdatasync", "sendfile"], 0),
+    **dict.fromkeys(["copy_file_range", "splice"], 2),
+    "mmap": 4,
+}
+"""And the one that is written to."""
+FLAGS = {"stat": None, "lstat": None, "newfstatat": 3, "statx": 2}
+"""And the AT_* flags."""
+
+
+def test_arguments_are_where_the_manual_pages_have_them():
+    """The other tests here take their places from the table of calls."""
+    stats = with_role(Role.STATS)
+
+    assert {name: KNOWN[name].reads_fd for name in reading()} == DESCRIPTORS
+    assert {name: KNOWN[name].writes_fd for name in writing()} == WRITTEN
+    assert {name: KNOWN[name].flags_at for name in stats} == FLAGS
+
+
 def on_descriptor(machine: str, name: str, fd: int, **options) -> str:
     """What becomes of it when it reads from *fd*."""
     place = KNOWN[name].reads_fd or 0
