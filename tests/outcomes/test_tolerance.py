@@ -215,6 +215,14 @@ def test_damaged_content(contract, one, expected):
     assert expected == ordinary(one, facts).judge(map_reference(), contract).verdict
 
 
+def test_damage_makes_no_more_samples():
+    """A batch that has more of them than were asked for is wrong, whatever they hold."""
+    outcome = ordinary(_came(("d0", "d1", "dx"), ("d2", "d3")), _fired(CorruptedFile(), 1))
+    found = outcome.judge(map_reference())
+
+    assert (found.verdict, found.kind) == ("corrupted", Wrong.UNKNOWN)
+
+
 SUBSTITUTES = Contract(may_substitute=True)
 NOTHING_LEFT = TruncatedFile("*.rec", keep=0)
 
