@@ -260,11 +260,17 @@ def test_too_few_epochs_show_nothing(records):
         ([0] * 12 + [50] * 12, 0),
         ([*[0] * 8, 0, 50, 50, 50, 50, 100, 100, 100], 0),
         ([number + 30 * (number % 3 == 0) for number in range(24)], 1),
+        ([0] * 24 + [1] * 8 + [20] * 8 + [40] * 8, 0),
+        ([0] * 24 + [8] * 8 + [33] * 8 + [54] * 8, 0),
+        ([0] * 24 + [9] * 8 + [33] * 8 + [54] * 8, 2.25),
     ],
-    ids=["flat", "short", "least", "steady", "less", "bound", "late", "once", "jumps", "noise"],
+    ids=[
+        *("flat", "short", "least", "steady", "less", "bound", "late", "once", "jumps", "noise"),
+        *("stops", "below half", "half"),
+    ],
 )
 def test_growth_is_steady(values, rate):
-    """A bound, a jump and a peak are none."""
+    """A bound, a jump and a peak are none; at its slowest it is at least half as fast as ever."""
     assert steady_growth(list(values)) == pytest.approx(rate, abs=0.5)
 
 

@@ -13,10 +13,12 @@ from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.outcomes._chains import (
     MOST,
     MOST_LINKS,
+    error_line,
     exception_lines,
     related_lines,
     shortened,
 )
+from pytest_dataloader_faults.outcomes._records import Raised
 from support.clarity import explains
 
 PATH = "/data/0042.jpg"
@@ -168,6 +170,22 @@ def test_long_messages_keep_both_ends():
     assert "ValueError: begin 0123" in text
     assert text.endswith("789  end\n")
     assert exception_lines(text).count("OSError: [Errno 5]") == 3
+
+
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        ("", "OSError: no message"),
+        ("bad\nthe last", "OSError: the last"),
+        ("OSError: bad", "OSError: bad"),
+        ("  indented only", "OSError: no message"),
+        ("x" * 200, f"OSError: {'x' * 200}"),
+        ("x" * 201, f"OSError: {'x' * 197}..."),
+    ],
+)
+def test_an_error_in_one_line(message, line):
+    """Its type once, and the last line of its message, which is cut if it is very long."""
+    assert error_line(Raised("OSError", message, "")) == line
 
 
 def test_a_short_text_stays_as_it_is():
