@@ -81,6 +81,22 @@ def test_a_check_of_one_fault(check, expected, real):
 
 
 @pytest.mark.parametrize(
+    ("counts", "titles"),
+    [
+        (READ, ["a.bin and 2 files like it", "i.json"]),
+        (OPENED, ["a.bin and 2 files like it", "i.json"]),
+        (MAPPED, ["a.bin and 2 files like it"]),
+        (FileCounts(0, 0, 0, 1), [""]),
+    ],
+)
+def test_files_of_another_kind_are_asked_on_their_own(counts, titles, real):
+    """Also those that are only opened, which C reads; and none that are only written."""
+    workload = _workload(real, {"/data/i.json": counts, A: READ, B: READ, C: READ})
+
+    assert _titles("open-error", workload) == titles
+
+
+@pytest.mark.parametrize(
     ("reads", "nth"), [((2, 0), 2), ((3, 3), 2), ((5, 1), 2), ((3, 6), 3), ((9, 0), 4)]
 )
 def test_half_way_is_that_of_the_busiest_worker(reads, nth, real):
@@ -328,6 +344,38 @@ def test_a_trial_may_show_that_a_check_does_not_apply(check, facts, applies, rea
     trial = replace(workload.control, schedule=(facts.fault,), faults=(facts,))
 
     assert (CHECKS[check].skip_reason(workload, trial) is None) == applies
+
+
+EXHAUSTED = faults.DescriptorExhaustion()
+OF_TORCH, OF_DATA, OF_CODE = (
+    fired(EXHAUSTED, path=path, call="socket") for path in (None, A, "/usr/lib/libm.so")
+)
+
+
+@pytest.mark.parametrize(
+    ("files", "facts", "changes", "says"),
+    [
+        ({A: MAPPED}, unfired(EXHAUSTED), {}, "its workers need no descriptor"),
+        ({A: OPENED}, unfired(EXHAUSTED), {}, None),
+        ({A: MAPPED}, OF_TORCH, {"timed_out": True}, "torch needs one to share a batch"),
+        ({A: OPENED}, OF_TORCH, {"timed_out": True}, "torch needs one to share a batch"),
+        ({A: OPENED}, OF_CODE, {"timed_out": True}, "torch needs one to share a batch"),
+        ({A: OPENED}, OF_DATA, {"timed_out": True}, None),
+        ({A: OPENED}, (*OF_TORCH, *OF_DATA), {"timed_out": True}, None),
+        ({A: OPENED}, (*OF_TORCH, *fired(EIO, path=None)), {"timed_out": True}, None),
+        ({A: OPENED}, OF_TORCH, {"timed_out": False}, None),
+        ({A: OPENED}, OF_TORCH, {"timed_out": True, "phase": "recovery"}, None),
+        ({A: OPENED}, unfired(EXHAUSTED), {"timed_out": True}, None),
+    ],
+)
+def test_torch_needs_a_descriptor_too(files, facts, changes, says, real):
+    """Where only torch went without, it hangs, whatever the dataset does."""
+    workload = _workload(real, files)
+    trial = replace(workload.control, faults=facts, **{"phase": "epoch 1", **changes})
+    found = CHECKS["descriptor-exhaustion"].skip_reason(workload, trial)
+
+    assert (found is None) == (says is None)
+    assert says is None or says in found.reason
 
 
 @pytest.mark.parametrize(
