@@ -16,7 +16,7 @@ from pytest_dataloader_faults._trial import run_trial_job
 from pytest_dataloader_faults._trial.job import TrialJob, TrialOptions
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.faults import ReadError
-from pytest_dataloader_faults.outcomes import Delivery, Pass
+from pytest_dataloader_faults.outcomes import Delivery, Pass, Wrong
 from support.corpus.archives import H5, H5Rows, Lmdb, Npz, Sqlite, Unbuffered, Zip
 from support.corpus.handles import H5StaysOpen
 from support.datasets import COUNT, SIZE, Records
@@ -53,6 +53,27 @@ def _found(first, second, **reference):
 def test_epoch_that_repeats_the_random_numbers(first, second, varied, repeats):
     """It fails where many samples are random, and all of them are the same again."""
     assert repeats == bool(_found(first, second, nondeterministic_count=varied))
+
+
+@pytest.mark.parametrize(
+    ("kind", "second", "known", "wrong"),
+    [
+        ("map", Pass(complete=True), {}, Wrong.USED_UP),
+        ("iterable", Pass(complete=True), {}, None),
+        ("iterable", _pass("b"), {"second_pass_count": 3}, Wrong.USED_UP),
+        ("map", _pass("b"), {"nondeterministic_count": COUNT}, None),
+        ("map", _pass("a"), {"nondeterministic_count": COUNT}, Wrong.SAME_AGAIN),
+        ("map", _pass("a", 8), {"nondeterministic_count": 8}, Wrong.SAME_AGAIN),
+        ("map", _pass("a", 7), {"nondeterministic_count": 8}, None),
+        ("map", _pass("a", 8), {"nondeterministic_count": 7}, None),
+    ],
+)
+def test_what_is_wrong_with_a_second_epoch(kind, second, known, wrong):
+    """It is empty, or it is the first one; that a stream gives nothing, the judge says."""
+    outcome = replace(ordinary(_pass("a")), kind=kind, passes=(_pass("a"), second))
+    found = CHECKS["two-epochs"].extra_rule(outcome, replace(map_reference(COUNT), **known))
+
+    assert (found and found.kind) == wrong
 
 
 @pytest.mark.parametrize(

@@ -223,6 +223,23 @@ def test_growth_that_could_not_be_confirmed_is_no_leak(epochs, is_sure):
         )
 
 
+@pytest.mark.parametrize(
+    ("epochs", "changes", "says"),
+    [
+        (7, {}, "only 7 epochs fit into half of the deadline, and growth shows after 8 at least"),
+        (7, {"phase": "epoch 7"}, None),
+        (7, {"passes": (Pass(complete=True), Pass())}, None),
+        (8, {"footprints": ()}, None),
+    ],
+)
+def test_few_epochs_show_nothing_where_time_ended_them(epochs, changes, says):
+    """What ended them otherwise has a verdict of its own; and eight without growth are enough."""
+    refusal = CHECKS["growth"].skip_reason(None, replace(_grown(epochs), **changes))
+
+    assert (refusal is None) == (says is None)
+    assert says is None or refusal.reason.startswith(says)
+
+
 def test_ready_loader_is_asked_with_workers_that_stay(records):
     """Torch forbids to set that option later, since workers may be about; here are none yet."""
     loader = DataLoader(KeepsArrays(records), num_workers=1, batch_size=2)

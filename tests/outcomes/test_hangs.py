@@ -10,9 +10,9 @@ import torch
 
 import pytest_dataloader_faults as package
 from pytest_dataloader_faults.outcomes import Activity, AtDeadline, Pass
-from pytest_dataloader_faults.outcomes._hangs import is_at, places_of
+from pytest_dataloader_faults.outcomes._hangs import gave_up, is_at, places_of, tries_again
 from pytest_dataloader_faults.outcomes._judge._at_deadline import waits_for_thread
-from support.facts import ordinary
+from support.facts import ordinary, raised
 
 _PYTHON, _TORCH, _OURS = (os.path.dirname(each.__file__) for each in (os, torch, package))
 FETCH = (f"{_TORCH}/utils/data/_utils/fetch.py", 54, "fetch")
@@ -134,3 +134,26 @@ def test_what_goes_on_is_nowhere(activity):
 
     assert places_of(slow) == frozenset()
     assert not is_at(slow, {AT_SAMPLE})
+
+
+@pytest.mark.parametrize("activity", [*Activity, None])
+def test_only_what_computes_may_try_again(activity):
+    """At once, at the line of a hang; what is not known, and what did not hang, does not."""
+    found = AtDeadline(activity) if activity else None
+    hung = replace(_hung([SAMPLE, FETCH, LOOP]), at_deadline=found)
+
+    assert tries_again(hung) is (activity is Activity.COMPUTES)
+    assert not tries_again(replace(hung, timed_out=False))
+
+
+@pytest.mark.parametrize(
+    ("error", "is_so"),
+    [
+        (raised("RuntimeError", "DataLoader timed out after 1 seconds"), True),
+        (raised("TimeoutError", "timed out"), False),
+        (None, False),
+    ],
+)
+def test_the_loaders_own_timeout_gave_up(error, is_so):
+    """Torch has no class for it."""
+    assert gave_up(ordinary(Pass(exception=error))) is is_so
