@@ -158,8 +158,10 @@ def _without_middle(part: str, room: int) -> str:
     head = part[: part.rfind("\n", quarter, half) + 1 or half]
     start = len(part) - half
     start = part.find("\n", start, start + quarter) + 1 or start
-    if (last_frame := part.rfind(_FRAME)) > len(head):
+    if (last_frame := part.rfind(_FRAME)) >= len(head):
         start = min(start, last_frame)
+    if start == len(head):
+        return part
     left_out = start - len(head)
     # Indented like a frame of a traceback, so that it does not read as the message of an error.
     return f"{head}  ... {left_out} characters are left out here ...\n{part[start:]}"

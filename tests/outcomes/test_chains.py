@@ -162,6 +162,16 @@ def test_of_thousands_of_errors_the_last_accident_is_kept():
     assert not explains(text, ReadError(), PATH, "read")
 
 
+def test_a_last_frame_stays_whole_where_the_others_end():
+    """Also where what is kept of the others ends just before it."""
+    first, last = f'  File "{"a" * 90}", line 1\n', f'  File "{"b" * 200}", line 2\n    raise\n'
+    link = f"Traceback (most recent call last):\n{first}{last}ValueError: no\n\n{HOW}\n\n"
+    text = shortened(link * 500)
+
+    assert len(link * 500) > MOST
+    assert text.count(last) == 500
+
+
 def test_long_messages_keep_both_ends():
     """A message that is too long loses its middle, and a short one beside it nothing."""
     text = shortened(f"{_text(_io_errors(3))}ValueError: begin {'0123456789 ' * MOST} end\n")
