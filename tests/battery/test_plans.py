@@ -263,6 +263,30 @@ def test_the_longest_of_all_reads_is_named(real):
 
 
 @pytest.mark.parametrize(
+    ("samples", "files", "workers", "more"),
+    [
+        (None, 1, 2, None),
+        (16, 1, 1, None),
+        (16, 1, 2, 3),
+        (18, 1, 2, 4),
+        (60, 1, 2, 3),
+        (16, 3, 2, 5),
+        (16, 1, 4, 5),
+        (300, 1, 4, 7),
+    ],
+)
+def test_a_stream_is_tried_with_more_workers(samples, files, workers, more, real):
+    """By the first number of the next four by which nothing of it can be divided."""
+    paths = [f"/data/{each}.bin" for each in range(files)]
+    workload = _workload(real, *[dict.fromkeys(paths, READ)] * workers)
+    variants = CHECKS["workers-agree"].plan(replace(workload, stream_count=samples))
+
+    assert variants[0].changes == {}
+    asked = [each.changes for each in variants[1:]]
+    assert asked == ([{"num_workers": more, "drop_last": False}] if more else [])
+
+
+@pytest.mark.parametrize(
     ("writes", "nths"),
     [((1, 0), [1]), ((2, 0), [2]), ((1, 3), [2, 3]), ((4, 2), [3, 4])],
 )
