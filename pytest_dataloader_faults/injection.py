@@ -25,7 +25,7 @@ from pytest_dataloader_faults._engine.scope import (
 from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import FaultFacts, Outcome
-from pytest_dataloader_faults.outcomes._fault_facts import unfired
+from pytest_dataloader_faults.outcomes.fault_facts import unfired
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -24,10 +24,10 @@ NINE_IN_TEN, HALF = 30, 10
 NO_ENTRIES = {"__pycache__", "py.typed"}
 
 _VOCABULARY = "_arguments exceptions faults globs outcomes".split()
-PURE = [*_VOCABULARY, "battery.checks", "outcomes._judge"]
+PURE = [*_VOCABULARY, "battery.checks", "outcomes.judge"]
 ELSEWHERE = ["_trial.run", "_trial.child", "_trial.process.warden", "_engine.supervisor.main"]
 """Run in a worker, a trial or a supervisor."""
-JUDGE = "outcomes._judge"
+JUDGE = "outcomes.judge"
 
 
 def _modules() -> dict[str, Path]:

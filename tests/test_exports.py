@@ -125,7 +125,7 @@ def test_trial_loads_no_judgement():
         "pytest",
         "hypothesis",
         f"{NAME}.plugin",
-        f"{NAME}.outcomes._judge",
+        f"{NAME}.outcomes.judge",
         f"{NAME}.battery",
     }
 

@@ -83,7 +83,7 @@ def how_it_ended(pid: int) -> str | None:
 def end_in_words(code: int) -> str:
     """How a process ended that has this exit status or, where it is negative, got this signal."""
     if code < 0:
-        from pytest_dataloader_faults.outcomes._text import signal_name
+        from pytest_dataloader_faults.outcomes.text import signal_name
 
         return f"was killed by {signal_name(-code)}"
     return f"ended with exit status {code}"

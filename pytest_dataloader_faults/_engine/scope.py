@@ -14,7 +14,7 @@ from pytest_dataloader_faults.exceptions import InjectionError, InvalidArgumentE
 from pytest_dataloader_faults.faults._base import Effect, Place
 from pytest_dataloader_faults.faults._given import why_no_fault
 from pytest_dataloader_faults.outcomes import FaultFacts, WorkerFacts
-from pytest_dataloader_faults.outcomes._fault_facts import facts_from, unfired
+from pytest_dataloader_faults.outcomes.fault_facts import facts_from, unfired
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults._engine.channel import SupervisorHandle

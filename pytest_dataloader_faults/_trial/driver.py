@@ -36,8 +36,8 @@ from pytest_dataloader_faults._trial.samples.delivery import delivery
 from pytest_dataloader_faults._trial.samples.draws import Draw, recorded
 from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.outcomes import Raised, WorkerDeath
-from pytest_dataloader_faults.outcomes._chains import shortened
-from pytest_dataloader_faults.outcomes._text import text_or_error
+from pytest_dataloader_faults.outcomes.chains import shortened
+from pytest_dataloader_faults.outcomes.text import text_or_error
 
 _WORKER = "_dlf_worker_of_batch"
 """The attribute of an iterator that says which worker made the batch that came last."""

@@ -27,7 +27,7 @@ from typing import Any, Protocol, TypeAlias
 from pytest_dataloader_faults._engine.python.pyfakefs import fake_files
 from pytest_dataloader_faults._trial.parts import PartOf, is_a, is_ready
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.outcomes._text import counted
+from pytest_dataloader_faults.outcomes.text import counted
 
 
 class HasItems(Protocol):

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias, TypedDict
 
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.outcomes._facts import TrialRequest
-from pytest_dataloader_faults.outcomes._reference import EXACT, Comparison
-from pytest_dataloader_faults.outcomes._text import plain
+from pytest_dataloader_faults.outcomes.records import TrialRequest
+from pytest_dataloader_faults.outcomes.reference import EXACT, Comparison
+from pytest_dataloader_faults.outcomes.text import plain
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,7 +28,7 @@ from pytest_dataloader_faults._trial.factory import HandedOver, definition_of
 from pytest_dataloader_faults._trial.parts import require_one
 from pytest_dataloader_faults._trial.process import start_method
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
-from pytest_dataloader_faults.outcomes._text import continued, shown, text_of
+from pytest_dataloader_faults.outcomes.text import continued, shown, text_of
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 _LIBRARY = re.compile(

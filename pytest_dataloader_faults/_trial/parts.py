@@ -21,7 +21,7 @@ from pytest_dataloader_faults.exceptions import (
     SeveralLoadersError,
     UnusableDatasetError,
 )
-from pytest_dataloader_faults.outcomes._text import continued, shown, text_of
+from pytest_dataloader_faults.outcomes.text import continued, shown, text_of
 
 _STAGES = {"train": "fit", "val": "fit", "test": "test"}
 """The loaders of a data module, and the stage that each is set up for."""

@@ -39,12 +39,8 @@ import psutil
 
 from pytest_dataloader_faults._engine.worker.fetch_hooks import FetchListener, observe_fetches
 from pytest_dataloader_faults._trial import accelerator
-from pytest_dataloader_faults.outcomes._growth import (
-    FEWEST_EPOCHS,
-    TIMES_TO_CONFIRM,
-    find_growth,
-)
-from pytest_dataloader_faults.outcomes._records import Footprint
+from pytest_dataloader_faults.outcomes.growth import FEWEST_EPOCHS, TIMES_TO_CONFIRM, find_growth
+from pytest_dataloader_faults.outcomes.records import Footprint
 
 _INFRASTRUCTURE = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "torch_shm")
 

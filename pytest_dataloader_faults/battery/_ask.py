@@ -10,13 +10,12 @@ from pytest_dataloader_faults.battery._workload import NotApplicable
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.faults import has_files
 from pytest_dataloader_faults.outcomes import CheckResult, FaultFacts, Verdict
-from pytest_dataloader_faults.outcomes._hangs import gave_up
-from pytest_dataloader_faults.outcomes._judge._at_deadline import waits_for_thread
-from pytest_dataloader_faults.outcomes._judge._causes import ALONE, Clues, likely_cause
-from pytest_dataloader_faults.outcomes._judge._repeats import Conclusion, Trial
-from pytest_dataloader_faults.outcomes._judge._report import explain
-from pytest_dataloader_faults.outcomes._text import listed, printable, printable_lines
-from pytest_dataloader_faults.outcomes._verdicts import Cause
+from pytest_dataloader_faults.outcomes.contract import Cause
+from pytest_dataloader_faults.outcomes.judge.causes import ALONE, Clues, likely_cause
+from pytest_dataloader_faults.outcomes.judge.hangs import gave_up, waits_for_thread
+from pytest_dataloader_faults.outcomes.judge.repeats import Conclusion, Trial
+from pytest_dataloader_faults.outcomes.judge.report import explain
+from pytest_dataloader_faults.outcomes.text import listed, printable, printable_lines
 
 _OTHER_FILES = (
     "The workers opened none of the files that they opened in the run without a fault: {files}."

@@ -19,12 +19,11 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import Fault, OpenError, ReadError, has_files
 from pytest_dataloader_faults.globs import host_of
 from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Verdict
-from pytest_dataloader_faults.outcomes._hangs import is_at, places_of, tries_again
-from pytest_dataloader_faults.outcomes._judge import _repeats
-from pytest_dataloader_faults.outcomes._judge._at_deadline import goes_on
-from pytest_dataloader_faults.outcomes._judge._repeats import Conclusion, Trial
-from pytest_dataloader_faults.outcomes._judge._sample_causes import is_alike, is_without_error
-from pytest_dataloader_faults.outcomes._text import call, counted, listed, plain, run_settings, were
+from pytest_dataloader_faults.outcomes.judge import repeats
+from pytest_dataloader_faults.outcomes.judge.causes import is_alike, is_without_error
+from pytest_dataloader_faults.outcomes.judge.hangs import goes_on, is_at, places_of, tries_again
+from pytest_dataloader_faults.outcomes.judge.repeats import Conclusion, Trial
+from pytest_dataloader_faults.outcomes.text import call, counted, listed, plain, run_settings, were
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -177,11 +176,11 @@ class Battery:
             found.append((each.title, result))
             if result.reproduced and not result.trial.judgement.passed:
                 break
-        return _repeats.combine(found or unused) if found or unused else refused[0]
+        return repeats.combine(found or unused) if found or unused else refused[0]
 
     def _run(self, check: Check, variant: Variant, should_fail: bool) -> Conclusion | NotApplicable:
         trials: list[Trial] = []
-        while _repeats.needs_another(trials, should_fail=should_fail):
+        while repeats.needs_another(trials, should_fail=should_fail):
             outcome = self._outcome(check, variant, trials)
             if isinstance(outcome, NotApplicable):
                 return outcome
@@ -214,14 +213,14 @@ class Battery:
     def _compared(self, check: Check, variant: Variant, found: Conclusion) -> Conclusion:
         """*found*; where the dataset hangs or dies, with what it does then with no fault."""
         memory = self.memory
-        if check.name == CONTROL or not _repeats.hangs_or_dies(found.trial):
+        if check.name == CONTROL or not repeats.hangs_or_dies(found.trial):
             return found
         # The trials of a check without a fault are such trials themselves, and have a cause.
         if variant.faults and not memory.alone and memory.sound_runs < _ENOUGH_SOUND_RUNS:
             changes = self._changes_for(check, variant)
             outcome = self.baseline.run_trial(changes=changes, may_take_longer=False)
             judgement = self.baseline.judge(outcome, Contract())
-            memory.alone = _repeats.told_alone(Trial(outcome, judgement))
+            memory.alone = repeats.told_alone(Trial(outcome, judgement))
             memory.sound_runs += not memory.alone
         return replace(found, alone=memory.alone)
 
@@ -230,7 +229,7 @@ class Battery:
         if len(trials) > 1 and all(each.outcome.timed_out for each in trials):
             for place in _places(trials):
                 self.hangs.setdefault(place, check.name)
-        return replace(_repeats.conclude(trials, self.baseline.control), trials=tuple(trials))
+        return replace(repeats.conclude(trials, self.baseline.control), trials=tuple(trials))
 
     def _as_before(self, outcome: Outcome) -> str:
         place = min(places_of(outcome))

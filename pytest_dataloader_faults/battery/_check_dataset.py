@@ -18,7 +18,7 @@ from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery._targets import Files
 from pytest_dataloader_faults.battery.checks import CHECKS, names_of_checks
 from pytest_dataloader_faults.outcomes import CheckResult, Contract
-from pytest_dataloader_faults.outcomes._text import printable
+from pytest_dataloader_faults.outcomes.text import printable
 
 
 def select_checks(

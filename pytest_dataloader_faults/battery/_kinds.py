@@ -14,7 +14,7 @@ import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping
 
-from pytest_dataloader_faults.outcomes._records import FileCounts
+from pytest_dataloader_faults.outcomes.records import FileCounts
 
 Uses = Mapping[int, Mapping[str, FileCounts]]
 """What each worker did to each file."""

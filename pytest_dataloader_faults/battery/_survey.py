@@ -25,7 +25,7 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import Fault, OpenError, ReadError
 from pytest_dataloader_faults.globs import GlobMatcher, is_below
 from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Reference
-from pytest_dataloader_faults.outcomes._reference import Comparison
+from pytest_dataloader_faults.outcomes.reference import Comparison
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -33,7 +33,7 @@ from pytest_dataloader_faults.faults._given import why_no_fault
 from pytest_dataloader_faults.faults._kinds import NetworkFault
 from pytest_dataloader_faults.globs import GlobMatcher
 from pytest_dataloader_faults.outcomes import Contract, SweepResult, SweepStep, Verdict
-from pytest_dataloader_faults.outcomes._judge._report import explain
+from pytest_dataloader_faults.outcomes.judge.report import explain
 
 _FAULTS = (OpenError(), ReadError(), ConnectError(), ConnectionReset())
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.globs import NETWORK, GlobMatcher, is_excluded, is_of_network
 from pytest_dataloader_faults.outcomes import Outcome
-from pytest_dataloader_faults.outcomes._text import printable
+from pytest_dataloader_faults.outcomes.text import printable
 
 Files: TypeAlias = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 

@@ -12,9 +12,9 @@ from pytest_dataloader_faults.battery import _targets
 from pytest_dataloader_faults.battery._kinds import kinds_of
 from pytest_dataloader_faults.globs import GlobMatcher, is_below
 from pytest_dataloader_faults.outcomes import Outcome
-from pytest_dataloader_faults.outcomes._fault_facts import unobserved_operations
-from pytest_dataloader_faults.outcomes._records import FileCounts
-from pytest_dataloader_faults.outcomes._text import counted
+from pytest_dataloader_faults.outcomes.fault_facts import unobserved_operations
+from pytest_dataloader_faults.outcomes.records import FileCounts
+from pytest_dataloader_faults.outcomes.text import counted
 
 _SERVED = (
     ". Under loader={'multiprocessing_context': 'forkserver'} this is asked of a dataset that"

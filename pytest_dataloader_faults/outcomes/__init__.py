@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from pytest_dataloader_faults.outcomes._at_deadline import Activity, AtDeadline
-from pytest_dataloader_faults.outcomes._records import (
+from pytest_dataloader_faults.outcomes.contract import Contract, Judgement, Verdict, Wrong
+from pytest_dataloader_faults.outcomes.records import (
+    Activity,
+    AtDeadline,
     Delivery,
     Event,
     FaultFacts,
@@ -16,14 +18,8 @@ from pytest_dataloader_faults.outcomes._records import (
     WorkerDeath,
     WorkerFacts,
 )
-from pytest_dataloader_faults.outcomes._reference import Reference, Share
-from pytest_dataloader_faults.outcomes._results import (
-    CheckResult,
-    Outcome,
-    SweepResult,
-    SweepStep,
-)
-from pytest_dataloader_faults.outcomes._verdicts import Contract, Judgement, Verdict, Wrong
+from pytest_dataloader_faults.outcomes.reference import Reference, Share
+from pytest_dataloader_faults.outcomes.results import CheckResult, Outcome, SweepResult, SweepStep
 
 __all__ = (
     "Activity",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
-from pytest_dataloader_faults.outcomes._records import Event
+from pytest_dataloader_faults.outcomes.records import Event
 
 _BY_RANK = (("epoch", "error", "exit"), ("batch",), ("fault",), ("fetch",), ("open",))
 """Kinds of events: each rank has what room those before it leave."""

@@ -29,7 +29,7 @@ from pytest_dataloader_faults.exceptions import (
     UnusableDatasetError,
 )
 from pytest_dataloader_faults.outcomes import CheckResult, Contract, Verdict
-from pytest_dataloader_faults.outcomes._text import call
+from pytest_dataloader_faults.outcomes.text import call
 from pytest_dataloader_faults.plugin._asked import CALLED, NAMED, asks_check
 from pytest_dataloader_faults.plugin._failures import about_call, shortage_reported_once
 from pytest_dataloader_faults.plugin._options import Settings, command_line, marker

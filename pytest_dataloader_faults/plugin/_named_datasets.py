@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.outcomes._text import listed
+from pytest_dataloader_faults.outcomes.text import listed
 from pytest_dataloader_faults.plugin import _asked, _checks, _options
 
 if TYPE_CHECKING:

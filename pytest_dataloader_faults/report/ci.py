@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 
-from pytest_dataloader_faults.outcomes._text import counted
+from pytest_dataloader_faults.outcomes.text import counted
 from pytest_dataloader_faults.report.model import Report, by_cause
 
 

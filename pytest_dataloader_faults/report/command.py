@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.outcomes._text import printable
+from pytest_dataloader_faults.outcomes.text import printable
 from pytest_dataloader_faults.report import files
 from pytest_dataloader_faults.report.merge import Source, merged, told
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
-from pytest_dataloader_faults.outcomes._text import are, counted
+from pytest_dataloader_faults.outcomes.text import are, counted
 from pytest_dataloader_faults.report.model import (
     ERROR,
     FAILED,

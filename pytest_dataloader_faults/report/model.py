@@ -9,8 +9,8 @@ from typing import Any
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes import CheckResult, Event, Verdict
-from pytest_dataloader_faults.outcomes._records import from_json
-from pytest_dataloader_faults.outcomes._text import listed
+from pytest_dataloader_faults.outcomes.records import from_json
+from pytest_dataloader_faults.outcomes.text import listed
 
 VERSION = 1
 """Of the JSON form. A report of another one is refused."""

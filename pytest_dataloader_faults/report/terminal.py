@@ -6,7 +6,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from pytest_dataloader_faults.outcomes._text import counted
+from pytest_dataloader_faults.outcomes.text import counted
 from pytest_dataloader_faults.report.model import (
     ERROR,
     FAILED,

@@ -12,11 +12,11 @@ from pytest_dataloader_faults._trial.parts import PartOf, is_a
 from pytest_dataloader_faults.battery._survey import Survey, require_same_comparison
 from pytest_dataloader_faults.exceptions import CheckFailedError, FaultNotFiredError
 from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Reference, Verdict
-from pytest_dataloader_faults.outcomes._fault_facts import unfired
-from pytest_dataloader_faults.outcomes._judge._causes import cause_of_start
-from pytest_dataloader_faults.outcomes._judge._errors import torch_dropped_a_batch
-from pytest_dataloader_faults.outcomes._judge._report import explain
-from pytest_dataloader_faults.outcomes._text import call_in_lines, code, plain, run_settings
+from pytest_dataloader_faults.outcomes.fault_facts import unfired
+from pytest_dataloader_faults.outcomes.judge.causes import cause_of_start
+from pytest_dataloader_faults.outcomes.judge.errors import torch_dropped_a_batch
+from pytest_dataloader_faults.outcomes.judge.report import explain
+from pytest_dataloader_faults.outcomes.text import call_in_lines, code, plain, run_settings
 
 VIOLATIONS: dict[Verdict, type[CheckFailedError]] = {
     verdict: type(

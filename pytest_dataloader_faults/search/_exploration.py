@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from pytest_dataloader_faults.exceptions import CheckFailedError, FaultNotFiredError
 from pytest_dataloader_faults.outcomes import Outcome, Verdict
-from pytest_dataloader_faults.outcomes._shown import Shown
-from pytest_dataloader_faults.outcomes._text import counted
+from pytest_dataloader_faults.outcomes.results import Shown
+from pytest_dataloader_faults.outcomes.text import counted
 
 
 @dataclass(frozen=True, repr=False)

@@ -21,7 +21,7 @@ from pytest_dataloader_faults.battery._survey import DataFiles, Survey
 from pytest_dataloader_faults.exceptions import CheckFailedError, DataLoaderFaultsError
 from pytest_dataloader_faults.faults._base import InWorkers
 from pytest_dataloader_faults.outcomes import Judgement, Outcome, Verdict
-from pytest_dataloader_faults.outcomes._text import counted
+from pytest_dataloader_faults.outcomes.text import counted
 from pytest_dataloader_faults.search import _assertion
 from pytest_dataloader_faults.search._assertion import is_violation
 from pytest_dataloader_faults.search._exploration import Exploration

@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.outcomes import Footprint, Pass
-from pytest_dataloader_faults.outcomes._growth import steady_growth
-from pytest_dataloader_faults.outcomes._judge._leaks import judge_growth
+from pytest_dataloader_faults.outcomes.growth import steady_growth
+from pytest_dataloader_faults.outcomes.judge.leaks import judge_growth
 from support.datasets import Records, RecordStream
 from support.facts import ordinary
 from support.specimens import IndexLeftOpen, TornCache

@@ -14,7 +14,7 @@ from pytest_dataloader_faults._trial.process import deadline
 from pytest_dataloader_faults.battery._baseline_cache import BaselineCache
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.faults import SlowRead
-from pytest_dataloader_faults.outcomes._judge._causes import likely_cause
+from pytest_dataloader_faults.outcomes.judge.causes import likely_cause
 from support.datasets import Records, write_records
 
 DEADLINE, IN_BETWEEN, MORE = 8, 3.0, 6.0

@@ -15,8 +15,8 @@ from pytest_dataloader_faults._engine.processes import inherited_mappings
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
 from pytest_dataloader_faults.faults import CorruptedFile, OpenError, ReadError
-from pytest_dataloader_faults.outcomes._error_text import mentions_path
-from pytest_dataloader_faults.outcomes._text import printable
+from pytest_dataloader_faults.outcomes.error_text import mentions_path
+from pytest_dataloader_faults.outcomes.text import printable
 from support.datasets import SIZE, Records
 from support.epochs import alone, epoch
 

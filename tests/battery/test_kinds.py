@@ -9,7 +9,7 @@ import pytest
 
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults.battery._kinds import kinds_of
-from pytest_dataloader_faults.outcomes._records import FileCounts
+from pytest_dataloader_faults.outcomes.records import FileCounts
 from support.corpus.truncation import Indexed
 from support.datasets import Records
 

@@ -17,7 +17,7 @@ from pytest_dataloader_faults.outcomes import (
     WorkerFacts,
     Wrong,
 )
-from pytest_dataloader_faults.outcomes._judge._causes import Clues, likely_cause
+from pytest_dataloader_faults.outcomes.judge.causes import Clues, likely_cause
 from support.facts import EIO, TRUNCATED, fired, ordinary, raised, unfired
 
 PASSES = ("survived", "failed_cleanly")

@@ -10,7 +10,7 @@ import pytest
 from torch._utils import ExceptionWrapper
 
 from pytest_dataloader_faults.faults import ReadError
-from pytest_dataloader_faults.outcomes._chains import (
+from pytest_dataloader_faults.outcomes.chains import (
     MOST,
     MOST_LINKS,
     error_line,
@@ -18,7 +18,7 @@ from pytest_dataloader_faults.outcomes._chains import (
     related_lines,
     shortened,
 )
-from pytest_dataloader_faults.outcomes._records import Raised
+from pytest_dataloader_faults.outcomes.records import Raised
 from support.clarity import explains
 
 PATH = "/data/0042.jpg"

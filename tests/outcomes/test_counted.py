@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import pytest_dataloader_faults
-from pytest_dataloader_faults.outcomes._text import are, counted, were
+from pytest_dataloader_faults.outcomes.text import are, counted, were
 
 NOUNS = """
     arguments batches bytes checks datasets descriptors epochs examples fetches files items loaders

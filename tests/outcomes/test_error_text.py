@@ -25,8 +25,8 @@ from pytest_dataloader_faults.faults import (
     WorkerKilled,
     WriteError,
 )
-from pytest_dataloader_faults.outcomes._chains import exception_lines
-from pytest_dataloader_faults.outcomes._error_text import (
+from pytest_dataloader_faults.outcomes.chains import exception_lines
+from pytest_dataloader_faults.outcomes.error_text import (
     WORDS_OF_BAD_CONTENT,
     Occurrence,
     mentions_path,

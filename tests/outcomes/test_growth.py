@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from pytest_dataloader_faults.outcomes import Footprint, Pass
-from pytest_dataloader_faults.outcomes._judge._leaks import judge_growth
+from pytest_dataloader_faults.outcomes.judge.leaks import judge_growth
 from support.facts import ordinary
 
 _KIB = 1024

@@ -10,8 +10,13 @@ import torch
 
 import pytest_dataloader_faults as package
 from pytest_dataloader_faults.outcomes import Activity, AtDeadline, Pass
-from pytest_dataloader_faults.outcomes._hangs import gave_up, is_at, places_of, tries_again
-from pytest_dataloader_faults.outcomes._judge._at_deadline import waits_for_thread
+from pytest_dataloader_faults.outcomes.judge.hangs import (
+    gave_up,
+    is_at,
+    places_of,
+    tries_again,
+    waits_for_thread,
+)
 from support.facts import ordinary, raised
 
 _PYTHON, _TORCH, _OURS = (os.path.dirname(each.__file__) for each in (os, torch, package))

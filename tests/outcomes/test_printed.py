@@ -8,7 +8,7 @@ import pytest
 
 from pytest_dataloader_faults import Contract
 from pytest_dataloader_faults.outcomes import Pass, Raised
-from pytest_dataloader_faults.outcomes._judge import judge
+from pytest_dataloader_faults.outcomes.judge import judge
 from support.facts import TRUNCATED, fired, map_reference, ordinary, raised
 
 FEEDER = """Traceback (most recent call last):

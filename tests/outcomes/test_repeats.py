@@ -10,7 +10,7 @@ import torch
 
 from pytest_dataloader_faults import Verdict
 from pytest_dataloader_faults.outcomes import Judgement, Pass, WorkerDeath, WorkerFacts
-from pytest_dataloader_faults.outcomes._judge._repeats import (
+from pytest_dataloader_faults.outcomes.judge.repeats import (
     Conclusion,
     Trial,
     combine,

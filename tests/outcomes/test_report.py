@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pytest_dataloader_faults import Contract, Outcome, Verdict, run_trial
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults.outcomes import Pass, WorkerFacts
-from pytest_dataloader_faults.outcomes._judge._report import explain
+from pytest_dataloader_faults.outcomes.judge.report import explain
 from support.facts import (
     EIO,
     KILLED,

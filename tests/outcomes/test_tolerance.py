@@ -9,9 +9,9 @@ import pytest
 from pytest_dataloader_faults import Contract
 from pytest_dataloader_faults.faults import CorruptedFile, TruncatedFile
 from pytest_dataloader_faults.outcomes import Delivery, FaultFacts, Firing, Pass, WorkerFacts, Wrong
-from pytest_dataloader_faults.outcomes._judge._samples import difference
-from pytest_dataloader_faults.outcomes._records import ZEROS
-from pytest_dataloader_faults.outcomes._reference import Share
+from pytest_dataloader_faults.outcomes.judge.samples import difference
+from pytest_dataloader_faults.outcomes.records import ZEROS
+from pytest_dataloader_faults.outcomes.reference import Share
 from support.facts import (
     EIO,
     TRUNCATED,

@@ -22,7 +22,7 @@ from pytest_dataloader_faults.faults import (
     TruncatedFile,
 )
 from pytest_dataloader_faults.outcomes import Pass
-from pytest_dataloader_faults.outcomes._judge._errors import unclear
+from pytest_dataloader_faults.outcomes.judge.errors import unclear
 from support.facts import fired, ordinary, raised
 
 

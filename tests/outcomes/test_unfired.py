@@ -6,7 +6,7 @@ import pytest
 
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.outcomes import FaultFacts, FileCounts, WorkerFacts
-from pytest_dataloader_faults.outcomes._fault_facts import unfired
+from pytest_dataloader_faults.outcomes.fault_facts import unfired
 
 FILES = {"/data/0.bin": FileCounts(1, 2, 3)}
 WORKERS = [WorkerFacts(worker=each, pid=100 + each, fetches=4, files=FILES) for each in range(2)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.outcomes._error_text import Occurrence, explains_fault
+from pytest_dataloader_faults.outcomes.error_text import Occurrence, explains_fault
 
 
 def explains(text: str, fault: Fault, path: str | None, call: str) -> bool:

@@ -32,7 +32,7 @@ from pytest_dataloader_faults.faults import (
     TruncatedFile,
 )
 from pytest_dataloader_faults.outcomes import FaultFacts
-from pytest_dataloader_faults.outcomes._chains import related_lines
+from pytest_dataloader_faults.outcomes.chains import related_lines
 from support import library_readers
 from support.clarity import explains
 from support.epochs import Epoch, alone, epoch

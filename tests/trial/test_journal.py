@@ -13,7 +13,7 @@ from pytest_dataloader_faults._engine.processes import fork
 from pytest_dataloader_faults._trial.journal import Journal, outcome_from, reference_from
 from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.outcomes import FileCounts
-from pytest_dataloader_faults.outcomes._facts import TrialRequest
+from pytest_dataloader_faults.outcomes.records import TrialRequest
 
 ASKED = TrialRequest((ReadError("*.x"),), {"num_workers": 1}, 1, 0, 30.0, "kernel")
 BATCH = {"indices": [0, 1], "rows": ["a", "b"], "digest": "c"}

@@ -31,7 +31,7 @@ from pytest_dataloader_faults._engine.protocol import AwaitingBatch, Idle, Relea
 from pytest_dataloader_faults._engine.worker.arm import ArmWorker, arm, arm_function
 from pytest_dataloader_faults._engine.worker.session import WorkerSession
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.outcomes._chains import shortened
+from pytest_dataloader_faults.outcomes.chains import shortened
 
 _Make = Callable[[DataLoader[Any]], Any]
 

@@ -19,10 +19,10 @@ from pytest_dataloader_faults._trial.journal.timeline import timeline_of
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import to_dict
 from pytest_dataloader_faults.outcomes import FaultFacts, WorkerFacts
-from pytest_dataloader_faults.outcomes._error_text import with_likely_sender
-from pytest_dataloader_faults.outcomes._facts import TrialRequest
-from pytest_dataloader_faults.outcomes._fault_facts import facts_from
-from pytest_dataloader_faults.outcomes._text import continued
+from pytest_dataloader_faults.outcomes.error_text import with_likely_sender
+from pytest_dataloader_faults.outcomes.fault_facts import facts_from
+from pytest_dataloader_faults.outcomes.records import TrialRequest
+from pytest_dataloader_faults.outcomes.text import continued
 
 
 class Journal(AnonymousFile):

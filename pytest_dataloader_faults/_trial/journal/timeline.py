@@ -20,9 +20,9 @@ from pytest_dataloader_faults.outcomes import (
     Raised,
     WorkerDeath,
 )
-from pytest_dataloader_faults.outcomes._chains import error_line
 from pytest_dataloader_faults.outcomes._courses import bounded, gap
-from pytest_dataloader_faults.outcomes._text import cut, listed
+from pytest_dataloader_faults.outcomes.chains import error_line
+from pytest_dataloader_faults.outcomes.text import cut, listed
 
 _LOADER = "loader"
 _SAMPLES = 16

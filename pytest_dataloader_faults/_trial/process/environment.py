@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 from pytest_dataloader_faults._engine.processes import MORE_PROCESSES, fork
 from pytest_dataloader_faults._trial.job import Job
 from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
-from pytest_dataloader_faults.outcomes._text import counted
+from pytest_dataloader_faults.outcomes.text import counted
 
 _SHARED = "/dev/shm"
 _ORDINARY = 256

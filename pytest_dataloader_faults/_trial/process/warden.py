@@ -40,7 +40,7 @@ from pytest_dataloader_faults._trial.process.deadline import (
     OVERDUE,
 )
 from pytest_dataloader_faults._trial.process.surroundings import Surroundings
-from pytest_dataloader_faults.outcomes._text import printable, signal_name
+from pytest_dataloader_faults.outcomes.text import printable, signal_name
 
 _Root: TypeAlias = Callable[[SupervisorHandle | None], None]
 """What the trial's process does."""

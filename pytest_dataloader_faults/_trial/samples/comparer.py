@@ -23,8 +23,8 @@ from pytest_dataloader_faults._trial.samples.fingerprint import (
     without_shape,
 )
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
-from pytest_dataloader_faults.outcomes._records import Leaves
-from pytest_dataloader_faults.outcomes._reference import Comparison
+from pytest_dataloader_faults.outcomes.records import Leaves
+from pytest_dataloader_faults.outcomes.reference import Comparison
 
 _MOST_SAMPLES, _MOST_LEAVES = 256, 16
 """How many parts of samples are reported. People read them, and an outcome has to stay small."""

@@ -26,7 +26,7 @@ from pytest_dataloader_faults._engine.worker.indices import (
 )
 from pytest_dataloader_faults._trial import loaders
 from pytest_dataloader_faults._trial.samples.fingerprint import ADDRESS, digest_of, hash_of, leaves
-from pytest_dataloader_faults.outcomes._text import shown
+from pytest_dataloader_faults.outcomes.text import shown
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader

@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pytest_dataloader_faults.outcomes._records import MANY, ZEROS
-from pytest_dataloader_faults.outcomes._text import shown
+from pytest_dataloader_faults.outcomes.records import MANY, ZEROS
+from pytest_dataloader_faults.outcomes.text import shown
 
 ADDRESS = re.compile(r"( object)? at 0x[0-9a-f]+")
 _SIZE = 12

@@ -23,9 +23,9 @@ from pytest_dataloader_faults._trial.samples.draws import Draw, Name, draws_of
 from pytest_dataloader_faults._trial.samples.reader import Reader, Reading
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes import Reference
-from pytest_dataloader_faults.outcomes._records import Leaves
-from pytest_dataloader_faults.outcomes._reference import Comparison, difference
-from pytest_dataloader_faults.outcomes._text import counted
+from pytest_dataloader_faults.outcomes.records import Leaves
+from pytest_dataloader_faults.outcomes.reference import Comparison, difference
+from pytest_dataloader_faults.outcomes.text import counted
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader

@@ -36,9 +36,9 @@ from pytest_dataloader_faults.battery._baseline.references import References
 from pytest_dataloader_faults.battery._targets import parse_globs
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Reference, _reference
-from pytest_dataloader_faults.outcomes._judge import judge
-from pytest_dataloader_faults.outcomes._reference import EXACT, SHAPES, TYPES, Comparison, Share
+from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Reference, reference
+from pytest_dataloader_faults.outcomes.judge import judge
+from pytest_dataloader_faults.outcomes.reference import EXACT, SHAPES, TYPES, Comparison, Share
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -203,12 +203,12 @@ class Baseline:
                 if is_done and self._own_samples is None:
                     return
         if self._is_unstable:
-            message = _reference.nondeterminism_message(self.reference, self.contract)
+            message = reference.nondeterminism_message(self.reference, self.contract)
             raise UnusableDatasetError(message)
 
     def _comparisons(self) -> Iterator[Comparison]:
         """Those of the contract that can be of use, once the one before has been tried."""
-        for each in _reference.comparisons_for(self.contract, self.seed):
+        for each in reference.comparisons_for(self.contract, self.seed):
             is_stream = bool(self._references) and self.reference.kind == "iterable"
             if each.seeded is None or not is_stream:
                 yield each
@@ -248,7 +248,7 @@ class Baseline:
 
     def _run_control(self, attempts: Sequence[Mapping[str, Any]]) -> None:
         """Trials without a fault until one of them shows nothing wrong."""
-        _reference.require_samples(self.reference, self.contract)
+        reference.require_samples(self.reference, self.contract)
         runs = []
         for self.changes in attempts:
             _progress.step(f"with workers (without them it took {self.reference.duration:.1f} s)")

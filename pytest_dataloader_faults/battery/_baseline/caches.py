@@ -17,7 +17,7 @@ import os
 from collections.abc import Sequence
 
 from pytest_dataloader_faults.outcomes import Outcome
-from pytest_dataloader_faults.outcomes._text import printable
+from pytest_dataloader_faults.outcomes.text import printable
 
 _SHOWN = 3
 _TAKE_FOLDER = (

@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 
 from pytest_dataloader_faults.battery._targets import Files
 from pytest_dataloader_faults.outcomes import Contract, Outcome, Reference
-from pytest_dataloader_faults.outcomes._reference import EXACT, Comparison
+from pytest_dataloader_faults.outcomes.reference import EXACT, Comparison
 
 _TIMES, _LEAST_BYTES = 4, 8_000_000
 """A retry reads the same again, and a worker that starts reads modules."""

@@ -12,7 +12,7 @@ import itertools
 from collections import Counter, defaultdict
 
 from pytest_dataloader_faults.outcomes import Outcome, Reference
-from pytest_dataloader_faults.outcomes._reference import Share
+from pytest_dataloader_faults.outcomes.reference import Share
 
 _MOST_SHARED = 3 / 4
 """Workers that draw from few samples draw some of the same; two that read all share each."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_dataloader_faults.battery import _progress
 from pytest_dataloader_faults.outcomes import Outcome, Reference
-from pytest_dataloader_faults.outcomes._reference import Comparison
+from pytest_dataloader_faults.outcomes.reference import Comparison
 
 SAMPLES = 64
 """How many samples a battery looks at, unless it is asked for more or fewer."""

@@ -10,7 +10,7 @@ from pytest_dataloader_faults._trial.job import ONE_EPOCH, TrialOptions
 from pytest_dataloader_faults.battery._workload import FileSet, NotApplicable, Workload
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Outcome, Reference
-from pytest_dataloader_faults.outcomes._verdicts import Finding
+from pytest_dataloader_faults.outcomes.contract import Finding
 
 
 @dataclass(frozen=True)

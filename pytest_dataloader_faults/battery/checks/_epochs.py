@@ -21,16 +21,12 @@ from pytest_dataloader_faults.battery.checks._base import (
 )
 from pytest_dataloader_faults.faults import ReadError, TruncatedFile
 from pytest_dataloader_faults.outcomes import Outcome, Pass, Reference, Verdict
-from pytest_dataloader_faults.outcomes._chains import error_line
-from pytest_dataloader_faults.outcomes._growth import (
-    FEWEST_EPOCHS,
-    TIMES_TO_CONFIRM,
-    find_growth,
-)
-from pytest_dataloader_faults.outcomes._judge._causes import UNPICKLABLE
-from pytest_dataloader_faults.outcomes._judge._leaks import sentence_of
-from pytest_dataloader_faults.outcomes._text import counted
-from pytest_dataloader_faults.outcomes._verdicts import Finding, Wrong
+from pytest_dataloader_faults.outcomes.chains import error_line
+from pytest_dataloader_faults.outcomes.contract import Finding, Wrong
+from pytest_dataloader_faults.outcomes.growth import FEWEST_EPOCHS, TIMES_TO_CONFIRM, find_growth
+from pytest_dataloader_faults.outcomes.judge.causes import UNPICKLABLE
+from pytest_dataloader_faults.outcomes.judge.leaks import sentence_of
+from pytest_dataloader_faults.outcomes.text import counted
 
 _READS_ONE = (
     "This check reads one sample in the main process before the workers start, as a script does"

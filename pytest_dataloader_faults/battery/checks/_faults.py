@@ -19,8 +19,8 @@ from pytest_dataloader_faults.battery.checks._base import (
 )
 from pytest_dataloader_faults.globs import GlobMatcher
 from pytest_dataloader_faults.outcomes import Outcome
-from pytest_dataloader_faults.outcomes._judge._errors import torch_dropped_a_batch
-from pytest_dataloader_faults.outcomes._text import counted
+from pytest_dataloader_faults.outcomes.judge.errors import torch_dropped_a_batch
+from pytest_dataloader_faults.outcomes.text import counted
 
 _HALVES = 2
 _HALF = 0.5

@@ -9,8 +9,8 @@ from pytest_dataloader_faults._trial.job import TrialOptions
 from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
 from pytest_dataloader_faults.battery.checks._base import Check, Plan, Variant
 from pytest_dataloader_faults.outcomes import Outcome, Reference, Verdict
-from pytest_dataloader_faults.outcomes._hangs import gave_up
-from pytest_dataloader_faults.outcomes._verdicts import Finding
+from pytest_dataloader_faults.outcomes.contract import Finding
+from pytest_dataloader_faults.outcomes.judge.hangs import gave_up
 
 _PATIENCE = 1.0
 """Seconds. A client with a shorter time limit of its own reaches that first."""

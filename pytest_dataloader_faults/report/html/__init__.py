@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
-from pytest_dataloader_faults.outcomes._text import printable_lines
+from pytest_dataloader_faults.outcomes.text import printable_lines
 from pytest_dataloader_faults.report.html.drawings import HEIGHT, WIDTH
 from pytest_dataloader_faults.report.html.trials import Trial, trials_of
 from pytest_dataloader_faults.report.model import (

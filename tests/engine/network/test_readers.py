@@ -15,8 +15,8 @@ from pytest_dataloader_faults.faults import (
     ConnectionReset,
     HungRead,
 )
-from pytest_dataloader_faults.outcomes._error_text import explains_fault
-from pytest_dataloader_faults.outcomes._fault_facts import occurrences
+from pytest_dataloader_faults.outcomes.error_text import explains_fault
+from pytest_dataloader_faults.outcomes.fault_facts import occurrences
 from support.epochs import alone, epoch
 from support.server_readers import CONTENT, READERS, places
 from support.tries import Tries

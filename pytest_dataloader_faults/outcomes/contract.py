@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any, ClassVar, NamedTuple
 
 from pytest_dataloader_faults._arguments import FLAG, Checked, optional
-from pytest_dataloader_faults.outcomes._text import code, plain, printable_lines
+from pytest_dataloader_faults.outcomes.text import code, plain, printable_lines
 
 
 class Verdict(str, Enum):

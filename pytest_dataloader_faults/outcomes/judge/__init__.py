@@ -8,14 +8,13 @@ good.
 from __future__ import annotations
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.outcomes import _chains, _error_text
-from pytest_dataloader_faults.outcomes._facts import TrialFacts
-from pytest_dataloader_faults.outcomes._judge import _at_deadline, _errors, _samples
-from pytest_dataloader_faults.outcomes._judge._leaks import judge_growth, leaked
-from pytest_dataloader_faults.outcomes._records import Raised
-from pytest_dataloader_faults.outcomes._reference import Reference
-from pytest_dataloader_faults.outcomes._text import are, counted, were
-from pytest_dataloader_faults.outcomes._verdicts import Contract, Finding, Judgement, Verdict
+from pytest_dataloader_faults.outcomes import chains, error_text
+from pytest_dataloader_faults.outcomes.contract import Contract, Finding, Judgement, Verdict
+from pytest_dataloader_faults.outcomes.judge import errors, hangs, samples
+from pytest_dataloader_faults.outcomes.judge.leaks import judge_growth, leaked
+from pytest_dataloader_faults.outcomes.records import Raised, TrialFacts
+from pytest_dataloader_faults.outcomes.reference import Reference
+from pytest_dataloader_faults.outcomes.text import are, counted, were
 
 _AFTER = "after the fault was gone, a fresh pass over the same dataset object"
 _SEEDED = (
@@ -59,7 +58,7 @@ def _violation(outcome: TrialFacts, reference: Reference, contract: Contract) ->
         or _crashed(outcome)
         or _corrupted(outcome, reference, contract)
         or _poisoned(outcome, reference, contract)
-        or _errors.unclear(outcome, contract)
+        or errors.unclear(outcome, contract)
         or leaked(outcome)
         or judge_growth(outcome)
     )
@@ -80,8 +79,8 @@ def _without_violation(outcome: TrialFacts, reference: Reference, contract: Cont
 
 
 def _how_it_fails_alone(outcome: TrialFacts, raised: Raised) -> str:
-    last_line = _chains.last_exception_line(raised.message)
-    printed = _errors.dropped_batch_cause(outcome) or _errors.last_error_printed(outcome)
+    last_line = chains.last_exception_line(raised.message)
+    printed = errors.dropped_batch_cause(outcome) or errors.last_error_printed(outcome)
     which = "" if last_line.startswith(f"{raised.type}: ") else f"{raised.type}: "
     return f"fails without any fault: {which}{last_line}{printed}"
 
@@ -90,7 +89,7 @@ def _how_it_failed(outcome: TrialFacts, raised: Raised, contract: Contract) -> s
     if outcome.deaths:
         died = " and ".join(map(str, outcome.deaths))
         return f"{died}; an exception was raised before the deadline, and nothing leaked"
-    if _samples.may_be_damaged(outcome, contract):
+    if samples.may_be_damaged(outcome, contract):
         return (
             f"{raised.type} was raised before the deadline and leaked nothing. Whether it names its"
             " cause was not asked: the contract does not promise that the dataset notices damage"
@@ -100,8 +99,8 @@ def _how_it_failed(outcome: TrialFacts, raised: Raised, contract: Contract) -> s
 
 
 def _how_it_survived(outcome: TrialFacts, reference: Reference, contract: Contract) -> str:
-    skipped = _samples.count_skipped(outcome, reference) if contract.may_skip else 0
-    replaced = _samples.count_substituted(outcome, reference) if contract.may_substitute else 0
+    skipped = samples.count_skipped(outcome, reference) if contract.may_skip else 0
+    replaced = samples.count_substituted(outcome, reference) if contract.may_substitute else 0
     counts = {f"{are(skipped)} missing": skipped, f"{were(replaced)} replaced": replaced}
     told = [
         f"{counted(count, 'sample')} that faults hit {what}"
@@ -110,7 +109,7 @@ def _how_it_survived(outcome: TrialFacts, reference: Reference, contract: Contra
     ]
     if told:
         return f"{' and '.join(told)}; every other one matches the reference"
-    if any(_samples.first_mismatch(one, reference) for one in outcome.passes):
+    if any(samples.first_mismatch(one, reference) for one in outcome.passes):
         return (
             "every sample was delivered; some hold the damaged bytes of their file, and the"
             " contract does not promise that the dataset notices (detects_corruption=True)"
@@ -126,15 +125,15 @@ def _hung(outcome: TrialFacts) -> Finding | None:
     if not outcome.timed_out:
         return None
     if outcome.phase == "recovery":
-        how_long = f"{_AFTER} was not over within {_at_deadline.seconds(outcome)}"
-        if not _at_deadline.goes_on(outcome):
-            how_long = f"{_AFTER} hung for {_at_deadline.seconds(outcome)}"
-        return Finding(Verdict.POISONED, how_long + _at_deadline.in_words(outcome))
+        how_long = f"{_AFTER} was not over within {hangs.seconds(outcome)}"
+        if not hangs.goes_on(outcome):
+            how_long = f"{_AFTER} hung for {hangs.seconds(outcome)}"
+        return Finding(Verdict.POISONED, how_long + hangs.in_words(outcome))
     if outcome.exception and outcome.phase == f"epoch {len(outcome.passes)}":
         raised = f"{outcome.exception.type} was raised, but then the loader's workers did not end"
-        return Finding(Verdict.LEAKED, f"{raised} within {_at_deadline.seconds(outcome)}")
-    waited = f"no exception and no end of the epoch within {_at_deadline.seconds(outcome)}"
-    why = _errors.dropped_batch_cause(outcome) or _at_deadline.in_words(outcome)
+        return Finding(Verdict.LEAKED, f"{raised} within {hangs.seconds(outcome)}")
+    waited = f"no exception and no end of the epoch within {hangs.seconds(outcome)}"
+    why = errors.dropped_batch_cause(outcome) or hangs.in_words(outcome)
     return Finding(Verdict.HUNG, waited + why)
 
 
@@ -142,12 +141,12 @@ def _crashed(outcome: TrialFacts) -> Finding | None:
     if outcome.died is None and outcome.phase == "done":
         return None
     how = outcome.died or f"it exited during phase {outcome.phase!r} without reporting"
-    how = _error_text.with_likely_sender(how)
+    how = error_text.with_likely_sender(how)
     return Finding(Verdict.CRASHED, f"the process that iterates the loader died: {how}")
 
 
 def _corrupted(outcome: TrialFacts, reference: Reference, contract: Contract) -> Finding | None:
-    found = _samples.corruption(outcome, reference, contract)
+    found = samples.corruption(outcome, reference, contract)
     if found and outcome.fired and "seeded" in outcome.comparison:
         return found._replace(sentence=found.sentence + _SEEDED)
     return found
@@ -158,11 +157,11 @@ def _poisoned(outcome: TrialFacts, reference: Reference, contract: Contract) -> 
     if recovery is None:
         return None
     if recovery.exception is not None:
-        error = _chains.error_line(recovery.exception)
+        error = chains.error_line(recovery.exception)
         return Finding(Verdict.POISONED, f"{_AFTER} raised {error}")
     # A dataset that need not notice damage may have kept a copy of the damaged bytes.
-    may = _samples.Tolerance(content=_samples.may_be_damaged(outcome, contract))
-    wrong = _samples.first_mismatch(recovery, reference, may)
+    may = samples.Tolerance(content=samples.may_be_damaged(outcome, contract))
+    wrong = samples.first_mismatch(recovery, reference, may)
     if wrong is None:
         return None
     return Finding(Verdict.POISONED, f"{_AFTER} gave wrong samples: {wrong.sentence}", wrong.kind)

@@ -1,4 +1,4 @@
-"""The results of trials, checks and sweeps. Plain data."""
+"""The results of trials, checks and sweeps, and how they show themselves. Plain data."""
 
 from __future__ import annotations
 
@@ -6,18 +6,61 @@ import errno
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
+from pytest_dataloader_faults._arguments import PrintsItself
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.outcomes._facts import TrialFacts
-from pytest_dataloader_faults.outcomes._reference import Reference
-from pytest_dataloader_faults.outcomes._shown import Shown
-from pytest_dataloader_faults.outcomes._text import counted
-from pytest_dataloader_faults.outcomes._verdicts import Contract, Judgement, Verdict
+from pytest_dataloader_faults.outcomes.contract import Contract, Judgement, Verdict
+from pytest_dataloader_faults.outcomes.records import TrialFacts
+from pytest_dataloader_faults.outcomes.reference import Reference
+from pytest_dataloader_faults.outcomes.text import counted, printable, printable_lines
+
+_MOST = 200
+"""Characters of a value that is shown on one line: a schedule may list thousands of paths."""
+
+
+class Shown:
+    """Base of results, which say what they show; ``to_dict`` and the attributes have it all."""
+
+    __slots__ = ()
+    _repr_pretty_ = PrintsItself()
+
+    def _facts(self) -> Iterator[tuple[str, object]]:
+        """Names and values for the one line."""
+        raise NotImplementedError
+
+    def _texts(self) -> Iterator[tuple[str, str]]:
+        """Names and longer texts, for the table alone."""
+        yield from ()
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{name}={_on_one_line(value)}" for name, value in self._facts())
+        return f"<{type(self).__name__}: {told}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the same as the one line, and the longer texts."""
+        rows = [
+            _row(name, f"<td>{escape(_on_one_line(value))}</td>") for name, value in self._facts()
+        ]
+        rows += [
+            _row(name, f"<td><pre>{escape(printable_lines(text))}</pre></td>")
+            for name, text in self._texts()
+        ]
+        return f"<table>{''.join(rows)}</table>"
+
+
+def _row(name: str, cell: str) -> str:
+    return f"<tr><th>{escape(name)}</th>{cell}</tr>"
+
+
+def _on_one_line(value: object) -> str:
+    text = printable(str(value))
+    return text if len(text) <= _MOST else f"{text[:_MOST]}..."
 
 
 @dataclass(frozen=True, repr=False)
-class Outcome(Shown, TrialFacts):
+class Outcome(Shown, TrialFacts):  # noqa: D101  # it has that of TrialFacts
     __doc__ = TrialFacts.__doc__
 
     def _facts(self) -> Iterator[tuple[str, object]]:
@@ -43,7 +86,7 @@ class Outcome(Shown, TrialFacts):
             InvalidArgumentError: The samples of *reference* were compared in another way.
         """
         # Imported on use: the process of a trial does not load the judge.
-        from pytest_dataloader_faults.outcomes._judge import judge
+        from pytest_dataloader_faults.outcomes.judge import judge
 
         return judge(self, reference, contract or Contract())
 

@@ -18,7 +18,7 @@ from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.faults._base import Effect, Place
 from pytest_dataloader_faults.faults._kinds import NetworkFault
 from pytest_dataloader_faults.globs import NETWORK, is_of_network
-from pytest_dataloader_faults.outcomes._chains import related_lines, told_lines
+from pytest_dataloader_faults.outcomes.chains import related_lines, told_lines
 
 
 class Occurrence(NamedTuple):

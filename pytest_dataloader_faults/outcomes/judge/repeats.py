@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pytest_dataloader_faults.outcomes._fault_facts import shared_offset_files
-from pytest_dataloader_faults.outcomes._judge._at_deadline import lines_of
-from pytest_dataloader_faults.outcomes._text import counted
-from pytest_dataloader_faults.outcomes._verdicts import Judgement
+from pytest_dataloader_faults.outcomes.contract import Judgement
+from pytest_dataloader_faults.outcomes.fault_facts import shared_offset_files
+from pytest_dataloader_faults.outcomes.judge.hangs import lines_of
+from pytest_dataloader_faults.outcomes.text import counted
 
 if TYPE_CHECKING:
-    from pytest_dataloader_faults.outcomes._results import Outcome
+    from pytest_dataloader_faults.outcomes.results import Outcome
 
 _MOST = 3
 _OF_FORKS = re.compile(r"^.*\bfork(?:ed|ing|s|\(\))?\b.*$", re.IGNORECASE | re.MULTILINE)

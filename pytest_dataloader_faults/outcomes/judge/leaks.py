@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 
-from pytest_dataloader_faults.outcomes._facts import TrialFacts
-from pytest_dataloader_faults.outcomes._growth import (
+from pytest_dataloader_faults.outcomes.contract import Finding, Verdict
+from pytest_dataloader_faults.outcomes.growth import (
     FEWEST_EPOCHS,
     TIMES_TO_CONFIRM,
     Growth,
     find_growth,
 )
-from pytest_dataloader_faults.outcomes._records import Resources
-from pytest_dataloader_faults.outcomes._text import are, counted, were
-from pytest_dataloader_faults.outcomes._verdicts import Finding, Verdict
+from pytest_dataloader_faults.outcomes.records import Resources, TrialFacts
+from pytest_dataloader_faults.outcomes.text import are, counted, were
 
 _HARMLESS = ("/dev/", "/proc/", "/memfd:", "anon_inode:", "socket:", "pipe:")
 _MEMORY = {"memory": "memory", "pinned": "pinned memory", "device": "memory of the accelerator"}

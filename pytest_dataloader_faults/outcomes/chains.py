@@ -26,7 +26,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from pytest_dataloader_faults.outcomes._records import Raised
+from pytest_dataloader_faults.outcomes.records import Raised
 
 MOST = 1 << 17
 """About how many characters are kept of a text; of a chain of hundreds of exceptions, more."""

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from pytest_dataloader_faults.outcomes._records import Footprint
+from pytest_dataloader_faults.outcomes.records import Footprint
 
 FEWEST_EPOCHS = 8
 """With fewer epochs, growth cannot be told from settling in."""

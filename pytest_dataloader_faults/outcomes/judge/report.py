@@ -9,12 +9,11 @@ from collections.abc import Iterable, Iterator
 
 from pytest_dataloader_faults.faults import Fault, TruncatedFile
 from pytest_dataloader_faults.globs import is_excluded
-from pytest_dataloader_faults.outcomes import _fault_facts
-from pytest_dataloader_faults.outcomes._chains import exception_lines
-from pytest_dataloader_faults.outcomes._facts import TrialFacts
-from pytest_dataloader_faults.outcomes._records import FaultFacts, Firing
-from pytest_dataloader_faults.outcomes._text import counted, printable, shown_fault, signal_name
-from pytest_dataloader_faults.outcomes._verdicts import Judgement, Verdict
+from pytest_dataloader_faults.outcomes import fault_facts
+from pytest_dataloader_faults.outcomes.chains import exception_lines
+from pytest_dataloader_faults.outcomes.contract import Judgement, Verdict
+from pytest_dataloader_faults.outcomes.records import FaultFacts, Firing, TrialFacts
+from pytest_dataloader_faults.outcomes.text import counted, printable, shown_fault, signal_name
 
 _MAX_LINES = 12
 _MAX_FIRINGS = 3
@@ -44,9 +43,9 @@ def _evidence(outcome: TrialFacts, judgement: Judgement) -> Iterator[str]:
         yield from _about_fault(each)
     if outcome.engine == "python":
         yield "engine: python, which sees only what Python code opens, reads and writes"
-    if hidden := _fault_facts.unobserved_operations(outcome.workers):
+    if hidden := fault_facts.unobserved_operations(outcome.workers):
         yield f"hidden from the engine: {hidden}"
-    shared = _fault_facts.shared_offset_files(outcome.workers)
+    shared = fault_facts.shared_offset_files(outcome.workers)
     for path, workers in itertools.islice(shared.items(), _MAX_FILES):
         before = f"{path}: opened before the fork"
         yield f"{before}, so {counted(workers, 'worker')} share its file offset"

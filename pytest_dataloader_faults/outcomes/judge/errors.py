@@ -28,12 +28,11 @@ import signal
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.faults._base import Effect
 from pytest_dataloader_faults.globs import is_excluded, is_of_network
-from pytest_dataloader_faults.outcomes import _chains, _error_text
-from pytest_dataloader_faults.outcomes._facts import TrialFacts
-from pytest_dataloader_faults.outcomes._fault_facts import occurrences
-from pytest_dataloader_faults.outcomes._judge._samples import may_be_damaged
-from pytest_dataloader_faults.outcomes._records import Raised, WorkerDeath
-from pytest_dataloader_faults.outcomes._verdicts import Contract, Finding, Verdict
+from pytest_dataloader_faults.outcomes import chains, error_text
+from pytest_dataloader_faults.outcomes.contract import Contract, Finding, Verdict
+from pytest_dataloader_faults.outcomes.fault_facts import occurrences
+from pytest_dataloader_faults.outcomes.judge.samples import may_be_damaged
+from pytest_dataloader_faults.outcomes.records import Raised, TrialFacts, WorkerDeath
 
 _RAISE_FROM = (
     ". Raise it from the original exception (raise ... from error), or put the {} in its message"
@@ -74,7 +73,7 @@ def unclear(outcome: TrialFacts, contract: Contract) -> Finding | None:
         sentence = f"{death}{_cause(outcome, death)}{last_error_printed(outcome)}"
         return Finding(Verdict.FAILED_UNCLEARLY, sentence)
     happened = occurrences(outcome.faults)
-    if not (outcome.deaths or _error_text.explains_fault(raised.text, happened)):
+    if not (outcome.deaths or error_text.explains_fault(raised.text, happened)):
         printed = dropped_batch_cause(outcome) or last_error_printed(outcome)
         sentence = f"{raised.type} does not say that {_in_words(happened)}"
         told = _what_it_tells(raised.text, happened)
@@ -87,7 +86,7 @@ def unclear(outcome: TrialFacts, contract: Contract) -> Finding | None:
     return None
 
 
-def _in_words(happened: list[_error_text.Occurrence]) -> str:
+def _in_words(happened: list[error_text.Occurrence]) -> str:
     """What *happened*, as the dataset met it: the errnos, or what became of a file or a worker."""
     numbers = sorted({each.fault.errno for each in happened} - {0})
     errnos = ", ".join(f"[Errno {number}] {os.strerror(number)}" for number in numbers)
@@ -96,12 +95,12 @@ def _in_words(happened: list[_error_text.Occurrence]) -> str:
     return " or ".join([*told, *(_of_kind(kind, happened) for kind in others)])
 
 
-def _of_kind(kind: type[faults.Fault], happened: list[_error_text.Occurrence]) -> str:
+def _of_kind(kind: type[faults.Fault], happened: list[error_text.Occurrence]) -> str:
     paths = {each.path for each in happened if isinstance(each.fault, kind) and each.path}
     return kind.in_words.format(os.path.basename(paths.pop()) if len(paths) == 1 else "a file")
 
 
-def _advice(raised: Raised, happened: list[_error_text.Occurrence]) -> str:
+def _advice(raised: Raised, happened: list[error_text.Occurrence]) -> str:
     if _COLLATED_NONE.search(raised.text):
         return _DROP_NONE
     if raised.unprintable:
@@ -111,21 +110,21 @@ def _advice(raised: Raised, happened: list[_error_text.Occurrence]) -> str:
     return advice.format("server's address" if is_of_server else "file's path")
 
 
-def _what_it_tells(text: str, happened: list[_error_text.Occurrence]) -> str:
+def _what_it_tells(text: str, happened: list[error_text.Occurrence]) -> str:
     """What misleads the reader of *text*, as a part of a sentence; empty if nothing does."""
-    if claim := _error_text.other_cause(text, happened):
+    if claim := error_text.other_cause(text, happened):
         return f", but {claim!r}, which is another cause"
-    if _chains.related_lines(text) != _chains.exception_lines(text):
+    if chains.related_lines(text) != chains.exception_lines(text):
         return ", and was raised by accident in the handler of that error"
     return ""
 
 
-def _names_file(raised: Raised, happened: list[_error_text.Occurrence]) -> bool:
+def _names_file(raised: Raised, happened: list[error_text.Occurrence]) -> bool:
     """Whether *raised* names one of the files; also where there is none that it could name."""
-    lines = _chains.exception_lines(raised.text)
-    named = [each for each in happened if not _error_text.ends_in_torch_error(each.fault)]
+    lines = chains.exception_lines(raised.text)
+    named = [each for each in happened if not error_text.ends_in_torch_error(each.fault)]
     paths = [each.path for each in named if each.path]
-    return not paths or any(_error_text.mentions_path(lines, path) for path in paths)
+    return not paths or any(error_text.mentions_path(lines, path) for path in paths)
 
 
 def _is_clear(outcome: TrialFacts, death: WorkerDeath) -> bool:
@@ -153,7 +152,7 @@ def _has_fired(outcome: TrialFacts, kind: type[faults.Fault]) -> bool:
 def dropped_batch_cause(outcome: TrialFacts) -> str:
     """Why a batch was dropped, as the rest of a sentence; empty if none was."""
     if found := _DROPPED.findall(outcome.stderr):
-        error = found[-1][: _chains.MOST_QUOTED]
+        error = found[-1][: chains.MOST_QUOTED]
         return (
             f": a worker could not pickle what it had to send ({error}), so torch's queue thread"
             " printed that error and dropped the batch"
@@ -177,4 +176,4 @@ def last_error_printed(outcome: TrialFacts) -> str:
     printed = _ERROR.findall(outcome.stderr)
     if raised is None or not printed or not (outcome.deaths or _DIED.search(raised.text)):
         return ""
-    return f"; a worker printed: {printed[-1][: _chains.MOST_QUOTED]}"
+    return f"; a worker printed: {printed[-1][: chains.MOST_QUOTED]}"

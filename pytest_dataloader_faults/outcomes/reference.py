@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.outcomes._records import ZEROS, Leaves, from_json
-from pytest_dataloader_faults.outcomes._verdicts import Contract
+from pytest_dataloader_faults.outcomes.contract import Contract
+from pytest_dataloader_faults.outcomes.records import ZEROS, Leaves, from_json
 
 if TYPE_CHECKING:
-    from pytest_dataloader_faults.outcomes._facts import TrialFacts
+    from pytest_dataloader_faults.outcomes.records import TrialFacts
 
 
 @dataclass(frozen=True)

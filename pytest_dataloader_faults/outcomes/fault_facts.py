@@ -12,9 +12,9 @@ from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults.faults import Fault, has_connections, has_files
 from pytest_dataloader_faults.faults._base import Place
 from pytest_dataloader_faults.globs import NETWORK, GlobMatcher
-from pytest_dataloader_faults.outcomes._error_text import Occurrence, explains_fault
-from pytest_dataloader_faults.outcomes._records import FaultFacts, Firing, WorkerFacts, from_json
-from pytest_dataloader_faults.outcomes._text import counted, printable, shown_fault
+from pytest_dataloader_faults.outcomes.error_text import Occurrence, explains_fault
+from pytest_dataloader_faults.outcomes.records import FaultFacts, Firing, WorkerFacts, from_json
+from pytest_dataloader_faults.outcomes.text import counted, printable, shown_fault
 
 _MAX_FILES = 10
 _BRACES = re.compile(r"\{.*\}")
