@@ -31,8 +31,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))  # spawne
 import data
 import demo
 from pytest_dataloader_faults import CheckResult
-from pytest_dataloader_faults.battery._ask import ask
-from pytest_dataloader_faults.battery._battery import Battery
+from pytest_dataloader_faults.battery._battery import Battery, ask
 
 ROOT = Path(__file__).resolve().parents[1]
 DATASETS = ("OpensPerItem", "MmapPerItem", "PillowFolder", "H5Digits", "LmdbPerProcess")

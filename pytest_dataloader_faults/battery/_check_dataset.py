@@ -10,13 +10,11 @@ from typing import Any
 from pytest_dataloader_faults import _arguments, exceptions
 from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults._trial.parts import PartOf, part_of
-from pytest_dataloader_faults.battery import _progress
-from pytest_dataloader_faults.battery._ask import ask
-from pytest_dataloader_faults.battery._baseline.golden_run import Settings
-from pytest_dataloader_faults.battery._baseline.references import SAMPLES
-from pytest_dataloader_faults.battery._battery import Battery
-from pytest_dataloader_faults.battery._targets import Files
+from pytest_dataloader_faults.battery import progress
+from pytest_dataloader_faults.battery._battery import Battery, ask
+from pytest_dataloader_faults.battery.baseline import SAMPLES, Settings
 from pytest_dataloader_faults.battery.checks import CHECKS, names_of_checks
+from pytest_dataloader_faults.battery.targets import Files
 from pytest_dataloader_faults.outcomes import CheckResult, Contract
 from pytest_dataloader_faults.outcomes.text import printable
 
@@ -106,10 +104,10 @@ def check_dataset(
     )
     batteries = _batteries(make_dataset, settings)
     expected = expected_failures or {}
-    with _progress.stage("check_dataset"):
+    with progress.stage("check_dataset"):
         results = (
             each
-            for name in _progress.each(names)
+            for name in progress.each(names)
             for each in _ask_each(batteries, name, expected=expected.get(name))
         )
         return list(_reported(results, on_fail, not_reproduced))

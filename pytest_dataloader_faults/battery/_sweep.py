@@ -13,14 +13,12 @@ from typing import Any
 
 from pytest_dataloader_faults import _arguments, exceptions
 from pytest_dataloader_faults._trial.factory import DatasetFactory
-from pytest_dataloader_faults.battery import _progress
-from pytest_dataloader_faults.battery._ask import ask
-from pytest_dataloader_faults.battery._baseline.golden_run import Settings
-from pytest_dataloader_faults.battery._baseline.references import SAMPLES
-from pytest_dataloader_faults.battery._battery import CONTROL, Battery
+from pytest_dataloader_faults.battery import progress
+from pytest_dataloader_faults.battery._battery import CONTROL, Battery, ask
 from pytest_dataloader_faults.battery._check_dataset import report
-from pytest_dataloader_faults.battery._targets import Files
 from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
+from pytest_dataloader_faults.battery.baseline import SAMPLES, Settings
+from pytest_dataloader_faults.battery.targets import Files
 from pytest_dataloader_faults.faults import (
     ConnectError,
     ConnectionReset,
@@ -96,7 +94,7 @@ def sweep(
     left = [each for each in left if _with_target(each, battery.workload)]
     if not left:
         raise exceptions.UnusableDatasetError(_NOTHING)
-    with _progress.stage("sweep"):
+    with progress.stage("sweep"):
         swept = _swept(battery, left, max_trials, on_fail)
     if start_at is None:
         _require_fired(swept, on_fail)
@@ -109,9 +107,7 @@ def _swept(battery: Battery, rows: list[Any], max_trials: int, on_fail: str | No
     while left and len(steps) < max_trials:
         total = len(steps) + sum(_expected_steps(each, battery.workload) for each in left)
         fault = left.pop(0)
-        _progress.step(
-            f"{type(fault).__name__} nth={fault.nth}", len(steps), min(total, max_trials)
-        )
+        progress.step(f"{type(fault).__name__} nth={fault.nth}", len(steps), min(total, max_trials))
         steps.append(_step(battery, fault))
         if steps[-1].fired:
             left.insert(0, replace(fault, nth=fault.nth + 1))  # The next in this row.

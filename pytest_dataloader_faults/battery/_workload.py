@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from pytest_dataloader_faults.battery import _targets
-from pytest_dataloader_faults.battery._kinds import kinds_of
+from pytest_dataloader_faults.battery import targets
 from pytest_dataloader_faults.globs import GlobMatcher, is_below
 from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.outcomes.fault_facts import unobserved_operations
@@ -52,7 +53,7 @@ class FileSet:
     @property
     def path(self) -> str | tuple[str, ...]:
         """All of them, as a fault takes them."""
-        return _targets.path_of(self.globs)
+        return targets.path_of(self.globs)
 
     @property
     def middle(self) -> str:
@@ -91,7 +92,7 @@ class Workload:
     ) -> Workload:
         """The workload of *control*, as far as files are concerned that *globs* mean."""
         meant = filter(GlobMatcher(globs), _seen_by(control))
-        found = _targets.existing_files(meant, control.lasting_files)
+        found = targets.existing_files(meant, control.lasting_files)
         return cls(control, globs, frozenset(found), writable, cached, stream_count)
 
     @cached_property
@@ -110,9 +111,9 @@ class Workload:
         paths = sorted({path for files in self._written.values() for path in files})
         if not paths:
             return self._writes_nothing()
-        if self.globs != _targets.EVERY_FILE:
+        if self.globs != targets.EVERY_FILE:
             return FileSet(tuple(paths), self.globs)
-        folders = _targets.lasting_folders(paths, self.writable)
+        folders = targets.lasting_folders(paths, self.writable)
         return FileSet(tuple(paths), tuple(f"{glob.escape(folder)}/*" for folder in folders))
 
     @property
@@ -219,12 +220,12 @@ class Workload:
     @cached_property
     def connections(self) -> FileSet:
         """The TCP connections that workers make, as far as faults may be about them."""
-        return FileSet(*_targets.connections_of(self.control, self.globs))
+        return FileSet(*targets.connections_of(self.control, self.globs))
 
     @cached_property
     def truncation_points(self) -> tuple[tuple[str, int], ...]:
         """Places where some of these files could end and still look whole."""
-        return _targets.truncation_points(self.read.paths)
+        return targets.truncation_points(self.read.paths)
 
     @property
     def is_python_engine(self) -> bool:
@@ -277,7 +278,7 @@ class Workload:
     def _files_with(self, count: Callable[[FileCounts], int]) -> FileSet:
         every = {path for files in self.used.values() for path in files if count(files[path])}
         paths = tuple(sorted(every))
-        return FileSet(paths, _targets.shortest_globs(paths, _seen_by(self.control), self.globs))
+        return FileSet(paths, targets.shortest_globs(paths, _seen_by(self.control), self.globs))
 
 
 def _seen_by(control: Outcome) -> set[str]:
@@ -297,4 +298,66 @@ def _reads(files: Mapping[str, FileCounts], engine: str) -> bool:
     """
     return any(
         each.reads and (each.opens or each.bytes or engine == "python") for each in files.values()
+    )
+
+
+# Some facts about kinds of files. A dataset that reads an index first never reads a shard where
+# the index cannot be read: under faults of all files at once, each trial ends at the index, and
+# nobody knows how the dataset takes a bad shard. What a file is for is written nowhere. But files
+# of one purpose have one extension; pictures and their masks lie in two folders under the same
+# names; and an index without an extension of its own is read by each worker, while the others read
+# a sample each.
+
+
+_Uses = Mapping[int, Mapping[str, FileCounts]]
+"""What each worker did to each file."""
+_MOST = 3
+_NUMBER = re.compile(r"\.?\d+$")
+
+
+def kinds_of(used: _Uses) -> list[set[str]]:
+    """The kinds of the files that workers *used*, at most three; what was read most comes first.
+
+    Where there are more, the last one is all that was read least.
+    """
+    paths = {path for files in used.values() for path in files}
+    by_extension = _grouped((_extension(path), path) for path in paths)
+    kinds = [kind for group in by_extension for kind in _by_folder(group) or _by_use(group, used)]
+    kinds.sort(key=lambda kind: (-_bytes(kind, used), min(kind)))
+    return [*kinds[: _MOST - 1], set().union(*kinds[_MOST - 1 :])] if len(kinds) > _MOST else kinds
+
+
+def _extension(path: str) -> str:
+    """Without a number: ``part.0`` and ``part.1`` are alike."""
+    return os.path.splitext(_NUMBER.sub("", os.path.basename(path)))[1].lower()
+
+
+def _by_folder(paths: set[str]) -> list[set[str]]:
+    """Those of each folder, if two or three folders have files of the same names; else nothing."""
+    folders = _grouped((os.path.dirname(path), path) for path in paths)
+    names = {frozenset(map(_stem, folder)) for folder in folders}
+    return folders if 1 < len(folders) <= _MOST and len(names) == 1 else []
+
+
+def _by_use(paths: set[str], used: _Uses) -> list[set[str]]:
+    """The only file that each worker reads, and the others, where there is one such; else all."""
+    users = [set(files) for files in used.values()]
+    common = paths.intersection(*users) if len(users) > 1 else set()
+    return [common, paths - common] if len(common) == 1 and len(paths) > 2 else [paths]  # noqa: PLR2004  # an index, and more than one other
+
+
+def _stem(path: str) -> str:
+    return os.path.splitext(os.path.basename(path))[0]
+
+
+def _grouped(pairs: Iterable[tuple[Hashable, str]]) -> list[set[str]]:
+    groups: defaultdict[Hashable, set[str]] = defaultdict(set)
+    for key, path in pairs:
+        groups[key].add(path)
+    return list(groups.values())
+
+
+def _bytes(paths: set[str], used: _Uses) -> int:
+    return sum(
+        counts.bytes for files in used.values() for path, counts in files.items() if path in paths
     )

@@ -11,16 +11,21 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import importlib.util
 import io
 import pickle
+import shutil
 import sys
+import tempfile
+import types
 from collections.abc import Callable, Iterator
+from multiprocessing.util import get_temp_dir
 from typing import Any
 
-from pytest_dataloader_faults._engine.python.pyfakefs import fake_files
+from pytest_dataloader_faults._engine.python.pyfakefs import fake_files, patcher
 from pytest_dataloader_faults._engine.python.pyfakefs.in_worker import PatchWorker, patch_for_good
 from pytest_dataloader_faults._engine.worker.late_imports import import_late_modules
-from pytest_dataloader_faults.fake_files._real_modules import exclude_machinery, real_modules
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
 _STAYS = frozenset(
     {"_patcher", "patcher", "open_files", "_free_fd_heap", "dev_null", "_in_process_runs"}
@@ -37,7 +42,7 @@ _kept: list[Any] = []
 """What a spawned worker has to keep for as long as it lives."""
 
 
-class FakeFilesCarrier(int):
+class _FakeFilesCarrier(int):
     """torch's number for the kind of a dataset, which carries the fake files when it is pickled."""
 
     loader: Any
@@ -50,10 +55,10 @@ class FakeFilesCarrier(int):
 
     def __reduce__(self) -> tuple[Callable[..., int], tuple[Any, ...]]:
         """A plain number in the worker."""
-        return unpack_in_worker, (int(self), *self._contents)
+        return _unpack_in_worker, (int(self), *self._contents)
 
 
-def unpack_in_worker(
+def _unpack_in_worker(
     kind: int, modules: tuple[str, ...], files: bytes, ids: tuple[int, int]
 ) -> int:
     """Give this process the fake *files*, and *kind* back [runs in the DataLoader worker].
@@ -64,7 +69,7 @@ def unpack_in_worker(
         importlib.import_module(name)
     import_late_modules()
     for_good = contextlib.ExitStack()
-    exclude_machinery(for_good)
+    _exclude_machinery(for_good)
     from pyfakefs.fake_filesystem import set_gid, set_uid
     from pyfakefs.fake_filesystem_unittest import Patcher
 
@@ -137,7 +142,7 @@ def with_workers() -> Iterator[None]:
 
     It changes nothing unless torch is imported already.
     """
-    with real_modules(), contextlib.ExitStack() as patches:
+    with _real_modules(), contextlib.ExitStack() as patches:
         if "torch" in sys.modules:
             from torch.utils.data import DataLoader
 
@@ -155,7 +160,7 @@ def _with_carrier(original: Callable[..., Any]) -> Callable[..., Any]:
         if not loader.num_workers or fake_files() is None:
             return original(loader)
         kind, then = loader._dataset_kind, loader.worker_init_fn
-        loader._dataset_kind = carrier = FakeFilesCarrier(kind)
+        loader._dataset_kind = carrier = _FakeFilesCarrier(kind)
         carrier.loader = loader
         loader.worker_init_fn = PatchWorker(then)
         try:
@@ -165,3 +170,118 @@ def _with_carrier(original: Callable[..., Any]) -> Callable[..., Any]:
             vars(carrier).clear()  # The iterator keeps it, and must not keep the loader.
 
     return get_iterator
+
+
+# Some facts about pyfakefs. It puts its fakes in every module that is loaded. In those of
+# multiprocessing, ``os.pipe()`` then gives numbers of the fake file system's own table, and these
+# go where real descriptors belong: to the C code that starts a process, and to ``Connection``,
+# whose methods keep the real ``os.read`` and ``os.close`` as defaults of their parameters. So it
+# reads, and at last closes, whatever has these numbers in truth, such as pytest's capture file. A
+# module in ``Patcher.SKIPMODULES`` keeps its ``os`` and ``io``, but ``open`` is found among the
+# builtins, which are everybody's: it needs a global of its own. And tempfile, which is shared by
+# all, always fakes.
+
+
+_MACHINERY = (
+    *("multiprocessing", "subprocess", "socket", "selectors", "psutil", "hypothesis"),
+    *("torch.multiprocessing", "torch.utils.data.dataloader", "torch.utils.data._utils.worker"),
+    *("torchdata.stateful_dataloader", "pytest_dataloader_faults"),
+)
+"""Modules, with those below them, whose descriptors, processes and files are real ones."""
+_LOOK_AT_DATA = ("pytest_dataloader_faults.battery.targets",)
+"""Modules among these that look at the files of a dataset."""
+_OF_MULTIPROCESSING = (
+    *("connection", "context", "forkserver", "heap", "managers", "pool", "popen_fork"),
+    *("popen_forkserver", "popen_spawn_posix", "queues", "reduction", "resource_sharer"),
+    *("resource_tracker", "shared_memory", "spawn", "synchronize", "util"),
+)
+_OUR_FOLDER = (
+    *("_trial.child", "battery", "search", "search._runner", "plugin._fault_check"),
+    *("_engine.loader.iterator", "_engine.kernel.probe", "_engine.worker.kernel_session"),
+    *("_engine.worker.python_session", "fake_files._transfer"),
+)
+"""Modules that a test may call. After the test, pyfakefs forgets those imported under it."""
+
+
+_scopes: list[contextlib.ExitStack] = []
+"""Those of ``_real_modules`` that are open."""
+
+
+@contextlib.contextmanager
+def _real_modules() -> Iterator[None]:
+    """In this scope loaders can start workers under pyfakefs. Enter it before pyfakefs starts."""
+    if not _scopes and patcher() is not None:
+        message = (
+            "pyfakefs is active already, and has replaced what starts processes. Enter"
+            " FakeDatasetFs before the Patcher, or use it in place of the Patcher"
+        )
+        raise InvalidArgumentError(message)
+    with contextlib.ExitStack() as undo:
+        _scopes.append(undo)
+        undo.callback(_scopes.remove, undo)
+        if len(_scopes) == 1:
+            _load_what_tests_call()
+            _exclude_machinery(undo)
+        yield
+
+
+def _exclude_machinery(undo: contextlib.ExitStack) -> None:
+    """Have pyfakefs leave the machinery alone from now on; *undo* removes our globals again."""
+    from pyfakefs.fake_filesystem_unittest import Patcher
+
+    for name in _OF_MULTIPROCESSING:
+        importlib.import_module(f"multiprocessing.{name}")
+    modules = [module for name, module in list(sys.modules.items()) if _is_machinery(name)]
+    fresh = {each for each in modules if each not in Patcher.SKIPMODULES}
+    Patcher.SKIPMODULES.update(fresh)
+    if fresh & Patcher.CACHED_MODULES:  # Seen in an earlier test, and taken for one to fake.
+        Patcher.clear_fs_cache()
+    for module in modules:
+        for name, real in _globals_of(module).items():
+            undo.callback(_restore, module, name, vars(module).get(name, _restore))
+            setattr(module, name, real)
+
+
+def _load_what_tests_call() -> None:
+    if "torch" in sys.modules:
+        for name in _OUR_FOLDER:
+            importlib.import_module(f"pytest_dataloader_faults.{name}")
+        import_late_modules()
+        get_temp_dir()  # Sockets are bound there, by C code. It stays as long as this process.
+
+
+def _is_machinery(name: str) -> bool:
+    is_below = any(name == each or name.startswith(f"{each}.") for each in _MACHINERY)
+    return is_below and name not in _LOOK_AT_DATA
+
+
+def _globals_of(module: types.ModuleType) -> dict[str, Any]:
+    given: dict[str, Any] = {} if "open" in vars(module) else {"open": io.open}
+    found = {name for name, shared in _SHARED.items() if vars(module).get(name) is shared}
+    return given | {name: _private_copies()[name] for name in found}
+
+
+_SHARED = {"shutil": shutil, "tempfile": tempfile}
+
+
+@functools.cache
+def _private_copies() -> dict[str, types.ModuleType]:
+    """Copies of the modules in ``_SHARED``, which pyfakefs does not know."""
+    copies = {name: _private_copy(module) for name, module in _SHARED.items()}
+    vars(copies["tempfile"])["_shutil"] = copies["shutil"]
+    return copies
+
+
+def _private_copy(module: types.ModuleType) -> types.ModuleType:
+    spec: Any = importlib.util.find_spec(module.__name__)
+    copy = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(copy)
+    vars(copy)["open"] = io.open
+    return copy
+
+
+def _restore(module: types.ModuleType, name: str, value: Any) -> None:
+    if value is _restore:
+        delattr(module, name)
+    else:
+        setattr(module, name, value)

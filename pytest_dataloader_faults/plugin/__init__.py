@@ -21,12 +21,10 @@ from pytest_dataloader_faults.exceptions import (
     InvalidArgumentError,
 )
 from pytest_dataloader_faults.plugin import (
-    _asked,
-    _checks,
     _collector,
     _engines,
-    _environment,
     _failures,
+    _items,
     _options,
     _pyfakefs,
     _scopes,
@@ -73,7 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(_failures)
     config.pluginmanager.register(_engines)
     config.addinivalue_line("markers", _options.marker_line())
-    config.addinivalue_line("markers", _options.for_a_terminal(_environment.GPU_MARKER))
+    config.addinivalue_line("markers", _options.for_a_terminal(_items.GPU_MARKER))
     try:
         _options.read_options(config)
         paths, for_github = _options.reports(config)
@@ -84,7 +82,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(_collector.Collector(engine, paths, for_github=for_github))
         if _engines.is_to_be_told(config):
             config.pluginmanager.register(_engines.UsedEngines())
-        if _environment.has_terminal(config):
+        if _items.has_terminal(config):
             from pytest_dataloader_faults.plugin._progress import ProgressLine
 
             config.pluginmanager.register(ProgressLine(config))
@@ -107,8 +105,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     node = metafunc.definition
     with _options.bad_values_fail(node):
-        settings = _options.settings_for(node.config, node.iter_markers(_checks.MARKER))
-        found = list(_checks.named(settings))
+        settings = _options.settings_for(node.config, node.iter_markers(_items.MARKER))
+        found = list(_items.named(settings))
     items = [pytest.param(name, marks=marks, id=name) for name, marks in found]
     metafunc.parametrize("fault_check", items, indirect=True)
 
@@ -118,13 +116,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each item that uses one of our fixtures, for ``-m dataloader_faults`` to select it."""
     for item in items:
         if _OUR_FIXTURES & set(getattr(item, "fixturenames", ())):
-            item.add_marker(_checks.MARKER)
+            item.add_marker(_items.MARKER)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip an item that needs an accelerator before pytest makes its fixtures."""
-    _environment.require_accelerator(item)
+    _items.require_accelerator(item)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -143,8 +141,8 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         item.stash[_injector].require_used()
         if unfired := item.stash[_injector].unfired():
             pytest.fail(unfired, pytrace=False)
-    if _checks.CHECK in item.stash:
-        item.stash[_checks.CHECK].require_called()
+    if _items.CHECK in item.stash:
+        item.stash[_items.CHECK].require_called()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -153,7 +151,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Give the report what a check found, and show its text so that it can be copied."""
     report = yield
-    if _asked.asks_check(item):
+    if _options.asks_check(item):
         from pytest_dataloader_faults.plugin._report import attach
 
         attach(item, report)
@@ -161,7 +159,7 @@ def pytest_runtest_makereport(
     if report.failed and is_of_check and _failures.may_stand_as_it_is(item.config):
         assert call.excinfo
         _failures.show_as_it_stands(report, call.excinfo)
-    elif report.failed and item.config.option.tbstyle == "line" and _asked.asks_check(item):
+    elif report.failed and item.config.option.tbstyle == "line" and _options.asks_check(item):
         _failures.leave_out_evidence(report)
     return report
 
@@ -183,7 +181,7 @@ def fault_check(request: pytest.FixtureRequest) -> FaultCheck:
     """
     if not hasattr(request, "param"):
         pytest.fail(_NO_PARAMETER, pytrace=False)
-    return _checks.check_of(request.node, request.param)
+    return _items.check_of(request.node, request.param)
 
 
 @pytest.fixture
@@ -198,7 +196,7 @@ def dataloader_faults(request: pytest.FixtureRequest) -> Iterator[PytestFaultInj
     ``explore(make_dataset)`` searches for faults that a dataset does not
     survive. The marker, the options and the ini keys hold for all of them.
     """
-    settings = _checks.settings_of(request.node)
+    settings = _items.settings_of(request.node)
     from pytest_dataloader_faults.plugin._injector import PytestFaultInjector
 
     with PytestFaultInjector(settings, request.node) as injector:

@@ -14,7 +14,7 @@ from types import TracebackType
 import pytest
 
 from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
-from pytest_dataloader_faults.plugin import _asked
+from pytest_dataloader_faults.plugin import _options
 
 _PACKAGE = __name__.partition(".")[0]
 _PYTEST = ("_pytest", "pluggy")
@@ -75,7 +75,7 @@ def _mistake_reported_once(node: pytest.Item) -> Iterator[None]:
     try:
         yield
     except (Exception, pytest.fail.Exception) as error:
-        if not _asked.asks_check(node) or _asked.CALLED in node.stash:
+        if not _options.asks_check(node) or _options.CALLED in node.stash:
             raise
         *_, last = _entries(error.__traceback__)
         place = last.tb_frame.f_code.co_filename, last.tb_lineno
@@ -83,7 +83,7 @@ def _mistake_reported_once(node: pytest.Item) -> Iterator[None]:
         report.is_here()
         if report.elsewhere is None:
             raise
-        node.stash[_asked.NOT_ASKED] = text = f"{_BEFORE_ITS_CHECK}: see {report.elsewhere}"
+        node.stash[_options.NOT_ASKED] = text = f"{_BEFORE_ITS_CHECK}: see {report.elsewhere}"
         skipped = pytest.skip.Exception(text)
         skipped._use_item_location = True  # Else, it would be this line.
         raise skipped from None

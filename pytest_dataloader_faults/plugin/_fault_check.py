@@ -17,11 +17,11 @@ import pytest
 from pytest_dataloader_faults._engine import choose
 from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults._trial.parts import is_ready, part_of
-from pytest_dataloader_faults.battery import _progress
-from pytest_dataloader_faults.battery._baseline.golden_run import Settings as BatterySettings
-from pytest_dataloader_faults.battery._baseline_cache import Answer, BaselineCache
+from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.battery._check_dataset import about, excused, summed_up
-from pytest_dataloader_faults.battery._targets import Files
+from pytest_dataloader_faults.battery.baseline import Settings as BatterySettings
+from pytest_dataloader_faults.battery.baseline_cache import Answer, BaselineCache
+from pytest_dataloader_faults.battery.targets import Files
 from pytest_dataloader_faults.exceptions import (
     InvalidArgumentError,
     NotReproducedWarning,
@@ -30,9 +30,15 @@ from pytest_dataloader_faults.exceptions import (
 )
 from pytest_dataloader_faults.outcomes import CheckResult, Contract, Verdict
 from pytest_dataloader_faults.outcomes.text import call
-from pytest_dataloader_faults.plugin._asked import CALLED, NAMED, asks_check
 from pytest_dataloader_faults.plugin._failures import about_call, shortage_reported_once
-from pytest_dataloader_faults.plugin._options import Settings, command_line, marker
+from pytest_dataloader_faults.plugin._options import (
+    CALLED,
+    NAMED,
+    Settings,
+    asks_check,
+    command_line,
+    marker,
+)
 from pytest_dataloader_faults.plugin._report import id_of, note
 from pytest_dataloader_faults.report.model import NOT_ASKED
 
@@ -40,7 +46,7 @@ if TYPE_CHECKING:
     from typing_extensions import Never
 
 _baselines = pytest.StashKey[BaselineCache]()
-_stage = pytest.StashKey[_progress.Stage]()
+_stage = pytest.StashKey[progress.Stage]()
 _numbers = pytest.StashKey[dict[pytest.Item, int]]()
 
 
@@ -84,9 +90,9 @@ class FaultCheck:
     def _progress(self) -> contextlib.AbstractContextManager[None]:
         """Tell which check of how many this is, in this run of pytest."""
         places = _places(self._node)
-        stage = self._node.config.stash.setdefault(_stage, _progress.Stage("checks"))
+        stage = self._node.config.stash.setdefault(_stage, progress.Stage("checks"))
         stage.step(self.name, places.get(self._node, 0), len(places))
-        return _progress.within(stage)
+        return progress.within(stage)
 
     def _ask_each(self, make_dataset: DatasetFactory, how: BatterySettings) -> CheckResult:
         """The result; of several loaders or datasets, those of all of them."""

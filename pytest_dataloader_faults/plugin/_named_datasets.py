@@ -22,7 +22,7 @@ import pytest
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes.text import listed
-from pytest_dataloader_faults.plugin import _asked, _checks, _options
+from pytest_dataloader_faults.plugin import _items, _options
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults._trial.factory import DatasetFactory
@@ -57,7 +57,7 @@ class NamedDatasets:
             config.add_cleanup(lambda: sys.path.remove(here))
         try:
             settings = _options.settings_for(config)._replace(**self._chosen)
-            self._checks = dict(_checks.named(settings))
+            self._checks = dict(_items.named(settings))
             self._factories = {value: factory_of(value) for value in self._values}
         except InvalidArgumentError as error:
             raise pytest.UsageError(str(error)) from error
@@ -103,8 +103,8 @@ class NamedDataset(pytest.Collector):
         for name, marks in self._checks.items():
             item = NamedCheck.from_parent(self, name=name)
             alone = f"{_OPTION}={self.name} {_options.ONLY}={name}"
-            item.stash[_asked.NAMED] = _asked.OfNamedDataset(name, alone)
-            item.add_marker(_checks.MARKER)
+            item.stash[_options.NAMED] = _options.OfNamedDataset(name, alone)
+            item.add_marker(_items.MARKER)
             for mark in marks:
                 item.add_marker(mark)
             yield item
@@ -135,7 +135,7 @@ class NamedCheck(pytest.Item):
     def runtest(self) -> None:
         """Ask the check."""
         try:
-            _checks.check_of(self, self.name)(self.parent.factory)
+            _items.check_of(self, self.name)(self.parent.factory)
         except pytest.skip.Exception as skipped:
             skipped._use_item_location = True  # Else, it would be this line.
             raise

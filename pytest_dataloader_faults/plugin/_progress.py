@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 import pytest
 
-_MODULE = "pytest_dataloader_faults.battery._progress"
+_MODULE = "pytest_dataloader_faults.battery.progress"
 _RESERVE, _SAVE, _RESTORE = "\x1bD\x1b[A", "\x1b7", "\x1b8"
 _BELOW, _TO_END = "\r\n", "\x1b[K"
 
@@ -34,16 +34,16 @@ class ProgressLine:
     def pytest_runtest_call(self, item: pytest.Item) -> None:
         """Be told how far calls are, if there may be any: what makes them is slow to import."""
         if _MODULE in sys.modules or "dataloader_faults" in getattr(item, "fixturenames", ()):
-            from pytest_dataloader_faults.battery import _progress
+            from pytest_dataloader_faults.battery import progress
 
-            _progress.show = self.show
+            progress.show = self.show
 
     def pytest_unconfigure(self) -> None:
         """Be told nothing more."""
         if _MODULE in sys.modules:
-            from pytest_dataloader_faults.battery import _progress
+            from pytest_dataloader_faults.battery import progress
 
-            _progress.show = None
+            progress.show = None
 
     def show(self, told: str) -> None:
         """Show how far it is, or nothing any more."""

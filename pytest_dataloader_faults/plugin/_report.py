@@ -14,9 +14,9 @@ import pytest
 
 from pytest_dataloader_faults.exceptions import DataLoaderFaultsError
 from pytest_dataloader_faults.outcomes import CheckResult, Verdict
-from pytest_dataloader_faults.plugin import _asked
+from pytest_dataloader_faults.plugin import _options
 from pytest_dataloader_faults.plugin._options import ATTRIBUTE
-from pytest_dataloader_faults.report import ci, files, markdown, terminal
+from pytest_dataloader_faults.report import ci, files, terminal
 from pytest_dataloader_faults.report.model import (
     ERROR,
     FAILED,
@@ -95,7 +95,7 @@ def attach(node: pytest.Item, report: pytest.TestReport) -> None:
 
 def _why_skipped(node: pytest.Item) -> str:
     """Why *node* was skipped before its check, if it was for a reason of this plugin."""
-    keys = (_asked.NOT_ASKED, _asked.NOT_APPLICABLE)
+    keys = (_options.NOT_ASKED, _options.NOT_APPLICABLE)
     return next((node.stash[key] for key in keys if key in node.stash), "")
 
 
@@ -133,7 +133,7 @@ def _changed(item: dict[str, Any], old: str, new: str) -> dict[str, Any]:
 def _nothing(node: pytest.Item, why: str = "") -> dict[str, Any]:
     """The item of a test that has not asked its check; *why*, if that makes it no failure."""
     result = CheckResult(
-        _asked.check_asked(node),
+        _options.check_asked(node),
         Verdict.NOT_EXERCISED,
         passed=False,
         explanation=why,
@@ -161,7 +161,7 @@ def add_step_summary(report: Report) -> None:
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if path and report.items:
         with open(path, "a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(markdown.render(report))
+            file.write(ci.render(report))
 
 
 def show(report: Report, reporter: pytest.TerminalReporter) -> None:

@@ -1,4 +1,4 @@
-"""What CI systems show beside the code: annotations of GitHub, code quality of GitLab. Pure.
+"""What CI systems show: annotations of GitHub, code quality of GitLab, summaries in Markdown. Pure.
 
 Sources: "Workflow commands for GitHub Actions" (docs.github.com), and "Code Quality report format"
 (docs.gitlab.com).
@@ -7,11 +7,21 @@ Sources: "Workflow commands for GitHub Actions" (docs.github.com), and "Code Qua
 from __future__ import annotations
 
 import hashlib
+import html
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
 from pytest_dataloader_faults.outcomes.text import counted
-from pytest_dataloader_faults.report.model import Report, by_cause
+from pytest_dataloader_faults.report.model import (
+    FAILURES,
+    NOT_APPLICABLE,
+    Item,
+    Report,
+    by_cause,
+    counts,
+    named_notes_of,
+)
 
 
 def of_github(report: Report) -> Iterator[str]:
@@ -48,3 +58,60 @@ def _data(text: str) -> str:
 
 def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~])")
+
+
+def render(report: Report) -> str:
+    """The whole report."""
+    return "\n".join(_lines(report)) + "\n"
+
+
+def _lines(report: Report) -> Iterator[str]:
+    yield "# DataLoader faults"
+    yield ""
+    if report.engine:
+        yield f"{_text(report.engine)}."
+        yield ""
+    yield "| test | verdicts | not applicable | seconds |"
+    yield "| --- | --- | --- | --- |"
+    for test, items in report.tests.items():
+        yield _row(test, items)
+    for test, items in report.tests.items():
+        if any(item.status in FAILURES for item in items):
+            yield from _failures(test, items)
+    for note in named_notes_of(report.items):
+        yield ""
+        yield f"Note: {_text(note)}."
+
+
+def _row(test: str, items: Sequence[Item]) -> str:
+    mark = ":x:" if any(item.status in FAILURES for item in items) else ":white_check_mark:"
+    verdicts = ", ".join(f"{count} {_text(verdict)}" for verdict, count in counts(items).items())
+    others = sum(item.status == NOT_APPLICABLE for item in items)
+    seconds = sum(item.duration for item in items)
+    return f"| {mark} {_text(test)} | {verdicts} | {others} | {seconds:.1f} |"
+
+
+def _failures(test: str, items: Sequence[Item]) -> Iterator[str]:
+    yield ""
+    yield f"## {_text(test)}"
+    for cause, found in by_cause(items).items():
+        yield ""
+        yield f"- **{_text(cause)}**: {', '.join(_text(item.check) for item in found)}"
+        yield f"  <details><summary>{_raw(found[0].sentence)}</summary>"
+        yield ""
+        yield f"  <pre>{_raw(found[0].explanation)}</pre>"
+        yield ""
+        yield "  </details>"
+
+
+def _text(text: str) -> str:
+    return _SPECIAL.sub(r"\\\1", html.escape(text.replace("\n", " "), quote=False))
+
+
+def _raw(text: str) -> str:
+    """*text* within HTML. An empty line would end that, and brackets could begin a link."""
+    escaped = html.escape(text, quote=False).replace("[", "&#91;")
+    return escaped.replace("]", "&#93;").replace("\n", "&#10;")

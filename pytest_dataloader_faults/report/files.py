@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.report import ci, html, markdown
+from pytest_dataloader_faults.report import ci, html
 from pytest_dataloader_faults.report.model import Report
 
 
@@ -21,7 +21,7 @@ RENDERERS: dict[str, Callable[[Report], str]] = {
     ".gitlab.json": ci.of_gitlab,
     ".html": html.render,
     ".json": as_json,
-    ".md": markdown.render,
+    ".md": ci.render,
 }
 """The form of a report by the ending of its file's name; the first that fits."""
 _WRITTEN_BY = "Give a file that --dataloader-faults-report=NAME.json has written"

@@ -1,13 +1,17 @@
-"""Make one report of several. Of an item that is in several, the worst result holds. Pure."""
+"""The command that makes one report of several. Of an item in several, the worst result holds."""
 
 from __future__ import annotations
 
+import argparse
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
-from pytest_dataloader_faults.outcomes.text import are, counted
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.outcomes.text import are, counted, printable
+from pytest_dataloader_faults.report import files
 from pytest_dataloader_faults.report.model import (
     ERROR,
     FAILED,
@@ -49,7 +53,7 @@ class _Found(NamedTuple):
         return f"{self.item.status} ({self.item.verdict or NOT_JUDGED})"
 
 
-class Merged(NamedTuple):
+class _Merged(NamedTuple):
     """A report of several.
 
     Attributes:
@@ -65,7 +69,7 @@ class Merged(NamedTuple):
     differing: list[list[_Found]]
 
 
-def merged(sources: Sequence[Source]) -> Merged:
+def merged(sources: Sequence[Source]) -> _Merged:
     """One report of all items of *sources*, in the order in which they come first."""
     found: dict[_Key, list[_Found]] = {}
     for source in sources:
@@ -81,7 +85,7 @@ def merged(sources: Sequence[Source]) -> Merged:
     )
     repeated = [results for results in found.values() if len(results) > 1]
     differing = [each for each in repeated if len({one.result for one in each}) > 1]
-    return Merged(report, len(sources), len(repeated), differing)
+    return _Merged(report, len(sources), len(repeated), differing)
 
 
 def _items_of(source: Source) -> Iterator[tuple[_Key, Item]]:
@@ -94,7 +98,7 @@ def _items_of(source: Source) -> Iterator[tuple[_Key, Item]]:
         yield (labelled.nodeid, often[labelled.nodeid]), labelled
 
 
-def told(found: Merged) -> Iterator[str]:
+def told(found: _Merged) -> Iterator[str]:
     """What became of the reports, line by line."""
     items, failed = len(found.report.items), len(found.report.failed)
     differ = len(found.differing)
@@ -123,3 +127,84 @@ def _all_versions(reports: Iterable[Report]) -> dict[str, str]:
         for name, text in report.versions.items():
             found.setdefault(name, {}).update(dict.fromkeys(text.split(", ")))
     return {name: ", ".join(texts) for name, texts in found.items()}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="pytest-dataloader-faults",
+        description="Work with reports of pytest-dataloader-faults.",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    merge = _add_merge(commands)
+    given = parser.parse_args(arguments)
+    if not (asked := [*given.reports, *given.label]):
+        merge.error("give a report, or several, as REPORT.json or by --label")
+    try:
+        return _merge(asked, given.output)
+    except (InvalidArgumentError, OSError) as error:
+        print(f"pytest-dataloader-faults: {error}", file=sys.stderr)  # noqa: T201  # a command
+        return 2
+
+
+def _add_merge(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> argparse.ArgumentParser:
+    """Declare the command ``merge`` and its arguments."""
+    merge = commands.add_parser(
+        "merge",
+        help="make one report of several, such as the shards of a CI job",
+        description="Make one report of several. Where an item is in several, the worst result"
+        " holds, and the output says so. The exit status is 0 once the report is written, whatever"
+        " is in it, and 2 otherwise.",
+    )
+    merge.add_argument(
+        "reports",
+        nargs="*",
+        type=_unlabelled,
+        default=[],
+        metavar="REPORT.json",
+        help="reports in JSON",
+    )
+    merge.add_argument(
+        "--label",
+        action="append",
+        type=_labelled,
+        default=[],
+        metavar="NAME=REPORT.json",
+        help="a report whose items get this name before their id, such as that of one job of a"
+        " matrix, so that they are not compared with those of another name; may be given"
+        " several times",
+    )
+    merge.add_argument(
+        "-o",
+        "--output",
+        required=True,
+        action="append",
+        metavar="PATH",
+        help=f"where to write, in the form of the ending: {', '.join(files.RENDERERS)}",
+    )
+    return merge
+
+
+def _unlabelled(path: str) -> tuple[str, str]:
+    return "", path
+
+
+def _labelled(text: str) -> tuple[str, str]:
+    label, _, path = text.partition("=")
+    if not (label and path):
+        message = f"{text!r} must be NAME=REPORT.json, such as py312=a.json"
+        raise argparse.ArgumentTypeError(message)
+    return label, path
+
+
+def _merge(asked: Sequence[tuple[str, str]], outputs: Sequence[str]) -> int:
+    """Merge the reports *asked* for, each a label and a path, into *outputs*; the exit status."""
+    paths = [files.require_known(path) for path in outputs]
+    found = merged([Source(path, files.read(path), label) for label, path in asked])
+    for path in paths:
+        files.write(found.report, path)
+    for line in told(found):
+        print(printable(line))  # noqa: T201  # a command
+    return 0

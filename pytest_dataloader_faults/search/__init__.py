@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_dataloader_faults.battery._survey import DataFiles, Survey, survey
+from pytest_dataloader_faults.battery.survey import DataFiles, Survey, survey
 from pytest_dataloader_faults.search._assertion import assert_survives_or_fails_cleanly
 from pytest_dataloader_faults.search._exploration import Exploration
 from pytest_dataloader_faults.search._explore import explore

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults import _arguments
 from pytest_dataloader_faults._trial.factory import DatasetFactory
-from pytest_dataloader_faults.battery import _progress
-from pytest_dataloader_faults.battery._survey import survey
-from pytest_dataloader_faults.battery._targets import Files
+from pytest_dataloader_faults.battery import progress
+from pytest_dataloader_faults.battery.survey import survey
+from pytest_dataloader_faults.battery.targets import Files
 from pytest_dataloader_faults.faults import KINDS, Fault
 from pytest_dataloader_faults.outcomes import Contract
 from pytest_dataloader_faults.search._exploration import Exploration, conclude
@@ -78,14 +78,14 @@ def explore(
         InvalidArgumentError, UnusableDatasetError, EngineUnavailableError: See ``run_trial``.
 
     """
-    from pytest_dataloader_faults.search import _runner, _settings
+    from pytest_dataloader_faults.search import _runner
     from pytest_dataloader_faults.strategies import DEFAULT_KINDS
 
     __tracebackhide__ = True
     _runner.require_loader(loader)
     _arguments.check(max_examples=max_examples, deadline=deadline, seed=seed or 0)
     _arguments.check(on_fail=on_fail, report=report, max_faults=max_faults, max_epochs=max_epochs)
-    how = _settings.settings_of(settings, max_examples)  # Before any trial: it may refuse them.
+    how = _runner.settings_of(settings, max_examples)  # Before any trial: it may refuse them.
     fixed = loader if isinstance(loader, Mapping) else None
     alone = (fixed or {}).get("num_workers") == 0
     usual = [kind for kind in DEFAULT_KINDS if not (alone and kind.needs_worker)]
@@ -95,7 +95,7 @@ def explore(
     )
     search = _runner.Search(found, how.max_examples, deadline=deadline, engine=engine)
     drawn = _runner.cases(found, loader, max_epochs, max_faults=max_faults, kinds=chosen)
-    with _progress.stage("explore"):
+    with progress.stage("explore"):
         failure = search.check_without_fault(_runner.without_fault(fixed))
         if not failure and how.max_examples >= _ENOUGH_EXAMPLES:
             failure = search.try_transient_errors(loader, max_epochs, chosen)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import hypothesis
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
@@ -16,9 +17,13 @@ from pytest_dataloader_faults import faults, strategies
 from pytest_dataloader_faults._arguments import optional
 from pytest_dataloader_faults._trial.factory import full_name
 from pytest_dataloader_faults._trial.job import RunSettings
-from pytest_dataloader_faults.battery import _progress
-from pytest_dataloader_faults.battery._survey import DataFiles, Survey
-from pytest_dataloader_faults.exceptions import CheckFailedError, DataLoaderFaultsError
+from pytest_dataloader_faults.battery import progress
+from pytest_dataloader_faults.battery.survey import DataFiles, Survey
+from pytest_dataloader_faults.exceptions import (
+    CheckFailedError,
+    DataLoaderFaultsError,
+    InvalidArgumentError,
+)
 from pytest_dataloader_faults.faults._base import InWorkers
 from pytest_dataloader_faults.outcomes import Judgement, Outcome, Verdict
 from pytest_dataloader_faults.outcomes.text import counted
@@ -251,9 +256,9 @@ class Search:
     def _tell(self) -> None:
         """Tell how far the search is."""
         if self.examples is None:
-            _progress.step("", self.trials, self.most)
+            progress.step("", self.trials, self.most)
         else:
-            _progress.step(
+            progress.step(
                 f"failed in trial {self.examples}, {self.trials - self.examples} since to shrink it"
             )
 
@@ -290,3 +295,29 @@ class Search:
             self.verdicts[judgement.verdict.value] += 1
             self.attempted.update({type(each.fault).__name__ for each in outcome.faults})
             self.fired.update({type(each.fault).__name__ for each in outcome.faults if each.fired})
+
+
+# Some facts about profiles. ``settings()`` has what the active profile says, and Hypothesis' own
+# defaults for the rest, and not which of them a profile meant. So where those make no sense for a
+# search, a profile has no say. Its deadline is for examples that take milliseconds: a trial has
+# one of its own. The phase ``explain`` would run many more trials to say what the shrunk schedule
+# says. The blob is for a decorator, and a search has none.
+
+
+_ALWAYS = {"deadline": None, "report_multiple_bugs": False}
+
+
+def settings_of(given: Mapping[str, Any], max_examples: int | None) -> settings:
+    """The settings of a search with the arguments *given*, and *max_examples* if that is given."""
+    phases = [each for each in settings().phases if each is not Phase.explain]
+    most = {} if max_examples is None else {"max_examples": max_examples}
+    try:
+        return settings(**{"phases": phases, "print_blob": False, **given, **most, **_ALWAYS})
+    except TypeError as error:
+        message = f"{error}: what is no argument of the search goes to hypothesis.settings"
+        if "faults" in given:
+            message = (
+                f"faults={given['faults']!r} is no argument of a search, which draws faults itself:"
+                " give their classes, as in kinds=[ReadError], or run these by run_trial or replay"
+            )
+        raise InvalidArgumentError(message) from None

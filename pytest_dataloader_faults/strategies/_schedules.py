@@ -14,7 +14,7 @@ from hypothesis.errors import InvalidArgument
 
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults._arguments import COUNT, FLAG, Rule, ints, is_number
-from pytest_dataloader_faults.battery._survey import DataFiles, Survey
+from pytest_dataloader_faults.battery.survey import DataFiles, Survey
 from pytest_dataloader_faults.faults import KINDS, Fault
 from pytest_dataloader_faults.strategies._choices import (
     Files,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pytest_dataloader_faults import Contract
-from pytest_dataloader_faults.battery._baseline_cache import BaselineCache
+from pytest_dataloader_faults.battery.baseline_cache import BaselineCache
 from support.corpus.state import Noisy
 from support.datasets import SIZE, Records, write_records
 from support.random_samples import OwnNoise

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from pytest_dataloader_faults import check_dataset, sweep
-from pytest_dataloader_faults.battery._baseline_cache import BaselineCache
+from pytest_dataloader_faults.battery.baseline_cache import BaselineCache
 from pytest_dataloader_faults.faults import ReadError
 from support.corpus.caches import CheckedSpectrograms, Spectrograms
 from support.datasets import Records

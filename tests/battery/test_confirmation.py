@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from pytest_dataloader_faults import check_dataset
-from pytest_dataloader_faults.battery._ask import ask
-from pytest_dataloader_faults.battery._battery import Battery, Memory
+from pytest_dataloader_faults.battery._battery import Battery, Memory, ask
 from pytest_dataloader_faults.battery._sweep import sweep
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,

@@ -11,8 +11,7 @@ from pytest_dataloader_faults._trial.job import TrialJob
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks._base import no_fault
-from pytest_dataloader_faults.battery.checks._network import NETWORK
-from pytest_dataloader_faults.battery.checks._writes import WRITES
+from pytest_dataloader_faults.battery.checks._faults import NETWORK, WRITES
 from pytest_dataloader_faults.faults import DescriptorExhaustion, WorkerKilled
 from support.datasets import CopiedRecords, write_records
 from support.specimens import Packed

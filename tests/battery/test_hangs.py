@@ -11,8 +11,8 @@ import pytest
 
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults._trial.process import deadline
-from pytest_dataloader_faults.battery._baseline_cache import BaselineCache
 from pytest_dataloader_faults.battery._battery import Battery
+from pytest_dataloader_faults.battery.baseline_cache import BaselineCache
 from pytest_dataloader_faults.faults import SlowRead
 from pytest_dataloader_faults.outcomes.judge.causes import likely_cause
 from support.datasets import Records, write_records

@@ -8,7 +8,7 @@ import uuid
 import pytest
 
 from pytest_dataloader_faults import check_dataset
-from pytest_dataloader_faults.battery._kinds import kinds_of
+from pytest_dataloader_faults.battery._workload import kinds_of
 from pytest_dataloader_faults.outcomes.records import FileCounts
 from support.corpus.truncation import Indexed
 from support.datasets import Records

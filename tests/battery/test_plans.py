@@ -58,7 +58,7 @@ OPENED = FileCounts(1, 0, 0)
     [
         ("open-error", faults.OpenError((A, B))),
         ("file-missing", faults.OpenError(B, errno=errno.ENOENT)),
-        ("permission-denied", faults.permission_denied((A, B))),
+        ("permission-denied", faults.OpenError((A, B), errno.EACCES)),
         ("read-error-first", faults.ReadError((A, B))),
         ("read-error-later", faults.ReadError((A, B), nth=2)),
         ("read-error-transient", faults.ReadError((A, B), nth=2, times=1)),

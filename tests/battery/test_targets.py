@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_dataloader_faults import check_dataset
-from pytest_dataloader_faults.battery._targets import shortest_globs
+from pytest_dataloader_faults.battery.targets import shortest_globs
 from pytest_dataloader_faults.globs import GlobMatcher
 from support.datasets import Records, write_records
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pytest_dataloader_faults import check_dataset
-from pytest_dataloader_faults.battery._targets import truncation_points
+from pytest_dataloader_faults.battery.targets import truncation_points
 from support.corpus.streams import Shards
 from support.datasets import Records
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dataloader_faults.battery._ask import ask
-from pytest_dataloader_faults.battery._battery import Battery
+from pytest_dataloader_faults.battery._battery import Battery, ask
 from pytest_dataloader_faults.battery.checks import CHECKS
 from support.accelerators import stand_in
 from support.corpus.network import served

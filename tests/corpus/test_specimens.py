@@ -12,8 +12,7 @@ import pytest
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults.battery.checks import CHECKS
-from pytest_dataloader_faults.battery.checks._network import NETWORK
-from pytest_dataloader_faults.battery.checks._writes import WRITES
+from pytest_dataloader_faults.battery.checks._faults import NETWORK, WRITES
 from support.corpus import CASES
 from support.datasets import Records, RecordStream, write_records
 

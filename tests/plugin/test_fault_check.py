@@ -9,8 +9,7 @@ import pytest
 
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults.battery.checks import CHECKS
-from pytest_dataloader_faults.battery.checks._network import NETWORK
-from pytest_dataloader_faults.battery.checks._writes import WRITES
+from pytest_dataloader_faults.battery.checks._faults import NETWORK, WRITES
 from support.inner import run_forked
 
 pytestmark = pytest.mark.usefixtures("engine")

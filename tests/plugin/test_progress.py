@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from pytest_dataloader_faults.battery import _progress
-from pytest_dataloader_faults.plugin import _environment
+from pytest_dataloader_faults.battery import progress
+from pytest_dataloader_faults.plugin import _items
 
 SUITE = """
 import pytest
@@ -142,10 +142,10 @@ def test_options_turn_it_off(pytester, monkeypatch, options):
     monkeypatch.setenv("TERM", "xterm")
     for name in ("CI", "BUILD_NUMBER", "PYTEST_ADDOPTS"):
         monkeypatch.delenv(name, raising=False)
-    assert _environment.has_terminal(pytester.parseconfig())
-    assert _environment.has_terminal(pytester.parseconfig("-q"))
-    assert _environment.has_terminal(pytester.parseconfig("-p", "no:logging"))
-    assert not _environment.has_terminal(pytester.parseconfig(*options))
+    assert _items.has_terminal(pytester.parseconfig())
+    assert _items.has_terminal(pytester.parseconfig("-q"))
+    assert _items.has_terminal(pytester.parseconfig("-p", "no:logging"))
+    assert not _items.has_terminal(pytester.parseconfig(*options))
 
 
 @pytest.mark.parametrize(("name", "value"), [("CI", "true"), ("TERM", "dumb")])
@@ -154,7 +154,7 @@ def test_the_environment_turns_it_off(pytester, monkeypatch, name, value):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv(name, value)
-    assert not _environment.has_terminal(pytester.parseconfig())
+    assert not _items.has_terminal(pytester.parseconfig())
 
 
 @pytest.mark.parametrize(
@@ -169,17 +169,17 @@ def test_the_environment_turns_it_off(pytester, monkeypatch, name, value):
 )
 def test_the_rest_is_estimated(done, total, spent, told):
     """By the steps that are over, once there are some."""
-    assert _progress.remaining(done, total, spent) == told
+    assert progress.remaining(done, total, spent) == told
 
 
 def test_the_outer_stage_goes_on(monkeypatch):
     """Where a stage ends, nothing is shown, or the one around it."""
     shown = []
-    monkeypatch.setattr(_progress, "show", shown.append)
-    with _progress.stage("outer"):
-        _progress.step("one", 0, 3)
-        with _progress.stage("inner"):
-            _progress.step("two")
+    monkeypatch.setattr(progress, "show", shown.append)
+    with progress.stage("outer"):
+        progress.step("one", 0, 3)
+        with progress.stage("inner"):
+            progress.step("two")
     assert shown == ["outer: 0 of 3, one", "inner: two", "", "outer: 0 of 3, one", ""]
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_dataloader_faults import report as reports
 from pytest_dataloader_faults.plugin._report import id_of
-from pytest_dataloader_faults.report.command import main
+from pytest_dataloader_faults.report.merge import main
 
 SUITE = """
 import pytest
@@ -165,7 +165,7 @@ def test_shards_are_merged(suite, capsys):
 
 def test_the_command_is_installed():
     """With a help that names what it can do."""
-    module = "from pytest_dataloader_faults.report.command import main; main(['--help'])"
+    module = "from pytest_dataloader_faults.report.merge import main; main(['--help'])"
     found = subprocess.run(
         [sys.executable, "-c", module], capture_output=True, text=True, check=True
     )

@@ -11,8 +11,8 @@ import pytest
 
 from pytest_dataloader_faults.outcomes import Event
 from pytest_dataloader_faults.report import html as page
+from pytest_dataloader_faults.report.html import trials_of
 from pytest_dataloader_faults.report.html.drawings import HEIGHT, MOST_ROWS, charts, timeline
-from pytest_dataloader_faults.report.html.trials import trials_of
 from pytest_dataloader_faults.report.model import Report
 from support.reports import EVERYTHING, HOSTILE_MARKUP, events, failed, growing, item, large
 

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from pytest_dataloader_faults.report import files
-from pytest_dataloader_faults.report.command import main
+from pytest_dataloader_faults.report.merge import main
 from pytest_dataloader_faults.report.model import Report
 from support.reports import MIXED, failed, item
 

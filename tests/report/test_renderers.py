@@ -11,9 +11,8 @@ from unittest import mock
 import pytest
 
 from pytest_dataloader_faults.outcomes import CheckResult, Event, Footprint, Pass, Verdict
-from pytest_dataloader_faults.report import ci, files, html, markdown, terminal
-from pytest_dataloader_faults.report.command import main
-from pytest_dataloader_faults.report.merge import Source, merged
+from pytest_dataloader_faults.report import ci, files, html, terminal
+from pytest_dataloader_faults.report.merge import Source, main, merged
 from pytest_dataloader_faults.report.model import Report, Usage, by_cause, item_of
 from support.facts import ordinary
 from support.reports import HOSTILE, MIXED, failed, item
@@ -239,7 +238,7 @@ def test_gitlab_gets_one_issue_per_failure():
 
 def test_markdown_has_each_test_and_what_failed():
     """The evidence is folded."""
-    text = markdown.render(MIXED)
+    text = ci.render(MIXED)
     assert "| :x: a.py::test | 2 corrupted, 1 survived, 1 leaked | 1 | 2.5 |" in text
     assert "- **gives zeros**: open-error, truncated-half" in text
     assert "<pre>corrupted: sample 0 is wrong.&#10;  evidence&#10;</pre>" in text
@@ -253,7 +252,7 @@ def test_an_item_that_was_never_judged_has_no_verdict(tmp_path):
     assert [each["verdict"] for each in json.loads(path.read_text())["items"]] == ["survived", None]
     assert files.read(str(path)) == report
     assert _merged(report, report).items == report.items
-    assert "| 1 survived, 1 not judged |" in markdown.render(report)
+    assert "| 1 survived, 1 not judged |" in ci.render(report)
     assert "not judged (test failed)" in html.render(report)
     shown = "\n".join(text for text, _ in terminal.summary(report))
     assert "failed in the test itself (1 not judged), 1 passed (1 survived)" in shown
@@ -262,7 +261,7 @@ def test_an_item_that_was_never_judged_has_no_verdict(tmp_path):
 def test_hostile_texts_are_only_texts():
     """Whatever is in a path or in a message."""
     report = Report(items=(failed(sentence=HOSTILE, explanation=HOSTILE, cause=HOSTILE),))
-    text = markdown.render(report)
+    text = ci.render(report)
     assert "<script>" not in text
     assert "](http" not in text
     (command,) = ci.of_github(report)

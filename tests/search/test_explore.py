@@ -14,7 +14,7 @@ from hypothesis import settings
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import Contract, Verdict, explore, faults, run_trial, strategies
-from pytest_dataloader_faults.battery._survey import survey
+from pytest_dataloader_faults.battery.survey import survey
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
     FaultNotFiredError,

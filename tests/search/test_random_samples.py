@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pytest_dataloader_faults import Contract, Verdict, explore, faults, run_trial
-from pytest_dataloader_faults.battery._survey import survey
+from pytest_dataloader_faults.battery.survey import survey
 from pytest_dataloader_faults.exceptions import CheckFailedError, InvalidArgumentError
 from pytest_dataloader_faults.search import assert_survives_or_fails_cleanly, replay
 from support.corpus.state import Noisy

@@ -11,7 +11,7 @@ from hypothesis import Phase, example, given, reproduce_failure, seed, settings
 from hypothesis.database import InMemoryExampleDatabase
 
 from pytest_dataloader_faults import run_trial
-from pytest_dataloader_faults.battery._survey import survey
+from pytest_dataloader_faults.battery.survey import survey
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
     FaultNotFiredError,

@@ -10,7 +10,7 @@ from hypothesis import find, settings
 
 from pytest_dataloader_faults import explore, strategies, sweep
 from pytest_dataloader_faults._engine import unavailable
-from pytest_dataloader_faults.battery._survey import survey
+from pytest_dataloader_faults.battery.survey import survey
 from pytest_dataloader_faults.exceptions import CheckFailedError, UnusableDatasetError
 from pytest_dataloader_faults.faults import ShortWrite, WriteError
 from support.datasets import CopiedRecords, Records

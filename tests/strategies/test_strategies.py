@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import faults, strategies
-from pytest_dataloader_faults.battery._survey import DataFiles
+from pytest_dataloader_faults.battery.survey import DataFiles
 from pytest_dataloader_faults.faults._kinds import NetworkFault
 
 ONE, TWO = "*/00.rec", "*/01.rec"

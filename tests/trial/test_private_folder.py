@@ -14,7 +14,7 @@ import pytest
 
 from pytest_dataloader_faults import check_dataset, run_trial, sweep
 from pytest_dataloader_faults._trial.factory import takes_folder
-from pytest_dataloader_faults.battery._baseline_cache import BaselineCache
+from pytest_dataloader_faults.battery.baseline_cache import BaselineCache
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
     InjectionError,

@@ -12,9 +12,7 @@ from collections.abc import Iterable
 from pytest_dataloader_faults.battery.checks._base import Check as Check
 from pytest_dataloader_faults.battery.checks._base import Variant as Variant
 from pytest_dataloader_faults.battery.checks._epochs import EPOCHS, PINNING
-from pytest_dataloader_faults.battery.checks._faults import FAULTS
-from pytest_dataloader_faults.battery.checks._network import NETWORK
-from pytest_dataloader_faults.battery.checks._writes import WRITES
+from pytest_dataloader_faults.battery.checks._faults import FAULTS, NETWORK, WRITES
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
 CHECKS: dict[str, Check] = {

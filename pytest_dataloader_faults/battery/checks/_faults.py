@@ -1,10 +1,11 @@
-"""Checks of faults: in the files that a dataset opens and reads, and of its workers. Pure."""
+"""Checks of faults: in the files and connections of a dataset, and of its workers. Pure."""
 
 from __future__ import annotations
 
 import errno
 import glob
 from collections.abc import Callable
+from typing import Any
 
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults._trial.job import TrialOptions
@@ -18,8 +19,10 @@ from pytest_dataloader_faults.battery.checks._base import (
     once,
 )
 from pytest_dataloader_faults.globs import GlobMatcher
-from pytest_dataloader_faults.outcomes import Outcome
+from pytest_dataloader_faults.outcomes import Outcome, Reference, Verdict
+from pytest_dataloader_faults.outcomes.contract import Finding
 from pytest_dataloader_faults.outcomes.judge.errors import torch_dropped_a_batch
+from pytest_dataloader_faults.outcomes.judge.hangs import gave_up
 from pytest_dataloader_faults.outcomes.text import counted
 
 _HALVES = 2
@@ -28,7 +31,7 @@ _ALL_CUT = 1000
 """So many reads of a worker are cut. Of those that follow, about as many more."""
 _FLIPS = 8
 _PATIENCE = 1.0
-"""Seconds. A dataset with a shorter time limit of its own reaches that first."""
+"""Seconds. A dataset or a client with a shorter time limit of its own reaches that first."""
 
 
 def _half_way(times: int | None) -> Callable[[Workload], Plan]:
@@ -240,5 +243,123 @@ FAULTS = (
         "worker-killed-sending",
         "handles a worker that dies while it sends a batch",
         _killed_sending,
+    ),
+)
+
+
+# What a fault leaves in a file is found by the pass without faults that follows each trial: it
+# reads the same files, and has to give the right samples.
+
+
+def _on_written(plan: Callable[[Workload, Any], Plan]) -> Callable[[Workload], Plan]:
+    """*plan*, given the path of what workers write; or why they write nothing that may fail."""
+
+    def checked(workload: Workload) -> Plan:
+        written = workload.written
+        return written if isinstance(written, NotApplicable) else plan(workload, written.path)
+
+    return checked
+
+
+@_on_written
+def _fails_at_once(_: Workload, path: Any) -> Plan:
+    return once(faults.WriteError(path, errno.EIO))
+
+
+@_on_written
+def _fills_up_half_way(workload: Workload, path: Any) -> Plan:
+    """Twice: a file may be written by a header and its data, and the error of one be dropped."""
+    half = workload.writes // 2 + 1
+    return tuple(
+        Variant((faults.WriteError(path, errno.ENOSPC, nth=nth),), f"from write {nth} on")
+        for nth in (half, half + 1)
+        if nth <= workload.writes
+    )
+
+
+@_on_written
+def _dies_writing(workload: Workload, path: Any) -> Plan:
+    return once(faults.WorkerKilled(writing=path, worker=min(workload.writers)))
+
+
+WRITES = (
+    Check("write-error", "handles files that cannot be written", _fails_at_once),
+    Check("disk-full", "handles a disk that is full half way", _fills_up_half_way),
+    Check(
+        "worker-killed-writing",
+        "handles a file that a dying worker left half written",
+        _dies_writing,
+    ),
+)
+
+
+_WITHIN = 1024
+"""Most headers of HTTP are shorter: this many bytes end within the content."""
+_NO_CONNECTION = (
+    "its workers make no TCP connection. One that was made before they started is not seen: make it"
+    " in the worker, at its first sample"
+)
+
+_NO_ANSWER = "no server answered on a connection that the engine can see"
+
+
+def _on_connections(*variants: tuple[str, Callable[..., faults.Fault]]) -> Callable[..., Plan]:
+    def plan(workload: Workload) -> Plan:
+        found = workload.connections
+        if not found.paths:
+            return NotApplicable(_NO_CONNECTION)
+        return tuple(Variant((make(found.path),), title) for title, make in variants)
+
+    return plan
+
+
+def _closed_early(kind: Callable[..., faults.Fault]) -> Callable[..., Plan]:
+    return _on_connections(
+        ("before an answer", kind),
+        (f"after {_WITHIN} bytes of an answer", lambda path: kind(path, after=_WITHIN)),
+    )
+
+
+def _has_no_answer(_: Workload, outcome: Outcome) -> NotApplicable | None:
+    """A log, a probe and telemetry send only. A session of before the fork answers unseen."""
+    is_met = any(each.reached for each in outcome.faults)
+    return None if is_met else NotApplicable(_NO_ANSWER)
+
+
+def _has_no_limit(outcome: Outcome, _: Reference) -> Finding | None:
+    """The loader gave up, and the client would not have."""
+    waits = sorted({path for each in outcome.workers for path in each.unlimited_waits})
+    if not waits or not gave_up(outcome):
+        return None
+    sentence = f"a worker waited for an answer of {waits[0]} without a time limit of its own"
+    ended = "only the loader's timeout, which this check sets, ended that"
+    return Finding(Verdict.HUNG, f"{sentence}; {ended}")
+
+
+NETWORK = (
+    Check(
+        "connect-error",
+        "handles a server that refuses connections",
+        _on_connections(("", faults.ConnectError)),
+    ),
+    Check(
+        "connection-reset",
+        "handles a server that resets a connection",
+        _closed_early(faults.ConnectionReset),
+        skip_reason=_has_no_answer,
+    ),
+    Check(
+        "connection-closed",
+        "handles a server that closes a connection in the middle of an answer",
+        _closed_early(faults.ConnectionClosed),
+        skip_reason=_has_no_answer,
+    ),
+    Check(
+        "connection-hung",
+        "raises an error in time where a server does not answer",
+        _on_connections(("", faults.HungRead)),
+        options=TrialOptions(patience=_PATIENCE),
+        extra_rule=_has_no_limit,
+        skip_reason=_has_no_answer,
     ),
 )

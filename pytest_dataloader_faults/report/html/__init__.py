@@ -15,17 +15,28 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from importlib.resources import files
+from textwrap import dedent
 from typing import Any
 
 from pytest_dataloader_faults.outcomes.text import printable_lines
-from pytest_dataloader_faults.report.html.drawings import HEIGHT, WIDTH
-from pytest_dataloader_faults.report.html.trials import Trial, trials_of
+from pytest_dataloader_faults.report.html.drawings import (
+    HEIGHT,
+    WIDTH,
+    Chart,
+    Timeline,
+    charts,
+    timeline,
+)
 from pytest_dataloader_faults.report.model import (
     FAILURES,
     NOT_APPLICABLE,
+    Item,
     Report,
     by_cause,
     named_notes_of,
@@ -112,3 +123,57 @@ def _hash(text: str) -> str:
     """How a policy names the inline script or style *text*."""
     digest = hashlib.sha256(text.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One item on the page.
+
+    Attributes:
+        item: What was found.
+        anchor: The id of its element, for links.
+    """
+
+    item: Item
+    anchor: str
+
+    @property
+    def evidence(self) -> str:
+        """The explanation, without its first and its last line, which stand elsewhere."""
+        _, _, rest = self.item.explanation.partition("\n")
+        lines = dedent(rest).rstrip().split("\n")
+        kept = (line for line in lines if line != f"reproduce: {self.item.reproduce}")
+        return "\n".join(kept)
+
+    @cached_property
+    def timeline(self) -> Timeline | None:
+        """What happened when; None if that was not noted."""
+        return timeline(self.item.timeline) if self.item.timeline else None
+
+    @property
+    def charts(self) -> list[Chart]:
+        """How what its processes have grew."""
+        return charts(self.item.usage)
+
+
+def trials_of(items: Iterable[Item]) -> Iterator[Trial]:
+    """Each of *items*. An anchor depends on the id of the item, so that links stay good."""
+    taken: Counter[str] = Counter()
+    for item in items:
+        anchor = _anchor(item)
+        taken[anchor] += 1
+        yield Trial(item, anchor if taken[anchor] == 1 else f"{anchor}-{taken[anchor]}")
+
+
+_PLAIN = re.compile(r"[\w./:-]+(\[[\w./:-]+\])?", re.ASCII)
+"""Such ids differ also without their brackets: there is no hyphen in the name of a function."""
+
+
+def _anchor(item: Item) -> str:
+    """The id of *item* without brackets; with a hash where others would be the same."""
+    nodeid = item.nodeid if item.check in item.nodeid else f"{item.nodeid}[{item.check}]"
+    slug = re.sub(r"[^\w./:-]+", "-", nodeid, flags=re.ASCII).strip("-")
+    if not _PLAIN.fullmatch(nodeid):
+        digest = hashlib.sha256(nodeid.encode(errors="surrogatepass")).hexdigest()
+        slug = f"{slug}-{digest[:8]}"
+    return f"item-{slug}"

@@ -33,13 +33,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults._trial.parts import PartOf, is_ready
-from pytest_dataloader_faults.battery._ask import ask
-from pytest_dataloader_faults.battery._baseline.golden_run import (
-    GoldenRun,
-    OutdatedBaselineError,
-    Settings,
-)
-from pytest_dataloader_faults.battery._battery import CONTROL, Battery, Memory
+from pytest_dataloader_faults.battery._battery import CONTROL, Battery, Memory, ask
+from pytest_dataloader_faults.battery.baseline import GoldenRun, OutdatedBaselineError, Settings
 from pytest_dataloader_faults.outcomes import CheckResult, Outcome, Verdict
 
 if TYPE_CHECKING:

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 from pytest_dataloader_faults._trial import run_trial_job
 from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults._trial.job import TrialJob, TrialOptions
-from pytest_dataloader_faults.battery import _progress
-from pytest_dataloader_faults.battery._baseline import ONE_WORKER, Baseline
-from pytest_dataloader_faults.battery._baseline.golden_run import Settings
-from pytest_dataloader_faults.battery._targets import Files as Globs
-from pytest_dataloader_faults.battery._targets import (
+from pytest_dataloader_faults.battery import progress
+from pytest_dataloader_faults.battery.baseline import ONE_WORKER, Baseline, Settings
+from pytest_dataloader_faults.battery.targets import Files as Globs
+from pytest_dataloader_faults.battery.targets import (
     connections_of,
     path_of,
     require_match,
@@ -90,7 +89,7 @@ class Survey:
     """
 
     def __init__(self, make_dataset: DatasetFactory, **settings: Unpack[Settings]) -> None:
-        with _progress.stage("first reading"):
+        with progress.stage("first reading"):
             self._baseline = Baseline(make_dataset, attempts=[ONE_WORKER], **settings)
         self.make_dataset = make_dataset
         self.contract = self._baseline.contract

@@ -7,11 +7,15 @@ workers and the engine on, but with no fault.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
+import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from pytest_dataloader_faults import _arguments
 from pytest_dataloader_faults._engine.scope import engine_for_files
@@ -19,26 +23,14 @@ from pytest_dataloader_faults._trial import run_trial_job, take_reference
 from pytest_dataloader_faults._trial.factory import DatasetFactory, bound
 from pytest_dataloader_faults._trial.job import ONE_EPOCH, RunSettings, TrialJob, TrialOptions
 from pytest_dataloader_faults._trial.process.deadline import Deadlines
-from pytest_dataloader_faults.battery import _progress
-from pytest_dataloader_faults.battery._baseline import caches
-from pytest_dataloader_faults.battery._baseline.golden_run import (
-    GoldenRun,
-    OutdatedBaselineError,
-    Settings,
-    most_bytes_of,
-)
-from pytest_dataloader_faults.battery._baseline.own_samples import (
-    are_alike,
-    count_own_samples,
-    shares_of,
-)
-from pytest_dataloader_faults.battery._baseline.references import References
-from pytest_dataloader_faults.battery._targets import parse_globs
+from pytest_dataloader_faults.battery import progress
+from pytest_dataloader_faults.battery.targets import Files, parse_globs
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Reference, reference
 from pytest_dataloader_faults.outcomes.judge import judge
 from pytest_dataloader_faults.outcomes.reference import EXACT, SHAPES, TYPES, Comparison, Share
+from pytest_dataloader_faults.outcomes.text import printable
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -91,7 +83,7 @@ class Baseline:
         self.changes: Mapping[str, Any] = {}
         self.unusable_reason: str | None = None
         how = RunSettings(loader=self.loader, deadline=self.deadlines.most, seed=self.seed)
-        self._references = References(
+        self._references = _References(
             functools.partial(take_reference, make_dataset, **how),
             self.contract.split,
             self.asked_samples,
@@ -103,7 +95,7 @@ class Baseline:
         else:
             self._begin_with(known, is_sure=is_sure)
         before = known.cached if known else ()
-        self.cached = before or caches.files_made_since(began, self.observed)
+        self.cached = before or _files_made_since(began, self.observed)
 
     def _begin_with(self, known: GoldenRun, *, is_sure: bool) -> None:
         self._references.limit(known.reference.limit)
@@ -113,7 +105,7 @@ class Baseline:
             raise OutdatedBaselineError
         self.control, self.observed, self.changes = known.control, known.observed, known.changes
         self.deadlines.learn(self.control.duration)
-        self._shares = shares_of(self.control)
+        self._shares = _shares_of(self.control)
 
     @property
     def golden_run(self) -> GoldenRun | None:
@@ -126,7 +118,7 @@ class Baseline:
     @property
     def notes(self) -> tuple[str, ...]:
         """What to know about every trial with faults of files."""
-        return (caches.note_of(self.cached),) if self.cached else ()
+        return (_note_of(self.cached),) if self.cached else ()
 
     @property
     def writable_folders(self) -> tuple[str, ...]:
@@ -179,7 +171,7 @@ class Baseline:
             options=options,
             needs_workers=True,
             may_take_longer=may_take_longer,
-            most_bytes=most_bytes_of(getattr(self, "observed", None)),
+            most_bytes=_most_bytes_of(getattr(self, "observed", None)),
         )
         return run_trial_job(job)
 
@@ -229,7 +221,7 @@ class Baseline:
         if count is None or self.comparison.allows_for_randomness:
             return count
         # The reference was the same twice. What a race of the workers made would not be.
-        return count if are_alike(tried, self.run_trial(changes=changes)) else None
+        return count if _are_alike(tried, self.run_trial(changes=changes)) else None
 
     @property
     def _is_unstable(self) -> bool:
@@ -251,7 +243,7 @@ class Baseline:
         reference.require_samples(self.reference, self.contract)
         runs = []
         for self.changes in attempts:
-            _progress.step(f"with workers (without them it took {self.reference.duration:.1f} s)")
+            progress.step(f"with workers (without them it took {self.reference.duration:.1f} s)")
             runs.append(self.run_trial(options=_WATCHED))
             self.deadlines.learn(0 if runs[-1].timed_out else runs[-1].duration)
             found = self.judge(runs[-1], Contract())
@@ -260,4 +252,203 @@ class Baseline:
         self.control, self.observed = runs[0], runs[-1]
         why = f"with one worker and no fault it fails already ({found.sentence}); see workers-agree"
         self.unusable_reason = None if found.passed else why
-        self._shares = shares_of(self.observed) if found.passed else ()
+        self._shares = _shares_of(self.observed) if found.passed else ()
+
+
+SAMPLES = 64
+"""How many samples a battery looks at, unless it is asked for more or fewer."""
+_ENOUGH_SECONDS = 5.0
+"""Where this many would take longer, fewer are looked at."""
+
+
+class _References:
+    """What the dataset gives, by comparison.
+
+    *take* makes a reference. *split*: the author's own way to split a batch, or None. *samples*:
+    about how many samples are looked at, None for all; the first reference may settle for fewer.
+    *learn* is told how long each reference took, in seconds.
+    """
+
+    def __init__(
+        self,
+        take: Callable[..., Reference],
+        split: Any,
+        samples: int | None,
+        learn: Callable[[float], None],
+    ) -> None:
+        self.samples = samples
+        self._take = take
+        self._split = split
+        self._seconds = _ENOUGH_SECONDS if samples == SAMPLES else None
+        self._learn = learn
+        self._known: dict[Comparison, Reference] = {}
+
+    def __bool__(self) -> bool:
+        """Whether one has been taken."""
+        return bool(self._known)
+
+    def put(self, comparison: Comparison, known: Reference) -> None:
+        """Take *known* for the reference by *comparison*."""
+        self._known[comparison] = known
+
+    def limit(self, samples: int | None) -> None:
+        """Look at this many *samples*, and at no fewer."""
+        self.samples, self._seconds = samples, None
+
+    def by(self, comparison: Comparison) -> Reference:
+        """The reference by *comparison*."""
+        if comparison not in self._known:
+            asked = replace(comparison, split=self._split)
+            progress.step("without workers")
+            found = self._take(comparison=asked, samples=self.samples, seconds=self._seconds)
+            self._learn(found.duration)
+            self._known[comparison] = found
+            self.limit(found.limit)  # From now on the same for all.
+        return self._known[comparison]
+
+    def for_outcome(self, outcome: Outcome, otherwise: Comparison) -> Reference:
+        """The reference for *outcome*; samples that it does not know yet are taken now.
+
+        *otherwise*: the comparison to take where the outcome's own has no reference.
+        """
+        same = (each for each in self._known if each.description == outcome.comparison)
+        comparison = next(same, otherwise)
+        reference = self.by(comparison)
+        if unknown := reference.unknown_batches(outcome):
+            asked, packed = replace(comparison, split=self._split), dict(outcome.packed_draws)
+            batches = [(indices, packed.get(indices)) for indices in unknown]
+            reference = reference.merged_with(self._take(comparison=asked, batches=batches))
+            self._known[comparison] = reference
+        return reference
+
+
+_TIMES, _LEAST_BYTES = 4, 8_000_000
+"""A retry reads the same again, and a worker that starts reads modules."""
+
+
+class OutdatedBaselineError(Exception):
+    """The dataset gives other samples than the ones that are known."""
+
+
+class Settings(TypedDict, total=False):
+    """What holds for all trials of a dataset: arguments of ``check_dataset``."""
+
+    files: Files | None
+    loader: Mapping[str, Any] | None
+    contract: Contract | None
+    deadline: float | str | None
+    seed: int
+    engine: str
+    samples: int | str | None
+
+
+@dataclass(frozen=True)
+class GoldenRun:
+    """What another baseline of the same dataset may begin with. Plain data."""
+
+    reference: Reference
+    control: Outcome
+    observed: Outcome
+    changes: Mapping[str, Any]
+    comparison: Comparison = EXACT
+    cached: tuple[str, ...] = ()
+
+
+def _most_bytes_of(observed: Outcome | None) -> int | None:
+    """How many bytes a pass may read before it reads the same again and again.
+
+    *observed*: a pass without a fault. None if that does not say it.
+    """
+    if observed is None or observed.engine != "kernel" or observed.unobserved:
+        return None
+    files = [counts for worker in observed.workers for counts in worker.files.values()]
+    return max(_LEAST_BYTES, _TIMES * sum(each.bytes for each in files))
+
+
+# Some facts about streams that draw. Training on a large text draws random windows of it, and each
+# worker seeds its generator with its id. So n samples of the stream are n in each worker, and none
+# of them need be among those that the main process draws. A stream that forgot to share its data
+# among workers gives as many, but each worker gives the same samples, in this order or another.
+
+
+_MOST_SHARED = 3 / 4
+"""Workers that draw from few samples draw some of the same; two that read all share each."""
+
+
+def _shares_of(control: Outcome) -> tuple[Share, ...]:
+    """What each worker gave of a stream, where that is known."""
+    files = {each.worker: len(each.files) for each in control.workers}
+    came: dict[int, list[str]] = {worker: [] for worker in files}
+    for each in control.delivered:
+        if each.worker is None or each.rows is None or control.kind == "map":
+            return ()
+        came.setdefault(each.worker, []).extend(each.rows)
+    return tuple(Share(each, tuple(came[each]), files.get(each, 0)) for each in sorted(came))
+
+
+def count_own_samples(control: Outcome, reference: Reference) -> int | None:
+    """How many samples each worker gives, if they are random and its own; or else None."""
+    shares, count = _shares_of(control), len(reference.samples)
+    if not shares[1:] or {len(each.samples) for each in shares} != {count}:
+        return None
+    files, *others = (each.files.keys() for each in control.workers)
+    if len(files) >= count and all(files == each for each in others):
+        return None
+    knows_content = not reference.comparison.startswith(("shapes", "types"))
+    contents = [Counter(each.samples) for each in shares] if knows_content else []
+    pairs = itertools.combinations(contents, 2)
+    return None if any((a & b).total() > count * _MOST_SHARED for a, b in pairs) else count
+
+
+def _are_alike(one: Outcome, other: Outcome) -> bool:
+    """Whether each worker gave the same bytes in both."""
+    return _bytes(one) == _bytes(other)
+
+
+def _bytes(outcome: Outcome) -> dict[int | None, list[str]]:
+    found = defaultdict(list)
+    for each in outcome.delivered:
+        found[each.worker].append(each.digest)
+    return found
+
+
+# Some facts about what can be seen of a cache. The first reading fills it, which is mostly that of
+# the reference, before there is any worker; from then on workers read the cache alone. So each
+# file that the workers of the control read is asked when it was changed last, and that is compared
+# with the time at which the baseline began. The time is ctime, since a program may set mtime to
+# what it likes. The stamps of files are a few milliseconds behind that time, and never ahead: what
+# a test wrote just before is not taken for a cache. The clock of a file server may be ahead, and
+# then it is. So the text says what was seen, and no verdict depends on it. A cache that an earlier
+# run has filled cannot be told from any other file.
+
+
+_SHOWN = 3
+_TAKE_FOLDER = (
+    "To try the dataset without its cache, have make_dataset take a folder, and put the cache there"
+)
+
+
+def _files_made_since(began: int, control: Outcome) -> tuple[str, ...]:
+    """The files that the workers of *control* read and that changed after *began*, in ns."""
+    is_python = control.engine == "python"  # It does not see what C reads, but most opens.
+    every = (each for worker in control.workers for each in worker.files.items())
+    read = {path for path, counts in every if counts.reads or (is_python and counts.opens)}
+    return tuple(path for path in sorted(read) if _last_change(path) > began)
+
+
+def _last_change(path: str) -> int:
+    with contextlib.suppress(OSError):  # It is gone: a temporary file, or one of another trial.
+        return os.stat(path).st_ctime_ns
+    return 0
+
+
+def _note_of(made: Sequence[str]) -> str:
+    """What to say about the files that were *made*, and what to do."""
+    files, were = ("file", "was") if len(made) == 1 else ("files", "were")
+    names = ["/".join(path.split("/")[-2:]) for path in made[:_SHOWN]]
+    shown = printable(", ".join([*names, *(["..."] if len(made) > _SHOWN else [])]))
+    return (
+        f"{len(made)} {files} that the workers read ({shown}) {were} made or changed after the"
+        " first reading began, as a cache is. Faults happen to files that are read, and not to the"
+        f" sources of a cache. {_TAKE_FOLDER}"
+    )
