@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults import strategies as strategies
     from pytest_dataloader_faults._trial import run_trial as run_trial
     from pytest_dataloader_faults._trial.factory import DatasetFactory as DatasetFactory
-    from pytest_dataloader_faults._trial.parts import part_of as part_of
+    from pytest_dataloader_faults._trial.factory import part_of as part_of
     from pytest_dataloader_faults.battery import check_dataset as check_dataset
     from pytest_dataloader_faults.battery import sweep as sweep
     from pytest_dataloader_faults.injection import inject as inject
@@ -58,7 +58,7 @@ _HOMES = {
     "check_dataset": "battery",
     "explore": "search",
     "inject": "injection",
-    "part_of": "_trial.parts",
+    "part_of": "_trial.factory",
     "run_trial": "_trial",
     "sweep": "battery",
 }

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import multiprocessing
 import os
 import re
 import traceback
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
     IterableDataset,
     RandomSampler,
+    Sampler,
     SequentialSampler,
     SubsetRandomSampler,
     WeightedRandomSampler,
@@ -24,9 +27,8 @@ from torch.utils.data import (
 from pytest_dataloader_faults._engine.python.pyfakefs.notes import note_for
 from pytest_dataloader_faults._engine.worker.fetch_hooks import StreamEnd
 from pytest_dataloader_faults._engine.worker.late_imports import FOR_FORK_SERVER
-from pytest_dataloader_faults._trial.factory import HandedOver, definition_of
-from pytest_dataloader_faults._trial.parts import require_one
-from pytest_dataloader_faults._trial.process import start_method
+from pytest_dataloader_faults._trial import job
+from pytest_dataloader_faults._trial.factory import HandedOver, definition_of, require_one
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
 from pytest_dataloader_faults.outcomes.text import continued, shown, text_of
 
@@ -37,7 +39,7 @@ _LIBRARY = re.compile(
 """Code that is not the user's own."""
 USERS_ERRORS = (Exception, SystemExit, KeyboardInterrupt)
 """What the user's code may raise. Ctrl-C goes to pytest, not to a trial."""
-DEFAULTS = {"num_workers": 2, "batch_size": 4}
+_DEFAULTS = {"num_workers": 2, "batch_size": 4}
 _DEFAULT_SAMPLERS = (SequentialSampler, RandomSampler)
 """torch makes them for a dataset without a sampler, and they ask for its length."""
 _SIZED = (*_DEFAULT_SAMPLERS, SubsetRandomSampler, WeightedRandomSampler, list, tuple, range)
@@ -97,7 +99,7 @@ def make_loader(
             )
             raise InvalidArgumentError(message)
         lacks_workers = needs_workers and not made.num_workers
-        workers = {"num_workers": DEFAULTS["num_workers"], "prefetch_factor": 2}
+        workers = {"num_workers": _DEFAULTS["num_workers"], "prefetch_factor": 2}
         added = workers if lacks_workers else {}
         for name, value in {**added, **changes}.items():
             object.__setattr__(made, name, value)  # torch forbids it, since workers may run.
@@ -191,7 +193,7 @@ def _advice_on(made: Any) -> str:
 
 def _loader_for(dataset: Any, options: Mapping[str, Any]) -> DataLoader[Any]:
     """A loader over *dataset* with *options*, and with the default options of trials."""
-    defaults = {"num_workers": 2} if "batch_sampler" in options else DEFAULTS
+    defaults = {"num_workers": 2} if "batch_sampler" in options else _DEFAULTS
     has_sampler = any(options.get(name) is not None for name in ("sampler", "batch_sampler"))
     if kind_of(dataset) == "map" and not has_sampler and _length(dataset) == 0:
         raise UnusableDatasetError(empty(dataset))
@@ -244,11 +246,11 @@ def _require_samples(loader: DataLoader[Any]) -> None:
                 " sampler: define __len__, or hand over a DataLoader with a sampler"
             )
             raise UnusableDatasetError(message)
-    if has_known_length(inner) and len(sampler) == 0:
+    if _has_known_length(inner) and len(sampler) == 0:
         raise UnusableDatasetError(empty(loader.dataset))
 
 
-def has_known_length(sampler: Any) -> bool:
+def _has_known_length(sampler: Any) -> bool:
     """Whether ``len`` of *sampler* is safe, and that of an epoch.
 
     torch asks no other sampler for it, and some have none, or another one.
@@ -268,7 +270,7 @@ def kind_of(dataset: Any) -> str:
 
 def start_method_of(loader: DataLoader[Any]) -> str:
     """How *loader* starts its workers; "" if it has none."""
-    return start_method.of_context(loader.multiprocessing_context) if loader.num_workers else ""
+    return job.of_context(loader.multiprocessing_context) if loader.num_workers else ""
 
 
 def preload_forkserver(loader: DataLoader[Any]) -> None:
@@ -280,3 +282,131 @@ def preload_forkserver(loader: DataLoader[Any]) -> None:
     if start_method_of(loader) == "forkserver":
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["__main__", *FOR_FORK_SERVER])
+
+
+# Every trial takes the same ones. Where the loader has torch's own samplers, they are spread over
+# the whole dataset. A sampler of the user's own is asked for its first batches, since nothing is
+# known of what else it would draw.
+
+
+_BATCHES_OF_A_WORKER = 2
+"""Each worker makes at least this many, however few samples were asked for."""
+
+
+def spread(count: int, most: int) -> list[int]:
+    """*most* of the indices below *count*, spread evenly; with a larger *most* these and others.
+
+    It is the sequence of van der Corput, which halves the largest gap again and again.
+    """
+    order = (int(count * _mirrored(place)) for place in itertools.count())
+    return list(itertools.islice(_distinct(order), min(most, count)))
+
+
+def _mirrored(number: int) -> float:
+    """The binary digits of *number*, in reverse order and behind the point."""
+    digits = f"{number:b}"[::-1]
+    return int(digits, 2) / (1 << len(digits))
+
+
+def _distinct(values: Iterator[int]) -> Iterator[int]:
+    seen = set()
+    for value in values:
+        if value not in seen:
+            seen.add(value)
+            yield value
+
+
+class _SpreadSampler(Sampler[int]):
+    """Some indices, in order or shuffled."""
+
+    def __init__(self, indices: Sequence[int], like: Iterable[Any]) -> None:
+        self._indices = sorted(indices)
+        self._like = like
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __iter__(self) -> Iterator[int]:
+        if not isinstance(self._like, RandomSampler):
+            return iter(self._indices)
+        order = torch.randperm(len(self._indices), generator=self._like.generator)
+        return iter([self._indices[place] for place in order.tolist()])
+
+
+class _FirstSampler(Sampler[Any]):
+    """The first few that another sampler draws."""
+
+    def __init__(self, inner: Any, most: int) -> None:
+        self._inner = inner
+        self._most = most
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else the loop over the loader uses of it, as ``set_epoch``."""
+        return getattr(self._inner, name)
+
+    def __len__(self) -> int:
+        return min(self._most, len(self._inner))
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.islice(self._inner, self._most)
+
+
+def limit_samples(loader: DataLoader[Any], most: int) -> None:
+    """Have *loader*, of a map-style dataset, draw about *most* samples of more.
+
+    Where its batches are too large for each worker to make two, they get smaller, unless a batch
+    sampler of the user's own makes them.
+    """
+    at_least = _BATCHES_OF_A_WORKER * max(1, loader.num_workers)
+    most = max(most, at_least)
+    own: Any = loader._index_sampler
+    if not _draws_all(loader):
+        _replace(loader, _FirstSampler(own, max(-(-most // _batch_size(own)), at_least)))
+        return
+    inner: Any = own.sampler if _is_batched(loader) else own
+    if len(inner) <= most:
+        return
+    chosen = _SpreadSampler(spread(len(inner), most), inner)
+    if not _is_batched(loader):
+        _replace(loader, chosen)
+        return
+    size = min(own.batch_size, max(1, most // at_least))
+    _replace(loader, BatchSampler(chosen, size, own.drop_last))
+
+
+def _batch_size(sampler: Any) -> int:
+    """How many samples a batch of *sampler* has, if that is known, or else 1."""
+    try:
+        size = sampler.batch_size
+    except Exception:  # noqa: BLE001  # whatever the user's class raises
+        return 1
+    return size if isinstance(size, int) and size > 0 else 1
+
+
+def count_samples(loader: DataLoader[Any]) -> int | None:
+    """How many samples *loader* may draw; None where only a sampler of the user's own knows."""
+    sampler: Any = loader._index_sampler
+    if _is_batched(loader):
+        sampler = sampler.sampler if type(sampler) is BatchSampler else None
+    return len(sampler) if _has_known_length(sampler) else None
+
+
+def _draws_all(loader: DataLoader[Any]) -> bool:
+    """Whether torch's own samplers draw every index of the dataset once."""
+    sampler: Any = loader._index_sampler
+    if _is_batched(loader):
+        if type(sampler) is not BatchSampler:
+            return False
+        sampler = sampler.sampler
+    if type(sampler) is RandomSampler:
+        return not sampler.replacement and sampler._num_samples is None
+    return type(sampler) is SequentialSampler
+
+
+def _is_batched(loader: DataLoader[Any]) -> bool:
+    return bool(loader._auto_collation)
+
+
+def _replace(loader: DataLoader[Any], sampler: Any) -> None:
+    name = "batch_sampler" if _is_batched(loader) else "sampler"
+    object.__setattr__(loader, name, sampler)  # torch forbids it, since workers may run.

@@ -27,12 +27,11 @@ from pytest_dataloader_faults._trial import accelerator, loaders, resources
 from pytest_dataloader_faults._trial.driver import LoaderDriver, record_sampler
 from pytest_dataloader_faults._trial.job import Job, ReferenceJob, TrialJob
 from pytest_dataloader_faults._trial.journal import Journal
+from pytest_dataloader_faults._trial.loaders import limit_samples
 from pytest_dataloader_faults._trial.process.environment import FreeResources
-from pytest_dataloader_faults._trial.samples.budget import limit_samples
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
 from pytest_dataloader_faults._trial.samples.draws import draws_of
-from pytest_dataloader_faults._trial.samples.reader import Reader
-from pytest_dataloader_faults._trial.samples.reference import take_reference
+from pytest_dataloader_faults._trial.samples.reference import Reader, take_reference
 from pytest_dataloader_faults.faults import PinMemoryThreadDeath
 
 Armed: TypeAlias = AbstractContextManager[tuple[Injection, LoaderMonitor]]

@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_dataloader_faults import _arguments, exceptions
-from pytest_dataloader_faults._trial.factory import DatasetFactory
-from pytest_dataloader_faults._trial.parts import PartOf, part_of
+from pytest_dataloader_faults._trial.factory import DatasetFactory, PartOf, part_of
 from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.battery._battery import Battery, ask
 from pytest_dataloader_faults.battery.baseline import SAMPLES, Settings

@@ -31,8 +31,7 @@ from pathlib import PurePath
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_dataloader_faults._trial.factory import DatasetFactory
-from pytest_dataloader_faults._trial.parts import PartOf, is_ready
+from pytest_dataloader_faults._trial.factory import DatasetFactory, PartOf, is_ready
 from pytest_dataloader_faults.battery._battery import CONTROL, Battery, Memory, ask
 from pytest_dataloader_faults.battery.baseline import GoldenRun, OutdatedBaselineError, Settings
 from pytest_dataloader_faults.outcomes import CheckResult, Outcome, Verdict

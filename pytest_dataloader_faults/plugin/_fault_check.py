@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_dataloader_faults._engine import choose
-from pytest_dataloader_faults._trial.factory import DatasetFactory
-from pytest_dataloader_faults._trial.parts import is_ready, part_of
+from pytest_dataloader_faults._trial.factory import DatasetFactory, is_ready, part_of
 from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.battery._check_dataset import about, excused, summed_up
 from pytest_dataloader_faults.battery.baseline import Settings as BatterySettings

@@ -7,8 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pytest_dataloader_faults._arguments import Rule
-from pytest_dataloader_faults._trial.factory import DatasetFactory, is_named, takes_folder
-from pytest_dataloader_faults._trial.parts import PartOf, is_a
+from pytest_dataloader_faults._trial.factory import (
+    DatasetFactory,
+    PartOf,
+    is_a,
+    is_named,
+    takes_folder,
+)
 from pytest_dataloader_faults.battery.survey import Survey, require_same_comparison
 from pytest_dataloader_faults.exceptions import CheckFailedError, FaultNotFiredError
 from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Reference, Verdict

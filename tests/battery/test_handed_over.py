@@ -10,7 +10,7 @@ import webdataset
 from torch.utils.data import DataLoader, TensorDataset
 
 from pytest_dataloader_faults import check_dataset, explore, part_of, run_trial, sweep
-from pytest_dataloader_faults._trial.parts import require_one
+from pytest_dataloader_faults._trial.factory import require_one
 from pytest_dataloader_faults.exceptions import (
     InvalidArgumentError,
     SeveralLoadersError,

@@ -10,14 +10,13 @@ from functools import partial
 
 import pytest
 
-from pytest_dataloader_faults._trial.process.activity import pids_of
+from pytest_dataloader_faults._trial.process.activity import asleep_until, end_of_sleep, pids_of
 from pytest_dataloader_faults._trial.process.deadline import (
     MORE_SECONDS,
     Seen,
     activity_of,
     extended,
 )
-from pytest_dataloader_faults._trial.process.naps import asleep_until, end_of_sleep
 from support.waiting import until
 
 MOST = 100 + MORE_SECONDS

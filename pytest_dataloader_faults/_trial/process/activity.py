@@ -1,4 +1,4 @@
-"""What the loader and its workers do, as the warden sees it from outside [in the warden].
+"""What a trial does, as the warden sees it from outside, and when its time is up [in the warden].
 
 Some facts about progress. A batch that comes, or an epoch that ends, is in the journal. A sample of
 a large file can take longer than the deadline, but then bytes are read: rchar in /proc/PID/io
@@ -16,13 +16,28 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
+import struct
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from pytest_dataloader_faults._engine.channel import SupervisorHandle
+from pytest_dataloader_faults._engine.kernel.linux import MACHINE, read_memory
+from pytest_dataloader_faults._engine.processes import is_stopped
 from pytest_dataloader_faults._engine.system.shared_count import SharedCount
-from pytest_dataloader_faults._trial.process.deadline import Seen
-from pytest_dataloader_faults._trial.process.naps import asleep_until
+from pytest_dataloader_faults._trial.job import Limits
+from pytest_dataloader_faults._trial.journal import Journal
+from pytest_dataloader_faults._trial.process.deadline import (
+    HARNESS,
+    LOADER,
+    SLICE,
+    Pauses,
+    Seen,
+    activity_of,
+    deadline_after,
+    extended,
+)
 
 _BUSY = 0.01
 """The part of the time for which a process must have had a processor: one that makes a system call
@@ -33,7 +48,7 @@ _LONG_ENOUGH = 0.5
 """Seconds over which that is told."""
 
 
-class Observer:
+class _Observer:
     """Looks at the processes of a trial again and again.
 
     *given*: how many bytes the supervisor has read for workers. Once more than *most* bytes were
@@ -99,3 +114,137 @@ def _seconds_used(pid: int) -> float:
     with contextlib.suppress(OSError), open(f"/proc/{pid}/schedstat", encoding="ascii") as file:
         return int(file.read().split()[0]) / 1e9
     return 0.0
+
+
+# Some facts about a process that sleeps. /proc/PID/syscall (proc(5)) has the number of the call
+# that the main thread of a process is in, and its arguments; "running" if it is in none.
+# time.sleep() is clock_nanosleep(2) with the time of its end, or select(2) with no descriptor
+# before Python 3.11. A wait with a limit, as Event.wait(10), is futex(2) with the time of its end.
+# The times are in the memory of the process. Who may not trace it may see no more than the name of
+# the kernel function that it waits in, in /proc/PID/wchan.
+#
+# A worker without work is in poll(2) of its queue, so that call tells nothing. A wait that ends
+# every second and begins again is how some libraries wait forever, as fsspec does in its ``sync``:
+# only a longer one will end by itself.
+
+
+_TIME = struct.Struct("=qq")
+_NUMBERS = {
+    "x86_64": {35: "nanosleep", 230: "clock_nanosleep", 23: "select", 270: "select", 202: "futex"},
+    "aarch64": {101: "nanosleep", 115: "clock_nanosleep", 72: "select", 98: "futex"},
+}.get(MACHINE, {})
+_MONOTONIC, _ABSOLUTE = 1, 1
+_FUTEX_BITSET, _FUTEX_COMMANDS, _FUTEX_REALTIME = 9, 0x7F, 0x100
+_LONG_WAIT = 2.0
+"""Seconds that a wait with a limit still has, if it is to count."""
+_ASLEEP_IN = ("hrtimer_nanosleep", "do_nanosleep")
+
+
+def asleep_until(pid: int) -> float | None:
+    """When the sleep of *pid* ends, by time.monotonic(); now if that is not known.
+
+    None if it does not sleep.
+    """
+    now = time.monotonic()
+    try:
+        with open(f"/proc/{pid}/syscall", encoding="ascii") as file:
+            return end_of_sleep(file.read(), lambda address: _time_at(pid, address), now)
+    except OSError:
+        return now if _waits_in(pid) in _ASLEEP_IN else None
+
+
+def end_of_sleep(call: str, time_at: Callable[[int], float], now: float) -> float | None:
+    """The end of the sleep that *call* is, a line of /proc/PID/syscall; None if it is none.
+
+    *time_at*: the seconds at an address, in the memory of the process.
+    """
+    words = call.split()
+    name = _NUMBERS.get(int(words[0])) if words and words[0].isdigit() else None
+    if name is None:
+        return None
+    first, second, third, fourth, fifth = (int(word, 16) for word in words[1:6])
+    if name == "nanosleep":
+        return now + time_at(first)
+    if name == "clock_nanosleep":
+        if not second & _ABSOLUTE:
+            return now + time_at(third)
+        return time_at(third) if first == _MONOTONIC else now
+    if name == "select":
+        return now + time_at(fifth) if fifth and not first else None
+    is_timed = second & _FUTEX_COMMANDS == _FUTEX_BITSET and not second & _FUTEX_REALTIME
+    end = time_at(fourth) if fourth and is_timed else now
+    return end if end - now > _LONG_WAIT else None
+
+
+def _time_at(pid: int, address: int) -> float:
+    seconds, small = _TIME.unpack(read_memory(pid, address, _TIME.size))
+    return float(seconds + small / 1e9)
+
+
+def _waits_in(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/wchan", encoding="ascii") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+class TrialClock:
+    """Says when to look next, until the time is up.
+
+    *waited* gives the seconds that the trial's processes had to wait for a processor.
+
+    Attributes:
+        whose: Whose time passes.
+        until: When that time will be up, as far as is known.
+
+    """
+
+    def __init__(
+        self,
+        facts: Journal,
+        limits: Limits,
+        supervisor: SupervisorHandle | None,
+        waited: Callable[[], float],
+    ) -> None:
+        self._facts, self._limits, self._waited = facts, limits, waited
+        self._supervisor = supervisor
+        self._began = time.monotonic()
+        self._pauses = Pauses(self._began)
+        self._observer = _Observer(supervisor.given if supervisor else None, limits.most_bytes)
+        self._size, self._events = 0, list[dict[str, Any]]()
+        self._more = 0.0
+        self.whose, self.until = LOADER, self._began + limits.deadline
+
+    @property
+    def next_look(self) -> float:
+        return min(self.until, time.monotonic() + SLICE)
+
+    def is_up(self) -> bool:
+        """Look whether the time is up."""
+        now = time.monotonic()
+        self._pauses.look(now, stopped=bool(self._supervisor and is_stopped(self._supervisor.pid)))
+        self._read_journal()
+        self._observer.look(self._size, self._events)
+        found, seen = self._pauses.found, self._observer.seen
+        whose, until = deadline_after(self._events, self._began, self._limits.deadline, found)
+        if until <= now and whose != HARNESS:
+            until += self._waited()
+        if whose == LOADER and until <= now and self._limits.may_take_longer:
+            self._more = now - until
+            until = extended(until, self._limits.deadline, seen)
+        self.whose, self.until = whose, until
+        return until <= now
+
+    def write_activity(self) -> None:
+        """Write down what the processes do, now that the time is up."""
+        seen, now = self._observer.seen, time.monotonic()
+        activity = activity_of(seen, now, self._limits.deadline)
+        more = round(self._more) if self._more > SLICE else 0.0
+        at_deadline = {"activity": activity, "more": more, "asleep": seen.asleep}
+        self._facts.write(at_deadline=at_deadline)
+
+    def _read_journal(self) -> None:
+        size = os.fstat(self._facts.fd).st_size
+        if size != self._size:
+            self._size, self._events = size, self._facts.events()

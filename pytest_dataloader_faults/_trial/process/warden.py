@@ -33,7 +33,7 @@ from pytest_dataloader_faults._trial import resources
 from pytest_dataloader_faults._trial.job import Limits
 from pytest_dataloader_faults._trial.journal import Journal
 from pytest_dataloader_faults._trial.process import harness
-from pytest_dataloader_faults._trial.process.clock import TrialClock
+from pytest_dataloader_faults._trial.process.activity import TrialClock
 from pytest_dataloader_faults._trial.process.deadline import (
     BUSY_SECONDS,
     HARNESS,
