@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias, TypedDict
 
@@ -152,39 +150,3 @@ class ReferenceJob(Job):
 
     batches: Sequence[Drawn] | None = None
     seconds: float | None = None
-
-
-# Some facts about start methods. A ``DataLoader`` without a ``multiprocessing_context`` takes the
-# default of multiprocessing: what ``set_start_method()`` has set, or else ``"fork"`` on Linux up
-# to Python 3.13, and ``"forkserver"`` from 3.14 on. Whatever uses that default settles it, also a
-# look at it by ``get_context()`` or ``get_start_method()``: ``set_start_method()`` raises
-# RuntimeError afterwards. In pytest's process only the user may do so.
-
-
-def default() -> str:
-    """The start method of a loader that names none."""
-    chosen = multiprocessing.get_start_method(allow_none=True)
-    return chosen or multiprocessing.get_all_start_methods()[0]
-
-
-@contextlib.contextmanager
-def unsettled() -> Iterator[None]:
-    """Leave the default as it is, whatever in this scope uses it."""
-    chosen = multiprocessing.get_start_method(allow_none=True)
-    try:
-        yield
-    finally:
-        multiprocessing.set_start_method(chosen, force=True)
-
-
-def of_context(context: Any) -> str:
-    """That of a ``multiprocessing_context``: a name, a context, or None for the default."""
-    if context is None:
-        return default()
-    ask = getattr(context, "get_start_method", None)
-    return str(ask() if callable(ask) else context)
-
-
-def of_options(options: Mapping[str, Any]) -> str:
-    """That of a loader with these options."""
-    return of_context(options.get("multiprocessing_context"))

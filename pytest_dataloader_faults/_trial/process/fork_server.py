@@ -26,7 +26,8 @@ from typing import Any, NamedTuple
 
 from pytest_dataloader_faults._engine.processes import code_to_run, ready
 from pytest_dataloader_faults._engine.system import folders
-from pytest_dataloader_faults._trial.job import Job, ReferenceJob, of_options
+from pytest_dataloader_faults._trial.job import Job, ReferenceJob
+from pytest_dataloader_faults._trial.process import start_method
 
 _MAIN = "pytest_dataloader_faults._trial.process.fork_server_main"
 _KEY_LENGTH = 32
@@ -79,7 +80,7 @@ _started: list[_Preloaded] = []
 
 def _is_needed(job: Job) -> bool:
     """Whether the loader of *job* starts its workers by a fork server, as far as *job* says."""
-    method = of_options({**(job.loader or {}), **job.changes})
+    method = start_method.of_options({**(job.loader or {}), **job.changes})
     return method == "forkserver" and not isinstance(job, ReferenceJob)
 
 
@@ -120,7 +121,7 @@ class _Preloaded:
     def __init__(self) -> None:
         self._owner = os.getpid()
         self._control, theirs = socket.socketpair()
-        with job.unsettled():
+        with start_method.unsettled():
             main = spawn.get_preparation_data("").get("init_main_from_path")
         given = json.dumps([theirs.fileno(), sys.path, main])
         flags = util._args_from_interpreter_flags()  # type: ignore[attr-defined]
