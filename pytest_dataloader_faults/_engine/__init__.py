@@ -8,8 +8,8 @@ import os
 import signal
 import sys
 
-from pytest_dataloader_faults._engine.processes import fork, ready
-from pytest_dataloader_faults._engine.python.pyfakefs import fake_files
+from pytest_dataloader_faults._engine.fake import fake_files
+from pytest_dataloader_faults._engine.system.processes import fork, ready
 from pytest_dataloader_faults.exceptions import EngineUnavailableError
 
 _ELSEWHERE = (
@@ -50,7 +50,7 @@ class Probe:
         if not self._child:
             try:
                 from pytest_dataloader_faults._engine.kernel.probe import kernel_engine_reason
-                from pytest_dataloader_faults._engine.system.prctl import end_with_parent
+                from pytest_dataloader_faults._engine.system.libc import end_with_parent
 
                 end_with_parent(parent)
                 os.write(write, (kernel_engine_reason() or "works").encode())

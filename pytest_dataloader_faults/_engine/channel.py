@@ -20,8 +20,7 @@ from dataclasses import dataclass
 
 from pytest_dataloader_faults._engine.plan import Plan
 from pytest_dataloader_faults._engine.protocol import Message, decode, encode
-from pytest_dataloader_faults._engine.system.anonymous_file import AnonymousFile
-from pytest_dataloader_faults._engine.system.shared_count import SharedCount
+from pytest_dataloader_faults._engine.system.shared import AnonymousFile, SharedCount
 
 _HEADER = struct.Struct("=II")
 """How long the text is, and how many descriptors go with it."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults._engine import choose
-from pytest_dataloader_faults._engine.python.pyfakefs import fake_files
+from pytest_dataloader_faults._engine.fake import fake_files
 from pytest_dataloader_faults.exceptions import InjectionError, InvalidArgumentError
 from pytest_dataloader_faults.faults._base import Effect, Place
 from pytest_dataloader_faults.faults._given import why_no_fault

@@ -16,8 +16,8 @@ if sys.platform != "linux":  # Much of what is imported below is not there.
     raise not_linux()
 
 from pytest_dataloader_faults import _arguments, exceptions
-from pytest_dataloader_faults._engine.processes import fork
 from pytest_dataloader_faults._engine.scope import engine_for
+from pytest_dataloader_faults._engine.system.processes import fork
 from pytest_dataloader_faults._trial import job as jobs
 from pytest_dataloader_faults._trial import journal as journals
 from pytest_dataloader_faults._trial.factory import DatasetFactory, bound

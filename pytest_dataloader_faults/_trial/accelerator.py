@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from pytest_dataloader_faults._engine.processes import fork
+from pytest_dataloader_faults._engine.system.processes import fork
 from pytest_dataloader_faults.exceptions import InjectionError, UnusableDatasetError
 
 if TYPE_CHECKING:

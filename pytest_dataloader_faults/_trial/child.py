@@ -28,9 +28,9 @@ from typing import Any, NoReturn
 
 from pytest_dataloader_faults._engine.channel import SupervisorHandle
 from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor  # noqa: F401  # For preload().
-from pytest_dataloader_faults._engine.processes import STACKS_SIGNAL
 from pytest_dataloader_faults._engine.supervisor.main import fork_supervisor
-from pytest_dataloader_faults._engine.system.prctl import Prctl, prctl
+from pytest_dataloader_faults._engine.system.libc import Prctl, prctl
+from pytest_dataloader_faults._engine.system.processes import STACKS_SIGNAL
 from pytest_dataloader_faults._engine.worker.arm import arm_function
 from pytest_dataloader_faults._trial import resources
 from pytest_dataloader_faults._trial.job import Job, ReferenceJob

@@ -25,8 +25,8 @@ from torch.utils.data.dataloader import (
     _MultiProcessingDataLoaderIter,
 )
 
-from pytest_dataloader_faults._engine.processes import has_ended
 from pytest_dataloader_faults._engine.protocol import Idle
+from pytest_dataloader_faults._engine.system.processes import has_ended
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything
 from pytest_dataloader_faults._trial.journal import Journal
 from pytest_dataloader_faults._trial.loaders import USERS_ERRORS, kind_of

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any, Protocol, TypeAlias, TypeGuard, TypeVar
 
-from pytest_dataloader_faults._engine.python.pyfakefs import fake_files
+from pytest_dataloader_faults._engine.fake import fake_files
 from pytest_dataloader_faults.exceptions import (
     InvalidArgumentError,
     SeveralLoadersError,

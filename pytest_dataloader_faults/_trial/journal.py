@@ -15,8 +15,8 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from pytest_dataloader_faults import outcomes
-from pytest_dataloader_faults._engine.policy.moments import MOST
-from pytest_dataloader_faults._engine.system.anonymous_file import AnonymousFile
+from pytest_dataloader_faults._engine.policy import MOST
+from pytest_dataloader_faults._engine.system.shared import AnonymousFile
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import to_dict
 from pytest_dataloader_faults.outcomes import (

@@ -24,7 +24,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from pytest_dataloader_faults._engine.python.pyfakefs.notes import note_for
+from pytest_dataloader_faults._engine.fake.notes import note_for
 from pytest_dataloader_faults._engine.worker.fetch_hooks import StreamEnd
 from pytest_dataloader_faults._engine.worker.late_imports import FOR_FORK_SERVER
 from pytest_dataloader_faults._trial.factory import HandedOver, definition_of, require_one

@@ -21,8 +21,8 @@ from pytest_dataloader_faults._engine.channel import SupervisorHandle
 from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor
 from pytest_dataloader_faults._engine.protocol import Idle
 from pytest_dataloader_faults._engine.scope import Injection, arm
+from pytest_dataloader_faults._engine.worker.arm import EndsWithParent
 from pytest_dataloader_faults._engine.worker.fetch_hooks import SeedSamples, seed_everything
-from pytest_dataloader_faults._engine.worker.parent import EndsWithParent
 from pytest_dataloader_faults._trial import accelerator, loaders, resources
 from pytest_dataloader_faults._trial.driver import LoaderDriver, record_sampler
 from pytest_dataloader_faults._trial.job import Job, ReferenceJob, TrialJob

@@ -14,7 +14,7 @@ from pytest_dataloader_faults._engine import not_linux
 if sys.platform != "linux":  # Its workers would need Linux.
     raise not_linux()
 
-from pytest_dataloader_faults._engine.python.pyfakefs.notes import explain
+from pytest_dataloader_faults._engine.fake.notes import explain
 
 if TYPE_CHECKING:
     from pyfakefs.fake_filesystem import FakeFilesystem
@@ -37,7 +37,7 @@ class FakeDatasetFs:
         import torch.utils.data  # noqa: F401  # what is imported under pyfakefs is forgotten
         from pyfakefs.fake_filesystem_unittest import Patcher
 
-        from pytest_dataloader_faults._engine.python.pyfakefs.in_worker import separate_fd_range
+        from pytest_dataloader_faults._engine.fake.engine import separate_fd_range
         from pytest_dataloader_faults.fake_files._transfer import with_workers
 
         with contextlib.ExitStack() as scope:

@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator
 from multiprocessing.util import get_temp_dir
 from typing import Any
 
-from pytest_dataloader_faults._engine.python.pyfakefs import fake_files, patcher
-from pytest_dataloader_faults._engine.python.pyfakefs.in_worker import PatchWorker, patch_for_good
+from pytest_dataloader_faults._engine.fake import fake_files, patcher
+from pytest_dataloader_faults._engine.fake.engine import PatchWorker, patch_for_good
 from pytest_dataloader_faults._engine.worker.late_imports import import_late_modules
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 

@@ -46,10 +46,10 @@ def pytest_pyfunc_call() -> Iterator[None]:
     try:
         return (yield)
     except Exception as error:
-        from pytest_dataloader_faults._engine.python.pyfakefs import fake_files
+        from pytest_dataloader_faults._engine.fake import fake_files
 
         if fake_files() is not None:
-            from pytest_dataloader_faults._engine.python.pyfakefs.notes import explain
+            from pytest_dataloader_faults._engine.fake.notes import explain
 
             explain(error)
         raise

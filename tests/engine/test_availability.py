@@ -33,7 +33,7 @@ def instruction(code, yes, no, value):
 
 code = instruction(0x20, 0, 0, 0) + instruction(0x15, 0, 1, SYSCALLS[MACHINE]["seccomp"])
 code += instruction(0x06, 0, 0, 0x00050000 | {errno}) + instruction(0x06, 0, 0, Return.ALLOW)
-from pytest_dataloader_faults._engine.system.prctl import Prctl, prctl
+from pytest_dataloader_faults._engine.system.libc import Prctl, prctl
 prctl(Prctl.SET_NO_NEW_PRIVS, 1)
 install_filter(code, FilterFlag.TSYNC)
 """

@@ -9,7 +9,7 @@ import uuid
 
 import pytest
 
-from pytest_dataloader_faults._engine.system.shared_memory import SharedMemoryCleaner
+from pytest_dataloader_faults._engine.system.temporary import SharedMemoryCleaner
 
 DEAD = 1 << 22
 """Above what pid_max can be: no process has that pid."""

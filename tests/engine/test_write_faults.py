@@ -21,7 +21,7 @@ import torch
 
 from pytest_dataloader_faults import Verdict, inject, run_trial
 from pytest_dataloader_faults._engine import unavailable
-from pytest_dataloader_faults._engine.supervisor.answers import on_write
+from pytest_dataloader_faults._engine.supervisor.answers import writes
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
 from pytest_dataloader_faults._trial.job import TrialJob, TrialOptions
 from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
@@ -586,7 +586,7 @@ def test_parts_are_right_where_a_container_forbids_duplicates(
 ):
     """Docker's profile refuses pidfd_getfd(2); the supervisor of a trial is forked from here."""
     if is_forbidden:
-        monkeypatch.setattr(on_write, "duplicate", _forbidden)
+        monkeypatch.setattr(writes, "duplicate", _forbidden)
     outcome = run_trial(
         lambda folder: Looping(records, folder, write), ShortWrite("*.copy", max_bytes=9)
     )
@@ -598,7 +598,7 @@ def test_parts_are_right_where_a_container_forbids_duplicates(
 
 def test_a_death_in_a_write_where_a_container_forbids_duplicates(records, monkeypatch):
     """The torn file is the same; the recovery writes it anew."""
-    monkeypatch.setattr(on_write, "duplicate", _forbidden)
+    monkeypatch.setattr(writes, "duplicate", _forbidden)
     outcome = run_trial(
         lambda folder: Looping(records, folder, "writev"),
         WorkerKilled(signal.SIGSTOP, writing="*/0.copy"),

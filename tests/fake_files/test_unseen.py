@@ -16,7 +16,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import inject
-from pytest_dataloader_faults._engine.python.pyfakefs.notes import note_for
+from pytest_dataloader_faults._engine.fake.notes import note_for
 from pytest_dataloader_faults.battery.survey import survey
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.fake_files import FakeDatasetFs

@@ -15,7 +15,7 @@ AT_START = """
     plugin._items plugin._failures plugin._options plugin._pyfakefs plugin._scopes
 """.split()
 """All that a run imports of this package where no test and no header needs more."""
-FOR_THE_HEADER = ["_engine", "_engine.processes", "_engine.python", "_engine.python.pyfakefs"]
+FOR_THE_HEADER = ["_engine", "_engine.system.processes", "_engine.system", "_engine.fake"]
 """The process that looks at the machine imports more, and is thrown away."""
 
 REPORT = """

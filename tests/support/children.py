@@ -6,7 +6,7 @@ import os
 import traceback
 from collections.abc import Callable
 
-from pytest_dataloader_faults._engine.processes import fork
+from pytest_dataloader_faults._engine.system.processes import fork
 
 _MOST = 60_000
 """Bytes that a pipe takes before anybody reads."""

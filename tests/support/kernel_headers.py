@@ -23,7 +23,7 @@ from pathlib import Path
 from struct import calcsize
 
 from pytest_dataloader_faults._engine.kernel import bpf, linux, syscalls
-from pytest_dataloader_faults._engine.system.prctl import Prctl
+from pytest_dataloader_faults._engine.system.libc import Prctl
 
 TABLE = Path(__file__).with_suffix(".json")
 _HEADERS = (

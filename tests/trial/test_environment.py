@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from pytest_dataloader_faults import inject, run_trial
-from pytest_dataloader_faults._engine.system import folders
+from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
 from pytest_dataloader_faults.faults import OpenError, SharedMemoryExhaustion, SlowRead
@@ -274,6 +274,6 @@ def test_a_long_path_for_temporary_files_hangs_no_loader(long_path, records):
 
 def test_a_long_path_and_no_short_one_are_told(long_path, records, monkeypatch):
     """What to do about it is said, too."""
-    monkeypatch.setattr(folders, "_SHORT", "/no/such/folder")
+    monkeypatch.setattr(temporary, "_SHORT", "/no/such/folder")
     with pytest.raises(UnusableEnvironmentError, match="Set TMPDIR to a folder with a shorter"):
         run_trial(lambda: Records(records), deadline=SHORT)

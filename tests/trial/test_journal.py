@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from pytest_dataloader_faults import Outcome
-from pytest_dataloader_faults._engine.processes import fork
+from pytest_dataloader_faults._engine.system.processes import fork
 from pytest_dataloader_faults._trial.journal import Journal, outcome_from, reference_from
 from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.outcomes import FileCounts

@@ -10,7 +10,7 @@ import time
 import psutil
 import pytest
 
-from pytest_dataloader_faults._engine.processes import fork
+from pytest_dataloader_faults._engine.system.processes import fork
 from pytest_dataloader_faults._trial import resources
 
 

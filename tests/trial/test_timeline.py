@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_dataloader_faults import Outcome, run_trial
-from pytest_dataloader_faults._engine.policy.moments import MOST, Moments
+from pytest_dataloader_faults._engine.policy import MOST, Moments
 from pytest_dataloader_faults._trial.journal import timeline_of
 from pytest_dataloader_faults.faults import HungRead, ReadError, ShortRead, WorkerKilled
 from pytest_dataloader_faults.outcomes import Event

@@ -21,7 +21,7 @@ from pytest_dataloader_faults._engine.calls import (
     writing,
 )
 from pytest_dataloader_faults._engine.kernel import linux
-from pytest_dataloader_faults._engine.system.prctl import Prctl
+from pytest_dataloader_faults._engine.system.libc import Prctl
 
 _INSTRUCTION = struct.Struct("=HBBI")
 _JUMP, _LOAD, _JEQ, _JGE, _JSET, _RETURN = 0x05, 0x20, 0x15, 0x35, 0x45, 0x06

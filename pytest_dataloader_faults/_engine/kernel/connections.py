@@ -16,8 +16,8 @@ import struct
 import sys
 from typing import Any, NamedTuple
 
+from pytest_dataloader_faults._engine.kernel.caller import Syscall, duplicate, signed
 from pytest_dataloader_faults._engine.kernel.linux import MACHINE, read_memory
-from pytest_dataloader_faults._engine.kernel.remote_process import Syscall, duplicate, signed
 from pytest_dataloader_faults.globs import connection_path
 
 _ADDRESS = struct.Struct("!2xH4s")

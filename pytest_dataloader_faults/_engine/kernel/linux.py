@@ -12,8 +12,7 @@ import os
 import struct
 from enum import IntEnum, IntFlag
 
-from pytest_dataloader_faults._engine.system.libc import check, libc
-from pytest_dataloader_faults._engine.system.prctl import Prctl, prctl
+from pytest_dataloader_faults._engine.system.libc import Prctl, check, libc, prctl
 
 
 class FilterFlag(IntFlag):

@@ -18,8 +18,8 @@ import sys
 from collections.abc import Mapping
 
 from pytest_dataloader_faults._engine.kernel import linux
+from pytest_dataloader_faults._engine.kernel.caller import Syscall
 from pytest_dataloader_faults._engine.kernel.linux import Ioctl
-from pytest_dataloader_faults._engine.kernel.remote_process import Syscall
 
 _ZEROES = bytes(linux.NOTIF.size)
 

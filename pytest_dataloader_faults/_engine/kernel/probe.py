@@ -15,7 +15,7 @@ from __future__ import annotations
 import errno
 import os
 
-from pytest_dataloader_faults._engine.processes import fork
+from pytest_dataloader_faults._engine.system.processes import fork
 
 _HINTS = {
     errno.EBUSY: "this process is under a seccomp listener already (a sandbox?)",

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from pytest_dataloader_faults._engine.calls import Buffers
 from pytest_dataloader_faults._engine.kernel import linux
-from pytest_dataloader_faults._engine.kernel.remote_process import Syscall, TrackedFile
+from pytest_dataloader_faults._engine.kernel.caller import Syscall, TrackedFile
 
 _IOVEC = struct.Struct("=QQ")
 _PAGE = 4096

@@ -15,9 +15,9 @@ from torch import multiprocessing
 
 from pytest_dataloader_faults._engine import channel, protocol
 from pytest_dataloader_faults._engine.plan import Plan
-from pytest_dataloader_faults._engine.processes import code_to_run, end_in_words, is_stopped
-from pytest_dataloader_faults._engine.system import folders
-from pytest_dataloader_faults._engine.system.anonymous_file import AnonymousFile
+from pytest_dataloader_faults._engine.system import temporary
+from pytest_dataloader_faults._engine.system.processes import code_to_run, end_in_words, is_stopped
+from pytest_dataloader_faults._engine.system.shared import AnonymousFile
 from pytest_dataloader_faults.exceptions import InjectionError, UnusableEnvironmentError
 
 _MAIN = "pytest_dataloader_faults._engine.supervisor.main"
@@ -44,7 +44,7 @@ class SupervisorClient:
         self._closed = self._stopped = False
         self._unsent: list[protocol.FromLoader] = []
         # A trial has a folder of its own.
-        self._folder = None if running else folders.name_for_sockets()
+        self._folder = None if running else temporary.name_for_sockets()
         self._process: subprocess.Popen[bytes] | None
         self._process, handle = (None, running) if running else _start()
         self._handle = handle
@@ -203,7 +203,7 @@ def _let_end(process: subprocess.Popen[bytes], folder: str) -> None:
     _outliving[:] = [pid for pid in _outliving if not _is_reaped(pid)]
     try:
         process.wait(0.2)
-        folders.remove(folder)  # It has done so, unless it was killed.
+        temporary.remove(folder)  # It has done so, unless it was killed.
     except subprocess.TimeoutExpired:
         _outliving.append(process.pid)
         process.returncode = 0  # Or Popen would warn at exit that it still runs, as it should.

@@ -12,6 +12,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import sys
+import time
 import traceback
 import weakref
 from collections import Counter
@@ -23,9 +25,10 @@ from torch.utils.data import DataLoader
 from torch.utils.data import _utils as torch_utils
 
 from pytest_dataloader_faults._engine.loader.client import SupervisorClient
-from pytest_dataloader_faults._engine.loader.descriptor_limit import LoaderDescriptorLimit
-from pytest_dataloader_faults._engine.loader.lost_lock import report_lost_lock
-from pytest_dataloader_faults._engine.loader.pin_memory import PinMemoryFaults
+from pytest_dataloader_faults._engine.loader.own_faults import (
+    LoaderDescriptorLimit,
+    PinMemoryFaults,
+)
 from pytest_dataloader_faults._engine.plan import Plan
 from pytest_dataloader_faults._engine.protocol import AwaitingBatch, Idle, ReleaseLoader
 from pytest_dataloader_faults._engine.worker.arm import ArmWorker, arm, arm_function
@@ -126,9 +129,9 @@ def _monitored(iterator: Any, monitor: LoaderMonitor, number: int) -> Any:
     iterator._monitor, iterator._number = monitor, number
     iterator._epoch, iterator._sent, iterator._ordinals = 1, Counter(), {}
     if not hasattr(iterator, "_task_info"):
-        iterator.__class__ = _derived(MonitoredIterator, iterator.__class__)
+        iterator.__class__ = _derived(_MonitoredIterator, iterator.__class__)
         return iterator
-    iterator.__class__ = _derived(MonitoredWorkersIterator, iterator.__class__)
+    iterator.__class__ = _derived(_MonitoredWorkersIterator, iterator.__class__)
     for index in sorted(iterator._task_info):  # Those that it asked for as it was made.
         iterator._count_sent(index)
     return iterator
@@ -139,7 +142,7 @@ def _derived(mixin: Any, base: Any) -> Any:
     return type(f"Monitored{base.__name__}", (mixin, base), {})
 
 
-class MonitoredIterator:
+class _MonitoredIterator:
     """Mixed into torch's iterators."""
 
     _monitor: LoaderMonitor
@@ -170,7 +173,7 @@ def _break_cycle(error: Exception) -> None:
         place = place.tb_next
 
 
-class MonitoredWorkersIterator(MonitoredIterator):
+class _MonitoredWorkersIterator(_MonitoredIterator):
     """Mixed into those that have workers."""
 
     _number: int
@@ -212,7 +215,7 @@ class MonitoredWorkersIterator(MonitoredIterator):
         return found
 
     def _mark_worker_as_unavailable(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
-        report_lost_lock(self._index_queues[worker_id])
+        _report_lost_lock(self._index_queues[worker_id])
         super()._mark_worker_as_unavailable(worker_id, *args, **kwargs)  # type: ignore[misc]
 
     def _shutdown_workers(self) -> None:
@@ -252,3 +255,35 @@ def with_iterators_of_their_own(kind: Any) -> Iterator[Any]:
         yield kind
     for each in kind.__subclasses__():
         yield from with_iterators_of_their_own(each)
+
+
+# Some facts about a lock that is never released. ``multiprocessing.Queue.put`` acquires the lock
+# ``_notempty`` by a ``with`` statement. When a worker dies, torch's handler of SIGCHLD raises in
+# the main thread, and where it does so between the acquisition and the first line of that block,
+# nothing releases the lock. torch ends an iterator by ``_mark_worker_as_unavailable``, which puts
+# into the same queue, and waits forever. The queue's own thread holds that lock for microseconds
+# at a time.
+#
+# Under ``inject`` the loop is the user's, and torch does there what it always does. All that can
+# be done is to say what it waits for.
+
+
+_PATIENCE = 5.0
+_MESSAGE = (
+    "pytest-dataloader-faults: this loop hangs in torch, not in the dataset. A DataLoader worker"
+    " died while torch was putting indices into its queue, torch's SIGCHLD handler raised inside"
+    " multiprocessing.Queue.put, and the lock of that queue was never released: the loader now"
+    " waits for it forever in _mark_worker_as_unavailable. A small prefetch_factor makes this"
+    " rare; run_trial() does not meet it\n"
+)
+
+
+def _report_lost_lock(queue: Any) -> None:
+    """Write to standard error if the lock of *queue* stays locked for seconds."""
+    until = time.monotonic() + _PATIENCE
+    # Not acquired here: torch's handler could raise before it would be released.
+    while queue._notempty._lock.locked():
+        if time.monotonic() > until:
+            sys.stderr.write(_MESSAGE)
+            return
+        time.sleep(0.01)

@@ -14,13 +14,19 @@ import stat
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
+from pytest_dataloader_faults._engine import policy as decisions
 from pytest_dataloader_faults._engine.calls import CALLS
 from pytest_dataloader_faults._engine.file_copies import altered_copy, unrelated_file
-from pytest_dataloader_faults._engine.policy import FaultPolicy
-from pytest_dataloader_faults._engine.policy import actions as decisions
-from pytest_dataloader_faults._engine.policy.actions import MAP, OF_EXCLUDED, OPEN, STAT, Operation
-from pytest_dataloader_faults._engine.policy.writes import written
-from pytest_dataloader_faults._engine.processes import behind_folder_link
+from pytest_dataloader_faults._engine.policy import (
+    MAP,
+    OF_EXCLUDED,
+    OPEN,
+    STAT,
+    FaultPolicy,
+    Operation,
+    written,
+)
+from pytest_dataloader_faults._engine.system.processes import behind_folder_link
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
 _LARGEST_NUMBER = 2**31 - 1

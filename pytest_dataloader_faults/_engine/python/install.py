@@ -24,15 +24,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pytest_dataloader_faults._engine.file_copies import altered_copy, unrelated_file
-from pytest_dataloader_faults._engine.policy import FaultPolicy
-from pytest_dataloader_faults._engine.policy.actions import Closed, Substitute
-from pytest_dataloader_faults._engine.processes import (
+from pytest_dataloader_faults._engine.policy import Closed, FaultPolicy, Substitute
+from pytest_dataloader_faults._engine.python import file_objects, os_functions
+from pytest_dataloader_faults._engine.python.descriptors import Clock, DescriptorTable
+from pytest_dataloader_faults._engine.system.processes import (
     inherited_fds,
     inherited_mappings,
     is_write_only,
 )
-from pytest_dataloader_faults._engine.python import file_objects, os_functions
-from pytest_dataloader_faults._engine.python.descriptors import Clock, DescriptorTable
 
 
 def install(policy: FaultPolicy, clock: Clock) -> tuple[DescriptorTable, Replacements]:

@@ -6,11 +6,15 @@ are replaced, too: a number that C code got and that comes back to one of them w
 
 from __future__ import annotations
 
+import os
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pytest_dataloader_faults._engine.policy import CONNECT, Fail, FaultPolicy, Operation
 from pytest_dataloader_faults._engine.python.descriptors import DescriptorTable
+from pytest_dataloader_faults.globs import connection_path
 
 REPLACED = (
     *("open", "close", "dup", "dup2", "stat", "lstat", "read", "readinto", "pread", "readv"),
@@ -181,3 +185,50 @@ def _first(length: int, buffers: Sequence[Any]) -> list[memoryview]:
         kept.append(view)
         length -= len(view)
     return kept
+
+
+# What a peer sends is read by functions of many kinds, and awaited by more: so only the making of
+# a connection can fail here. A socket that C code has made is not seen.
+
+
+_INTERNET = (socket.AF_INET, socket.AF_INET6)
+_NOT_CONNECTED = 7
+"""As TCP_INFO tells it: any other state is that of a connection that is made already."""
+
+
+def replace_connect(policy: FaultPolicy) -> None:
+    """Ask *policy* about each TCP connection of this process, permanently."""
+    plain, plain_ex = socket.socket.connect, socket.socket.connect_ex
+
+    def connect(self: socket.socket, address: Any) -> None:
+        if number := _failing(policy, self, address):
+            raise OSError(number, os.strerror(number))
+        plain(self, address)
+
+    def connect_ex(self: socket.socket, address: Any) -> int:
+        return _failing(policy, self, address) or plain_ex(self, address)
+
+    kind: Any = socket.socket
+    kind.connect, kind.connect_ex = connect, connect_ex
+
+
+def _failing(policy: FaultPolicy, connection: socket.socket, address: Any) -> int:
+    """The errno that this connect() is to fail with; 0 if it is not."""
+    path = _path(connection, address)
+    actions = policy.connected(Operation(CONNECT, path)) if path else ()
+    return next((each.errno for each in actions if isinstance(each, Fail)), 0)
+
+
+def _path(connection: socket.socket, address: Any) -> str | None:
+    """The path of a TCP connection that is about to be made to *address*; None if it is none."""
+    if connection.family not in _INTERNET or connection.type != socket.SOCK_STREAM:
+        return None
+    state = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+    if state != _NOT_CONNECTED or not isinstance(address, tuple):
+        return None
+    try:
+        found = socket.getaddrinfo(address[0], address[1], connection.family, connection.type)
+    except OSError:  # connect() raises it, too.
+        return None
+    numeric = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV
+    return connection_path(*socket.getnameinfo(found[0][4], numeric))

@@ -22,7 +22,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from pytest_dataloader_faults._engine.processes import LONGEST_WAIT
+from pytest_dataloader_faults._engine.system.processes import LONGEST_WAIT
 
 Action = Callable[[], None]
 EventHandler = Callable[[int], None]

@@ -19,10 +19,10 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple, TypeGuard
 
 from pytest_dataloader_faults._engine.channel import Channel
-from pytest_dataloader_faults._engine.processes import is_below
 from pytest_dataloader_faults._engine.protocol import Hello, Message, UnknownMessageError
 from pytest_dataloader_faults._engine.supervisor import descriptor_budget
 from pytest_dataloader_faults._engine.supervisor.events import Events
+from pytest_dataloader_faults._engine.system.processes import is_below
 
 _MAX_DESCRIPTORS = 61
 """A listener, and the inherited files that one filter program lists."""

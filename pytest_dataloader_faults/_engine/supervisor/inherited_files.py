@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pytest_dataloader_faults._engine.file_copies import FileCopies, unrelated_file
-from pytest_dataloader_faults._engine.kernel.remote_process import descriptors, link_of
-from pytest_dataloader_faults._engine.policy.actions import Closed, Substitute
-from pytest_dataloader_faults._engine.processes import is_write_only
+from pytest_dataloader_faults._engine.kernel.caller import descriptors, link_of
+from pytest_dataloader_faults._engine.policy import Closed, Substitute
 from pytest_dataloader_faults._engine.protocol import Hello, Proceed
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
+from pytest_dataloader_faults._engine.system.processes import is_write_only
 from pytest_dataloader_faults.faults import ClosedDescriptor
 
 _IN_ONE_MESSAGE = 60

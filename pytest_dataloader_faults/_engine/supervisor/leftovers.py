@@ -16,12 +16,12 @@ import signal
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pytest_dataloader_faults._engine.kernel.remote_process import family
-from pytest_dataloader_faults._engine.processes import is_dead
+from pytest_dataloader_faults._engine.kernel.caller import family
 from pytest_dataloader_faults._engine.protocol import Configure
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
-from pytest_dataloader_faults._engine.system import folders
-from pytest_dataloader_faults._engine.system.shared_memory import SharedMemoryCleaner
+from pytest_dataloader_faults._engine.system import temporary
+from pytest_dataloader_faults._engine.system.processes import is_dead
+from pytest_dataloader_faults._engine.system.temporary import SharedMemoryCleaner
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -42,13 +42,13 @@ class Leftovers:
 
     def __enter__(self) -> Self:
         try:
-            folders.make_for_sockets(self._folder)
+            temporary.make_for_sockets(self._folder)
         except OSError as error:
             self.refused = str(error)
         return self
 
     def __exit__(self, *_: object) -> None:
-        folders.remove(self._folder)
+        temporary.remove(self._folder)
         if self._unlinks or is_dead(self._driver):
             pids = {self._driver, *(worker.pid for worker in self.workers)}
             self._shared_memory.remove(set(filter(is_dead, pids)))

@@ -21,12 +21,11 @@ from typing import NoReturn
 
 from pytest_dataloader_faults._engine.channel import Channel, SupervisorHandle, listening_socket
 from pytest_dataloader_faults._engine.plan import Plan
-from pytest_dataloader_faults._engine.processes import fork
 from pytest_dataloader_faults._engine.protocol import Configure, Ready
 from pytest_dataloader_faults._engine.supervisor.leftovers import Leftovers
 from pytest_dataloader_faults._engine.supervisor.server import Supervisor
-from pytest_dataloader_faults._engine.system.anonymous_file import AnonymousFile
-from pytest_dataloader_faults._engine.system.shared_count import SharedCount
+from pytest_dataloader_faults._engine.system.processes import fork
+from pytest_dataloader_faults._engine.system.shared import AnonymousFile, SharedCount
 
 
 def main() -> None:

@@ -23,14 +23,14 @@ from typing import Any
 
 from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.channel import Channel
+from pytest_dataloader_faults._engine.kernel.caller import BadSyscallError, Syscall
 from pytest_dataloader_faults._engine.kernel.linux import MACHINE, SYSCALLS
 from pytest_dataloader_faults._engine.kernel.listener import Listener
-from pytest_dataloader_faults._engine.kernel.remote_process import BadSyscallError, Syscall
 from pytest_dataloader_faults._engine.plan import Plan
 from pytest_dataloader_faults._engine.protocol import Message, ToLoader, UnknownMessageError
 from pytest_dataloader_faults._engine.supervisor import descriptor_budget, inherited_files
+from pytest_dataloader_faults._engine.supervisor.answers.deaths import FetchStart
 from pytest_dataloader_faults._engine.supervisor.answers.dispatch import answer
-from pytest_dataloader_faults._engine.supervisor.answers.on_fetch import FetchStart
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.events import Events
 from pytest_dataloader_faults._engine.supervisor.handshake import Handshake, WorkerAcceptor

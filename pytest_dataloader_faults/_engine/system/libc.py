@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
+from enum import IntEnum
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -14,3 +16,31 @@ def check(result: int, what: str) -> int:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
     return result
+
+
+class Prctl(IntEnum):
+    """First argument of prctl(2)."""
+
+    SET_PDEATHSIG = 1
+    SET_DUMPABLE = 4
+    CAPBSET_DROP = 24
+    SET_SECUREBITS = 28
+    SET_CHILD_SUBREAPER = 36
+    SET_NO_NEW_PRIVS = 38
+    SET_PTRACER = 0x59616D61
+
+
+def prctl(option: Prctl, argument: int) -> None:
+    """prctl(2) with one argument."""
+    zero = ctypes.c_ulong(0)
+    check(libc.prctl(int(option), ctypes.c_ulong(argument), zero, zero, zero), option.name)
+
+
+def end_with_parent(parent: int) -> None:
+    """Have this process killed when the thread that forked it ends; *parent* is its process.
+
+    That parent may be dead already, and then no signal comes (PR_SET_PDEATHSIG, prctl(2)).
+    """
+    prctl(Prctl.SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)

@@ -9,18 +9,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import operator
 import random
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
-
-from pytest_dataloader_faults._engine.worker.indices import (
-    integer_of,
-    number_of,
-    parts_of,
-    plain_text,
-)
 
 
 class FetchListener:
@@ -62,10 +56,10 @@ def observe_fetches(listener: FetchListener, *, samples: bool, seed: int | None 
     def observe(fetcher: Any) -> None:
         if isinstance(fetcher, fetch._IterableDatasetFetcher):
             if samples:
-                fetcher.dataset_iter = ObservedStream(fetcher.dataset_iter, listener)
+                fetcher.dataset_iter = _ObservedStream(fetcher.dataset_iter, listener)
         elif samples or seed is not None:
             of_samples = listener if samples else FetchListener()
-            fetcher.dataset = ObservedDataset(fetcher.dataset, of_samples, seed)
+            fetcher.dataset = _ObservedDataset(fetcher.dataset, of_samples, seed)
 
     for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
         kind.fetch = _with_calls(kind.fetch, listener)  # type: ignore[method-assign]
@@ -101,7 +95,7 @@ def _made(
     return made
 
 
-class ObservedStream(Iterator[Any]):
+class _ObservedStream(Iterator[Any]):
     """An iterator that reports each sample it is asked for, by its number.
 
     It goes on where *samples* does: a generator in its place would end at the first error.
@@ -117,7 +111,7 @@ class ObservedStream(Iterator[Any]):
         return next(self._samples)
 
 
-class ObservedDataset:
+class _ObservedDataset:
     """A dataset that reports each index it is asked for. Only torch's fetcher ever sees it."""
 
     def __init__(self, dataset: Any, listener: FetchListener, seed: int | None) -> None:
@@ -223,3 +217,69 @@ def seed_everything(number: int) -> None:
     random.seed(number)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(number)
+
+
+# Some facts about indices. torch looks at none: what a sampler yields goes to a worker through a
+# pickle, and from there to the dataset. So an index may be a slice, a list of indices, a tensor or
+# an object of any class. It need not have a hash, and its ``==`` may give an array. An array of
+# NumPy or of torch has ``__index__`` whatever is in it, and raises TypeError unless that is one
+# integer.
+
+
+_PLAIN = (type(None), type(...), float, complex, str, bytes, range)
+_BRACKETS: dict[Any, str] = {tuple: "()", list: "[]", set: "{}", frozenset: "{}"}
+
+
+def integer_of(index: Any) -> int | None:
+    """The integer that *index* is, also as a scalar of NumPy or torch; None of anything else."""
+    is_one = not index.ndim if is_array(index) else type(index) in (int, bool)
+    return number_of(index) if is_one else None
+
+
+def number_of(index: Any) -> int | None:
+    """The integer that *index* has, though it may have more; None if it has none."""
+    if not hasattr(type(index), "__index__"):
+        return None
+    try:
+        return operator.index(index)
+    except Exception:  # noqa: BLE001  # An array, or a class of the user's.
+        return None
+
+
+def plain_text(index: Any) -> str | None:
+    """*index* as Python prints it, if it is made of plain values only, or else None."""
+    kind = type(index)
+    if (number := integer_of(index)) is not None:
+        return str(number)
+    if kind in _PLAIN:
+        return repr(index)
+    if kind is slice:
+        return _joined("slice()", (index.start, index.stop, index.step))
+    if kind is dict:
+        return _joined("{}", index.items())
+    if kind in _BRACKETS:
+        return _joined(_BRACKETS[kind], index, is_ordered=kind in (tuple, list))
+    return _joined(f"{kind.__name__}()", [index.tolist()]) if is_array(index) else None
+
+
+def _joined(brackets: str, parts: Iterable[Any], *, is_ordered: bool = True) -> str | None:
+    texts = [plain_text(each) for each in parts]
+    found = [each for each in texts if each is not None]
+    if len(found) < len(texts):
+        return None
+    inner = ", ".join(found if is_ordered else sorted(found))
+    comma = "," if brackets == "()" and len(found) == 1 else ""
+    return f"{brackets[:-1]}{inner}{comma}{brackets[-1]}"
+
+
+def is_array(index: Any) -> bool:
+    """Whether *index* is a tensor, an array or a scalar of NumPy's."""
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    kinds = (numpy and (numpy.ndarray, numpy.generic), torch and torch.Tensor)
+    return any(issubclass(type(index), each) for each in kinds if each)
+
+
+def parts_of(drawn: Any) -> list[Any] | None:
+    """The indices in *drawn*, if it is a list, a tuple, a range or an array; or else None."""
+    has_parts = drawn.ndim > 0 if is_array(drawn) else issubclass(type(drawn), (list, tuple, range))
+    return list(drawn) if has_parts else None

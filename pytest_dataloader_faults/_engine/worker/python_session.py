@@ -13,15 +13,14 @@ import time
 
 from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.channel import Channel, WorkerConfig
+from pytest_dataloader_faults._engine.fake import patcher
+from pytest_dataloader_faults._engine.fake.engine import install as install_fake
+from pytest_dataloader_faults._engine.fake.engine import patch_for_good
 from pytest_dataloader_faults._engine.plan import WorkerFaults
-from pytest_dataloader_faults._engine.policy import FaultPolicy
-from pytest_dataloader_faults._engine.policy.moments import Moments
-from pytest_dataloader_faults._engine.processes import LONGEST_WAIT
-from pytest_dataloader_faults._engine.python.connections import replace_connect
+from pytest_dataloader_faults._engine.policy import FaultPolicy, Moments
 from pytest_dataloader_faults._engine.python.install import install
-from pytest_dataloader_faults._engine.python.pyfakefs import patcher
-from pytest_dataloader_faults._engine.python.pyfakefs.faults import install as install_fake
-from pytest_dataloader_faults._engine.python.pyfakefs.in_worker import patch_for_good
+from pytest_dataloader_faults._engine.python.os_functions import replace_connect
+from pytest_dataloader_faults._engine.system.processes import LONGEST_WAIT
 from pytest_dataloader_faults._engine.worker.session import WorkerSession
 
 

@@ -24,8 +24,8 @@ from typing import Any
 
 from pytest_dataloader_faults._engine.channel import SupervisorHandle
 from pytest_dataloader_faults._engine.kernel.linux import MACHINE, read_memory
-from pytest_dataloader_faults._engine.processes import is_stopped
-from pytest_dataloader_faults._engine.system.shared_count import SharedCount
+from pytest_dataloader_faults._engine.system.processes import is_stopped
+from pytest_dataloader_faults._engine.system.shared import SharedCount
 from pytest_dataloader_faults._trial.job import Limits
 from pytest_dataloader_faults._trial.journal import Journal
 from pytest_dataloader_faults._trial.process.deadline import (

@@ -28,7 +28,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from pytest_dataloader_faults._engine.processes import MORE_PROCESSES, fork
+from pytest_dataloader_faults._engine.system.processes import MORE_PROCESSES, fork
 from pytest_dataloader_faults._trial.job import Job
 from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
 from pytest_dataloader_faults.outcomes.text import counted

@@ -24,8 +24,8 @@ from collections.abc import Iterable
 from multiprocessing import forkserver, spawn, util
 from typing import Any, NamedTuple
 
-from pytest_dataloader_faults._engine.processes import code_to_run, ready
-from pytest_dataloader_faults._engine.system import folders
+from pytest_dataloader_faults._engine.system import temporary
+from pytest_dataloader_faults._engine.system.processes import code_to_run, ready
 from pytest_dataloader_faults._trial.job import Job, ReferenceJob
 from pytest_dataloader_faults._trial.process import start_method
 
@@ -69,7 +69,7 @@ class TrialServer(NamedTuple):
         """Let go of it; the keeper, unless it was killed, ends what is left."""
         os.close(self.alive)
         self.held.close()
-        folders.remove(os.path.dirname(self.address))
+        temporary.remove(os.path.dirname(self.address))
 
 
 _MOST = 4
@@ -145,7 +145,7 @@ class _Preloaded:
 
     def fork_server(self, printed: int, most: int | None) -> TrialServer | None:
         """One for a trial, with *most* descriptors; None if this process does not answer."""
-        folder = folders.name_for_sockets()
+        folder = temporary.name_for_sockets()
         address = os.path.join(folder, "fork-server")
         held, theirs = socket.socketpair()
         alive_r, alive_w = os.pipe()
@@ -163,7 +163,7 @@ class _Preloaded:
             return TrialServer((keeper, server), address, key, alive_w, held)
         os.close(alive_w)
         held.close()
-        folders.remove(folder)
+        temporary.remove(folder)
         return None
 
     def _send(self, descriptors: Iterable[int], address: str, key: bytes, most: int | None) -> None:

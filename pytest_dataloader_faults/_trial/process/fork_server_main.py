@@ -17,10 +17,10 @@ import traceback
 from multiprocessing import current_process, forkserver, spawn
 from typing import Any, NoReturn
 
-from pytest_dataloader_faults._engine.processes import fork, ready
-from pytest_dataloader_faults._engine.system import folders
-from pytest_dataloader_faults._engine.system.prctl import Prctl, end_with_parent, prctl
-from pytest_dataloader_faults._engine.system.shared_memory import SharedMemoryCleaner
+from pytest_dataloader_faults._engine.system import temporary
+from pytest_dataloader_faults._engine.system.libc import Prctl, end_with_parent, prctl
+from pytest_dataloader_faults._engine.system.processes import fork, ready
+from pytest_dataloader_faults._engine.system.temporary import SharedMemoryCleaner
 from pytest_dataloader_faults._engine.worker.late_imports import (
     FOR_FORK_SERVER,
     import_late_modules,
@@ -87,7 +87,7 @@ def _keep(descriptors: list[int], message: Any) -> NoReturn:
         _begin_with(*begin_with)
         shared_memory = SharedMemoryCleaner()
         keeper = os.getpid()
-        folders.make_for_sockets(folder)
+        temporary.make_for_sockets(folder)
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(address)
         listener.listen()
@@ -100,7 +100,7 @@ def _keep(descriptors: list[int], message: Any) -> NoReturn:
         os.write(held, json.dumps([os.getpid(), server]).encode())
         ready([held], _FOREVER)
         shared_memory.remove(end_all())
-        folders.remove(folder)
+        temporary.remove(folder)
         status = 0
     except BaseException:  # noqa: BLE001  # there is no caller to go back to
         traceback.print_exc()

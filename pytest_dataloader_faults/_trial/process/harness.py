@@ -17,7 +17,7 @@ import os
 import signal
 import time
 
-from pytest_dataloader_faults._engine.processes import how_it_ended, is_stopped, ready
+from pytest_dataloader_faults._engine.system.processes import how_it_ended, is_stopped, ready
 from pytest_dataloader_faults._trial.journal import Journal
 
 _GRACE = 30.0

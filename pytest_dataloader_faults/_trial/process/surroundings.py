@@ -7,9 +7,9 @@ import os
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from pytest_dataloader_faults._engine.processes import ready
-from pytest_dataloader_faults._engine.system import folders
-from pytest_dataloader_faults._engine.system.shared_memory import SharedMemoryCleaner
+from pytest_dataloader_faults._engine.system import temporary
+from pytest_dataloader_faults._engine.system.processes import ready
+from pytest_dataloader_faults._engine.system.temporary import SharedMemoryCleaner
 from pytest_dataloader_faults._trial.job import Job
 from pytest_dataloader_faults._trial.journal import Journal
 from pytest_dataloader_faults._trial.process import environment, fork_server
@@ -40,7 +40,7 @@ class Surroundings(NamedTuple):
     def make_folders(self) -> None:
         """Make the folders [in the warden]."""
         for_sockets, *private = self.folders
-        folders.make_for_sockets(for_sockets)
+        temporary.make_for_sockets(for_sockets)
         for folder in private:
             os.mkdir(folder, 0o700)
 
@@ -68,7 +68,7 @@ class Surroundings(NamedTuple):
     def remove_folders(self) -> None:
         """Remove the folders with what is in them."""
         for folder in self.folders:
-            folders.remove(folder)
+            temporary.remove(folder)
 
 
 @contextlib.contextmanager
@@ -76,7 +76,7 @@ def surroundings_for(job: Job, private: tuple[str, ...]) -> Iterator[Surrounding
     """Those of *job*, whose factory gets the folder *private*, if it gets one."""
     fork_server.start_for(job)
     with contextlib.ExitStack() as scope:
-        named = (folders.name_for_sockets(), *private)
+        named = (temporary.name_for_sockets(), *private)
         facts, printed, stacks = (Journal(name) for name in ("facts", "stderr", "stacks"))
         made = Surroundings(facts, printed, stacks, named, SharedMemoryCleaner(), None)
         for journal in (facts, printed, stacks):

@@ -22,13 +22,13 @@ from typing import NamedTuple, TypeAlias
 import psutil
 
 from pytest_dataloader_faults._engine.channel import SupervisorHandle
-from pytest_dataloader_faults._engine.processes import (
+from pytest_dataloader_faults._engine.system.libc import Prctl, end_with_parent, prctl
+from pytest_dataloader_faults._engine.system.processes import (
     STACKS_SIGNAL,
     is_stopped,
     ready,
     seconds_without_cpu,
 )
-from pytest_dataloader_faults._engine.system.prctl import Prctl, end_with_parent, prctl
 from pytest_dataloader_faults._trial import resources
 from pytest_dataloader_faults._trial.job import Limits
 from pytest_dataloader_faults._trial.journal import Journal

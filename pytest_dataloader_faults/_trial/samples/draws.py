@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pytest_dataloader_faults._engine.worker.indices import (
+from pytest_dataloader_faults._engine.worker.fetch_hooks import (
     integer_of,
     is_array,
     parts_of,

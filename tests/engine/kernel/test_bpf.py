@@ -19,7 +19,7 @@ from pytest_dataloader_faults._engine.kernel.linux import (
     SYSCALLS,
     Return,
 )
-from pytest_dataloader_faults._engine.system.prctl import Prctl
+from pytest_dataloader_faults._engine.system.libc import Prctl
 
 BASE = 8192
 HELD = (5, 77, 300)

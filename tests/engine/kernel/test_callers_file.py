@@ -8,7 +8,7 @@ import os
 import pytest
 
 from pytest_dataloader_faults._engine.kernel import callers_file, linux
-from pytest_dataloader_faults._engine.kernel.remote_process import Syscall, open_request
+from pytest_dataloader_faults._engine.kernel.caller import Syscall, open_request
 from support.attempts import CONTENT
 
 

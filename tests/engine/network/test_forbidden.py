@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 
 from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._engine.kernel import connections
-from pytest_dataloader_faults._engine.supervisor.answers.relayed import Relayed
+from pytest_dataloader_faults._engine.supervisor.answers.network import Relayed
 from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.faults import ConnectError, ConnectionReset
 from support.network_datasets import ByHttp, write_samples

@@ -13,8 +13,7 @@ import pytest
 
 from pytest_dataloader_faults._engine.file_copies import FileEdit, altered_copy
 from pytest_dataloader_faults._engine.plan import Plan, WorkerFaults
-from pytest_dataloader_faults._engine.policy import FaultPolicy
-from pytest_dataloader_faults._engine.policy.actions import Delay, Fail, Hang, Short
+from pytest_dataloader_faults._engine.policy import Delay, Fail, FaultPolicy, Hang, Short
 from pytest_dataloader_faults.faults import OpenError, ReadError
 from support.attempts import CONTENT
 from support.patching import patched

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from pytest_dataloader_faults import inject
-from pytest_dataloader_faults._engine.kernel.memory import Memory
-from pytest_dataloader_faults._engine.kernel.remote_process import BadSyscallError, Syscall
-from pytest_dataloader_faults._engine.processes import fork
+from pytest_dataloader_faults._engine.kernel.caller import BadSyscallError, Memory, Syscall
+from pytest_dataloader_faults._engine.system.processes import fork
 from pytest_dataloader_faults.faults import OpenError
 from support.attempts import attempt
 from support.epochs import alone, epoch

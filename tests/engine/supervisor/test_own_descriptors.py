@@ -9,8 +9,8 @@ import resource
 import pytest
 
 from pytest_dataloader_faults import inject
-from pytest_dataloader_faults._engine.kernel.remote_process import descriptors
-from pytest_dataloader_faults._engine.processes import fork
+from pytest_dataloader_faults._engine.kernel.caller import descriptors
+from pytest_dataloader_faults._engine.system.processes import fork
 from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.faults import ReadError, SlowRead, TruncatedFile
 from support.attempts import NEVER, error_of

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.data._utils import worker as torch_worker
 
 from pytest_dataloader_faults import inject
-from pytest_dataloader_faults._engine.worker.parent import end_with_parent
+from pytest_dataloader_faults._engine.worker.arm import end_with_parent
 from pytest_dataloader_faults.faults import ReadError
 from support.datasets import Records
 from support.waiting import until

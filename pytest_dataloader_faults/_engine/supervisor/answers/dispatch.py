@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from pytest_dataloader_faults._engine.calls import Role
-from pytest_dataloader_faults._engine.kernel import remote_process
-from pytest_dataloader_faults._engine.kernel.remote_process import Syscall
-from pytest_dataloader_faults._engine.policy.actions import Operation
-from pytest_dataloader_faults._engine.supervisor.answers.on_connect import on_connect
-from pytest_dataloader_faults._engine.supervisor.answers.on_open import (
+from pytest_dataloader_faults._engine.kernel import caller
+from pytest_dataloader_faults._engine.kernel.caller import Syscall
+from pytest_dataloader_faults._engine.policy import Operation
+from pytest_dataloader_faults._engine.supervisor.answers.network import on_connect
+from pytest_dataloader_faults._engine.supervisor.answers.opens import (
     on_duplicate,
     on_open,
     on_room,
     on_stat,
 )
-from pytest_dataloader_faults._engine.supervisor.answers.on_read import on_read
-from pytest_dataloader_faults._engine.supervisor.answers.on_write import on_write
+from pytest_dataloader_faults._engine.supervisor.answers.reads import on_read
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
+from pytest_dataloader_faults._engine.supervisor.answers.writes import on_write
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 
 _MAKE_DESCRIPTORS = (Role.OPENS, Role.ALLOCATES, Role.DUPLICATES)
@@ -47,7 +47,7 @@ def _try_answer(worker: WorkerState, call: Syscall, services: SupervisorServices
     if role is Role.CONNECTS:
         return on_connect(worker, call, services.relay)
     if role is Role.LOCKS:  # flock(2) is of the open file description, which ours would keep.
-        worker.files.stop_sharing(call.pid, remote_process.signed(call.arguments[0]))
+        worker.files.stop_sharing(call.pid, caller.signed(call.arguments[0]))
     elif role is Role.UNOBSERVABLE:
         worker.policy.unobserved[call.name] += 1
     elif role is Role.CHANGES_IDENTITY:
@@ -59,8 +59,8 @@ def _note_exhaustion(worker: WorkerState, call: Syscall) -> None:
     """The kernel itself refuses a call for want of a descriptor; the policy only counts it."""
     if call.facts.role not in _MAKE_DESCRIPTORS or call.facts.number_at is not None:
         return
-    used = remote_process.descriptors(call.pid)
+    used = caller.descriptors(call.pid)
     is_full = all(number in used for number in range(worker.limit or 0))
     name = worker.memory.path(call) if is_full and call.facts.role is Role.OPENS else None
-    path = "" if name is None else remote_process.resolved_path(call, name).path
+    path = "" if name is None else caller.resolved_path(call, name).path
     worker.policy.allocated(Operation(call.name, path, call.pid), is_full=is_full)

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pytest_dataloader_faults._engine.file_copies import FileCopies
-from pytest_dataloader_faults._engine.supervisor.answers.relay import ErrorHandler, Relay
+from pytest_dataloader_faults._engine.supervisor.answers.network import ErrorHandler, Relay
 from pytest_dataloader_faults._engine.supervisor.events import DeathScheduler, Events, Timers
 from pytest_dataloader_faults._engine.supervisor.shared_offsets import SharedOffsetBarrier
-from pytest_dataloader_faults._engine.system.shared_count import SharedCount
+from pytest_dataloader_faults._engine.system.shared import SharedCount
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -11,28 +11,15 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults._engine.calls import CALLS
 from pytest_dataloader_faults._engine.file_copies import FileEdit
 from pytest_dataloader_faults._engine.plan import AnyFault, FaultCounter, FileCounter, WorkerFaults
-from pytest_dataloader_faults._engine.policy.actions import (
-    MAP,
-    Actions,
-    Closed,
-    CutOff,
-    Delay,
-    Die,
-    Fail,
-    Hang,
-    Operation,
-    Short,
-    Substitute,
-)
 from pytest_dataloader_faults._engine.protocol import Counts, FaultFired
 from pytest_dataloader_faults.globs import is_excluded, may_be_data
 
@@ -286,3 +273,180 @@ class FaultPolicy:
         for counter in due:
             self.fire(counter, *operation)
         return [Delay(each.fault.seconds) for each in due]
+
+
+OPEN, STAT, MAP = "openat", "newfstatat", "mmap"
+"""System calls by which the python engine names the operations that it sees."""
+CONNECT, ANSWER = "connect", "recv"
+"""How firings name the making of a connection, and what comes from its peer."""
+OF_EXCLUDED = "open of an excluded file"
+"""How ``unobserved`` names what only its folder spared."""
+OF_INHERITED, BY_MAPPING = (
+    "write of a file that was open before the worker began",
+    "write through a mapping",
+)
+"""How ``unobserved`` names writes that cannot fail."""
+
+
+class Fail(NamedTuple):
+    """The operation raises OSError. Of a mapping, pages from *offset* on cannot be read."""
+
+    errno: int
+    offset: int = 0
+
+
+class Closed(NamedTuple):
+    """The descriptor is not open; with *reuse*, it belongs to another file of the same length."""
+
+    reuse: bool
+
+
+class Substitute(NamedTuple):
+    """The file is a copy that differs by *edit*."""
+
+    edit: FileEdit
+
+
+class Short(NamedTuple):
+    """A read gives, or a write takes, *max_bytes* at most."""
+
+    max_bytes: int
+
+
+class Delay(NamedTuple):
+    """The operation takes *seconds* longer."""
+
+    seconds: float
+
+
+class Hang(NamedTuple):
+    """The operation does not return while faults are armed."""
+
+
+class Die(NamedTuple):
+    """The worker dies within a read or write of *path*. The fault of *counter* fires by that."""
+
+    counter: FaultCounter[vocabulary.WorkerKilled]
+    path: str
+
+
+class CutOff(NamedTuple):
+    """The connection ends *after* bytes of an answer: it is reset, or closed as at its end."""
+
+    after: int
+    is_reset: bool
+
+
+Action: TypeAlias = Fail | Closed | Substitute | Short | Delay | Hang | Die
+Actions: TypeAlias = Sequence[Action]
+"""To be carried out in order: first what takes time, then at most one of the others."""
+
+
+class Operation(NamedTuple):
+    """An operation on *path*, absolute. *pid* is None for the worker process itself."""
+
+    call: str
+    path: str
+    pid: int | None = None
+
+
+def written(policy: FaultPolicy, operation: Operation, length: int) -> Actions:
+    """For a write of *length* bytes, or a call that makes earlier writes last: Die, Fail or Short.
+
+    Where a call's length is not known, it is 0.
+    """
+    with policy.lock:
+        if not policy.armed:
+            return []
+        policy.counter_of(operation.path).writes += 1
+        call = CALLS[operation.call]
+        for each in policy.death(operation, "writing") if call.has_data else ():
+            if isinstance(each, Die) and _is_allowed(policy, each.counter, operation):
+                return [each]
+        for failing in policy.faults.for_path(vocabulary.WriteError, operation.path):
+            if _happens(policy, failing, operation):
+                return [Fail(failing.fault.errno)]
+        for short in policy.faults.for_path(vocabulary.ShortWrite, operation.path):
+            most = short.fault.most(length)
+            is_cut = call.writes_buffers and most < length
+            if is_cut and _happens(policy, short, operation):
+                return [Short(most)]
+        return []
+
+
+def _happens(policy: FaultPolicy, counter: FaultCounter[Any], operation: Operation) -> bool:
+    """Whether it is the turn of *counter*'s fault; it fires by that."""
+    is_due = counter.reach() and _is_allowed(policy, counter, operation)
+    if is_due:
+        policy.fire(counter, *operation)
+    return is_due
+
+
+def _is_allowed(policy: FaultPolicy, counter: FaultCounter[Any], operation: Operation) -> bool:
+    """Whether the file may be harmed. A fault that is due elsewhere is refused."""
+    if policy.faults.may_fail_writes_of(operation.path):
+        return True
+    policy.refuse(
+        f"{counter.fault!r} was due in a {operation.call} of {operation.path}. What a failed write"
+        " leaves there would stay, so it may only happen in a folder that is made for the trial:"
+        " have make_dataset take a folder (it gets an empty one for each trial), and put what is"
+        " written there"
+    )
+    return False
+
+
+_Moment: TypeAlias = tuple[float, str, str]
+"""The time, which is CLOCK_MONOTONIC's, what kind of event it is, and what it is about."""
+_Omitted: TypeAlias = Mapping[str, tuple[int, float]]
+"""By kind: how many are not kept, and the time of the last one before them that is."""
+MOST = 400
+"""Events in the timeline of one trial."""
+
+
+class _OfOneKind:
+    """The moments of one kind, in order."""
+
+    def __init__(self) -> None:
+        self.first: list[_Moment] = []
+        self.last: deque[_Moment] = deque(maxlen=MOST // 2)
+        self.count = 0
+
+    @property
+    def omitted(self) -> int:
+        return self.count - len(self.first) - len(self.last)
+
+
+class Moments:
+    """What happened in one process, in order. Any number may come; little memory is taken.
+
+    One kind does not crowd out another: a worker may open a thousand files for a batch.
+    """
+
+    def __init__(self) -> None:
+        self._kinds: defaultdict[str, _OfOneKind] = defaultdict(_OfOneKind)
+
+    def add(self, time: float, kind: str, text: str) -> None:
+        """Note one more."""
+        of_kind = self._kinds[kind]
+        of_kind.count += 1
+        kept = of_kind.first if len(of_kind.first) < MOST // 2 else of_kind.last
+        kept.append((time, kind, text))
+
+    def extend(self, moments: Iterable[_Moment], omitted: _Omitted) -> None:
+        """Note those that another process has kept, and how many it has *omitted*."""
+        for moment in moments:
+            self.add(*moment)
+        for kind, (count, _) in omitted.items():
+            self._kinds[kind].count += count
+
+    def kept(self) -> tuple[list[_Moment], _Omitted]:
+        """Those that are kept, and those that are not."""
+        every = self._kinds.values()
+        moments = (moment for each in every for moment in (*each.first, *each.last))
+        kept = sorted(moments, key=lambda moment: moment[0])
+        omitted = {
+            kind: (each.omitted, each.first[-1][0] if each.first else 0.0)
+            for kind, each in self._kinds.items()
+            if each.omitted
+        }
+        return kept, omitted

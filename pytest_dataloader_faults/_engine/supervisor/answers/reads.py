@@ -7,10 +7,10 @@ import os
 from dataclasses import dataclass
 
 from pytest_dataloader_faults._engine.file_copies import FileEdit
-from pytest_dataloader_faults._engine.kernel.identity import INVISIBLE
-from pytest_dataloader_faults._engine.kernel.remote_process import Syscall, TrackedFile, signed
+from pytest_dataloader_faults._engine.kernel.caller import Syscall, TrackedFile, signed
+from pytest_dataloader_faults._engine.kernel.callers_file import INVISIBLE
 from pytest_dataloader_faults._engine.kernel.syscalls import give_short, source_for, span
-from pytest_dataloader_faults._engine.policy.actions import (
+from pytest_dataloader_faults._engine.policy import (
     MAP,
     Actions,
     Delay,
@@ -20,7 +20,7 @@ from pytest_dataloader_faults._engine.policy.actions import (
     Operation,
     Short,
 )
-from pytest_dataloader_faults._engine.supervisor.answers.on_fetch import die_in_call
+from pytest_dataloader_faults._engine.supervisor.answers.deaths import die_in_call
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.events import Action
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState

@@ -1,4 +1,4 @@
-"""A file without a name: what was written before a process died is there still, no pipe fills up.
+"""What processes share without a name: a file, and a number.
 
 Its memory goes with the last process that has it open.
 """
@@ -6,7 +6,9 @@ Its memory goes with the last process that has it open.
 from __future__ import annotations
 
 import fcntl
+import mmap
 import os
+import struct
 
 
 class AnonymousFile:
@@ -24,3 +26,22 @@ class AnonymousFile:
 
     def close(self) -> None:
         os.close(self.fd)
+
+
+_NUMBER = struct.Struct("=Q")
+
+
+class SharedCount:
+    """Shared by the process that makes it and those that are forked from it."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, _NUMBER.size)
+
+    @property
+    def value(self) -> int:
+        found: int = _NUMBER.unpack(self._memory)[0]
+        return found
+
+    def add(self, count: int) -> None:
+        """Only one process may do this."""
+        self._memory[:] = _NUMBER.pack(self.value + count)

@@ -9,13 +9,16 @@ import errno
 import os
 
 from pytest_dataloader_faults._engine.file_copies import FileCopies, reopen, unrelated_file
-from pytest_dataloader_faults._engine.kernel import callers_file, remote_process
-from pytest_dataloader_faults._engine.kernel.callers_file import MagicLinkError, OpenedFile
-from pytest_dataloader_faults._engine.kernel.identity import INVISIBLE
+from pytest_dataloader_faults._engine.kernel import caller, callers_file
+from pytest_dataloader_faults._engine.kernel.caller import PathRequest, Syscall
+from pytest_dataloader_faults._engine.kernel.callers_file import (
+    INVISIBLE,
+    MagicLinkError,
+    OpenedFile,
+)
 from pytest_dataloader_faults._engine.kernel.linux import F_DUPFD
-from pytest_dataloader_faults._engine.kernel.remote_process import PathRequest, Syscall
 from pytest_dataloader_faults._engine.kernel.syscalls import write_stat
-from pytest_dataloader_faults._engine.policy.actions import (
+from pytest_dataloader_faults._engine.policy import (
     OF_EXCLUDED,
     Action,
     Closed,
@@ -36,7 +39,7 @@ def on_open(worker: WorkerState, call: Syscall, copies: FileCopies) -> bool:
             known.opens += 1
             worker.note_open(os.fsdecode(name))
             return False
-        wanted = remote_process.open_request(call, name)
+        wanted = caller.open_request(call, name)
     except PermissionError:
         return _leave_to_kernel(worker, INVISIBLE)
     if wanted.flags & os.O_CREAT:
@@ -119,7 +122,7 @@ def _carry_out(
 def on_stat(worker: WorkerState, call: Syscall) -> bool:
     """Answer a stat(2) of a file that is shorter; False if the kernel is to make it."""
     try:
-        wanted = remote_process.stat_request(call, worker.memory.path(call))
+        wanted = caller.stat_request(call, worker.memory.path(call))
     except PermissionError:
         return False
     if not worker.faults.targets(wanted.path) or worker.identities.difference(call.pid):
@@ -156,7 +159,7 @@ def on_duplicate(worker: WorkerState, call: Syscall) -> bool:
 
     The duplicate must be followed, too, and so must have a high number.
     """
-    followed = worker.files.at(call.pid, remote_process.signed(call.arguments[0]))
+    followed = worker.files.at(call.pid, caller.signed(call.arguments[0]))
     if followed is None or followed.source is None or followed.reopened:
         return False
     if call.facts.number_at is not None:
@@ -169,7 +172,7 @@ def on_duplicate(worker: WorkerState, call: Syscall) -> bool:
 
 def on_room(worker: WorkerState, call: Syscall) -> bool:
     """Fail a fallocate(2) in /dev/shm, as if that were full; False if the kernel is to make it."""
-    path = remote_process.link_of(call.pid, remote_process.signed(call.arguments[0]))
+    path = caller.link_of(call.pid, caller.signed(call.arguments[0]))
     for action in worker.policy.reserved(Operation(call.name, path, call.pid)):
         if isinstance(action, Fail):
             worker.leftover_shm.append(path)

@@ -15,7 +15,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pytest_dataloader_faults._engine.python.pyfakefs import fake_files
+from pytest_dataloader_faults._engine.fake import fake_files
 
 _NOT_FOUND = re.compile(
     r"no such (file|table)|not found|(does|do) not exist|bad file descriptor|fdopen|"

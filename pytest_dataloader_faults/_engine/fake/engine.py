@@ -12,28 +12,31 @@ that, so that the same code counts and fails its reads as those of real files.
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import errno
 import functools
 import io
 import os
+import resource
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
-from pytest_dataloader_faults._engine.policy import FaultPolicy
-from pytest_dataloader_faults._engine.policy.actions import OPEN, Fail, Operation
+from pytest_dataloader_faults._engine.fake import patcher
+from pytest_dataloader_faults._engine.fake.notes import explain_errors
+from pytest_dataloader_faults._engine.policy import OPEN, Fail, FaultPolicy, Operation
 from pytest_dataloader_faults._engine.python import install as real
 from pytest_dataloader_faults._engine.python.descriptors import Clock, DescriptorTable
 from pytest_dataloader_faults._engine.python.file_objects import open_with, read_all
 from pytest_dataloader_faults._engine.python.os_functions import OsFunctions
-from pytest_dataloader_faults._engine.python.pyfakefs.os_functions import FakeOs
 
 
-class FakeDescriptorTable(DescriptorTable):
+class _FakeDescriptorTable(DescriptorTable):
     """``DescriptorTable`` of a fake file system."""
 
-    def __init__(self, policy: FaultPolicy, system: FakeOs, clock: Clock, files: Any) -> None:
+    def __init__(self, policy: FaultPolicy, system: _FakeOs, clock: Clock, files: Any) -> None:
         super().__init__(policy, system, clock)
         self._fake = files
 
@@ -61,10 +64,10 @@ class FakeDescriptorTable(DescriptorTable):
         return changed
 
 
-class FaultedFakeIO(io.RawIOBase):
+class _FaultedFakeIO(io.RawIOBase):
     """A fake file open for reading, which asks the policy before it opens and reads."""
 
-    files: ClassVar[FakeDescriptorTable]
+    files: ClassVar[_FakeDescriptorTable]
     _blksize = io.DEFAULT_BUFFER_SIZE  # What open() asks a FileIO for, from Python 3.13 on.
 
     def __init__(self, file: Any, mode: str, closefd: bool, opener: Any) -> None:
@@ -139,8 +142,8 @@ def install(policy: FaultPolicy, clock: Clock, patcher: Any, *, scarce: bool) ->
     from pyfakefs import fake_open
 
     fake_os, true_opener = patcher.fake_modules["os"], fake_open.FakeFileOpen
-    system = FakeOs(patcher.fs, fake_os, true_opener, scarce=scarce)
-    files = FakeDescriptorTable(policy, system, clock, patcher.fs)
+    system = _FakeOs(patcher.fs, fake_os, true_opener, scarce=scarce)
+    files = _FakeDescriptorTable(policy, system, clock, patcher.fs)
     _handle_inherited(files, patcher.fs)
     real.replace_everywhere([*real.numpy_replacements()])
     vars(fake_open).update(FakeFileOpen=_opener(files, true_opener))
@@ -148,7 +151,7 @@ def install(policy: FaultPolicy, clock: Clock, patcher: Any, *, scarce: bool) ->
     _replace_sizes(patcher.fs, fake_os.path, files)
 
 
-def _handle_inherited(files: FakeDescriptorTable, fake: Any) -> None:
+def _handle_inherited(files: _FakeDescriptorTable, fake: Any) -> None:
     """Refuse faults of files that are open already; reads of them are counted as unobserved."""
     for holders in fake.open_files:
         found = holders[0].get_object() if holders else None
@@ -165,9 +168,9 @@ def _handle_inherited(files: FakeDescriptorTable, fake: Any) -> None:
             files.policy.count_unobserved("inherited descriptor")
 
 
-def _opener(files: FakeDescriptorTable, true_opener: Callable[..., Any]) -> Callable[..., Any]:
+def _opener(files: _FakeDescriptorTable, true_opener: Callable[..., Any]) -> Callable[..., Any]:
     """A ``FakeFileOpen`` that asks *files*."""
-    kind = type("FileIO", (FaultedFakeIO,), {"files": files})
+    kind = type("FileIO", (_FaultedFakeIO,), {"files": files})
     asked = types.SimpleNamespace(fspath=os.fspath, fstat=files.system.fstat)
     around = open_with(FileIO=kind, os=asked)
 
@@ -182,7 +185,7 @@ def _opener(files: FakeDescriptorTable, true_opener: Callable[..., Any]) -> Call
     return lambda fake: functools.partial(opens, fake)
 
 
-def _replace_in_os(fake_os: Any, files: FakeDescriptorTable) -> None:
+def _replace_in_os(fake_os: Any, files: _FakeDescriptorTable) -> None:
     """In the fake ``os``, and wherever a module has a name of its own for one of its functions."""
     calls = OsFunctions(files)
     replaced = ("open", "close", "dup", "dup2", "read", "pread")
@@ -196,7 +199,7 @@ def _replace_in_os(fake_os: Any, files: FakeDescriptorTable) -> None:
     vars(fake_os).update(new)
 
 
-def _replace_sizes(fake: Any, path: Any, files: FakeDescriptorTable) -> None:
+def _replace_sizes(fake: Any, path: Any, files: _FakeDescriptorTable) -> None:
     """Replace the two functions by which a size is asked for."""
     true_stat, true_size = fake.stat, path.getsize
 
@@ -212,3 +215,160 @@ def _replace_sizes(fake: Any, path: Any, files: FakeDescriptorTable) -> None:
         return int(stat(entry_path).st_size) if fake.isfile(entry_path) else int(size)
 
     fake.stat, path.getsize = stat, getsize
+
+
+# Some facts about pyfakefs' own. Its ``os.lseek`` returns nothing. Its ``os.open`` sets the mode
+# of a file that exists already, by which one that may not be read becomes readable. It has no
+# ``pread``: the real one gets the fake number. Its ``os.close`` fails once the fake file system is
+# gone, when files that were kept are closed. Before 6.3 its ``os.ftruncate`` knows no file at all.
+# And any number of fake files can be open.
+
+
+_SCRATCH = "/.pytest-dataloader-faults"
+
+
+class _FakeOs:
+    """What ``system`` is to ``DescriptorTable``. *fake_os* and *opener* are pyfakefs' own.
+
+    *scarce*: the limit of open files may be lowered, and holds for fake ones, too.
+    """
+
+    def __init__(self, files: Any, fake_os: Any, opener: Any, *, scarce: bool) -> None:
+        self._files = files
+        self._os = fake_os
+        self._stat = files.stat
+        self._opener = opener
+        self.take_number = _FakeDescriptorLimit(files).take if scarce else lambda _path: None
+        """Raises EMFILE where a real file could not be opened."""
+
+    def __getattr__(self, name: str) -> Any:
+        """All others are pyfakefs' own, whatever has come in their place since."""
+        return self._own(name)
+
+    def _own(self, name: str) -> Any:
+        return getattr(type(self._os), name).__get__(self._os)
+
+    def open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        """As os.open(), for reading without a change of the mode."""
+        self.take_number(path)
+        plain = flags & ~os.O_CLOEXEC in (os.O_RDONLY, os.O_RDWR)
+        if dir_fd is None and plain and not self._files.isdir(path):
+            how = "r+b" if flags & os.O_RDWR else "rb"
+            file = self._opener(self._files)(path, how, 0)
+            file.raw_io = True
+            return int(file.fileno())
+        return int(self._own("open")(path, flags, mode, dir_fd=dir_fd))
+
+    def close(self, fd: int) -> None:
+        self._files.get_open_file(fd).close_fd(fd)
+
+    def scratch(self) -> str:
+        """A folder for files that have no name for long, on a disk without limits."""
+        if not self._files.exists(_SCRATCH):
+            self._files.add_mount_point(_SCRATCH)
+        return _SCRATCH
+
+    def stat(self, path: Any, *, dir_fd: int | None = None, follow_symlinks: bool = True) -> Any:
+        if dir_fd is not None:
+            return self._own("stat")(path, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
+        return self._stat(path, follow_symlinks)
+
+    def lseek(self, fd: int, place: int, whence: int) -> int:
+        file = self._files.get_open_file(fd)
+        file.seek(place, whence)
+        return int(file.tell())
+
+    def ftruncate(self, fd: int, length: int) -> None:
+        self._files.get_open_file(fd).get_object().size = length
+
+    def pread(self, fd: int, length: int, offset: int) -> bytes:
+        with self._at(fd, offset):
+            return bytes(self.read(fd, length))
+
+    def pwrite(self, fd: int, data: bytes, offset: int) -> int:
+        with self._at(fd, offset):
+            return int(self.write(fd, data))
+
+    @contextlib.contextmanager
+    def _at(self, fd: int, offset: int) -> Iterator[None]:
+        before = self.lseek(fd, 0, os.SEEK_CUR)
+        try:
+            self.lseek(fd, offset, os.SEEK_SET)
+            yield
+        finally:
+            self.lseek(fd, before, os.SEEK_SET)
+
+
+class _FakeDescriptorLimit:
+    """The limit of open files. Each fake file that is opened after it changed needs a number."""
+
+    def __init__(self, files: Any) -> None:
+        self._files = files
+        self._limit, self._before = _soft_limit(), self._held()
+
+    def take(self, path: Any) -> None:
+        """Raise EMFILE unless this many real files could be opened, and one more."""
+        if self._limit != (limit := _soft_limit()):
+            self._limit, self._before = limit, self._held()
+        numbers: list[int] = []
+        try:
+            for _ in range(max(0, self._held() - self._before) + 1):
+                numbers.append(os.open("/dev/null", os.O_RDONLY))  # noqa: PERF401  # kept if it fails
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                raise
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path) from None
+        finally:
+            for number in numbers:
+                os.close(number)
+
+    def _held(self) -> int:
+        return sum(1 for each in self._files.open_files if each)
+
+
+def _soft_limit() -> int:
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+_FIRST_NUMBER = 4096
+"""Of the fake descriptors. Real ones are lower, so that neither is ever taken for the other."""
+
+
+_patched: set[int] = set()
+"""The process that is patched. A process that it forks is patched again."""
+
+
+def patch_for_good(current: Any) -> None:
+    """Let every file access in this process see the fake files: all of them are the user's."""
+    if os.getpid() in _patched:
+        return
+    _patched.add(os.getpid())
+    explain_errors()
+    for each in (current, *current.fake_modules.values()):  # Also those that pyfakefs skips.
+        if hasattr(each, "skip_names"):
+            each.skip_names = set()
+    separate_fd_range(current)
+
+
+def separate_fd_range(current: Any) -> None:
+    """Give fake descriptors a range of numbers of their own, and pyfakefs a pread().
+
+    A number that C code takes for a real one (np.fromfile, mmap) is then not open, where it could
+    be that of a pipe between the loader and its workers.
+    """
+    files, fake_os = current.fs, current.fake_modules["os"]
+    files.open_files.extend([None] * (_FIRST_NUMBER - len(files.open_files)))
+    fake_os.pread = _FakeOs(files, fake_os, None, scarce=False).pread
+
+
+class PatchWorker:
+    """A ``worker_init_fn`` that patches its worker permanently and then runs the user's own."""
+
+    def __init__(self, then: Callable[[int], object] | None) -> None:
+        self._then = then
+
+    def __call__(self, worker: int) -> None:
+        """Run in the worker, before it makes its first sample."""
+        patch_for_good(patcher())
+        if self._then is not None:
+            self._then(worker)

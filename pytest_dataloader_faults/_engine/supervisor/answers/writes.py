@@ -25,20 +25,20 @@ import stat
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pytest_dataloader_faults._engine.kernel.identity import INVISIBLE
-from pytest_dataloader_faults._engine.kernel.remote_process import (
+from pytest_dataloader_faults._engine.kernel.caller import (
     Syscall,
     duplicate,
     link_of,
     reopened,
     signed,
 )
+from pytest_dataloader_faults._engine.kernel.callers_file import INVISIBLE
 from pytest_dataloader_faults._engine.kernel.syscalls import (
     length_to_write,
     moves_offset,
     write_part,
 )
-from pytest_dataloader_faults._engine.policy.actions import (
+from pytest_dataloader_faults._engine.policy import (
     BY_MAPPING,
     OF_INHERITED,
     Action,
@@ -46,9 +46,9 @@ from pytest_dataloader_faults._engine.policy.actions import (
     Fail,
     Operation,
     Short,
+    written,
 )
-from pytest_dataloader_faults._engine.policy.writes import written
-from pytest_dataloader_faults._engine.supervisor.answers.on_fetch import die_in_call
+from pytest_dataloader_faults._engine.supervisor.answers.deaths import die_in_call
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 

@@ -1,0 +1,146 @@
+"""Faults of the loader's own process: no descriptor left, the pin-memory thread [runs in it].
+
+Some facts about that process. It is not filtered, and must not be, so which call is refused is not
+seen. But a batch comes over a socket, with a descriptor for each shared tensor; one that finds no
+number free is dropped by the kernel (MSG_CTRUNC, recvmsg(2)), and torch makes a temporary file
+to find out whether that was why. So the limit holds only while a batch is awaited, and an error
+that says so, or that comes while every number below the limit is taken, is the fault's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import resource
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+from torch._utils import ExceptionWrapper
+from torch.utils.data._utils import pin_memory
+from torch.utils.data._utils.worker import _IterableDatasetStopIteration
+
+from pytest_dataloader_faults._engine.kernel.caller import descriptors, room_below
+from pytest_dataloader_faults._engine.plan import Plan, fresh_counters
+from pytest_dataloader_faults.faults import DescriptorExhaustion, PinMemoryThreadDeath
+
+
+class LoaderDescriptorLimit:
+    """The limit that the schedule puts on this process, if any."""
+
+    def __init__(self, plan: Plan) -> None:
+        every = fresh_counters(plan, None)
+        found = [each for each in every if isinstance(each.fault, DescriptorExhaustion)]
+        self.counters = [each for each in found if each.fault.where == "loader"]
+        self._limit: int | None = None
+
+    @contextlib.contextmanager
+    def lowered(self) -> Iterator[None]:
+        """Lower the limit for as long as this scope lasts."""
+        if not self.counters:
+            yield
+            return
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if self._limit is None:
+            headroom = min(each.fault.headroom for each in self.counters)
+            self._limit = room_below(descriptors(os.getpid()), headroom)
+        try:  # torch's handler of SIGCHLD may raise at any place from here on.
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(self._limit, soft), hard))
+            yield
+        except Exception as error:
+            self.record_error(error)
+            raise
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    def record_error(self, error: Exception) -> None:
+        """Count *error*, raised while a batch was awaited, if the limit caused it."""
+        says_so = "Too many open files" in str(error) or "ancdata" in str(error)
+        is_ours = self.counters and (says_so or not _is_room())
+        for counter in self.counters if is_ours else ():
+            counter.reached += 1
+            counter.fire_here("recvmsg")
+
+
+def _is_room() -> bool:
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        return False
+    return True
+
+
+# Some facts about that thread (torch/utils/data/_utils/pin_memory.py, ``_pin_memory_loop``). It
+# takes a batch from the workers' queue, pins it, and passes it on. An error while it pins is
+# passed on in the batch's place. An error while it takes one, such as EMFILE, ends it: the error
+# is printed, and the loader finds out at its next look, after 5 s, and says no more than that the
+# thread exited; with a ``timeout`` shorter than that, it says that it timed out. There is no
+# thread without an accelerator, nor without workers.
+
+
+_NOT_PINNED = (ExceptionWrapper, _IterableDatasetStopIteration, type(None))
+
+
+class PinMemoryFaults:
+    """What the schedule does to the pin-memory threads that start in this process."""
+
+    def __init__(self, plan: Plan, on_error: Callable[[Exception], None]) -> None:
+        every = fresh_counters(plan, None)
+        self.on_error = on_error
+        self.counters = [each for each in every if isinstance(each.fault, PinMemoryThreadDeath)]
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Threads that start in this scope take their batches from a ``_FaultyQueue``."""
+        original: Any = pin_memory._pin_memory_loop
+
+        def loop(taken_from: Any, *rest: Any) -> None:
+            original(_FaultyQueue(taken_from, self), *rest)
+
+        replaced: Any = loop
+        pin_memory._pin_memory_loop = replaced
+        try:
+            yield
+        finally:
+            pin_memory._pin_memory_loop = original
+
+
+class _FaultyQueue:
+    """The workers' queue, as one pin-memory thread sees it."""
+
+    def __init__(self, batches: Any, faults: PinMemoryFaults) -> None:
+        self._batches = batches
+        self._faults = faults
+        self._taken = 0
+
+    def get(self, timeout: float) -> Any:
+        number, batch = self._take(timeout)
+        if isinstance(batch, _NOT_PINNED):
+            return number, batch
+        self._taken += 1
+        for counter in self._faults.counters:
+            counter.reached += 1
+            fault = counter.fault
+            if self._taken == fault.at:
+                counter.fire_here(fault.stage)
+                if fault.stage == "take":
+                    raise RuntimeError(_TEXT)
+                batch = _Unpinnable()
+        return number, batch
+
+    def _take(self, timeout: float) -> Any:
+        try:
+            return self._batches.get(timeout=timeout)
+        except queue.Empty:
+            raise
+        except Exception as error:  # It ends the thread, and is only printed.
+            self._faults.on_error(error)
+            raise
+
+
+class _Unpinnable:
+    def pin_memory(self) -> NoReturn:
+        raise RuntimeError(_TEXT)
+
+
+_TEXT = "the pin-memory thread fails here: PinMemoryThreadDeath"

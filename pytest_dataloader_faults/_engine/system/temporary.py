@@ -1,0 +1,115 @@
+"""Folders and shared memory that must not outlive what they are for, whichever process is killed.
+
+Some facts about who makes a folder. Between mkdtemp(3) and the next line a process can be killed,
+and then the name is lost. So the process that needs the folder chooses a name that no other
+one will have, and another process makes the folder and removes it in the end. If that one is
+killed, the first one removes the folder, by its name.
+
+multiprocessing puts the sockets by which workers pass tensors on into such a folder. A worker of
+root may drop its privileges before it makes one, so root's folder is like /tmp, but cannot be
+listed; names in it are random, and who connects has to know a key (multiprocessing.connection).
+
+The path of a socket has at most 107 bytes (unix(7)). multiprocessing adds 18 to that of its folder.
+Where TMPDIR is longer than the rest, workers cannot pass tensors on, and a loader waits forever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import secrets
+import shutil
+import signal
+import tempfile
+from collections.abc import Collection
+
+from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
+
+_SHORT = "/tmp"
+_LONGEST = 107 - len("/dlf-" + 12 * "x") - len("/listener-" + 8 * "x")
+
+
+def name_for_sockets() -> str:
+    """The path of a folder that is not there, short enough for the sockets in it."""
+    usual = tempfile.gettempdir()
+    if len(os.fsencode(usual)) <= _LONGEST:
+        return _name_below(usual)
+    if not os.access(_SHORT, os.W_OK | os.X_OK):
+        message = (
+            f"the folder for temporary files has a long path, {usual}, and no file can be made in"
+            f" {_SHORT}. Sockets of workers need a path of at most {_LONGEST} bytes. Set TMPDIR to"
+            " a folder with a shorter path. No dataset was judged"
+        )
+        raise UnusableEnvironmentError(message)
+    return _name_below(_SHORT)
+
+
+def _name_below(folder: str) -> str:
+    return os.path.join(folder, f"dlf-{secrets.token_hex(6)}")
+
+
+def make_for_sockets(path: str) -> None:
+    """Make the folder *path*, for sockets of this user's processes."""
+    os.mkdir(path, 0o700)
+    if not os.geteuid():
+        os.chmod(path, 0o1733)  # noqa: S103  # as /tmp, less reading
+
+
+def remove(path: str) -> None:
+    """Remove *path*, also where it has copies of folders that are read-only."""
+    for folder, _, _ in os.walk(path):
+        with contextlib.suppress(OSError):
+            os.chmod(folder, 0o700)
+    shutil.rmtree(path, ignore_errors=True)
+
+
+# Some facts about the names there. torch calls a segment torch_<pid>_..., after the process that
+# made it, and unlinks it once it is received; never, if one of the two is gone before. sem_open(3)
+# of glibc writes a semaphore to sem.XXXXXX, and links that to the name that it is to have. That
+# one is sem.mp-XXXXXXXX where multiprocessing has asked, which unlinks it at once, or has its
+# resource tracker do so. A process that is killed in between leaves the one or the other, which
+# does not say whose it was.
+#
+# A write lease (F_SETLEASE, fcntl(2)) is given only on a file that no other process has open or
+# mapped, whatever namespace those are in. A semaphore that is not half made is mapped by the one
+# who made it. So one that appeared meanwhile, that is this user's, and on which there can be a
+# lease, is nobody's. Who opens the file in that moment waits; the holder of the lease gets a
+# signal, SIGIO by default, which ends a process.
+
+
+_FOLDER = "/dev/shm"
+_SEMAPHORE = re.compile(r"sem\.(\w{6}|mp-\w{8})")
+_OF_TORCH = re.compile(r"torch_(\d+)_")
+
+
+class SharedMemoryCleaner:
+    """Removes the files of dead processes that were not there when this object was made."""
+
+    def __init__(self) -> None:
+        self._before = set(os.listdir(_FOLDER))
+
+    def remove(self, dead: Collection[int]) -> None:
+        """Remove what the processes *dead* have left."""
+        for name in set(os.listdir(_FOLDER)) - self._before:
+            owner = _OF_TORCH.match(name)
+            is_left = int(owner[1]) in dead if owner else _is_lost_semaphore(name)
+            if is_left:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(_FOLDER, name))
+
+
+def _is_lost_semaphore(name: str) -> bool:
+    if not _SEMAPHORE.fullmatch(name):
+        return False
+    with contextlib.suppress(OSError):  # It is gone, is another user's, or is in use.
+        fd = os.open(os.path.join(_FOLDER, name), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            if os.fstat(fd).st_uid == os.geteuid():
+                fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # That one does nothing.
+                fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+                return True
+        finally:
+            os.close(fd)
+    return False
