@@ -228,13 +228,15 @@ def test_growth_that_could_not_be_confirmed_is_no_leak(epochs, is_sure):
     [
         (7, {}, "only 7 epochs fit into half of the deadline, and growth shows after 8 at least"),
         (7, {"phase": "epoch 7"}, None),
-        (7, {"passes": (Pass(complete=True), Pass())}, None),
-        (8, {"footprints": ()}, None),
+        (8, {}, None),
+        (8, {"footprints": ()}, "only 0 epochs fit into half of the deadline"),
     ],
 )
 def test_few_epochs_show_nothing_where_time_ended_them(epochs, changes, says):
     """What ended them otherwise has a verdict of its own; and eight without growth are enough."""
-    refusal = CHECKS["growth"].skip_reason(None, replace(_grown(epochs), **changes))
+    flat = tuple(Footprint(epoch, "worker 0", 0, 0, 1) for epoch in range(1, epochs + 1))
+    outcome = replace(_grown(epochs), **{"footprints": flat, **changes})
+    refusal = CHECKS["growth"].skip_reason(None, outcome)
 
     assert (refusal is None) == (says is None)
     assert says is None or refusal.reason.startswith(says)

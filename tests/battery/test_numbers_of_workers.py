@@ -46,7 +46,8 @@ def test_what_is_left_over_of_a_division_is_missed(make, options, number, missin
     """The sentence has the number of workers, and the advice what to do and what to exclude."""
     result = _asked(lambda: make(records), **options)
 
-    said = f"corrupted: with {number} workers, {missing} of {COUNT} samples are missing"
+    verb = "is" if missing == 1 else "are"
+    said = f"corrupted: with {number} workers, {missing} of {COUNT} samples {verb} missing"
     assert result.explanation.startswith(said)
     assert result.cause == "loses or repeats samples with another number of workers"
     assert "shards[info.id :: info.num_workers]" in result.explanation
@@ -130,7 +131,7 @@ def test_a_stream_that_fails_with_its_own_number_is_asked_no_further(records):
     (records / "00.rec").unlink()
     result = _asked(lambda: RestDropped(records))
 
-    assert result.explanation.startswith("corrupted: 1 of 15 samples are missing")
+    assert result.explanation.startswith("corrupted: 1 of 15 samples is missing")
     assert set(_numbers(result)) == {2}
 
 

@@ -189,6 +189,5 @@ def test_fake_files_need_no_folder():
     """Each trial has its own copy of them: a factory that takes a folder is told so."""
     with FakeDatasetFs() as files:
         files.create_file("/data/0")
-        for entry in (run_trial, files.run):
-            text = refusal(InvalidArgumentError, entry, _function, OpenError())
-            assert lacks(text, "takes a folder", "fake files") == []
+        text = refusal(InvalidArgumentError, run_trial, _function, OpenError())
+        assert lacks(text, "takes a folder", "fake files") == []

@@ -209,7 +209,7 @@ def _too_slow(_: Workload, outcome: Outcome) -> NotApplicable | None:
     """A few epochs show nothing, if there was no time for more."""
     if outcome.exception is not None or outcome.phase != "done":
         return None
-    came, needed = outcome.footprints[-1].epoch, FEWEST_EPOCHS
+    came, needed = max((each.epoch for each in outcome.footprints), default=0), FEWEST_EPOCHS
     seen = f"growth shows after {needed} at least"
     if came >= needed:
         found, needed = find_growth(outcome.footprints), TIMES_TO_CONFIRM * FEWEST_EPOCHS
