@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 import data
 import example_datasets
 from pytest_dataloader_faults import CheckResult, check_dataset
-from pytest_dataloader_faults.battery._check_dataset import select_checks
+from pytest_dataloader_faults.battery.checking import select_checks
 from pytest_dataloader_faults.exceptions import EngineUnavailableError
 from pytest_dataloader_faults.report import terminal
 from pytest_dataloader_faults.report.model import Item, Report, item_of

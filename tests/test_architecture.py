@@ -20,6 +20,7 @@ NAME = "pytest_dataloader_faults"
 ROOT = Path(pytest_dataloader_faults.__file__).parent
 MOST_ENTRIES_OF_THE_ROOT, MOST_ENTRIES = 16, 16
 MOST_LINES, MOST_LINES_OF_A_FUNCTION = 500, 40
+MOST_MODULES = 160
 NINE_IN_TEN, HALF = 30, 10
 NO_ENTRIES = {"__pycache__", "py.typed"}
 
@@ -149,6 +150,25 @@ def test_folders_are_short():
         entries = [each for each in folder.iterdir() if each.name not in NO_ENTRIES]
         most = MOST_ENTRIES_OF_THE_ROOT if folder == ROOT else MOST_ENTRIES
         assert len(entries) <= most, folder
+
+
+def _strangers(module: str) -> list[str]:
+    """The modules outside of the folder of *module* that import it."""
+    folder = module.rpartition(".")[0]
+    users = (user for user in MODULES if module in _own(user, into_functions=True))
+    return [user for user in users if user != folder and not user.startswith(f"{folder}.")]
+
+
+def test_what_is_private_is_imported_in_its_folder_only():
+    """An underscore tells who reads a folder what they need not know."""
+    private = [each for each in MODULES if "." in each and each.rpartition(".")[2][0] == "_"]
+
+    assert {module: _strangers(module) for module in private if _strangers(module)} == {}
+
+
+def test_there_are_few_modules():
+    """A subject is one module, so that its place is found from the listing alone."""
+    assert len(MODULES) <= MOST_MODULES
 
 
 def test_modules_are_short_and_say_what_they_are():

@@ -37,9 +37,9 @@ from pytest_dataloader_faults.faults import (
     WorkerHung,
     WorkerKilled,
     WriteError,
-    _base,
+    base,
 )
-from pytest_dataloader_faults.faults._base import Effect, FileFault, Place
+from pytest_dataloader_faults.faults.base import Effect, FileFault, Place
 from support.generated import ARGUMENTS, any_fault
 
 KINDS = [
@@ -98,13 +98,13 @@ FACTS = {
 @pytest.fixture(name="known_kinds")
 def _known_kinds(monkeypatch):
     """The table of kinds, which is as before at the end."""
-    monkeypatch.setattr(_base, "KINDS", dict(_base.KINDS))
-    return _base.KINDS
+    monkeypatch.setattr(base, "KINDS", dict(base.KINDS))
+    return base.KINDS
 
 
 def _made(facts):
     """A kind of fault of files that states *facts*."""
-    return _base.kind(dataclasses.dataclass(frozen=True)(type(ODD, (FileFault,), dict(facts))))
+    return base.kind(dataclasses.dataclass(frozen=True)(type(ODD, (FileFault,), dict(facts))))
 
 
 @pytest.mark.parametrize("forgotten", FACTS)

@@ -17,8 +17,8 @@ from typing import Any, Generic, TypeVar, cast
 
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults.faults import Fault, has_files
-from pytest_dataloader_faults.faults._base import InWorkers, Place
-from pytest_dataloader_faults.faults._kinds import InOneWorker
+from pytest_dataloader_faults.faults.base import InWorkers, Place
+from pytest_dataloader_faults.faults.kinds import InOneWorker
 from pytest_dataloader_faults.globs import GlobMatcher, is_below, is_excluded
 
 MAX_FIRINGS = 200

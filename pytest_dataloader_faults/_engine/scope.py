@@ -11,8 +11,7 @@ from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults._engine import choose
 from pytest_dataloader_faults._engine.fake import fake_files
 from pytest_dataloader_faults.exceptions import InjectionError, InvalidArgumentError
-from pytest_dataloader_faults.faults._base import Effect, Place
-from pytest_dataloader_faults.faults._given import why_no_fault
+from pytest_dataloader_faults.faults.base import Effect, Place, why_no_fault
 from pytest_dataloader_faults.outcomes import FaultFacts, WorkerFacts
 from pytest_dataloader_faults.outcomes.fault_facts import facts_from, unfired
 

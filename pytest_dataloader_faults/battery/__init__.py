@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from pytest_dataloader_faults.battery._check_dataset import check_dataset
 from pytest_dataloader_faults.battery._sweep import sweep
+from pytest_dataloader_faults.battery.checking import check_dataset
 
 __all__ = ("check_dataset", "sweep")

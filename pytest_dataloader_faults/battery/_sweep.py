@@ -15,9 +15,9 @@ from pytest_dataloader_faults import _arguments, exceptions
 from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.battery._battery import CONTROL, Battery, ask
-from pytest_dataloader_faults.battery._check_dataset import report
 from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
 from pytest_dataloader_faults.battery.baseline import SAMPLES, Settings
+from pytest_dataloader_faults.battery.checking import report
 from pytest_dataloader_faults.battery.targets import Files
 from pytest_dataloader_faults.faults import (
     ConnectError,
@@ -26,9 +26,8 @@ from pytest_dataloader_faults.faults import (
     OpenError,
     ReadError,
 )
-from pytest_dataloader_faults.faults._base import FileFault, Place, Trigger, Triggered
-from pytest_dataloader_faults.faults._given import why_no_fault
-from pytest_dataloader_faults.faults._kinds import NetworkFault
+from pytest_dataloader_faults.faults.base import FileFault, Place, Trigger, Triggered, why_no_fault
+from pytest_dataloader_faults.faults.kinds import NetworkFault
 from pytest_dataloader_faults.globs import GlobMatcher
 from pytest_dataloader_faults.outcomes import Contract, SweepResult, SweepStep, Verdict
 from pytest_dataloader_faults.outcomes.judge.report import explain

@@ -38,7 +38,7 @@ class FakeDatasetFs:
         from pyfakefs.fake_filesystem_unittest import Patcher
 
         from pytest_dataloader_faults._engine.fake.engine import separate_fd_range
-        from pytest_dataloader_faults.fake_files._transfer import with_workers
+        from pytest_dataloader_faults.fake_files.transfer import with_workers
 
         with contextlib.ExitStack() as scope:
             scope.enter_context(with_workers())

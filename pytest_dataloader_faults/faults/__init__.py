@@ -34,10 +34,10 @@ from dataclasses import fields
 from typing import Any
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.faults._base import KINDS as KINDS
-from pytest_dataloader_faults.faults._base import Fault
-from pytest_dataloader_faults.faults._base import Place as _Place
-from pytest_dataloader_faults.faults._kinds import (
+from pytest_dataloader_faults.faults.base import KINDS as KINDS
+from pytest_dataloader_faults.faults.base import Fault
+from pytest_dataloader_faults.faults.base import Place as _Place
+from pytest_dataloader_faults.faults.kinds import (
     ClosedDescriptor,
     ConnectError,
     ConnectionClosed,

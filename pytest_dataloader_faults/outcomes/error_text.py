@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.faults._base import Effect, Place
-from pytest_dataloader_faults.faults._kinds import NetworkFault
+from pytest_dataloader_faults.faults.base import Effect, Place
+from pytest_dataloader_faults.faults.kinds import NetworkFault
 from pytest_dataloader_faults.globs import NETWORK, is_of_network
 from pytest_dataloader_faults.outcomes.chains import related_lines, told_lines
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults.faults import Fault, has_connections, has_files
-from pytest_dataloader_faults.faults._base import Place
+from pytest_dataloader_faults.faults.base import Place
 from pytest_dataloader_faults.globs import NETWORK, GlobMatcher
 from pytest_dataloader_faults.outcomes.error_text import Occurrence, explains_fault
 from pytest_dataloader_faults.outcomes.records import FaultFacts, Firing, WorkerFacts, from_json

@@ -17,9 +17,9 @@ import pytest
 from pytest_dataloader_faults._engine import choose
 from pytest_dataloader_faults._trial.factory import DatasetFactory, is_ready, part_of
 from pytest_dataloader_faults.battery import progress
-from pytest_dataloader_faults.battery._check_dataset import about, excused, summed_up
 from pytest_dataloader_faults.battery.baseline import Settings as BatterySettings
 from pytest_dataloader_faults.battery.baseline_cache import Answer, BaselineCache
+from pytest_dataloader_faults.battery.checking import about, excused, summed_up
 from pytest_dataloader_faults.battery.targets import Files
 from pytest_dataloader_faults.exceptions import (
     InvalidArgumentError,

@@ -28,7 +28,7 @@ def named(settings: Settings) -> Iterator[tuple[str, list[pytest.MarkDecorator]]
     if sys.platform != "linux":
         yield "needs-linux", []
         return
-    from pytest_dataloader_faults.battery._check_dataset import select_checks
+    from pytest_dataloader_faults.battery.checking import select_checks
     from pytest_dataloader_faults.battery.checks import CHECKS
 
     for name in select_checks(settings.only, settings.exclude, settings.expected_failures):

@@ -24,13 +24,13 @@ from pytest_dataloader_faults.exceptions import (
     DataLoaderFaultsError,
     InvalidArgumentError,
 )
-from pytest_dataloader_faults.faults._base import InWorkers
+from pytest_dataloader_faults.faults.base import InWorkers
 from pytest_dataloader_faults.outcomes import Judgement, Outcome, Verdict
 from pytest_dataloader_faults.outcomes.text import counted
 from pytest_dataloader_faults.search import _assertion
 from pytest_dataloader_faults.search._assertion import is_violation
 from pytest_dataloader_faults.search._exploration import Exploration
-from pytest_dataloader_faults.strategies._schedules import TRANSIENT_ERRORS
+from pytest_dataloader_faults.strategies.schedules import TRANSIENT_ERRORS
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -18,8 +18,8 @@ are plain dataclasses, which refuse what cannot be.
 
 from __future__ import annotations
 
-from pytest_dataloader_faults.strategies._schedules import DEFAULT_KINDS as DEFAULT_KINDS
-from pytest_dataloader_faults.strategies._schedules import (
+from pytest_dataloader_faults.strategies.schedules import DEFAULT_KINDS as DEFAULT_KINDS
+from pytest_dataloader_faults.strategies.schedules import (
     dataset_access,
     fault_schedules,
     faults,

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, get_worker_info
 
 from pytest_dataloader_faults import CheckResult, Contract, Verdict, check_dataset, sweep
 from pytest_dataloader_faults.battery._battery import Battery, ask
-from pytest_dataloader_faults.battery._check_dataset import select_checks
+from pytest_dataloader_faults.battery.checking import select_checks
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,

@@ -26,7 +26,7 @@ from pytest_dataloader_faults._trial import run_trial_job, take_reference
 from pytest_dataloader_faults._trial.job import TrialJob, TrialOptions
 from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
 from pytest_dataloader_faults.faults import ReadError, ShortWrite, WorkerKilled, WriteError
-from pytest_dataloader_faults.faults._kinds import WRITE_ERRNOS
+from pytest_dataloader_faults.faults.kinds import WRITE_ERRNOS
 from support.datasets import CopiedRecords, Records
 from support.epochs import alone, epoch
 from support.tries import Tries

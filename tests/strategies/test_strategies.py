@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import faults, strategies
 from pytest_dataloader_faults.battery.survey import DataFiles
-from pytest_dataloader_faults.faults._kinds import NetworkFault
+from pytest_dataloader_faults.faults.kinds import NetworkFault
 
 ONE, TWO = "*/00.rec", "*/01.rec"
 HOST, OTHER = "tcp://192.0.2.1:80", "tcp://192.0.2.2:80"

@@ -11,8 +11,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from pytest_dataloader_faults import Contract, Outcome, faults
-from pytest_dataloader_faults.faults._base import SIGNALS as SIGNALS_OF_WORKERS
-from pytest_dataloader_faults.faults._kinds import (
+from pytest_dataloader_faults.faults.base import SIGNALS as SIGNALS_OF_WORKERS
+from pytest_dataloader_faults.faults.kinds import (
     CONNECT_ERRNOS,
     OPEN_ERRNOS,
     READ_ERRNOS,

@@ -20,7 +20,7 @@ from pytest_dataloader_faults.faults import (
     ShortRead,
     TruncatedFile,
 )
-from pytest_dataloader_faults.faults._base import Place
+from pytest_dataloader_faults.faults.base import Place
 from pytest_dataloader_faults.outcomes.contract import Cause, Judgement, Verdict, Wrong
 from pytest_dataloader_faults.outcomes.fault_facts import shared_offset_files
 from pytest_dataloader_faults.outcomes.judge.errors import dropped_batch_cause

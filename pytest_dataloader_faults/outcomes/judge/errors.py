@@ -26,7 +26,7 @@ import re
 import signal
 
 from pytest_dataloader_faults import faults
-from pytest_dataloader_faults.faults._base import Effect
+from pytest_dataloader_faults.faults.base import Effect
 from pytest_dataloader_faults.globs import is_excluded, is_of_network
 from pytest_dataloader_faults.outcomes import chains, error_text
 from pytest_dataloader_faults.outcomes.contract import Contract, Finding, Verdict

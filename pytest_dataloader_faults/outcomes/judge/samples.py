@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_dataloader_faults.faults import CorruptedFile, TruncatedFile
-from pytest_dataloader_faults.faults._base import Effect
+from pytest_dataloader_faults.faults.base import Effect
 from pytest_dataloader_faults.outcomes.contract import Contract, Finding, Mismatch, Verdict, Wrong
 from pytest_dataloader_faults.outcomes.records import (
     MANY,

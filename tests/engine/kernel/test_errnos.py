@@ -9,7 +9,7 @@ import pytest
 
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults.faults import OpenError, ReadError
-from pytest_dataloader_faults.faults._kinds import OPEN_ERRNOS, READ_ERRNOS
+from pytest_dataloader_faults.faults.kinds import OPEN_ERRNOS, READ_ERRNOS
 from support.epochs import alone, epoch
 from support.tries import WAYS, Tries
 

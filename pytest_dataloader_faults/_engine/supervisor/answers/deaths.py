@@ -20,7 +20,7 @@ from pytest_dataloader_faults._engine.policy import Die
 from pytest_dataloader_faults._engine.supervisor import inherited_files
 from pytest_dataloader_faults._engine.supervisor.events import Action, DeathScheduler, Timers
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
-from pytest_dataloader_faults.faults._kinds import InOneWorker
+from pytest_dataloader_faults.faults.kinds import InOneWorker
 
 
 class FetchStart:

@@ -10,7 +10,7 @@ import signal as _signal
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pytest_dataloader_faults.faults._base import (
+from pytest_dataloader_faults.faults.base import (
     Effect,
     Fault,
     FileFault,

@@ -14,17 +14,18 @@ from enum import Flag, IntEnum, auto
 from typing import ClassVar, NamedTuple, TypeAlias, TypeGuard, TypeVar
 
 from pytest_dataloader_faults import _arguments as allow
+from pytest_dataloader_faults import exceptions
 from pytest_dataloader_faults.globs import is_by_name, is_of_network
 
 Globs: TypeAlias = str | os.PathLike[str] | tuple[str | os.PathLike[str], ...]
 """As given. A fault keeps each as a str, so that its repr is code and JSON."""
 Workers: TypeAlias = tuple[int, ...] | None
 
-FATAL_SIGNALS = frozenset(  # Not SIGINT: Python makes it an exception, which torch's worker drops.
+_FATAL_SIGNALS = frozenset(  # Not SIGINT: Python makes it an exception, which torch's worker drops.
     getattr(_signal, f"SIG{name}")
     for name in "KILL SEGV BUS ABRT FPE ILL TERM HUP QUIT TRAP SYS XCPU XFSZ".split()
 )
-SIGNALS = FATAL_SIGNALS | {_signal.SIGSTOP}
+SIGNALS = _FATAL_SIGNALS | {_signal.SIGSTOP}
 
 
 def errno_numbers(names: str) -> frozenset[int]:
@@ -304,3 +305,27 @@ class ShortCall(Triggered, FileFault):
         if isinstance(self.max_bytes, int):
             return self.max_bytes
         return max(1, int(length * self.max_bytes))
+
+
+def why_no_fault(given: object) -> str:
+    """What is wrong with *given* where a fault is expected, and what to do; "" if it is one."""
+    if isinstance(given, Fault):
+        return ""
+    if _is_kind(given):
+        return f"{given.__name__} is no fault, but a class. Call it: {given.__name__}()"
+    if not isinstance(given, (list, tuple, set, frozenset)):
+        shown = exceptions._shown(given)
+        return f"{shown} is no fault. Give faults, such as ReadError('*.jpg')"
+    kinds = sorted({each.__name__ for each in given if _is_kind(each)})
+    calls = f", and call each class: {', '.join(f'{kind}()' for kind in kinds)}" if kinds else ""
+    shown = ", ".join(
+        each.__name__ if _is_kind(each) else exceptions._shown(each) for each in given
+    )
+    return (
+        f"[{shown}] is no fault, but several things. Give each fault as an argument of its own, as"
+        f" by *faults{calls}"
+    )
+
+
+def _is_kind(given: object) -> TypeGuard[type[Fault]]:
+    return isinstance(given, type) and issubclass(given, Fault)
