@@ -2,6 +2,10 @@
 
 Every run of pytest loads it, whether or not a test needs it. So it imports the options, and
 everything else where a test, or the header, needs that.
+
+Some facts about options of pytest. Most of its own plugins can be left out, as by "-p no:terminal"
+or "-p no:capture", and the options that they declare are not there then: config.option has no
+attribute of that name. So options are read with a default, except those of this plugin.
 """
 
 from __future__ import annotations
@@ -55,8 +59,8 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
     The child process that finds out takes a few milliseconds. Meanwhile pytest goes on starting.
     """
-    given = early_config.known_args_namespace
-    is_shown = given.verbose >= 0 and not given.no_header
+    given = vars(early_config.known_args_namespace)
+    is_shown = given.get("verbose", -1) >= 0 and not given.get("no_header")
     if is_shown and "PYTEST_XDIST_WORKER" not in os.environ:  # A worker of xdist has no header.
         from pytest_dataloader_faults._engine import start_probe
 
@@ -90,7 +94,8 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_dataloader_faults.plugin._named_datasets import NamedDatasets
 
         config.pluginmanager.register(NamedDatasets(**named))
-    if config.option.showfixtures or config.option.show_fixtures_per_test:
+    listings = ("showfixtures", "show_fixtures_per_test")
+    if any(config.getoption(name, default=False) for name in listings):
         _describe_fault_fixtures()
 
 
@@ -159,7 +164,7 @@ def pytest_runtest_makereport(
     if report.failed and is_of_check and _failures.may_stand_as_it_is(item.config):
         assert call.excinfo
         _failures.show_as_it_stands(report, call.excinfo)
-    elif report.failed and item.config.option.tbstyle == "line" and _options.asks_check(item):
+    elif report.failed and _failures.is_one_line(item.config) and _options.asks_check(item):
         _failures.leave_out_evidence(report)
     return report
 

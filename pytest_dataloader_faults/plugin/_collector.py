@@ -43,7 +43,9 @@ class Collector:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Write the reports."""
-        if not (self._found or self._paths) or session.config.option.collectonly:
+        if not (self._found or self._paths) or session.config.getoption(
+            "collectonly", default=False
+        ):
             return
         from pytest_dataloader_faults.plugin import _report
 

@@ -64,7 +64,7 @@ def _take_used() -> list[str]:
 def is_to_be_told(config: pytest.Config) -> bool:
     """Whether the end of a run says what its header does not. With -qq, neither of them does."""
     verbosity = config.get_verbosity()
-    return verbosity == -1 or (verbosity > -1 and config.option.no_header)
+    return verbosity == -1 or (verbosity > -1 and config.getoption("no_header", default=True))
 
 
 class UsedEngines:

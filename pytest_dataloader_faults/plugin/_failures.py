@@ -161,8 +161,21 @@ def show_as_it_stands(
 
 def may_stand_as_it_is(config: pytest.Config) -> bool:
     """Whether the user has not asked for more of a traceback than pytest shows by default."""
-    option = config.option
-    return not (option.fulltrace or option.showlocals or option.tbstyle in {"native", "line"})
+    asks_for_more = any(
+        config.getoption(name, default=False) for name in ("fulltrace", "showlocals")
+    )
+    return not asks_for_more and _style(config) not in {"native", "line"}
+
+
+def is_one_line(config: pytest.Config) -> bool:
+    """Whether the user wants one line of each failure."""
+    return _style(config) == "line"
+
+
+def _style(config: pytest.Config) -> str:
+    """What ``--tb`` asks for."""
+    style: str = config.getoption("tbstyle", default="auto")
+    return style
 
 
 def leave_out_evidence(report: pytest.TestReport) -> None:

@@ -85,13 +85,12 @@ def require_accelerator(item: pytest.Item) -> None:
 
 def has_terminal(config: pytest.Config) -> bool:
     """Whether there is a terminal, and no other plugin writes to it while a test runs."""
-    option = config.option
     is_terminal = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
     is_in_ci = any(os.environ.get(name) for name in ("CI", "BUILD_NUMBER"))
-    # Its options are missing with "-p no:logging".
-    has_logging = config.pluginmanager.has_plugin("logging")
-    is_logging = has_logging and (config.getini("log_cli") or option.log_cli_level is not None)
+    has_logging = config.pluginmanager.has_plugin("logging")  # Else, it has no ini key either.
+    level = config.getoption("log_cli_level", default=None)
+    is_logging = has_logging and (config.getini("log_cli") or level is not None)
     is_ours = not config.pluginmanager.has_plugin("sugar")  # It rewrites lines of its own.
-    is_captured = option.capture in {"fd", "sys"}
-    is_loud = option.verbose >= -1
+    is_captured = config.getoption("capture", default="no") in {"fd", "sys"}
+    is_loud = config.getoption("verbose", default=-2) >= -1
     return is_terminal and is_captured and is_loud and is_ours and not (is_in_ci or is_logging)

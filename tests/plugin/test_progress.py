@@ -41,16 +41,16 @@ test_inner.py::test_explore PASSED [100%]
 
 LIGHT = """
 import pytest
-from pytest_dataloader_faults.battery import _progress
+from pytest_dataloader_faults.battery import progress
 
 
 @pytest.mark.parametrize("number", range(9))
 def test_light(number, caplog):
-    with _progress.stage("light"):
-        _progress.step("!" * 100, number, 9)
+    with progress.stage("light"):
+        progress.step("!" * 100, number, 9)
         print("what the test prints")
     assert not caplog.records
-    _progress.show(f"light: {number} of 9, and an error")
+    progress.show(f"light: {number} of 9, and an error")
     assert number != 3
 """
 
@@ -132,6 +132,8 @@ WITHOUT = [
     ("-qq",),
     ("-o", "log_cli=true"),
     ("--log-cli-level=INFO",),
+    ("-p", "no:terminal"),
+    ("-p", "no:capture"),
 ]
 
 

@@ -1,0 +1,66 @@
+"""Plugins of pytest's own can be left out, and their options are not there then."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytestmark = pytest.mark.usefixtures("engine")
+
+PLUGINS = (
+    "terminal",
+    "capture",
+    "logging",
+    "warnings",
+    "skipping",
+    "reports",
+    "cacheprovider",
+    "junitxml",
+    "tmpdir",
+    "debugging",
+)
+
+SUITE = """
+import pathlib
+import tempfile
+
+import pytest
+from support.datasets import write_records
+from support.plugin_datasets import ZerosOnError
+
+
+@pytest.fixture
+def files():
+    with tempfile.TemporaryDirectory() as folder:
+        yield write_records(pathlib.Path(folder) / "records")
+
+
+@pytest.mark.dataloader_faults(only=["open-error", "pickles", "connect-error"])
+def test_check(fault_check, files):
+    fault_check(lambda: ZerosOnError(files))
+
+
+def test_plain():
+    pass
+"""
+STATUSES = {"open-error": "failed", "pickles": "passed", "connect-error": "not_applicable"}
+
+
+@pytest.mark.parametrize("plugin", PLUGINS)
+def test_one_is_left_out(suite, plugin):
+    """The checks run, and the report has what they found."""
+    report = "--dataloader-faults-report=r.json"
+    result = suite.run(SUITE, "-p", f"no:{plugin}", report)
+    assert "Error" not in result.stderr.str()
+    assert "INTERNALERROR" not in result.stdout.str()
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    found = json.loads((suite.path / "r.json").read_text(encoding="utf-8"))["items"]
+    assert {each["check"]: each["status"] for each in found} == STATUSES
+
+
+def test_tests_can_be_listed_without_a_terminal(suite):
+    """No listing is shown, and nothing fails."""
+    result = suite.run("def test_plain(): pass", "-p", "no:terminal", "--collect-only")
+    assert result.ret == pytest.ExitCode.OK
+    assert "Error" not in result.stderr.str() + result.stdout.str()
