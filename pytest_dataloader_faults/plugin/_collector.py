@@ -86,7 +86,7 @@ def _verdicts(report: pytest.TestReport) -> str:
         return ""
     from pytest_dataloader_faults.report.model import Item
 
-    return ", ".join(dict.fromkeys(Item.from_dict(each).word for each in found))
+    return "; ".join(dict.fromkeys(", ".join(Item.from_dict(each).words) for each in found))
 
 
 def status(report: pytest.TestReport) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:

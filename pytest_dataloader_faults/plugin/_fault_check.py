@@ -33,13 +33,13 @@ from pytest_dataloader_faults.plugin._failures import about_call, shortage_repor
 from pytest_dataloader_faults.plugin._options import (
     CALLED,
     NAMED,
+    NOT_ASKED,
     Settings,
     asks_check,
     command_line,
     marker,
 )
 from pytest_dataloader_faults.plugin._report import id_of, note
-from pytest_dataloader_faults.report.model import NOT_ASKED
 
 if TYPE_CHECKING:
     from typing_extensions import Never
@@ -108,7 +108,8 @@ class FaultCheck:
         """The result; where the dataset cannot be tried, only one item of the test says why."""
         report = about_call(self._node, self._calls, part)
         if report.elsewhere:
-            text = f"{NOT_ASKED}the dataset cannot be tried: see {report.elsewhere}"
+            text = f"not asked, for the dataset cannot be tried: see {report.elsewhere}"
+            self._node.stash[NOT_ASKED] = text
             return _nothing_shown(self.name, text, applies=False)
         try:
             result, is_usable = self._asked(make_dataset, how, report.about)

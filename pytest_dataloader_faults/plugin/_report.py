@@ -39,15 +39,24 @@ def note(node: pytest.Item, result: CheckResult, duration: float) -> None:
     item = _item_of(node, result, duration)
     node.stash.setdefault(_items, []).append(asdict(item))
     facts = {
-        "check": item.check,
         "verdict": item.verdict,
-        "passed": str(result.passed).lower(),
+        "passed": str(result.passed).lower() if item.verdict else "",
         "fault": ", ".join(item.faults),
         "engine": item.engine,
         "duration": f"{duration:.3f}",
         "cause": item.cause,
     }
     node.user_properties += [(f"{_PROPERTY}_{name}", text) for name, text in facts.items() if text]
+
+
+def _begin(node: pytest.Item) -> None:
+    """Forget an earlier run of *node*: pytest-rerunfailures runs it again.
+
+    pytest's JUnit file takes the properties at the teardown, so one whose fixture fails has them.
+    """
+    node.stash[_items] = []
+    kept = [each for each in node.user_properties if not each[0].startswith(f"{_PROPERTY}_")]
+    node.user_properties[:] = [*kept, (f"{_PROPERTY}_check", _options.check_asked(node))]
 
 
 def _item_of(node: pytest.Item, result: CheckResult, duration: float) -> Item:
@@ -58,6 +67,7 @@ def _item_of(node: pytest.Item, result: CheckResult, duration: float) -> Item:
         test=_without(id_of(node), result.check) + (f" ({result.part})" if result.part else ""),
         where=(path, (line or 0) + 1),
         duration=duration,
+        asked=result.applies or _options.NOT_ASKED not in node.stash,
     )
 
 
@@ -80,8 +90,8 @@ def _without(nodeid: str, check: str) -> str:
 
 def attach(node: pytest.Item, report: pytest.TestReport) -> None:
     """Give *report* what was found in *node*, as far as pytest has not decided otherwise."""
-    if report.when == "setup":  # It may be the second one: pytest-rerunfailures runs it again.
-        node.stash[_items] = []
+    if report.when == "setup":
+        _begin(node)
     found = node.stash[_items]
     if report.failed:
         _note_failure(found, node, report)
@@ -118,7 +128,7 @@ def _note_failure(
         "explanation": f"{sentence}\n{text}\n",
         "cause": "",
     }
-    found[-1:] = [{**(found[-1] if found else {**_nothing(node), "verdict": None}), **error}]
+    found[-1:] = [{**(found[-1] if found else _nothing(node, sentence)), **error}]
 
 
 def _told(message: str) -> str:
@@ -130,15 +140,10 @@ def _changed(item: dict[str, Any], old: str, new: str) -> dict[str, Any]:
     return {**item, "status": new} if item["status"] == old else item
 
 
-def _nothing(node: pytest.Item, why: str = "") -> dict[str, Any]:
-    """The item of a test that has not asked its check; *why*, if that makes it no failure."""
-    result = CheckResult(
-        _options.check_asked(node),
-        Verdict.NOT_EXERCISED,
-        passed=False,
-        explanation=why,
-        applies=not why,
-    )
+def _nothing(node: pytest.Item, why: str) -> dict[str, Any]:
+    """The item of a test that has not asked its check, and *why*."""
+    check, verdict = _options.check_asked(node), Verdict.NOT_EXERCISED
+    result = CheckResult(check, verdict, passed=False, explanation=why, applies=False)
     return asdict(_item_of(node, result, 0.0))
 
 
@@ -168,7 +173,8 @@ def show(report: Report, reporter: pytest.TerminalReporter) -> None:
     """Show how each dataset was tried, and what failed checks have in common."""
     reporter.ensure_newline()
     reporter.section(_SECTION)
-    for text, markup in terminal.summary(report, _width(reporter)):
+    quotes = reporter.config.getoption("tbstyle") == "no"
+    for text, markup in terminal.summary(report, _width(reporter), quotes=quotes):
         reporter.write_line(text, **markup)
     if reporter.verbosity > 0:
         _show_table(report, reporter)

@@ -10,12 +10,13 @@ import hashlib
 import html
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from pytest_dataloader_faults.outcomes.text import counted
 from pytest_dataloader_faults.report.model import (
     FAILURES,
-    NOT_APPLICABLE,
+    LEFT_OUT,
     Item,
     Report,
     by_cause,
@@ -74,8 +75,8 @@ def _lines(report: Report) -> Iterator[str]:
     if report.engine:
         yield f"{_text(report.engine)}."
         yield ""
-    yield "| test | verdicts | not applicable | seconds |"
-    yield "| --- | --- | --- | --- |"
+    yield f"| test | verdicts | {' | '.join(LEFT_OUT.values())} | seconds |"
+    yield f"| --- | --- |{' --- |' * len(LEFT_OUT)} --- |"
     for test, items in report.tests.items():
         yield _row(test, items)
     for test, items in report.tests.items():
@@ -89,7 +90,8 @@ def _lines(report: Report) -> Iterator[str]:
 def _row(test: str, items: Sequence[Item]) -> str:
     mark = ":x:" if any(item.status in FAILURES for item in items) else ":white_check_mark:"
     verdicts = ", ".join(f"{count} {_text(verdict)}" for verdict, count in counts(items).items())
-    others = sum(item.status == NOT_APPLICABLE for item in items)
+    statuses = Counter(item.status for item in items)
+    others = " | ".join(str(statuses[each]) for each in LEFT_OUT)
     seconds = sum(item.duration for item in items)
     return f"| {mark} {_text(test)} | {verdicts} | {others} | {seconds:.1f} |"
 
@@ -99,7 +101,10 @@ def _failures(test: str, items: Sequence[Item]) -> Iterator[str]:
     yield f"## {_text(test)}"
     for cause, found in by_cause(items).items():
         yield ""
-        yield f"- **{_text(cause)}**: {', '.join(_text(item.check) for item in found)}"
+        names = ", ".join(_text(item.check) for item in found)
+        yield (
+            f"- **{_text(cause)}**: {names}" if found[0].cause else f"- {names}: **{_text(cause)}**"
+        )
         yield f"  <details><summary>{_raw(found[0].sentence)}</summary>"
         yield ""
         yield f"  <pre>{_raw(found[0].explanation)}</pre>"

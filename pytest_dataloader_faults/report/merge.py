@@ -15,7 +15,9 @@ from pytest_dataloader_faults.report import files
 from pytest_dataloader_faults.report.model import (
     ERROR,
     FAILED,
+    LEFT_OUT,
     NOT_APPLICABLE,
+    NOT_ASKED,
     NOT_JUDGED,
     NOT_REPRODUCED,
     PASSED,
@@ -24,7 +26,7 @@ from pytest_dataloader_faults.report.model import (
     Report,
 )
 
-_WORST_FIRST = (FAILED, ERROR, NOT_REPRODUCED, XFAILED, PASSED, NOT_APPLICABLE)
+_WORST_FIRST = (FAILED, ERROR, NOT_REPRODUCED, XFAILED, PASSED, NOT_ASKED, NOT_APPLICABLE)
 _SHOWN = 20
 """So many items that differ are listed."""
 _Key: TypeAlias = tuple[str, int]
@@ -50,6 +52,8 @@ class _Found(NamedTuple):
 
     @property
     def result(self) -> str:
+        if self.item.status in LEFT_OUT:
+            return self.item.status
         return f"{self.item.status} ({self.item.verdict or NOT_JUDGED})"
 
 

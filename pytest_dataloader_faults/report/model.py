@@ -17,17 +17,17 @@ VERSION = 1
 
 PASSED, FAILED, XFAILED = "passed", "failed", "xfailed"
 NOT_APPLICABLE, NOT_REPRODUCED = "not_applicable", "not_reproduced"
-ERROR = "error"
+NOT_ASKED, ERROR = "not_asked", "error"
+LEFT_OUT = {NOT_APPLICABLE: "not applicable", NOT_ASKED: "not asked"}
+"""The statuses of checks that did not run and did not fail, and the word for each."""
 FAILURES = (FAILED, ERROR)
 """What makes a run fail: a check, or the test around it."""
 _HARM = "corrupted crashed poisoned hung leaked broken failed_unclearly".split()
 """Verdicts of failures, from the worst: training goes on with wrong samples, or it ends."""
 _PASSES = (str(Verdict.SURVIVED), str(Verdict.FAILED_CLEANLY))
-_ADDED = {ERROR: " (test failed)", XFAILED: " (expected)", NOT_REPRODUCED: " (not reproduced)"}
+_ADDED = {ERROR: "test failed", XFAILED: "expected", NOT_REPRODUCED: "not reproduced"}
 NOT_JUDGED = "not judged"
 """In place of a verdict where there is none."""
-NOT_ASKED = "not asked, for "
-"""How the sentence of a check begins that was left out, and is not applicable either."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class Item:
         file, line: Where the test is, the line from 1.
         check: The name of the check.
         status: ``passed``, ``failed``, ``xfailed`` (it failed, as ``expected_failures`` or a mark
-            says), ``not_applicable``, ``not_reproduced``, or ``error`` (the check did not fail, and
-            the test around it did).
-        verdict: As in ``CheckResult``; None if the check was never asked, since its test failed.
+            says), ``not_applicable``, ``not_asked`` (another item says why nothing can be tried),
+            ``not_reproduced``, or ``error`` (the check did not fail, and the test around it did).
+        verdict: As in ``CheckResult``; None if the check does not apply, or was never asked.
         sentence: What was found, without the verdict.
         explanation: That, the evidence, and how to reproduce it.
         cause: What the dataset is likely to do wrong; "" if it passed.
@@ -96,13 +96,18 @@ class Item:
     usage: tuple[Usage, ...] = ()
 
     @property
+    def words(self) -> tuple[str, ...]:
+        """The verdict, or what stands for it, and behind it what else there is to say."""
+        if self.status in LEFT_OUT:
+            return (LEFT_OUT[self.status],)
+        added = "expected to fail" if self.is_unexpected else _ADDED.get(self.status, "")
+        return tuple(filter(None, (self.verdict or NOT_JUDGED, added)))
+
+    @property
     def word(self) -> str:
-        """The verdict, and what else there is to say about it."""
-        if self.status == NOT_APPLICABLE:
-            return "not applicable"
-        if self.is_unexpected:
-            return f"{self.verdict} (expected to fail)"
-        return (self.verdict or NOT_JUDGED) + _ADDED.get(self.status, "")
+        """The same as one text."""
+        first, *others = self.words
+        return first + "".join(f" ({each})" for each in others)
 
     @property
     def could_not_run(self) -> bool:
@@ -166,9 +171,18 @@ class Report:
 
 
 def item_of(
-    result: CheckResult, *, nodeid: str, test: str, where: tuple[str, int], duration: float
+    result: CheckResult,
+    *,
+    nodeid: str,
+    test: str,
+    where: tuple[str, int],
+    duration: float,
+    asked: bool = True,
 ) -> Item:
-    """The item for *result*. *where*: the file, and the line from 1."""
+    """The item for *result*. *where*: the file, and the line from 1.
+
+    *asked*: whether the check was asked, or else was left out since another item says why.
+    """
     outcome = result.outcome
     return Item(
         nodeid=nodeid,
@@ -176,8 +190,8 @@ def item_of(
         file=where[0],
         line=where[1],
         check=result.check,
-        status=status_of(result),
-        verdict=str(result.verdict),
+        status=status_of(result) if asked else NOT_ASKED,
+        verdict=str(result.verdict) if result.applies else None,
         sentence=sentence_of(result.explanation).removeprefix(f"{result.verdict}: "),
         explanation=result.explanation,
         cause=result.cause,
@@ -233,9 +247,9 @@ def place_and_name(test: str) -> tuple[str, str]:
 
 
 def counts(items: Iterable[Item]) -> dict[str, int]:
-    """How many of *items* have each verdict, the most frequent first; those that apply."""
-    applicable = (item for item in items if item.status != NOT_APPLICABLE)
-    found = Counter(item.verdict or NOT_JUDGED for item in applicable)
+    """How many of *items* have each verdict, the most frequent first, but for those left out."""
+    kept = (item for item in items if item.status not in LEFT_OUT)
+    found = Counter(item.verdict or NOT_JUDGED for item in kept)
     return dict(found.most_common())
 
 

@@ -11,7 +11,7 @@ from pytest_dataloader_faults.report.model import (
     ERROR,
     FAILED,
     FAILURES,
-    NOT_APPLICABLE,
+    LEFT_OUT,
     NOT_ASKED,
     NOT_REPRODUCED,
     PASSED,
@@ -39,29 +39,32 @@ _RESULT_OF = {
     NOT_REPRODUCED: "failed once and then passed",
 }
 _UNEXPECTED = "passed, though expected to fail"
-_COULD_NOT_RUN = "could not be run (see the error above)"
+_COULD_NOT_RUN = "could not be run"
+_SEE_ABOVE = "see the error above"
 _RESULTS = ("failed", _UNEXPECTED, *list(_RESULT_OF.values())[1:])
 
 Line = tuple[str, dict[str, bool]]
 """A line, and how pytest marks it up."""
 
 
-def summary(report: Report, width: int = WIDTH) -> Iterator[Line]:
-    """For each test how it went, and what is likely to be wrong, in lines of *width* columns."""
+def summary(report: Report, width: int = WIDTH, *, quotes: bool = False) -> Iterator[Line]:
+    """For each test how it went, and what is likely to be wrong, in lines of *width* columns.
+
+    *quotes*: whether to quote the errors of tests that could not run. Else, they stand above.
+    """
     if report.engine:
         yield report.engine, {}
     for test, items in report.tests.items():
-        yield from _about_test(test, items, width)
+        yield from _about_test(test, items, width, quotes=quotes)
 
 
-def _about_test(test: str, items: Sequence[Item], width: int) -> Iterator[Line]:
+def _about_test(test: str, items: Sequence[Item], width: int, *, quotes: bool) -> Iterator[Line]:
     is_failed = any(item.status in FAILURES for item in items)
     colour = {"red" if is_failed else "green": True}
-    yield from ((line, colour) for line in _wrapped(f"{test}: {_counted(items)}", width, ""))
+    told = f"{test}: {_counted(items, quotes=quotes)}"
+    yield from ((line, colour) for line in _wrapped(told, width, ""))
     for cause, found in by_cause(item for item in items if not item.could_not_run).items():
-        names = ", ".join(item.check for item in found)
-        told = f"{counted(len(found), 'check')}: {cause}: {names}"
-        yield from ((line, {}) for line in _wrapped(told, width))
+        yield from ((line, {}) for line in _wrapped(_grouped(cause, found), width))
         if found[0].reproduce:
             yield f"    {found[0].reproduce}", {}  # To be copied: never wrapped.
     for reason, left_out in by_reason(items).items():
@@ -72,7 +75,13 @@ def _about_test(test: str, items: Sequence[Item], width: int) -> Iterator[Line]:
         yield from ((line, {}) for line in _wrapped(f"note: {note}", width))
 
 
-def _counted(items: Sequence[Item]) -> str:
+def _grouped(cause: str, found: Sequence[Item]) -> str:
+    """What the items *found* have in common. A sentence has colons itself: names go before it."""
+    checks, names = counted(len(found), "check"), ", ".join(item.check for item in found)
+    return f"{checks}: {cause}: {names}" if found[0].cause else f"{checks} ({names}): {cause}"
+
+
+def _counted(items: Sequence[Item], *, quotes: bool) -> str:
     """How many checks failed, passed or did neither, each with its verdicts; the time."""
     found = {
         result: counts(each for each in items if _result_of(each) == result) for result in _RESULTS
@@ -85,18 +94,22 @@ def _counted(items: Sequence[Item]) -> str:
             checks = str(count) if told else f"{of_all}{counted(total, 'check')}"
             details = ", ".join(f"{number} {verdict}" for verdict, number in verdicts.items())
             told.append(f"{checks} {result} ({details})")
-    told += _told_of_others(items, total, is_first=not told)
+    errors = dict.fromkeys(item.sentence for item in items if item.could_not_run)
+    why = "; ".join(errors) if quotes else _SEE_ABOVE
+    told += _told_of_others(items, total, why, is_first=not told)
     return f"{', '.join(told)}; {sum(item.duration for item in items):.1f}{_NO_BREAK}s"
 
 
-def _told_of_others(items: Sequence[Item], decided: int, *, is_first: bool) -> Iterator[str]:
-    """How many of *items* are not among those that *decided*, by why."""
+def _told_of_others(
+    items: Sequence[Item], decided: int, why: str, *, is_first: bool
+) -> Iterator[str]:
+    """How many of *items* are not among those that *decided*; *why* some could not be run."""
     failed = sum(item.could_not_run for item in items)
-    unasked = sum(item.sentence.startswith(NOT_ASKED) for item in items)
+    unasked = sum(item.status == NOT_ASKED for item in items)
     others = len(items) - decided - failed - unasked
     if failed:  # The error has all that there is to say, and the others point to it.
         count = failed + unasked
-        yield f"{counted(count, 'check') if is_first else count} {_COULD_NOT_RUN}"
+        yield f"{counted(count, 'check') if is_first else count} {_COULD_NOT_RUN} ({why})"
     elif is_first:
         yield "no check applies"
     if others:
@@ -187,7 +200,7 @@ def _of_check(items: Sequence[Item], check: str) -> Item | None:
 
 
 def _cell(item: Item | None, width: int) -> Line:
-    if item is None or item.status == NOT_APPLICABLE:
+    if item is None or item.status in LEFT_OUT:
         return _DASH.ljust(width), {}
     return item.word.ljust(width), {_COLOURS.get(item.status, "yellow"): True}
 

@@ -100,7 +100,7 @@ def test_one_item_tells_it(mistakes, test):
     of_test = [each for each in items if each["test"].startswith(f"test_inner.py::{test}")]
     assert Counter(each["status"] for each in of_test) == {
         "error": sets,
-        "not_applicable": 2 * sets,
+        "not_asked": 2 * sets,
     }
     first = {each["test"]: each["nodeid"] for each in of_test if each["status"] == "error"}
     for each in of_test:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from importlib import resources
@@ -29,10 +30,10 @@ def test_files(fault_check, records, kind):
 EXPECTED = {
     ("workers-agree", "Records"): ("passed", "survived"),
     ("open-error", "Records"): ("passed", "failed_cleanly"),
-    ("connect-error", "Records"): ("not_applicable", "not_exercised"),
+    ("connect-error", "Records"): ("not_applicable", None),
     ("workers-agree", "ZerosOnError"): ("passed", "survived"),
     ("open-error", "ZerosOnError"): ("failed", "corrupted"),
-    ("connect-error", "ZerosOnError"): ("not_applicable", "not_exercised"),
+    ("connect-error", "ZerosOnError"): ("not_applicable", None),
 }
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -84,6 +85,9 @@ def _check_junit(path):
     assert failed["dataloader_faults_fault"].startswith("OpenError(path=")
     assert failed["dataloader_faults_engine"] == "kernel"
     assert float(failed["dataloader_faults_duration"]) > 0
+    left_out = found["test_files[connect-error-Records]"]
+    assert left_out["dataloader_faults_check"] == "connect-error"
+    assert not {"dataloader_faults_verdict", "dataloader_faults_passed"} & left_out.keys()
 
 
 GROUPED = SUITE.replace("@pytest.mark.data", "@pytest.mark.xdist_group('one')\n@pytest.mark.data")
@@ -268,3 +272,106 @@ def test_a_test_that_fails_by_itself_is_in_its_report(suite):
     assert "fault_check was never called" in found["never_asks"]["sentence"]
     rows = (suite.path / "r.md").read_text().splitlines()
     assert sum(row.startswith("| :x:") for row in rows) == 4
+
+
+UNTRIED = """
+import pytest
+from support.datasets import Records
+
+pytestmark = pytest.mark.dataloader_faults(only=["workers-agree", "open-error", "pickles"])
+
+
+@pytest.fixture
+def broken():
+    raise ValueError("fixture")
+
+
+def test_fixture(fault_check, broken):
+    pass
+
+
+def test_own(fault_check):
+    raise LookupError("no such folder")
+
+
+def test_factory(fault_check):
+    fault_check(lambda: 1 / 0)
+
+
+def test_later(fault_check, records, request):
+    fault_check(lambda: Records(records))
+    if "pickles" in request.node.name:
+        raise ValueError("later: too late")
+"""
+
+
+@pytest.fixture(name="untried", scope="module")
+def _untried(run_suite):
+    """The folder, and what is printed where three of four tests can try nothing."""
+    names = ("r.json", "r.md", "r.html")
+    options = [f"--dataloader-faults-report={name}" for name in names]
+    return run_suite(UNTRIED, "-v", "--tb=no", "--junitxml=j.xml", *options)
+
+
+def test_what_was_not_asked_has_no_verdict(untried):
+    """Nor has the item that says why, unless its dataset cannot be tried."""
+    items = json.loads((untried[0] / "r.json").read_text())["items"]
+    found = {}
+    for each in items:
+        name = each["test"].partition("::test_")[2]
+        found.setdefault(name, []).append((each["status"], each["verdict"]))
+    unasked = [("not_asked", None)] * 2
+    assert found["fixture"] == found["own"] == [("error", None), *unasked]
+    assert found["factory"] == [("failed", "not_exercised"), *unasked]
+
+
+def test_pages_tell_what_was_not_asked_from_what_does_not_apply(untried):
+    """In a column of its own, and in words."""
+    text = (untried[0] / "r.md").read_text()
+    assert "| test | verdicts | not applicable | not asked | seconds |" in text
+    assert re.search(r"test\\_fixture \| 1 not judged \| 0 \| 2 \|", text), text
+    assert text.count("- workers-agree: **the test itself failed in its setup: ValueError: fi") == 1
+    page = (untried[0] / "r.html").read_text()
+    assert 'class="badge not_asked"' in page
+    assert ">not asked<" in page
+    assert "not applicable" not in page
+
+
+def test_each_item_has_properties_in_junit(untried):
+    """Its check; and a verdict, if there is one."""
+    found = {}
+    for case in ET.parse(untried[0] / "j.xml").iter("testcase"):  # noqa: S314  # our own file
+        found[case.get("name")] = [
+            (each.get("name").removeprefix("dataloader_faults_"), each.get("value"))
+            for each in case.iter("property")
+        ]
+    for test in ("fixture", "own"):
+        for check in ("workers-agree", "open-error", "pickles"):
+            assert found[f"test_{test}[{check}]"] == [("check", check)]
+    first, *others = (dict(found[f"test_factory[{check}]"]) for check in _checks(found))
+    assert (first["verdict"], first["passed"]) == ("not_exercised", "false")
+    assert not [each for each in others if {"verdict", "passed"} & each.keys()]
+
+
+def _checks(found):
+    return [name[len("test_factory[") : -1] for name in found if name.startswith("test_factory")]
+
+
+def test_without_tracebacks_the_summary_has_the_errors(untried):
+    """With --tb=no, no error stands above it; a name is not taken for a part of an error."""
+    told = " ".join(untried[1].stdout.str().split())
+    assert "see the error above" not in told
+    quoted = "3 checks could not be run (the test itself failed in its setup: ValueError: fixture)"
+    assert f"test_fixture: {quoted};" in told
+    assert "(the test itself failed: LookupError: no such folder);" in told
+    assert (
+        "ZeroDivisionError" in told.partition("test_factory: 3 checks could not be run (")[2][:200]
+    )
+    assert "1 check (pickles): the test itself failed: ValueError: later: too late" in told
+
+
+def test_verdicts_have_no_nested_brackets(untried):
+    """Beside the items, with -v."""
+    told = untried[1].stdout.str()
+    assert "FAILED (survived, test failed)" in told
+    assert "FAILED (not judged, test failed)" in told

@@ -14,7 +14,7 @@ from support.reports import MIXED, failed, item
 PASSES = Report(engine="python engine", items=(item(), item(check="truncated-half")))
 FAILS = Report(engine="kernel engine", items=(failed(), item(check="truncated-half")))
 ID = "a.py::test[open-error]"
-FROM_WORST = ["failed", "error", "not_reproduced", "xfailed", "passed", "not_applicable"]
+FROM_WORST = "failed error not_reproduced xfailed passed not_asked not_applicable".split()
 
 
 @pytest.fixture(name="merge")

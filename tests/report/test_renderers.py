@@ -239,7 +239,7 @@ def test_gitlab_gets_one_issue_per_failure():
 def test_markdown_has_each_test_and_what_failed():
     """The evidence is folded."""
     text = ci.render(MIXED)
-    assert "| :x: a.py::test | 2 corrupted, 1 survived, 1 leaked | 1 | 2.5 |" in text
+    assert "| :x: a.py::test | 2 corrupted, 1 survived, 1 leaked | 1 | 0 | 2.5 |" in text
     assert "- **gives zeros**: open-error, truncated-half" in text
     assert "<pre>corrupted: sample 0 is wrong.&#10;  evidence&#10;</pre>" in text
 

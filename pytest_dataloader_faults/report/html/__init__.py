@@ -35,7 +35,7 @@ from pytest_dataloader_faults.report.html.drawings import (
 )
 from pytest_dataloader_faults.report.model import (
     FAILURES,
-    NOT_APPLICABLE,
+    LEFT_OUT,
     Item,
     Report,
     by_cause,
@@ -88,7 +88,7 @@ def _facts(report: Report) -> dict[str, Any]:
         "words": _words(trials),
         "causes": _causes(report, trials),
         "notes": named_notes_of(report.items),
-        "ran": sum(each.item.status != NOT_APPLICABLE for each in trials),
+        "ran": sum(each.item.status not in LEFT_OUT for each in trials),
         "failed_tests": len({item.test for item in report.failed}),
         "chart": (WIDTH, HEIGHT),
     }
