@@ -49,7 +49,8 @@ _SAME = (
     (r"cannot pickle '(_io\.)?(\w+)' (object|instances)", r"cannot pickle \2"),
     (r"\n +when serializing .*", ""),
     (r"is killed by signal: \w+\. *\n.*DataLoader worker \(pid N\) exited", "exited"),
-    (r"\d+(\.\d+)? ?s\b", "N s"),
+    # Above a minute, pytest adds hours, minutes and seconds.
+    (r"\d+(\.\d+)? ?s\b( \((\d+ days?, )?\d+:\d\d:\d\d\))?", "N s"),
     (r"\b\d{2,}\.(bin|py)\b", r"N.\1"),
     (r"sample \d+ \(batch \d+\).*? of sample \d+", "sample N has sample N"),
     (r"sample \d+ in \.\.\.", "sample N"),

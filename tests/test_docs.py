@@ -70,6 +70,12 @@ def test_examples_run_and_print_what_the_page_shows(page, tmp_path):
             )
 
 
+@pytest.mark.parametrize("time", ["0.4s", "70.12s (0:01:10)", "90061.00s (1 day, 1:01:01)"])
+def test_times_do_not_count(time):
+    """Neither short ones nor those of a busy machine, which pytest also gives in minutes."""
+    assert generate.same(f"== 2 passed in {time} ==") == "== 2 passed in N s =="
+
+
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_what_examples_import_is_there(page):
     """Every name that an example imports from the package exists. No example runs for this."""
