@@ -11,6 +11,7 @@ __all__ = (
     "FaultNotFiredError",
     "InjectionError",
     "InvalidArgumentError",
+    "LostProcessError",
     "NotReproducedWarning",
     "SeveralLoadersError",
     "UnusableDatasetError",
@@ -68,6 +69,10 @@ class EngineUnavailableError(DataLoaderFaultsError):
 
 class InjectionError(DataLoaderFaultsError):
     """This package failed, so nothing is shown about the dataset. The text says where it did."""
+
+
+class LostProcessError(InjectionError):
+    """Something stopped or killed a process of a trial. The text says which one, and how."""
 
 
 class UnusableDatasetError(DataLoaderFaultsError):

@@ -28,7 +28,7 @@ from pytest_dataloader_faults._trial.process.deadline import (
     MORE_SECONDS,
 )
 from pytest_dataloader_faults._trial.process.surroundings import surroundings_for
-from pytest_dataloader_faults.exceptions import InjectionError
+from pytest_dataloader_faults.exceptions import InjectionError, LostProcessError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Outcome, Reference
 
@@ -171,7 +171,7 @@ def _run(job: jobs.Job) -> list[dict[str, Any]]:
         if not any("timed_out" in event for event in events):
             around.await_deaths()
             around.remove_shared_memory()
-            raise InjectionError(harness.how_it_vanished(warden, status, _shown(stderr)))
+            raise LostProcessError(harness.how_it_vanished(warden, status, _shown(stderr)))
         return [*events, {"stderr": stderr[-_STDERR_SHOWN:], "stacks": around.stacks.text()}]
 
 
@@ -184,7 +184,7 @@ def _raise_what_was_refused(events: list[dict[str, Any]], printed: str) -> None:
     for event in sorted(events, key=lambda event: "hurt" not in event):
         if "hurt" in event:
             why = f"{event['hurt']}.{event.get('supervisor_printed', '')}"
-            raise InjectionError(f"{why} The trial printed:\n{_shown(printed)}")
+            raise LostProcessError(f"{why} The trial printed:\n{_shown(printed)}")
         if "refused" in event:
             more = [] if event["parts"] is None else [event["parts"]]
             raise getattr(exceptions, event["refused"])(event["why"], *more)

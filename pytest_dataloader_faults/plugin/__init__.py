@@ -23,6 +23,7 @@ from pytest_dataloader_faults.exceptions import (
     DataLoaderFaultsError,
     InjectionError,
     InvalidArgumentError,
+    LostProcessError,
 )
 from pytest_dataloader_faults.plugin import (
     _collector,
@@ -138,9 +139,9 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """
     try:
         yield
-    except InjectionError:
-        raise
     except DataLoaderFaultsError as error:
+        if isinstance(error, InjectionError) and not isinstance(error, LostProcessError):
+            raise
         raise _failures.without_our_frames(error) from error.__cause__
     if _injector in item.stash:
         item.stash[_injector].require_used()

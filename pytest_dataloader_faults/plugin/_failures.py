@@ -13,7 +13,7 @@ from types import TracebackType
 
 import pytest
 
-from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
+from pytest_dataloader_faults.exceptions import LostProcessError, UnusableEnvironmentError
 from pytest_dataloader_faults.plugin import _options
 
 _PACKAGE = __name__.partition(".")[0]
@@ -91,9 +91,14 @@ def _mistake_reported_once(node: pytest.Item) -> Iterator[None]:
 
 @contextlib.contextmanager
 def shortage_reported_once(node: pytest.Item) -> Iterator[None]:
-    """Fail *node* without a traceback where the machine lacks something: in full once."""
+    """Fail *node* without a traceback where the machine lacks something: in full once.
+
+    A trial that lost a process is told without one, too: its lines would all be of this package.
+    """
     try:
         yield
+    except LostProcessError as error:
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
     except UnusableEnvironmentError as error:
         text = str(error)
         lacking = text.partition(":")[0]

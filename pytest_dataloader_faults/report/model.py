@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -26,6 +27,7 @@ _HARM = "corrupted crashed poisoned hung leaked broken failed_unclearly".split()
 """Verdicts of failures, from the worst: training goes on with wrong samples, or it ends."""
 _PASSES = (str(Verdict.SURVIVED), str(Verdict.FAILED_CLEANLY))
 _ADDED = {ERROR: "test failed", XFAILED: "expected", NOT_REPRODUCED: "not reproduced"}
+_PID = re.compile(r" \(pids? [\d, ]+\)")
 NOT_JUDGED = "not judged"
 """In place of a verdict where there is none."""
 
@@ -258,8 +260,13 @@ def by_cause(items: Iterable[Item]) -> dict[str, list[Item]]:
     found: dict[str, list[Item]] = {}
     for item in items:
         if item.status in FAILURES:
-            found.setdefault(item.cause or item.sentence, []).append(item)
+            found.setdefault(item.cause or in_common(item.sentence), []).append(item)
     return dict(sorted(found.items(), key=lambda each: (_harm(each[1]), -len(each[1]))))
+
+
+def in_common(sentence: str) -> str:
+    """*sentence* without the ids of processes, which differ where all else is the same."""
+    return _PID.sub("", sentence)
 
 
 def _harm(items: Iterable[Item]) -> int:

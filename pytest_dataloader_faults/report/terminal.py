@@ -21,6 +21,7 @@ from pytest_dataloader_faults.report.model import (
     by_cause,
     by_reason,
     counts,
+    in_common,
     notes_of,
     place_and_name,
 )
@@ -94,7 +95,7 @@ def _counted(items: Sequence[Item], *, quotes: bool) -> str:
             checks = str(count) if told else f"{of_all}{counted(total, 'check')}"
             details = ", ".join(f"{number} {verdict}" for verdict, number in verdicts.items())
             told.append(f"{checks} {result} ({details})")
-    errors = dict.fromkeys(item.sentence for item in items if item.could_not_run)
+    errors = dict.fromkeys(in_common(item.sentence) for item in items if item.could_not_run)
     why = "; ".join(errors) if quotes else _SEE_ABOVE
     told += _told_of_others(items, total, why, is_first=not told)
     return f"{', '.join(told)}; {sum(item.duration for item in items):.1f}{_NO_BREAK}s"

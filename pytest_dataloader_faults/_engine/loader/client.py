@@ -18,7 +18,7 @@ from pytest_dataloader_faults._engine.plan import Plan
 from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults._engine.system.processes import code_to_run, end_in_words, is_stopped
 from pytest_dataloader_faults._engine.system.shared import AnonymousFile
-from pytest_dataloader_faults.exceptions import InjectionError, UnusableEnvironmentError
+from pytest_dataloader_faults.exceptions import LostProcessError, UnusableEnvironmentError
 
 _MAIN = "pytest_dataloader_faults._engine.supervisor.main"
 _PATIENCE = 10.0
@@ -144,8 +144,8 @@ class SupervisorClient:
         except TimeoutError as error:
             raise self._silent() from error
 
-    def _gone(self) -> InjectionError:
-        return InjectionError(
+    def _gone(self) -> LostProcessError:
+        return LostProcessError(
             f"the supervisor (pid {self.pid}) is gone{self._how_it_ended()}; the workers' system"
             " calls then fail with ENOSYS, which says nothing about the dataset."
             f"{self._handle.what_it_printed()}"
@@ -158,9 +158,9 @@ class SupervisorClient:
                 return f": it {end_in_words(self._process.wait(_END_PATIENCE))}"
         return ""
 
-    def _silent(self) -> InjectionError:
+    def _silent(self) -> LostProcessError:
         how = "is stopped (SIGSTOP, or a debugger)" if is_stopped(self.pid) else "lives"
-        return InjectionError(
+        return LostProcessError(
             f"the supervisor (pid {self.pid}) {how}, and gave no answer for {_PATIENCE:g} s; the"
             " workers' system calls wait for it, which says nothing about the dataset. Run it"
             " again; if it comes again, find out what stops processes on this machine"
