@@ -72,13 +72,14 @@ class LoaderDriver:
         self._batch_number: Callable[[int], int] = int
         self._iterator: Any = None
         self._pids: tuple[int, ...] = ()
+        self._batches: int | None = None
 
     def start_epoch(self, epoch: int | None, seed: int, patience: float | None = None) -> bool:
         """Begin *epoch*, None for the recovery; whether the loader raised no error.
 
         Its iterator waits at most *patience* seconds for a batch; with None as long as it would.
         """
-        self._epoch, self._received = epoch, 0
+        self._epoch, self._received, self._batches = epoch, 0, None
         self.journal.write(epoch=epoch, starts=time.monotonic())
         self.drawn.clear()
         self.comparer.begin()
@@ -130,7 +131,8 @@ class LoaderDriver:
         """Write down how many batches the epoch will have, if its sampler says so."""
         if kind_of(self.loader.dataset) == "map":
             with contextlib.suppress(*USERS_ERRORS):
-                self.journal.write(batches=len(self.loader._index_sampler))
+                self._batches = len(self.loader._index_sampler)
+                self.journal.write(batches=self._batches)
 
     def _write_batch(self, batch: Any) -> None:
         at = time.monotonic()
@@ -148,7 +150,7 @@ class LoaderDriver:
     def _write_epoch(self, ended: float | None = None, **result: Any) -> None:
         """Write down what was drawn in this epoch; its *result* and when it *ended*, if it has."""
         drawn = [each.names for each in self.drawn]
-        event = {"drawn": drawn, "exception": None, "complete": False, **result}
+        event = {"drawn": drawn, "exception": None, "batches": self._batches, **result}
         self.journal.write(epoch=self._epoch, at=ended, **{"pass": event})
 
     def _end_epoch(self, error: BaseException | None, *, complete: bool = False) -> None:

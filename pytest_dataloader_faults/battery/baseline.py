@@ -53,6 +53,7 @@ class Baseline:
     """
 
     _shares: tuple[Share, ...] = ()
+    _drawn: int | None = None
     _own_samples: int | None = None
 
     def __init__(
@@ -105,7 +106,7 @@ class Baseline:
             raise OutdatedBaselineError
         self.control, self.observed, self.changes = known.control, known.observed, known.changes
         self.deadlines.learn(self.control.duration)
-        self._shares = _shares_of(self.control)
+        self._shares, self._drawn = _shares_of(self.control), _drawn_in(self.observed)
 
     @property
     def golden_run(self) -> GoldenRun | None:
@@ -182,7 +183,7 @@ class Baseline:
     def reference_for(self, outcome: Outcome) -> Reference:
         """The reference for *outcome*; samples that it does not know yet are taken now."""
         reference = self._references.for_outcome(outcome, self.comparison)
-        return replace(reference, shares=self._shares)
+        return replace(reference, shares=self._shares, drawn=self._drawn)
 
     def _take(self, attempts: Sequence[Mapping[str, Any]]) -> None:
         """Reference and control, by the most exact comparison that shows nothing wrong."""
@@ -253,6 +254,7 @@ class Baseline:
         why = f"with one worker and no fault it fails already ({found.sentence}); see workers-agree"
         self.unusable_reason = None if found.passed else why
         self._shares = _shares_of(self.observed) if found.passed else ()
+        self._drawn = _drawn_in(self.observed) if found.passed else None
 
 
 SAMPLES = 64
@@ -384,6 +386,13 @@ def _shares_of(control: Outcome) -> tuple[Share, ...]:
             return ()
         came.setdefault(each.worker, []).extend(each.rows)
     return tuple(Share(each, tuple(came[each]), files.get(each, 0)) for each in sorted(came))
+
+
+def _drawn_in(control: Outcome) -> int | None:
+    """How many samples its sampler drew, if it drew as many batches as its length says."""
+    (one,) = control.passes
+    has_length = control.kind == "map" and len(one.drawn) == one.batches
+    return sum(map(len, one.drawn)) if has_length else None
 
 
 def count_own_samples(control: Outcome, reference: Reference) -> int | None:

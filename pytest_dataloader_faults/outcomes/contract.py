@@ -154,6 +154,8 @@ class Wrong(str, Enum):
     """Each worker gave the same samples of a stream without an end."""
     USED_UP = "used up"
     """A second epoch has fewer samples than the first."""
+    RESUMED = "resumed"
+    """An epoch goes on where the one before was left."""
     SAME_AGAIN = "same again"
     """A second epoch has the random samples of the first."""
 

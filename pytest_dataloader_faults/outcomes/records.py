@@ -200,6 +200,8 @@ class Pass:
         exception: The exception that ended the pass, if one did.
         deaths: The workers that had died when the pass ended.
         complete: Whether the pass came to its end.
+        batches: How many batches the sampler said, when the pass began, that there are; None if it
+            did not say, and of a stream.
     """
 
     drawn: tuple[tuple[Any, ...], ...] = ()
@@ -207,6 +209,7 @@ class Pass:
     exception: Raised | None = None
     complete: bool = False
     deaths: tuple[WorkerDeath, ...] = ()
+    batches: int | None = None
 
 
 @dataclass(frozen=True)

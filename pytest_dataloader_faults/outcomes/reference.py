@@ -51,6 +51,8 @@ class Reference:
         total: How many samples the dataset has, if it was not asked for all.
         stream_limit: After how many samples a stream was left that did not end; None if it did.
         shares: What each worker gave of a stream in the run without a fault, if that is known.
+        drawn: How many samples the sampler drew in the run without a fault, if it drew as many
+            batches as its length says.
         duration: Seconds from the start of its process to its end.
     """
 
@@ -69,6 +71,7 @@ class Reference:
     total: int | None = None
     stream_limit: int | None = None
     shares: tuple[Share, ...] = field(default=(), compare=False)
+    drawn: int | None = field(default=None, compare=False)
     duration: float = field(default=0.0, compare=False)
 
     @functools.cached_property

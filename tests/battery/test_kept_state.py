@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, Sampler
 
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults.battery.checks import CHECKS
@@ -14,7 +15,7 @@ from pytest_dataloader_faults.outcomes import Footprint, Pass
 from support.corpus.archives import H5, H5Rows, Lmdb, Npz, Sqlite, Unbuffered, Zip
 from support.corpus.handles import H5StaysOpen
 from support.corpus.streams import IteratorOnSelf, Shards, spent_sampler
-from support.datasets import SIZE, BySet, CopiedRecords, Records, RecordStream
+from support.datasets import COUNT, SIZE, BySet, CopiedRecords, Records, RecordStream
 from support.facts import EIO, fired, ordinary
 from support.specimens import Packed
 from support.state_specimens import SPECIMENS, KeepsFilesOpen, KeepsHalves, shared_by
@@ -95,6 +96,85 @@ def test_what_goes_on_where_it_was_left_is_corrupted(records, make, text):
 
     assert (result.verdict, result.failed) == ("corrupted", True), result.explanation
     assert f"corrupted: {text}" in result.explanation
+
+
+class Resumes(Sampler[int]):
+    """Goes on where it was, until it has drawn every index."""
+
+    def __init__(self):
+        self.place = 0
+
+    def __len__(self):
+        return COUNT
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.place == COUNT:
+            self.place = 0
+            raise StopIteration
+        self.place += 1
+        return self.place - 1
+
+
+class UpTo(Sampler[int]):
+    """Draws another number of indices in each epoch; its length is the most."""
+
+    def __init__(self):
+        self.epoch = 0
+
+    def __len__(self):
+        return COUNT
+
+    def __iter__(self):
+        self.epoch += 1
+        return iter(range(COUNT - 4 - self.epoch % 3 * 2))
+
+
+class Unsized(UpTo):
+    """The same without a length."""
+
+    __len__ = None
+
+
+def _drawn_by(sampler, records):
+    """A loader with so many batches that the workers are not asked for all of them at once."""
+    return DataLoader(Records(records), sampler=sampler, batch_size=2, num_workers=2)
+
+
+@pytest.mark.parametrize(
+    ("check", "before"),
+    [(LEFT, "after one that was left early"), (CUT[1], "after one that an error ended")],
+)
+def test_a_sampler_that_goes_on_where_it_was_is_corrupted(records, check, before):
+    """All that was drawn came, but fewer samples were drawn than the loader's length says."""
+    result = _asked(lambda: _drawn_by(Resumes(), records), check)
+
+    assert (result.verdict, result.failed) == ("corrupted", True), result.explanation
+    assert f"corrupted: in epoch 2, {before}, the sampler drew " in result.explanation
+    assert "of the 8 batches that it says it has" in result.explanation
+    assert result.cause == "goes on where an epoch was left"
+    assert "Begin anew in each call of its __iter__" in result.explanation
+
+
+@pytest.mark.parametrize("check", [LEFT, "two-epochs", CUT[1]])
+@pytest.mark.parametrize("kind", [UpTo, Unsized])
+def test_a_sampler_may_vary_how_many_it_draws(records, kind, check):
+    """Its length is no promise if no epoch reaches it, and it need not have one."""
+    result = _asked(lambda: _drawn_by(kind(), records), check)
+
+    assert (result.applies, result.passed) == (True, True), result.explanation
+
+
+@pytest.mark.parametrize("check", [LEFT, "two-epochs", "persistent-workers", "growth"])
+def test_a_sampler_of_one_epoch_is_corrupted(records, check):
+    """The first epoch that gets nothing is named, whatever the check asks for."""
+    result = _asked(lambda: _drawn_by((index for index in range(COUNT)), records), check)
+
+    assert (result.verdict, result.failed) == ("corrupted", True), result.explanation
+    assert "the sampler drew no index" in result.explanation
+    assert result.cause == "has fewer samples in the second epoch"
 
 
 @pytest.mark.parametrize(("rounds", "applies"), [(7, False), (8, True)])

@@ -81,14 +81,11 @@ def _refuses_the_number(outcome: Outcome) -> NotApplicable | None:
 
 
 def _is_bad_second_epoch(outcome: Outcome, reference: Reference) -> Finding | None:
-    """A second epoch that is empty, or that repeats random samples of the first one."""
+    """A second epoch of a stream that is used up, or one that repeats random samples."""
     first, second = outcome.passes
     if reference.second_pass_count is not None:
         count = f"{reference.second_pass_count} of its {counted(len(reference.samples), 'sample')}"
         sentence = f"iterated once more in one process, the stream gave {count}"
-        return Finding(Verdict.CORRUPTED, sentence, Wrong.USED_UP)
-    if outcome.kind == "map" and not second.drawn:
-        sentence = "in epoch 2 the sampler drew no index, so no sample came"
         return Finding(Verdict.CORRUPTED, sentence, Wrong.USED_UP)
     if reference.nondeterministic_count >= _ENOUGH and _repeats(first, second):
         repeated = "the random samples of epoch 2 are, bit by bit, those of epoch 1"
@@ -186,17 +183,6 @@ _ABANDONED = (
     " reached. Open files by with, which closes them wherever the generator is left, and begin each"
     " __iter__ anew"
 )
-
-
-def _draws_nothing(outcome: Outcome, _: Reference) -> Finding | None:
-    """A sampler that is used up once it was left."""
-    for number, one in enumerate(outcome.passes, start=1):
-        if outcome.kind == "map" and one.complete and not one.drawn:
-            sentence = (
-                f"in epoch {number}, after one that was left early, the sampler drew no index"
-            )
-            return Finding(Verdict.CORRUPTED, sentence, Wrong.USED_UP)
-    return None
 
 
 _LEFTOVERS = (
@@ -313,7 +299,6 @@ EPOCHS = (
         options=TrialOptions(
             epochs=_MOST_EPOCHS, leave_early=True, footprints=_MOST_SECONDS, same_order=True
         ),
-        extra_rule=_draws_nothing,
         advice=_ABANDONED,
         skip_reason=_too_slow,
     ),

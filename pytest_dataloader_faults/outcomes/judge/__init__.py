@@ -10,7 +10,7 @@ from __future__ import annotations
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes import chains, error_text
 from pytest_dataloader_faults.outcomes.contract import Contract, Finding, Judgement, Verdict
-from pytest_dataloader_faults.outcomes.judge import errors, hangs, samples
+from pytest_dataloader_faults.outcomes.judge import draws, errors, hangs, samples
 from pytest_dataloader_faults.outcomes.judge.leaks import judge_growth, leaked
 from pytest_dataloader_faults.outcomes.records import Raised, TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
@@ -149,7 +149,7 @@ def _corrupted(outcome: TrialFacts, reference: Reference, contract: Contract) ->
     found = samples.corruption(outcome, reference, contract)
     if found and outcome.fired and "seeded" in outcome.comparison:
         return found._replace(sentence=found.sentence + _SEEDED)
-    return found
+    return found or draws.too_few(outcome, reference)
 
 
 def _poisoned(outcome: TrialFacts, reference: Reference, contract: Contract) -> Finding | None:

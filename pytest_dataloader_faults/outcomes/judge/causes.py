@@ -174,7 +174,8 @@ def likely_cause(
         kind = _suffix(path)
         opened = f"{os.path.basename(path)} was opened before the workers started."
         return Cause(_HANDLE, f"{opened} {_HOW_TO_OPEN[kind]}", overrides=kind == ".mdb")
-    if cause := _of_writing(outcome, judgement.verdict, control):
+    of_sampler = _OF_SAMPLER.get(judgement.kind)
+    if cause := of_sampler or _of_writing(outcome, judgement.verdict, control):
         return cause
     if judgement.verdict in _LASTING and _raised_in_an_earlier_epoch(outcome):
         return _STAYS_IN_WORKER
@@ -333,7 +334,17 @@ _UNEVEN = Cause(
 )
 _USED_UP = Cause("has fewer samples in the second epoch")
 _SAME_AGAIN = Cause("has the same random samples in each epoch")
-_WITHOUT_FAULT = {Wrong.USED_UP: _USED_UP, Wrong.SAME_AGAIN: _SAME_AGAIN}
+_GOES_ON = Cause("goes on where an epoch was left")
+_SAMPLER_GOES_ON = _GOES_ON._replace(
+    advice="The sampler has kept its place from the epoch before, which did not come to its end."
+    " Begin anew in each call of its __iter__: write it as a generator function, and keep no"
+    " iterator and no position on self",
+    overrides=True,
+)
+_OF_SAMPLER: dict[Wrong | None, Cause] = {
+    Wrong.RESUMED: _SAMPLER_GOES_ON,
+    Wrong.USED_UP: _USED_UP,
+}
 _WITHOUT_ERROR: tuple[tuple[type[Fault], Cause], ...] = (
     (TruncatedFile, _SHORT_FILE),
     (ShortRead, _SHORT_READ),
@@ -366,8 +377,10 @@ def _of_wrong_samples(
 
 
 def _of_dataset_alone(outcome: TrialFacts, kind: Wrong | None, control: TrialFacts) -> Cause:
-    if kind in _WITHOUT_FAULT:
-        return _WITHOUT_FAULT[kind]
+    if kind is Wrong.SAME_AGAIN:
+        return _SAME_AGAIN
+    if was_left_early(outcome):
+        return _GOES_ON
     if _count_workers(outcome) > _count_workers(control):
         return _UNEVEN
     if kind is Wrong.SAME_IN_EACH_WORKER or (outcome.kind == "iterable" and kind is Wrong.REPEATED):
@@ -375,6 +388,11 @@ def _of_dataset_alone(outcome: TrialFacts, kind: Wrong | None, control: TrialFac
     if not is_started_anew(outcome):
         return _OTHERS
     return _UNORDERED if kind in _OF_ANOTHER else _OTHERS_IF_NOT_FORKED
+
+
+def was_left_early(outcome: TrialFacts) -> bool:
+    """Whether the loop left an epoch, and made another one after it."""
+    return any(not (one.complete or one.exception) for one in outcome.passes[:-1])
 
 
 def _count_workers(outcome: TrialFacts) -> int:
