@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from pytest_dataloader_faults import check_dataset
-from support.datasets import SIZE, BySet, Records
+from support.datasets import SIZE, BySet, Records, RecordStream
 
 IN_PLACE = "gives a sample in place of one that cannot be read"
 TRUNCATED, SHORT = "accepts a truncated file", "accepts a short read"
@@ -312,6 +312,43 @@ def test_a_stream_without_an_end_has_the_cause_of_one_with_an_end():
     assert found.cause == ALL
     assert "get_worker_info()" in found.explanation.splitlines()[1]
     assert "shards" not in found.explanation.splitlines()[0]
+
+
+class KeepsBuffer(RecordStream):
+    """Keeps on self the samples that it has read ahead."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.ahead: list[Any] = []
+
+    def __iter__(self) -> Any:
+        for each in super().__iter__():
+            self.ahead.append(each)
+            if len(self.ahead) > 2:
+                yield self.ahead.pop(0)
+        while self.ahead:
+            yield self.ahead.pop(0)
+
+
+class KeepsIterator(RecordStream):
+    """Keeps its iterator on self until it is used up."""
+
+    iterator: Any = None
+
+    def __iter__(self) -> Any:
+        self.iterator = self.iterator or super().__iter__()
+        yield from self.iterator
+        self.iterator = None
+
+
+@pytest.mark.parametrize("kind", [KeepsBuffer, KeepsIterator])
+def test_a_stream_that_goes_on_where_it_was_left_is_told(kind, records):
+    """It is split well, and its workers agree, as long as each epoch comes to its end."""
+    found = _ask(kind, records, only=("abandoned-epoch", "workers-agree"))
+
+    assert found["workers-agree"].passed
+    assert found["abandoned-epoch"].cause == "goes on where an epoch was left"
+    assert "begin each __iter__ anew" in found["abandoned-epoch"].explanation
 
 
 class Delegating:
