@@ -172,7 +172,7 @@ class Raised:
 
 @dataclass(frozen=True)
 class WorkerDeath:
-    """A worker that ended before the loader asked for it, and not with status 0.
+    """A worker that ended before the loader asked for it.
 
     Attributes:
         worker: Its id.

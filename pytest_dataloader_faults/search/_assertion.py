@@ -18,9 +18,9 @@ from pytest_dataloader_faults.battery.survey import Survey, require_same_compari
 from pytest_dataloader_faults.exceptions import CheckFailedError, FaultNotFiredError
 from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Reference, Verdict
 from pytest_dataloader_faults.outcomes.fault_facts import unfired
-from pytest_dataloader_faults.outcomes.judge.causes import cause_of_start
 from pytest_dataloader_faults.outcomes.judge.errors import torch_dropped_a_batch
 from pytest_dataloader_faults.outcomes.judge.report import explain
+from pytest_dataloader_faults.outcomes.judge.starts import cause_of_start
 from pytest_dataloader_faults.outcomes.text import call_in_lines, code, plain, run_settings
 
 VIOLATIONS: dict[Verdict, type[CheckFailedError]] = {

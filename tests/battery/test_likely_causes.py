@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +14,7 @@ import lmdb
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from pytest_dataloader_faults import check_dataset
 from support.datasets import SIZE, BySet, Records, RecordStream
@@ -349,6 +350,45 @@ def test_a_stream_that_goes_on_where_it_was_left_is_told(kind, records):
     assert found["workers-agree"].passed
     assert found["abandoned-epoch"].cause == "goes on where an epoch was left"
     assert "begin each __iter__ anew" in found["abandoned-epoch"].explanation
+
+
+class EndsItsWorker(Records):
+    """Ends the process in the middle, if that is a worker."""
+
+    def __init__(self, folder: Path, how: str) -> None:
+        super().__init__(folder)
+        self.how = how
+
+    def __getitem__(self, index: int) -> Any:
+        if get_worker_info() is not None and index == 9:
+            if self.how == "exit":
+                os._exit(0)
+            if self.how == "exec":
+                os.execv("/bin/true", ["true"])  # noqa: S606  # nothing of a shell is needed
+            os.kill(os.getpid(), signal.SIGRTMIN + 3)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    ("how", "end"),
+    [
+        ("exit", "exited with status 0"),
+        ("exec", "exited with status 0"),
+        ("signal", f"was killed by signal {signal.SIGRTMIN + 3}"),
+    ],
+)
+def test_a_worker_that_ends_by_itself_is_told(how, end, method, records):
+    """The first sentence says how it ended; pickle has no part in that."""
+    loader = {"multiprocessing_context": method}
+    (found,) = _ask(EndsItsWorker, records, how, only="workers-agree", loader=loader).values()
+
+    first, *more = found.explanation.splitlines()
+    assert first.startswith("broken: fails without any fault: worker ")
+    assert first.endswith(f" {end}.")
+    assert found.cause == "ends a worker without a fault"
+    assert "num_workers=0 under python -X faulthandler" in more[0]
+    assert "__getstate__" not in found.explanation
 
 
 class Delegating:

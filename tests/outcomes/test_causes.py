@@ -14,6 +14,7 @@ from pytest_dataloader_faults.outcomes import (
     FileCounts,
     Judgement,
     Pass,
+    WorkerDeath,
     WorkerFacts,
     Wrong,
 )
@@ -233,6 +234,52 @@ def test_the_start_is_not_blamed_for_other_errors_of_pickle(change):
     error = raised("UnpicklingError", "pickle data was truncated")
     outcome = replace(ordinary(Pass(exception=error)), **change)
     assert "pickle" not in _cause(outcome, "failed_unclearly").phrase
+
+
+LOADS = 'File "reduction.py", line 9, in rebuild\n    return pickle.loads(buf)\n'
+
+
+@pytest.mark.parametrize(
+    ("error", "is_told"),
+    [
+        (NOT_PICKLED, True),
+        (replace(raised("EOFError", ""), text=f"{LOADS}EOFError\n"), False),
+        (
+            replace(
+                raised("ValueError", "no"),
+                text="    ForkingPickler(file, protocol).dump(obj)\nValueError: no\n",
+            ),
+            True,
+        ),
+    ],
+    ids=["the error says so", "it was receiving", "it was sending"],
+)
+def test_pickle_is_blamed_on_evidence(error, is_told):
+    """What the loader receives from workers goes through pickle as well."""
+    outcome = replace(ordinary(Pass(exception=error)), start_method="spawn")
+
+    assert is_told == (_cause(outcome, "broken").phrase == "cannot be pickled")
+
+
+@pytest.mark.parametrize("exitcode", [0, 1, -37])
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_worker_that_ends_is_the_cause(method, exitcode):
+    """Whichever error that became: here, one of pickle. It overrides advice on starting them."""
+    error = raised("UnpicklingError", "pickle data was truncated")
+    one = Pass(exception=error, deaths=(WorkerDeath(0, 7, exitcode),))
+    cause = _cause(replace(ordinary(one), start_method=method), "broken")
+
+    assert cause.phrase == "ends a worker without a fault"
+    assert cause.overrides == (method != "fork")
+    assert "os._exit" in cause.advice
+
+
+def test_an_error_that_a_worker_has_sent_is_the_cause():
+    """Another worker that has died since has no part in it."""
+    error = raised("ValueError", "Caught ValueError in DataLoader worker process 0.")
+    one = Pass(exception=error, deaths=(WorkerDeath(1, 7, 1),))
+
+    assert "fails without a fault" == _cause(ordinary(one), "broken").phrase
 
 
 def test_a_class_below_the_guard_is_known():

@@ -81,6 +81,25 @@ def test_the_sentence_says_who_died_and_how(fault, exitcode, expected):
     assert judgement.sentence.startswith(expected)
 
 
+@pytest.mark.parametrize("shadow", SHADOWS, ids=lambda each: each.type)
+@pytest.mark.parametrize(
+    ("exitcode", "expected"),
+    [
+        (-37, "worker 1 was killed by signal 37"),
+        (0, "worker 1 exited with status 0"),
+        (-signal.SIGKILL, "worker 1 was killed by SIGKILL, sent by the dataset itself or by"),
+    ],
+)
+def test_a_death_without_a_fault_is_told_as_one(exitcode, expected, shadow):
+    """The first sentence is about the worker, and not about the error that came of its death."""
+    one = Pass(exception=shadow, deaths=(WorkerDeath(1, 4711, exitcode),))
+    judgement = ordinary(one).judge(map_reference())
+
+    assert judgement.verdict == "broken"
+    assert judgement.sentence.startswith(f"fails without any fault: {expected}")
+    assert not shadow.message or shadow.message not in judgement.sentence
+
+
 def test_one_unclear_death_is_enough():
     """Another worker's death of a mapping does not excuse that one crashed."""
     outcome = _outcome(EIO, "mmap", BUS, SHADOWS[0])

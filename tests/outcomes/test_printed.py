@@ -82,6 +82,14 @@ def test_last_error_of_a_worker_that_died():
     assert sentence.endswith("; a worker printed: ImportError: no module x")
 
 
+def test_what_another_process_prints_of_a_death_is_no_cause():
+    """A worker that loses its loader prints an error of the connection, sometimes."""
+    printed = "ConnectionResetError: [Errno 104] Connection reset by peer\n"
+    assert "printed" not in _sentence(ordinary(Pass(exception=DIED)), printed)
+    sentence = _sentence(ordinary(Pass(exception=DIED)), f"ImportError: no module x\n{printed}")
+    assert sentence.endswith("; a worker printed: ImportError: no module x")
+
+
 @pytest.mark.parametrize("error", [DIED, raised("ValueError", "x")])
 def test_no_last_error(error):
     """Where the exception names its cause, or the worker printed no error."""

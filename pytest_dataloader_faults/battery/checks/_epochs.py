@@ -24,8 +24,8 @@ from pytest_dataloader_faults.outcomes import Outcome, Pass, Reference, Verdict
 from pytest_dataloader_faults.outcomes.chains import error_line
 from pytest_dataloader_faults.outcomes.contract import Finding, Wrong
 from pytest_dataloader_faults.outcomes.growth import FEWEST_EPOCHS, TIMES_TO_CONFIRM, find_growth
-from pytest_dataloader_faults.outcomes.judge.causes import UNPICKLABLE
 from pytest_dataloader_faults.outcomes.judge.leaks import sentence_of
+from pytest_dataloader_faults.outcomes.judge.starts import UNPICKLABLE
 from pytest_dataloader_faults.outcomes.text import counted
 
 _READS_ONE = (

@@ -79,6 +79,9 @@ def _without_violation(outcome: TrialFacts, reference: Reference, contract: Cont
 
 
 def _how_it_fails_alone(outcome: TrialFacts, raised: Raised) -> str:
+    if ended := errors.ends_that_explain(outcome):
+        died = error_text.with_likely_sender(" and ".join(map(str, ended)))
+        return f"fails without any fault: {died}{errors.last_error_printed(outcome)}"
     last_line = chains.last_exception_line(raised.message)
     printed = errors.dropped_batch_cause(outcome) or errors.last_error_printed(outcome)
     which = "" if last_line.startswith(f"{raised.type}: ") else f"{raised.type}: "

@@ -23,40 +23,19 @@ from pytest_dataloader_faults.faults import (
 from pytest_dataloader_faults.faults.base import Place
 from pytest_dataloader_faults.outcomes.contract import Cause, Judgement, Verdict, Wrong
 from pytest_dataloader_faults.outcomes.fault_facts import shared_offset_files
-from pytest_dataloader_faults.outcomes.judge.errors import dropped_batch_cause
+from pytest_dataloader_faults.outcomes.judge.errors import ends_that_explain, last_error_printed
 from pytest_dataloader_faults.outcomes.judge.repeats import Trial
+from pytest_dataloader_faults.outcomes.judge.starts import cause_of_start, of_answers
 from pytest_dataloader_faults.outcomes.records import Activity, TrialFacts, is_started_anew
 from pytest_dataloader_faults.outcomes.reference import Reference
 
-UNPICKLABLE = Cause(
-    "cannot be pickled",
-    "Workers that are started by spawn or forkserver receive the dataset, its transforms and the"
-    " loader's functions by pickle. That is the default on macOS and Windows, and on Linux from"
-    " Python 3.14 on. Leave handles out of what is pickled (__getstate__) and open them in the"
-    " worker; use classes and functions of a module, not local ones and not lambdas; put many"
-    " small tensors into one",
-)
-_UNPICKLED = UNPICKLABLE._replace(
-    advice=f"{UNPICKLABLE.advice}. Or, if your own loader forks its workers, have this one do so:"
-    " loader={'multiprocessing_context': 'fork'}"
-)
-_PICKLE = re.compile(r"[Pp]ickl")
-_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
-_NOT_IN_MAIN = re.compile(r"AttributeError: .*(module|attribute).*'__mp_main__'")
-_BELOW_GUARD = Cause(
-    "is defined where workers cannot import it",
-    "A worker that is not forked imports the script without what is below"
-    " if __name__ == '__main__': define the dataset and what it needs above that",
-    overrides=True,
-)
-_NO_GUARD = "has imported the main module"
-"""From the message of the trial that a worker refuses to run."""
-_UNGUARDED = Cause(
-    "runs a trial as its main module is imported",
-    "Put what the script does below: if __name__ == '__main__':",
-    overrides=True,
-)
 _PROMISED = Cause("fails, although the contract promises that it survives")
+_ENDS_WORKER = Cause(
+    "ends a worker without a fault",
+    "No fault ended that worker: the dataset did, or a library that it uses. Look for os._exit,"
+    " sys.exit, os.exec*, a signal that is sent, or a close of descriptors that are not its own. If"
+    " it is a crash, num_workers=0 under python -X faulthandler shows the line",
+)
 _TORN = Cause(
     "leaves a file that is not whole",
     "A later reading took a file for whole that a failed write had left behind. Write to another"
@@ -189,9 +168,9 @@ def _raised_in_an_earlier_epoch(outcome: TrialFacts) -> bool:
 
 
 def _of_verdict(outcome: TrialFacts, verdict: Verdict, clues: Clues) -> Cause:
-    if verdict is Verdict.BROKEN and outcome.fired:
-        return _PROMISED
-    if verdict is Verdict.HUNG and (cause := _of_answers(outcome)):
+    if verdict is Verdict.BROKEN:
+        return _of_broken(outcome)
+    if verdict is Verdict.HUNG and (cause := of_answers(outcome)):
         return cause
     if verdict is Verdict.HUNG and any(each.unlimited_waits for each in outcome.workers):
         return _NO_LIMIT
@@ -202,6 +181,14 @@ def _of_verdict(outcome: TrialFacts, verdict: Verdict, clues: Clues) -> Cause:
     if verdict is Verdict.HUNG and found and found.activity in _BY_ACTIVITY:
         return _BY_ACTIVITY[found.activity]
     return Cause(_BY_VERDICT[verdict])
+
+
+def _of_broken(outcome: TrialFacts) -> Cause:
+    if outcome.fired:
+        return _PROMISED
+    if ends_that_explain(outcome) and not last_error_printed(outcome):
+        return _ENDS_WORKER._replace(overrides=is_started_anew(outcome))
+    return Cause(_BY_VERDICT[Verdict.BROKEN])
 
 
 def _of_writing(outcome: TrialFacts, verdict: Verdict, control: TrialFacts) -> Cause | None:
@@ -218,27 +205,6 @@ def _of_writing(outcome: TrialFacts, verdict: Verdict, control: TrialFacts) -> C
 
 def _writes_files(control: TrialFacts) -> bool:
     return any(each.writes for worker in control.workers for each in worker.files.values())
-
-
-def cause_of_start(outcome: TrialFacts) -> Cause | None:
-    """Why the dataset did not come to its workers, if they are not forked."""
-    if outcome.exception is None or outcome.fired or not is_started_anew(outcome):
-        return None
-    text = f"{outcome.exception.text}\n{outcome.stderr}"
-    if _NO_GUARD in text:
-        return _UNGUARDED
-    if _NOT_IN_MAIN.search(text):
-        return _BELOW_GUARD
-    if missing := _NO_MODULE.search(text):
-        advice = (
-            f"A worker that is not forked cannot import {missing[1]}, where something of the"
-            " dataset is defined. Put that in a module that Python finds, or set pythonpath in"
-            " pytest's configuration: --import-mode=importlib does not make test files such modules"
-        )
-        return Cause("is defined where workers cannot import it", advice, overrides=True)
-    if cause := of_dataset(outcome):
-        return cause
-    return _UNPICKLED if _PICKLE.search(outcome.exception.text) else None
 
 
 def _open_before_fork(outcome: TrialFacts, control: TrialFacts) -> Iterator[str]:
@@ -421,65 +387,3 @@ def is_alike(one: Trial, other: Trial, reference: Reference) -> bool:
 
 def _digests(outcome: TrialFacts) -> list[str]:
     return [digest for each in outcome.delivered for digest in each.rows or (each.digest,)]
-
-
-# Some facts about where torch pickles. A worker that is not forked loads the dataset by pickle, in
-# ``multiprocessing.spawn._main``. An error there ends the worker, and the loader knows no more
-# than its exit status: the traceback is what the worker printed. On the way back, a thread of the
-# worker's queue pickles samples and errors. It prints an error of pickle and drops the batch, for
-# which the loader waits forever.
-
-
-_LOADING = re.compile(r'spawn\.py", line \d+, in _main\n.*pickle\.load\(')
-_NO_UNPICKLING = "cannot be unpickled"
-_DELEGATES = Cause(
-    _NO_UNPICKLING,
-    "pickle asks a new object for __setstate__ before it has any attribute, and this __getattr__"
-    " looks into one: have it raise AttributeError for each name that begins with '__'",
-    overrides=True,
-)
-_SETS_STATE = Cause(
-    _NO_UNPICKLING,
-    "Its __setstate__ raises in the worker. Restore there what __getstate__ gave, and open files"
-    " for the first sample",
-    overrides=True,
-)
-_LOADED = Cause(
-    _NO_UNPICKLING,
-    "pickle.dumps takes it, and pickle.loads raises in the worker: try both in a process that has"
-    " just begun",
-    overrides=True,
-)
-_BY_PICKLE = (
-    "numbers, texts, and instances of classes that a module has under their names. Lambdas, local"
-    " classes, generators and open files cannot be sent"
-)
-_SAMPLES = Cause(
-    "gives samples that cannot be pickled",
-    f"Workers send samples by pickle: give tensors, arrays, {_BY_PICKLE}",
-    overrides=True,
-)
-_ANSWERS = Cause(
-    "sends an error or a sample that cannot be pickled",
-    "Workers send both by pickle. Raise an error of a class that a module has under its name, such"
-    f" as OSError, and give tensors, arrays, {_BY_PICKLE}",
-    overrides=True,
-)
-
-
-def of_dataset(outcome: TrialFacts) -> Cause | None:
-    """The cause, where a worker could not load its dataset."""
-    found = _LOADING.search(outcome.stderr)
-    if found is None or not outcome.deaths:
-        return None
-    printed = outcome.stderr[found.end() :]
-    if "in __getattr__" in printed:
-        return _DELEGATES
-    return _SETS_STATE if "in __setstate__" in printed else _LOADED
-
-
-def _of_answers(outcome: TrialFacts) -> Cause | None:
-    """The cause, where the loader waits for what a worker could not pickle."""
-    if not dropped_batch_cause(outcome):
-        return None
-    return _ANSWERS if outcome.fired else _SAMPLES

@@ -60,7 +60,11 @@ _DROPPED = re.compile(
     re.MULTILINE,
 )
 _ERROR = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception): .*", re.MULTILINE)
+_OF_DEAD_PEER = re.compile(r"Connection(Reset|Refused|Aborted)Error|BrokenPipeError|EOFError")
+"""What one process prints when another one, to which it was connected, has died."""
 _DIED = re.compile(r"exited unexpectedly|is killed by signal")
+_SENT = "in DataLoader worker process"
+"""In the message of each exception that torch brings from a worker."""
 _NOT_BY_FAULT = ", which no fault sent: another process did, or the kernel's OOM killer (see dmesg)"
 
 
@@ -84,6 +88,13 @@ def unclear(outcome: TrialFacts, contract: Contract) -> Finding | None:
         sentence = f"{raised.type} does not name the file, as the contract promises (names_file)"
         return Finding(Verdict.FAILED_UNCLEARLY, sentence)
     return None
+
+
+def ends_that_explain(outcome: TrialFacts) -> tuple[WorkerDeath, ...]:
+    """The deaths that the exception came of; none if a worker has sent it."""
+    raised = outcome.exception
+    is_sent = raised is not None and _SENT in raised.message
+    return () if is_sent else outcome.deaths
 
 
 def _in_words(happened: list[error_text.Occurrence]) -> str:
@@ -173,7 +184,8 @@ def torch_dropped_a_batch(outcome: TrialFacts) -> bool:
 def last_error_printed(outcome: TrialFacts) -> str:
     """The last error that a dead worker printed, as the rest of a sentence; empty if none."""
     raised = outcome.exception
-    printed = _ERROR.findall(outcome.stderr)
+    errors = _ERROR.findall(outcome.stderr)
+    printed = [each for each in errors if not _OF_DEAD_PEER.match(each)]
     if raised is None or not printed or not (outcome.deaths or _DIED.search(raised.text)):
         return ""
     return f"; a worker printed: {printed[-1][: chains.MOST_QUOTED]}"
