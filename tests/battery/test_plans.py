@@ -179,7 +179,7 @@ def test_a_worker_that_reads_by_system_calls_dies(files, engine, worker, real):
 @pytest.mark.parametrize("check", ["hung-read", "worker-killed-reading"])
 def test_nobody_reads_by_system_calls(check, real):
     """No read can hang, and nobody dies in one."""
-    assert "opened or mapped before they began" in _plan(check, _workload(real, {A: MAPPED}))
+    assert "opened or mapped before they started" in _plan(check, _workload(real, {A: MAPPED}))
 
 
 @pytest.mark.parametrize(
