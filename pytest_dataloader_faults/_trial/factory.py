@@ -31,7 +31,7 @@ from pytest_dataloader_faults.exceptions import (
     SeveralLoadersError,
     UnusableDatasetError,
 )
-from pytest_dataloader_faults.outcomes.text import continued, counted, shown, text_of
+from pytest_dataloader_faults.outcomes.text import continued, counted, listed, shown, text_of
 
 _STAGES = {"train": "fit", "val": "fit", "test": "test"}
 """The loaders of a data module, and the stage that each is set up for."""
@@ -118,6 +118,7 @@ def _within(made: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
     items = _items(made)
     found = [(text_of(key), each, list(_unless_one(each, depth))) for key, each in items]
     if not all(_is_one(each) or inner for _, each, inner in found):
+        _require_no_class(made, [each for _, each, _ in found])
         _require_no_loader(made, found)
         return
     for key, each, inner in found:
@@ -142,6 +143,28 @@ def _items(made: Any) -> list[tuple[Any, Any]]:
     return list(enumerate(kind.__iter__(made)))
 
 
+def _require_no_class(made: Any, found: list[Any]) -> None:
+    """A class of datasets or loaders is no sample, so *made* is not meant as a dataset."""
+    classes = [each for each in found if is_a(each, type) and _makes_one(each)]
+    if classes:
+        names = [each.__name__ for each in classes]
+        what, which = ("a class", "it") if len(names) == 1 else ("classes", "them")
+        message = (
+            f"make_dataset gave a {type(made).__name__} that holds {what}, and not what calling"
+            f" {which} gives: {listed(names)}. Call {which}, as in {names[0]}(...)"
+        )
+        raise UnusableDatasetError(message)
+
+
+def _makes_one(kind: type) -> bool:
+    """Whether *kind* is a class of datasets or loaders, or looks like one of map-style datasets."""
+    own = {name for each in kind.__mro__ for name in vars(each)}  # But for those of a metaclass.
+    has_samples = {"__getitem__", "__len__"} <= own
+    return any(issubclass(kind, each) for each in _kinds()) or (
+        has_samples and kind.__module__ != "builtins"
+    )
+
+
 def _require_no_loader(made: Any, found: list[tuple[str, Any, list[Any]]]) -> None:
     """A loader is no sample, so *made* is not meant as a dataset."""
     if any(_is_one(each) or inner for _, each, inner in found):
@@ -155,16 +178,21 @@ def _require_no_loader(made: Any, found: list[tuple[str, Any, list[Any]]]) -> No
 
 def _is_one(made: Any) -> bool:
     """Whether *made* is a loader or a dataset by its class."""
+    try:
+        return any(isinstance(made, each) for each in _kinds())
+    except Exception:  # noqa: BLE001  # Its class cannot be asked for, which the trial reports.
+        return False
+
+
+def _kinds() -> list[type]:
+    """The classes of loaders and datasets, of those libraries that are imported."""
     homes = {
         "torch.utils.data": ("DataLoader", "Dataset"),
         "datasets.arrow_dataset": ("Dataset",),
         "datasets.iterable_dataset": ("IterableDataset",),
     }
     kinds = [getattr(sys.modules.get(home), name, None) for home in homes for name in homes[home]]
-    try:
-        return any(isinstance(made, each) for each in kinds if isinstance(each, type))
-    except Exception:  # noqa: BLE001  # Its class cannot be asked for, which the trial reports.
-        return False
+    return [each for each in kinds if isinstance(each, type)]
 
 
 def _hooks(made: Any) -> list[str]:

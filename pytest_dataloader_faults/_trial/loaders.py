@@ -122,7 +122,10 @@ def _leave_running_workers(loader: DataLoader[Any]) -> None:
     loader._iterator = None
 
 
-_OF_ITERATOR = "An iterator is used up after one epoch: leave out iter(). "
+_OF_ITERATOR = (
+    "An iterator is used up after one epoch: give the loader or the dataset itself, and leave out"
+    " iter(). "
+)
 _OF_GENERATOR = (
     "A function with yield gives a generator: write return in place of yield, or yield the samples"
     " in __iter__ of an IterableDataset. "

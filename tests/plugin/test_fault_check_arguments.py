@@ -103,6 +103,14 @@ def stream():
 
 def test_fixture(fault_check, stream):
     fault_check(stream)
+
+
+def test_classes(fault_check):
+    fault_check([Records, Records])
+
+
+def test_class_in_a_dict(fault_check, records):
+    fault_check({"train": Records(records), "val": Records})
 """
 
 MESSAGES = {
@@ -119,7 +127,15 @@ MESSAGES = {
     "test_no_dataset": "*make_dataset at *test_inner.py:* gave None, which is no dataset*",
     "test_iterator": (
         "make_dataset=<*DataLoaderIter *> is no dataset: *An iterator is used up after one epoch:"
-        " leave out iter(). *It was handed over at test_inner.py:*"
+        " give the loader or the dataset itself, and leave out iter(). *It was handed over at"
+        " test_inner.py:*"
+    ),
+    "test_classes": (
+        "make_dataset gave a list that holds classes, and not what calling them gives: Records,"
+        " Records. Call them, as in Records(...). It was handed over at test_inner.py:*"
+    ),
+    "test_class_in_a_dict": (
+        "make_dataset gave a dict that holds a class, *: Records. Call it, as in Records(...). *"
     ),
     "test_fixture": (
         "make_dataset=<generator *> is no dataset: *A function with yield *It was handed over at"
