@@ -148,8 +148,24 @@ def _nothing(node: pytest.Item, why: str) -> dict[str, Any]:
 
 
 def report_of(found: Iterable[dict[str, Any]], engine: str) -> Report:
-    """The report of the items *found*."""
-    return Report(engine=engine, versions=_versions(), items=tuple(map(Item.from_dict, found)))
+    """The report of the items *found*, those of each test in the order of the battery.
+
+    With several processes of pytest-xdist, they end in another order each time.
+    """
+    items = list(map(Item.from_dict, found))
+    tests = {test: place for place, test in enumerate(dict.fromkeys(each.test for each in items))}
+    checks = {name: place for place, name in enumerate(_checks())}
+    items.sort(key=lambda each: (tests[each.test], checks.get(each.check, len(checks))))
+    return Report(engine=engine, versions=_versions(), items=tuple(items))
+
+
+def _checks() -> Iterable[str]:
+    """The names of all checks in their order. On other systems they cannot be imported, or run."""
+    if sys.platform != "linux":
+        return ()
+    from pytest_dataloader_faults.battery.checks import CHECKS
+
+    return CHECKS
 
 
 def write(report: Report, paths: Iterable[str]) -> Iterator[str]:

@@ -137,7 +137,7 @@ class Report:
     Attributes:
         engine: Which engine ran, and why it is not the kernel's.
         versions: Of Python, torch, this plugin and the system, by name.
-        items: The checks, in the order in which they ended.
+        items: The checks, test by test, in the order of the battery.
     """
 
     engine: str = ""

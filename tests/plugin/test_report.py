@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import asdict
 from importlib import resources
 from types import SimpleNamespace
 from xml.etree import ElementTree as ET
@@ -13,8 +14,10 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from pytest_dataloader_faults import report as reports
-from pytest_dataloader_faults.plugin._report import id_of
+from pytest_dataloader_faults.plugin._report import id_of, report_of
+from pytest_dataloader_faults.report import terminal
 from pytest_dataloader_faults.report.merge import main
+from support.reports import item as item_of
 
 SUITE = """
 import pytest
@@ -143,6 +146,21 @@ def test_a_crashed_process_of_xdist_loses_nothing_that_was_finished(suite):
     options = ["-p", "xdist", "-n", "1", "--dataloader-faults-report=r.json"]
     suite.run(CRASH, "-q", *options)
     assert _found(suite.path / "r.json") == EXPECTED
+
+
+def test_checks_are_in_the_order_of_the_battery():
+    """Whatever process of pytest-xdist was first; so the table has them in that order, too."""
+    names = ["workers-agree", "open-error", "truncated-half", "connect-error"]
+    ended = [("a.py::one", names[2]), ("b.py::two", names[3]), ("b.py::two", names[0])]
+    ended += [("a.py::one", names[1]), ("b.py::two", names[2]), ("a.py::one", names[0])]
+    found = [asdict(item_of(test=test, check=check)) for test, check in ended]
+    report = report_of(found, "kernel engine")
+    assert [(each.test[-3:], each.check) for each in report.items] == [
+        *(("one", each) for each in names[:3]),
+        *(("two", each) for each in (names[0], *names[2:])),
+    ]
+    rows = ["".join(text for text, _ in row).split()[0] for row in terminal.table(report)]
+    assert rows[1:] == names
 
 
 def test_ids_have_no_group_of_xdist():
