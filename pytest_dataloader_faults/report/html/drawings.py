@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from pytest_dataloader_faults._trial.journal import bounded
 from pytest_dataloader_faults.outcomes import Event
+from pytest_dataloader_faults.outcomes.results import bounded
 from pytest_dataloader_faults.report.model import Usage
 
 MOST_ROWS = 100
