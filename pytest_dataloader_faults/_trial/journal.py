@@ -101,14 +101,24 @@ def reference_from(events: list[dict[str, Any]], printed: str) -> outcomes.Refer
     for event in events:
         if "reference" in event:
             return outcomes.Reference.from_dict({**event["reference"], "duration": duration})
-    how = next((event["died"] for event in events if event.get("died")), "for an unknown reason")
+    died = next((event["died"] for event in events if event.get("died")), "")
+    how = with_likely_sender(died) if died else "exit status 0"
     message = (
-        f"the process that read the dataset died ({with_likely_sender(how)}), with no fault armed"
-        " and no worker. It was forked from pytest's process, and a library that has threads or"
-        " locks of its own may not survive that: make the data in another process, and do not use"
-        f" the library before. It printed:\n    {continued(printed.strip()) or 'nothing'}"
+        f"the process that read the dataset died ({how}), with no fault armed and no worker."
+        f" {_AFTER_A_FORK if died else _WITHOUT_A_WORD}. It printed:\n"
+        f"    {continued(printed.strip()) or 'nothing'}"
     )
     raise UnusableDatasetError(message)
+
+
+_AFTER_A_FORK = (
+    "It was forked from pytest's process, and a library that has threads or locks of its own may"
+    " not survive that: make the data in another process, and do not use the library before"
+)
+_WITHOUT_A_WORD = (
+    "That is no crash: the dataset, or a library that it uses, ended the process, as os._exit(0)"
+    " does, or put another program in its place, as os.exec* does. Remove that call"
+)
 
 
 # Some facts about the clock. Python's time.monotonic() reads CLOCK_MONOTONIC, which is one for all

@@ -219,7 +219,7 @@ def test_growth_that_could_not_be_confirmed_is_no_leak(epochs, is_sure):
     assert (refusal is None) == is_sure
     if refusal:
         assert (
-            "leaves 1 more threads in worker 0, which may end: it takes 32 epochs" in refusal.reason
+            "leaves 1 more thread in worker 0, which may end: it takes 32 epochs" in refusal.reason
         )
 
 

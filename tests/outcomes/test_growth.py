@@ -36,7 +36,9 @@ def _times(epoch, each_epoch):
         ({"memory": 70 * _KIB}, "takes 70 KiB more memory in the loader's process"),
         ({"pinned": 4 * _KIB}, "takes 4 KiB more pinned memory in the loader's process"),
         ({"device": 4 * _KIB}, "takes 4 KiB more memory of the accelerator in the loader's"),
-        ({"threads": 1}, "leaves 1 more threads in the loader's process"),
+        ({"threads": 1}, "leaves 1 more thread in the loader's process"),
+        ({"threads": 2}, "leaves 2 more threads in the loader's process"),
+        ({"descriptors": 1}, "leaves 1 more descriptor in the loader's process"),
         ({"pinned": 90 * _KIB, "memory": 90 * _KIB}, "90 KiB more pinned memory"),
     ],
 )

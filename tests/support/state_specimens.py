@@ -84,7 +84,7 @@ class KeepsFilesOpen(IterableDataset[Any]):
 
     check = "abandoned-epoch"
     verdict = Verdict.LEAKED
-    text = "each epoch leaves 1 more descriptors in worker"
+    text = "each epoch leaves 1 more descriptor in worker"
     options: Mapping[str, Any] = {}
 
     def __init__(self, folder: Path, *, healed: bool = False) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -213,8 +214,10 @@ def test_a_dataset_that_fails_by_itself(records):
 @pytest.mark.parametrize(
     ("trouble", "how"),
     [
-        (troublemakers.leave, "exit status 3"),
-        (troublemakers.touch_a_missing_page, "signal 7 (SIGBUS)"),
+        (troublemakers.leave, "(exit status 3)"),
+        (troublemakers.leave_in_peace, "(exit status 0)"),
+        (troublemakers.touch_a_missing_page, "(signal 7 (SIGBUS))"),
+        (troublemakers.send_a_real_time_signal, f"(signal {signal.SIGRTMIN + 5})"),
     ],
 )
 def test_a_dataset_that_ends_its_process(records, trouble, how):
@@ -224,7 +227,8 @@ def test_a_dataset_that_ends_its_process(records, trouble, how):
         return Trouble(records, lambda: (os.write(1, b"good bye"), trouble()), "loader")
 
     text = refusal(UnusableDatasetError, battery, make_dataset)
-    assert lacks(text, how, "no fault armed", "good bye") == []
+    assert lacks(text, f"died {how}", "no fault armed", "good bye") == []
+    assert ("threads or locks" in text) == (trouble is not troublemakers.leave_in_peace)
 
 
 @both

@@ -201,7 +201,8 @@ def _how_it_died(child: int) -> str | None:
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
-        return f"signal {-code} ({signal_name(-code)})"
+        number, name = f"signal {-code}", signal_name(-code)
+        return number if name == number else f"{number} ({name})"
     return f"exit status {code}" if code else None
 
 

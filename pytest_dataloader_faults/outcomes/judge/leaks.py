@@ -34,7 +34,8 @@ def sentence_of(found: Growth) -> str:
         size = f"{rate / 1024:.0f} KiB"
         return f"each epoch takes {size} more {_MEMORY[what]} in {process} and never frees it"
     example = f" ({last.newly_open})" if what == "descriptors" else ""
-    return f"each epoch leaves {rate:.0f} more {what} in {process}{example}"
+    more = counted(round(rate), f"more {what.removesuffix('s')}")
+    return f"each epoch leaves {more} in {process}{example}"
 
 
 def leaked(outcome: TrialFacts) -> Finding | None:
