@@ -464,7 +464,10 @@ def test_batches_that_come_as_they_are_ready_are_told_apart(records, options):
 
 
 class Uneven(Records):
-    """Worker 0 waits until worker 1 has sent its first batch, and makes its second one."""
+    """Worker 0 waits until the loader has a batch of worker 1.
+
+    Each worker is asked for two batches, and for a third one once the loader has the first.
+    """
 
     calls = 0
 
@@ -475,7 +478,7 @@ class Uneven(Records):
         sent = self.paths[0].parent.with_name(f"sent-{os.getppid()}")
         if info.id == 0:
             assert until(sent.exists)
-        elif self.calls == 2:
+        elif self.calls == 4:
             sent.touch()
         self.calls += 1
         return super().__getitem__(index)

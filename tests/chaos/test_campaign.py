@@ -38,7 +38,8 @@ def _run(seed, count, limits=ANY):
 
 def test_a_fork_server_may_import_torch_first():
     """It is told from the workers that it has forked: those may not take so long."""
-    code = "import os, time; print(os.fork(), flush=True); time.sleep(600)"
+    # One write(2) each, or two processes mix their lines.
+    code = "import os, time; os.write(1, b'%d\\n' % os.fork()); time.sleep(600)"
     command = [sys.executable, "-c", code, "fork_server_main"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
         assert server.stdout
