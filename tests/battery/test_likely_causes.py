@@ -14,10 +14,11 @@ import lmdb
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data import Dataset, IterableDataset
 
 from pytest_dataloader_faults import check_dataset
 from support.datasets import SIZE, BySet, Records, RecordStream
+from support.started_anew import EndsItsWorker, HoldsDelegating, RaisesAtLoading
 
 IN_PLACE = "gives a sample in place of one that cannot be read"
 TRUNCATED, SHORT = "accepts a truncated file", "accepts a short read"
@@ -352,23 +353,6 @@ def test_a_stream_that_goes_on_where_it_was_left_is_told(kind, records):
     assert "begin each __iter__ anew" in found["abandoned-epoch"].explanation
 
 
-class EndsItsWorker(Records):
-    """Ends the process in the middle, if that is a worker."""
-
-    def __init__(self, folder: Path, how: str) -> None:
-        super().__init__(folder)
-        self.how = how
-
-    def __getitem__(self, index: int) -> Any:
-        if get_worker_info() is not None and index == 9:
-            if self.how == "exit":
-                os._exit(0)
-            if self.how == "exec":
-                os.execv("/bin/true", ["true"])  # noqa: S606  # nothing of a shell is needed
-            os.kill(os.getpid(), signal.SIGRTMIN + 3)
-        return super().__getitem__(index)
-
-
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 @pytest.mark.parametrize(
     ("how", "end"),
@@ -389,32 +373,6 @@ def test_a_worker_that_ends_by_itself_is_told(how, end, method, records):
     assert found.cause == "ends a worker without a fault"
     assert "num_workers=0 under python -X faulthandler" in more[0]
     assert "__getstate__" not in found.explanation
-
-
-class Delegating:
-    """Looks for every attribute in one that a new object does not have yet."""
-
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-
-class HoldsDelegating(Records):
-    """Has such an object."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.held = Delegating([])
-
-
-class RaisesAtLoading(Records):
-    """Pickles, and cannot be restored."""
-
-    def __setstate__(self, state: Any) -> None:
-        message = "handle"
-        raise KeyError(message)
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_a_killed_loaders_process_is_a_finding(records, announced, left_behind):
 def test_a_killed_warden_is_the_harness_failing_and_leaves_nobody(
     records, announced, left_behind, context
 ):
-    """run_trial raises InjectionError, and the processes that it held are gone as well."""
+    """run_trial raises LostProcessError, and the processes that it held are gone as well."""
     with _start(records, announced, context=context) as runner:
         below = psutil.Process(runner.pid).children(recursive=True)
         _root_of(runner).parent().kill()
@@ -125,7 +125,7 @@ def test_a_killed_warden_is_the_harness_failing_and_leaves_nobody(
     gone = until(lambda: not any(map(_is_running, below)), 10)
     for each in filter(_is_running, below):
         each.kill()
-    assert "InjectionError" in printed
+    assert "LostProcessError" in printed
     assert gone
     assert left_behind() == []
 

@@ -13,7 +13,11 @@ CLEAN_SECONDS = 5.0
 """After so many seconds nothing may be left."""
 IMPORT_SECONDS = 60.0
 """The same for fork servers: a new one first imports torch, and then sees that its user is gone."""
-_REFUSALS = ("InjectionError", "UnusableEnvironmentError", "FaultNotFiredError")
+_LOST = "the trial shows nothing about the dataset"
+_REFUSALS = (
+    *("InjectionError", "LostProcessError"),
+    *("UnusableEnvironmentError", "FaultNotFiredError"),
+)
 _NO_ROOM = "/temporary/tmp"
 _NO_THREAD = "RuntimeError: can't start new thread"
 """execnet starts one to end each process of pytest-xdist."""
@@ -79,7 +83,8 @@ def _is_allowed(drawn: Round, word: str) -> bool:
     of_harness = word.startswith(_REFUSALS) or any(
         f"exceptions.{each}" in word for each in _REFUSALS
     )
-    of_harness = of_harness or word.endswith("No dataset was judged")  # A test's failure.
+    # A test's failure.
+    of_harness = of_harness or word.endswith("No dataset was judged") or _LOST in word
     of_main = drawn.role == "main" and (
         word.startswith(("KeyboardInterrupt", "SystemExit")) or word.endswith("KeyboardInterrupt\n")
     )
