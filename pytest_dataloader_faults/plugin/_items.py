@@ -71,7 +71,7 @@ def require_accelerator(item: pytest.Item) -> None:
     On other systems than Linux our fixtures skip, whatever the machine has.
     """
     names = {mark.name for mark in item.iter_markers()}
-    if not {"gpu", "dataloader_faults"} <= names or sys.platform != "linux":
+    if not {"gpu", MARKER} <= names or sys.platform != "linux":
         return
     from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 

@@ -13,6 +13,8 @@ samples. So both have to be too few.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pytest_dataloader_faults.outcomes.contract import Finding, Verdict, Wrong
 from pytest_dataloader_faults.outcomes.records import Pass, TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
@@ -25,9 +27,10 @@ def too_few(outcome: TrialFacts, reference: Reference) -> Finding | None:
         return None
     for number, one in enumerate(outcome.passes, start=1):
         if told := _told_of(one, reference):
-            before = outcome.passes[number - 2] if number > 1 else None
-            sentence = f"in epoch {number}{_after(before)}, the sampler drew {told}"
-            return Finding(Verdict.CORRUPTED, sentence, _kind(one, before))
+            left = _left(outcome.passes[: number - 1])
+            sentence = f"in epoch {number}{_after(left)}, the sampler drew {told}"
+            kind = Wrong.RESUMED if one.drawn and left else Wrong.USED_UP
+            return Finding(Verdict.CORRUPTED, sentence, kind)
     return None
 
 
@@ -44,16 +47,12 @@ def _told_of(one: Pass, reference: Reference) -> str:
     return f"{came} of the {counted(whole, 'sample')} of an epoch, and {lengths}"
 
 
-def _after(before: Pass | None) -> str:
-    if before is None or before.complete:
+def _left(before: Sequence[Pass]) -> Pass | None:
+    """The last of the epochs *before*, if it did not come to its end."""
+    return before[-1] if before and not before[-1].complete else None
+
+
+def _after(left: Pass | None) -> str:
+    if left is None:
         return ""
-    return (
-        ", after one that an error ended"
-        if before.exception
-        else (", after one that was left early")
-    )
-
-
-def _kind(one: Pass, before: Pass | None) -> Wrong:
-    was_left = before is not None and not before.complete
-    return Wrong.RESUMED if one.drawn and was_left else Wrong.USED_UP
+    return f", after one that {'an error ended' if left.exception else 'was left early'}"
