@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import multiprocessing
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias, TypedDict
 
@@ -126,6 +128,11 @@ class Job:
         return (self.options.epochs if self.options.footprints is None else 1) + 2
 
     @property
+    def start_method(self) -> str:
+        """How its workers are started, as far as the options of its loader say."""
+        return method_of({**(self.loader or {}), **self.changes}.get("multiprocessing_context"))
+
+    @property
     def request(self) -> TrialRequest:
         """What an outcome says of it."""
         loader = plain({**(self.loader or {}), **self.changes})
@@ -150,3 +157,29 @@ class ReferenceJob(Job):
 
     batches: Sequence[Drawn] | None = None
     seconds: float | None = None
+
+
+# Some facts about start methods. A ``DataLoader`` without a ``multiprocessing_context`` takes the
+# default of multiprocessing: what ``set_start_method()`` has set, or else ``"fork"`` on Linux up to
+# Python 3.13, and ``"forkserver"`` from 3.14 on. Whatever uses that default settles it, also a look
+# at it by ``get_context()`` or ``get_start_method()``: ``set_start_method()`` raises RuntimeError
+# afterwards. In pytest's process only the user may do so.
+
+
+def method_of(context: Any) -> str:
+    """That of a ``multiprocessing_context``: a name, a context, or None for the default."""
+    if context is None:
+        chosen = multiprocessing.get_start_method(allow_none=True)
+        return chosen or multiprocessing.get_all_start_methods()[0]
+    ask = getattr(context, "get_start_method", None)
+    return str(ask() if callable(ask) else context)
+
+
+@contextlib.contextmanager
+def unsettled_method() -> Iterator[None]:
+    """Leave the default as it is, whatever in this scope uses it."""
+    chosen = multiprocessing.get_start_method(allow_none=True)
+    try:
+        yield
+    finally:
+        multiprocessing.set_start_method(chosen, force=True)

@@ -26,8 +26,7 @@ from typing import Any, NamedTuple
 
 from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults._engine.system.processes import code_to_run, ready
-from pytest_dataloader_faults._trial.job import Job, ReferenceJob
-from pytest_dataloader_faults._trial.process import start_method
+from pytest_dataloader_faults._trial.job import Job, ReferenceJob, unsettled_method
 
 _MAIN = "pytest_dataloader_faults._trial.process.fork_server_main"
 _KEY_LENGTH = 32
@@ -80,8 +79,7 @@ _started: list[_Preloaded] = []
 
 def _is_needed(job: Job) -> bool:
     """Whether the loader of *job* starts its workers by a fork server, as far as *job* says."""
-    method = start_method.of_options({**(job.loader or {}), **job.changes})
-    return method == "forkserver" and not isinstance(job, ReferenceJob)
+    return job.start_method == "forkserver" and not isinstance(job, ReferenceJob)
 
 
 def start_for(job: Job) -> None:
@@ -121,7 +119,7 @@ class _Preloaded:
     def __init__(self) -> None:
         self._owner = os.getpid()
         self._control, theirs = socket.socketpair()
-        with start_method.unsettled():
+        with unsettled_method():
             main = spawn.get_preparation_data("").get("init_main_from_path")
         given = json.dumps([theirs.fileno(), sys.path, main])
         flags = util._args_from_interpreter_flags()  # type: ignore[attr-defined]
