@@ -28,6 +28,14 @@ From a worker        When                                                   Answ
 ``FaultRefused``     a fault is due that the python engine cannot cause
 ===================  =====================================================  ==============
 
+===================  =====================================================
+To the journal       When; only in a trial, whose warden and pytest read it
+===================  =====================================================
+``WorkerArmed``      a worker has armed itself
+``Courses``          the counters were wanted for the last time
+``Report``           the supervisor is ended before the loader has asked
+===================  =====================================================
+
 (1) Only if something may happen to a worker as a batch or a sample begins (``Plan.needs.fetches``).
 The python engine always waits for ``Proceed``: it has to know whether faults can still happen.
 
@@ -193,6 +201,36 @@ class FaultRefused(NamedTuple):
     reason: str
 
 
+class WorkerArmed(NamedTuple):
+    """The process *pid* is followed, from the time *at* on."""
+
+    pid: int
+    at: float
+
+
+class Course(NamedTuple):
+    """What happened when in the process *pid* of *worker*.
+
+    *gone*: when it ended, None if it has not; *early*: while faults could happen there. *moments*
+    have a time, a kind and a text. Of many some are *omitted*: by kind, how many, and the time of
+    the last one before them. *unnoted*: how many faults were only counted.
+    """
+
+    worker: int
+    pid: int
+    gone: float | None
+    early: bool
+    moments: Sequence[tuple[float, str, str]]
+    omitted: Mapping[str, tuple[int, float]]
+    unnoted: int
+
+
+class Courses(NamedTuple):
+    """Those of all workers."""
+
+    workers: Sequence[Course]
+
+
 class Proceed(NamedTuple):
     """Do this to your own descriptors and mappings, then go on.
 
@@ -233,6 +271,7 @@ FromLoader: TypeAlias = (
 ToLoader: TypeAlias = Ready | Idle | FaultsEnded | Report
 OfFetches: TypeAlias = FetchStarted | SampleStarted | FetchFinished | WorkerIdle
 FromWorker: TypeAlias = Hello | OfFetches | Counts | FaultFired | FaultRefused
+ToJournal: TypeAlias = WorkerArmed | Courses | Report
 Task: TypeAlias = ExitNow | DieWhileSending | Block
 Message: TypeAlias = FromLoader | ToLoader | FromWorker | Proceed | Task
 KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}
@@ -242,7 +281,7 @@ class UnknownMessageError(InjectionError):
     """What came is no message, or none that its receiver knows."""
 
 
-def encode(message: Message) -> bytes:
+def encode(message: Message | ToJournal) -> bytes:
     """*message* as JSON that names its type."""
     return json.dumps({"type": type(message).__name__, **message._asdict()}).encode()
 

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_dataloader_faults._engine import not_linux
 
@@ -21,6 +21,13 @@ from pytest_dataloader_faults._engine.system.processes import fork
 from pytest_dataloader_faults._trial import job as jobs
 from pytest_dataloader_faults._trial import journal as journals
 from pytest_dataloader_faults._trial.factory import DatasetFactory, bound
+from pytest_dataloader_faults._trial.journal import (
+    HarnessFailed,
+    InternalError,
+    JournalEvent,
+    Refused,
+    TrialEnded,
+)
 from pytest_dataloader_faults._trial.process import environment, harness, huge_pages
 from pytest_dataloader_faults._trial.process.deadline import (
     BUSY_SECONDS,
@@ -110,7 +117,9 @@ def run_trial(
 def run_trial_job(asked: jobs.TrialJob) -> Outcome:
     """``run_trial``, with all that a check or a search can ask for."""
     job = _checked(asked)
-    return journals.outcome_from(job.request, _run(job))
+    found = _run(job)
+    outcome = journals.outcome_from(job.request, found.events)
+    return replace(outcome, stderr=found.stderr, stacks=found.stacks)
 
 
 def take_reference(
@@ -121,17 +130,17 @@ def take_reference(
 ) -> Reference:
     """What the dataset gives sample by sample, with no fault and no worker."""
     job = jobs.ReferenceJob(make_dataset=make_dataset, batches=batches, seconds=seconds, **settings)
-    events = _run(job)
-    if any(event.get("died") for event in events):  # Once may be by a signal from outside.
-        events = _run(job)
-    if any(event.get("timed_out") for event in events):
+    found = _run(job)
+    if found.end.died:  # Once may be by a signal from outside.
+        found = _run(job)
+    if found.end.timed_out:
         message = (
             f"no reference within {job.deadline:g} s, with no fault and no worker. Give a stream an"
             " end (itertools.islice), try fewer samples, or raise deadline. It was here:\n"
-            f"{_OUR_FRAMES.sub('', events[-1]['stacks']).strip()}"
+            f"{_OUR_FRAMES.sub('', found.stacks).strip()}"
         )
         raise exceptions.UnusableDatasetError(message)
-    return journals.reference_from(events, events[-1]["stderr"])
+    return journals.reference_from(found.events, found.stderr)
 
 
 def _checked(job: jobs.Job) -> jobs.Job:
@@ -142,9 +151,18 @@ def _checked(job: jobs.Job) -> jobs.Job:
     return replace(job, engine=engine_for(job.engine, asked.schedule))
 
 
+class _Found(NamedTuple):
+    """The events of a trial that is over, what its processes printed, and their stacks."""
+
+    events: Sequence[JournalEvent]
+    end: TrialEnded
+    stderr: str
+    stacks: str
+
+
 @environment.reported_as_shortage()
-def _run(job: jobs.Job) -> list[dict[str, Any]]:
-    """Do *job* below a warden; its events, the last of which has what its processes printed."""
+def _run(job: jobs.Job) -> _Found:
+    """Do *job* below a warden."""
     import torch.utils.data  # noqa: F401  # once here, not again in every trial
 
     if getattr(multiprocessing.current_process(), "_inheriting", False):
@@ -168,25 +186,27 @@ def _run(job: jobs.Job) -> list[dict[str, Any]]:
         events, stderr = around.facts.events(), _NOISE.sub("", around.printed.text(_STDERR_READ))
         environment.require_environment(job, events, stderr)
         _raise_what_was_refused(events, stderr)
-        if not any("timed_out" in event for event in events):
+        end = next((event for event in events if isinstance(event, TrialEnded)), None)
+        if end is None:
             around.await_deaths()
             around.remove_shared_memory()
             raise LostProcessError(harness.how_it_vanished(warden, status, _shown(stderr)))
-        return [*events, {"stderr": stderr[-_STDERR_SHOWN:], "stacks": around.stacks.text()}]
+        return _Found(events, end, stderr[-_STDERR_SHOWN:], around.stacks.text())
 
 
 def _shown(printed: str) -> str:
     return printed[-_STDERR_SHOWN:].strip() or "nothing"
 
 
-def _raise_what_was_refused(events: list[dict[str, Any]], printed: str) -> None:
+def _raise_what_was_refused(events: Sequence[JournalEvent], printed: str) -> None:
     # What went wrong with the harness goes first: other errors may come of that.
-    for event in sorted(events, key=lambda event: "hurt" not in event):
-        if "hurt" in event:
-            why = f"{event['hurt']}.{event.get('supervisor_printed', '')}"
-            raise LostProcessError(f"{why} The trial printed:\n{_shown(printed)}")
-        if "refused" in event:
-            more = [] if event["parts"] is None else [event["parts"]]
-            raise getattr(exceptions, event["refused"])(event["why"], *more)
-        if "broken" in event:
-            raise InjectionError(f"the trial's own code failed:\n{event['broken']}")
+    for event in sorted(events, key=lambda event: not isinstance(event, HarnessFailed)):
+        match event:
+            case HarnessFailed():
+                why = f"{event.why}.{event.supervisor_printed}"
+                raise LostProcessError(f"{why} The trial printed:\n{_shown(printed)}")
+            case Refused():
+                more = [] if event.parts is None else [event.parts]
+                raise getattr(exceptions, event.error)(event.why, *more)
+            case InternalError():
+                raise InjectionError(f"the trial's own code failed:\n{event.text}")

@@ -34,7 +34,7 @@ from pytest_dataloader_faults._engine.system.processes import STACKS_SIGNAL
 from pytest_dataloader_faults._engine.worker.arm import arm_function
 from pytest_dataloader_faults._trial import resources
 from pytest_dataloader_faults._trial.job import Job, ReferenceJob
-from pytest_dataloader_faults._trial.journal import Journal
+from pytest_dataloader_faults._trial.journal import InternalError, Journal, TrialStarted
 from pytest_dataloader_faults._trial.process.surroundings import Surroundings
 from pytest_dataloader_faults._trial.process.warden import run_under_deadline
 from pytest_dataloader_faults._trial.run import run
@@ -62,7 +62,7 @@ def main(job: Job, around: Surroundings) -> NoReturn:
         _run_then_exit(lambda: trial(supervision), around.facts)
 
     def trial(supervision: SupervisorHandle | None) -> None:
-        around.facts.write(pids=[os.getpid()])
+        around.facts.write(TrialStarted(os.getpid()))
         prctl(Prctl.SET_CHILD_SUBREAPER, 1)  # Then orphans of the workers count as leftovers.
         _forget_helpers()
         if around.server:
@@ -89,7 +89,7 @@ def _run_then_exit(action: Callable[[], None], facts: Journal) -> NoReturn:
         action()
         status = 0
     except BaseException:  # noqa: BLE001  # there is no caller to go back to
-        facts.write(broken=traceback.format_exc())
+        facts.write(InternalError(traceback.format_exc()))
     finally:
         os._exit(status)
 

@@ -16,7 +16,7 @@ import itertools
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -28,14 +28,24 @@ from torch.utils.data.dataloader import (
 from pytest_dataloader_faults._engine.protocol import Idle
 from pytest_dataloader_faults._engine.system.processes import has_ended
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything
-from pytest_dataloader_faults._trial.journal import Journal
+from pytest_dataloader_faults._trial.journal import (
+    BatchReceived,
+    EpochLength,
+    HarnessTime,
+    Journal,
+    LoaderTime,
+    PassEnded,
+    PhaseStarted,
+    WorkersStarting,
+)
 from pytest_dataloader_faults._trial.loaders import USERS_ERRORS, kind_of
 from pytest_dataloader_faults._trial.process.sigchld import SigchldGuard
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, delivery
 from pytest_dataloader_faults._trial.samples.draws import Draw, recorded
 from pytest_dataloader_faults.exceptions import InjectionError
-from pytest_dataloader_faults.outcomes import Raised, WorkerDeath
+from pytest_dataloader_faults.outcomes import Pass, Phase, Raised, WorkerDeath
 from pytest_dataloader_faults.outcomes.chains import shortened
+from pytest_dataloader_faults.outcomes.records import RECOVERY, START
 from pytest_dataloader_faults.outcomes.text import text_or_error
 
 _WORKER = "_dlf_worker_of_batch"
@@ -67,20 +77,20 @@ class LoaderDriver:
 
     def __post_init__(self) -> None:
         self._sigchld = SigchldGuard()
-        self._epoch: int | None = None
+        self._phase = START
         self._received = 0
         self._batch_number: Callable[[int], int] = int
         self._iterator: Any = None
         self._pids: tuple[int, ...] = ()
         self._batches: int | None = None
 
-    def start_epoch(self, epoch: int | None, seed: int, patience: float | None = None) -> bool:
-        """Begin *epoch*, None for the recovery; whether the loader raised no error.
+    def start(self, phase: Phase, seed: int, patience: float | None = None) -> bool:
+        """Begin *phase*, an epoch or the recovery; whether the loader raised no error.
 
         Its iterator waits at most *patience* seconds for a batch; with None as long as it would.
         """
-        self._epoch, self._received, self._batches = epoch, 0, None
-        self.journal.write(epoch=epoch, starts=time.monotonic())
+        self._phase, self._received, self._batches = phase, 0, None
+        self.journal.write(PhaseStarted(phase, time.monotonic()))
         self.drawn.clear()
         self.comparer.begin()
         seed_everything(seed)
@@ -125,14 +135,15 @@ class LoaderDriver:
         if pids != self._pids:
             self._pids = pids
             # The workers of a recovery are not armed.
-            self.journal.write(pids=pids, **({} if self._epoch is None else {"starting": starting}))
+            since = None if self._phase == RECOVERY else starting
+            self.journal.write(WorkersStarting(pids, since))
 
     def _write_length(self) -> None:
         """Write down how many batches the epoch will have, if its sampler says so."""
         if kind_of(self.loader.dataset) == "map":
             with contextlib.suppress(*USERS_ERRORS):
                 self._batches = len(self.loader._index_sampler)
-                self.journal.write(batches=self._batches)
+                self.journal.write(EpochLength(self._batches))
 
     def _write_batch(self, batch: Any) -> None:
         at = time.monotonic()
@@ -145,35 +156,33 @@ class LoaderDriver:
         received = delivery(batch, draw, self.loader, self.comparer)
         received = replace(received, worker=getattr(self._iterator, _WORKER, None))
         packed = draw and draw.packed
-        self.journal.write(epoch=self._epoch, at=at, batch=asdict(received), packed=packed)
-
-    def _write_epoch(self, ended: float | None = None, **result: Any) -> None:
-        """Write down what was drawn in this epoch; its *result* and when it *ended*, if it has."""
-        drawn = [each.names for each in self.drawn]
-        event = {"drawn": drawn, "exception": None, "batches": self._batches, **result}
-        self.journal.write(epoch=self._epoch, at=ended, **{"pass": event})
+        self.journal.write(BatchReceived(self._phase, at, received, packed or None))
 
     def _end_epoch(self, error: BaseException | None, *, complete: bool = False) -> None:
         """End the epoch. Persistent workers stay if there was no *error*, or if all are alive."""
         ended, persistent = time.monotonic(), self.loader._iterator
         iterator = self._iterator if persistent is None else persistent
-        found = {} if error is None else self._describe(error, iterator)
+        raised, died = (None, ()) if error is None else self._describe(error, iterator)
         workers = getattr(iterator, "_workers", ())
         are_alive = bool(workers) and all(each.is_alive() for each in workers)
         may_stay = error is None or (self.keep_workers and are_alive)
         # Before the workers are ended: that may take longer than the deadline.
-        self._write_epoch(ended, complete=complete, **found)
+        drawn = tuple(each.names for each in self.drawn)
+        found = Pass(drawn, (), raised, complete, died, self._batches)
+        self.journal.write(PassEnded(self._phase, ended, found))
         if persistent is None or not may_stay:
             self.end_workers()
         self._iterator = None
 
-    def _describe(self, error: BaseException, iterator: Any) -> dict[str, Any]:
+    def _describe(
+        self, error: BaseException, iterator: Any
+    ) -> tuple[Raised, tuple[WorkerDeath, ...]]:
         """*error* and the workers that have died by now. This takes the trial's time."""
-        self.journal.write(rested=time.monotonic())
+        self.journal.write(HarnessTime(time.monotonic()))
         raised = raised_by(error)
         died = deaths(iterator, self.wait_until_idle())
-        self.journal.write(began=time.monotonic())
-        return {"exception": asdict(raised), "deaths": [asdict(each) for each in died]}
+        self.journal.write(LoaderTime(time.monotonic()))
+        return raised, tuple(died)
 
 
 def deaths(iterator: Any, ended: Idle) -> list[WorkerDeath]:

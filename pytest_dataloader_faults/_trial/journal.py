@@ -1,107 +1,334 @@
 """What a trial writes down, and how that becomes an Outcome. Pure but for the file.
 
-The journal is an anonymous file. One JSON object per line.
+The journal is an anonymous file. Each line is an event, as JSON that names its type. Every process
+of a trial writes to it at once what it knows, so that it is there if a process dies or hangs. The
+warden reads it while the trial runs, and pytest when it is over.
+
+===================  ==============================================  ==========================
+The loader's process  When                                            Who reads it
+===================  ==============================================  ==========================
+``TrialStarted``     first of all                                    warden, timeline
+``LoaderMade``       the factory has returned                        outcome
+``FaultsArmed``      a supervisor follows the workers                warden
+``PhaseStarted``     the next part of the trial begins               warden, outcome, timeline
+``LoaderTime``       from now on the loader's time passes            warden
+``HarnessTime``      from now on the trial's own time passes         warden
+``WorkersStarting``  an iterator has started workers                 warden
+``EpochLength``      the sampler says how many batches there are     outcome
+``BatchReceived``    the loop has got a batch                        outcome, timeline
+``PassEnded``        a pass came to its end, was left, or failed     outcome, timeline
+``Measured``         each process was measured after an epoch        outcome
+``Looked``           what is open and runs was looked at             outcome
+``FaultsCounted``    the faults' scope has ended                     outcome
+``FilesLasting``     where every file was watched: after the epochs  outcome
+``ReferenceTaken``   the job was a reference                         reference
+``Refused``          the job cannot be done                          pytest, which raises it
+``InternalError``    our own code failed; the warden's as well       pytest, which raises it
+===================  ==============================================  ==========================
+
+===================  ==============================================  ==========================
+The warden           When                                            Who reads it
+===================  ==============================================  ==========================
+``DeadlineReached``  the loader's time is up                         outcome
+``HarnessFailed``    a process of ours was ended or stopped; pytest
+                     writes it where that is the warden              pytest, which raises it
+``TrialEnded``       last of all                                     outcome, timeline
+===================  ==============================================  ==========================
+
+The supervisor writes what ``_engine/protocol.py`` lists under "To the journal".
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeAlias, TypeVar, get_args
 
-from pytest_dataloader_faults import outcomes
 from pytest_dataloader_faults._engine.policy import MOST
+from pytest_dataloader_faults._engine.protocol import (
+    Course,
+    Courses,
+    Report,
+    ToJournal,
+    UnknownMessageError,
+)
 from pytest_dataloader_faults._engine.system.shared import AnonymousFile
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
-from pytest_dataloader_faults.faults import to_dict
 from pytest_dataloader_faults.outcomes import (
+    AtDeadline,
+    Delivery,
     Event,
     FaultFacts,
     Firing,
+    Footprint,
     Outcome,
-    Raised,
-    WorkerDeath,
+    Pass,
+    Phase,
+    Reference,
+    Resources,
     WorkerFacts,
 )
 from pytest_dataloader_faults.outcomes.chains import error_line
 from pytest_dataloader_faults.outcomes.error_text import with_likely_sender
 from pytest_dataloader_faults.outcomes.fault_facts import facts_from
-from pytest_dataloader_faults.outcomes.records import TrialRequest
+from pytest_dataloader_faults.outcomes.plain import from_json, to_json
+from pytest_dataloader_faults.outcomes.records import (
+    DONE,
+    RECOVERY,
+    TrialRequest,
+)
 from pytest_dataloader_faults.outcomes.results import bounded, gap
 from pytest_dataloader_faults.outcomes.text import continued, cut, listed
+
+
+class TrialStarted(NamedTuple):
+    """The process that drives the loader is *pid*."""
+
+    pid: int
+
+
+class LoaderMade(NamedTuple):
+    """What the dataset is, and how workers start: fields of an ``Outcome``."""
+
+    kind: str
+    start_method: str
+
+
+class FaultsArmed(NamedTuple):
+    """From now on a supervisor has something to report."""
+
+
+class PhaseStarted(NamedTuple):
+    """*phase* begins, at the time *at* of the clock, as all times are."""
+
+    phase: Phase
+    at: float
+
+
+class LoaderTime(NamedTuple):
+    """It is the loader that is at work."""
+
+    at: float
+
+
+class HarnessTime(NamedTuple):
+    """It is the trial's own code that is at work."""
+
+    at: float
+
+
+class WorkersStarting(NamedTuple):
+    """The workers *pids*, since *at*; None in a recovery, whose workers are not armed."""
+
+    pids: Sequence[int]
+    at: float | None
+
+
+class EpochLength(NamedTuple):
+    """How many batches an epoch has."""
+
+    batches: int
+
+
+class BatchReceived(NamedTuple):
+    """*packed*: what the sampler drew, if that is not the list of its indices."""
+
+    phase: Phase
+    at: float
+    batch: Delivery
+    packed: str | None
+
+
+class PassEnded(NamedTuple):
+    """*found*: all of the pass but its batches, which were written as they came."""
+
+    phase: Phase
+    at: float
+    found: Pass
+
+
+class Measured(NamedTuple):
+    """One footprint for each process of the loader."""
+
+    footprints: Sequence[Footprint]
+
+
+class Looked(NamedTuple):
+    """What the loader's process has open, and what runs below it."""
+
+    resources: Resources
+
+
+class FaultsCounted(NamedTuple):
+    """What the supervisor's report says: fields of an ``Outcome``."""
+
+    faults: Sequence[FaultFacts]
+    workers: Sequence[WorkerFacts]
+
+
+class FilesLasting(NamedTuple):
+    """Those that workers used and that are still there: a field of an ``Outcome``."""
+
+    lasting_files: Sequence[str]
+
+
+class ReferenceTaken(NamedTuple):
+    """What the dataset gives sample by sample."""
+
+    reference: Reference
+
+
+class Refused(NamedTuple):
+    """The name of an error of ``exceptions``, its message, and the ``parts`` that it may have."""
+
+    error: str
+    why: str
+    parts: Sequence[str] | None
+
+
+class InternalError(NamedTuple):
+    """A traceback, or a sentence."""
+
+    text: str
+
+
+class DeadlineReached(NamedTuple):
+    """What the trial did when its time was up: a field of an ``Outcome``."""
+
+    at_deadline: AtDeadline
+
+
+class HarnessFailed(NamedTuple):
+    """What happened to which process of ours, and what the supervisor had printed by then."""
+
+    why: str
+    supervisor_printed: str = ""
+
+
+class TrialEnded(NamedTuple):
+    """How it ended: fields of an ``Outcome``; *began*: when it began, by the clock."""
+
+    timed_out: bool
+    died: str | None
+    duration: float
+    began: float
+
+
+OfLoader: TypeAlias = (
+    TrialStarted | LoaderMade | FaultsArmed | PhaseStarted | LoaderTime | HarnessTime
+    | WorkersStarting | EpochLength | BatchReceived | PassEnded | Measured | Looked | FaultsCounted
+    | FilesLasting | ReferenceTaken | Refused | InternalError
+)  # fmt: skip
+OfWarden: TypeAlias = DeadlineReached | HarnessFailed | TrialEnded
+JournalEvent: TypeAlias = OfLoader | OfWarden | ToJournal
+AnEvent = TypeVar("AnEvent")
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(JournalEvent)}
 
 
 class Journal(AnonymousFile):
     """An append-only list of events that outlives the processes which write it."""
 
-    def write(self, **event: Any) -> None:
+    def write(self, event: OfLoader | OfWarden) -> None:
         """Append one event. It starts a line of its own, also after half a line of another."""
-        data = memoryview(b"\n" + json.dumps(event).encode() + b"\n")
+        fields = {name: to_json(value) for name, value in event._asdict().items()}
+        line = json.dumps({"type": type(event).__name__, **fields})
+        data = memoryview(f"\n{line}\n".encode())
         while data:
             data = data[os.write(self.fd, data) :]
 
-    def write_facts(self, faults: Iterable[FaultFacts], workers: Iterable[WorkerFacts]) -> None:
-        written = [{**asdict(each), "fault": to_dict(each.fault)} for each in faults]
-        self.write(faults=written, workers=[asdict(each) for each in workers])
+    def events(self) -> list[JournalEvent]:
+        """The events in the order written, without half a line of a process that was killed.
 
-    def events(self) -> list[dict[str, Any]]:
-        """The events in the order written, without half a line of a process that was killed."""
-        found = []
+        Raises:
+            UnknownMessageError: A line is no event.
+        """
+        return list(self.of(*_KINDS.values()))
+
+    def of(self, *kinds: type[AnEvent]) -> Iterator[AnEvent]:
+        """Those of these *kinds*; the others are not looked into."""
         for line in self.text().split("\n"):
-            with contextlib.suppress(json.JSONDecodeError):
-                found.append(json.loads(line))
-        return found
+            try:
+                data = json.loads(line)
+            except json.JSONDecodeError:
+                continue
+            if issubclass(_kind_of(data), kinds):
+                yield _decoded(data)
 
 
-def outcome_from(request: TrialRequest, events: list[dict[str, Any]]) -> outcomes.Outcome:
-    outcome = _facts_from(request, events)
+def _kind_of(data: Any) -> type[Any]:
+    try:
+        return _KINDS[data["type"]]
+    except (KeyError, TypeError) as error:
+        raise UnknownMessageError(f"{str(data)[:200]!r} is no event of a trial") from error
+
+
+def _decoded(data: dict[str, Any]) -> Any:
+    try:
+        return from_json(_kind_of(data), {name: data[name] for name in data if name != "type"})
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UnknownMessageError(f"{str(data)[:200]!r} is no event: {error!r}") from error
+
+
+def outcome_from(request: TrialRequest, events: Sequence[JournalEvent]) -> Outcome:
+    """The facts that *events* tell of the trial that was asked for by *request*."""
+    outcome = replace(_facts_from(request, events), **_passes_from(events))
     timeline, omitted = timeline_of(outcome, events)
     return replace(outcome, timeline=timeline, omitted_events=omitted)
 
 
-def _facts_from(request: TrialRequest, events: list[dict[str, Any]]) -> outcomes.Outcome:
-    data = outcomes.Outcome(**vars(request)).to_dict()
-    report = None
+def _facts_from(request: TrialRequest, events: Iterable[JournalEvent]) -> Outcome:
+    """All of them but the passes and the timeline."""
+    found: dict[str, Any] = {**vars(request)}
+    resources, footprints = list[Resources](), list[Footprint]()
+    for event in events:
+        match event:
+            case (
+                LoaderMade() | EpochLength() | FilesLasting() | FaultsCounted() | DeadlineReached()
+            ):
+                found |= event._asdict()
+            case PhaseStarted():
+                found |= {"phase": event.phase}
+            case Measured():
+                footprints += event.footprints
+            case Looked():
+                resources.append(event.resources)
+            case Report() if "faults" not in found:  # The trial's process has died.
+                faults, workers = facts_from(event.workers, {}, request.schedule, ())
+                found |= {"faults": faults, "workers": workers}
+            case TrialEnded(timed_out, died, duration):
+                found |= {"timed_out": timed_out, "died": died, "duration": duration}
+    return Outcome(**found, resources=tuple(resources), footprints=tuple(footprints))
+
+
+def _passes_from(events: Iterable[JournalEvent]) -> dict[str, Any]:
+    """The passes, the recovery, and what the sampler drew for them."""
+    passes: defaultdict[Phase, Pass] = defaultdict(Pass)
+    delivered: defaultdict[Phase, list[Delivery]] = defaultdict(list)
     packed: dict[tuple[Any, ...], str | None] = {}
-    passes: dict[int | None, dict[str, Any]] = defaultdict(
-        lambda: {"drawn": [], "delivered": [], "exception": None, "complete": False}
-    )
     for event in events:
-        if "batch" in event:
-            passes[event["epoch"]]["delivered"].append(event["batch"])
-            packed[tuple(event["batch"]["indices"] or ())] = event.get("packed")
-        elif "pass" in event:
-            passes[event["epoch"]].update(event["pass"])
-        elif "report" in event:
-            report = event["report"]
-        elif "resources" in event:
-            data["resources"] = [*data["resources"], event["resources"]]
-        elif "footprints" in event:
-            data["footprints"] = [*data["footprints"], *event["footprints"]]
-        else:
-            data.update({name: event[name] for name in event if name in data})
-    data["packed_draws"] = [item for item in packed.items() if item[1] is not None]
-    data["recovery"] = passes.pop(None, None)
-    data["passes"] = list(passes.values())
-    outcome = outcomes.Outcome.from_dict(data)
-    if report is None or any("faults" in event for event in events):
-        return outcome
-    # The supervisor reported, since the trial's process had died.
-    faults, workers = facts_from(report["workers"], {}, request.schedule, ())
-    return replace(outcome, faults=faults, workers=workers)
+        match event:
+            case BatchReceived(phase, _, batch):
+                passes[phase]
+                delivered[phase].append(batch)
+                packed[batch.indices or ()] = event.packed
+            case PassEnded():
+                passes[event.phase] = event.found
+    made = {phase: replace(one, delivered=(*delivered[phase],)) for phase, one in passes.items()}
+    draws = tuple((indices, draw) for indices, draw in packed.items() if draw is not None)
+    recovery = made.pop(RECOVERY, None)
+    return {"recovery": recovery, "passes": (*made.values(),), "packed_draws": draws}
 
 
-def reference_from(events: list[dict[str, Any]], printed: str) -> outcomes.Reference:
+def reference_from(events: Sequence[JournalEvent], printed: str) -> Reference:
     """The reference that a reference job wrote, unless the dataset ended its process before."""
-    duration = next((event["duration"] for event in events if "duration" in event), 0.0)
+    end = next((event for event in events if isinstance(event, TrialEnded)), None)
     for event in events:
-        if "reference" in event:
-            return outcomes.Reference.from_dict({**event["reference"], "duration": duration})
-    died = next((event["died"] for event in events if event.get("died")), "")
+        if isinstance(event, ReferenceTaken):
+            return replace(event.reference, duration=end.duration if end else 0.0)
+    died = end.died if end else None
     how = with_likely_sender(died) if died else "exit status 0"
     message = (
         f"the process that read the dataset died ({how}), with no fault armed and no worker."
@@ -130,35 +357,38 @@ _SAMPLES = 16
 """Samples of a batch that are named."""
 
 
-def timeline_of(
-    outcome: Outcome, journal: Sequence[Mapping[str, Any]]
-) -> tuple[tuple[Event, ...], int]:
+def timeline_of(outcome: Outcome, events: Sequence[JournalEvent]) -> tuple[tuple[Event, ...], int]:
     """What happened when in the trial of *outcome*, and how many events are left out."""
-    began = next((event["started"] for event in journal if "started" in event), None)
+    began = next((event.began for event in events if isinstance(event, TrialEnded)), None)
     if began is None:  # It is not over.
         return (), 0
-    found = _Events(outcome, journal)
+    found = _Timeline(outcome, events)
     kept = bounded(sorted(found.all(began), key=lambda each: each.time), MOST)
     shown = (replace(each, time=round(each.time - began, 6), text=cut(each.text)) for each in kept)
     return tuple(shown), sum(each.omitted for each in kept)
 
 
-class _Events:
-    """The events of one trial, with the times of the clock."""
+class _Timeline:
+    """The timeline of one trial, with the times of the clock."""
 
-    def __init__(self, outcome: Outcome, journal: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, outcome: Outcome, events: Sequence[JournalEvent]) -> None:
         self._outcome = outcome
-        self._journal = journal
-        courses = [event["course"] for event in journal if "course" in event]
-        self._course: list[Mapping[str, Any]] = courses[-1] if courses else []
-        self._root = next((event["pids"][0] for event in journal if "pids" in event), None)
-        self._gone = {each["pid"]: each["gone"] for each in self._course if each["gone"]}
+        self._events = events
+        self._courses: Sequence[Course] = ()
+        self._root: int | None = None
+        for event in events:
+            match event:
+                case Courses():
+                    self._courses = event.workers
+                case TrialStarted():
+                    self._root = event.pid
+        self._gone = {each.pid: each.gone for each in self._courses if each.gone}
 
     def all(self, began: float) -> Iterator[Event]:
         """All that are known; events of one time are in their order."""
         yield from self._of_loop()
-        for each in self._course:
-            name = self._process(each["worker"], each["pid"])
+        for each in self._courses:
+            name = self._process(each.worker, each.pid)
             yield from self._of_course(name, each)
         for facts in self._outcome.faults:
             yield from self._of_fault(facts)
@@ -169,11 +399,11 @@ class _Events:
         """The name of a process. Without workers, the loader's own acts as worker 0."""
         return _LOADER if worker is None or pid == self._root else f"worker {worker}"
 
-    def _of_course(self, name: str, course: Mapping[str, Any]) -> Iterator[Event]:
+    def _of_course(self, name: str, course: Course) -> Iterator[Event]:
         """Of one process: fetches and opened files, and where some were not noted."""
-        for time, kind, text in course["moments"]:
+        for time, kind, text in course.moments:
             yield Event(time, name, kind, text)
-        for kind, (count, time) in course["omitted"].items():
+        for kind, (count, time) in course.omitted.items():
             yield gap(time, name, kind, count)
 
     def _unnoted(self) -> Iterator[Event]:
@@ -182,35 +412,35 @@ class _Events:
         for facts in self._outcome.faults:
             for each in facts.firings:
                 times[each.pid] = max(each.time or 0.0, times.get(each.pid, 0.0))
-        for course in self._course:
-            if course["unnoted"]:
-                name = self._process(course["worker"], course["pid"])
-                yield gap(times.get(course["pid"], 0.0), name, "fault", course["unnoted"])
+        for course in self._courses:
+            if course.unnoted:
+                name = self._process(course.worker, course.pid)
+                yield gap(times.get(course.pid, 0.0), name, "fault", course.unnoted)
 
     def _of_loop(self) -> Iterator[Event]:
-        received: Counter[int | None] = Counter()
-        for event in self._journal:
-            epoch = event.get("epoch")
-            name = "the recovery" if epoch is None else f"epoch {epoch}"
-            if "starts" in event:
-                yield Event(event["starts"], _LOADER, "epoch", f"{name} begins")
-            elif "batch" in event:
-                text = f"batch {received[epoch]} of {name}{_contents(event['batch'])}"
-                yield Event(event["at"], _LOADER, "batch", text)
-                received[epoch] += 1
-            elif event.get("at") and "pass" in event:
-                yield from self._of_pass(event["at"], name, event["pass"])
+        received: Counter[Phase] = Counter()
+        for event in self._events:
+            match event:
+                case PhaseStarted(phase, at) if phase != DONE:
+                    yield Event(at, _LOADER, "epoch", f"{_name(phase)} begins")
+                case BatchReceived(phase, at, batch):
+                    text = f"batch {received[phase]} of {_name(phase)}{_contents(batch)}"
+                    yield Event(at, _LOADER, "batch", text)
+                    received[phase] += 1
+                case PassEnded():
+                    yield from self._of_end_of_pass(event)
 
-    def _of_pass(self, at: float, name: str, found: Mapping[str, Any]) -> Iterator[Event]:
-        error = Raised(**found["exception"]) if found["exception"] else None
-        for death in (WorkerDeath(**each) for each in found.get("deaths", ())):
+    def _of_end_of_pass(self, event: PassEnded) -> Iterator[Event]:
+        at, error = event.at, event.found.exception
+        for death in event.found.deaths:
             gone = self._gone.get(death.pid, at)
             if error and str(death.pid) in error.message:  # The supervisor may see it later.
                 gone = min(gone, at)
             yield Event(gone, f"worker {death.worker}", "exit", str(death))
         if error:
             yield Event(at, _LOADER, "error", error_line(error))
-        yield Event(at, _LOADER, "epoch", f"{name} ends{' with an error' if error else ''}")
+        ending = " with an error" if error else ""
+        yield Event(at, _LOADER, "epoch", f"{_name(event.phase)} ends{ending}")
 
     def _of_fault(self, facts: FaultFacts) -> Iterator[Event]:
         for each in facts.firings:
@@ -222,15 +452,19 @@ class _Events:
         if self._outcome.died:
             yield Event(end, _LOADER, "exit", f"the process ended: {self._outcome.died}")
         if self._outcome.timed_out:
-            early = [each for each in self._course if each["early"] and each["pid"] != self._root]
-            for each in early:
-                yield Event(each["gone"], f"worker {each['worker']}", "exit", "the worker ended")
+            for each in self._courses:
+                if each.early and each.gone and each.pid != self._root:
+                    yield Event(each.gone, f"worker {each.worker}", "exit", "the worker ended")
             yield Event(end, _LOADER, "exit", "the deadline ended the trial")
 
 
-def _contents(batch: Mapping[str, Any]) -> str:
-    maker = "" if batch["worker"] is None else f" from worker {batch['worker']}"
-    samples = listed(batch["indices"] or (), most=_SAMPLES)
+def _name(phase: Phase) -> str:
+    return f"the {phase}" if phase == RECOVERY else str(phase)
+
+
+def _contents(batch: Delivery) -> str:
+    maker = "" if batch.worker is None else f" from worker {batch.worker}"
+    samples = listed(batch.indices or (), most=_SAMPLES)
     return f"{maker}: samples {samples}" if samples else maker
 
 

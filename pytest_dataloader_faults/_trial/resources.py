@@ -32,7 +32,7 @@ import resource
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psutil
@@ -192,13 +192,14 @@ class FootprintSampler:
             self._last = TIMES_TO_CONFIRM * epoch if grows else epoch
         return epoch >= self._last
 
-    def look(self, epoch: int, workers: Iterable[Any]) -> list[dict[str, Any]]:
-        """What the loader's process and *workers* take after *epoch*, as plain data."""
+    def look(self, epoch: int, workers: Iterable[Any]) -> list[Footprint]:
+        """What the loader's process and *workers* take after *epoch*."""
         collect_and_trim()
         pids = {"loader": os.getpid()} | {f"worker {i}": each.pid for i, each in enumerate(workers)}
-        found = [{"epoch": epoch, "process": name, **self._of(pid)} for name, pid in pids.items()]
-        found[0].update(accelerator.bytes_in_use())
-        self._found += [Footprint(**each) for each in found]
+        found = [Footprint(epoch, name, **self._of(pid)) for name, pid in pids.items()]
+        in_use = accelerator.bytes_in_use()
+        found[0] = replace(found[0], pinned=in_use["pinned"], device=in_use["device"])
+        self._found += found
         return found
 
     def _of(self, pid: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch.utils.data
@@ -26,13 +26,28 @@ from pytest_dataloader_faults._engine.worker.fetch_hooks import SeedSamples, see
 from pytest_dataloader_faults._trial import accelerator, loaders, resources
 from pytest_dataloader_faults._trial.driver import LoaderDriver, record_sampler
 from pytest_dataloader_faults._trial.job import Job, ReferenceJob, TrialJob
-from pytest_dataloader_faults._trial.journal import Journal
+from pytest_dataloader_faults._trial.journal import (
+    FaultsArmed,
+    FaultsCounted,
+    FilesLasting,
+    HarnessTime,
+    Journal,
+    LoaderMade,
+    LoaderTime,
+    Looked,
+    Measured,
+    PhaseStarted,
+    ReferenceTaken,
+    Refused,
+)
 from pytest_dataloader_faults._trial.loaders import limit_samples
 from pytest_dataloader_faults._trial.process.environment import FreeResources
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
 from pytest_dataloader_faults._trial.samples.draws import draws_of
 from pytest_dataloader_faults._trial.samples.reference import Reader, take_reference
 from pytest_dataloader_faults.faults import PinMemoryThreadDeath
+from pytest_dataloader_faults.outcomes import Phase, Resources, Stage
+from pytest_dataloader_faults.outcomes.records import DONE, RECOVERY
 
 Armed: TypeAlias = AbstractContextManager[tuple[Injection, LoaderMonitor]]
 """The scope of a job's faults."""
@@ -62,7 +77,7 @@ def run(
             job.make_dataset, job.loader, job.changes, needs_workers=needs_workers
         )
         if isinstance(job, ReferenceJob):
-            journal.write(reference=asdict(take_reference(loader, job)))
+            journal.write(ReferenceTaken(take_reference(loader, job)))
         elif isinstance(job, TrialJob):
             if job.samples is not None and loaders.kind_of(loader.dataset) == "map":
                 limit_samples(loader, job.samples)
@@ -71,7 +86,7 @@ def run(
             _Trial(job, journal, loader).run(armed)
     except _REFUSALS as error:
         parts = getattr(error, "parts", None)
-        journal.write(refused=type(error).__name__, why=str(error), parts=parts)
+        journal.write(Refused(type(error).__name__, str(error), parts))
 
 
 def _armed(
@@ -108,7 +123,7 @@ class _Trial:
     def run(self, armed: Armed) -> None:
         self._refuse_impossible_faults()
         kind, method = loaders.kind_of(self.loader.dataset), loaders.start_method_of(self.loader)
-        self.journal.write(kind=kind, start_method=method)
+        self.journal.write(LoaderMade(kind, method))
         if self.options.accelerator:
             accelerator.use()
         if self.options.touch:
@@ -126,16 +141,16 @@ class _Trial:
             )
             with armed as (injection, watch):
                 self._run_epochs(driver, watch)
-            self.journal.write_facts(injection.faults, injection.workers)
+            self.journal.write(FaultsCounted(injection.faults, injection.workers))
             if self.options.watch_files:
                 used = {path for worker in injection.workers for path in worker.files}
-                self.journal.write(lasting_files=sorted(filter(os.path.lexists, used)))
+                self.journal.write(FilesLasting(sorted(filter(os.path.lexists, used))))
             if self.job.faults:
                 self._recover(driver)
-        self.journal.write(phase="done")
+        self.journal.write(PhaseStarted(DONE, time.monotonic()))
 
     def _run_epochs(self, driver: LoaderDriver, watch: LoaderMonitor) -> None:
-        self.journal.write(supervisor=watch.client.pid)
+        self.journal.write(FaultsArmed())
         driver.wait_until_idle = watch.wait_until_idle
         for epoch in range(1, self.options.epochs + 1):
             if not self._run_epoch(driver, epoch) and not self.options.keep_workers:
@@ -157,17 +172,16 @@ class _Trial:
         return left and self._iterate(driver, 2 * number)
 
     def _iterate(self, driver: LoaderDriver, epoch: int, batches: int | None = None) -> bool:
-        self.journal.write(phase=f"epoch {epoch}", began=time.monotonic())
-        seed = self.job.seed + (0 if self.options.same_order else epoch)
-        return driver.start_epoch(epoch, seed, self.options.patience) and driver.take(batches)
+        phase, seed = Phase(Stage.EPOCH, epoch), self.job.seed
+        seed += 0 if self.options.same_order else epoch
+        return driver.start(phase, seed, self.options.patience) and driver.take(batches)
 
     def _recover(self, driver: LoaderDriver) -> None:
-        self.journal.write(phase="recovery", began=time.monotonic())
         driver.wait_until_idle = Idle
         if (start := self.job.comparison.seeded) is not None:
             self.loader.worker_init_fn = SeedSamples(start, self.loader.worker_init_fn)
         self.loader.worker_init_fn = EndsWithParent(self.loader.worker_init_fn)
-        if driver.start_epoch(None, self.job.seed):
+        if driver.start(RECOVERY, self.job.seed):
             driver.take()
         driver.end_workers()
         self._write_resources("recovery")
@@ -209,15 +223,15 @@ class _Trial:
         """Write down the footprint of each process, if the job asks for it; whether to stop."""
         if self.footprints is None:
             return False
-        self.journal.write(rested=time.monotonic())
+        self.journal.write(HarnessTime(time.monotonic()))
         driver.wait_until_idle()
         workers = getattr(self.loader._iterator, "_workers", ())
-        self.journal.write(footprints=self.footprints.look(epoch, workers))
-        self.journal.write(began=time.monotonic())
+        self.journal.write(Measured(self.footprints.look(epoch, workers)))
+        self.journal.write(LoaderTime(time.monotonic()))
         return self.footprints.are_enough(epoch)
 
     def _write_resources(self, phase: str) -> None:
         gc.collect()  # Ends what the loader and the dataset left.
-        self.journal.write(rested=time.monotonic())
-        found = {"descriptors": resources.descriptors(), "processes": resources.processes()}
-        self.journal.write(resources={"phase": phase, **found})
+        self.journal.write(HarnessTime(time.monotonic()))
+        found = Resources(phase, resources.descriptors(), resources.processes())
+        self.journal.write(Looked(found))

@@ -13,7 +13,8 @@ from pytest_dataloader_faults.faults import Fault, has_connections, has_files
 from pytest_dataloader_faults.faults.base import Place
 from pytest_dataloader_faults.globs import NETWORK, GlobMatcher
 from pytest_dataloader_faults.outcomes.error_text import Occurrence, explains_fault
-from pytest_dataloader_faults.outcomes.records import FaultFacts, Firing, WorkerFacts, from_json
+from pytest_dataloader_faults.outcomes.plain import from_json
+from pytest_dataloader_faults.outcomes.records import FaultFacts, Firing, WorkerFacts
 from pytest_dataloader_faults.outcomes.text import counted, printable, shown_fault
 
 _MAX_FILES = 10

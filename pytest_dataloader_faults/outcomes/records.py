@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
 from collections import Counter
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.outcomes.plain import from_json, to_json
 from pytest_dataloader_faults.outcomes.text import call, run_settings, signal_name
 
 if TYPE_CHECKING:
@@ -275,30 +273,39 @@ class Resources:
     processes: dict[str, str]
 
 
-_field_types = functools.cache(get_type_hints)
+class Stage(str, Enum):
+    """How far a trial got."""
+
+    START = "start"
+    """No epoch has begun."""
+    EPOCH = "epoch"
+    """An epoch under the faults."""
+    RECOVERY = "recovery"
+    """The pass after them, without faults."""
+    DONE = "done"
+    """All of it is over."""
+
+    def __str__(self) -> str:
+        return self.value
 
 
-def from_json(kind: Any, data: Any) -> Any:
-    """The *kind* of value that ``asdict`` and JSON made *data* from.
+@dataclass(frozen=True)
+class Phase:
+    """A part of a trial.
 
-    They make dicts of dataclasses, and lists of tuples.
+    Attributes:
+        stage: Which one.
+        epoch: The number of the epoch, from 1; None where it is no epoch.
     """
-    if kind is Fault:
-        return vocabulary.from_dict(data)
-    if isinstance(kind, type) and is_dataclass(kind):
-        types = _field_types(kind)
-        return kind(**{name: from_json(types[name], value) for name, value in data.items()})
-    inner = get_args(kind)
-    if get_origin(kind) is tuple:
-        kinds = itertools.repeat(inner[0]) if inner[-1] is Ellipsis else inner
-        return tuple(map(from_json, kinds, data))
-    if get_origin(kind) is dict:
-        return {key: from_json(inner[1], value) for key, value in data.items()}
-    if inner:  # A union with None.
-        return None if data is None else from_json(inner[0], data)
-    if kind is FileCounts:
-        data = FileCounts(*data)
-    return Activity(data) if kind is Activity else data
+
+    stage: Stage
+    epoch: int | None = None
+
+    def __str__(self) -> str:
+        return str(self.stage) if self.epoch is None else f"{self.stage} {self.epoch}"
+
+
+START, RECOVERY, DONE = Phase(Stage.START), Phase(Stage.RECOVERY), Phase(Stage.DONE)
 
 
 class Activity(str, Enum):
@@ -377,7 +384,7 @@ class TrialFacts(TrialRequest):
         timed_out: Whether the deadline ended it.
         at_deadline: What it did then; None if the deadline did not end it.
         batches: How many batches an epoch of a map-style dataset has, if that is known.
-        phase: How far it got: ``"start"``, ``"epoch 1"``, ..., ``"recovery"``, ``"done"``.
+        phase: How far it got.
         died: How the loader's process ended, if not by itself (``"signal 7 (SIGBUS)"``).
         stacks: The stacks of the processes that were running at the deadline.
         stderr: The end of what the loader's process and its workers printed.
@@ -401,7 +408,7 @@ class TrialFacts(TrialRequest):
     timed_out: bool = False
     at_deadline: AtDeadline | None = None
     batches: int | None = None
-    phase: str = "start"
+    phase: Phase = START
     died: str | None = None
     stacks: str = ""
     stderr: str = ""
@@ -447,10 +454,7 @@ class TrialFacts(TrialRequest):
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data for JSON."""
-        data = asdict(self)
-        data["schedule"] = [vocabulary.to_dict(each) for each in self.schedule]
-        for facts, each in zip(data["faults"], self.faults, strict=True):
-            facts["fault"] = vocabulary.to_dict(each.fault)
+        data: dict[str, Any] = to_json(self)
         return data
 
     @classmethod

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes.contract import Contract
-from pytest_dataloader_faults.outcomes.records import ZEROS, Leaves, from_json
+from pytest_dataloader_faults.outcomes.records import ZEROS, Leaves
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults.outcomes.records import TrialFacts
@@ -100,16 +100,6 @@ class Reference:
         """This and what *other* knows."""
         names = ("samples", "batches", "leaves", "pickled_samples")
         return replace(self, **{name: getattr(self, name) + getattr(other, name) for name in names})
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Reference:
-        """The inverse of ``asdict``."""
-        pickled = [
-            (tuple(index) if isinstance(index, list) else index, text)  # Of a whole batch: many.
-            for index, text in data.get("pickled_samples", ())
-        ]
-        made: Reference = from_json(cls, {**data, "pickled_samples": pickled})
-        return made
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 from pytest_dataloader_faults._arguments import PrintsItself
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes.contract import Contract, Judgement, Verdict
-from pytest_dataloader_faults.outcomes.records import Event, TrialFacts
+from pytest_dataloader_faults.outcomes.records import DONE, Event, TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.text import counted, printable, printable_lines
 
@@ -70,7 +70,7 @@ class Outcome(Shown, TrialFacts):  # noqa: D101  # it has that of TrialFacts
         yield "batches", len(self.delivered)
         if self.exception:
             yield "exception", self.exception.type
-        if self.phase != "done":
+        if self.phase != DONE:
             yield "phase", self.phase
         if self.timed_out or self.died:
             yield "ended", self.died or "by the deadline"

@@ -10,7 +10,7 @@ from typing import Any
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes import CheckResult, Event, Verdict
-from pytest_dataloader_faults.outcomes.records import from_json
+from pytest_dataloader_faults.outcomes.plain import from_json
 from pytest_dataloader_faults.outcomes.text import listed
 
 VERSION = 1

@@ -18,6 +18,7 @@ from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.outcomes import Footprint, Pass
 from pytest_dataloader_faults.outcomes.growth import steady_growth
 from pytest_dataloader_faults.outcomes.judge.leaks import judge_growth
+from pytest_dataloader_faults.outcomes.records import DONE, Phase, Stage
 from support.datasets import Records, RecordStream
 from support.facts import ordinary
 from support.specimens import IndexLeftOpen, TornCache
@@ -206,7 +207,7 @@ def _grown(epochs):
     """A trial of so many epochs, each with one more thread."""
     one = Pass(complete=True)
     prints = [Footprint(epoch, "worker 0", 0, 0, epoch) for epoch in range(1, epochs + 1)]
-    return replace(ordinary(one), passes=(one,) * epochs, phase="done", footprints=tuple(prints))
+    return replace(ordinary(one), passes=(one,) * epochs, phase=DONE, footprints=tuple(prints))
 
 
 @pytest.mark.parametrize(("epochs", "is_sure"), [(8, False), (31, False), (32, True)])
@@ -227,7 +228,7 @@ def test_growth_that_could_not_be_confirmed_is_no_leak(epochs, is_sure):
     ("epochs", "changes", "says"),
     [
         (7, {}, "only 7 epochs fit into half of the deadline, and growth shows after 8 at least"),
-        (7, {"phase": "epoch 7"}, None),
+        (7, {"phase": Phase(Stage.EPOCH, 7)}, None),
         (8, {}, None),
         (8, {"footprints": ()}, "only 0 epochs fit into half of the deadline"),
     ],

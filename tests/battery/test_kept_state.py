@@ -12,11 +12,12 @@ from torch.utils.data import DataLoader, Sampler
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.outcomes import Footprint, Pass
+from pytest_dataloader_faults.outcomes.records import DONE
 from support.corpus.archives import H5, H5Rows, Lmdb, Npz, Sqlite, Unbuffered, Zip
 from support.corpus.handles import H5StaysOpen
 from support.corpus.streams import IteratorOnSelf, Shards, spent_sampler
 from support.datasets import COUNT, SIZE, BySet, CopiedRecords, Records, RecordStream
-from support.facts import EIO, fired, ordinary
+from support.facts import EIO, EPOCH_1, fired, ordinary
 from support.specimens import Packed
 from support.state_specimens import SPECIMENS, KeepsFilesOpen, KeepsHalves, shared_by
 
@@ -182,7 +183,7 @@ def test_too_few_epochs_do_not_apply(rounds, applies):
     """An epoch that was left counts together with the one after it."""
     passes = (Pass(complete=False), Pass(complete=True)) * rounds
     prints = tuple(Footprint(epoch, "worker 0", 0, 0, 0) for epoch in range(1, rounds + 1))
-    outcome = replace(ordinary(passes[-1]), passes=passes, phase="done", footprints=prints)
+    outcome = replace(ordinary(passes[-1]), passes=passes, phase=DONE, footprints=prints)
     refusal = CHECKS[LEFT].skip_reason(None, outcome)
 
     assert (refusal is None) == applies
@@ -207,7 +208,7 @@ def test_what_takes_cut_files_for_whole_ones_fails_once(records):
 
 def test_a_hang_in_the_first_epoch_is_judged():
     """Nothing was delivered then that could be compared."""
-    hung = replace(ordinary(Pass()), faults=fired(EIO), passes=(), phase="epoch 1")
+    hung = replace(ordinary(Pass()), faults=fired(EIO), passes=(), phase=EPOCH_1)
 
     assert CHECKS[KeepsHalves.check].skip_reason(None, hung) is None
 

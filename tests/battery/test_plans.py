@@ -11,8 +11,9 @@ from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.outcomes import FaultFacts, FileCounts, WorkerFacts
+from pytest_dataloader_faults.outcomes.records import RECOVERY
 from support.datasets import Records, write_records
-from support.facts import EIO, fired, unfired
+from support.facts import EIO, EPOCH_1, fired, unfired
 
 A, B, C = "/data/a.bin", "/data/b.bin", "/data/c.bin"
 PEER = "tcp://192.0.2.1:443"
@@ -388,14 +389,14 @@ OF_TORCH, OF_DATA, OF_CODE = (
         ({A: OPENED}, (*OF_TORCH, *OF_DATA), {"timed_out": True}, None),
         ({A: OPENED}, (*OF_TORCH, *fired(EIO, path=None)), {"timed_out": True}, None),
         ({A: OPENED}, OF_TORCH, {"timed_out": False}, None),
-        ({A: OPENED}, OF_TORCH, {"timed_out": True, "phase": "recovery"}, None),
+        ({A: OPENED}, OF_TORCH, {"timed_out": True, "phase": RECOVERY}, None),
         ({A: OPENED}, unfired(EXHAUSTED), {"timed_out": True}, None),
     ],
 )
 def test_torch_needs_a_descriptor_too(files, facts, changes, says, real):
     """Where only torch went without, it hangs, whatever the dataset does."""
     workload = _workload(real, files)
-    trial = replace(workload.control, faults=facts, **{"phase": "epoch 1", **changes})
+    trial = replace(workload.control, faults=facts, **{"phase": EPOCH_1, **changes})
     found = CHECKS["descriptor-exhaustion"].skip_reason(workload, trial)
 
     assert (found is None) == (says is None)

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import check_dataset, inject, run_trial
 from pytest_dataloader_faults.faults import OpenError, ReadError, WorkerHung, WorkerKilled
+from pytest_dataloader_faults.outcomes.records import DONE
 from support.datasets import Records
 from support.epochs import alone, epoch
 from support.waiting import until
@@ -118,7 +119,7 @@ def test_deaths_after_the_first_disturb_no_process(records):
     outcome = run_trial(lambda: Records(records), WorkerKilled(worker=None), loader=loader)
 
     assert outcome.fired == 3
-    assert (outcome.phase, outcome.died, outcome.recovery.exception) == ("done", None, None)
+    assert (outcome.phase, outcome.died, outcome.recovery.exception) == (DONE, None, None)
 
 
 def test_hung_workers_do_not_hold_up_the_end(records):

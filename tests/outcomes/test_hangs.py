@@ -17,7 +17,8 @@ from pytest_dataloader_faults.outcomes.judge.hangs import (
     tries_again,
     waits_for_thread,
 )
-from support.facts import ordinary, raised
+from pytest_dataloader_faults.outcomes.records import RECOVERY
+from support.facts import EPOCH_1, ordinary, raised
 
 _PYTHON, _TORCH, _OURS = (os.path.dirname(each.__file__) for each in (os, torch, package))
 FETCH = (f"{_TORCH}/utils/data/_utils/fetch.py", 54, "fetch")
@@ -32,7 +33,7 @@ READ, SAMPLE = ("/home/me/data.py", 18, "read"), ("/home/me/data.py", 30, "__get
 AT_READ, AT_SAMPLE = "/home/me/data.py:18 in read", "/home/me/data.py:30 in __getitem__"
 
 
-def _hung(*threads, phase="epoch 1"):
+def _hung(*threads, phase=EPOCH_1):
     """A trial whose processes had these threads, each a list of frames, the innermost first."""
     texts = [
         "\n".join(
@@ -117,7 +118,7 @@ def test_what_did_not_hang_is_nowhere():
 
 def test_a_recovery_hangs_at_places_of_its_own():
     """No fault is left there, so it is another hang."""
-    recovery = _hung([SAMPLE, FETCH, LOOP], phase="recovery")
+    recovery = _hung([SAMPLE, FETCH, LOOP], phase=RECOVERY)
 
     assert places_of(recovery) == {f"{AT_SAMPLE}, without a fault"}
     assert not is_at(recovery, {AT_SAMPLE})

@@ -8,8 +8,11 @@ import pytest
 
 from pytest_dataloader_faults import Contract, Verdict, faults
 from pytest_dataloader_faults.outcomes import Activity, AtDeadline, Delivery, Pass, Reference
+from pytest_dataloader_faults.outcomes.records import RECOVERY, START
 from support.facts import (
     EIO,
+    EPOCH_1,
+    EPOCH_2,
     KILLED,
     TRUNCATED,
     delivery,
@@ -53,16 +56,16 @@ MAP = [
     pytest.param({}, "survived", id="all came"),
     pytest.param({"passes": (FAILED,)}, "failed_cleanly", id="clear error"),
     pytest.param({"passes": (replace(FAILED, exception=UNCLEAR),)}, "failed_unclearly", id="bad"),
-    pytest.param({"timed_out": True, "phase": "epoch 1", "recovery": None}, "hung", id="hung"),
-    pytest.param({"timed_out": True, "phase": "start", "passes": ()}, "hung", id="hung at start"),
-    pytest.param({"timed_out": True, "phase": "recovery"}, "poisoned", id="recovery hung"),
+    pytest.param({"timed_out": True, "phase": EPOCH_1, "recovery": None}, "hung", id="hung"),
+    pytest.param({"timed_out": True, "phase": START, "passes": ()}, "hung", id="hung at start"),
+    pytest.param({"timed_out": True, "phase": RECOVERY}, "poisoned", id="recovery hung"),
     pytest.param(
-        {"timed_out": True, "phase": "epoch 1", "passes": (FAILED,)}, "leaked", id="did not end"
+        {"timed_out": True, "phase": EPOCH_1, "passes": (FAILED,)}, "leaked", id="did not end"
     ),
     pytest.param(
-        {"timed_out": True, "phase": "epoch 2", "passes": (FAILED,)}, "hung", id="hung after error"
+        {"timed_out": True, "phase": EPOCH_2, "passes": (FAILED,)}, "hung", id="hung after error"
     ),
-    pytest.param({"died": "signal 7 (SIGBUS)", "phase": "epoch 1"}, "crashed", id="crashed"),
+    pytest.param({"died": "signal 7 (SIGBUS)", "phase": EPOCH_1}, "crashed", id="crashed"),
     pytest.param({"passes": (replace(FAILED, delivered=(SWAPPED,)),)}, "corrupted", id="swapped"),
     pytest.param({"passes": (replace(FAILED, delivered=(STRANGE,)),)}, "corrupted", id="strange"),
     pytest.param({"passes": (SHORT,)}, "corrupted", id="missing"),
@@ -98,14 +101,14 @@ def test_verdict_on_a_map_style_dataset(changes, expected):
 def test_trial_that_came_to_no_end_is_not_survived():
     """A trial whose process was ended from outside, half way, has not shown that all is well."""
     outcome = replace(
-        ordinary(DONE, faults=fired(EIO)), passes=(), recovery=None, phase="epoch 1", died=None
+        ordinary(DONE, faults=fired(EIO)), passes=(), recovery=None, phase=EPOCH_1, died=None
     )
 
     assert outcome.judge(map_reference()).passed is False
 
 
 GRAVITY = [
-    ("hung", {"timed_out": True, "phase": "epoch 2"}),
+    ("hung", {"timed_out": True, "phase": EPOCH_2}),
     ("crashed", {"died": "signal 11 (SIGSEGV)"}),
     ("corrupted", {"passes": (replace(FAILED, delivered=(STRANGE,), exception=UNCLEAR),)}),
     ("poisoned", {"recovery": SHORT}),
@@ -280,7 +283,7 @@ def test_survival_claims_no_more_than_was_compared(comparison, says):
     assert says in outcome.judge(replace(map_reference(), comparison=comparison)).sentence
 
 
-SLOW = {"timed_out": True, "phase": "epoch 1", "recovery": None, "batches": 2, "passes": (SHORT,)}
+SLOW = {"timed_out": True, "phase": EPOCH_1, "recovery": None, "batches": 2, "passes": (SHORT,)}
 HAD_LONGER = "within its deadline of 30 s and 120 s more"
 
 
@@ -308,7 +311,7 @@ def test_the_sentence_says_what_it_did_at_the_deadline(changes, activity, more, 
 def test_a_slow_recovery_is_not_called_hung():
     """It had not come to its end, and nobody can tell more."""
     found = AtDeadline(Activity.DELIVERS, 120)
-    slow = {**SLOW, "phase": "recovery", "recovery": SHORT, "at_deadline": found}
+    slow = {**SLOW, "phase": RECOVERY, "recovery": SHORT, "at_deadline": found}
     judgement = replace(ordinary(SHORT, fired(EIO)), **slow).judge(map_reference())
 
     assert judgement.verdict == "poisoned"

@@ -9,7 +9,7 @@ import pytest
 from pytest_dataloader_faults import Contract
 from pytest_dataloader_faults.outcomes import Pass, Raised
 from pytest_dataloader_faults.outcomes.judge import judge
-from support.facts import TRUNCATED, fired, map_reference, ordinary, raised
+from support.facts import EPOCH_1, TRUNCATED, fired, map_reference, ordinary, raised
 
 FEEDER = """Traceback (most recent call last):
   File "/usr/lib/python3.11/multiprocessing/queues.py", line 244, in _feed
@@ -41,7 +41,7 @@ def _sentence(outcome, stderr):
     return judge(replace(outcome, stderr=stderr), map_reference(), Contract()).sentence
 
 
-HUNG = replace(ordinary(Pass()), timed_out=True, phase="epoch 1")
+HUNG = replace(ordinary(Pass()), timed_out=True, phase=EPOCH_1)
 
 
 @pytest.mark.parametrize("text", [FEEDER, CHAINED, f"INFO: worker 0\n{FEEDER}bye\n"])

@@ -13,8 +13,10 @@ from pytest_dataloader_faults import Contract, Outcome, Verdict, run_trial
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults.outcomes import Pass, WorkerFacts
 from pytest_dataloader_faults.outcomes.judge.report import explain
+from pytest_dataloader_faults.outcomes.records import DONE, RECOVERY
 from support.facts import (
     EIO,
+    EPOCH_1,
     KILLED,
     delivery,
     fired,
@@ -159,11 +161,11 @@ def test_text_names_the_loaders_process():
             "delivered 2 batches, epoch complete (0.25 s)",
         ),
         (
-            {"timed_out": True, "phase": "epoch 1"},
+            {"timed_out": True, "phase": EPOCH_1},
             "delivered 0 batches, then nothing more in phase 'epoch 1' (0.25 s)",
         ),
         (
-            {"died": "signal 7 (SIGBUS)", "phase": "epoch 1"},
+            {"died": "signal 7 (SIGBUS)", "phase": EPOCH_1},
             "delivered 0 batches, then nothing more in phase 'epoch 1' (0.25 s)",
         ),
     ],
@@ -235,7 +237,7 @@ Current thread 0x2 (most recent call first):
 def test_text_of_a_hang_shows_where_it_is_stuck():
     """The user's own frames are shown, without those of torch's loop and of other threads."""
     hung = replace(
-        ordinary(FAILED, fired(EIO)), timed_out=True, phase="epoch 1", stacks=STACKS, passes=()
+        ordinary(FAILED, fired(EIO)), timed_out=True, phase=EPOCH_1, stacks=STACKS, passes=()
     )
 
     text = _explained(hung)
@@ -250,9 +252,9 @@ def test_text_of_a_hang_shows_where_it_is_stuck():
 @pytest.mark.parametrize(
     ("changes", "is_shown"),
     [
-        ({"timed_out": True, "phase": "epoch 1", "passes": (), "stacks": STACKS}, True),
-        ({"timed_out": True, "phase": "recovery", "stacks": STACKS}, True),
-        ({"timed_out": True, "phase": "epoch 1", "passes": (), "stacks": ""}, False),
+        ({"timed_out": True, "phase": EPOCH_1, "passes": (), "stacks": STACKS}, True),
+        ({"timed_out": True, "phase": RECOVERY, "stacks": STACKS}, True),
+        ({"timed_out": True, "phase": EPOCH_1, "passes": (), "stacks": ""}, False),
         ({"stacks": STACKS}, False),
     ],
 )
@@ -267,7 +269,7 @@ def test_stacks_are_shown_of_a_hang_only(changes, is_shown):
 def test_text_shows_the_stacks_of_five_processes(count, more):
     """It says how many there are besides."""
     stacks = "".join(f"\nProcess {pid} (sleeping):\n  at {pid}\n" for pid in range(count))
-    hung = {"timed_out": True, "phase": "epoch 1", "passes": (), "stacks": stacks}
+    hung = {"timed_out": True, "phase": EPOCH_1, "passes": (), "stacks": stacks}
     text = _explained(replace(ordinary(FAILED, fired(EIO)), **hung))
 
     assert text.count("Process ") == 5
@@ -278,7 +280,7 @@ def test_text_shows_the_stacks_of_five_processes(count, more):
 @pytest.mark.parametrize(
     ("changes", "verdict"),
     [
-        ({"timed_out": True, "phase": "epoch 1", "passes": ()}, "hung"),
+        ({"timed_out": True, "phase": EPOCH_1, "passes": ()}, "hung"),
         ({"died": "signal 7 (SIGBUS)"}, "crashed"),
         ({"passes": (replace(FAILED, exception=raised("RuntimeError", "bad")),)}, "failed_unclear"),
     ],
@@ -297,7 +299,7 @@ def test_text_shows_what_workers_printed_where_the_cause_may_be_there(changes, v
 def test_text_is_bounded(name):
     """However much there is to tell, a person gets to see a page of it."""
     many = "\n".join(f"line {number}" + "x" * 1000 for number in range(1000))
-    outcome = replace(ordinary(FAILED, fired(EIO)), timed_out=True, phase="epoch 1")
+    outcome = replace(ordinary(FAILED, fired(EIO)), timed_out=True, phase=EPOCH_1)
     changes = {
         "error": {"passes": (replace(FAILED, exception=raised("OSError", many)),)},
         "stderr": {"stderr": many},
@@ -387,7 +389,7 @@ def test_nothing_but_what_was_shown_passes(outcome, reference, contract):
     assert judgement.passed == (judgement.verdict in ("survived", "failed_cleanly"))
     if judgement.passed:
         assert outcome.fired or not outcome.schedule
-        assert (outcome.timed_out, outcome.died, outcome.phase) == (False, None, "done")
+        assert (outcome.timed_out, outcome.died, outcome.phase) == (False, None, DONE)
 
 
 @given(outcomes(), references())

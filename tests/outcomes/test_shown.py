@@ -17,14 +17,14 @@ from pytest_dataloader_faults.outcomes import (
     SweepStep,
 )
 from pytest_dataloader_faults.search import Exploration
-from support.facts import EIO, fired, ordinary, raised
+from support.facts import EIO, EPOCH_1, fired, ordinary, raised
 
 HOSTILE = "a\n\x1b[2J\x00<script>&\udcff'\""
 OUTCOME = ordinary(Pass((), (), raised("OSError", HOSTILE)), fired(EIO))
 STEP = SweepStep(OpenError(HOSTILE), 2, Verdict.CORRUPTED, False, HOSTILE)
 RESULTS = [
     CheckResult("open-error", Verdict.CORRUPTED, False, HOSTILE, OUTCOME, cause=HOSTILE),
-    replace(OUTCOME, died=HOSTILE, phase="epoch 1"),
+    replace(OUTCOME, died=HOSTILE, phase=EPOCH_1),
     Exploration(9, 2, failure=HOSTILE, outcome=OUTCOME, verdict=Verdict.CORRUPTED),
     STEP,
     SweepResult((STEP,), next=OpenError(HOSTILE)),

@@ -15,7 +15,9 @@ from pytest_dataloader_faults.outcomes import (
     Reference,
     Resources,
 )
+from pytest_dataloader_faults.outcomes.records import DONE, Phase, Stage
 
+EPOCH_1, EPOCH_2 = Phase(Stage.EPOCH, 1), Phase(Stage.EPOCH, 2)
 EIO = ReadError("*.rec", errno=errno.EIO)
 TRUNCATED = TruncatedFile("*.rec")
 KILLED = WorkerKilled()
@@ -86,6 +88,6 @@ def ordinary(one: Pass, faults: tuple[FaultFacts, ...] = ()) -> Outcome:
         recovery=Pass(indices, came, complete=True) if faults else None,
         faults=faults,
         resources=(moment("before"), moment("after")),
-        phase="done",
+        phase=DONE,
         duration=0.25,
     )

@@ -29,6 +29,8 @@ from pytest_dataloader_faults.outcomes import (
     Resources,
     WorkerFacts,
 )
+from pytest_dataloader_faults.outcomes.records import DONE, RECOVERY, START
+from support.facts import EPOCH_1, EPOCH_2
 
 GLOBS = st.text(min_size=1, max_size=8)
 COUNTS = st.integers(1, 2**40)
@@ -103,7 +105,7 @@ DIGESTS = st.sampled_from(["d0", "d1", "d2", "d3", "x"])
 WORDS = st.text(max_size=12)
 FILES = st.sampled_from(["/data/a.rec", "/dev/null", "pipe:[1]"])
 TEXTS = st.sampled_from(["bad sample", "[Errno 5] Input/output error", "x is truncated", ""])
-PHASES = st.sampled_from(["start", "epoch 1", "epoch 2", "recovery", "done"])
+PHASES = st.sampled_from([START, EPOCH_1, EPOCH_2, RECOVERY, DONE])
 CALLS = st.sampled_from(["read", "openat", "mmap", "signal 9"])
 
 _batches = st.lists(INDICES, min_size=1, max_size=2).map(tuple)

@@ -10,6 +10,7 @@ from functools import partial
 
 import pytest
 
+from pytest_dataloader_faults._trial.journal import HarnessTime, TrialStarted, WorkersStarting
 from pytest_dataloader_faults._trial.process.activity import asleep_until, end_of_sleep, pids_of
 from pytest_dataloader_faults._trial.process.deadline import (
     MORE_SECONDS,
@@ -61,19 +62,22 @@ def test_the_activity_is_the_one_that_says_most(seen, activity):
     assert activity_of(seen, 100.0, 10.0) == activity
 
 
+_LOADER = TrialStarted(1)
+
+
 @pytest.mark.parametrize(
     ("events", "pids"),
     [
         ([], ()),
-        ([{"pids": [1]}], (1,)),
-        ([{"pids": [1]}, {"pids": [2, 3], "starting": 1.0}, {"rested": 2.0}], (2, 3)),
-        ([{"pids": [1]}, {"pids": [2, 3]}, {"pids": [4, 5]}], (4, 5)),
-        ([{"pids": [1]}, {"pids": []}], (1,)),
+        ([_LOADER], (1,)),
+        ([_LOADER, WorkersStarting((2, 3), 1.0), HarnessTime(2.0)], (2, 3)),
+        ([_LOADER, WorkersStarting((2, 3), 1.0), WorkersStarting((4, 5), None)], (4, 5)),
+        ([_LOADER, WorkersStarting((), 1.0)], (1,)),
     ],
 )
 def test_the_workers_are_looked_at(events, pids):
     """Those that were started last; the loader's process, where it makes the samples."""
-    assert pids_of(events) == pids
+    assert tuple(pids_of(events)) == pids
 
 
 _TIMES = {0x10: 140.0, 0x20: 5.0, 0x30: 101.0}

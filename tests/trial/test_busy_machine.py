@@ -13,6 +13,7 @@ import pytest
 from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._engine.system.processes import seconds_without_cpu
 from pytest_dataloader_faults._trial.process import warden
+from pytest_dataloader_faults.outcomes.records import DONE
 from support.datasets import Records
 from support.waiting import until
 
@@ -60,7 +61,7 @@ def test_the_wait_for_a_processor_does_not_count(records, core):
     """The loader computes for less than its deadline, and takes longer."""
     outcome = _try(records, core, _burn)
 
-    assert (outcome.timed_out, outcome.phase) == (False, "done")
+    assert (outcome.timed_out, outcome.phase) == (False, DONE)
     assert outcome.duration > DEADLINE
 
 

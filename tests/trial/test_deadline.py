@@ -12,8 +12,15 @@ import pytest
 import torch
 
 from pytest_dataloader_faults import run_trial
+from pytest_dataloader_faults._engine.protocol import WorkerArmed
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults._trial.driver import LoaderDriver
+from pytest_dataloader_faults._trial.journal import (
+    HarnessTime,
+    LoaderTime,
+    PhaseStarted,
+    WorkersStarting,
+)
 from pytest_dataloader_faults._trial.process import deadline
 from pytest_dataloader_faults._trial.process.deadline import (
     DEADLINE,
@@ -26,7 +33,9 @@ from pytest_dataloader_faults._trial.process.deadline import (
 )
 from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.faults import ReadError, TruncatedFile
+from pytest_dataloader_faults.outcomes.records import DONE, RECOVERY
 from support.datasets import SIZE, Records
+from support.facts import EPOCH_1, EPOCH_2
 from support.served import StartsSlowly, wait_for_ever
 
 _SHORT = 4.0
@@ -34,33 +43,24 @@ _LONGER = 7.0
 _MANY = 200
 
 
-def _began(at, **phase):
-    return {**phase, "began": at}
-
-
-def _new(at, phase):
-    return _began(at, phase=phase)
-
-
-def _rested(at):
-    return {"rested": at}
-
-
 @pytest.mark.parametrize(
     ("events", "whose", "until"),
     [
         ([], LOADER, 110),
-        ([{"kind": "map"}, {"epoch": 1, "pass": {}}], LOADER, 110),
-        ([_began(101), _began(103)], LOADER, 110),
-        ([_new(101, "epoch 1"), _new(103, "epoch 2")], LOADER, 113),
-        ([_new(101, "step 1"), _new(103, "step 2")], LOADER, 110),
-        ([_rested(104)], HARNESS, 104 + HARNESS_SECONDS),
-        ([_rested(104), _began(120)], LOADER, 126),
-        ([_rested(104), _began(120), _rested(121)], HARNESS, 121 + HARNESS_SECONDS - 16),
-        ([_new(105, "recovery")], LOADER, 115),
-        ([_rested(104), _new(150, "recovery")], LOADER, 160),
+        ([PhaseStarted(DONE, 103)], LOADER, 110),
+        ([LoaderTime(101), LoaderTime(103)], LOADER, 110),
+        ([PhaseStarted(EPOCH_1, 101), PhaseStarted(EPOCH_2, 103)], LOADER, 113),
+        ([HarnessTime(104)], HARNESS, 104 + HARNESS_SECONDS),
+        ([HarnessTime(104), LoaderTime(120)], LOADER, 126),
         (
-            [_rested(104), _new(150, "recovery"), _rested(152)],
+            [HarnessTime(104), LoaderTime(120), HarnessTime(121)],
+            HARNESS,
+            121 + HARNESS_SECONDS - 16,
+        ),
+        ([PhaseStarted(RECOVERY, 105)], LOADER, 115),
+        ([HarnessTime(104), PhaseStarted(RECOVERY, 150)], LOADER, 160),
+        (
+            [HarnessTime(104), PhaseStarted(RECOVERY, 150), HarnessTime(152)],
             HARNESS,
             152 + HARNESS_SECONDS - 46,
         ),
@@ -71,24 +71,24 @@ def test_each_has_its_own_time(events, whose, until):
     assert deadline_after(events, began=100, deadline=10) == (whose, until)
 
 
-def _armed(pid, at):
-    return {"armed": pid, "at": at}
-
-
-_STARTING = {"pids": [7, 8], "starting": 102}
+_STARTING = WorkersStarting((7, 8), 102.0)
 
 
 @pytest.mark.parametrize(
     ("events", "whose", "until"),
     [
         ([_STARTING], START, 102 + DEADLINE),
-        ([_STARTING, _armed(7, 105)], START, 102 + DEADLINE),
-        ([_STARTING, _armed(7, 105), _armed(8, 125)], LOADER, 133),
-        ([_armed(7, 105), _STARTING, _armed(8, 125)], LOADER, 133),
-        ([_armed(7, 105), _armed(8, 106), _STARTING], LOADER, 110),
-        ([_STARTING, _armed(7, 105), _rested(106)], HARNESS, 106 + HARNESS_SECONDS),
-        ([_STARTING, _rested(106), _armed(7, 107), _armed(8, 108)], HARNESS, 106 + HARNESS_SECONDS),
-        ([{"pids": [7, 8]}], LOADER, 110),
+        ([_STARTING, WorkerArmed(7, 105)], START, 102 + DEADLINE),
+        ([_STARTING, WorkerArmed(7, 105), WorkerArmed(8, 125)], LOADER, 133),
+        ([WorkerArmed(7, 105), _STARTING, WorkerArmed(8, 125)], LOADER, 133),
+        ([WorkerArmed(7, 105), WorkerArmed(8, 106), _STARTING], LOADER, 110),
+        ([_STARTING, WorkerArmed(7, 105), HarnessTime(106)], HARNESS, 106 + HARNESS_SECONDS),
+        (
+            [_STARTING, HarnessTime(106), WorkerArmed(7, 107), WorkerArmed(8, 108)],
+            HARNESS,
+            106 + HARNESS_SECONDS,
+        ),
+        ([WorkersStarting((7, 8), None)], LOADER, 110),
     ],
 )
 def test_the_start_of_workers_has_its_own_time(events, whose, until):
@@ -104,7 +104,7 @@ def test_the_start_of_a_spawned_worker_does_not_count(records):
     slow = partial(time.sleep, 3.5)
     outcome = run_trial(lambda: StartsSlowly(records, slow), loader=_SPAWNED, deadline=3)
 
-    assert (outcome.timed_out, outcome.phase) == (False, "done")
+    assert (outcome.timed_out, outcome.phase) == (False, DONE)
     assert outcome.duration > 3.5
 
 
@@ -115,7 +115,7 @@ def test_a_worker_that_never_starts_is_hung(records, monkeypatch):
         lambda: StartsSlowly(records, wait_for_ever), loader=_SPAWNED, deadline=_SHORT
     )
 
-    assert (outcome.timed_out, outcome.phase) == (True, "epoch 1")
+    assert (outcome.timed_out, outcome.phase) == (True, EPOCH_1)
     assert outcome.duration < deadline.HARNESS_SECONDS
 
 
@@ -218,7 +218,7 @@ def _raises_while_the_other_works(records):
 def test_the_clock_stops_when_the_loader_raises(records):
     """What its workers were asked for is waited for; the loader itself has long raised."""
     outcome = _raises_while_the_other_works(records)
-    assert (outcome.timed_out, outcome.phase) == (False, "done")
+    assert (outcome.timed_out, outcome.phase) == (False, DONE)
     assert outcome.exception.type == "OSError"
     assert outcome.duration > _SHORT
 

@@ -19,6 +19,7 @@ from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
 from pytest_dataloader_faults.faults import OpenError, SharedMemoryExhaustion, SlowRead
+from pytest_dataloader_faults.outcomes.records import DONE
 from support import troublemakers
 from support.datasets import Records, write_records
 from support.epochs import reserves_shared_memory
@@ -265,7 +266,7 @@ def _long_path(tmp_path, monkeypatch):
 def test_a_long_path_for_temporary_files_hangs_no_loader(long_path, records):
     """The workers of torch alone cannot share a tensor there, and their loader waits forever."""
     outcome = run_trial(lambda: Records(records), deadline=SHORT)
-    assert (outcome.phase, len(outcome.delivered)) == ("done", 4)
+    assert (outcome.phase, len(outcome.delivered)) == (DONE, 4)
     with inject(SlowRead("*.rec", seconds=0.001)):
         loader = DataLoader(Records(records), num_workers=1, batch_size=4, timeout=SHORT)
         assert len(list(loader)) == 4

@@ -15,8 +15,10 @@ from pytest_dataloader_faults._trial import run_trial_job
 from pytest_dataloader_faults._trial.job import TrialJob, TrialOptions
 from pytest_dataloader_faults.exceptions import InjectionError, UnusableDatasetError
 from pytest_dataloader_faults.faults import ReadError
+from pytest_dataloader_faults.outcomes.records import DONE, RECOVERY, START
 from support import troublemakers
 from support.datasets import Records
+from support.facts import EPOCH_1
 from support.troublemakers import Batches, HangsAfterwards, Slow, Trouble
 
 SHORT = 4.0
@@ -55,7 +57,7 @@ def _try(records, trouble, where, deadline=30.0) -> Outcome:
 def test_death_of_the_loaders_process_is_told(records, left_behind, trouble, died):
     """The outcome says how the process ended and how far it had got."""
     outcome = _try(records, trouble, "loader")
-    assert (outcome.died, outcome.phase, outcome.timed_out) == (died, "start", False)
+    assert (outcome.died, outcome.phase, outcome.timed_out) == (died, START, False)
     assert left_behind() == []
 
 
@@ -67,7 +69,7 @@ def test_death_in_the_middle_of_an_epoch_keeps_what_came_before(
     batches = Batches([(0, 1), (2, 3), (4, 5)], troublemakers.leave)
     loader = {"num_workers": workers, "batch_sampler": batches}
     outcome = run_trial(lambda: Records(records), loader=loader)
-    assert (outcome.died, outcome.phase) == ("exit status 3", "epoch 1")
+    assert (outcome.died, outcome.phase) == ("exit status 3", EPOCH_1)
     assert [each.indices for each in outcome.delivered] == came
     assert left_behind() == []
 
@@ -82,7 +84,7 @@ def test_death_in_the_middle_of_an_epoch_keeps_what_came_before(
 def test_death_of_a_worker_is_an_error_of_the_loader(records, left_behind, trouble, told):
     """It reaches the loop over the loader; the loader's process lives on."""
     outcome = _try(records, trouble, "worker")
-    assert (outcome.died, outcome.phase, outcome.timed_out) == (None, "done", False)
+    assert (outcome.died, outcome.phase, outcome.timed_out) == (None, DONE, False)
     assert outcome.exception is not None
     assert told in outcome.exception.text
     assert left_behind() == []
@@ -91,10 +93,10 @@ def test_death_of_a_worker_is_an_error_of_the_loader(records, left_behind, troub
 @pytest.mark.parametrize(
     ("trouble", "where", "phase"),
     [
-        (troublemakers.stare_at_the_wall, "loader", "start"),
-        pytest.param(troublemakers.stare_at_the_wall, "worker", "epoch 1", marks=pytest.mark.slow),
-        pytest.param(troublemakers.turn_a_deaf_ear, "loader", "start", marks=pytest.mark.slow),
-        (troublemakers.turn_a_deaf_ear, "worker", "epoch 1"),
+        (troublemakers.stare_at_the_wall, "loader", START),
+        pytest.param(troublemakers.stare_at_the_wall, "worker", EPOCH_1, marks=pytest.mark.slow),
+        pytest.param(troublemakers.turn_a_deaf_ear, "loader", START, marks=pytest.mark.slow),
+        (troublemakers.turn_a_deaf_ear, "worker", EPOCH_1),
     ],
 )
 def test_a_hang_ends_at_the_deadline_and_is_located(records, left_behind, trouble, where, phase):
@@ -114,7 +116,7 @@ def test_recovery_has_a_deadline_of_its_own(records):
 
     loader = {"num_workers": 1, "batch_size": 1}
     outcome = run_trial(make_dataset, ReadError("*/03.rec"), loader=loader, deadline=7)
-    assert (outcome.timed_out, outcome.phase) == (False, "done")
+    assert (outcome.timed_out, outcome.phase) == (False, DONE)
     assert (outcome.fired > 0, outcome.recovery.complete) == (True, True)
     assert outcome.duration > 7
 
@@ -127,7 +129,7 @@ def test_recovery_that_hangs_ends_at_its_deadline(records, left_behind):
 
     loader = {"num_workers": 1, "batch_size": 1}
     outcome = run_trial(make_dataset, ReadError("*/02.rec"), loader=loader, deadline=SHORT)
-    assert (outcome.timed_out, outcome.phase) == (True, "recovery")
+    assert (outcome.timed_out, outcome.phase) == (True, RECOVERY)
     assert SHORT <= outcome.duration < 2 * SHORT + 20
     assert left_behind() == []
 
@@ -137,7 +139,7 @@ def test_recovery_that_hangs_ends_at_its_deadline(records, left_behind):
 def test_nobody_outlives_the_trial(records, left_behind, trouble, where):
     """Processes that left their session and lost their parents are gone when it returns."""
     outcome = _try(records, trouble, where)
-    assert (outcome.phase, outcome.timed_out, outcome.died) == ("done", False, None)
+    assert (outcome.phase, outcome.timed_out, outcome.died) == (DONE, False, None)
     assert len(outcome.delivered) == 4
     assert left_behind() == []
 
@@ -160,7 +162,7 @@ def test_processes_that_stay_are_told(records, left_behind, trouble, command):
 def test_bad_manners_do_not_stop_a_trial(records, left_behind, trouble, where):
     """Every sample comes, and none of it is seen outside."""
     outcome = _try(records, trouble, where)
-    assert (outcome.exception, outcome.died, outcome.phase) == (None, None, "done")
+    assert (outcome.exception, outcome.died, outcome.phase) == (None, None, DONE)
     assert [each.indices for each in outcome.delivered] == [
         (0, 1, 2, 3),
         (4, 5, 6, 7),
@@ -173,7 +175,7 @@ def test_bad_manners_do_not_stop_a_trial(records, left_behind, trouble, where):
 def test_no_descriptor_left_in_a_worker_is_an_error_of_the_loader(records, left_behind):
     """The worker cannot open its files, which the loop over the loader is told."""
     outcome = _try(records, troublemakers.take_every_descriptor, "worker")
-    assert (outcome.died, outcome.phase) == (None, "done")
+    assert (outcome.died, outcome.phase) == (None, DONE)
     assert outcome.exception is not None
     assert "Too many open files" in outcome.exception.text
     assert left_behind() == []
@@ -213,7 +215,7 @@ def test_a_loader_in_this_process_is_no_matter_of_a_later_trial(records):
     """The handler of SIGCHLD that torch leaves in pytest's process makes no trial end early."""
     list(DataLoader(Records(records), num_workers=1))
     outcome = run_trial(lambda: Records(records), ReadError("*.rec"))
-    assert (outcome.phase, outcome.died) == ("done", None)
+    assert (outcome.phase, outcome.died) == (DONE, None)
 
 
 def test_a_process_with_many_descriptors_can_try(records):
@@ -222,7 +224,7 @@ def test_a_process_with_many_descriptors_can_try(records):
         for _ in range(1100):
             many.enter_context(open(os.devnull, "rb"))
         outcome = run_trial(lambda: Records(records), ReadError("*.rec"))
-    assert (outcome.phase, outcome.died) == ("done", None)
+    assert (outcome.phase, outcome.died) == (DONE, None)
 
 
 @pytest.mark.parametrize("where", ["loader", "worker"])

@@ -15,6 +15,7 @@ import pytest
 
 from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._engine.supervisor.main import NAME
+from pytest_dataloader_faults._trial.journal import HarnessTime, LoaderTime, PhaseStarted
 from pytest_dataloader_faults._trial.process.deadline import (
     HARNESS,
     HARNESS_SECONDS,
@@ -24,7 +25,9 @@ from pytest_dataloader_faults._trial.process.deadline import (
     deadline_after,
 )
 from pytest_dataloader_faults.faults import ReadError
+from pytest_dataloader_faults.outcomes.records import DONE
 from support.datasets import Records
+from support.facts import EPOCH_1
 from support.inner import PYTHONPATH
 from support.waiting import until
 
@@ -56,7 +59,7 @@ def test_a_pause_is_what_the_warden_did_not_see(looks, found):
     assert _looks(*looks) == found
 
 
-_NEW = {"phase": "epoch 1", "began": 101}
+_NEW = PhaseStarted(EPOCH_1, 101)
 
 
 @pytest.mark.parametrize(
@@ -67,9 +70,9 @@ _NEW = {"phase": "epoch 1", "began": 101}
         ([_NEW], [(100, 106)], (LOADER, 116)),
         ([_NEW], [(103, 106), (105, 108)], (LOADER, 116)),
         ([_NEW], [(104, 105), (107, 109)], (LOADER, 114)),
-        ([_NEW, {"rested": 105}], [(103, 104)], (HARNESS, 105 + HARNESS_SECONDS)),
-        ([_NEW, {"rested": 105}, {"began": 106}], [(102, 104)], (LOADER, 114)),
-        ([_NEW, {"rested": 105}], [(104, 107)], (HARNESS, 107 + HARNESS_SECONDS)),
+        ([_NEW, HarnessTime(105)], [(103, 104)], (HARNESS, 105 + HARNESS_SECONDS)),
+        ([_NEW, HarnessTime(105), LoaderTime(106)], [(102, 104)], (LOADER, 114)),
+        ([_NEW, HarnessTime(105)], [(104, 107)], (HARNESS, 107 + HARNESS_SECONDS)),
     ],
 )
 def test_a_pause_is_nobodys_time(events, pauses, expected):
@@ -159,7 +162,7 @@ def test_a_supervisor_that_was_stopped_takes_no_time_of_the_loader(records, tmp_
     meddler.join()
     for each in (reading, writing):
         os.close(each)
-    assert (outcome.timed_out, outcome.phase) == (False, "done")
+    assert (outcome.timed_out, outcome.phase) == (False, DONE)
     assert outcome.duration > deadline
 
 

@@ -13,6 +13,7 @@ from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._trial.process import deadline
 from pytest_dataloader_faults.faults import OpenError, ReadError, ShortRead, SlowRead
 from pytest_dataloader_faults.outcomes import Activity
+from pytest_dataloader_faults.outcomes.records import DONE
 from support.datasets import COUNT, Records
 
 DEADLINE, MORE, LARGE = 3.0, 12.0, 200_000
@@ -58,7 +59,7 @@ def test_retries_after_a_sleep_may_come_to_their_end(records, reference, action)
     """The dataset raises later than its deadline, and that is a clean failure."""
     outcome = _try(records, action)
 
-    assert (outcome.timed_out, outcome.phase) == (False, "done")
+    assert (outcome.timed_out, outcome.phase) == (False, DONE)
     assert outcome.duration > DEADLINE
     assert outcome.judge(reference).verdict == "failed_cleanly"
 

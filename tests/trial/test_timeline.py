@@ -9,11 +9,19 @@ import pytest
 
 from pytest_dataloader_faults import Outcome, run_trial
 from pytest_dataloader_faults._engine.policy import MOST, Moments
-from pytest_dataloader_faults._trial.journal import timeline_of
+from pytest_dataloader_faults._engine.protocol import Course, Courses
+from pytest_dataloader_faults._trial.journal import (
+    BatchReceived,
+    PassEnded,
+    PhaseStarted,
+    TrialEnded,
+    TrialStarted,
+    timeline_of,
+)
 from pytest_dataloader_faults.faults import HungRead, ReadError, ShortRead, WorkerKilled
-from pytest_dataloader_faults.outcomes import Event
+from pytest_dataloader_faults.outcomes import Delivery, Event, Pass
 from support.datasets import Records
-from support.facts import EIO, fired, ordinary, stream
+from support.facts import EIO, EPOCH_1, fired, ordinary, stream
 
 ENGINES = ("kernel", "python")
 pytestmark = pytest.mark.usefixtures("engine")
@@ -163,20 +171,19 @@ class _OpensOften(Records):
 
 
 def _journal(firings, moments):
-    omitted = {"open": [2, 12.0]}
-    course = {"worker": 0, "pid": 7, "gone": None, "early": False, "omitted": omitted, "unnoted": 0}
-    ends = {"complete": True, "exception": None}
+    course = Course(0, 7, None, early=False, moments=moments, omitted=_OMITTED, unnoted=0)
     return [
-        {"pids": [1]},
-        {"epoch": 1, "starts": 10.0},
-        *({"epoch": 1, "at": 10 + each, "batch": _BATCH} for each in range(firings)),
-        {"epoch": 1, "at": 99.0, "pass": ends},
-        {"course": [{**course, "moments": moments}]},
-        {"started": 9.0},
+        TrialStarted(1),
+        PhaseStarted(EPOCH_1, 10.0),
+        *(BatchReceived(EPOCH_1, 10.0 + each, _BATCH, None) for each in range(firings)),
+        PassEnded(EPOCH_1, 99.0, Pass(complete=True)),
+        Courses([course]),
+        TrialEnded(timed_out=False, died=None, duration=91.0, began=9.0),
     ]
 
 
-_BATCH = {"worker": None, "indices": None}
+_BATCH = Delivery(None, None, "")
+_OMITTED = {"open": (2, 12.0)}
 
 
 def test_rare_events_take_the_place_of_ordinary_ones():

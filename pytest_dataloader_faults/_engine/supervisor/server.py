@@ -13,13 +13,11 @@ the loader dies.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import socket
 import sys
 import time
-from typing import Any
 
 from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.channel import Channel
@@ -102,17 +100,17 @@ class Supervisor:
     def end(self) -> None:
         """Write the final report, which a trial that hangs or is dead cannot ask for, and exit."""
         self._remove_leftover_shm()
-        self._write_course()
-        self._write(report=self._report()._asdict())
+        self._write_courses()
+        self._write(self._report())
         sys.exit(0)
 
-    def _write_course(self) -> None:
-        self._write(course=[each.course() for each in self.workers])
+    def _write_courses(self) -> None:
+        self._write(protocol.Courses([each.course() for each in self.workers]))
 
-    def _write(self, **event: Any) -> None:
+    def _write(self, event: protocol.ToJournal) -> None:
         """Write *event* to the journal of the trial, if there is one."""
         if self._report_fd is not None:
-            os.write(self._report_fd, b"\n" + json.dumps(event).encode() + b"\n")
+            os.write(self._report_fd, b"\n" + protocol.encode(event) + b"\n")
 
     def _on_control(self, _events: int) -> None:
         assert self.control is not None
@@ -140,7 +138,7 @@ class Supervisor:
             case protocol.GetReport():
                 if message.finish:
                     self._disarm()
-                    self._write_course()
+                    self._write_courses()
                 self._reply(self._report())
             case _:
                 raise UnknownMessageError(f"a loader does not send {message!r}")
@@ -203,7 +201,7 @@ class Supervisor:
         worker.hang_socket = first if is_python else None
         worker.faults.over = self._over
         self.workers.append(worker)
-        self._write(armed=worker.pid, at=time.monotonic())
+        self._write(protocol.WorkerArmed(worker.pid, time.monotonic()))
         self._events.watch(channel.fileno(), lambda _events: self._on_messages(worker))
         if not self.armed:
             worker.disarm()

@@ -210,13 +210,12 @@ class WorkerState:
             "faults": [each.to_dict() for each in self.faults.all],
         }
 
-    def course(self) -> dict[str, Any]:
-        """What happened when, as plain data; *early*: it ended while faults could happen there."""
+    def course(self) -> protocol.Course:
+        """What happened when."""
         kept, omitted = self.moments.kept()
         early = self.armed and not self.alive and not self.ended
-        of_whom = {"worker": self.id, "pid": self.pid, "gone": self.gone, "early": early}
         unnoted = sum(each.fired - len(each.firings) for each in self.faults.all)
-        return {**of_whom, "moments": kept, "omitted": omitted, "unnoted": unnoted}
+        return protocol.Course(self.id, self.pid, self.gone, early, kept, omitted, unnoted)
 
 
 def all_idle(workers: Iterable[WorkerState], asked: protocol.WaitUntilIdle) -> protocol.Idle | None:

@@ -19,25 +19,32 @@ import math
 import os
 import struct
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import get_args
 
 from pytest_dataloader_faults._engine.channel import SupervisorHandle
 from pytest_dataloader_faults._engine.kernel.linux import MACHINE, read_memory
 from pytest_dataloader_faults._engine.system.processes import is_stopped
 from pytest_dataloader_faults._engine.system.shared import SharedCount
 from pytest_dataloader_faults._trial.job import Limits
-from pytest_dataloader_faults._trial.journal import Journal
+from pytest_dataloader_faults._trial.journal import (
+    DeadlineReached,
+    Journal,
+    TrialStarted,
+    WorkersStarting,
+)
 from pytest_dataloader_faults._trial.process.deadline import (
     HARNESS,
     LOADER,
     SLICE,
     Pauses,
     Seen,
+    WatchedEvent,
     activity_of,
     deadline_after,
     extended,
 )
+from pytest_dataloader_faults.outcomes import AtDeadline
 
 _BUSY = 0.01
 """The part of the time for which a process must have had a processor: one that makes a system call
@@ -66,10 +73,9 @@ class _Observer:
         self._at = now
         self.seen = Seen(delivered=now, read=now)
 
-    def look(self, written: int, events: Iterable[Mapping[str, Any]]) -> None:
-        """Look at the processes that *events* name; *written*: the size of the journal."""
+    def look(self, written: int, pids: Sequence[int]) -> None:
+        """Look at the processes *pids*; *written*: the size of the journal."""
         now, seen = time.monotonic(), self.seen
-        pids = pids_of(events)
         ends = {pid: end for pid in pids if (end := asleep_until(pid)) is not None}
         self.seen = Seen(
             delivered=now if written > self._written else seen.delivered,
@@ -98,10 +104,16 @@ class _Observer:
         return max(used, default=0.0) > _BUSY * seconds
 
 
-def pids_of(events: Iterable[Mapping[str, Any]]) -> tuple[int, ...]:
+def pids_of(events: Iterable[WatchedEvent]) -> Sequence[int]:
     """The workers that were started last; the loader's process, if there are none."""
-    found = [event["pids"] for event in events if event.get("pids")]
-    return tuple(found[-1]) if found else ()
+    pids: Sequence[int] = ()
+    for event in events:
+        match event:
+            case TrialStarted(pid):
+                pids = [pid]
+            case WorkersStarting():
+                pids = event.pids or pids
+    return pids
 
 
 def _bytes_read(pid: int) -> int:
@@ -212,7 +224,7 @@ class TrialClock:
         self._began = time.monotonic()
         self._pauses = Pauses(self._began)
         self._observer = _Observer(supervisor.given if supervisor else None, limits.most_bytes)
-        self._size, self._events = 0, list[dict[str, Any]]()
+        self._size, self._events = 0, list[WatchedEvent]()
         self._more = 0.0
         self.whose, self.until = LOADER, self._began + limits.deadline
 
@@ -225,7 +237,7 @@ class TrialClock:
         now = time.monotonic()
         self._pauses.look(now, stopped=bool(self._supervisor and is_stopped(self._supervisor.pid)))
         self._read_journal()
-        self._observer.look(self._size, self._events)
+        self._observer.look(self._size, pids_of(self._events))
         found, seen = self._pauses.found, self._observer.seen
         whose, until = deadline_after(self._events, self._began, self._limits.deadline, found)
         if until <= now and whose != HARNESS:
@@ -241,10 +253,10 @@ class TrialClock:
         seen, now = self._observer.seen, time.monotonic()
         activity = activity_of(seen, now, self._limits.deadline)
         more = round(self._more) if self._more > SLICE else 0.0
-        at_deadline = {"activity": activity, "more": more, "asleep": seen.asleep}
-        self._facts.write(at_deadline=at_deadline)
+        self._facts.write(DeadlineReached(AtDeadline(activity, more, seen.asleep)))
 
     def _read_journal(self) -> None:
         size = os.fstat(self._facts.fd).st_size
         if size != self._size:
-            self._size, self._events = size, self._facts.events()
+            self._size = size
+            self._events = list(self._facts.of(*get_args(WatchedEvent)))

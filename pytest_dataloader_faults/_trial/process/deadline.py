@@ -34,16 +34,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
+from pytest_dataloader_faults._engine.protocol import WorkerArmed
+from pytest_dataloader_faults._trial.journal import (
+    HarnessTime,
+    LoaderTime,
+    PhaseStarted,
+    TrialStarted,
+    WorkersStarting,
+)
 from pytest_dataloader_faults.outcomes import Activity
+from pytest_dataloader_faults.outcomes.records import DONE
+
+WatchedEvent: TypeAlias = (
+    TrialStarted | PhaseStarted | LoaderTime | HarnessTime | WorkersStarting | WorkerArmed
+)
+"""What the warden reads while the trial runs."""
 
 DEADLINE = 30.0
 """Seconds for an epoch, where nothing is known of the dataset and nothing was asked for."""
 _LEAST, _TIMES = 10.0, 20
 _LEAST_TO_LOOK, _TIMES_TO_LOOK = 2.0, 3
 """Seconds at least, and how many times as long as an epoch without a fault."""
-_ANEW = ("epoch", "recovery")
 LOADER, START, HARNESS = "loader", "start", "harness"
 HARNESS_SECONDS = 60.0
 """For all of the trial's own work together."""
@@ -164,7 +177,7 @@ class Pauses:
 
 
 def deadline_after(
-    events: Iterable[dict[str, Any]], began: float, deadline: float, pauses: Sequence[Pause] = ()
+    events: Iterable[WatchedEvent], began: float, deadline: float, pauses: Sequence[Pause] = ()
 ) -> tuple[str, float]:
     """Whose time passes after *events*, and when that time will be up.
 
@@ -191,27 +204,30 @@ def _paused(pauses: Sequence[Pause], since: float, until: float) -> float:
     return total
 
 
-def _turns(events: Iterable[dict[str, Any]]) -> Iterator[tuple[float, str, bool]]:
+def _turns(events: Iterable[WatchedEvent]) -> Iterator[tuple[float, str, bool]]:
     """When each turn begins, whose it is, and whether the loader's time begins again.
 
-    ``began`` starts the loader's time and ``rested`` the trial's. ``starting`` is when *pids* were
-    started, each of which is *armed* once its own code and what it imports have been loaded.
+    A worker is armed once its own code and what it imports have been loaded.
     """
     armed: set[int] = set()
     awaited: set[int] = set()
     for event in events:
-        if "began" in event:
-            awaited = set()
-            yield event["began"], LOADER, event.get("phase", "").startswith(_ANEW)
-        elif "rested" in event:
-            awaited = set()
-            yield event["rested"], HARNESS, False
-        elif "starting" in event:
-            awaited = set(event["pids"]) - armed
-            if awaited:
-                yield event["starting"], START, False
-        elif "armed" in event:
-            armed.add(event["armed"])
-            if awaited and awaited <= armed:
+        match event:
+            case PhaseStarted(phase, at) if phase != DONE:
                 awaited = set()
-                yield event["at"], LOADER, False
+                yield at, LOADER, True
+            case LoaderTime(at):
+                awaited = set()
+                yield at, LOADER, False
+            case HarnessTime(at):
+                awaited = set()
+                yield at, HARNESS, False
+            case WorkersStarting(pids, float() as at):
+                awaited = set(pids) - armed
+                if awaited:
+                    yield at, START, False
+            case WorkerArmed(pid, at):
+                armed.add(pid)
+                if awaited and awaited <= armed:
+                    awaited = set()
+                    yield at, LOADER, False

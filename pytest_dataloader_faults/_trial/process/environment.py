@@ -25,11 +25,18 @@ import os
 import re
 import resource
 import tempfile
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from pytest_dataloader_faults._engine.system.processes import MORE_PROCESSES, fork
 from pytest_dataloader_faults._trial.job import Job
+from pytest_dataloader_faults._trial.journal import (
+    InternalError,
+    JournalEvent,
+    PassEnded,
+    Refused,
+    TrialEnded,
+)
 from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
 from pytest_dataloader_faults.outcomes.text import counted
 
@@ -119,7 +126,7 @@ def require_temporary_room() -> None:
         raise UnusableEnvironmentError(message)
 
 
-def require_environment(job: Job, events: list[dict[str, Any]], printed: str) -> None:
+def require_environment(job: Job, events: Iterable[JournalEvent], printed: str) -> None:
     """Raise if *events* or what *job* *printed* report a failure that this machine caused."""
     errors = list(_errors(events))
     if not errors:
@@ -135,14 +142,16 @@ def require_environment(job: Job, events: list[dict[str, Any]], printed: str) ->
             raise UnusableEnvironmentError(message)
 
 
-def _errors(events: list[dict[str, Any]]) -> Iterator[str]:
+def _errors(events: Iterable[JournalEvent]) -> Iterator[str]:
     """The texts of what went wrong; that of a hang or a death is empty."""
     for event in events:
-        if event.get("timed_out") or event.get("died"):
-            yield ""
-        yield from (event[name] for name in ("why", "broken") if name in event)
-        if "pass" in event and event["pass"].get("exception"):
-            yield event["pass"]["exception"]["text"]
+        match event:
+            case TrialEnded(timed_out, died) if timed_out or died:
+                yield ""
+            case Refused(_, text) | InternalError(text):
+                yield text
+            case PassEnded() if event.found.exception:
+                yield event.found.exception.text
 
 
 @contextlib.contextmanager

@@ -17,8 +17,14 @@ import os
 import signal
 import time
 
+from pytest_dataloader_faults._engine.protocol import Report
 from pytest_dataloader_faults._engine.system.processes import how_it_ended, is_stopped, ready
-from pytest_dataloader_faults._trial.journal import Journal
+from pytest_dataloader_faults._trial.journal import (
+    FaultsArmed,
+    HarnessFailed,
+    Journal,
+    JournalEvent,
+)
 
 _GRACE = 30.0
 """Seconds a warden gets beyond its deadline before it counts as broken itself."""
@@ -60,7 +66,7 @@ def _watch(warden: int, watched: int, deadline: float, facts: Journal) -> None:
         looked = now
         stopped = stopped + 1 if is_stopped(warden) else 0
         if stopped == _LOOKS:
-            facts.write(hurt=f"{name_of_warden(warden)} {STOPPED}{NOTHING_SHOWN}")
+            facts.write(HarnessFailed(f"{name_of_warden(warden)} {STOPPED}{NOTHING_SHOWN}"))
             os.kill(warden, signal.SIGTERM)  # It ends its tree first.
             os.kill(warden, signal.SIGCONT)
         if time.monotonic() > until:
@@ -88,7 +94,7 @@ class SupervisorWatch:
     def ended_early(self) -> str | None:
         """What is wrong, if anything, when it has ended before the trial's process."""
         how = how_it_ended(self.pid)
-        if not how and self._has("report"):
+        if not how and self._has(Report):
             how = "was ended by SIGTERM"
         if not how:
             self.fd = None
@@ -96,7 +102,7 @@ class SupervisorWatch:
 
     def report(self) -> str | None:
         """Have it write its report after the trial's end; what is wrong if it does not."""
-        if self.fd is None or not self._has("supervisor"):  # It ended as it should, or never armed.
+        if self.fd is None or not self._has(FaultsArmed):  # It ended as it should, or never armed.
             return None
         how = how_it_ended(self.pid)
         return self._message(self._request_report() if how is None else how)
@@ -110,8 +116,8 @@ class SupervisorWatch:
             return STOPPED if is_stopped(self.pid) else f"gave no report for {_PATIENCE:g} s"
         return how_it_ended(self.pid)
 
-    def _has(self, name: str) -> bool:
-        return any(name in event for event in self._journal.events())
+    def _has(self, kind: type[JournalEvent]) -> bool:
+        return any(True for _ in self._journal.of(kind))
 
     def _message(self, how: str | None) -> str | None:
         name = f"the supervisor (pid {self.pid}), which answers the system calls of the workers,"

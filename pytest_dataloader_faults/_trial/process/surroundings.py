@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults._engine.system.processes import ready
+from pytest_dataloader_faults._engine.system.shared import AnonymousFile
 from pytest_dataloader_faults._engine.system.temporary import SharedMemoryCleaner
 from pytest_dataloader_faults._trial.job import Job
-from pytest_dataloader_faults._trial.journal import Journal
+from pytest_dataloader_faults._trial.journal import Journal, TrialStarted, WorkersStarting
 from pytest_dataloader_faults._trial.process import environment, fork_server
 
 _DYING = 2.0
@@ -19,15 +20,15 @@ _DYING = 2.0
 
 
 class Surroundings(NamedTuple):
-    """Journals for the facts, what is printed, and stacks; folders; and a fork server.
+    """The journal, files for what is printed and for stacks, folders, and a fork server.
 
     *folders* are names until the warden makes them: one for sockets, and that of the factory.
     *server* starts workers that are not below the warden; None if the loader has no such workers.
     """
 
     facts: Journal
-    printed: Journal
-    stacks: Journal
+    printed: AnonymousFile
+    stacks: AnonymousFile
     folders: tuple[str, ...]
     shared_memory: SharedMemoryCleaner
     server: fork_server.TrialServer | None
@@ -63,7 +64,8 @@ class Surroundings(NamedTuple):
         self.shared_memory.remove({*killed, *self._pids()})
 
     def _pids(self) -> set[int]:
-        return {pid for event in self.facts.events() for pid in event.get("pids", ())}
+        workers = (event.pids for event in self.facts.of(WorkersStarting))
+        return {event.pid for event in self.facts.of(TrialStarted)}.union(*workers)
 
     def remove_folders(self) -> None:
         """Remove the folders with what is in them."""
@@ -77,10 +79,10 @@ def surroundings_for(job: Job, private: tuple[str, ...]) -> Iterator[Surrounding
     fork_server.start_for(job)
     with contextlib.ExitStack() as scope:
         named = (temporary.name_for_sockets(), *private)
-        facts, printed, stacks = (Journal(name) for name in ("facts", "stderr", "stacks"))
+        facts, printed, stacks = Journal("facts"), AnonymousFile("stderr"), AnonymousFile("stacks")
         made = Surroundings(facts, printed, stacks, named, SharedMemoryCleaner(), None)
-        for journal in (facts, printed, stacks):
-            scope.callback(journal.close)
+        for file in (facts, printed, stacks):
+            scope.callback(file.close)
         scope.callback(made.remove_folders)  # Unless it was killed, the warden has done so.
         environment.require_temporary_room()
         server = fork_server.server_for(job, printed.fd)

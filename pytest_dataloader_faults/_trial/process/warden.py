@@ -29,9 +29,15 @@ from pytest_dataloader_faults._engine.system.processes import (
     ready,
     seconds_without_cpu,
 )
+from pytest_dataloader_faults._engine.system.shared import AnonymousFile
 from pytest_dataloader_faults._trial import resources
 from pytest_dataloader_faults._trial.job import Limits
-from pytest_dataloader_faults._trial.journal import Journal
+from pytest_dataloader_faults._trial.journal import (
+    HarnessFailed,
+    InternalError,
+    Journal,
+    TrialEnded,
+)
 from pytest_dataloader_faults._trial.process import harness
 from pytest_dataloader_faults._trial.process.activity import TrialClock
 from pytest_dataloader_faults._trial.process.deadline import (
@@ -95,13 +101,13 @@ def run_under_deadline(
     died = _how_it_died(child) if ended == "ended" else None
     if hurt := _stopped(child) if stopped else _harness_failure(ended, died, supervisor):
         printed = supervision.what_it_printed() if supervision else ""
-        journal.write(hurt=hurt, supervisor_printed=printed)
+        journal.write(HarnessFailed(hurt, printed))
     if server:
         server.end()
     around.remove_shared_memory(end_all())
     around.remove_folders()
     duration = round(time.monotonic() - began, 3)
-    journal.write(timed_out=ended == "deadline", died=died, duration=duration, started=began)
+    journal.write(TrialEnded(ended == "deadline", died, duration, began))
 
 
 def _stopped(child: int) -> str:
@@ -161,7 +167,7 @@ def _wait_until_over(watched: _Watched, clock: TrialClock, journal: Journal) -> 
             return why
     if clock.whose != HARNESS:
         return "deadline"
-    journal.write(broken=OVERDUE)
+    journal.write(InternalError(OVERDUE))
     return "abandoned"
 
 
@@ -218,7 +224,7 @@ def _gather_stacks(around: Surroundings, ours: set[int]) -> None:
         time.sleep(0.1)
 
 
-def _describe(process: psutil.Process, stacks: Journal) -> None:
+def _describe(process: psutil.Process, stacks: AnonymousFile) -> None:
     with contextlib.suppress(psutil.Error, OSError):
         command = " ".join(process.cmdline())
         with open(f"/proc/{process.pid}/status", encoding="utf-8") as file:

@@ -26,6 +26,7 @@ from pytest_dataloader_faults.outcomes.contract import Finding, Wrong
 from pytest_dataloader_faults.outcomes.growth import FEWEST_EPOCHS, TIMES_TO_CONFIRM, find_growth
 from pytest_dataloader_faults.outcomes.judge.leaks import sentence_of
 from pytest_dataloader_faults.outcomes.judge.starts import UNPICKLABLE
+from pytest_dataloader_faults.outcomes.records import DONE
 from pytest_dataloader_faults.outcomes.text import counted
 
 _READS_ONE = (
@@ -193,7 +194,7 @@ _LEFTOVERS = (
 
 def _too_slow(_: Workload, outcome: Outcome) -> NotApplicable | None:
     """A few epochs show nothing, if there was no time for more."""
-    if outcome.exception is not None or outcome.phase != "done":
+    if outcome.exception is not None or outcome.phase != DONE:
         return None
     came, needed = max((each.epoch for each in outcome.footprints), default=0), FEWEST_EPOCHS
     seen = f"growth shows after {needed} at least"

@@ -12,7 +12,14 @@ from pytest_dataloader_faults.outcomes import chains, error_text
 from pytest_dataloader_faults.outcomes.contract import Contract, Finding, Judgement, Verdict
 from pytest_dataloader_faults.outcomes.judge import draws, errors, hangs, samples
 from pytest_dataloader_faults.outcomes.judge.leaks import judge_growth, leaked
-from pytest_dataloader_faults.outcomes.records import Raised, TrialFacts
+from pytest_dataloader_faults.outcomes.records import (
+    DONE,
+    RECOVERY,
+    Phase,
+    Raised,
+    Stage,
+    TrialFacts,
+)
 from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.text import are, counted, were
 
@@ -127,12 +134,12 @@ def _how_it_survived(outcome: TrialFacts, reference: Reference, contract: Contra
 def _hung(outcome: TrialFacts) -> Finding | None:
     if not outcome.timed_out:
         return None
-    if outcome.phase == "recovery":
+    if outcome.phase == RECOVERY:
         how_long = f"{_AFTER} was not over within {hangs.seconds(outcome)}"
         if not hangs.goes_on(outcome):
             how_long = f"{_AFTER} hung for {hangs.seconds(outcome)}"
         return Finding(Verdict.POISONED, how_long + hangs.in_words(outcome))
-    if outcome.exception and outcome.phase == f"epoch {len(outcome.passes)}":
+    if outcome.exception and outcome.phase == Phase(Stage.EPOCH, len(outcome.passes)):
         raised = f"{outcome.exception.type} was raised, but then the loader's workers did not end"
         return Finding(Verdict.LEAKED, f"{raised} within {hangs.seconds(outcome)}")
     waited = f"no exception and no end of the epoch within {hangs.seconds(outcome)}"
@@ -141,9 +148,9 @@ def _hung(outcome: TrialFacts) -> Finding | None:
 
 
 def _crashed(outcome: TrialFacts) -> Finding | None:
-    if outcome.died is None and outcome.phase == "done":
+    if outcome.died is None and outcome.phase == DONE:
         return None
-    how = outcome.died or f"it exited during phase {outcome.phase!r} without reporting"
+    how = outcome.died or f"it exited during phase '{outcome.phase}' without reporting"
     how = error_text.with_likely_sender(how)
     return Finding(Verdict.CRASHED, f"the process that iterates the loader died: {how}")
 

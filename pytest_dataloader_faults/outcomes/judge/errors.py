@@ -32,7 +32,7 @@ from pytest_dataloader_faults.outcomes import chains, error_text
 from pytest_dataloader_faults.outcomes.contract import Contract, Finding, Verdict
 from pytest_dataloader_faults.outcomes.fault_facts import occurrences
 from pytest_dataloader_faults.outcomes.judge.samples import may_be_damaged
-from pytest_dataloader_faults.outcomes.records import Raised, TrialFacts, WorkerDeath
+from pytest_dataloader_faults.outcomes.records import RECOVERY, Raised, TrialFacts, WorkerDeath
 
 _RAISE_FROM = (
     ". Raise it from the original exception (raise ... from error), or put the {} in its message"
@@ -173,7 +173,7 @@ def dropped_batch_cause(outcome: TrialFacts) -> str:
 
 def torch_dropped_a_batch(outcome: TrialFacts) -> bool:
     """Whether torch hangs by itself: every fault took only what torch needs to share a batch."""
-    hung = outcome.timed_out and outcome.phase != "recovery"
+    hung = outcome.timed_out and outcome.phase != RECOVERY
     fired = [each for each in outcome.faults if each.fired]
     scarce = all(Effect.SCARCITY in each.fault.effects for each in fired)
     paths = [one.path for each in outcome.faults for one in each.firings]

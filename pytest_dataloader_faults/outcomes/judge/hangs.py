@@ -8,7 +8,7 @@ from collections.abc import Container, Iterator
 
 import pytest_dataloader_faults as package
 from pytest_dataloader_faults.outcomes.judge.errors import dropped_batch_cause
-from pytest_dataloader_faults.outcomes.records import Activity, TrialFacts
+from pytest_dataloader_faults.outcomes.records import RECOVERY, Activity, Phase, Stage, TrialFacts
 from pytest_dataloader_faults.outcomes.text import counted
 
 _PROCESS = re.compile(r"^Process (\d+) \(.*\n((?:(?!Process \d).*\n?)*)", re.MULTILINE)
@@ -86,8 +86,8 @@ def in_words(outcome: TrialFacts) -> str:
 
 def _batches_that_came(outcome: TrialFacts) -> str:
     """How many batches came in the last pass, and of how many if that is known."""
-    last = outcome.recovery if outcome.phase == "recovery" else None
-    if outcome.phase == f"epoch {len(outcome.passes)}":
+    last = outcome.recovery if outcome.phase == RECOVERY else None
+    if outcome.phase == Phase(Stage.EPOCH, len(outcome.passes)):
         last = outcome.passes[-1]
     count = len(last.delivered) if last else 0
     if outcome.batches:
@@ -131,7 +131,7 @@ def places_of(outcome: TrialFacts) -> frozenset[str]:
     """
     if not outcome.timed_out or goes_on(outcome):
         return frozenset()
-    when = ", without a fault" if outcome.phase == "recovery" else ""
+    when = ", without a fault" if outcome.phase == RECOVERY else ""
     sleepers = asleep(outcome)
     found = {
         f"{line} while it sleeps" if pid in sleepers else line for pid, line in lines_of(outcome)

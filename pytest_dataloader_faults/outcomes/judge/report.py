@@ -114,7 +114,7 @@ def _about_comparison(outcome: TrialFacts) -> Iterator[str]:
 def _about_delivery(outcome: TrialFacts) -> str:
     came, seconds = len(outcome.delivered), f"({outcome.duration:g} s)"
     if outcome.timed_out or outcome.died:
-        nothing = f"then nothing more in phase {outcome.phase!r}"
+        nothing = f"then nothing more in phase '{outcome.phase}'"
         return f"delivered {counted(came, 'batch')}, {nothing} {seconds}"
     if outcome.kind == "map":  # A stream's number of batches is not known beforehand.
         asked = counted(sum(len(one.drawn) for one in outcome.passes), "batch")
