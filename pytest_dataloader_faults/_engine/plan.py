@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults.faults import Fault, has_files
-from pytest_dataloader_faults.faults.base import InWorkers, Place
+from pytest_dataloader_faults.faults.base import FiringKind, InWorkers, Place
 from pytest_dataloader_faults.faults.kinds import InOneWorker
 from pytest_dataloader_faults.globs import GlobMatcher, is_below, is_excluded
 
@@ -138,10 +138,10 @@ class FaultCounter(Generic[AnyFault]):
         if len(self.firings) < MAX_FIRINGS:
             self.firings.append({"fault": self.index, **what})
 
-    def fire_here(self, call: str) -> None:
+    def fire_here(self, call: str, kind: FiringKind = FiringKind.CALL) -> None:
         """Record that the fault happened in this process, which runs the loop."""
         here = {"worker": None, "pid": os.getpid(), "path": None, "fetch": 0}
-        self.fire(call=call, time=time.monotonic(), **here)
+        self.fire(call=call, kind=kind, time=time.monotonic(), **here)
 
 
 @dataclass

@@ -21,6 +21,7 @@ from pytest_dataloader_faults._engine.calls import CALLS
 from pytest_dataloader_faults._engine.file_copies import FileEdit
 from pytest_dataloader_faults._engine.plan import AnyFault, FaultCounter, FileCounter, WorkerFaults
 from pytest_dataloader_faults._engine.protocol import Counts, FaultFired
+from pytest_dataloader_faults.faults.base import FiringKind
 from pytest_dataloader_faults.globs import is_excluded, may_be_data
 
 _SHARED_MEMORY = "/dev/shm/"
@@ -102,7 +103,7 @@ class FaultPolicy:
         """For a descriptor that was open before: Closed or Substitute."""
         with self.lock:
             closed = self._closed(Operation("close", path))
-            return closed or self._altered(Operation("dup2", path), size)
+            return closed or self._altered(Operation("dup2", path, None, FiringKind.REPLACED), size)
 
     def inherited_mapping(self, path: str, size: int) -> Actions:
         """For a mapping that was there before: Substitute or Fail."""
@@ -175,11 +176,16 @@ class FaultPolicy:
         return []
 
     def fire(
-        self, counter: FaultCounter[Any], call: str, path: str | None = None, pid: int | None = None
+        self,
+        counter: FaultCounter[Any],
+        call: str,
+        path: str | None = None,
+        pid: int | None = None,
+        kind: FiringKind = FiringKind.CALL,
     ) -> None:
         """Write down that the fault of *counter* happens now."""
         now = time.monotonic()
-        firing = FaultFired(counter.index, pid or self._pid, call, path, self.fetch, now)
+        firing = FaultFired(counter.index, pid or self._pid, call, path, self.fetch, now, kind)
         self.record(firing)
         self._on_fired(firing)
 
@@ -348,6 +354,7 @@ class Operation(NamedTuple):
     call: str
     path: str
     pid: int | None = None
+    kind: FiringKind = FiringKind.CALL
 
 
 def written(policy: FaultPolicy, operation: Operation, length: int) -> Actions:

@@ -185,7 +185,7 @@ class Counts(NamedTuple):
 
 
 class FaultFired(NamedTuple):
-    """The *fault* with this index happened to *call*."""
+    """The *fault* with this index happened to *call*; *kind* is a ``FiringKind``."""
 
     fault: int
     pid: int
@@ -193,6 +193,7 @@ class FaultFired(NamedTuple):
     path: str | None
     fetch: int
     time: float
+    kind: str
 
 
 class FaultRefused(NamedTuple):

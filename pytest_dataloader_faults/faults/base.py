@@ -10,7 +10,7 @@ import errno as _errno
 import os
 import signal as _signal
 from dataclasses import dataclass, fields
-from enum import Flag, IntEnum, auto
+from enum import Enum, Flag, IntEnum, auto
 from typing import ClassVar, NamedTuple, TypeAlias, TypeGuard, TypeVar
 
 from pytest_dataloader_faults import _arguments as allow
@@ -155,6 +155,24 @@ class Effect(Flag):
     """A file stays as it is by then: what is read from it later is hit, without another firing."""
     SCARCITY = auto()
     """What torch itself needs to share a batch is used up."""
+
+
+class FiringKind(str, Enum):
+    """What a fault happened to."""
+
+    CALL = "call"
+    """A system call, or a function."""
+    REPLACED = "replaced"
+    """A descriptor from before the worker's first batch: another file was put in its place."""
+    DEATH = "death"
+    """The worker itself: a signal killed or stopped it, or it exited."""
+    HANG = "hang"
+    """The worker itself, which goes on for nothing."""
+    THREAD = "thread"
+    """The thread that pins batches."""
+
+    def __str__(self) -> str:
+        return self.value
 
 
 _GLOBS_OF = {"path": ~Place(0), "reading": Place.READ, "writing": Place.WRITE}

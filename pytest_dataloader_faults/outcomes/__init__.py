@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pytest_dataloader_faults.faults.base import FiringKind
 from pytest_dataloader_faults.outcomes.contract import Contract, Judgement, Verdict, Wrong
 from pytest_dataloader_faults.outcomes.records import (
     Activity,
@@ -33,6 +34,7 @@ __all__ = (
     "FaultFacts",
     "FileCounts",
     "Firing",
+    "FiringKind",
     "Footprint",
     "Judgement",
     "Outcome",

@@ -61,7 +61,7 @@ def shared_offset_files(workers: Iterable[WorkerFacts]) -> dict[str, int]:
 
 
 def _facts_of(fault: Fault, parts: list[dict[str, Any]], errors: list[str]) -> FaultFacts:
-    firings = tuple(Firing(**each) for part in parts for each in part["firings"])
+    firings = tuple(from_json(Firing, each) for part in parts for each in part["firings"])
     reached, fired = (sum(part[name] for part in parts) for name in ("reached", "fired"))
     facts = FaultFacts(fault, reached, fired, firings=firings)
     surfaced = any(explains_fault(text, occurrences([facts])) for text in errors)

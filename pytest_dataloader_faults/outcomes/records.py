@@ -8,6 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.faults.base import FiringKind
 from pytest_dataloader_faults.outcomes.plain import from_json, to_json
 from pytest_dataloader_faults.outcomes.text import call, run_settings, signal_name
 
@@ -31,8 +32,8 @@ class Firing:
         worker: The worker's id; None where it happened in the loader's own process.
         pid: The id of the process.
         call: The system call or function (``"read"``, ``"openat"``, ``"mmap"``, ``"write"``, ...).
-            In the pin-memory thread ``"take"`` or ``"pin"``; for a death ``"signal 9"`` or
-            ``"exit 3"``.
+            For people also ``"signal 9"``, ``"exit 3"``, ``"hang"``, and ``"take"`` or ``"pin"``
+            in the pin-memory thread.
         path: The file; None if there is none.
         fetch: The batch of that worker, from 1; 0 is before its first one.
         epoch: The epoch of the trial, from 1; None if it is not known.
@@ -41,6 +42,7 @@ class Firing:
             before the first sample, or if ``__getitems__`` made several.
         time: When it happened, by ``time.monotonic()``; None if that is not known. It takes no
             part when facts are compared.
+        kind: What it happened to.
     """
 
     fault: int
@@ -52,6 +54,7 @@ class Firing:
     epoch: int | None = None
     sample: int | None = None
     time: float | None = field(default=None, compare=False)
+    kind: FiringKind = FiringKind.CALL
 
 
 @dataclass(frozen=True)

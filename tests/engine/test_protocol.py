@@ -31,7 +31,7 @@ MESSAGES = [
     protocol.Counts(
         {"/a": (1, 2, 3)}, {"dup2": 1}, (0, 5), {"tcp://192.0.2.1:80": 2}, ((0.5, "open", "/a"),), 3
     ),
-    protocol.FaultFired(0, 17, "read", "/a", 3, 0.5),
+    protocol.FaultFired(0, 17, "read", "/a", 3, 0.5, "call"),
     protocol.FaultRefused("why"),
     protocol.Proceed(True, False, (3,), ((4, 0),), ((0, 1),), more=True),
     protocol.Proceed(False, True),

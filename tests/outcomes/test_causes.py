@@ -12,6 +12,7 @@ from pytest_dataloader_faults.outcomes import (
     Activity,
     AtDeadline,
     FileCounts,
+    FiringKind,
     Judgement,
     Pass,
     WorkerDeath,
@@ -30,8 +31,8 @@ TRUNCATION = "accepts a truncated file"
 CAUGHT = Clues(is_caught=True)
 
 
-def _trial(fault, call="read", path="/data/a.rec"):
-    return ordinary(Pass(), fired(fault, call=call, path=path))
+def _trial(fault, kind=FiringKind.CALL, path="/data/a.rec"):
+    return ordinary(Pass(), fired(fault, kind=kind, path=path))
 
 
 def _cause(outcome, verdict, kind=None, control=CONTROL, clues=None):
@@ -61,7 +62,7 @@ def _cause(outcome, verdict, kind=None, control=CONTROL, clues=None):
         (_trial(ShortRead()), Wrong.DIFFERS, None, "accepts a short read", "read on"),
         (_trial(CorruptedFile()), Wrong.DIFFERS, None, "accepts damaged", "checksum"),
         (_trial(CorruptedFile()), Wrong.SUBSTITUTED, None, IN_PLACE, "Another sample"),
-        (_trial(TRUNCATED, "dup2"), Wrong.DIFFERS, None, TRUNCATION, "how many bytes"),
+        (_trial(TRUNCATED, FiringKind.REPLACED), Wrong.DIFFERS, None, TRUNCATION, "how many bytes"),
     ],
 )
 def test_wrong_samples_have_a_cause(outcome, kind, clues, phrase, advice):
@@ -193,7 +194,7 @@ def test_file_that_workers_open_is_not_blamed(counts):
 def test_handle_is_blamed_for_content_where_an_offset_is_shared(shared, is_blamed):
     """Reads at places and mappings of a file that was open before have no offset to share."""
     control = _with_file("/data/a.rec", FileCounts(0, 3, 9), shared=shared)
-    cause = _cause(_trial(TRUNCATED, "dup2"), "corrupted", Wrong.DIFFERS, control)
+    cause = _cause(_trial(TRUNCATED, FiringKind.REPLACED), "corrupted", Wrong.DIFFERS, control)
 
     assert (cause.phrase == BEFORE) == is_blamed
 

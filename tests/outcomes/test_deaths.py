@@ -9,7 +9,7 @@ import pytest
 
 from pytest_dataloader_faults import Outcome
 from pytest_dataloader_faults.faults import SharedMemoryExhaustion
-from pytest_dataloader_faults.outcomes import Pass, WorkerDeath
+from pytest_dataloader_faults.outcomes import FiringKind, Pass, WorkerDeath
 from support.facts import EIO, KILLED, TRUNCATED, fired, map_reference, ordinary, raised
 
 BUS = -signal.SIGBUS
@@ -40,7 +40,8 @@ CASES = [
 
 def _outcome(fault, call, exitcode, shadow) -> Outcome:
     one = Pass(exception=shadow, deaths=(WorkerDeath(1, 4711, exitcode),))
-    return replace(ordinary(one, fired(fault, call=call)), passes=(one,))
+    kind = FiringKind.DEATH if fault is KILLED else FiringKind.CALL
+    return replace(ordinary(one, fired(fault, call=call, kind=kind)), passes=(one,))
 
 
 @pytest.mark.parametrize("shadow", SHADOWS, ids=lambda each: each.type)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from pytest_dataloader_faults import Contract, Outcome, Verdict, run_trial
 from pytest_dataloader_faults import faults as vocabulary
-from pytest_dataloader_faults.outcomes import Pass, WorkerFacts
+from pytest_dataloader_faults.outcomes import FiringKind, Pass, WorkerFacts
 from pytest_dataloader_faults.outcomes.judge.report import explain
 from pytest_dataloader_faults.outcomes.records import DONE, RECOVERY
 from support.facts import (
@@ -102,23 +103,23 @@ def test_text_leaves_source_files_out():
 
 def test_text_names_the_signal():
     """A death is named by its signal."""
-    text = _explained(ordinary(FAILED, fired(KILLED, path=None, call="signal 9")))
+    text = _explained(ordinary(FAILED, fired(KILLED, path=None)))
 
     assert "in worker 1 (pid 4711), fetch 1: killed by SIGKILL\n" in text
 
 
 @pytest.mark.parametrize(
-    ("call", "says"),
+    ("fault", "says"),
     [
-        ("signal 19", "fetch 1: stopped by SIGSTOP\n"),
-        ("signal 15", "fetch 1: killed by SIGTERM\n"),
-        ("exit 3", "fetch 1: exited by _exit(3)\n"),
-        ("hang", "fetch 1: hang\n"),
+        (vocabulary.WorkerKilled(signal.SIGSTOP), "fetch 1: stopped by SIGSTOP\n"),
+        (vocabulary.WorkerKilled(signal.SIGTERM), "fetch 1: killed by SIGTERM\n"),
+        (vocabulary.WorkerExited(3), "fetch 1: exited by _exit(3)\n"),
+        (vocabulary.WorkerHung(), "fetch 1: hang\n"),
     ],
 )
-def test_text_names_what_became_of_a_worker(call, says):
+def test_text_names_what_became_of_a_worker(fault, says):
     """A worker that is stopped lives, and one that exits gets no signal."""
-    assert says in _explained(ordinary(FAILED, fired(KILLED, path=None, call=call)))
+    assert says in _explained(ordinary(FAILED, fired(fault, path=None, call="hang")))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +131,7 @@ def test_text_names_what_became_of_a_worker(call, says):
 )
 def test_text_tells_of_a_handle_from_before(fault, how):
     """A dup2(2) is how the engine does it, which means nothing to a reader."""
-    text = _explained(ordinary(FAILED, fired(fault, call="dup2")))
+    text = _explained(ordinary(FAILED, fired(fault, kind=FiringKind.REPLACED)))
 
     assert f": /data/a.rec is {how} under a handle from before the worker's first batch\n" in text
 

@@ -16,6 +16,7 @@ from pytest_dataloader_faults.faults import (
     WorkerHung,
     WorkerKilled,
 )
+from pytest_dataloader_faults.outcomes import FiringKind
 from support.batches import CannotBePinned, Fields, Frozen, HangsPinning, Unpinned
 from support.datasets import COUNT, Records
 
@@ -59,6 +60,7 @@ def test_error_while_pinning_comes_in_the_batch_s_place(accelerator, records):
     assert judgement.verdict == "failed_cleanly", judgement.sentence
     assert "in pin memory thread for device 0" in outcome.exception.text
     assert len(outcome.delivered) == 2
+    assert [each.kind for each in outcome.faults[0].firings] == [FiringKind.THREAD]
 
 
 def test_batch_that_cannot_be_pinned_is_an_error_of_its_own(accelerator, records):

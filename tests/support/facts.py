@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 
 from pytest_dataloader_faults import Outcome
 from pytest_dataloader_faults.faults import Fault, ReadError, TruncatedFile, WorkerKilled
@@ -10,6 +11,7 @@ from pytest_dataloader_faults.outcomes import (
     Delivery,
     FaultFacts,
     Firing,
+    FiringKind,
     Pass,
     Raised,
     Reference,
@@ -51,10 +53,15 @@ def raised(kind: str, message: str) -> Raised:
 
 
 def fired(
-    fault: Fault, times: int = 1, path: str | None = "/data/a.rec", call: str = "read"
+    fault: Fault,
+    times: int = 1,
+    path: str | None = "/data/a.rec",
+    call: str = "read",
+    kind: FiringKind = FiringKind.CALL,
 ) -> tuple[FaultFacts, ...]:
     """*fault*, which happened in worker 1."""
-    firings = tuple(Firing(0, 1, 4711, call, path, fetch) for fetch in range(1, times + 1))
+    one = Firing(0, 1, 4711, call, path, 1, kind=kind)
+    firings = tuple(replace(one, fetch=fetch) for fetch in range(1, times + 1))
     return (FaultFacts(fault, times + 1, times, 1, firings),)
 
 

@@ -23,6 +23,7 @@ from pytest_dataloader_faults.outcomes import (
     FaultFacts,
     FileCounts,
     Firing,
+    FiringKind,
     Pass,
     Raised,
     Reference,
@@ -111,7 +112,16 @@ CALLS = st.sampled_from(["read", "openat", "mmap", "signal 9"])
 _batches = st.lists(INDICES, min_size=1, max_size=2).map(tuple)
 _rows = st.none() | st.lists(DIGESTS, max_size=2).map(tuple)
 _raised = st.builds(Raised, st.sampled_from(["OSError", "RuntimeError"]), TEXTS, TEXTS)
-_firings = st.builds(Firing, INDICES, INDICES, COUNTS, CALLS, st.none() | FILES, INDICES)
+_firings = st.builds(
+    Firing,
+    INDICES,
+    INDICES,
+    COUNTS,
+    CALLS,
+    st.none() | FILES,
+    INDICES,
+    kind=st.sampled_from(FiringKind),
+)
 _named = st.dictionaries(st.sampled_from(["3", "4"]), FILES, max_size=2)
 _resources = st.builds(Resources, st.sampled_from(["before", "after", "recovery"]), _named, _named)
 _counts = st.builds(FileCounts, *[COUNTS] * 7)

@@ -23,6 +23,7 @@ from torch.utils.data._utils.worker import _IterableDatasetStopIteration
 from pytest_dataloader_faults._engine.kernel.caller import descriptors, room_below
 from pytest_dataloader_faults._engine.plan import Plan, fresh_counters
 from pytest_dataloader_faults.faults import DescriptorExhaustion, PinMemoryThreadDeath
+from pytest_dataloader_faults.faults.base import FiringKind
 
 
 class LoaderDescriptorLimit:
@@ -122,7 +123,7 @@ class _FaultyQueue:
             counter.reached += 1
             fault = counter.fault
             if self._taken == fault.at:
-                counter.fire_here(fault.stage)
+                counter.fire_here(fault.stage, FiringKind.THREAD)
                 if fault.stage == "take":
                     raise RuntimeError(_TEXT)
                 batch = _Unpinnable()

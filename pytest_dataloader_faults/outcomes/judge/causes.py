@@ -20,7 +20,7 @@ from pytest_dataloader_faults.faults import (
     ShortRead,
     TruncatedFile,
 )
-from pytest_dataloader_faults.faults.base import Place
+from pytest_dataloader_faults.faults.base import FiringKind, Place
 from pytest_dataloader_faults.outcomes.contract import Cause, Judgement, Verdict, Wrong
 from pytest_dataloader_faults.outcomes.fault_facts import shared_offset_files
 from pytest_dataloader_faults.outcomes.judge.errors import ends_that_explain, last_error_printed
@@ -221,7 +221,8 @@ def _open_before_fork(outcome: TrialFacts, control: TrialFacts) -> Iterator[str]
             yield "data.mdb"
         yield from [path for path in _inherited(outcome, control) if _suffix(path)]
     firings = (one for each in outcome.faults for one in each.firings)
-    yield from (one.path for one in firings if one.path in shared and one.call == "dup2")
+    replaced = (one.path for one in firings if one.kind is FiringKind.REPLACED)
+    yield from (path for path in replaced if path in shared)
 
 
 def _inherited(outcome: TrialFacts, control: TrialFacts) -> list[str]:

@@ -26,7 +26,7 @@ import re
 import signal
 
 from pytest_dataloader_faults import faults
-from pytest_dataloader_faults.faults.base import Effect
+from pytest_dataloader_faults.faults.base import Effect, FiringKind
 from pytest_dataloader_faults.globs import is_excluded, is_of_network
 from pytest_dataloader_faults.outcomes import chains, error_text
 from pytest_dataloader_faults.outcomes.contract import Contract, Finding, Verdict
@@ -48,7 +48,6 @@ _DROP_NONE = (
     ": the dataset gave None, which default_collate cannot put into a batch. Raise the error"
     " instead. Or skip the sample: Contract(may_skip=True), and a collate_fn that drops None"
 )
-_ENDS = ("signal ", "exit ")
 """How the call of a firing begins that ended its worker."""
 _CUT_OFF = (
     ": it accessed a memory-mapped file beyond the end to which the file was truncated, and torch's"
@@ -140,7 +139,7 @@ def _names_file(raised: Raised, happened: list[error_text.Occurrence]) -> bool:
 
 def _is_clear(outcome: TrialFacts, death: WorkerDeath) -> bool:
     firings = [one for each in outcome.faults for one in each.firings]
-    if any(one.pid == death.pid and one.call.startswith(_ENDS) for one in firings):
+    if any(one.pid == death.pid and one.kind is FiringKind.DEATH for one in firings):
         return True
     is_mapped = any(one.worker == death.worker and one.call == "mmap" for one in firings)
     may_be_clear = is_mapped or _has_fired(outcome, faults.SharedMemoryExhaustion)

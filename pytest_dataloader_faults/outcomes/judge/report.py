@@ -7,7 +7,8 @@ import re
 import signal
 from collections.abc import Iterable, Iterator
 
-from pytest_dataloader_faults.faults import Fault, TruncatedFile
+from pytest_dataloader_faults.faults import Fault, TruncatedFile, WorkerExited, WorkerKilled
+from pytest_dataloader_faults.faults.base import FiringKind
 from pytest_dataloader_faults.globs import is_excluded
 from pytest_dataloader_faults.outcomes import fault_facts
 from pytest_dataloader_faults.outcomes.chains import exception_lines
@@ -79,10 +80,10 @@ def _about_fault(each: FaultFacts) -> Iterator[str]:
 
 def _what(firing: Firing, fault: Fault) -> str:
     path = firing.path or ""
-    if firing.call == "dup2":  # How the engine replaces a descriptor that a worker brought along.
+    if firing.kind is FiringKind.REPLACED:
         how = "is cut off" if isinstance(fault, TruncatedFile) else "is damaged"
         return f"{path} {how} under a handle from before the worker's first batch"
-    return f"{_call(firing.call)} {path}".rstrip()
+    return f"{_call(firing, fault)} {path}".rstrip()
 
 
 def _where(firing: Firing) -> str:
@@ -91,13 +92,16 @@ def _where(firing: Firing) -> str:
     return f"in worker {firing.worker} (pid {firing.pid}), fetch {firing.fetch}"
 
 
-def _call(call: str) -> str:
-    """``signal 9`` with its name; system calls as they are."""
-    word, _, number = call.partition(" ")
-    if word == "signal":
-        done = "stopped" if int(number) == signal.SIGSTOP else "killed"
-        return f"{done} by {signal_name(int(number))}"
-    return f"exited by _exit({number})" if word == "exit" else call
+def _call(firing: Firing, fault: Fault) -> str:
+    """Signals with their names; system calls as they are."""
+    match fault:
+        case WorkerKilled():
+            done = "stopped" if fault.signal == signal.SIGSTOP else "killed"
+            return f"{done} by {signal_name(fault.signal)}"
+        case WorkerExited():
+            return f"exited by _exit({fault.code})"
+        case _:
+            return firing.call
 
 
 def _about_comparison(outcome: TrialFacts) -> Iterator[str]:

@@ -11,6 +11,7 @@ from pytest_dataloader_faults import check_dataset, inject, run_trial
 from pytest_dataloader_faults._engine import unavailable
 from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
 from pytest_dataloader_faults.faults import WorkerKilled
+from pytest_dataloader_faults.outcomes import FiringKind
 from support.datasets import Records, RecordStream
 from support.epochs import alone, epoch
 from support.tries import WAYS, Tries
@@ -35,7 +36,8 @@ def test_what_came_before_is_always_the_same(paths, at, worker):
     assert list(range(place)) == [each.index for each in read.batches]
     assert -signal.SIGKILL == read.exit_codes[worker]
     (firing,) = injection.faults[0].firings
-    assert ("signal 9", paths[place], worker, at) == (
+    assert (FiringKind.DEATH, "signal 9", paths[place], worker, at) == (
+        firing.kind,
         firing.call,
         firing.path,
         firing.worker,

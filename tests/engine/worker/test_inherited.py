@@ -12,6 +12,7 @@ import pytest
 
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults.faults import ClosedDescriptor, ReadError, TruncatedFile
+from pytest_dataloader_faults.outcomes import FiringKind
 from support.epochs import alone, epoch
 from support.tries import Tries, look_at, pread, read_on
 
@@ -59,9 +60,10 @@ def test_a_held_descriptor_fails(path, held, fault, number, call):
 def test_a_held_descriptor_is_of_a_shorter_file(held):
     """At the same offset, with the right bytes up to the new end."""
     os.lseek(held, 2, os.SEEK_SET)
-    with inject(TruncatedFile("*.bin", keep=10)):
+    with inject(TruncatedFile("*.bin", keep=10)) as injection:
         (result,) = epoch(alone(Tries([held], read_on))).batches
     assert (10, BYTES[2:10]) == result.gave
+    assert [FiringKind.REPLACED] == [each.kind for each in injection.faults[0].firings]
     assert (len(BYTES), 2) == (os.fstat(held).st_size, os.lseek(held, 0, os.SEEK_CUR))
 
 

@@ -9,6 +9,7 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults.faults import WorkerExited, WorkerHung, WorkerKilled
+from pytest_dataloader_faults.outcomes import FiringKind
 from support.epochs import alone, epoch
 
 SAMPLES = 12
@@ -54,14 +55,14 @@ class Stream(IterableDataset):
 )
 def test_whichever_worker_begins_it(dataset, size, fault, call):
     """All batches before that sample's come, and its worker is struck in the fetch of it."""
-    place = SAMPLE // (size or 1)
+    place, kind = SAMPLE // (size or 1), FiringKind.HANG if call == "hang" else FiringKind.DEATH
     with inject(fault) as injection:
         hang = (injection, place) if call in HANGS else None
         read = epoch(alone(dataset, batch_size=size, num_workers=2), hang)
     expected = [*range(SAMPLES)] if size is None else _batches(size)
     assert expected[:place] == read.batches
-    assert [(place % 2, place // 2 + 1, call)] == [
-        (each.worker, each.fetch, each.call) for each in injection.faults[0].firings
+    assert [(place % 2, place // 2 + 1, call, kind)] == [
+        (each.worker, each.fetch, each.call, each.kind) for each in injection.faults[0].firings
     ]
     assert injection.surfaced == 1
 

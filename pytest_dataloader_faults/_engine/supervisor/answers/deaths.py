@@ -20,6 +20,7 @@ from pytest_dataloader_faults._engine.policy import Die
 from pytest_dataloader_faults._engine.supervisor import inherited_files
 from pytest_dataloader_faults._engine.supervisor.events import Action, DeathScheduler, Timers
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
+from pytest_dataloader_faults.faults.base import FiringKind
 from pytest_dataloader_faults.faults.kinds import InOneWorker
 
 
@@ -100,14 +101,14 @@ def _kill_now(
     fault = counter.fault
     counter.reached += 1
     if isinstance(fault, faults.WorkerExited):
-        worker.policy.fire(counter, f"exit {fault.code}")
+        worker.policy.fire(counter, f"exit {fault.code}", kind=FiringKind.DEATH)
         return protocol.ExitNow(fault.code)
     if isinstance(fault, faults.WorkerHung):
-        worker.policy.fire(counter, "hang")
+        worker.policy.fire(counter, "hang", kind=FiringKind.HANG)
         worker.hung = True
         return protocol.Block(fault.hold_gil)
     assert isinstance(fault, faults.WorkerKilled)
-    worker.policy.fire(counter, f"signal {fault.signal}")
+    worker.policy.fire(counter, f"signal {fault.signal}", kind=FiringKind.DEATH)
     if fault.sending:
         return protocol.DieWhileSending(fault.signal)
     end(worker, fault.signal, deaths)
@@ -143,9 +144,10 @@ def die_in_call(
 
     def strike() -> None:
         if worker.armed and worker.alive and not counter.fired:
-            worker.policy.fire(counter, f"signal {counter.fault.signal}", death.path)
+            number = counter.fault.signal
+            worker.policy.fire(counter, f"signal {number}", death.path, kind=FiringKind.DEATH)
             before()
-            end(worker, counter.fault.signal, deaths)
+            end(worker, number, deaths)
         answer()
 
     deaths.schedule(worker.loader, worker.id, worker.position, strike)
