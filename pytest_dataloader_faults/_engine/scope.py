@@ -145,7 +145,7 @@ def arm(
     *watch_files*, *samples* and *seeded*: see ``Plan``.
     """
     from pytest_dataloader_faults._engine.loader.client import SupervisorClient
-    from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor, iterators_made_by
+    from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor, monitored_by
     from pytest_dataloader_faults._engine.plan import Plan
 
     folders = writable_folders
@@ -155,7 +155,7 @@ def arm(
     monitor = LoaderMonitor(client, plan, may_arm_own_process=may_arm_own_process)
     injection = Injection(plan, engine, client, monitor)
     try:
-        with iterators_made_by(monitor.iterator):
+        with monitored_by(monitor):
             yield injection, monitor
     finally:
         injection._finish()

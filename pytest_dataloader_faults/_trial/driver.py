@@ -15,16 +15,12 @@ import contextlib
 import itertools
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from torch.utils.data.dataloader import (
-    _BaseDataLoaderIter,
-    _MultiProcessingDataLoaderIter,
-)
-
+from pytest_dataloader_faults._engine.loader.iterator import IteratorListener
 from pytest_dataloader_faults._engine.protocol import Idle
 from pytest_dataloader_faults._engine.system.processes import has_ended
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything
@@ -48,18 +44,15 @@ from pytest_dataloader_faults.outcomes.chains import shortened
 from pytest_dataloader_faults.outcomes.records import RECOVERY, START
 from pytest_dataloader_faults.outcomes.text import text_or_error
 
-_WORKER = "_dlf_worker_of_batch"
-"""The attribute of an iterator that says which worker made the batch that came last."""
 _EXIT_PATIENCE = 5.0
 """Seconds between the last descriptor that a process closes and its end: it may dump core."""
 
 
 @dataclass(kw_only=True)
-class LoaderDriver:
-    """A loader and its current epoch, if there is one.
+class LoaderDriver(IteratorListener):
+    """A loader and its current epoch, if there is one. It has to hear the loader's iterators.
 
     Attributes:
-        drawn: The list that ``record_sampler`` fills.
         loader: The ``DataLoader``.
         keep_workers: Whether persistent workers that are all alive survive an error.
         use_batch: Does with a batch what a training loop does, and returns the result.
@@ -69,7 +62,6 @@ class LoaderDriver:
 
     journal: Journal
     comparer: SampleComparer
-    drawn: list[Draw]
     loader: Any
     keep_workers: bool = False
     use_batch: Callable[[Any], Any] | None = None
@@ -78,11 +70,22 @@ class LoaderDriver:
     def __post_init__(self) -> None:
         self._sigchld = SigchldGuard()
         self._phase = START
+        self._draws: list[Draw] = []
         self._received = 0
-        self._batch_number: Callable[[int], int] = int
+        self._number: int | None = None
+        self._worker: int | None = None
         self._iterator: Any = None
         self._pids: tuple[int, ...] = ()
         self._batches: int | None = None
+
+    def drawn(self, what: Any, dataset: Any, *, batched: bool) -> None:
+        self._draws.append(recorded(what, dataset, batched=batched))
+
+    def received(self, worker: int, number: int | None) -> None:
+        self._worker, self._number = worker, number
+
+    def queue_of_batches(self, batches: Any, expected: Callable[[], list[Any]]) -> Any:
+        return self._sigchld.interruptible(batches, expected)
 
     def start(self, phase: Phase, seed: int, patience: float | None = None) -> bool:
         """Begin *phase*, an epoch or the recovery; whether the loader raised no error.
@@ -91,7 +94,7 @@ class LoaderDriver:
         """
         self._phase, self._received, self._batches = phase, 0, None
         self.journal.write(PhaseStarted(phase, time.monotonic()))
-        self.drawn.clear()
+        self._draws.clear()
         self.comparer.begin()
         seed_everything(seed)
         try:
@@ -128,8 +131,6 @@ class LoaderDriver:
             self._iterator = iter(self.loader)
         finally:
             self.loader.timeout = timeout
-        self._sigchld.look_while_waiting(self._iterator)
-        self._batch_number = batch_numbers(self._iterator)
         self._write_length()
         pids = tuple(each.pid for each in getattr(self._iterator, "_workers", ()))
         if pids != self._pids:
@@ -149,12 +150,13 @@ class LoaderDriver:
         at = time.monotonic()
         if self.use_batch is not None:
             batch = self.use_batch(batch)
+        # Without workers, one may be of a loader that the dataset itself uses.
+        worker, number = (self._worker, self._number) if self._pids else (None, None)
         draw = None
         if kind_of(self.loader.dataset) == "map":
-            draw = self.drawn[self._batch_number(self._received)]
+            draw = self._draws[self._received if number is None else number]
         self._received += 1
-        received = delivery(batch, draw, self.loader, self.comparer)
-        received = replace(received, worker=getattr(self._iterator, _WORKER, None))
+        received = replace(delivery(batch, draw, self.loader, self.comparer), worker=worker)
         packed = draw and draw.packed
         self.journal.write(BatchReceived(self._phase, at, received, packed or None))
 
@@ -167,7 +169,7 @@ class LoaderDriver:
         are_alive = bool(workers) and all(each.is_alive() for each in workers)
         may_stay = error is None or (self.keep_workers and are_alive)
         # Before the workers are ended: that may take longer than the deadline.
-        drawn = tuple(each.names for each in self.drawn)
+        drawn = tuple(each.names for each in self._draws)
         found = Pass(drawn, (), raised, complete, died, self._batches)
         self.journal.write(PassEnded(self._phase, ended, found))
         if persistent is None or not may_stay:
@@ -215,53 +217,6 @@ def _join(worker: Any, timeout: float) -> None:
         if not has_ended(worker.pid, timeout):
             return
     type(worker).join(worker, timeout)
-
-
-@contextlib.contextmanager
-def record_sampler() -> Iterator[list[Draw]]:
-    """What each iterator draws from its sampler in this scope.
-
-    An iterator also notes which worker made the last batch.
-    """
-    drawn: list[Draw] = []
-    next_index = _BaseDataLoaderIter._next_index
-    process_data = _MultiProcessingDataLoaderIter._process_data
-
-    def recording(self: Any) -> Any:
-        found = next_index(self)  # type: ignore[no-untyped-call]
-        drawn.append(recorded(found, self._dataset, batched=self._auto_collation))
-        return found
-
-    def noting(self: Any, data: Any, worker: int) -> Any:
-        setattr(self, _WORKER, worker)
-        return process_data(self, data, worker)  # type: ignore[no-untyped-call]
-
-    _BaseDataLoaderIter._next_index = recording  # type: ignore[method-assign]
-    _MultiProcessingDataLoaderIter._process_data = noting  # type: ignore[method-assign]
-    try:
-        yield drawn
-    finally:
-        _BaseDataLoaderIter._next_index = next_index  # type: ignore[method-assign]
-        _MultiProcessingDataLoaderIter._process_data = process_data  # type: ignore[method-assign]
-
-
-def batch_numbers(iterator: Any) -> Callable[[int], int]:
-    """A function from the place of a batch among those received to its place among those drawn.
-
-    With ``in_order=False`` batches come as they are ready; torch knows the number of each.
-    """
-    if getattr(iterator, "_in_order", True):
-        return int
-    last: list[int] = []
-    original = iterator._get_data
-
-    def noting() -> Any:
-        number, data = original()
-        last[:] = [number]
-        return number, data
-
-    iterator._get_data = noting
-    return lambda _received: last[0]
 
 
 def raised_by(error: BaseException) -> Raised:

@@ -18,13 +18,13 @@ import torch.utils.data
 
 from pytest_dataloader_faults import exceptions
 from pytest_dataloader_faults._engine.channel import SupervisorHandle
-from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor
+from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor, iterators_heard_by
 from pytest_dataloader_faults._engine.protocol import Idle
 from pytest_dataloader_faults._engine.scope import Injection, arm
 from pytest_dataloader_faults._engine.worker.arm import EndsWithParent
 from pytest_dataloader_faults._engine.worker.fetch_hooks import SeedSamples, seed_everything
 from pytest_dataloader_faults._trial import accelerator, loaders, resources
-from pytest_dataloader_faults._trial.driver import LoaderDriver, record_sampler
+from pytest_dataloader_faults._trial.driver import LoaderDriver
 from pytest_dataloader_faults._trial.job import Job, ReferenceJob, TrialJob
 from pytest_dataloader_faults._trial.journal import (
     FaultsArmed,
@@ -130,15 +130,14 @@ class _Trial:
             self._touch()
         self._write_resources("before")
         loaders.preload_forkserver(self.loader)
-        with record_sampler() as drawn:
-            driver = LoaderDriver(
-                journal=self.journal,
-                comparer=SampleComparer(self.job.comparison),
-                drawn=drawn,
-                loader=self.loader,
-                keep_workers=self.options.keep_workers,
-                use_batch=accelerator.copied if self.options.accelerator else None,
-            )
+        driver = LoaderDriver(
+            journal=self.journal,
+            comparer=SampleComparer(self.job.comparison),
+            loader=self.loader,
+            keep_workers=self.options.keep_workers,
+            use_batch=accelerator.copied if self.options.accelerator else None,
+        )
+        with iterators_heard_by(driver):
             with armed as (injection, watch):
                 self._run_epochs(driver, watch)
             self.journal.write(FaultsCounted(injection.faults, injection.workers))

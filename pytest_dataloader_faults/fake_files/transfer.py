@@ -144,14 +144,9 @@ def with_workers() -> Iterator[None]:
     """
     with _real_modules(), contextlib.ExitStack() as patches:
         if "torch" in sys.modules:
-            from torch.utils.data import DataLoader
+            from pytest_dataloader_faults._engine.loader.iterator import makers_replaced_by
 
-            from pytest_dataloader_faults._engine.loader.iterator import with_iterators_of_their_own
-
-            for kind in with_iterators_of_their_own(DataLoader):
-                original = kind._get_iterator
-                patches.callback(setattr, kind, "_get_iterator", original)
-                kind._get_iterator = _with_carrier(original)
+            patches.enter_context(makers_replaced_by(_with_carrier))
         yield
 
 

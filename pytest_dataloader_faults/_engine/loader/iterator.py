@@ -1,10 +1,7 @@
-"""Iterators that arm their workers and report which batch they await [runs where the loader does].
+"""Hooks on the iterators of torch's DataLoader, all of them [runs where the loader does].
 
-torch/utils/data/dataloader.py: ``DataLoader._get_iterator`` makes the iterator; ``_get_data``
-waits for the batch ``_rcvd_idx``; ``_try_put_index`` asks a worker for the batch ``_send_idx`` and
-records that worker in ``_task_info``. Subclasses, such as torchdata's StatefulDataLoader, make
-iterators of classes of their own, which derive from torch's; so an iterator is made as it always
-is, and then becomes one of a class derived from its own.
+Under faults an iterator arms its workers and reports which batch they await. In a trial it tells
+what its sampler drew, and which worker made a batch.
 """
 
 from __future__ import annotations
@@ -23,6 +20,7 @@ from typing import Any
 from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader
 from torch.utils.data import _utils as torch_utils
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from pytest_dataloader_faults._engine.loader.client import SupervisorClient
 from pytest_dataloader_faults._engine.loader.own_faults import (
@@ -36,7 +34,62 @@ from pytest_dataloader_faults._engine.worker.session import WorkerSession
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes.chains import shortened
 
+_LOADER, _UTILS = "torch.utils.data.dataloader", "torch.utils.data._utils"
+USED_OF_TORCH = {
+    f"{_LOADER}.DataLoader": {
+        "_auto_collation": "whether it makes batches of samples itself",
+        "_dataset_kind": "what chooses a worker's fetcher; fake files go to the workers by it",
+        "_get_iterator": "makes the iterator",
+        "_index_sampler": "what the iterator draws from",
+        "_iterator": "the iterator that persistent workers belong to",
+    },
+    f"{_LOADER}._BaseDataLoaderIter": {
+        "_auto_collation": "the loader's",
+        "_dataset": "the loader's",
+        "_next_index": "draws from the sampler",
+        "_reset": "begins an epoch",
+    },
+    f"{_LOADER}._MultiProcessingDataLoaderIter": {
+        "_data_queue": "where batches come from",
+        "_get_data": "waits for a batch, and gives its number",
+        "_in_order": "whether batches may overtake each other (2.6)",
+        "_index_queues": "one for each worker, of what it is asked for",
+        "_mark_worker_as_unavailable": "tells a worker to end",
+        "_process_data": "gets each batch, with the id of its worker (2.7)",
+        "_rcvd_idx": "the number of the batch that it waits for",
+        "_send_idx": "the number of the batch that it asks for next",
+        "_shutdown_workers": "ends the workers",
+        "_task_info": "the worker of each batch that was asked for",
+        "_try_get_data": "waits for a batch for 5 s",
+        "_try_put_index": "asks a worker for a batch",
+        "_workers": "its processes",
+        "_workers_status": "whether batches are expected from each of them",
+    },
+    "torch.utils.data.RandomSampler": {"_num_samples": "how many samples it was told to draw"},
+    f"{_UTILS}": {"python_exit_status": "whether the interpreter ends"},
+    f"{_UTILS}.fetch": {
+        "_IterableDatasetFetcher": "asks a stream for samples, in the worker",
+        "_MapDatasetFetcher": "asks any other dataset for them",
+    },
+    f"{_UTILS}.pin_memory": {"_pin_memory_loop": "the thread that pins batches"},
+    f"{_UTILS}.signal_handling": {
+        "_SIGCHLD_handler_set": "whether torch's handler is there",
+        "_error_if_any_worker_fails": "raises for a worker that has died",
+        "_set_SIGCHLD_handler": "puts the handler there",
+    },
+    f"{_UTILS}.worker": {
+        "ManagerWatchdog": "tells a worker that its parent is dead",
+        "_IterableDatasetStopIteration": "what comes from a worker at the end of its stream",
+    },
+    "torch._utils": {"ExceptionWrapper": "what comes from a worker in place of a batch"},
+    "torch.nested._internal": {"nested_tensor": "imported with the first tensor that is shared"},
+}
+"""What is private in torch, and is used here or elsewhere in this package: what it is for, by its
+owner and its name. All of it is in the lowest torch that is allowed, where it came in the version
+in brackets or long before."""
+
 _Make = Callable[[DataLoader[Any]], Any]
+_Prepare = Callable[[Any, DataLoader[Any]], None]
 
 
 class LoaderMonitor:
@@ -56,38 +109,51 @@ class LoaderMonitor:
         """The error, in one line, if the latest iterator could not be made."""
         self._latest: weakref.ref[Any] | None = None
         """Weak, since an iterator that the user drops ends its workers at once."""
+        self._begun: weakref.ref[Any] | None = None
+        """The one that is being made."""
         self._armed_process: int | None = None
         self._session: WorkerSession | None = None
-        self._making = False
+        self._making: dict[int, int] = {}
+        """The number of the iterator that a loader makes now, by the loader's id."""
         arm_function(client.config.engine)
 
     def iterator(self, loader: DataLoader[Any], make: _Make) -> Any:
         """What ``iter(loader)`` gives in this scope, where *make* makes it elsewhere."""
-        if self._making:  # A subclass called its base class.
+        if id(loader) in self._making:  # A subclass called its base class.
             return make(loader)
         self.not_made = None
+        self.iterators += 1
+        self._making[id(loader)] = self.iterators
         try:
-            return self._monitored_iterator(loader, make)
+            return self._made(loader, make)
         except Exception as error:
             self.not_made = shortened("".join(traceback.format_exception_only(error)).strip())
             raise
+        finally:
+            del self._making[id(loader)]
 
-    def _monitored_iterator(self, loader: DataLoader[Any], make: _Make) -> Any:
-        self.iterators += 1
+    def _made(self, loader: DataLoader[Any], make: _Make) -> Any:
         if not loader.num_workers:
             self._arm_this_process()
-            return _monitored(make(loader), self, self.iterators)
+            return make(loader)
         users = loader.worker_init_fn
-        loader.worker_init_fn = ArmWorker(self.client.config, self.iterators, users)
-        self._making = True
+        loader.worker_init_fn = ArmWorker(self.client.config, self._making[id(loader)], users)
         try:
             with self._pin_memory.installed():
-                made = _monitored(make(loader), self, self.iterators)
+                made = make(loader)
         finally:
-            self._making = False
             loader.worker_init_fn = users
-        self._latest = weakref.ref(made)
+        self._latest = self._begun
         return made
+
+    def prepare(self, iterator: Any, loader: DataLoader[Any]) -> None:
+        """*iterator* is being made for *loader*: have it report here, if that goes through here."""
+        number = self._making.get(id(loader))
+        if number is not None:
+            iterator._monitor, iterator._number = self, number
+            self._begun = weakref.ref(iterator)
+            mixin = _MonitoredWorkersIterator if loader.num_workers else _MonitoredIterator
+            _derive(iterator, mixin)
 
     def reports(self) -> dict[int, Any]:
         """The counters of the faults of this process, by their index in the schedule."""
@@ -125,25 +191,51 @@ class LoaderMonitor:
             self._session = arm(self.client.config, 0, self.iterators)
 
 
-def _monitored(iterator: Any, monitor: LoaderMonitor, number: int) -> Any:
-    iterator._monitor, iterator._number = monitor, number
-    iterator._epoch, iterator._sent, iterator._ordinals = 1, Counter(), {}
-    if not hasattr(iterator, "_task_info"):
-        iterator.__class__ = _derived(_MonitoredIterator, iterator.__class__)
-        return iterator
-    iterator.__class__ = _derived(_MonitoredWorkersIterator, iterator.__class__)
-    for index in sorted(iterator._task_info):  # Those that it asked for as it was made.
-        iterator._count_sent(index)
-    return iterator
+# Some facts about torch's iterator (torch/utils/data/dataloader.py). ``DataLoader._get_iterator``
+# makes it, of one class without workers and of another one with them. Its ``__init__`` starts the
+# workers, calls ``_reset``, and by that asks for the first batches. ``_reset`` also begins each
+# later epoch, where the workers are persistent. ``_try_put_index`` takes from the sampler, by
+# ``_next_index``, what the batch ``_send_idx`` is to have, puts it into a worker's queue, and
+# records that worker in ``_task_info``. ``_next_data`` waits for the batch ``_rcvd_idx``: it calls
+# ``_get_data``, that calls ``_try_get_data``, and that takes one from ``_data_queue``, for 5 s at
+# most. With ``in_order=False`` it takes the batches as they come, and ``_get_data`` returns the
+# number of each. ``_process_data`` gets each batch with the id of its worker.
+#
+# Subclasses of DataLoader, such as torchdata's StatefulDataLoader, make iterators of classes of
+# their own. They derive from torch's, but call few of torch's methods. So each iterator becomes one
+# of a class derived from its own, and does so as the ``__init__`` of torch's base class begins:
+# from then on no method of it is called unseen.
+
+
+def _derive(iterator: Any, mixin: type) -> None:
+    iterator.__class__ = _derived(mixin, iterator.__class__)
 
 
 @functools.cache
 def _derived(mixin: Any, base: Any) -> Any:
-    return type(f"Monitored{base.__name__}", (mixin, base), {})
+    return type(f"Monitored{base.__name__.removeprefix('Monitored')}", (mixin, base), {})
+
+
+@contextlib.contextmanager
+def _iterators_prepared_by(prepare: _Prepare) -> Iterator[None]:
+    """In this scope *prepare* gets each iterator, and its loader, before there is more of it."""
+    original = _BaseDataLoaderIter.__init__
+
+    @functools.wraps(original)
+    def make(iterator: Any, loader: DataLoader[Any]) -> None:
+        prepare(iterator, loader)
+        original(iterator, loader)
+
+    replaced: Any = make
+    _BaseDataLoaderIter.__init__ = replaced  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        _BaseDataLoaderIter.__init__ = original  # type: ignore[method-assign]
 
 
 class _MonitoredIterator:
-    """Mixed into torch's iterators."""
+    """Mixed into torch's iterators under faults."""
 
     _monitor: LoaderMonitor
 
@@ -177,7 +269,7 @@ class _MonitoredWorkersIterator(_MonitoredIterator):
     """Mixed into those that have workers."""
 
     _number: int
-    _epoch: int
+    _epoch = 0
     _sent: Counter[int]
     _ordinals: dict[int, tuple[int, int]]
     _send_idx: int
@@ -186,21 +278,17 @@ class _MonitoredWorkersIterator(_MonitoredIterator):
     _index_queues: list[Any]
 
     def _reset(self, *args: Any, **kwargs: Any) -> None:
-        self._epoch += 1  # Its first reset came before it was monitored.
-        self._sent.clear()
-        self._ordinals.clear()
+        self._epoch += 1
+        self._sent, self._ordinals = Counter(), {}
         super()._reset(*args, **kwargs)  # type: ignore[misc]
-
-    def _count_sent(self, index: int) -> None:
-        worker = self._task_info[index][0]
-        self._sent[worker] += 1
-        self._ordinals[index] = (worker, self._sent[worker])
 
     def _try_put_index(self) -> None:
         before = self._send_idx
         super()._try_put_index()  # type: ignore[misc]
         if self._send_idx > before:
-            self._count_sent(before)
+            worker = self._task_info[before][0]
+            self._sent[worker] += 1
+            self._ordinals[before] = (worker, self._sent[worker])
 
     def _get_data(self) -> Any:
         if self._monitor.reports_awaited and self._rcvd_idx in self._ordinals:
@@ -225,6 +313,82 @@ class _MonitoredWorkersIterator(_MonitoredIterator):
         super()._shutdown_workers()  # type: ignore[misc]
 
 
+class IteratorListener:
+    """What is called as iterators work. This one does nothing."""
+
+    def drawn(self, what: Any, dataset: Any, *, batched: bool) -> None:
+        """A sampler gave *what*, for *dataset*; *batched*: by automatic batching."""
+
+    def received(self, worker: int, number: int | None) -> None:
+        """A batch of *worker* came; *number*: its place among those drawn, if they may overtake."""
+
+    def queue_of_batches(self, batches: Any, _expected: Callable[[], list[Any]]) -> Any:
+        """What to take batches from in place of *batches*, at first and for each later epoch.
+
+        *_expected* gives the processes that batches are expected from.
+        """
+        return batches
+
+
+@contextlib.contextmanager
+def iterators_heard_by(listener: IteratorListener) -> Iterator[None]:
+    """Have each iterator that is made in this scope call *listener*, for as long as it lives."""
+
+    def prepare(iterator: Any, loader: DataLoader[Any]) -> None:
+        iterator._listener = listener
+        _derive(iterator, _HeardWorkersIterator if loader.num_workers else _HeardIterator)
+
+    with _iterators_prepared_by(prepare):
+        yield
+
+
+class _HeardIterator:
+    """Mixed into torch's iterators in a trial."""
+
+    _listener: IteratorListener
+    _dataset: Any
+    _auto_collation: bool
+
+    def _next_index(self) -> Any:
+        found = super()._next_index()  # type: ignore[misc]
+        self._listener.drawn(found, self._dataset, batched=self._auto_collation)
+        return found
+
+
+class _HeardWorkersIterator(_HeardIterator):
+    """Mixed into those that have workers."""
+
+    _data_queue: Any
+    _in_order = True
+    _number_of_last: int | None = None
+    _workers: list[Any]
+    _workers_status: list[bool]
+
+    def _reset(self, *args: Any, **kwargs: Any) -> None:
+        self._data_queue = self._listener.queue_of_batches(self._data_queue, self._expected)
+        super()._reset(*args, **kwargs)  # type: ignore[misc]
+
+    def _expected(self) -> list[Any]:
+        pairs = zip(self._workers, self._workers_status, strict=True)
+        return [worker for worker, is_expected in pairs if is_expected]
+
+    def _get_data(self) -> Any:
+        found = super()._get_data()  # type: ignore[misc]
+        self._number_of_last = found[0]
+        return found
+
+    def _process_data(self, data: Any, worker: int, *more: Any) -> Any:
+        self._listener.received(worker, None if self._in_order else self._number_of_last)
+        return super()._process_data(data, worker, *more)  # type: ignore[misc]
+
+
+@contextlib.contextmanager
+def monitored_by(monitor: LoaderMonitor) -> Iterator[None]:
+    """Put each iterator that is made in this scope, and its workers, under *monitor*."""
+    with iterators_made_by(monitor.iterator), _iterators_prepared_by(monitor.prepare):
+        yield
+
+
 @contextlib.contextmanager
 def iterators_made_by(make_iterator: Callable[[DataLoader[Any], _Make], Any]) -> Iterator[None]:
     """Each iterator that a DataLoader makes in this scope comes from *make_iterator*."""
@@ -233,28 +397,34 @@ def iterators_made_by(make_iterator: Callable[[DataLoader[Any], _Make], Any]) ->
             "faults are armed already in this process: give all of them to one inject(), or to one"
             " FaultInjector, since a worker can be armed once only"
         )
-    with contextlib.ExitStack() as patches:
-        for kind in with_iterators_of_their_own(DataLoader):
-            original = kind._get_iterator
-            patches.callback(setattr, kind, "_get_iterator", original)
-            kind._get_iterator = _calling(make_iterator, original)
+
+    def making(original: _Make) -> _Make:
+        @functools.wraps(original)
+        def get_iterator(loader: DataLoader[Any]) -> Any:
+            return make_iterator(loader, original)
+
+        return get_iterator
+
+    with makers_replaced_by(making):
         yield
 
 
-def _calling(make_iterator: Callable[[DataLoader[Any], _Make], Any], original: _Make) -> _Make:
-    @functools.wraps(original)
-    def get_iterator(loader: DataLoader[Any]) -> Any:
-        return make_iterator(loader, original)
+@contextlib.contextmanager
+def makers_replaced_by(replacement: Callable[[_Make], _Make]) -> Iterator[None]:
+    """Replace in this scope what makes iterators: of DataLoader, and of subclasses that do it."""
+    with contextlib.ExitStack() as patches:
+        for kind in _with_iterators_of_their_own(DataLoader):
+            original = kind._get_iterator
+            patches.callback(setattr, kind, "_get_iterator", original)
+            kind._get_iterator = replacement(original)
+        yield
 
-    return get_iterator
 
-
-def with_iterators_of_their_own(kind: Any) -> Iterator[Any]:
-    """*kind* and those of its subclasses that make their iterators themselves."""
+def _with_iterators_of_their_own(kind: Any) -> Iterator[Any]:
     if "_get_iterator" in vars(kind):
         yield kind
     for each in kind.__subclasses__():
-        yield from with_iterators_of_their_own(each)
+        yield from _with_iterators_of_their_own(each)
 
 
 # Some facts about a lock that is never released. ``multiprocessing.Queue.put`` acquires the lock

@@ -34,7 +34,7 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing import connection
 from typing import Any
 
@@ -58,11 +58,14 @@ class SigchldGuard:
         # torch calls this function for each new iterator.
         signal_handling._set_SIGCHLD_handler = self._install
 
-    def look_while_waiting(self, iterator: Any) -> None:
-        """Have *iterator* raise, while it waits for a batch, for a worker that has died."""
-        batches = getattr(iterator, "_data_queue", None)
-        if batches is not None and not isinstance(batches, _InterruptibleQueue):
-            iterator._data_queue = _InterruptibleQueue(batches, self, iterator)
+    def interruptible(self, batches: Any, expected: Callable[[], list[Any]]) -> Any:
+        """A queue like *batches* whose ``get`` raises for a worker that has died.
+
+        *expected* gives the processes of the workers that batches are expected from.
+        """
+        if isinstance(batches, _InterruptibleQueue):
+            return batches
+        return _InterruptibleQueue(batches, self, expected)
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
@@ -90,8 +93,10 @@ class SigchldGuard:
 class _InterruptibleQueue:
     """A loader's queue of batches, with the one method that its iterator uses."""
 
-    def __init__(self, batches: Any, guard: SigchldGuard, iterator: Any) -> None:
-        self._batches, self._guard, self._iterator = batches, guard, iterator
+    def __init__(
+        self, batches: Any, guard: SigchldGuard, expected: Callable[[], list[Any]]
+    ) -> None:
+        self._batches, self._guard, self._expected = batches, guard, expected
         self._closed: set[int] = set()
 
     def get(self, timeout: float) -> Any:
@@ -125,8 +130,7 @@ class _InterruptibleQueue:
 
     def _sentinels(self) -> dict[int, Any]:
         """The workers that the loader expects batches from, by what is ready at their end."""
-        workers = zip(self._iterator._workers_status, self._iterator._workers, strict=True)
-        expected = {worker.sentinel: worker for is_expected, worker in workers if is_expected}
+        expected = {worker.sentinel: worker for worker in self._expected()}
         return {each: expected[each] for each in expected if each not in self._closed}
 
     def _has_lost(self, sentinels: list[Any]) -> bool:

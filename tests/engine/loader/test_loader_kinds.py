@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from pytest_dataloader_faults import inject
@@ -44,6 +45,13 @@ def _keep(sample):
 def _stateful(folder, workers=2):
     dataset = Tries(_paths(folder), WAYS["read"])
     return StatefulDataLoader(dataset, batch_size=None, collate_fn=_keep, num_workers=workers)
+
+
+class _Enumerated(DataLoader):
+    """A loader that gives its batches with their numbers, by a generator over torch's iterator."""
+
+    def _get_iterator(self):
+        return enumerate(super()._get_iterator())
 
 
 @pytest.fixture(name="others")
@@ -107,6 +115,18 @@ def test_a_stateful_loader_reports_an_error(records):
         with pytest.raises(OSError, match="Errno 5"):
             next(iterator)
     assert (1, 1) == (injection.fired, injection.surfaced)
+
+
+def test_a_loader_that_wraps_torchs_iterator(records):
+    """Its workers meet the fault, and a death comes with the batch that it is due in."""
+    dataset, batches = Tries(_paths(records), WAYS["read"]), []
+    loader = _Enumerated(dataset, batch_size=None, collate_fn=_keep, num_workers=1)
+    faults = [ReadError("*/01.rec"), WorkerKilled(at=4)]
+    with inject(*faults) as injection, pytest.raises(RuntimeError, match="DataLoader worker"):
+        batches.extend(loader)
+    assert [0, 1, 2] == [number for number, _ in batches]
+    assert FAILED == batches[1][1].gave
+    assert 2 == injection.fired
 
 
 def test_the_state_of_a_stateful_loader(records):

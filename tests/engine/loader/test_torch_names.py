@@ -1,0 +1,109 @@
+"""The private names of torch that the package uses: the table of them is whole, and torch has them.
+
+A name counts as torch's if torch's loader has it and the package uses it of what is not its own.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+import torch.utils.data
+
+import pytest_dataloader_faults
+from pytest_dataloader_faults._engine.loader.iterator import USED_OF_TORCH
+
+PACKAGE = Path(pytest_dataloader_faults.__file__).parent
+NAMES = [(owner, name) for owner, names in USED_OF_TORCH.items() for name in names]
+OTHERS = {"_fields"}
+"""Those of named tuples, which torch's loader has as well."""
+TREES = {path: ast.parse(path.read_text("utf-8")) for path in PACKAGE.rglob("*.py")}
+_BY_NAME = ("getattr", "hasattr", "setattr")
+
+
+def _private(name):
+    return name.startswith("_") and not name.startswith("__")
+
+
+def _torchs():
+    """Every private word of torch's loader."""
+    folder = Path(torch.utils.data.__file__).parent
+    sources = [*folder.glob("*.py"), *folder.glob("_utils/*.py")]
+    words = (re.findall(r"\b_\w+", path.read_text("utf-8")) for path in sources)
+    return {each for found in words for each in found if _private(each)}
+
+
+def _imported(node):
+    """The private parts of what is imported from torch, such as ``_utils``, also by its name."""
+    if isinstance(node, ast.Constant) and re.fullmatch(r"torch(\.\w+)+", str(node.value)):
+        return {each for each in node.value.split(".") if _private(each)}
+    if isinstance(node, ast.ImportFrom) and str(node.module).startswith("torch"):
+        parts = {part for each in node.names for part in each.name.split(".")}
+        return {each for each in {*str(node.module).split("."), *parts} if _private(each)}
+    return set()
+
+
+def _strings_of_the_table(tree):
+    """The nodes of ``USED_OF_TORCH``, which is no use."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and "USED_OF_TORCH" in ast.unparse(node.targets[0]):
+            return {*ast.walk(node)}
+    return set()
+
+
+def _is_mixin(node):
+    """Whether a class calls private methods of what it is mixed into."""
+    return isinstance(node, ast.ClassDef) and "super()._" in ast.unparse(node)
+
+
+def _attributes(tree):
+    """What is used of objects other than an instance of the class itself; all of it in a mixin."""
+    for node in ast.walk(tree):
+        if _is_mixin(node):
+            yield from (each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute))
+        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) not in ("self", "cls"):
+            yield node.attr
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in _BY_NAME:
+            yield from (each.value for each in node.args[1:2] if isinstance(each, ast.Constant))
+
+
+def _used():
+    attributes = {each for tree in TREES.values() for each in _attributes(tree) if _private(each)}
+    imports = [
+        _imported(node)
+        for tree in TREES.values()
+        for node in {*ast.walk(tree)} - _strings_of_the_table(tree)
+    ]
+    return (attributes & _torchs()).union(*imports)
+
+
+def _owner(path):
+    """The module or the class of that path."""
+    parts = path.split(".")
+    for count in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:count]))
+        except ModuleNotFoundError:
+            continue
+        for name in parts[count:]:
+            found = getattr(found, name)
+        return found
+    raise AssertionError(path)
+
+
+@pytest.mark.parametrize(("owner", "name"), NAMES)
+def test_torch_has_it(owner, name):
+    """As an attribute of that module or class, or of its instances."""
+    found = _owner(owner)
+    assert hasattr(found, name) or f"self.{name}" in inspect.getsource(found)
+
+
+def test_the_table_is_whole():
+    """Nothing else of torch's is used, and all that it names is."""
+    names = {name for _, name in NAMES if _private(name)}
+    owners = {each for owner in USED_OF_TORCH for each in owner.split(".")}
+    assert [set(), set()] == [_used() - OTHERS - names - owners, names - _used()]
