@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from pytest_dataloader_faults._engine import unavailable
-from pytest_dataloader_faults._trial.resources import descriptors
+from pytest_dataloader_faults._engine.system.proc import descriptors
 from support.datasets import write_records
 
 _MANY = 300
@@ -58,9 +58,9 @@ def _limits_are_kept():
 def _descriptors_are_given_back():
     """Many may wait for the garbage collector, which would be a leak if it were not to help."""
     yield
-    if len(descriptors()) > _MANY:
+    if len(descriptors("self")) > _MANY:
         gc.collect()
-        assert len(descriptors()) <= _MANY
+        assert len(descriptors("self")) <= _MANY
 
 
 @pytest.fixture(name="records")

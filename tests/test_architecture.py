@@ -29,6 +29,7 @@ PURE = [*_VOCABULARY, "battery.checks", "outcomes.judge"]
 ELSEWHERE = ["_trial.run", "_trial.child", "_trial.process.warden", "_engine.supervisor.main"]
 """Run in a worker, a trial or a supervisor."""
 JUDGE = "outcomes.judge"
+READERS = ["open", "os.listdir", "os.readlink", "os.scandir", "glob.glob", "glob.iglob"]
 
 
 def _modules() -> dict[str, Path]:
@@ -142,6 +143,20 @@ def test_the_python_engine_needs_nothing_of_the_kernels():
     reached |= _reachable("_engine.worker.arm", into_functions=False)
 
     assert [] == [each for each in reached if each.startswith("_engine.kernel.")]
+
+
+def _reads_proc(node: ast.AST) -> bool:
+    """Whether it lists or reads there; an open of a descriptor's link is no look at /proc."""
+    if not isinstance(node, ast.Call) or ast.unparse(node.func) not in READERS or not node.args:
+        return False
+    return ast.unparse(node.args[0]).lstrip("frb").startswith(("'/proc", '"/proc'))
+
+
+def test_one_module_reads_proc():
+    """Who asks what we need of procfs, and in which form it is, has one module to read."""
+    assert ["_engine.system.proc"] == [
+        module for module in MODULES if any(map(_reads_proc, ast.walk(_tree(module))))
+    ]
 
 
 def test_folders_are_short():

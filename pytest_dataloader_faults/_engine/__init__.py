@@ -9,6 +9,7 @@ import signal
 import sys
 
 from pytest_dataloader_faults._engine.fake import fake_files
+from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.processes import fork, ready
 from pytest_dataloader_faults.exceptions import EngineUnavailableError
 
@@ -19,15 +20,6 @@ _ELSEWHERE = (
 _NO_PIDFD = (
     "pidfd_open(2), of Linux 5.3 or newer, is missing or forbidden here (the container's seccomp"
     " profile?) [{}, Linux {}]"
-)
-_STALE_PROC = (
-    "/proc is that of another PID namespace, and shows other processes under these numbers: mount"
-    " the namespace's own, as by unshare --mount-proc"
-)
-_CLOSED_PROC = (
-    "/proc shows nothing of this process to other processes of its user: the user may run the"
-    " interpreter but not read it (chmod a+r), or the process has changed its user and called no"
-    " execve(2) since"
 )
 _PROBE_SECONDS = 20.0
 """A probe takes 10 ms where the machine is not busy."""
@@ -95,14 +87,7 @@ def lacking() -> str | None:
         return "Python has no os.pidfd_open here, of Linux 5.3 or newer"
     except OSError as error:
         return _NO_PIDFD.format(errno.errorcode.get(error.errno or 0), os.uname().release)
-    try:
-        pid = os.readlink("/proc/self")
-    except OSError:
-        return "/proc is not mounted: mount -t proc proc /proc"
-    if pid != str(os.getpid()):
-        return _STALE_PROC
-    # What a process that may not be traced has in /proc is root's.
-    return None if os.access("/proc/self/environ", os.R_OK) else _CLOSED_PROC
+    return proc.why_unusable()
 
 
 @functools.cache

@@ -28,7 +28,7 @@ from pytest_dataloader_faults._trial.journal import (
     Refused,
     TrialEnded,
 )
-from pytest_dataloader_faults._trial.process import environment, harness, huge_pages
+from pytest_dataloader_faults._trial.process import environment, harness
 from pytest_dataloader_faults._trial.process.deadline import (
     BUSY_SECONDS,
     HARNESS_SECONDS,
@@ -173,7 +173,7 @@ def _run(job: jobs.Job) -> _Found:
     make_dataset, private = bound(job.make_dataset)
     job = replace(job, make_dataset=make_dataset)
     child.preload(job.engine)
-    huge_pages.collapse_after_some_trials()
+    child.collapse_after_some_trials()
     with surroundings_for(job, private) as around:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -37,6 +37,7 @@ from typing import Any
 
 import psutil
 
+from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.worker.fetch_hooks import FetchListener, observe_fetches
 from pytest_dataloader_faults._trial import accelerator
 from pytest_dataloader_faults.outcomes.growth import FEWEST_EPOCHS, TIMES_TO_CONFIRM, find_growth
@@ -59,16 +60,6 @@ def _none() -> list[psutil.Process]:
 
 more_processes: Callable[[], list[psutil.Process]] = _none
 """Those of this trial that are not below this process."""
-
-
-def descriptors(pid: int | str = "self") -> dict[str, str]:
-    """What /proc/<pid>/fd says: a path, or a kind of kernel object with its number."""
-    found = {}
-    for name in os.listdir(f"/proc/{pid}/fd"):
-        # One was closed since, or is the one that listed the folder.
-        with contextlib.suppress(FileNotFoundError):
-            found[name] = os.readlink(f"/proc/{pid}/fd/{name}")
-    return found
 
 
 def processes(patience: float = 1.0) -> dict[str, str]:
@@ -134,7 +125,7 @@ _ENOUGH_SECONDS = 0.5
 _ENOUGH_EPOCHS = 40
 _M_MMAP_THRESHOLD = -3
 _LARGE = 1 << 17
-_COUNTED = ("Anonymous:", "Pss_Shmem:", "Private_Hugetlb:", "Swap:")
+_COUNTED = ("Anonymous", "Pss_Shmem", "Private_Hugetlb", "Swap")
 _LIBC = ctypes.CDLL(None)
 
 
@@ -203,16 +194,14 @@ class FootprintSampler:
         return found
 
     def _of(self, pid: int) -> dict[str, Any]:
-        targets = descriptors(pid).values()
+        targets = proc.descriptor_links(pid).values()
         # Kernel objects without a path are counted by their kind.
         names = Counter(each if each[0] == "/" else each.partition(":")[0] for each in targets)
-        with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
-            counted = [line.split()[1] for line in file if line.startswith(_COUNTED)]
         more = names - self._first.setdefault(pid, names)
         return {
-            "memory": 1024 * sum(map(int, counted)),
+            "memory": proc.memory_of(pid, _COUNTED),
             "descriptors": names.total(),
-            "threads": len(os.listdir(f"/proc/{pid}/task")),
+            "threads": len(proc.threads(pid)),
             "newly_open": max(more, key=more.__getitem__, default=""),
         }
 
@@ -221,6 +210,6 @@ def limit_descriptors(count: int | None) -> None:
     """Allow *count* descriptors besides the open ones, here and in processes started from here."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if count is not None:
-        room = max(map(int, os.listdir("/proc/self/fd"))) + 1 + count
+        room = max(proc.descriptors("self")) + 1 + count
         limit = room if soft == resource.RLIM_INFINITY else min(soft, room)
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))

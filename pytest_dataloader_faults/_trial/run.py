@@ -21,6 +21,7 @@ from pytest_dataloader_faults._engine.channel import SupervisorHandle
 from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor, iterators_heard_by
 from pytest_dataloader_faults._engine.protocol import Idle
 from pytest_dataloader_faults._engine.scope import Injection, arm
+from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.worker.arm import EndsWithParent
 from pytest_dataloader_faults._engine.worker.fetch_hooks import SeedSamples, seed_everything
 from pytest_dataloader_faults._trial import accelerator, loaders, resources
@@ -232,5 +233,5 @@ class _Trial:
     def _write_resources(self, phase: str) -> None:
         gc.collect()  # Ends what the loader and the dataset left.
         self.journal.write(HarnessTime(time.monotonic()))
-        found = Resources(phase, resources.descriptors(), resources.processes())
+        found = Resources(phase, proc.descriptor_links(), resources.processes())
         self.journal.write(Looked(found))

@@ -10,6 +10,7 @@ from functools import partial
 
 import pytest
 
+from pytest_dataloader_faults._engine.system.proc import parsed_call
 from pytest_dataloader_faults._trial.journal import HarnessTime, TrialStarted, WorkersStarting
 from pytest_dataloader_faults._trial.process.activity import asleep_until, end_of_sleep, pids_of
 from pytest_dataloader_faults._trial.process.deadline import (
@@ -104,7 +105,7 @@ _TIMES = {0x10: 140.0, 0x20: 5.0, 0x30: 101.0}
 )
 def test_a_sleep_is_known_by_its_call(call, end):
     """And its end by its arguments; a wait without a limit, or for a second, is none."""
-    assert end_of_sleep(call, _TIMES.__getitem__, 100.0) == end
+    assert end_of_sleep(parsed_call(call), _TIMES.__getitem__, 100.0) == end
 
 
 def _in_a_child(action, condition):

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dataloader_faults._trial.process.huge_pages import _full_ranges
+from pytest_dataloader_faults._engine.system.proc import parsed_private_memory
+from pytest_dataloader_faults._trial.child import _full_ranges
 
 MIB = 1 << 20
 MAPS = """\
@@ -21,17 +22,17 @@ VmFlags: rd wr mr mw me ac
 """
 COLLAPSE = """
 import re
-from pytest_dataloader_faults._trial.process import huge_pages
+from pytest_dataloader_faults._trial import child
 
 def huge():
     return int(re.search(r"AnonHugePages: +(\\d+)", open("/proc/self/smaps_rollup").read())[1])
 
 held = [b"%064d" % n for n in range(200_000)]
 before = huge()
-huge_pages.collapse_after_some_trials()
-huge_pages.collapse_after_some_trials()
+child.collapse_after_some_trials()
+child.collapse_after_some_trials()
 first = huge()
-huge_pages.collapse_after_some_trials()
+child.collapse_after_some_trials()
 assert held == [b"%064d" % n for n in range(200_000)]
 print(before, first, huge())
 """
@@ -58,7 +59,10 @@ def test_only_private_memory_that_is_in_use_is_moved() -> None:
         + _range(0x7F6000000000, size, size)
     )
     heap = (0x7F0000200000, 0x7F0000200000 + 18 * MIB)
-    assert list(_full_ranges(maps)) == [heap, (0x7F6000000000, 0x7F6000000000 + size)]
+    assert list(_full_ranges(parsed_private_memory(maps))) == [
+        heap,
+        (0x7F6000000000, 0x7F6000000000 + size),
+    ]
 
 
 def test_the_third_trial_moves_memory_and_keeps_what_is_in_it() -> None:

@@ -10,6 +10,7 @@ import time
 import psutil
 import pytest
 
+from pytest_dataloader_faults._engine.system.proc import descriptor_links
 from pytest_dataloader_faults._engine.system.processes import fork
 from pytest_dataloader_faults._trial import resources
 
@@ -21,15 +22,15 @@ def _new(before: dict[str, str], after: dict[str, str]) -> list[str]:
 def test_an_open_file_is_seen_until_it_is_closed(tmp_path):
     """By its path, and no other."""
     path = tmp_path / "leaked"
-    before = resources.descriptors()
+    before = descriptor_links()
     with open(path, "w"):
-        assert _new(before, resources.descriptors()) == [str(path)]
-    assert resources.descriptors() == before
+        assert _new(before, descriptor_links()) == [str(path)]
+    assert descriptor_links() == before
 
 
 def test_looking_opens_nothing():
     """Two looks in a row see the same."""
-    assert resources.descriptors() == resources.descriptors()
+    assert descriptor_links() == descriptor_links()
 
 
 @pytest.fixture(name="sleeper")

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-import re
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from pytest_dataloader_faults._engine.calls import CALLS, Call
@@ -18,9 +15,7 @@ from pytest_dataloader_faults._engine.kernel.linux import (
     raw_call,
     read_memory,
 )
-from pytest_dataloader_faults._engine.system.processes import behind_folder_link, fd_info, is_dead
-
-_DESCRIPTOR = re.compile(r"(?:/proc/(?:self|thread-self|(\d+))|/dev)/fd/(\d+)")
+from pytest_dataloader_faults._engine.system import proc
 
 
 class Syscall(NamedTuple):
@@ -104,11 +99,11 @@ def resolved_path(call: Syscall, name: bytes) -> _ResolvedPath:
     path = os.fsdecode(name)
     raw = path if path.startswith("/") else os.path.join(_read_link(folder_link(call)), path)
     try:
-        seen = behind_folder_link(raw, call.pid)
+        seen = proc.behind_folder_link(raw, call.pid)
     except FileNotFoundError as error:
         raise BadSyscallError from error
-    if found := _DESCRIPTOR.fullmatch(seen):
-        link = f"/proc/{found[1] or call.pid}/fd/{found[2]}"
+    if found := proc.descriptor_named(seen, call.pid):
+        link = "/proc/{}/fd/{}".format(*found)
         return _ResolvedPath(_read_link(link), link, is_descriptor=True)
     if "/../" not in f"{seen}/":
         return _ResolvedPath(os.path.abspath(seen), raw)
@@ -140,16 +135,6 @@ def folder_link(call: Syscall) -> str:
     return f"/proc/{call.pid}/cwd" if here else f"/proc/{call.pid}/fd/{fd}"
 
 
-def link_of(pid: int, fd: int) -> str:
-    """What /proc says that descriptor *fd* of *pid* is."""
-    return os.readlink(f"/proc/{pid}/fd/{fd}")
-
-
-def _process_of(thread: int) -> int:
-    with open(f"/proc/{thread}/status", "rb") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith(b"Tgid:"))
-
-
 def duplicate(pid: int, fd: int) -> int:
     """Our duplicate of descriptor *fd* of *pid*, a process or one of its threads."""
     try:
@@ -157,7 +142,7 @@ def duplicate(pid: int, fd: int) -> int:
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOENT):  # As of a thread, by kernel.
             raise
-        pidfd = os.pidfd_open(_process_of(pid))
+        pidfd = os.pidfd_open(proc.status(pid).process)
     try:
         return raw_call("pidfd_getfd", pidfd, fd, 0)
     finally:
@@ -166,10 +151,10 @@ def duplicate(pid: int, fd: int) -> int:
 
 def reopened(pid: int, fd: int) -> int:
     """An opening of our own of what descriptor *fd* of *pid* is, at the same offset."""
-    about = fd_info(fd, pid)
-    flags = int(about["flags"], 8) & (os.O_ACCMODE | os.O_APPEND | os.O_SYNC)
+    about = proc.fd_info(fd, pid)
+    flags = about.flags & (os.O_ACCMODE | os.O_APPEND | os.O_SYNC)
     ours = os.open(f"/proc/{pid}/fd/{fd}", flags | os.O_CLOEXEC)
-    os.lseek(ours, int(about["pos"]), os.SEEK_SET)
+    os.lseek(ours, about.offset, os.SEEK_SET)
     return ours
 
 
@@ -177,42 +162,6 @@ def signed(argument: int) -> int:
     """A C int out of a 64-bit argument."""
     low = argument & 0xFFFFFFFF
     return low - (1 << 32) if low & 0x80000000 else low
-
-
-def descriptors(pid: int) -> set[int]:
-    """The descriptor numbers in use; none if the process is gone."""
-    try:
-        return {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
-    except (FileNotFoundError, ProcessLookupError):
-        return set()
-    except PermissionError:  # Until the dead are waited for, their folders are root's.
-        if not is_dead(pid):
-            raise
-        return set()
-
-
-def family(pid: int) -> Iterator[int]:
-    """*pid* and its descendants, as far as they are still its own."""
-    yield pid
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except FileNotFoundError:
-        return
-    for thread in threads:
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            with open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as children:
-                pids = [int(child) for child in children.read().split()]
-            for child in pids:
-                yield from family(child)
-
-
-def room_below(used: set[int], headroom: int) -> int:
-    """The RLIMIT_NOFILE that leaves *headroom* free numbers, given those in *used*."""
-    number = 0
-    while headroom or number in used:
-        headroom -= number not in used
-        number += 1
-    return number
 
 
 class TrackedFile(NamedTuple):
@@ -233,7 +182,7 @@ class TrackedFile(NamedTuple):
         """Whether *number* of process *pid* is this file."""
         try:
             if self.source is None:
-                return link_of(pid, number) == self.path
+                return proc.link_of(pid, number) == self.path
             there = os.stat(f"/proc/{pid}/fd/{number}")
         except (FileNotFoundError, ProcessLookupError):
             return False

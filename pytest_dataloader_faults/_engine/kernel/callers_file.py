@@ -19,12 +19,12 @@ from __future__ import annotations
 import errno
 import functools
 import os
-import re
 import stat
 from typing import NamedTuple
 
 from pytest_dataloader_faults._engine.kernel import linux
 from pytest_dataloader_faults._engine.kernel.caller import PathRequest, Syscall, folder_link
+from pytest_dataloader_faults._engine.system import proc
 
 _LOOKUP = os.O_NOFOLLOW | os.O_DIRECTORY
 _REFUSED = (errno.ENOSYS, errno.EPERM)
@@ -126,7 +126,6 @@ def _open_pinned(pin: int, flags: int) -> int:
 INVISIBLE = "by a process that the supervisor may not look at"
 _ELSEWHERE = "with another root folder or other mounts"
 _OTHER_RIGHTS = "as another user, in other groups or with other capabilities"
-_RIGHTS = re.compile(rb"^(Uid|Gid|Groups|CapEff):\t(.*)$", re.MULTILINE)
 _FOR_FILES = 0b1110
 """CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH and CAP_FOWNER: those that let open(2) pass."""
 
@@ -166,7 +165,7 @@ def _makes_namespaces(call: Syscall) -> bool:
 
 def _difference(pid: int) -> str | None:
     try:
-        theirs = _identity_of(str(pid))
+        theirs = _identity_of(pid)
     except PermissionError:
         return INVISIBLE
     if theirs.place != _ours().place:
@@ -179,14 +178,8 @@ def _ours() -> _Identity:
     return _identity_of("self")
 
 
-def _identity_of(pid: str) -> _Identity:
-    with open(f"/proc/{pid}/status", "rb") as file:
-        found = dict(_RIGHTS.findall(file.read()))
-    user, group = (found[name].split()[3] for name in (b"Uid", b"Gid"))  # Those of file systems.
-    groups = frozenset(found[b"Groups"].split())
-    capabilities = int(found[b"CapEff"], 16) & _FOR_FILES
-    root, mounts, users = (os.readlink(f"/proc/{pid}/{name}") for name in _LINKS)
-    return _Identity((root, mounts), (user, group, groups, capabilities, users))
-
-
-_LINKS = ("root", "ns/mnt", "ns/user")
+def _identity_of(pid: proc.Pid) -> _Identity:
+    found = proc.status(pid)
+    root, mounts, users = (proc.link(pid, name) for name in ("root", "ns/mnt", "ns/user"))
+    capabilities = found.capabilities & _FOR_FILES
+    return _Identity((root, mounts), (found.user, found.group, found.groups, capabilities, users))

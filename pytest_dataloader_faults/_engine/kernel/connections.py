@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from pytest_dataloader_faults._engine.kernel.caller import Syscall, duplicate, signed
 from pytest_dataloader_faults._engine.kernel.linux import MACHINE, read_memory
+from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults.globs import connection_path
 
 _ADDRESS = struct.Struct("!2xH4s")
@@ -110,24 +111,20 @@ def waits_for(pid: int, address: tuple[Any, ...]) -> bool:
     poll(2) or epoll_wait(2) may have any limit, which cannot be seen from outside.
     """
     try:
-        return _is_wait(pid, _read(f"/proc/{pid}/task/{pid}/syscall").split(), address)
+        call = proc.running_call(pid)
+        return call is not None and _is_wait(pid, call, address)
     except OSError:  # The worker is dead, or the supervisor may not look at it.
         return False
 
 
-def _read(path: str) -> str:
-    with open(path, encoding="ascii") as file:
-        return file.read()
-
-
-def _is_wait(pid: int, words: list[str], address: tuple[Any, ...]) -> bool:
-    if not words or not words[0].isdecimal() or int(words[0]) not in _RECEIVES:
+def _is_wait(pid: int, call: proc.RunningCall, address: tuple[Any, ...]) -> bool:
+    if call.number not in _RECEIVES:
         return False
-    with socket.socket(fileno=duplicate(pid, int(words[1], 16))) as connection:
+    with socket.socket(fileno=duplicate(pid, call.arguments[0])) as connection:
         limit = connection.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, 16)
         return not any(limit) and connection.getpeername()[1] == address[1]
 
 
 def is_of_this_network(pid: int) -> bool:
     """Whether *pid* has the network namespace of this process."""
-    return os.readlink(f"/proc/{pid}/ns/net") == os.readlink("/proc/self/ns/net")
+    return proc.link(pid, "ns/net") == proc.link("self", "ns/net")

@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import os
 
+from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.processes import fork
 
 _HINTS = {
@@ -70,7 +71,7 @@ def _error_of_reading(pid: int) -> int:
     word = 8
     try:
         linux.read_memory(pid, id(word), word)
-        os.listdir(f"/proc/{pid}/fd")
+        proc.descriptors(pid)
     except OSError as error:
         return error.errno or -1
     return 0

@@ -16,7 +16,8 @@ from torch import multiprocessing
 from pytest_dataloader_faults._engine import channel, protocol
 from pytest_dataloader_faults._engine.plan import Plan
 from pytest_dataloader_faults._engine.system import temporary
-from pytest_dataloader_faults._engine.system.processes import code_to_run, end_in_words, is_stopped
+from pytest_dataloader_faults._engine.system.proc import is_stopped
+from pytest_dataloader_faults._engine.system.processes import code_to_run, end_in_words
 from pytest_dataloader_faults._engine.system.shared import AnonymousFile
 from pytest_dataloader_faults.exceptions import LostProcessError, UnusableEnvironmentError
 

@@ -20,8 +20,8 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data._utils import pin_memory
 from torch.utils.data._utils.worker import _IterableDatasetStopIteration
 
-from pytest_dataloader_faults._engine.kernel.caller import descriptors, room_below
 from pytest_dataloader_faults._engine.plan import Plan, fresh_counters
+from pytest_dataloader_faults._engine.system.proc import descriptors, room_below
 from pytest_dataloader_faults.faults import DescriptorExhaustion, PinMemoryThreadDeath
 from pytest_dataloader_faults.faults.base import FiringKind
 

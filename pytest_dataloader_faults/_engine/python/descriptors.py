@@ -26,7 +26,7 @@ from pytest_dataloader_faults._engine.policy import (
     Operation,
     written,
 )
-from pytest_dataloader_faults._engine.system.processes import behind_folder_link
+from pytest_dataloader_faults._engine.system.proc import behind_folder_link
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
 _LARGEST_NUMBER = 2**31 - 1

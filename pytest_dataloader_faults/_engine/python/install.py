@@ -27,7 +27,7 @@ from pytest_dataloader_faults._engine.file_copies import altered_copy, unrelated
 from pytest_dataloader_faults._engine.policy import Closed, FaultPolicy, Substitute
 from pytest_dataloader_faults._engine.python import file_objects, os_functions
 from pytest_dataloader_faults._engine.python.descriptors import Clock, DescriptorTable
-from pytest_dataloader_faults._engine.system.processes import (
+from pytest_dataloader_faults._engine.system.proc import (
     inherited_fds,
     inherited_mappings,
     is_write_only,

@@ -19,6 +19,8 @@ import traceback
 from collections.abc import Callable
 from typing import TypeGuard
 
+from pytest_dataloader_faults._engine.system.proc import own_descriptors
+
 _RESERVE = 24
 """Enough to list folders of /proc, or for one answer that takes more than expected."""
 PER_EVENT = 4
@@ -41,7 +43,7 @@ class DescriptorBudget:
         for close_some in (lambda: None, *self._close_some):
             close_some()
             soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-            self._left = soft - len(os.listdir("/proc/self/fd")) - _RESERVE - wanted
+            self._left = soft - own_descriptors() - _RESERVE - wanted
             if self._left >= 0:
                 return
 

@@ -22,7 +22,7 @@ from pytest_dataloader_faults._engine.channel import Channel
 from pytest_dataloader_faults._engine.protocol import Hello, Message, UnknownMessageError
 from pytest_dataloader_faults._engine.supervisor import descriptor_budget
 from pytest_dataloader_faults._engine.supervisor.events import Events
-from pytest_dataloader_faults._engine.system.processes import is_below
+from pytest_dataloader_faults._engine.system.proc import is_below, link_of
 
 _MAX_DESCRIPTORS = 61
 """A listener, and the inherited files that one filter program lists."""
@@ -149,4 +149,4 @@ def _is_from_worker(message: Message, descriptors: list[int], pid: int) -> TypeG
         return False
     if not 0 < len(descriptors) <= _MAX_DESCRIPTORS:
         return False
-    return message.engine == "python" or os.readlink(f"/proc/self/fd/{descriptors[0]}") == _LISTENER
+    return message.engine == "python" or link_of("self", descriptors[0]) == _LISTENER

@@ -13,11 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pytest_dataloader_faults._engine.file_copies import FileCopies, unrelated_file
-from pytest_dataloader_faults._engine.kernel.caller import descriptors, link_of
 from pytest_dataloader_faults._engine.policy import Closed, Substitute
 from pytest_dataloader_faults._engine.protocol import Hello, Proceed
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
-from pytest_dataloader_faults._engine.system.processes import is_write_only
+from pytest_dataloader_faults._engine.system.proc import descriptors, is_write_only, link_of
 from pytest_dataloader_faults.faults import ClosedDescriptor
 
 _IN_ONE_MESSAGE = 60

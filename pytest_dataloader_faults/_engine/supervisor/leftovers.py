@@ -16,11 +16,10 @@ import signal
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pytest_dataloader_faults._engine.kernel.caller import family
 from pytest_dataloader_faults._engine.protocol import Configure
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system import temporary
-from pytest_dataloader_faults._engine.system.processes import is_dead
+from pytest_dataloader_faults._engine.system.proc import family, is_dead
 from pytest_dataloader_faults._engine.system.temporary import SharedMemoryCleaner
 
 if TYPE_CHECKING:

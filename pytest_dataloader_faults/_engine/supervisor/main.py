@@ -24,6 +24,7 @@ from pytest_dataloader_faults._engine.plan import Plan
 from pytest_dataloader_faults._engine.protocol import Configure, Ready
 from pytest_dataloader_faults._engine.supervisor.leftovers import Leftovers
 from pytest_dataloader_faults._engine.supervisor.server import Supervisor
+from pytest_dataloader_faults._engine.system.proc import set_own_name
 from pytest_dataloader_faults._engine.system.processes import fork
 from pytest_dataloader_faults._engine.system.shared import AnonymousFile, SharedCount
 
@@ -100,9 +101,7 @@ def _run_supervisor(
     """Serve, and never return into what the parent does next."""
     status = 70
     try:
-        # Only for who looks at it: a process that may not be traced cannot write there itself.
-        with contextlib.suppress(OSError), open("/proc/self/comm", "w", encoding="utf-8") as shown:
-            shown.write(NAME)
+        set_own_name(NAME)
         serve(control, listening, report_fd, more_starters, given)
         status = 0
     except SystemExit:

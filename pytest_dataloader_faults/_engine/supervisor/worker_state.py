@@ -24,14 +24,13 @@ from pytest_dataloader_faults._engine.kernel.caller import (
     Memory,
     Syscall,
     TrackedFile,
-    descriptors,
-    family,
 )
 from pytest_dataloader_faults._engine.kernel.callers_file import Identities
 from pytest_dataloader_faults._engine.kernel.listener import Listener
 from pytest_dataloader_faults._engine.plan import FileCounter, Plan, WorkerFaults
 from pytest_dataloader_faults._engine.policy import FaultPolicy, Moments
 from pytest_dataloader_faults._engine.supervisor.events import Action, DeathScheduler
+from pytest_dataloader_faults._engine.system.proc import descriptors, family
 from pytest_dataloader_faults.faults import HungRead
 
 

@@ -14,7 +14,6 @@ it is in.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import struct
@@ -24,7 +23,7 @@ from typing import get_args
 
 from pytest_dataloader_faults._engine.channel import SupervisorHandle
 from pytest_dataloader_faults._engine.kernel.linux import MACHINE, read_memory
-from pytest_dataloader_faults._engine.system.processes import is_stopped
+from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.shared import SharedCount
 from pytest_dataloader_faults._trial.job import Limits
 from pytest_dataloader_faults._trial.journal import (
@@ -90,7 +89,7 @@ class _Observer:
         self._written = written
 
     def _has_read(self, pids: Iterable[int]) -> bool:
-        self._bytes.update({pid: _bytes_read(pid) for pid in pids})
+        self._bytes.update({pid: proc.bytes_read(pid) for pid in pids})
         given = self._given.value if self._given else 0
         before, self._total = self._total, given + sum(self._bytes.values())
         return before < self._total <= self._most
@@ -99,7 +98,7 @@ class _Observer:
         if now - self._at < _LONG_ENOUGH:
             return self.seen.busy
         seconds, self._at = now - self._at, now
-        before, self._used = self._used, {pid: _seconds_used(pid) for pid in pids}
+        before, self._used = self._used, {pid: proc.seconds_used(pid) for pid in pids}
         used = (each - before.get(pid, each) for pid, each in self._used.items())
         return max(used, default=0.0) > _BUSY * seconds
 
@@ -114,18 +113,6 @@ def pids_of(events: Iterable[WatchedEvent]) -> Sequence[int]:
             case WorkersStarting():
                 pids = event.pids or pids
     return pids
-
-
-def _bytes_read(pid: int) -> int:
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/io", encoding="ascii") as file:
-        return int(file.readline().split()[1])
-    return 0
-
-
-def _seconds_used(pid: int) -> float:
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/schedstat", encoding="ascii") as file:
-        return int(file.read().split()[0]) / 1e9
-    return 0.0
 
 
 # Some facts about a process that sleeps. /proc/PID/syscall (proc(5)) has the number of the call
@@ -159,22 +146,23 @@ def asleep_until(pid: int) -> float | None:
     """
     now = time.monotonic()
     try:
-        with open(f"/proc/{pid}/syscall", encoding="ascii") as file:
-            return end_of_sleep(file.read(), lambda address: _time_at(pid, address), now)
+        call = proc.running_call(pid)
+        return end_of_sleep(call, lambda address: _time_at(pid, address), now)
     except OSError:
-        return now if _waits_in(pid) in _ASLEEP_IN else None
+        return now if proc.waits_in(pid) in _ASLEEP_IN else None
 
 
-def end_of_sleep(call: str, time_at: Callable[[int], float], now: float) -> float | None:
-    """The end of the sleep that *call* is, a line of /proc/PID/syscall; None if it is none.
+def end_of_sleep(
+    call: proc.RunningCall | None, time_at: Callable[[int], float], now: float
+) -> float | None:
+    """The end of the sleep that *call* is; None if it is none.
 
     *time_at*: the seconds at an address, in the memory of the process.
     """
-    words = call.split()
-    name = _NUMBERS.get(int(words[0])) if words and words[0].isdigit() else None
-    if name is None:
+    name = _NUMBERS.get(call.number) if call else None
+    if call is None or name is None:
         return None
-    first, second, third, fourth, fifth = (int(word, 16) for word in words[1:6])
+    first, second, third, fourth, fifth, _ = call.arguments
     if name == "nanosleep":
         return now + time_at(first)
     if name == "clock_nanosleep":
@@ -191,14 +179,6 @@ def end_of_sleep(call: str, time_at: Callable[[int], float], now: float) -> floa
 def _time_at(pid: int, address: int) -> float:
     seconds, small = _TIME.unpack(read_memory(pid, address, _TIME.size))
     return float(seconds + small / 1e9)
-
-
-def _waits_in(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/wchan", encoding="ascii") as file:
-            return file.read()
-    except OSError:
-        return ""
 
 
 class TrialClock:
@@ -235,7 +215,9 @@ class TrialClock:
     def is_up(self) -> bool:
         """Look whether the time is up."""
         now = time.monotonic()
-        self._pauses.look(now, stopped=bool(self._supervisor and is_stopped(self._supervisor.pid)))
+        self._pauses.look(
+            now, stopped=bool(self._supervisor and proc.is_stopped(self._supervisor.pid))
+        )
         self._read_journal()
         self._observer.look(self._size, pids_of(self._events))
         found, seen = self._pauses.found, self._observer.seen

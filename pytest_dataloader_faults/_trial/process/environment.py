@@ -28,6 +28,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.processes import MORE_PROCESSES, fork
 from pytest_dataloader_faults._trial.job import Job
 from pytest_dataloader_faults._trial.journal import (
@@ -85,7 +86,7 @@ class FreeResources(NamedTuple):
     def now(cls) -> FreeResources:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         limit = 1 << 30 if soft == resource.RLIM_INFINITY else soft
-        opened = len(os.listdir("/proc/self/fd")) - 1  # Not the one that lists the folder.
+        opened = proc.own_descriptors()
         return cls(limit, opened, _statvfs(_SHARED))
 
     def require_for(self, workers: int) -> None:
@@ -225,10 +226,8 @@ def _few_processes(text: str) -> str | None:
 
 
 def _little_memory(text: str) -> str | None:
-    with open("/proc/meminfo", encoding="utf-8") as file:
-        kib = re.search(r"^MemAvailable:\s*(\d+) kB$", file.read(), re.MULTILINE)
-    left = int(kib[1]) << 10 if kib else _MEMORY
-    if left >= _MEMORY:
+    left = proc.memory_left()
+    if left is None or left >= _MEMORY:
         return None
     found = f"{text!r} was reported, and {_size(left)} are left"
     remedy = "End processes that take much, or give the machine or its control group more"

@@ -18,7 +18,8 @@ import signal
 import time
 
 from pytest_dataloader_faults._engine.protocol import Report
-from pytest_dataloader_faults._engine.system.processes import how_it_ended, is_stopped, ready
+from pytest_dataloader_faults._engine.system.proc import is_stopped
+from pytest_dataloader_faults._engine.system.processes import how_it_ended, ready
 from pytest_dataloader_faults._trial.journal import (
     FaultsArmed,
     HarnessFailed,

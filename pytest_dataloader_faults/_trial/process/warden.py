@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import time
 from collections.abc import Callable
@@ -22,13 +21,9 @@ from typing import NamedTuple, TypeAlias
 import psutil
 
 from pytest_dataloader_faults._engine.channel import SupervisorHandle
+from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.libc import Prctl, end_with_parent, prctl
-from pytest_dataloader_faults._engine.system.processes import (
-    STACKS_SIGNAL,
-    is_stopped,
-    ready,
-    seconds_without_cpu,
-)
+from pytest_dataloader_faults._engine.system.processes import STACKS_SIGNAL, ready
 from pytest_dataloader_faults._engine.system.shared import AnonymousFile
 from pytest_dataloader_faults._trial import resources
 from pytest_dataloader_faults._trial.job import Limits
@@ -93,7 +88,7 @@ def run_under_deadline(
     watched = _Watched(os.pidfd_open(child), parent, signals, supervisor)
     clock = TrialClock(journal, limits, supervision, partial(_seconds_without_cpu, around))
     ended = _wait_until_over(watched, clock, journal)
-    stopped = ended == "deadline" and is_stopped(child)
+    stopped = ended == "deadline" and proc.is_stopped(child)
     if ended == "deadline":
         clock.write_activity()
         _gather_stacks(around, {supervision.pid} if supervision else set())
@@ -180,7 +175,7 @@ def _processes(around: Surroundings) -> list[psutil.Process]:
 def _seconds_without_cpu(around: Surroundings) -> float:
     """How long the machine has kept the processes of the trial waiting, as far as that counts."""
     pids = (each.pid for each in _processes(around))
-    return min(BUSY_SECONDS, max(map(seconds_without_cpu, pids), default=0.0))
+    return min(BUSY_SECONDS, max(map(proc.seconds_without_cpu, pids), default=0.0))
 
 
 def _wait(watched: _Watched, until: float) -> str | None:
@@ -227,9 +222,7 @@ def _gather_stacks(around: Surroundings, ours: set[int]) -> None:
 def _describe(process: psutil.Process, stacks: AnonymousFile) -> None:
     with contextlib.suppress(psutil.Error, OSError):
         command = " ".join(process.cmdline())
-        with open(f"/proc/{process.pid}/status", encoding="utf-8") as file:
-            caught = int(re.search(r"^SigCgt:\s*(\w+)$", file.read(), re.MULTILINE)[1], 16)  # type: ignore[index]
-        if caught >> (STACKS_SIGNAL - 1) & 1:
+        if proc.status(process.pid).caught >> (STACKS_SIGNAL - 1) & 1:
             os.write(stacks.fd, f"\nProcess {process.pid} ({_state(process)}):\n".encode())
             process.send_signal(STACKS_SIGNAL)
             time.sleep(0.05)  # So that the stacks of two processes do not mix.
@@ -241,9 +234,7 @@ def _describe(process: psutil.Process, stacks: AnonymousFile) -> None:
 
 def _state(process: psutil.Process) -> str:
     """Whether *process* runs or sleeps, and where in the kernel, if this process may know that."""
-    where = ""
-    with contextlib.suppress(OSError), open(f"/proc/{process.pid}/wchan", encoding="utf-8") as file:
-        where = file.read().strip("0\n")
+    where = proc.waits_in(process.pid)
     return f"{process.status()}, in {where}" if where else str(process.status())
 
 

@@ -9,7 +9,7 @@ import resource
 import pytest
 
 from pytest_dataloader_faults import inject
-from pytest_dataloader_faults._engine.kernel.caller import descriptors
+from pytest_dataloader_faults._engine.system.proc import descriptors
 from pytest_dataloader_faults._engine.system.processes import fork
 from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.faults import ReadError, SlowRead, TruncatedFile

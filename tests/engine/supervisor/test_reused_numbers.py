@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from pytest_dataloader_faults import inject
-from pytest_dataloader_faults._engine.kernel.caller import descriptors, room_below
+from pytest_dataloader_faults._engine.system.proc import descriptors, room_below
 from pytest_dataloader_faults.faults import ClosedDescriptor, ReadError
 from support.attempts import CONTENT, NEVER, attempt, error_of
 from support.children import in_a_process

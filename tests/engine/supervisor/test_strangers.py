@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from pytest_dataloader_faults import inject, run_trial
-from pytest_dataloader_faults._engine.system.processes import fork, is_below
+from pytest_dataloader_faults._engine.system.proc import is_below
+from pytest_dataloader_faults._engine.system.processes import fork
 from pytest_dataloader_faults.faults import ReadError
 from support.datasets import Records
 from support.epochs import alone, epoch

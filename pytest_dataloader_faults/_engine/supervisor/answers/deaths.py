@@ -14,12 +14,12 @@ from collections.abc import Sequence
 
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults._engine import protocol
-from pytest_dataloader_faults._engine.kernel.caller import descriptors, room_below
 from pytest_dataloader_faults._engine.plan import FaultCounter
 from pytest_dataloader_faults._engine.policy import Die
 from pytest_dataloader_faults._engine.supervisor import inherited_files
 from pytest_dataloader_faults._engine.supervisor.events import Action, DeathScheduler, Timers
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
+from pytest_dataloader_faults._engine.system.proc import descriptors, room_below
 from pytest_dataloader_faults.faults.base import FiringKind
 from pytest_dataloader_faults.faults.kinds import InOneWorker
 

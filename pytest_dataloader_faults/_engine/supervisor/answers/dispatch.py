@@ -17,6 +17,7 @@ from pytest_dataloader_faults._engine.supervisor.answers.reads import on_read
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.answers.writes import on_write
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
+from pytest_dataloader_faults._engine.system import proc
 
 _MAKE_DESCRIPTORS = (Role.OPENS, Role.ALLOCATES, Role.DUPLICATES)
 
@@ -59,7 +60,7 @@ def _note_exhaustion(worker: WorkerState, call: Syscall) -> None:
     """The kernel itself refuses a call for want of a descriptor; the policy only counts it."""
     if call.facts.role not in _MAKE_DESCRIPTORS or call.facts.number_at is not None:
         return
-    used = caller.descriptors(call.pid)
+    used = proc.descriptors(call.pid)
     is_full = all(number in used for number in range(worker.limit or 0))
     name = worker.memory.path(call) if is_full and call.facts.role is Role.OPENS else None
     path = "" if name is None else caller.resolved_path(call, name).path

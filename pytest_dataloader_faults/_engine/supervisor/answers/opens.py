@@ -28,6 +28,7 @@ from pytest_dataloader_faults._engine.policy import (
 )
 from pytest_dataloader_faults._engine.supervisor.descriptor_budget import is_shortage
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
+from pytest_dataloader_faults._engine.system import proc
 
 
 def on_open(worker: WorkerState, call: Syscall, copies: FileCopies) -> bool:
@@ -172,7 +173,7 @@ def on_duplicate(worker: WorkerState, call: Syscall) -> bool:
 
 def on_room(worker: WorkerState, call: Syscall) -> bool:
     """Fail a fallocate(2) in /dev/shm, as if that were full; False if the kernel is to make it."""
-    path = caller.link_of(call.pid, caller.signed(call.arguments[0]))
+    path = proc.link_of(call.pid, caller.signed(call.arguments[0]))
     for action in worker.policy.reserved(Operation(call.name, path, call.pid)):
         if isinstance(action, Fail):
             worker.leftover_shm.append(path)

@@ -28,7 +28,6 @@ from typing import NamedTuple
 from pytest_dataloader_faults._engine.kernel.caller import (
     Syscall,
     duplicate,
-    link_of,
     reopened,
     signed,
 )
@@ -51,6 +50,7 @@ from pytest_dataloader_faults._engine.policy import (
 from pytest_dataloader_faults._engine.supervisor.answers.deaths import die_in_call
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
+from pytest_dataloader_faults._engine.system.proc import link_of
 
 _FORBIDDEN = (errno.EPERM, errno.ENOSYS)
 

@@ -1,0 +1,382 @@
+"""What /proc says of processes, this one and others: see proc(5). All of it is read here.
+
+Unless a function says otherwise, it raises the OSError of a process that is gone, or that this one
+may not look at.
+
+Some facts about looking at a process. One that is stopped has the state T in /proc/PID/stat (t
+under a debugger): its sockets stay open and take messages, and no answer comes. The second number
+in /proc/PID/task/TID/schedstat is the time in nanoseconds that a thread waited in a run queue.
+Until the dead are waited for, their folders are root's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import re
+import stat
+from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple, TypeAlias
+
+Pid: TypeAlias = "int | str"
+"""A process id, or ``"self"``."""
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()
+
+
+def _fields(path: str) -> dict[str, str]:
+    """A file of lines such as ``Name:  value``."""
+    lines = (line.partition(":") for line in _read(path).splitlines())
+    return {name: value.strip() for name, colon, value in lines if colon}
+
+
+_STALE = (
+    "/proc is that of another PID namespace, and shows other processes under these numbers: mount"
+    " the namespace's own, as by unshare --mount-proc"
+)
+_CLOSED = (
+    "/proc shows nothing of this process to other processes of its user: the user may run the"
+    " interpreter but not read it (chmod a+r), or the process has changed its user and called no"
+    " execve(2) since"
+)
+
+
+def why_unusable() -> str | None:
+    """Why nothing can be learnt here of the processes that this one starts; None if it can."""
+    try:
+        pid = os.readlink("/proc/self")
+    except OSError:
+        return "/proc is not mounted: mount -t proc proc /proc"
+    if pid != str(os.getpid()):
+        return _STALE
+    # What a process that may not be traced has in /proc is root's.
+    return None if os.access("/proc/self/environ", os.R_OK) else _CLOSED
+
+
+class Status(NamedTuple):
+    """What /proc/PID/status says. Identities are numbers as text, and those for files.
+
+    Attributes:
+        process: The process that the thread is of.
+        caught: The signals that have a handler: a bit for each, from signal 1 on.
+        user: The user's id.
+        group: The group's id.
+        groups: The ids of the other groups.
+        capabilities: The effective ones: a bit for each.
+    """
+
+    process: int
+    caught: int
+    user: str
+    group: str
+    groups: frozenset[str]
+    capabilities: int
+
+
+def status(pid: Pid) -> Status:
+    """What /proc/PID/status says."""
+    found = _fields(f"/proc/{pid}/status")
+    user, group = (found[name].split()[3] for name in ("Uid", "Gid"))
+    caught, capabilities = (int(found[name], 16) for name in ("SigCgt", "CapEff"))
+    groups = frozenset(found["Groups"].split())
+    return Status(int(found["Tgid"]), caught, user, group, groups, capabilities)
+
+
+def link(pid: Pid, name: str) -> str:
+    """What the link *name* in /proc/PID leads to, such as ``"ns/mnt"``."""
+    return os.readlink(f"/proc/{pid}/{name}")
+
+
+def set_own_name(name: str) -> None:
+    """Have ps(1) show *name* for this process, as far as it may be traced."""
+    with contextlib.suppress(OSError), open("/proc/self/comm", "w", encoding="utf-8") as file:
+        file.write(name)
+
+
+# How it is.
+
+
+def state_of(pid: int) -> str | None:
+    """The letter of its state; None if it is gone."""
+    return _state_and_parent(pid)[0]
+
+
+def _state_and_parent(pid: int) -> tuple[str | None, int]:
+    try:
+        state, parent = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()[:2]
+    except (OSError, ValueError):
+        return None, 0
+    return state, int(parent)
+
+
+def is_below(pid: int, ancestors: Collection[int]) -> bool:
+    """Whether *pid* is one of *ancestors*, or descends from one."""
+    while pid and pid not in ancestors:
+        pid = _state_and_parent(pid)[1]
+    return bool(pid)
+
+
+def is_dead(pid: int) -> bool:
+    """Whether it is gone, or only waits for its parent to ask how it ended."""
+    return state_of(pid) in (None, "Z", "X")
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether it is stopped until it gets SIGCONT."""
+    return state_of(pid) in ("T", "t")
+
+
+def threads(pid: int) -> list[str]:
+    """The ids of its threads."""
+    return os.listdir(f"/proc/{pid}/task")
+
+
+def family(pid: int) -> Iterator[int]:
+    """*pid* and its descendants, as far as they are still its own; *pid* alone if it is gone."""
+    yield pid
+    try:
+        ids = threads(pid)
+    except FileNotFoundError:
+        return
+    for thread in ids:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            children = _read(f"/proc/{pid}/task/{thread}/children").split()
+            for child in map(int, children):
+                yield from family(child)
+
+
+# What it does.
+
+
+def seconds_without_cpu(pid: int) -> float:
+    """How long a thread of *pid* was ready to run and had no processor: the one that had it worst.
+
+    A kernel without CONFIG_SCHED_INFO does not say, and neither does a process that is gone.
+    """
+    seconds = 0.0
+    for path in glob.iglob(f"/proc/{pid}/task/*/schedstat"):
+        with contextlib.suppress(OSError):
+            seconds = max(seconds, int(_read(path).split()[1]) / 1e9)
+    return seconds
+
+
+def seconds_used(pid: int) -> float:
+    """How long its main thread had a processor; 0 where that is not known."""
+    with contextlib.suppress(OSError):
+        return int(_read(f"/proc/{pid}/schedstat").split()[0]) / 1e9
+    return 0.0
+
+
+def bytes_read(pid: int) -> int:
+    """How many bytes read(2) and the like have given it; 0 where that is not known."""
+    with contextlib.suppress(OSError):
+        return int(_fields(f"/proc/{pid}/io")["rchar"])
+    return 0
+
+
+class RunningCall(NamedTuple):
+    """The system call that a thread is in."""
+
+    number: int
+    arguments: tuple[int, ...]
+
+
+def running_call(pid: int) -> RunningCall | None:
+    """The one of its main thread; None if that is in none."""
+    return parsed_call(_read(f"/proc/{pid}/task/{pid}/syscall"))
+
+
+def parsed_call(text: str) -> RunningCall | None:
+    """The same, given what /proc/PID/syscall says."""
+    words = text.split()
+    if not words or not words[0].isdecimal():
+        return None
+    return RunningCall(int(words[0]), tuple(int(word, 16) for word in words[1:7]))
+
+
+def waits_in(pid: int) -> str:
+    """The kernel's function that its main thread waits in; "" if none, or if that is not known."""
+    with contextlib.suppress(OSError):
+        return _read(f"/proc/{pid}/wchan").strip("0\n")
+    return ""
+
+
+# What it has open.
+
+
+def descriptors(pid: Pid) -> set[int]:
+    """The descriptor numbers in use; none if the process is gone."""
+    try:
+        return {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
+    except (FileNotFoundError, ProcessLookupError):
+        return set()
+    except PermissionError:
+        if pid == "self" or not is_dead(int(pid)):
+            raise
+        return set()
+
+
+def own_descriptors() -> int:
+    """How many this process has open."""
+    return len(os.listdir("/proc/self/fd")) - 1  # Not the one that lists the folder.
+
+
+def room_below(used: set[int], headroom: int) -> int:
+    """The RLIMIT_NOFILE that leaves *headroom* free numbers, given those in *used*."""
+    number = 0
+    while headroom or number in used:
+        headroom -= number not in used
+        number += 1
+    return number
+
+
+def link_of(pid: Pid, fd: int | str) -> str:
+    """What descriptor *fd* is: a path, or a kind of kernel object with its number."""
+    return link(pid, f"fd/{fd}")
+
+
+def descriptor_links(pid: Pid = "self") -> dict[str, str]:
+    """The same of all its descriptors, by their numbers."""
+    found = {}
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        # One was closed since, or is the one that listed the folder.
+        with contextlib.suppress(FileNotFoundError):
+            found[name] = link_of(pid, name)
+    return found
+
+
+class DescriptorInfo(NamedTuple):
+    """What /proc/PID/fdinfo/FD says: O_* flags, and the offset in bytes."""
+
+    flags: int
+    offset: int
+
+
+def fd_info(fd: int, pid: Pid = "self") -> DescriptorInfo:
+    """What /proc/PID/fdinfo/FD says."""
+    found = _fields(f"/proc/{pid}/fdinfo/{fd}")
+    return DescriptorInfo(int(found["flags"], 8), int(found["pos"]))
+
+
+def is_write_only(fd: int, pid: Pid = "self") -> bool:
+    """Whether nothing can be read from *fd*, as from a log, or from where pytest's output goes."""
+    return fd_info(fd, pid).flags & os.O_ACCMODE == os.O_WRONLY
+
+
+def inherited_fds(matches: Callable[[str], bool]) -> Iterator[tuple[int, str]]:
+    """Descriptors of matching files that are open already in this process."""
+    for fd, path in sorted((int(name), path) for name, path in descriptor_links().items()):
+        if fd in (0, 1, 2):
+            continue  # Where a test's output goes is no dataset's.
+        if _is_there(path) and matches(path) and stat.S_ISREG(os.fstat(fd).st_mode):
+            yield fd, path
+
+
+def _is_there(path: str) -> bool:
+    """Whether *path*, as /proc gives it, is that of a file that has its name still."""
+    return path.startswith("/") and not path.endswith(" (deleted)")
+
+
+_OWN = r"/proc/(?:self|thread-self|(\d+))"
+_FOLDER_LINK = re.compile(rf"(?:{_OWN}(?:/task/\d+)?|/dev)/(cwd|root|fd/\d+)/+(.*)", re.DOTALL)
+_DESCRIPTOR = re.compile(rf"(?:{_OWN}|/dev)/fd/(\d+)")
+
+
+def behind_folder_link(path: str, pid: int) -> str:
+    """*path* as process *pid* uses it, not by way of a link such as /proc/self/cwd.
+
+    That link is followed where it comes first. Symbolic links that lead to one are not.
+    """
+    while found := _FOLDER_LINK.fullmatch(path):
+        path = os.path.join(link(found[1] or pid, found[2]), found[3])
+    return path
+
+
+def descriptor_named(path: str, pid: int) -> tuple[Pid, int] | None:
+    """The process and the descriptor that *path* is, where *pid* uses it; None for other paths."""
+    found = _DESCRIPTOR.fullmatch(path)
+    return (found[1] or pid, int(found[2])) if found else None
+
+
+# What it has in memory.
+
+
+class MemoryMapping(NamedTuple):
+    """One line of /proc/self/maps that is a file's."""
+
+    start: int
+    length: int
+    protection: int
+    offset: int
+    path: str
+
+
+_MAPPING = re.compile(rb"^(\w+)-(\w+) (\S+) (\w+) \S+ \d+ +(/.*)$", re.MULTILINE)
+_FILE_NAME = re.compile(rb"/.*")  # Only \n ends a line; \r may be in a name.
+_PROTECTION = {b"r": 1, b"w": 2, b"x": 4}
+
+
+def inherited_mappings(matches: Callable[[str], bool]) -> Iterator[MemoryMapping]:
+    """Each stretch of memory that is a matching file's, where the file has its name still.
+
+    A process with torch has 400 of them. So names are looked at first, each one once.
+    """
+    with open("/proc/self/maps", "rb") as file:
+        text = file.read()
+    paths = {name: _mapped_path(name) for name in {*_FILE_NAME.findall(text)}}
+    meant = {name: path for name, path in paths.items() if _is_there(path) and matches(path)}
+    for *numbers, rights, offset, name in _MAPPING.findall(text) if meant else ():
+        if name in meant:
+            start, end = (int(number, 16) for number in numbers)
+            protection = sum(bit for letter, bit in _PROTECTION.items() if letter in rights)
+            yield MemoryMapping(start, end - start, protection, int(offset, 16), meant[name])
+
+
+def _mapped_path(name: bytes) -> str:
+    r"""The file behind *name*. The kernel writes \012 for a newline, but a backslash as it is."""
+    path = os.fsdecode(name)
+    if r"\012" in path and not os.path.lexists(path):
+        return path.replace(r"\012", "\n")
+    return path
+
+
+class PrivateMemory(NamedTuple):
+    """A stretch of memory that is no file's; *used*: how many bytes of it are there."""
+
+    start: int
+    end: int
+    used: int
+
+
+_PRIVATE = re.compile(
+    r"^([0-9a-f]+)-([0-9a-f]+) rw-p \S+ \S+ 0 +(?:\[heap\])?\n"
+    r"(?:[A-Z]\w+: .*\n)*?Anonymous: +(\d+) kB",
+    re.MULTILINE,
+)
+
+
+def private_memory() -> Iterator[PrivateMemory]:
+    """That of this process which it may write, but its stacks."""
+    return parsed_private_memory(_read("/proc/self/smaps"))
+
+
+def parsed_private_memory(text: str) -> Iterator[PrivateMemory]:
+    """The same, given what /proc/PID/smaps says."""
+    for start, end, used in _PRIVATE.findall(text):
+        yield PrivateMemory(int(start, 16), int(end, 16), int(used) << 10)
+
+
+def memory_of(pid: Pid, parts: Collection[str]) -> int:
+    """Bytes: the sum of those *parts* of its memory which /proc/PID/smaps_rollup has."""
+    found = _fields(f"/proc/{pid}/smaps_rollup")
+    return sum(int(found[part].split()[0]) << 10 for part in parts if part in found)
+
+
+def memory_left() -> int | None:
+    """Bytes that this machine has left; None if it does not say."""
+    found = _fields("/proc/meminfo").get("MemAvailable")
+    return None if found is None else int(found.split()[0]) << 10
