@@ -36,7 +36,6 @@ from pytest_dataloader_faults._engine.system.libc import Prctl, prctl
 from pytest_dataloader_faults._engine.system.proc import PrivateMemory, private_memory
 from pytest_dataloader_faults._engine.system.processes import STACKS_SIGNAL
 from pytest_dataloader_faults._engine.worker.arm import arm_function
-from pytest_dataloader_faults._trial import resources
 from pytest_dataloader_faults._trial.job import Job, ReferenceJob
 from pytest_dataloader_faults._trial.journal import InternalError, Journal, TrialStarted
 from pytest_dataloader_faults._trial.process.surroundings import Surroundings
@@ -71,7 +70,6 @@ def main(job: Job, around: Surroundings) -> NoReturn:
         _forget_helpers()
         if around.server:
             around.server.use()
-            resources.more_processes = partial(resources.below, *around.server.pids)
         logging.getLogger().handlers.clear()  # pytest's write to its terminal.
         threading.excepthook = threading.__excepthook__  # pytest's prints nothing.
         warnings.resetwarnings()  # pytest's "error" would make a warning of torch's an error.
@@ -81,7 +79,8 @@ def main(job: Job, around: Surroundings) -> NoReturn:
         current_process()._config["tempdir"] = around.folders[0]  # type: ignore[attr-defined]
         faulthandler.register(STACKS_SIGNAL, file=around.stacks.fd, all_threads=True)
         stacks = f"/proc/{os.getpid()}/fd/{around.stacks.fd}"
-        run(job, around.facts, stacks, supervision, around.writable_folders)
+        server = around.server.pids if around.server else None
+        run(job, around.facts, stacks, supervision, around.writable_folders, server)
 
     _run_then_exit(warden, around.facts)
 

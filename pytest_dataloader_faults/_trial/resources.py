@@ -46,28 +46,27 @@ from pytest_dataloader_faults.outcomes.records import Footprint
 _INFRASTRUCTURE = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "torch_shm")
 
 
-def below(keeper: int, server: int) -> list[psutil.Process]:
-    """What a fork *server* and its *keeper* have started, and has not ended."""
+def trial_processes(server: tuple[int, int] | None) -> list[psutil.Process]:
+    """What is below this process, and what a fork server with its keeper, *server*, has started."""
+    return [*psutil.Process().children(recursive=True), *(_below(*server) if server else ())]
+
+
+def _below(keeper: int, server: int) -> list[psutil.Process]:
     with contextlib.suppress(psutil.NoSuchProcess):
         found = psutil.Process(keeper).children(recursive=True)
         return [each for each in found if each.pid != server]
     return []
 
 
-def _none() -> list[psutil.Process]:
-    return []
+def processes(server: tuple[int, int] | None = None, patience: float = 1.0) -> dict[str, str]:
+    """Those of ``trial_processes`` that still run after *patience* seconds.
 
-
-more_processes: Callable[[], list[psutil.Process]] = _none
-"""Those of this trial that are not below this process."""
-
-
-def processes(patience: float = 1.0) -> dict[str, str]:
-    """Descendants that still run after *patience* seconds, helpers of torch and Python left out."""
-    if not has_children() and not more_processes():
+    Helpers of torch and Python are left out.
+    """
+    if not has_children() and not (server and _below(*server)):
         return {}
     deadline = time.monotonic() + patience
-    while (found := _running() or _running()) and time.monotonic() < deadline:
+    while (found := _running(server) or _running(server)) and time.monotonic() < deadline:
         time.sleep(0.01)
     return found
 
@@ -103,9 +102,9 @@ def _session_of(leader: int) -> Iterator[psutil.Process]:
                 yield process
 
 
-def _running() -> dict[str, str]:
+def _running(server: tuple[int, int] | None) -> dict[str, str]:
     found = {}
-    for process in [*psutil.Process().children(recursive=True), *more_processes()]:
+    for process in trial_processes(server):
         try:
             command = " ".join(process.cmdline()) or process.name()
             zombie = process.status() == psutil.STATUS_ZOMBIE
@@ -173,15 +172,9 @@ class FootprintSampler:
 
     def are_enough(self, epoch: int) -> bool:
         """Whether *epoch* should be the last one: growth is confirmed by four times as many."""
-        seconds = time.monotonic() - self._began
-        if seconds > self._most_seconds:
+        if time.monotonic() - self._began > self._most_seconds:
             return True
-        if self._last is None:
-            if epoch < FEWEST_EPOCHS or (epoch < _ENOUGH_EPOCHS and seconds <= _ENOUGH_SECONDS):
-                return False
-            grows = find_growth(self._found) is not None
-            self._last = TIMES_TO_CONFIRM * epoch if grows else epoch
-        return epoch >= self._last
+        return self._last is not None and epoch >= self._last
 
     def look(self, epoch: int, workers: Iterable[Any]) -> list[Footprint]:
         """What the loader's process and *workers* take after *epoch*."""
@@ -191,7 +184,16 @@ class FootprintSampler:
         in_use = accelerator.bytes_in_use()
         found[0] = replace(found[0], pinned=in_use["pinned"], device=in_use["device"])
         self._found += found
+        if self._last is None:
+            self._last = self._last_given(epoch)
         return found
+
+    def _last_given(self, epoch: int) -> int | None:
+        """Which epoch is to be the last, given those up to *epoch*; None if that is not known."""
+        seconds = time.monotonic() - self._began
+        if epoch < FEWEST_EPOCHS or (epoch < _ENOUGH_EPOCHS and seconds <= _ENOUGH_SECONDS):
+            return None
+        return TIMES_TO_CONFIRM * epoch if find_growth(self._found) is not None else epoch
 
     def _of(self, pid: int) -> dict[str, Any]:
         targets = proc.descriptor_links(pid).values()

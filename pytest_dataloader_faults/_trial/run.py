@@ -65,8 +65,12 @@ def run(
     stacks: str,
     supervision: SupervisorHandle | None,
     writable_folders: Sequence[str],
+    server: tuple[int, int] | None,
 ) -> None:
-    """Do *job*. Faults of writing may happen in *writable_folders*, which are this trial's own."""
+    """Do *job*. Faults of writing may happen in *writable_folders*, which are this trial's own.
+
+    *server*: the keeper and the fork server that the workers are started by, if there is one.
+    """
     free = FreeResources.now()
     resources.limit_descriptors(job.options.descriptors)
     torch.set_num_threads(1)  # A forked copy of OpenMP's thread pool has no threads.
@@ -84,7 +88,7 @@ def run(
                 limit_samples(loader, job.samples)
             if loader.num_workers:
                 free.require_for(loader.num_workers)
-            _Trial(job, journal, loader).run(armed)
+            _Trial(job, journal, loader, server).run(armed)
     except _REFUSALS as error:
         parts = getattr(error, "parts", None)
         journal.write(Refused(type(error).__name__, str(error), parts))
@@ -112,6 +116,7 @@ class _Trial:
     job: TrialJob
     journal: Journal
     loader: torch.utils.data.DataLoader[Any]
+    server: tuple[int, int] | None
 
     def __post_init__(self) -> None:
         self.options = self.job.options
@@ -157,8 +162,10 @@ class _Trial:
                 break
             if epoch == self.options.faulty_epochs:
                 watch.client.end_faults()
-            if self._has_enough_footprints(epoch, driver):
-                break
+            if self.footprints is not None:
+                self._take_footprints(self.footprints, epoch, driver)
+                if self.footprints.are_enough(epoch):
+                    break
         driver.end_workers()
         # Within the scope: what a worker has just started would not live beyond it, since the
         # supervisor answers the calls by which it loads its libraries.
@@ -219,19 +226,18 @@ class _Trial:
             with loaders.errors_of_dataset(f"iterating {type(dataset).__name__}"):
                 next(iter(dataset), None)
 
-    def _has_enough_footprints(self, epoch: int, driver: LoaderDriver) -> bool:
-        """Write down the footprint of each process, if the job asks for it; whether to stop."""
-        if self.footprints is None:
-            return False
+    def _take_footprints(
+        self, footprints: resources.FootprintSampler, epoch: int, driver: LoaderDriver
+    ) -> None:
+        """Write down the footprint of each process."""
         self.journal.write(HarnessTime(time.monotonic()))
         driver.wait_until_idle()
         workers = getattr(self.loader._iterator, "_workers", ())
-        self.journal.write(Measured(self.footprints.look(epoch, workers)))
+        self.journal.write(Measured(footprints.look(epoch, workers)))
         self.journal.write(LoaderTime(time.monotonic()))
-        return self.footprints.are_enough(epoch)
 
     def _write_resources(self, phase: str) -> None:
         gc.collect()  # Ends what the loader and the dataset left.
         self.journal.write(HarnessTime(time.monotonic()))
-        found = Resources(phase, proc.descriptor_links(), resources.processes())
+        found = Resources(phase, proc.descriptor_links(), resources.processes(self.server))
         self.journal.write(Looked(found))

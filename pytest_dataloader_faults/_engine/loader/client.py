@@ -201,7 +201,7 @@ def _about_bytecode() -> list[str]:
 def _let_end(process: subprocess.Popen[bytes], folder: str) -> None:
     if is_stopped(process.pid):  # It would never end.
         process.kill()
-    _outliving[:] = [pid for pid in _outliving if not _is_reaped(pid)]
+    _outliving[:] = [pid for pid in _outliving if not _reap(pid)]
     try:
         process.wait(0.2)
         temporary.remove(folder)  # It has done so, unless it was killed.
@@ -210,7 +210,8 @@ def _let_end(process: subprocess.Popen[bytes], folder: str) -> None:
         process.returncode = 0  # Or Popen would warn at exit that it still runs, as it should.
 
 
-def _is_reaped(pid: int) -> bool:
+def _reap(pid: int) -> bool:
+    """Ask how a child ended; whether it has."""
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:

@@ -78,23 +78,25 @@ class _Observer:
         ends = {pid: end for pid in pids if (end := asleep_until(pid)) is not None}
         self.seen = Seen(
             delivered=now if written > self._written else seen.delivered,
-            read=now if self._has_read(pids) else seen.read,
+            read=now if self._note_reading(pids) else seen.read,
             asleep=tuple(ends) or (seen.asleep if seen.is_asleep(now) else ()),
             wakes=max(ends.values(), default=seen.wakes),
             rests=max(
                 (end for end in ends.values() if end - now > _LONG_SLEEP), default=seen.rests
             ),
-            busy=self._is_busy(pids, now),
+            busy=self._note_work(pids, now),
         )
         self._written = written
 
-    def _has_read(self, pids: Iterable[int]) -> bool:
+    def _note_reading(self, pids: Iterable[int]) -> bool:
+        """Whether *pids* have read more since the last look."""
         self._bytes.update({pid: proc.bytes_read(pid) for pid in pids})
         given = self._given.value if self._given else 0
         before, self._total = self._total, given + sum(self._bytes.values())
         return before < self._total <= self._most
 
-    def _is_busy(self, pids: Iterable[int], now: float) -> bool:
+    def _note_work(self, pids: Iterable[int], now: float) -> bool:
+        """Whether one of *pids* has had a processor for long enough since the last look."""
         if now - self._at < _LONG_ENOUGH:
             return self.seen.busy
         seconds, self._at = now - self._at, now
@@ -212,8 +214,8 @@ class TrialClock:
     def next_look(self) -> float:
         return min(self.until, time.monotonic() + SLICE)
 
-    def is_up(self) -> bool:
-        """Look whether the time is up."""
+    def look(self) -> bool:
+        """Look at the trial; whether the time is up."""
         now = time.monotonic()
         self._pauses.look(
             now, stopped=bool(self._supervisor and proc.is_stopped(self._supervisor.pid))

@@ -111,7 +111,7 @@ class _InterruptibleQueue:
         with self._guard.waiting():
             _raise_for_deaths()  # From here on, a death interrupts.
             came = connection.wait([reader, *self._sentinels()], timeout)
-            while came and reader not in came and not self._has_lost(came):
+            while came and reader not in came and not self._forget_closed(came):
                 came = connection.wait([reader, *self._sentinels()], max(0.0, until - _now()))
             if reader in came:
                 return self._batches.get(timeout=max(0.0, until - _now()))
@@ -120,7 +120,7 @@ class _InterruptibleQueue:
 
     def _get_in_slices(self, until: float) -> Any:
         while until - _now() > _BETWEEN_LOOKS:
-            if self._has_lost(connection.wait(self._sentinels(), 0)):
+            if self._forget_closed(connection.wait(self._sentinels(), 0)):
                 break
             _raise_for_deaths()
             with contextlib.suppress(queue.Empty):
@@ -133,8 +133,8 @@ class _InterruptibleQueue:
         expected = {worker.sentinel: worker for worker in self._expected()}
         return {each: expected[each] for each in expected if each not in self._closed}
 
-    def _has_lost(self, sentinels: list[Any]) -> bool:
-        """Whether a worker is dead; one that has closed its sentinel itself is not."""
+    def _forget_closed(self, sentinels: list[Any]) -> bool:
+        """Whether a worker is dead; forget those that have closed their sentinels themselves."""
         workers = self._sentinels()
         lost = [each for each in sentinels if _has_ended(workers[each])]
         self._closed.update(set(sentinels).difference(lost))

@@ -157,7 +157,7 @@ def _wait_until_over(watched: _Watched, clock: TrialClock, journal: Journal) -> 
     ``"abandoned"``: pytest is gone, or the trial's own work takes too long. ``"supervisor ended"``:
     the supervisor ended too early. A signal's name: that signal asked the trial to end.
     """
-    while not clock.is_up():
+    while not clock.look():
         if why := _wait(watched, clock.next_look):
             return why
     if clock.whose != HARNESS:
@@ -168,8 +168,7 @@ def _wait_until_over(watched: _Watched, clock: TrialClock, journal: Journal) -> 
 
 def _processes(around: Surroundings) -> list[psutil.Process]:
     """All of the trial's processes."""
-    served = resources.below(*around.server.pids) if around.server else []
-    return [*psutil.Process().children(recursive=True), *served]
+    return resources.trial_processes(around.server.pids if around.server else None)
 
 
 def _seconds_without_cpu(around: Surroundings) -> float:
