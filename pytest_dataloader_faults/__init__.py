@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults._trial import run_trial as run_trial
     from pytest_dataloader_faults._trial.factory import DatasetFactory as DatasetFactory
     from pytest_dataloader_faults._trial.factory import part_of as part_of
-    from pytest_dataloader_faults.battery import check_dataset as check_dataset
-    from pytest_dataloader_faults.battery import sweep as sweep
+    from pytest_dataloader_faults.battery.checking import check_dataset as check_dataset
+    from pytest_dataloader_faults.battery.sweeping import sweep as sweep
     from pytest_dataloader_faults.injection import inject as inject
     from pytest_dataloader_faults.outcomes import CheckResult as CheckResult
     from pytest_dataloader_faults.outcomes import Contract as Contract
@@ -55,12 +55,12 @@ _HOMES = {
     "DatasetFactory": "_trial.factory",
     "Outcome": "outcomes",
     "Verdict": "outcomes",
-    "check_dataset": "battery",
+    "check_dataset": "battery.checking",
     "explore": "search",
     "inject": "injection",
     "part_of": "_trial.factory",
     "run_trial": "_trial",
-    "sweep": "battery",
+    "sweep": "battery.sweeping",
 }
 
 

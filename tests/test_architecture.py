@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import functools
 import statistics
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import pytest_dataloader_faults
+from pytest_dataloader_faults.battery.checks import CHECKS
 
 NAME = "pytest_dataloader_faults"
 ROOT = Path(pytest_dataloader_faults.__file__).parent
@@ -116,6 +118,29 @@ def test_pure_modules_import_no_third_party(module):
     reached = _reachable(module, into_functions=False)
 
     assert set() == {name for each in reached for name in _third_party(each, into_functions=False)}
+
+
+IMPORT_CHECKS = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith(("pytest_dataloader_faults._engine", "pytest_dataloader_faults._trial")):
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Blocked())
+from pytest_dataloader_faults.battery.checks import CHECKS
+print(len(CHECKS))
+"""
+
+
+def test_the_checks_need_no_engine():
+    """So they can be listed on every system, and read without a process that is started."""
+    found = subprocess.run(
+        [sys.executable, "-c", IMPORT_CHECKS], capture_output=True, text=True, check=False
+    )
+
+    assert (str(len(CHECKS)), "") == (found.stdout.strip(), found.stderr)
 
 
 @pytest.mark.parametrize(

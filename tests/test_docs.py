@@ -203,7 +203,7 @@ def _without_blocks(text):
     return re.sub(r"^```.+?^```", "", text, flags=re.DOTALL | re.MULTILINE)
 
 
-MODULES = "battery exceptions fake_files faults injection outcomes search strategies"
+MODULES = "exceptions fake_files faults injection outcomes search strategies"
 _PUBLIC = [package, *(importlib.import_module(f"{package.__name__}.{m}") for m in MODULES.split())]
 API = "\n".join(text for page, text in TEXTS.items() if page.parent.name == "api")
 

@@ -27,7 +27,7 @@ FIXED = (
     "CheckResult inject run_trial check_dataset explore sweep faults strategies"
     " Outcome Verdict Contract exceptions part_of DatasetFactory"
 ).split()
-PUBLIC = "battery exceptions fake_files faults injection outcomes search strategies".split()
+PUBLIC = "exceptions fake_files faults injection outcomes search strategies".split()
 HEAVY = {"torch", "hypothesis", "pyfakefs", "numpy", "psutil"}
 NAME = "pytest_dataloader_faults"
 

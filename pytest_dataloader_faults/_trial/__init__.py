@@ -18,7 +18,6 @@ if sys.platform != "linux":  # Much of what is imported below is not there.
 from pytest_dataloader_faults import _arguments, exceptions
 from pytest_dataloader_faults._engine.scope import engine_for
 from pytest_dataloader_faults._engine.system.processes import fork
-from pytest_dataloader_faults._trial import job as jobs
 from pytest_dataloader_faults._trial import journal as journals
 from pytest_dataloader_faults._trial.factory import DatasetFactory, bound
 from pytest_dataloader_faults._trial.journal import (
@@ -37,7 +36,7 @@ from pytest_dataloader_faults._trial.process.deadline import (
 from pytest_dataloader_faults._trial.process.surroundings import surroundings_for
 from pytest_dataloader_faults.exceptions import InjectionError, LostProcessError
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.outcomes import Outcome, Reference
+from pytest_dataloader_faults.outcomes import Outcome, Reference, jobs
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

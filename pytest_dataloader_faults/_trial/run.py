@@ -26,7 +26,6 @@ from pytest_dataloader_faults._engine.worker.arm import EndsWithParent
 from pytest_dataloader_faults._engine.worker.fetch_hooks import SeedSamples, seed_everything
 from pytest_dataloader_faults._trial import accelerator, loaders, resources
 from pytest_dataloader_faults._trial.driver import LoaderDriver
-from pytest_dataloader_faults._trial.job import Job, ReferenceJob, TrialJob
 from pytest_dataloader_faults._trial.journal import (
     FaultsArmed,
     FaultsCounted,
@@ -48,6 +47,7 @@ from pytest_dataloader_faults._trial.samples.draws import draws_of
 from pytest_dataloader_faults._trial.samples.reference import Reader, take_reference
 from pytest_dataloader_faults.faults import PinMemoryThreadDeath
 from pytest_dataloader_faults.outcomes import Phase, Resources, Stage
+from pytest_dataloader_faults.outcomes.jobs import Job, ReferenceJob, TrialJob
 from pytest_dataloader_faults.outcomes.records import DONE, RECOVERY
 
 Armed: TypeAlias = AbstractContextManager[tuple[Injection, LoaderMonitor]]

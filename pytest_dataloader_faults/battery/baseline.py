@@ -21,13 +21,18 @@ from pytest_dataloader_faults import _arguments
 from pytest_dataloader_faults._engine.scope import engine_for_files
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
 from pytest_dataloader_faults._trial.factory import DatasetFactory, bound
-from pytest_dataloader_faults._trial.job import ONE_EPOCH, RunSettings, TrialJob, TrialOptions
-from pytest_dataloader_faults._trial.process.deadline import Deadlines
 from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.battery.targets import Files, parse_globs
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Reference, reference
+from pytest_dataloader_faults.outcomes.jobs import (
+    ONE_EPOCH,
+    Deadlines,
+    RunSettings,
+    TrialJob,
+    TrialOptions,
+)
 from pytest_dataloader_faults.outcomes.judge import judge
 from pytest_dataloader_faults.outcomes.reference import EXACT, SHAPES, TYPES, Comparison, Share
 from pytest_dataloader_faults.outcomes.text import printable

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults._trial import run_trial_job
 from pytest_dataloader_faults._trial.factory import DatasetFactory
-from pytest_dataloader_faults._trial.job import TrialJob, TrialOptions
 from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.battery.baseline import ONE_WORKER, Baseline, Settings
 from pytest_dataloader_faults.battery.targets import Files as Globs
@@ -24,6 +23,7 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import Fault, OpenError, ReadError
 from pytest_dataloader_faults.globs import GlobMatcher, is_below
 from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Reference
+from pytest_dataloader_faults.outcomes.jobs import TrialJob, TrialOptions
 from pytest_dataloader_faults.outcomes.reference import Comparison
 
 if TYPE_CHECKING:

@@ -191,9 +191,9 @@ _OF_MULTIPROCESSING = (
     *("resource_tracker", "shared_memory", "spawn", "synchronize", "util"),
 )
 _OUR_FOLDER = (
-    *("_trial.child", "battery", "search", "search._runner", "plugin._fault_check"),
-    *("_engine.loader.iterator", "_engine.kernel.probe", "_engine.worker.kernel_session"),
-    *("_engine.worker.python_session", "fake_files.transfer"),
+    *("_trial.child", "battery.checking", "battery.sweeping", "search", "search._runner"),
+    *("plugin._fault_check", "_engine.loader.iterator", "_engine.kernel.probe"),
+    *("_engine.worker.kernel_session", "_engine.worker.python_session", "fake_files.transfer"),
 )
 """Modules that a test may call. After the test, pyfakefs forgets those imported under it."""
 

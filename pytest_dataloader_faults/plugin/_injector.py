@@ -65,7 +65,7 @@ class PytestFaultInjector(FaultInjector):
 
         Fails the test at the first step that does not pass.
         """
-        from pytest_dataloader_faults.battery import sweep
+        from pytest_dataloader_faults.battery.sweeping import sweep
 
         __tracebackhide__ = True
         self._used = True

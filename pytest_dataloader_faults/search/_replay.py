@@ -7,10 +7,10 @@ from typing import Any
 
 from pytest_dataloader_faults import _arguments
 from pytest_dataloader_faults._trial.factory import DatasetFactory
-from pytest_dataloader_faults._trial.job import RunSettings
 from pytest_dataloader_faults.battery.survey import survey
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Contract, Verdict
+from pytest_dataloader_faults.outcomes.jobs import RunSettings
 from pytest_dataloader_faults.search import _assertion
 
 

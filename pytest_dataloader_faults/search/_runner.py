@@ -16,7 +16,6 @@ from hypothesis.errors import Flaky
 from pytest_dataloader_faults import faults, strategies
 from pytest_dataloader_faults._arguments import optional
 from pytest_dataloader_faults._trial.factory import full_name
-from pytest_dataloader_faults._trial.job import RunSettings
 from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.battery.survey import DataFiles, Survey
 from pytest_dataloader_faults.exceptions import (
@@ -26,6 +25,7 @@ from pytest_dataloader_faults.exceptions import (
 )
 from pytest_dataloader_faults.faults.base import InWorkers
 from pytest_dataloader_faults.outcomes import Judgement, Outcome, Verdict
+from pytest_dataloader_faults.outcomes.jobs import RunSettings
 from pytest_dataloader_faults.outcomes.text import counted
 from pytest_dataloader_faults.search import _assertion
 from pytest_dataloader_faults.search._assertion import is_violation

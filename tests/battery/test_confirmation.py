@@ -13,7 +13,7 @@ import torch
 
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults.battery._battery import Battery, Memory, ask
-from pytest_dataloader_faults.battery._sweep import sweep
+from pytest_dataloader_faults.battery.sweeping import sweep
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
     InvalidArgumentError,

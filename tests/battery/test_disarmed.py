@@ -7,12 +7,12 @@ from dataclasses import fields, replace
 import pytest
 
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
-from pytest_dataloader_faults._trial.job import TrialJob
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks._base import no_fault
 from pytest_dataloader_faults.battery.checks._faults import NETWORK, WRITES
 from pytest_dataloader_faults.faults import DescriptorExhaustion, WorkerKilled
+from pytest_dataloader_faults.outcomes.jobs import TrialJob
 from support.datasets import CopiedRecords, write_records
 from support.specimens import Packed
 

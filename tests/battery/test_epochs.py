@@ -13,10 +13,10 @@ from torch.utils.data import Sampler
 
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults._trial import run_trial_job
-from pytest_dataloader_faults._trial.job import TrialJob, TrialOptions
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.outcomes import Delivery, Pass, Wrong
+from pytest_dataloader_faults.outcomes.jobs import TrialJob, TrialOptions
 from support.corpus.archives import H5, H5Rows, Lmdb, Npz, Sqlite, Unbuffered, Zip
 from support.corpus.handles import H5StaysOpen
 from support.datasets import COUNT, SIZE, Records

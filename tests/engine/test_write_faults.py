@@ -23,10 +23,10 @@ from pytest_dataloader_faults import Verdict, inject, run_trial
 from pytest_dataloader_faults._engine import unavailable
 from pytest_dataloader_faults._engine.supervisor.answers import writes
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
-from pytest_dataloader_faults._trial.job import TrialJob, TrialOptions
 from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
 from pytest_dataloader_faults.faults import ReadError, ShortWrite, WorkerKilled, WriteError
 from pytest_dataloader_faults.faults.kinds import WRITE_ERRNOS
+from pytest_dataloader_faults.outcomes.jobs import TrialJob, TrialOptions
 from support.datasets import CopiedRecords, Records
 from support.epochs import alone, epoch
 from support.tries import Tries

@@ -23,16 +23,15 @@ from pytest_dataloader_faults._trial.journal import (
 )
 from pytest_dataloader_faults._trial.process import deadline
 from pytest_dataloader_faults._trial.process.deadline import (
-    DEADLINE,
     HARNESS,
     HARNESS_SECONDS,
     LOADER,
     START,
-    Deadlines,
     deadline_after,
 )
 from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.faults import ReadError, TruncatedFile
+from pytest_dataloader_faults.outcomes.jobs import DEADLINE, Deadlines
 from pytest_dataloader_faults.outcomes.records import DONE, RECOVERY
 from support.datasets import SIZE, Records
 from support.facts import EPOCH_1, EPOCH_2

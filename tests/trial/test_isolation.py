@@ -12,9 +12,9 @@ from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import Outcome, run_trial
 from pytest_dataloader_faults._trial import run_trial_job
-from pytest_dataloader_faults._trial.job import TrialJob, TrialOptions
 from pytest_dataloader_faults.exceptions import InjectionError, UnusableDatasetError
 from pytest_dataloader_faults.faults import ReadError
+from pytest_dataloader_faults.outcomes.jobs import TrialJob, TrialOptions
 from pytest_dataloader_faults.outcomes.records import DONE, RECOVERY, START
 from support import troublemakers
 from support.datasets import Records

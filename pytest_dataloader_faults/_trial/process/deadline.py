@@ -45,6 +45,7 @@ from pytest_dataloader_faults._trial.journal import (
     WorkersStarting,
 )
 from pytest_dataloader_faults.outcomes import Activity
+from pytest_dataloader_faults.outcomes.jobs import DEADLINE
 from pytest_dataloader_faults.outcomes.records import DONE
 
 WatchedEvent: TypeAlias = (
@@ -52,11 +53,6 @@ WatchedEvent: TypeAlias = (
 )
 """What the warden reads while the trial runs."""
 
-DEADLINE = 30.0
-"""Seconds for an epoch, where nothing is known of the dataset and nothing was asked for."""
-_LEAST, _TIMES = 10.0, 20
-_LEAST_TO_LOOK, _TIMES_TO_LOOK = 2.0, 3
-"""Seconds at least, and how many times as long as an epoch without a fault."""
 LOADER, START, HARNESS = "loader", "start", "harness"
 HARNESS_SECONDS = 60.0
 """For all of the trial's own work together."""
@@ -121,36 +117,6 @@ def activity_of(seen: Seen, now: float, deadline: float) -> Activity:
     if now < seen.read + _RECENT * deadline:
         return Activity.READS
     return Activity.COMPUTES if seen.busy else Activity.WAITS
-
-
-class Deadlines:
-    """How long the trials of one dataset may take, if *asked* does not say it."""
-
-    def __init__(self, asked: float | None) -> None:
-        self.asked = asked
-        self._longest: float | None = None
-
-    def learn(self, seconds: float) -> None:
-        """An epoch without a fault took *seconds*."""
-        self._longest = max(seconds, self._longest or 0.0)
-
-    @property
-    def most(self) -> float:
-        """What none of them exceeds."""
-        return DEADLINE if self.asked is None else self.asked
-
-    @property
-    def for_trial(self) -> float:
-        """That of a trial."""
-        if self.asked is not None or self._longest is None:
-            return self.most
-        return min(self.most, max(_LEAST, math.ceil(_TIMES * self._longest)))
-
-    @property
-    def for_look(self) -> float:
-        """That of a look whether a dataset which has hung before hangs at the same place."""
-        enough = math.ceil(_TIMES_TO_LOOK * (self._longest or 0.0))
-        return min(self.for_trial, max(_LEAST_TO_LOOK, enough))
 
 
 Pause: TypeAlias = tuple[float, float]

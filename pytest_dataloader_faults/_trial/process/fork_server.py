@@ -15,18 +15,19 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
+import multiprocessing
 import os
 import resource
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from multiprocessing import forkserver, spawn, util
 from typing import Any, NamedTuple
 
 from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults._engine.system.processes import code_to_run, ready
-from pytest_dataloader_faults._trial.job import Job, ReferenceJob, unsettled_method
+from pytest_dataloader_faults.outcomes.jobs import Job, ReferenceJob
 
 _MAIN = "pytest_dataloader_faults._trial.process.fork_server_main"
 _KEY_LENGTH = 32
@@ -79,7 +80,9 @@ _started: list[_Preloaded] = []
 
 def _is_needed(job: Job) -> bool:
     """Whether the loader of *job* starts its workers by a fork server, as far as *job* says."""
-    return job.start_method == "forkserver" and not isinstance(job, ReferenceJob)
+    options = {**(job.loader or {}), **job.changes}
+    method = method_of(options.get("multiprocessing_context"))
+    return method == "forkserver" and not isinstance(job, ReferenceJob)
 
 
 def start_for(job: Job) -> None:
@@ -185,3 +188,29 @@ class _Preloaded:
         self._control.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_PATIENCE)
+
+
+# Some facts about start methods. A ``DataLoader`` without a ``multiprocessing_context`` takes the
+# default of multiprocessing: what ``set_start_method()`` has set, or else ``"fork"`` on Linux up to
+# Python 3.13, and ``"forkserver"`` from 3.14 on. Whatever uses that default settles it, also a look
+# at it by ``get_context()`` or ``get_start_method()``: ``set_start_method()`` raises RuntimeError
+# afterwards. In pytest's process only the user may do so.
+
+
+def method_of(context: Any) -> str:
+    """That of a ``multiprocessing_context``: a name, a context, or None for the default."""
+    if context is None:
+        chosen = multiprocessing.get_start_method(allow_none=True)
+        return chosen or multiprocessing.get_all_start_methods()[0]
+    ask = getattr(context, "get_start_method", None)
+    return str(ask() if callable(ask) else context)
+
+
+@contextlib.contextmanager
+def unsettled_method() -> Iterator[None]:
+    """Leave the default as it is, whatever in this scope uses it."""
+    chosen = multiprocessing.get_start_method(allow_none=True)
+    try:
+        yield
+    finally:
+        multiprocessing.set_start_method(chosen, force=True)

@@ -26,7 +26,6 @@ from pytest_dataloader_faults._engine.system.libc import Prctl, end_with_parent,
 from pytest_dataloader_faults._engine.system.processes import STACKS_SIGNAL, ready
 from pytest_dataloader_faults._engine.system.shared import AnonymousFile
 from pytest_dataloader_faults._trial import resources
-from pytest_dataloader_faults._trial.job import Limits
 from pytest_dataloader_faults._trial.journal import (
     HarnessFailed,
     InternalError,
@@ -41,6 +40,7 @@ from pytest_dataloader_faults._trial.process.deadline import (
     OVERDUE,
 )
 from pytest_dataloader_faults._trial.process.surroundings import Surroundings
+from pytest_dataloader_faults.outcomes.jobs import Limits
 from pytest_dataloader_faults.outcomes.text import printable, signal_name
 
 _Root: TypeAlias = Callable[[SupervisorHandle | None], None]

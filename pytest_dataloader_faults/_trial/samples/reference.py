@@ -17,13 +17,13 @@ import torch
 
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything, seed_sample
 from pytest_dataloader_faults._trial import loaders
-from pytest_dataloader_faults._trial.job import Drawn, ReferenceJob
 from pytest_dataloader_faults._trial.loaders import count_samples, limit_samples
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, SampleFingerprint
 from pytest_dataloader_faults._trial.samples.draws import Draw, Name, asks_for_several, draws_of
 from pytest_dataloader_faults._trial.samples.fingerprint import leaves, types_of
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes import Reference
+from pytest_dataloader_faults.outcomes.jobs import Drawn, ReferenceJob
 from pytest_dataloader_faults.outcomes.records import Leaves
 from pytest_dataloader_faults.outcomes.reference import Comparison, difference
 from pytest_dataloader_faults.outcomes.text import counted

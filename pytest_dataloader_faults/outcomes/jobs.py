@@ -1,10 +1,9 @@
-"""What a disposable process does: one of two jobs. A job is inherited by fork, not pickled."""
+"""What a disposable process is to do: one of two jobs. A job is inherited by fork, not pickled."""
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias, TypedDict
 
@@ -12,6 +11,9 @@ from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes.records import TrialRequest
 from pytest_dataloader_faults.outcomes.reference import EXACT, Comparison
 from pytest_dataloader_faults.outcomes.text import plain
+
+DEADLINE = 30.0
+"""Seconds for an epoch, where nothing is known of the dataset and nothing was asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +107,7 @@ class Job:
     loader: Mapping[str, Any] | None = None
     changes: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
-    deadline: float = 30.0
+    deadline: float = DEADLINE
     engine: str = "kernel"
     samples: int | None = None
     comparison: Comparison = EXACT
@@ -126,11 +128,6 @@ class Job:
     @property
     def _passes(self) -> int:
         return (self.options.epochs if self.options.footprints is None else 1) + 2
-
-    @property
-    def start_method(self) -> str:
-        """How its workers are started, as far as the options of its loader say."""
-        return method_of({**(self.loader or {}), **self.changes}.get("multiprocessing_context"))
 
     @property
     def request(self) -> TrialRequest:
@@ -159,27 +156,36 @@ class ReferenceJob(Job):
     seconds: float | None = None
 
 
-# Some facts about start methods. A ``DataLoader`` without a ``multiprocessing_context`` takes the
-# default of multiprocessing: what ``set_start_method()`` has set, or else ``"fork"`` on Linux up to
-# Python 3.13, and ``"forkserver"`` from 3.14 on. Whatever uses that default settles it, also a look
-# at it by ``get_context()`` or ``get_start_method()``: ``set_start_method()`` raises RuntimeError
-# afterwards. In pytest's process only the user may do so.
+_LEAST, _TIMES = 10.0, 20
+_LEAST_TO_LOOK, _TIMES_TO_LOOK = 2.0, 3
+"""Seconds at least, and how many times as long as an epoch without a fault."""
 
 
-def method_of(context: Any) -> str:
-    """That of a ``multiprocessing_context``: a name, a context, or None for the default."""
-    if context is None:
-        chosen = multiprocessing.get_start_method(allow_none=True)
-        return chosen or multiprocessing.get_all_start_methods()[0]
-    ask = getattr(context, "get_start_method", None)
-    return str(ask() if callable(ask) else context)
+class Deadlines:
+    """How long the trials of one dataset may take, if *asked* does not say it."""
 
+    def __init__(self, asked: float | None) -> None:
+        self.asked = asked
+        self._longest: float | None = None
 
-@contextlib.contextmanager
-def unsettled_method() -> Iterator[None]:
-    """Leave the default as it is, whatever in this scope uses it."""
-    chosen = multiprocessing.get_start_method(allow_none=True)
-    try:
-        yield
-    finally:
-        multiprocessing.set_start_method(chosen, force=True)
+    def learn(self, seconds: float) -> None:
+        """An epoch without a fault took *seconds*."""
+        self._longest = max(seconds, self._longest or 0.0)
+
+    @property
+    def most(self) -> float:
+        """What none of them exceeds."""
+        return DEADLINE if self.asked is None else self.asked
+
+    @property
+    def for_trial(self) -> float:
+        """That of a trial."""
+        if self.asked is not None or self._longest is None:
+            return self.most
+        return min(self.most, max(_LEAST, math.ceil(_TIMES * self._longest)))
+
+    @property
+    def for_look(self) -> float:
+        """That of a look whether a dataset which has hung before hangs at the same place."""
+        enough = math.ceil(_TIMES_TO_LOOK * (self._longest or 0.0))
+        return min(self.for_trial, max(_LEAST_TO_LOOK, enough))
