@@ -28,7 +28,7 @@ NO_ENTRIES = {"__pycache__", "py.typed"}
 
 _VOCABULARY = "_arguments exceptions faults globs outcomes".split()
 PURE = [*_VOCABULARY, "battery.checks", "outcomes.judge"]
-ELSEWHERE = ["_trial.run", "_trial.child", "_trial.process.warden", "_engine.supervisor.main"]
+ELSEWHERE = ["_trial.run", "_trial.child", "_trial.process.warden", "_engine.supervisor.server"]
 """Run in a worker, a trial or a supervisor."""
 JUDGE = "outcomes.judge"
 READERS = ["open", "os.listdir", "os.readlink", "os.scandir", "glob.glob", "glob.iglob"]
@@ -157,7 +157,7 @@ def test_what_runs_elsewhere_reaches_no_judgement(module):
 
 def test_supervisor_starts_without_torch():
     """The process that answers calls is started often: it must be light."""
-    reached = _reachable("_engine.supervisor.main", into_functions=True)
+    reached = _reachable("_engine.supervisor.server", into_functions=True)
 
     assert set() == {name for each in reached for name in _third_party(each, into_functions=True)}
 

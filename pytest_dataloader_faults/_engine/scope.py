@@ -16,11 +16,10 @@ from pytest_dataloader_faults.outcomes import FaultFacts, WorkerFacts
 from pytest_dataloader_faults.outcomes.fault_facts import facts_from, unfired
 
 if TYPE_CHECKING:
-    from pytest_dataloader_faults._engine.channel import SupervisorHandle
     from pytest_dataloader_faults._engine.loader.client import SupervisorClient
     from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor
     from pytest_dataloader_faults._engine.plan import Plan
-    from pytest_dataloader_faults._engine.protocol import Report
+    from pytest_dataloader_faults._engine.protocol import Report, SupervisorHandle
 
 
 KERNEL_SEES_NO_FAKE_FILES = (

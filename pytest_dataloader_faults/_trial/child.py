@@ -28,10 +28,10 @@ from functools import partial
 from multiprocessing import current_process, forkserver, resource_sharer, resource_tracker
 from typing import Any, NoReturn
 
-from pytest_dataloader_faults._engine.channel import SupervisorHandle
 from pytest_dataloader_faults._engine.kernel.linux import collapse
 from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor  # noqa: F401  # For preload().
-from pytest_dataloader_faults._engine.supervisor.main import fork_supervisor
+from pytest_dataloader_faults._engine.protocol import SupervisorHandle
+from pytest_dataloader_faults._engine.supervisor.server import fork_supervisor
 from pytest_dataloader_faults._engine.system.libc import Prctl, prctl
 from pytest_dataloader_faults._engine.system.proc import PrivateMemory, private_memory
 from pytest_dataloader_faults._engine.system.processes import STACKS_SIGNAL

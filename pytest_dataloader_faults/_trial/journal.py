@@ -55,7 +55,7 @@ from pytest_dataloader_faults._engine.protocol import (
     ToJournal,
     UnknownMessageError,
 )
-from pytest_dataloader_faults._engine.system.shared import AnonymousFile
+from pytest_dataloader_faults._engine.system.temporary import AnonymousFile
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes import (
     AtDeadline,

@@ -17,9 +17,8 @@ from typing import Any, TypeAlias
 import torch.utils.data
 
 from pytest_dataloader_faults import exceptions
-from pytest_dataloader_faults._engine.channel import SupervisorHandle
 from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor, iterators_heard_by
-from pytest_dataloader_faults._engine.protocol import Idle
+from pytest_dataloader_faults._engine.protocol import Idle, SupervisorHandle
 from pytest_dataloader_faults._engine.scope import Injection, arm
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.worker.arm import EndsWithParent

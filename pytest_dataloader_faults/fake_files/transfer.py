@@ -192,7 +192,7 @@ _OF_MULTIPROCESSING = (
 )
 _OUR_FOLDER = (
     *("_trial.child", "battery.checking", "battery.sweeping", "search", "search._runner"),
-    *("plugin._fault_check", "_engine.loader.iterator", "_engine.kernel.probe"),
+    *("plugin._fault_check", "_engine.loader.iterator", "_engine"),
     *("_engine.worker.kernel_session", "_engine.worker.python_session", "fake_files.transfer"),
 )
 """Modules that a test may call. After the test, pyfakefs forgets those imported under it."""

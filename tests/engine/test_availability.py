@@ -11,7 +11,6 @@ import pytest
 
 from pytest_dataloader_faults import _engine, inject
 from pytest_dataloader_faults._engine import Probe, choose, unavailable
-from pytest_dataloader_faults._engine.kernel import probe
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
 EPERM, ENOSYS, EACCES, EINVAL = 1, 38, 13, 22
@@ -123,7 +122,7 @@ def test_a_probe_that_is_hurt_says_nothing_of_the_kernel(monkeypatch, number):
     """Another one is asked, and nothing waits forever for the first."""
     monkeypatch.setattr(_engine, "_PROBE_SECONDS", 3.0)
     with monkeypatch.context() as patches:
-        patches.setattr(probe, "kernel_engine_reason", lambda: os.kill(os.getpid(), number))
+        patches.setattr(_engine, "kernel_engine_reason", lambda: os.kill(os.getpid(), number))
         hurt = Probe()
         assert "two probes of it were killed or stopped" in Probe().reason()
     assert hurt.reason() is None

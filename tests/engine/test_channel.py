@@ -10,8 +10,8 @@ import threading
 import psutil
 import pytest
 
-from pytest_dataloader_faults._engine.channel import Channel
 from pytest_dataloader_faults._engine.protocol import (
+    Channel,
     ExitNow,
     FaultRefused,
     Hello,

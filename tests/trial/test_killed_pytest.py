@@ -13,7 +13,7 @@ import pytest
 import torch.multiprocessing
 
 from pytest_dataloader_faults import run_trial
-from pytest_dataloader_faults._engine.supervisor.main import NAME
+from pytest_dataloader_faults._engine.supervisor.server import NAME
 from pytest_dataloader_faults.faults import ReadError
 from support.datasets import Records
 from support.inner import PRELOADED, PYTHONPATH

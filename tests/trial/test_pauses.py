@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from pytest_dataloader_faults import run_trial
-from pytest_dataloader_faults._engine.supervisor.main import NAME
+from pytest_dataloader_faults._engine.supervisor.server import NAME
 from pytest_dataloader_faults._trial.journal import HarnessTime, LoaderTime, PhaseStarted
 from pytest_dataloader_faults._trial.process.deadline import (
     HARNESS,

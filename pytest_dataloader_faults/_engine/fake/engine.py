@@ -29,8 +29,7 @@ from pytest_dataloader_faults._engine.fake.notes import explain_errors
 from pytest_dataloader_faults._engine.policy import OPEN, Fail, FaultPolicy, Operation
 from pytest_dataloader_faults._engine.python import install as real
 from pytest_dataloader_faults._engine.python.descriptors import Clock, DescriptorTable
-from pytest_dataloader_faults._engine.python.file_objects import open_with, read_all
-from pytest_dataloader_faults._engine.python.os_functions import OsFunctions
+from pytest_dataloader_faults._engine.python.replacements import OsFunctions, open_with, read_all
 
 
 class _FakeDescriptorTable(DescriptorTable):

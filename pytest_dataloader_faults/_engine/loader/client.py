@@ -13,15 +13,15 @@ from typing import TypeVar
 
 from torch import multiprocessing
 
-from pytest_dataloader_faults._engine import channel, protocol
+from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.plan import Plan
 from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults._engine.system.proc import is_stopped
 from pytest_dataloader_faults._engine.system.processes import code_to_run, end_in_words
-from pytest_dataloader_faults._engine.system.shared import AnonymousFile
+from pytest_dataloader_faults._engine.system.temporary import AnonymousFile
 from pytest_dataloader_faults.exceptions import LostProcessError, UnusableEnvironmentError
 
-_MAIN = "pytest_dataloader_faults._engine.supervisor.main"
+_MAIN = "pytest_dataloader_faults._engine.supervisor.server"
 _PATIENCE = 10.0
 _END_PATIENCE = 1.0
 """Seconds between the last descriptor that a supervisor closes and its end."""
@@ -39,7 +39,7 @@ class SupervisorClient:
     """The connection to a running supervisor, for as long as its scope lasts."""
 
     def __init__(
-        self, plan: Plan, engine: str, stacks: str | None, running: channel.SupervisorHandle | None
+        self, plan: Plan, engine: str, stacks: str | None, running: protocol.SupervisorHandle | None
     ) -> None:
         self._lock = threading.Lock()
         self._closed = self._stopped = False
@@ -51,7 +51,7 @@ class SupervisorClient:
         self._handle = handle
         self.pid = handle.pid
         """The supervisor's process id."""
-        self._channel = channel.Channel(handle.control)
+        self._channel = protocol.Channel(handle.control)
         handle.control.settimeout(_PATIENCE)
         strategy = multiprocessing.get_sharing_strategy()  # type: ignore[no-untyped-call]
         unlinks = strategy == "file_descriptor"
@@ -63,7 +63,7 @@ class SupervisorClient:
             self.close()
             raise
         where = handle.address, self.pid
-        self.config = channel.WorkerConfig(*where, plan, engine, stacks, self._folder)
+        self.config = protocol.WorkerConfig(*where, plan, engine, stacks, self._folder)
 
     def send(self, message: protocol.FromLoader) -> None:
         """Send *message*, which has no answer. After the scope it is dropped.
@@ -168,14 +168,14 @@ class SupervisorClient:
         )
 
 
-def _start() -> tuple[subprocess.Popen[bytes], channel.SupervisorHandle]:
+def _start() -> tuple[subprocess.Popen[bytes], protocol.SupervisorHandle]:
     """Start a process, isolated and without site-packages, which imports no code of the user."""
     flags = ["-I", "-S", *_about_bytecode()]
     command = [sys.executable, *flags, "-c", code_to_run(_MAIN)]
     printed = AnonymousFile("supervisor")
     try:
         ours, theirs = socket.socketpair()
-        listening, address = channel.listening_socket()
+        listening, address = protocol.listening_socket()
         with listening, theirs:
             inherited = [theirs.fileno(), listening.fileno()]
             process = subprocess.Popen(
@@ -188,7 +188,7 @@ def _start() -> tuple[subprocess.Popen[bytes], channel.SupervisorHandle]:
     except BaseException:
         printed.close()
         raise
-    return process, channel.SupervisorHandle(process.pid, ours, address, printed)
+    return process, protocol.SupervisorHandle(process.pid, ours, address, printed)
 
 
 def _about_bytecode() -> list[str]:

@@ -25,7 +25,7 @@ from typing import Any
 
 from pytest_dataloader_faults._engine.file_copies import altered_copy, unrelated_file
 from pytest_dataloader_faults._engine.policy import Closed, FaultPolicy, Substitute
-from pytest_dataloader_faults._engine.python import file_objects, os_functions
+from pytest_dataloader_faults._engine.python import replacements
 from pytest_dataloader_faults._engine.python.descriptors import Clock, DescriptorTable
 from pytest_dataloader_faults._engine.system.proc import (
     inherited_fds,
@@ -45,12 +45,12 @@ def install(policy: FaultPolicy, clock: Clock) -> tuple[DescriptorTable, Replace
 
 
 def _functions(files: DescriptorTable) -> Iterator[tuple[Any, Any]]:
-    calls, system, loaded = os_functions.OsFunctions(files), files.system, sys.modules.get
-    for name in os_functions.REPLACED:
+    calls, system, loaded = replacements.OsFunctions(files), files.system, sys.modules.get
+    for name in replacements.REPLACED:
         if original := getattr(system, name, None):
             yield original, Replacement(original, getattr(calls, name))
-    yield from _replacements(system, calls.harmless, *os_functions.HARMLESS)
-    yield from _replacements(system, calls.starter, *os_functions.STARTERS)
+    yield from _replacements(system, calls.harmless, *replacements.HARMLESS)
+    yield from _replacements(system, calls.starter, *replacements.STARTERS)
     yield from _replacements(loaded("_posixsubprocess"), calls.starter, "fork_exec")
     yield from _replacements(loaded("fcntl"), calls.control, "fcntl")
     yield from _replacements(loaded("fcntl"), calls.harmless, "flock", "lockf", "ioctl")
@@ -60,7 +60,7 @@ def _functions(files: DescriptorTable) -> Iterator[tuple[Any, Any]]:
 def numpy_replacements() -> Iterator[tuple[Any, Any]]:
     """The function of numpy that lets C code read a file, if numpy is loaded."""
     owner = sys.modules.get("numpy.lib.format")
-    return _replacements(owner, file_objects.uses_in_python, "isfileobj")
+    return _replacements(owner, replacements.uses_in_python, "isfileobj")
 
 
 def _replacements(
@@ -73,10 +73,10 @@ def _replacements(
 
 
 def _objects(files: DescriptorTable) -> Iterator[tuple[Any, Any]]:
-    file_type = file_objects.bind(file_objects.FaultedFileIO, files, io.FileIO)
+    file_type = replacements.bind(replacements.FaultedFileIO, files, io.FileIO)
     yield io.FileIO, file_type
-    yield mmap.mmap, file_objects.bind(file_objects.FaultedMapping, files, mmap.mmap)
-    original, around = builtins.open, file_objects.open_with(FileIO=file_type)
+    yield mmap.mmap, replacements.bind(replacements.FaultedMapping, files, mmap.mmap)
+    original, around = builtins.open, replacements.open_with(FileIO=file_type)
 
     def opens(file: Any, *arguments: Any, **more: Any) -> Any:
         return (around if files.may_have_faults(file) else original)(file, *arguments, **more)

@@ -18,8 +18,7 @@ import struct
 from collections.abc import Callable, Collection
 from typing import NamedTuple, TypeGuard
 
-from pytest_dataloader_faults._engine.channel import Channel
-from pytest_dataloader_faults._engine.protocol import Hello, Message, UnknownMessageError
+from pytest_dataloader_faults._engine.protocol import Channel, Hello, Message, UnknownMessageError
 from pytest_dataloader_faults._engine.supervisor import descriptor_budget
 from pytest_dataloader_faults._engine.supervisor.events import Events
 from pytest_dataloader_faults._engine.system.proc import is_below, link_of

@@ -14,27 +14,52 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import select
+import signal
 import socket
 import sys
+import tempfile
 import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NoReturn
 
 from pytest_dataloader_faults._engine import protocol
-from pytest_dataloader_faults._engine.channel import Channel
 from pytest_dataloader_faults._engine.kernel.caller import BadSyscallError, Syscall
 from pytest_dataloader_faults._engine.kernel.linux import MACHINE, SYSCALLS
-from pytest_dataloader_faults._engine.kernel.listener import Listener
+from pytest_dataloader_faults._engine.kernel.syscalls import Listener
 from pytest_dataloader_faults._engine.plan import Plan
-from pytest_dataloader_faults._engine.protocol import Message, ToLoader, UnknownMessageError
+from pytest_dataloader_faults._engine.protocol import (
+    Channel,
+    Configure,
+    Message,
+    Ready,
+    SupervisorHandle,
+    ToLoader,
+    UnknownMessageError,
+    listening_socket,
+)
 from pytest_dataloader_faults._engine.supervisor import descriptor_budget, inherited_files
+from pytest_dataloader_faults._engine.supervisor.answers import answer
 from pytest_dataloader_faults._engine.supervisor.answers.deaths import FetchStart
-from pytest_dataloader_faults._engine.supervisor.answers.dispatch import answer
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.events import Events
 from pytest_dataloader_faults._engine.supervisor.handshake import Handshake, WorkerAcceptor
-from pytest_dataloader_faults._engine.supervisor.leftovers import kill_with_children
 from pytest_dataloader_faults._engine.supervisor.shared_offsets import reports
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState, all_idle
+from pytest_dataloader_faults._engine.system import temporary
+from pytest_dataloader_faults._engine.system.proc import family, is_dead, set_own_name
+from pytest_dataloader_faults._engine.system.processes import fork
+from pytest_dataloader_faults._engine.system.temporary import (
+    AnonymousFile,
+    SharedCount,
+    SharedMemoryCleaner,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _NAMES = {number: name for name, number in SYSCALLS.get(MACHINE, {}).items()}
 
@@ -297,3 +322,141 @@ class Supervisor:
         if call is not None:
             with contextlib.suppress(OSError):  # It was answered before the error came.
                 worker.listener.continue_syscall(call)
+
+
+# Some facts about the start of a supervisor. A new interpreter reads its modules for 80 ms, a
+# third of a short trial. A warden has them loaded, has one thread and nothing of the user's yet:
+# so it forks one. A process in the midst of a test, as that of inject(), must not: its copy would
+# keep the user's locks, pipes and files open.
+
+
+def main() -> None:
+    """Serve the scope whose control socket and listening socket the starter hands over."""
+    control, listening = (socket.socket(fileno=int(number)) for number in sys.argv[1:])
+    serve(control, listening)
+
+
+def serve(
+    control: socket.socket,
+    listening: socket.socket,
+    report_fd: int | None = None,
+    more_starters: tuple[int, ...] = (),
+    given: SharedCount | None = None,
+) -> None:
+    """Serve one scope, if there is to be one: a starter that hangs up sends no plan."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the loader's process.
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    channel = Channel(control)
+    try:
+        message, _ = channel.receive()
+    except (EOFError, ConnectionError):
+        return
+    assert isinstance(message, Configure)
+    plan = Plan.from_dict(message.plan)
+    with contextlib.ExitStack() as scope:
+        leftovers = None
+        if message.folder is not None:  # In a trial the warden removes what is left.
+            # Or it would make a file to see whether it can, and leave that when it is killed.
+            tempfile.tempdir = os.path.dirname(message.folder)
+            leftovers = scope.enter_context(Leftovers(message))
+        supervisor = Supervisor(channel, listening, plan, message.driver, report_fd, more_starters)
+        if leftovers:
+            leftovers.workers = supervisor.workers
+        if given:
+            supervisor.services = replace(supervisor.services, given=given)
+        signal.signal(signal.SIGTERM, lambda _number, _frame: supervisor.end())
+        channel.send(Ready(leftovers.refused if leftovers else ""))
+        supervisor.run()
+
+
+NAME = "dlf-supervisor"
+"""What ps(1) shows; its command line is its parent's."""
+
+
+def fork_supervisor(report_fd: int, more_starters: tuple[int, ...]) -> SupervisorHandle:
+    """Fork a supervisor, which writes its report to *report_fd* when it is ended.
+
+    *more_starters*: processes whose descendants are workers, beside those of the loader's process.
+    """
+    ours, theirs = socket.socketpair()
+    listening, address = listening_socket()
+    printed, given = AnonymousFile("supervisor"), SharedCount()
+    with listening, theirs:
+        pid = fork()
+        if not pid:
+            ours.close()
+            for stream in (1, 2):
+                os.dup2(printed.fd, stream)
+            _run_supervisor(theirs, listening, report_fd, more_starters, given)
+    return SupervisorHandle(pid, ours, address, printed, given)
+
+
+def _run_supervisor(
+    control: socket.socket,
+    listening: socket.socket,
+    report_fd: int,
+    more_starters: tuple[int, ...],
+    given: SharedCount,
+) -> NoReturn:
+    """Serve, and never return into what the parent does next."""
+    status = 70
+    try:
+        set_own_name(NAME)
+        serve(control, listening, report_fd, more_starters, given)
+        status = 0
+    except SystemExit:
+        status = 0
+    except BaseException:  # noqa: BLE001  # there is no caller to go back to
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+# Some facts about the segments of a dead worker. By torch's strategy "file_descriptor", a segment
+# has a name only from shm_open(3) to shm_unlink(3) in the next line, so that the name of a process
+# that is dead is nobody's. By "file_system" it has one until it is received, and may be on its
+# way.
+
+
+class Leftovers:
+    """The folder for sockets, made here, and what a loader and its workers leave in /dev/shm.
+
+    That is for inject(), in the user's own process. In a trial the warden ends all processes and
+    removes what they have left.
+    """
+
+    def __init__(self, asked: Configure) -> None:
+        assert asked.folder is not None
+        self._shared_memory = SharedMemoryCleaner()
+        self._folder = asked.folder
+        self._driver = asked.driver
+        self._unlinks = asked.unlinks
+        self.refused = ""
+        """Why there is no folder."""
+        self.workers: Sequence[WorkerState] = ()
+
+    def __enter__(self) -> Self:
+        try:
+            temporary.make_for_sockets(self._folder)
+        except OSError as error:
+            self.refused = str(error)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        temporary.remove(self._folder)
+        if self._unlinks or is_dead(self._driver):
+            pids = {self._driver, *(worker.pid for worker in self.workers)}
+            self._shared_memory.remove(set(filter(is_dead, pids)))
+
+
+def kill_with_children(pid: int) -> None:
+    """Kill a process and all below it. One that is stopped starts no other meanwhile."""
+    doomed = [pid]
+    for each in doomed:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(each, signal.SIGSTOP)
+        doomed += [child for child in family(each) if child not in doomed]
+    for each in doomed:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(each, signal.SIGKILL)

@@ -19,16 +19,16 @@ from dataclasses import astuple
 from typing import Any
 
 from pytest_dataloader_faults._engine import protocol
-from pytest_dataloader_faults._engine.channel import Channel
 from pytest_dataloader_faults._engine.kernel.caller import (
     Memory,
     Syscall,
     TrackedFile,
 )
 from pytest_dataloader_faults._engine.kernel.callers_file import Identities
-from pytest_dataloader_faults._engine.kernel.listener import Listener
+from pytest_dataloader_faults._engine.kernel.syscalls import Listener
 from pytest_dataloader_faults._engine.plan import FileCounter, Plan, WorkerFaults
 from pytest_dataloader_faults._engine.policy import FaultPolicy, Moments
+from pytest_dataloader_faults._engine.protocol import Channel
 from pytest_dataloader_faults._engine.supervisor.events import Action, DeathScheduler
 from pytest_dataloader_faults._engine.system.proc import descriptors, family
 from pytest_dataloader_faults.faults import HungRead

@@ -21,7 +21,7 @@ from typing import Any
 
 from torch.utils.data._utils import worker as torch_worker
 
-from pytest_dataloader_faults._engine.channel import WorkerConfig
+from pytest_dataloader_faults._engine.protocol import WorkerConfig
 from pytest_dataloader_faults._engine.system.libc import Prctl, prctl
 from pytest_dataloader_faults._engine.worker.fetch_hooks import idle_after_error, observe_fetches
 from pytest_dataloader_faults._engine.worker.late_imports import import_late_modules

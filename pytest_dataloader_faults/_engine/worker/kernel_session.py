@@ -17,9 +17,15 @@ from __future__ import annotations
 import os
 import resource
 
-from pytest_dataloader_faults._engine.channel import Channel, WorkerConfig
 from pytest_dataloader_faults._engine.kernel import bpf, linux
-from pytest_dataloader_faults._engine.protocol import Hello, Proceed, UnknownMessageError, encode
+from pytest_dataloader_faults._engine.protocol import (
+    Channel,
+    Hello,
+    Proceed,
+    UnknownMessageError,
+    WorkerConfig,
+    encode,
+)
 from pytest_dataloader_faults._engine.system.proc import inherited_fds, inherited_mappings
 from pytest_dataloader_faults._engine.worker.session import WorkerSession, apply_orders
 from pytest_dataloader_faults.globs import GlobMatcher

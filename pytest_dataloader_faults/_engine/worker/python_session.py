@@ -12,14 +12,14 @@ import socket
 import time
 
 from pytest_dataloader_faults._engine import protocol
-from pytest_dataloader_faults._engine.channel import Channel, WorkerConfig
 from pytest_dataloader_faults._engine.fake import patcher
 from pytest_dataloader_faults._engine.fake.engine import install as install_fake
 from pytest_dataloader_faults._engine.fake.engine import patch_for_good
 from pytest_dataloader_faults._engine.plan import WorkerFaults
 from pytest_dataloader_faults._engine.policy import FaultPolicy, Moments
+from pytest_dataloader_faults._engine.protocol import Channel, WorkerConfig
 from pytest_dataloader_faults._engine.python.install import install
-from pytest_dataloader_faults._engine.python.os_functions import replace_connect
+from pytest_dataloader_faults._engine.python.replacements import replace_connect
 from pytest_dataloader_faults._engine.system.processes import LONGEST_WAIT
 from pytest_dataloader_faults._engine.worker.session import WorkerSession
 

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from pytest_dataloader_faults._engine import protocol
-from pytest_dataloader_faults._engine.channel import Channel
+from pytest_dataloader_faults._engine.protocol import Channel
 from pytest_dataloader_faults._engine.worker.fetch_hooks import FetchListener
 
 

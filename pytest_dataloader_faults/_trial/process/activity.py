@@ -21,10 +21,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import get_args
 
-from pytest_dataloader_faults._engine.channel import SupervisorHandle
 from pytest_dataloader_faults._engine.kernel.linux import MACHINE, read_memory
+from pytest_dataloader_faults._engine.protocol import SupervisorHandle
 from pytest_dataloader_faults._engine.system import proc
-from pytest_dataloader_faults._engine.system.shared import SharedCount
+from pytest_dataloader_faults._engine.system.temporary import SharedCount
 from pytest_dataloader_faults._trial.journal import (
     DeadlineReached,
     Journal,

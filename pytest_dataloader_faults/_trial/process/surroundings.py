@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults._engine.system.processes import ready
-from pytest_dataloader_faults._engine.system.shared import AnonymousFile
-from pytest_dataloader_faults._engine.system.temporary import SharedMemoryCleaner
+from pytest_dataloader_faults._engine.system.temporary import AnonymousFile, SharedMemoryCleaner
 from pytest_dataloader_faults._trial.journal import Journal, TrialStarted, WorkersStarting
 from pytest_dataloader_faults._trial.process import environment, fork_server
 from pytest_dataloader_faults.outcomes.jobs import Job

@@ -20,11 +20,11 @@ from typing import NamedTuple, TypeAlias
 
 import psutil
 
-from pytest_dataloader_faults._engine.channel import SupervisorHandle
+from pytest_dataloader_faults._engine.protocol import SupervisorHandle
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.libc import Prctl, end_with_parent, prctl
 from pytest_dataloader_faults._engine.system.processes import STACKS_SIGNAL, ready
-from pytest_dataloader_faults._engine.system.shared import AnonymousFile
+from pytest_dataloader_faults._engine.system.temporary import AnonymousFile
 from pytest_dataloader_faults._trial import resources
 from pytest_dataloader_faults._trial.journal import (
     HarnessFailed,

@@ -9,9 +9,8 @@ import socket
 
 import pytest
 
-from pytest_dataloader_faults._engine.channel import Channel, WorkerConfig
 from pytest_dataloader_faults._engine.plan import Plan
-from pytest_dataloader_faults._engine.protocol import Hello
+from pytest_dataloader_faults._engine.protocol import Channel, Hello, WorkerConfig
 from pytest_dataloader_faults._engine.worker.kernel_session import _hand_over
 from pytest_dataloader_faults.faults import ReadError
 from support.children import in_a_process

@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import Dataset
 
 from pytest_dataloader_faults import run_trial
-from pytest_dataloader_faults._engine.kernel import connections
+from pytest_dataloader_faults._engine.kernel import caller
 from pytest_dataloader_faults._engine.supervisor.answers.network import Relayed
 from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.faults import ConnectError, ConnectionReset
@@ -26,7 +26,7 @@ def _forbidden_fixture(monkeypatch):
     def refuse(*_, **__):
         raise PermissionError(errno.EPERM, "pidfd_getfd: Operation not permitted")
 
-    monkeypatch.setattr(connections, "duplicate", refuse)
+    monkeypatch.setattr(caller, "duplicate", refuse)
 
 
 @pytest.fixture(name="url", scope="module")

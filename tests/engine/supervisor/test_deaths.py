@@ -133,7 +133,7 @@ def _supervisor():
     """The process that answers the workers' calls."""
     children = psutil.Process().children()
     running = [each for each in children if each.status() != psutil.STATUS_ZOMBIE]
-    (found,) = (each for each in running if "_engine.supervisor.main" in " ".join(each.cmdline()))
+    (found,) = (each for each in running if "_engine.supervisor.server" in " ".join(each.cmdline()))
     return found
 
 

@@ -7,9 +7,8 @@ import socket
 
 import pytest
 
-from pytest_dataloader_faults._engine.channel import Channel
 from pytest_dataloader_faults._engine.plan import Plan
-from pytest_dataloader_faults._engine.protocol import EndFaults
+from pytest_dataloader_faults._engine.protocol import Channel, EndFaults
 from pytest_dataloader_faults._engine.supervisor.server import Supervisor
 from pytest_dataloader_faults.faults import ReadError
 from support.children import in_a_process

@@ -6,7 +6,7 @@ import contextlib
 import os
 from typing import NamedTuple
 
-from pytest_dataloader_faults._engine.supervisor.main import NAME
+from pytest_dataloader_faults._engine.supervisor.server import NAME
 
 _SUPERVISOR = b"supervisor.main"
 _SERVER = b"fork_server_main"

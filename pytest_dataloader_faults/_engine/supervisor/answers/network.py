@@ -22,10 +22,9 @@ import struct
 from collections.abc import Callable
 from typing import Protocol
 
-from pytest_dataloader_faults._engine.kernel import connections
-from pytest_dataloader_faults._engine.kernel.caller import Syscall
+from pytest_dataloader_faults._engine.kernel import caller
+from pytest_dataloader_faults._engine.kernel.caller import Peer, Syscall, duplicate_of, waits_for
 from pytest_dataloader_faults._engine.kernel.callers_file import INVISIBLE
-from pytest_dataloader_faults._engine.kernel.connections import Peer, duplicate_of, waits_for
 from pytest_dataloader_faults._engine.policy import (
     ANSWER,
     CONNECT,
@@ -371,11 +370,11 @@ class Relayed:
 def on_connect(worker: WorkerState, call: Syscall, relay: Relay) -> bool:
     """Answer a connect(2), or have *relay* do it; False if the kernel is to make it."""
     try:
-        peer = connections.peer_of(call)
+        peer = caller.peer_of(call)
     except PermissionError:
         worker.policy.unobserved[f"connect {INVISIBLE}"] += 1
         return False
-    if peer is None or connections.is_repeated(call):
+    if peer is None or caller.is_repeated(call):
         return False
     for action in worker.policy.connected(Operation(CONNECT, peer.path, call.pid)):
         if isinstance(action, Fail):
@@ -383,7 +382,7 @@ def on_connect(worker: WorkerState, call: Syscall, relay: Relay) -> bool:
             return True
     if not worker.faults.needs_answers_of(peer.path):
         return False
-    if not connections.is_of_this_network(call.pid):
+    if not caller.is_of_this_network(call.pid):
         worker.policy.unobserved["connect in another network namespace"] += 1
         return False
     relay.connect(worker, call, peer)

@@ -9,7 +9,7 @@ from pytest_dataloader_faults._engine.file_copies import FileCopies
 from pytest_dataloader_faults._engine.supervisor.answers.network import ErrorHandler, Relay
 from pytest_dataloader_faults._engine.supervisor.events import DeathScheduler, Events, Timers
 from pytest_dataloader_faults._engine.supervisor.shared_offsets import SharedOffsetBarrier
-from pytest_dataloader_faults._engine.system.shared import SharedCount
+from pytest_dataloader_faults._engine.system.temporary import SharedCount
 
 if TYPE_CHECKING:
     from typing_extensions import Self
