@@ -1,3 +1,97 @@
-"""Loads pytester, which pytest accepts only from the conftest at the root."""
+"""What tests and evidence share: real data files, and a check that nothing is left behind."""
 
-pytest_plugins = ["pytester"]
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import resource
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from pytest_dataloader_faults._engine import unavailable
+from pytest_dataloader_faults._engine.system.proc import descriptors
+from support.datasets import write_records
+
+pytest_plugins = ["pytester"]  # pytest accepts it from the conftest at the root only
+_MANY = 300
+
+# As Hypothesis does it in CI: on each machine the same examples, however long they take there.
+settings.register_profile(
+    "suite",
+    database=None,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("suite")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _hangups_end_processes():
+    """Started by nohup(1), this process has SIGHUP ignored, and its workers would inherit that."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _workers_are_forked():
+    """Tests take it for granted, with closures as datasets and modules that they change.
+
+    It is the default up to Python 3.13 only. A loader that names no start method has the default:
+    tests of other methods name theirs, and tests of the interpreter's own default set it, or begin
+    a new interpreter.
+    """
+    multiprocessing.set_start_method("fork", force=True)
+
+
+@pytest.fixture(autouse=True)
+def _limits_are_kept():
+    """A test that leaves a limit of descriptors behind would have later ones fail for it."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
+
+
+@pytest.fixture(autouse=True)
+def _descriptors_are_given_back():
+    """Many may wait for the garbage collector, which would be a leak if it were not to help."""
+    yield
+    if len(descriptors("self")) > _MANY:
+        gc.collect()
+        assert len(descriptors("self")) <= _MANY
+
+
+@pytest.fixture(name="records")
+def _records(tmp_path: Path) -> Path:
+    """A folder of 16 files of 64 bytes, each of its own content."""
+    return write_records(tmp_path / "records")
+
+
+@pytest.fixture
+def engine() -> None:
+    """Skip, with the reason, where faults cannot be made."""
+    reason = unavailable()
+    if reason is not None:
+        pytest.skip(f"the kernel engine cannot run here: {reason}")
+
+
+_FLAGS = """
+    --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
+    --disable-component-update --disable-sync
+""".split()
+
+
+@pytest.fixture(name="browser", scope="module")
+def _browser():
+    """Chromium of the machine, driven by Playwright."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        pytest.skip("Chromium is not installed")
+    with sync_api.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=_FLAGS)
+        yield browser
+        browser.close()

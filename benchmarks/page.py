@@ -10,7 +10,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "docs/evidence/performance.json"
-TEMPLATE = ROOT / "docs/performance.in"
+TEMPLATE = ROOT / "benchmarks/performance.in"
 PAGE = ROOT / "docs/evidence/performance.md"
 
 

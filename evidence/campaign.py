@@ -1,9 +1,9 @@
 """Asks the same of healthy examples again and again: a verdict that comes once must come always.
 
-python tests/campaign.py --batteries 40 --load busy   whole batteries, a busy loop on each core
-python tests/campaign.py --lmdb 200                   one check: workers that die while they read
-python tests/campaign.py --sigbus 2000                another: after the first epoch
-python tests/campaign.py --demo 20                    the demo in fresh clones of the repository
+python evidence campaign --batteries 40 --load busy   whole batteries, a busy loop on each core
+python evidence campaign --lmdb 200                   one check: workers that die while they read
+python evidence campaign --sigbus 2000                another: after the first epoch
+python evidence campaign --demo 20                    the demo in fresh clones of the repository
 
 Each line is written when it is known, so that a run which is killed has told what it saw. The exit
 status is 0 only if every verdict is the one in examples/expected.txt, and nothing else went wrong.
@@ -26,14 +26,15 @@ from pathlib import Path
 from shutil import which
 from typing import Any
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))  # spawned workers inherit it
+from paths import ROOT
+
+sys.path.append(str(ROOT / "examples"))  # spawned workers inherit it
 
 import data
 import demo
 from pytest_dataloader_faults import CheckResult
 from pytest_dataloader_faults.battery._battery import Battery, ask
 
-ROOT = Path(__file__).resolve().parents[1]
 DATASETS = ("OpensPerItem", "MmapPerItem", "PillowFolder", "H5Digits", "LmdbPerProcess")
 REPEATED = {
     "lmdb": ("LmdbPerProcess", "truncated-half"),

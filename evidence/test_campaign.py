@@ -10,6 +10,7 @@ import pytest
 
 import campaign
 
+pytestmark = pytest.mark.usefixtures("engine")
 BATTERIES = [
     pytest.param(name, load, marks=pytest.mark.slow)
     for name in campaign.DATASETS

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import transparency
+from paths import EVIDENCE
 
 TESTS = """
 import unittest
@@ -53,6 +54,6 @@ def test_no_file_is_no_success(tmp_path):
 
 
 def _compare(folder):
-    command = [sys.executable, transparency.__file__]
+    command = [sys.executable, str(EVIDENCE), "transparency"]
     command += [f"--torchdata-tests={folder}", f"--torch-tests={folder}"]
     return subprocess.run(command, capture_output=True, text=True, check=False)

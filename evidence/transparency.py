@@ -1,6 +1,6 @@
 """Runs the loader tests of torch and of torchdata bare, and armed with a fault that never happens.
 
-python tests/transparency.py --torch-tests FOLDER --torchdata-tests FOLDER
+python evidence transparency --torch-tests FOLDER --torchdata-tests FOLDER
 
 FOLDER has test_dataloader.py of torch, from pytorch/pytorch's folder test, or the tests of
 torchdata, from meta-pytorch/data's folder test/stateful_dataloader, each of the installed version.
@@ -24,8 +24,9 @@ from importlib.metadata import version
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-HERE = Path(__file__).resolve().parent
-ARMED = ("-p", "dataloader_faults", "-p", "support.armed_everywhere")
+from paths import PYTHONPATH
+
+ARMED = ("-p", "dataloader_faults", "-p", "armed_everywhere")
 WAYS = {"bare": (), "armed": ARMED}
 TORCH = ("pytorch/pytorch", "torch", "test", ["test_dataloader.py"])
 _NAMES = "dataloader hugging_face incremental_state sampler state_dict".split()
@@ -80,7 +81,7 @@ def run(file: Path, way: str, seconds: int, tests: list[str] | None = None) -> R
     plugins = ("-p", "pytest_timeout", "-p", "no:cacheprovider", *WAYS[way])
     options = ("-q", "-c", os.devnull, f"--rootdir={file.parent}", f"--timeout={seconds}")
     chosen = [f"{file.name}::{name.replace('.', '::')}" for name in tests or ()] or [file.name]
-    paths = [str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")]
+    paths = (PYTHONPATH, os.environ.get("PYTHONPATH", ""))
     changed = {"PYTHONPATH": os.pathsep.join(paths), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     subprocess.run(
         [sys.executable, "-m", "pytest", *plugins, *options, f"--junitxml={junit}", *chosen],

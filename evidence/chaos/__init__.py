@@ -1,6 +1,6 @@
 """Hurt the harness at random, and look at what it says and what it leaves.
 
-PYTHONPATH=tests python -m support.chaos --rounds 1000 --seed 1
+python evidence chaos --rounds 1000 --seed 1
 
 A round is one subject, such as a trial or a loop under inject(), and one hurt: a signal to one of
 the processes, or a machine that lacks something. Its number and the seed tell which. It is a

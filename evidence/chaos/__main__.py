@@ -11,9 +11,9 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-from support.chaos.results import Result, Table, result_from
-from support.chaos.rounds import ROLES, SHORTAGES, SIGNALS, SUBJECTS, Limits
-from support.inner import PYTHONPATH
+from chaos.results import Result, Table, result_from
+from chaos.rounds import ROLES, SHORTAGES, SIGNALS, SUBJECTS, Limits
+from paths import PYTHONPATH
 
 NAMESPACES = (
     "unshare",
@@ -36,7 +36,7 @@ def refusal() -> str:
 def run(seed: int, first: int, last: int, limits: Limits) -> Iterator[Result]:
     """The results of rounds *first* to *last*, as they come."""
     given = json.dumps([seed, first, last, asdict(limits)])
-    command = [*NAMESPACES, sys.executable, "-m", "support.chaos.inside", given]
+    command = [*NAMESPACES, sys.executable, "-m", "chaos.inside", given]
     with tempfile.TemporaryDirectory() as folder:
         for name in ("data", "temporary"):
             os.mkdir(os.path.join(folder, name))
@@ -73,7 +73,7 @@ def _tell(line: str) -> None:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="support.chaos", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python evidence chaos", description=__doc__)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--first", type=int, default=0, help="the number of the first round")
     parser.add_argument("--seed", type=int, default=0)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
-from support.chaos import roles
-from support.chaos.rounds import SIGNALS, Round
+from chaos import roles
+from chaos.rounds import SIGNALS, Round
 from support.surroundings import with_processes
 
 _PAUSE = 0.3

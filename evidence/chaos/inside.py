@@ -22,12 +22,12 @@ from multiprocessing import util
 from pathlib import Path
 from typing import NoReturn
 
+from chaos import roles
+from chaos.hurts import Hurt, shortage
+from chaos.results import Result, longest
+from chaos.rounds import Limits, Round, draw
+from chaos.subjects import Subject
 from pytest_dataloader_faults._engine import unavailable
-from support.chaos import roles
-from support.chaos.hurts import Hurt, shortage
-from support.chaos.results import Result, longest
-from support.chaos.rounds import Limits, Round, draw
-from support.chaos.subjects import Subject
 from support.datasets import write_records
 
 _LONGEST = 90.0

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from support.chaos.rounds import VERDICTS, Round, round_from
+from chaos.rounds import VERDICTS, Round, round_from
 
 CLEAN_SECONDS = 5.0
 """After so many seconds nothing may be left."""

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader, Dataset
 
+from chaos.rounds import VERDICTS, Round
 from pytest_dataloader_faults import check_dataset, explore, inject, run_trial
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.faults import ReadError
-from support.chaos.rounds import VERDICTS, Round
 from support.datasets import Records
 from support.planted import Zeros
 
@@ -25,7 +25,7 @@ _CHECKS = ["read-error-first", "workers-agree"]
 _TEST = """
 import pathlib
 import pytest
-from support.chaos.subjects import DATASETS
+from chaos.subjects import DATASETS
 
 @pytest.mark.dataloader_faults(only={checks!r})
 def test_dataset(fault_check):

@@ -9,10 +9,10 @@ import sys
 
 import pytest
 
-from support.chaos import __main__ as campaign
-from support.chaos import roles
-from support.chaos.results import Result, Table, longest
-from support.chaos.rounds import ROLES, SHORTAGES, SIGNALS, Limits, Round, draw
+from chaos import __main__ as campaign
+from chaos import roles
+from chaos.results import Result, Table, longest
+from chaos.rounds import ROLES, SHORTAGES, SIGNALS, Limits, Round, draw
 
 SHORT, LONG = 8, 600
 """Rounds."""
@@ -32,7 +32,7 @@ def _run(seed, count, limits=ANY):
     table = Table()
     for result in campaign.run(seed, 0, count, limits):
         table.add(result)
-    print(*table.lines(), sep="\n")  # noqa: T201  # what a slow run is for
+    print(*table.lines(), sep="\n")  # what a slow run is for
     return table
 
 

@@ -1,6 +1,6 @@
 """Run random trials in one process, with nothing hurt, and look at what they take and leave.
 
-PYTHONPATH=tests python -m support.chaos.unhurt --trials 10000 --seed 1
+python evidence unhurt --trials 10000 --seed 1
 
 Each search draws faults, files and options of the loader. A healthy dataset must fail none, one
 that gives zeros for a failed read must be found. After each search no process and no file may be
@@ -20,11 +20,11 @@ from random import Random
 
 import psutil
 
+from chaos.subjects import Retries
 from pytest_dataloader_faults import explore, strategies
 from pytest_dataloader_faults.exceptions import DataLoaderFaultsError
 from pytest_dataloader_faults.faults import OpenError, ReadError
 from pytest_dataloader_faults.search import Exploration
-from support.chaos.subjects import Retries
 from support.datasets import Records, RecordStream, write_records
 from support.planted import Zeros
 
@@ -37,7 +37,7 @@ _KINDS = [OpenError, ReadError]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run them; 1 if anything was not as it should be."""
-    parser = argparse.ArgumentParser(prog="support.chaos.unhurt", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python evidence unhurt", description=__doc__)
     parser.add_argument("--trials", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args(arguments)

@@ -1,6 +1,6 @@
 """Dataset classes that other people wrote, over small data, as they are used.
 
-Each is tried under the whole battery: docs/datasets.py runs them and writes the page about them.
+Each is tried under the whole battery: pages/datasets.py runs them and writes the page about them.
 """
 
 from __future__ import annotations
@@ -97,5 +97,5 @@ def load_all() -> dict[str, Tried]:
     for name in (
         "vision detection medical science streams tables arrays records audio_video loaders shapes"
     ).split():
-        importlib.import_module(f"support.field.{name}")
+        importlib.import_module(f"field.{name}")
     return TRIED

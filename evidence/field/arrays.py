@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
-from support.field import data, tried
+from field import data, tried
 
 
 class Windows:

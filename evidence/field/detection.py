@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import Subset
 
-from support.field import data, tried
+from field import data, tried
 
 
 def _annotated(folder: Path) -> None:

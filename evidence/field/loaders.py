@@ -17,8 +17,8 @@ from torch.utils.data import (
     random_split,
 )
 
-from support.field import data, tried
-from support.field.streams import Pictures
+from field import data, tried
+from field.streams import Pictures
 
 
 @tried("torch `ConcatDataset` of `Subset`s", "torch", "PIL", write=data.pictures)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from support.field import data, tried
+from field import data, tried
 
 
 def _listed(folder: Path) -> list[dict]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from support.field import data, tried
+from field import data, tried
 
 
 def _lake(folder: Path) -> None:

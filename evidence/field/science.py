@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from support.field import data, tried
-from support.field.records import Arrays
+from field import data, tried
+from field.records import Arrays
 
 
 def _netcdf(folder: Path) -> None:

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from support.field import data, tried
-from support.field.arrays import LmdbPictures
-from support.field.audio_video import Sounds
-from support.field.streams import Pictures
+from field import data, tried
+from field.arrays import LmdbPictures
+from field.audio_video import Sounds
+from field.streams import Pictures
 
 
 class CachedSpectra(Sounds):
@@ -119,7 +119,7 @@ class Dummy(LmdbPictures):
 
 
 def _lmdb(folder: Path) -> None:
-    from support.field.arrays import _lmdb as write
+    from field.arrays import _lmdb as write
 
     write(folder)
 

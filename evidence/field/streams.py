@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from support.field import data, tried
+from field import data, tried
 
 
 def _urls(folder: Path) -> list[str]:

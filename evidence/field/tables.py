@@ -6,7 +6,7 @@ import shelve
 import sqlite3
 from pathlib import Path
 
-from support.field import data, tried
+from field import data, tried
 
 
 @tried("Hugging Face `Dataset`, from Parquet", "datasets", write=data.parquet)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from support.field import data, tried
+from field import data, tried
 
 
 def _to_tensor():

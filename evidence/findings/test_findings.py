@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
-SCRIPTS = {path.stem: path.read_text(encoding="utf-8") for path in DOCS.glob("findings/*.sh")}
+from paths import ROOT
+
+HERE = Path(__file__).resolve().parent
+SCRIPTS = {path.stem: path.read_text(encoding="utf-8") for path in HERE.glob("*.sh")}
 INJECTING = sorted(name for name, script in SCRIPTS.items() if "-e inject=" in script)
 PLAIN = sorted(SCRIPTS.keys() - INJECTING)
 
@@ -93,8 +95,8 @@ def test_plain_code_shows_the_same(tmp_path, name):
 
 def test_the_page_has_every_script():
     """And says of each whether it takes strace."""
-    page = (DOCS / "explanation/why.md").read_text(encoding="utf-8")
-    linked = re.findall(r"\[([^]]+)\]\(\.\./findings/(\w+)\.sh\)", page)
+    page = (ROOT / "docs/explanation/why.md").read_text(encoding="utf-8")
+    linked = re.findall(r"\[([^]]+)\]\(\.\./\.\./evidence/findings/(\w+)\.sh\)", page)
 
     assert sorted(name for _, name in linked) == sorted(SCRIPTS)
     assert sorted(name for how, name in linked if how == "strace") == INJECTING

@@ -1,18 +1,14 @@
 """Keep what a run of the suite on one Python and one torch found, and write the page about all.
 
-    tox -e py313                            runs the suite, and writes .tox/py313/suite.xml
-    PYTHON docs/compatibility.py SUITE.xml  asks README's battery by PYTHON, and keeps both results
-    python docs/compatibility.py            writes the page only
+    tox -e py313                             runs the suite, and writes .tox/py313/suite.xml
+    PYTHON evidence compatibility SUITE.xml  asks README's battery by PYTHON, and keeps both results
+    python evidence compatibility --page     writes the page only
 
 After SUITE.xml may come files of tests that failed, were mended, and ran again: theirs count.
-
-docs/evidence/compatibility.json is the record. The page docs/evidence/compatibility.md is made
-from it and docs/compatibility.in. tests/test_compatibility.py compares.
 """
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import platform
 import subprocess
@@ -22,38 +18,25 @@ import time
 from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
-from string import Template
 from typing import Any
 from xml.etree import ElementTree as ET
 
-ROOT = Path(__file__).resolve().parent.parent
-# This file's neighbours have the names of libraries that tests use, such as datasets.
-sys.path[:] = [str(ROOT / "tests"), *(each for each in sys.path if each != str(ROOT / "docs"))]
-
-from support.scripts import load_script  # noqa: E402  # it is below tests/
+from pages import Page, commit
+from paths import ROOT
+from support.scripts import load_script
 
 generate = load_script("docs/generate.py")
-RECORD = ROOT / "docs/evidence/compatibility.json"
-TEMPLATE = ROOT / "docs/compatibility.in"
-PAGE = ROOT / "docs/evidence/compatibility.md"
+PAGE = Page("compatibility")
 PACKAGES = ("torch", "pytest", "hypothesis", "pyfakefs", "psutil")
 RESULTS = ("passed", "failed", "skipped")
 REFERENCE = ("3.11", "2.13")
 """The Python and the torch of every other run of the suite."""
-_TESTS_OF_THIS = "tests.test_compatibility"
-"""They read what this script writes."""
 _ROUNDS = 2
 
 
-def record() -> list[dict[str, Any]]:
-    """What is kept: a pair of Python and torch each, the oldest Python first."""
-    return list(json.loads(RECORD.read_text(encoding="utf-8"))) if RECORD.exists() else []
-
-
 def page(kept: list[dict[str, Any]]) -> str:
-    """The page about what is kept."""
-    template = Template(TEMPLATE.read_text(encoding="utf-8"))
-    return template.substitute(
+    """The page about what is kept: a pair of Python and torch each, the oldest Python first."""
+    return PAGE.text(
         suites="\n".join(_suite_row(pair) for pair in kept),
         batteries="\n".join(_battery_row(pair, _reference(kept)) for pair in kept),
     )
@@ -110,14 +93,13 @@ def _suite(junits: list[Path]) -> dict[str, Any]:
         (case.attrib["classname"], case.attrib["name"]): _result(case)
         for root in roots
         for case in root.iter("testcase")
-        if case.attrib["classname"] != _TESTS_OF_THIS
     }
     counts = Counter(last.values())
     began = next(roots[0].iter("testsuite"))
     return {
         **{result: counts[result] for result in RESULTS},
         "date": began.attrib["timestamp"][:10],
-        "commit": _commit(),
+        "commit": commit(),
     }
 
 
@@ -125,11 +107,6 @@ def _result(case: ET.Element) -> str:
     if case.find("failure") is not None or case.find("error") is not None:
         return "failed"
     return "passed" if case.find("skipped") is None else "skipped"
-
-
-def _commit() -> str:
-    command = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _battery() -> dict[str, Any]:
@@ -165,12 +142,11 @@ def _verdict(case: ET.Element) -> str:
 
 def main() -> None:
     """Keep what is found, if a file is named, and write the page."""
-    if len(sys.argv) > 1:
-        pair = measure([Path(name) for name in sys.argv[1:]])
-        others = [each for each in record() if _key(each) != _key(pair)]
-        kept = sorted([*others, pair], key=_key)
-        RECORD.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-    PAGE.write_text(page(record()), encoding="utf-8")
+    if suites := [Path(name) for name in sys.argv[1:] if name != "--page"]:
+        pair = measure(suites)
+        others = [each for each in PAGE.record() if _key(each) != _key(pair)]
+        PAGE.keep(sorted([*others, pair], key=_key))
+    PAGE.path.write_text(page(PAGE.record()), encoding="utf-8")
 
 
 def _key(pair: dict[str, Any]) -> tuple[list[int], str]:

@@ -1,34 +1,26 @@
 """Write the table of known bugs, and of what the battery says of each.
 
-    python docs/corpus.py
+    python evidence corpus
 
-writes docs/evidence/corpus.md from docs/corpus.in and tests/support/corpus. That the battery
-says so is tested by tests/corpus; that the page is as this script writes it, too.
+writes the page from tests/support/corpus. That the battery says so is tested by tests/corpus.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from string import Template
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+from pages import Page
+from pytest_dataloader_faults.battery.checks import CHECKS
+from support.corpus import BEHAVIOURS, CASES, ENTRIES, EXCUSED
 
-from pytest_dataloader_faults.battery.checks import CHECKS  # noqa: E402
-from support.corpus import BEHAVIOURS, CASES, ENTRIES, EXCUSED  # noqa: E402
-
-TEMPLATE = ROOT / "docs/corpus.in"
-PAGE = ROOT / "docs/evidence/corpus.md"
+PAGE = Page("corpus")
 
 
 def page() -> str:
     """The whole page."""
-    template = Template(TEMPLATE.read_text(encoding="utf-8"))
-    return template.substitute(
+    return PAGE.text(
         entries=len(ENTRIES),
         shown=len({case.entry for case in CASES}),
         cases=len(CASES),
@@ -57,4 +49,4 @@ def _accounts(of: Mapping[str, str]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    PAGE.path.write_text(page(), encoding="utf-8")

@@ -1,12 +1,11 @@
 """Try dataset classes that other people wrote, and write what the battery says of each.
 
-    python docs/datasets.py              every class
-    python docs/datasets.py KEY ...      these; the others keep their record
-    python docs/datasets.py --page       none: only the page, from the record
+    python evidence datasets              every class
+    python evidence datasets KEY ...      these; the others keep their record
+    python evidence datasets --page       none: only the page, from the record
 
-writes docs/evidence/datasets.json, which the tests compare with what they find, and from it and
-docs/datasets.in the page docs/evidence/datasets.md. The classes and the audit of what they fail
-are in tests/support/field. A class whose library is missing keeps its record.
+The classes and the audit of what they fail are in evidence/field. A class whose library is missing
+keeps its record.
 """
 
 from __future__ import annotations
@@ -20,19 +19,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from string import Template
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-# This file has the name of a library that it tries: `datasets` of Hugging Face.
-sys.path[:] = [str(ROOT / "tests"), *(each for each in sys.path if each != str(ROOT / "docs"))]
+from field import Tried, load_all
+from field.audit import AUDIT, Found
+from pages import Page, commit
+from paths import EVIDENCE
 
-from support.field import Tried, load_all  # noqa: E402  # it is below tests/
-from support.field.audit import AUDIT, Found  # noqa: E402
-
-RECORD = ROOT / "docs/evidence/datasets.json"
-TEMPLATE = ROOT / "docs/datasets.in"
-PAGE = ROOT / "docs/evidence/datasets.md"
+PAGE = Page("datasets")
 _LIMIT = 1500
 """Seconds for one class. The slowest takes a few minutes: its checks hang."""
 
@@ -83,21 +77,20 @@ def _sentence(result: Any) -> str:
 
 def _in_a_process(key: str) -> dict[str, Any]:
     """The same, where a thread or a hook of one library cannot disturb another."""
-    command = [sys.executable, "-W", "ignore", __file__, "--one", key]
+    command = [sys.executable, "-W", "ignore", str(EVIDENCE), "datasets", "--one", key]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=_LIMIT)
     return json.loads(done.stdout.decode().rpartition("RESULT ")[2])
 
 
 def page(kept: dict[str, Any]) -> str:
     """The page about what is kept."""
-    template = Template(TEMPLATE.read_text(encoding="utf-8"))
     judged = Counter(
         found.kind
         for key, row in kept.items()
         for check in row.get("failed", {})
         if (found := audited(key, check))
     )
-    return template.substitute(
+    return PAGE.text(
         classes=len(kept),
         waiting=len(set(load_all()) - set(kept)),
         convictions=sum(len(row.get("failed", {})) for row in kept.values()),
@@ -137,11 +130,6 @@ def _counts(row: dict[str, Any]) -> str:
     return f"{applied - failed} of {applied}"
 
 
-def _commit() -> str:
-    command = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
-    return subprocess.run(command, capture_output=True, check=True).stdout.decode().strip()
-
-
 def _causes(key: str, row: dict[str, Any]) -> list[tuple[str, str]]:
     """What is wrong with a class, and the checks that it fails for that."""
     if "refused" in row:
@@ -155,16 +143,16 @@ def _causes(key: str, row: dict[str, Any]) -> list[tuple[str, str]]:
 
 def main(arguments: list[str]) -> None:
     """Run what is asked for, and write the record and the page."""
-    kept = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
+    kept = PAGE.record()
     chosen = [] if arguments == ["--page"] else arguments or list(load_all())
     for key in chosen:
         if missing := load_all()[key].missing():
             print(f"{key}: {missing} is not installed")
         else:
-            kept[key] = {"commit": _commit(), **_in_a_process(key)}
+            kept[key] = {"commit": commit(), **_in_a_process(key)}
             print(f"{key}: {kept[key].get('seconds')} s")
-    RECORD.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    PAGE.write_text(page(kept), encoding="utf-8")
+    PAGE.keep(kept)
+    PAGE.path.write_text(page(kept), encoding="utf-8")
 
 
 if __name__ == "__main__":

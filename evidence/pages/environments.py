@@ -1,36 +1,25 @@
 """Run README's battery in the places where users run pytest, and write the page about it.
 
-    python docs/environments.py             tries all places, as root, and writes the page
-    python docs/environments.py NAME...     tries these again
-    python docs/environments.py --page      writes the page only
-
-docs/evidence/environments.json is the record. The page docs/evidence/environments.md is made
-from it and docs/environments.in. tests/places/test_page.py compares.
+python evidence environments             tries all places, as root, and writes the page
+python evidence environments NAME...     tries these again
+python evidence environments --page      writes the page only
 """
 
 from __future__ import annotations
 
-import json
 import platform
 import re
 import sys
 import time
 from collections import Counter
-from pathlib import Path
-from string import Template
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).resolve().parent.parent
-# This file's neighbours have the names of libraries that tests use, such as datasets.
-sys.path[:] = [str(ROOT / "tests"), *(each for each in sys.path if each != str(ROOT / "docs"))]
+from pages import Page
+from places import PLACES, Place, lacking
+from places.runs import Run, run_in
+from pytest_dataloader_faults.battery.checks import CHECKS
 
-from pytest_dataloader_faults.battery.checks import CHECKS  # noqa: E402
-from support.place_runs import Run, run_in  # noqa: E402  # it is below tests/
-from support.places import PLACES, Place, lacking  # noqa: E402
-
-RECORD = ROOT / "docs/evidence/environments.json"
-TEMPLATE = ROOT / "docs/environments.in"
-PAGE = ROOT / "docs/evidence/environments.md"
+PAGE = Page("environments")
 ENGINES = ("auto", "python")
 _FAILED = 'failed on setup with "Failed'
 """How pytest begins the message of an item whose fixture failed."""
@@ -43,20 +32,14 @@ class Result(NamedTuple):
     note: str = ""
 
 
-def record() -> dict[str, dict[str, Any]]:
-    """What is kept of each place, by its name."""
-    return dict(json.loads(RECORD.read_text(encoding="utf-8"))) if RECORD.exists() else {}
-
-
 def page(kept: dict[str, dict[str, Any]]) -> str:
-    """The page about what is kept."""
-    template = Template(TEMPLATE.read_text(encoding="utf-8"))
+    """The page about what is kept of each place, by its name."""
     here = kept["here"]
     places = [place for name, place in PLACES.items() if name in kept]
     places.sort(key=lambda place: ("kernel", "python", "none").index(place.engine))
     notes: dict[str, int] = {}
     rows = [_row(place, kept, notes) for place in places]
-    return template.substitute(
+    return PAGE.text(
         rows="\n".join(rows),
         notes="\n".join(f"{number}. {_code(note)}" for note, number in notes.items()),
         checks=len(CHECKS.keys() & here["auto"]["verdicts"].keys()),
@@ -133,9 +116,9 @@ def main() -> None:
         if reason := lacking(name):
             sys.exit(f"{name}: {reason}")
         found = measure(name)
-        RECORD.write_text(json.dumps({**record(), name: found}, indent=1) + "\n", encoding="utf-8")
+        PAGE.keep({**PAGE.record(), name: found})
         print(name, found["auto"]["header"])
-    PAGE.write_text(page(record()), encoding="utf-8")
+    PAGE.path.write_text(page(PAGE.record()), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,30 +1,25 @@
 """Try every reader under every fault, and write what comes of it.
 
-    python docs/readers.py
+    python evidence readers            every reader
+    python evidence readers --page     none: only the page, from the record
 
-writes docs/evidence/readers.json, which the tests compare with what they find, and from it and
-docs/readers.in the page docs/evidence/readers.md. Readers and faults are in tests/support.
+writes the record, which tests/engine/test_reader_matrix.py compares with what it finds, and the
+page. Readers and faults are in tests/support.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from string import Template
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+from pages import Page
+from support import reader_matrix as found
+from support.library_readers import READERS, versions
 
-from support import reader_matrix as found  # noqa: E402  # it is below tests/
-from support.library_readers import READERS, versions  # noqa: E402
-
-RECORD = ROOT / "docs/evidence/readers.json"
-TEMPLATE = ROOT / "docs/readers.in"
-PAGE = ROOT / "docs/evidence/readers.md"
+PAGE = Page("readers")
 HEADINGS = {
     "OpenError(EIO)": "open fails",
     "OpenError(EACCES)": "not permitted",
@@ -70,8 +65,7 @@ def _kept(cell: found.Cell) -> dict[str, Any]:
 def page(kept: dict[str, Any]) -> str:
     """The page about what is kept."""
     rows = kept["readers"]
-    template = Template(TEMPLATE.read_text(encoding="utf-8"))
-    return template.substitute(
+    return PAGE.text(
         conclusions="".join(_conclusions(rows)),
         table="".join(_table(rows)),
         messages="".join(_messages(rows)),
@@ -137,10 +131,10 @@ def _code(message: str) -> str:
 
 def main() -> None:
     """Run everything, and write the record and the page."""
-    with tempfile.TemporaryDirectory() as folder:
-        kept = record(found.matrix(Path(folder)))
-    RECORD.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    PAGE.write_text(page(kept), encoding="utf-8")
+    if sys.argv[1:] != ["--page"]:
+        with tempfile.TemporaryDirectory() as folder:
+            PAGE.keep(record(found.matrix(Path(folder))))
+    PAGE.path.write_text(page(PAGE.record()), encoding="utf-8")
 
 
 if __name__ == "__main__":

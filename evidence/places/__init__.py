@@ -1,6 +1,6 @@
 """Places where users run pytest: other users, namespaces, file systems, filters, sandboxes.
 
-PYTHONPATH=tests python -m support.places NAME COMMAND...    runs COMMAND there
+python evidence places NAME COMMAND...    runs COMMAND there
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from support import enter
-from support import seccomp_profiles as profiles
-from support.inner import PYTHONPATH
+from paths import PYTHONPATH
+from places import enter
+from places import seccomp_profiles as profiles
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ def lacking(name: str) -> str:
         return "bwrap is not installed"
     if missing := profiles.lacking():
         return missing
-    command = [sys.executable, "-m", "support.places", name, "/bin/true"]
+    command = [sys.executable, "-m", "places", name, "/bin/true"]
     with tempfile.TemporaryDirectory() as folder:
         for each in ("data", "tmp", "out"):
             os.mkdir(os.path.join(folder, each))
@@ -212,14 +212,3 @@ def lacking(name: str) -> str:
             check=False,
         )
     return f"this machine cannot make it: {done.stderr[-200:]}" if done.returncode else ""
-
-
-def main() -> None:
-    """Become the command, in the place."""
-    place, command = PLACES[sys.argv[1]], sys.argv[2:]
-    prefix = place.enter_it() or []
-    os.execvp([*prefix, *command][0], [*prefix, *command])  # noqa: S606  # that is what it is for
-
-
-if __name__ == "__main__":
-    main()

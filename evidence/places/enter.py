@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest_dataloader_faults as package
-from support import seccomp_profiles as profiles
+from places import seccomp_profiles as profiles
 
 NOBODY = 65534
 NEW_USER, NEW_PIDS = 0x10000000, 0x20000000

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from support.places import environment
+from places import environment
 from support.scripts import ROOT, load_script
 
 _FILES = 8
@@ -84,7 +84,7 @@ def folder_for_a_run() -> Iterator[Path]:
 def run_in(place: str, *options: str) -> Run:
     """Run pytest with *options* in *place*."""
     with folder_for_a_run() as folder:
-        command = [sys.executable, "-m", "support.places", place, sys.executable, "-m", "pytest"]
+        command = [sys.executable, "-m", "places", place, sys.executable, "-m", "pytest"]
         command += ["--junitxml=out/junit.xml", *options, "test_data.py", "test_inject.py"]
         done = subprocess.run(
             command,

@@ -6,8 +6,8 @@ import functools
 
 import pytest
 
-from support.place_runs import Run, run_in
-from support.places import PLACES, Place, lacking
+from places import PLACES, Place, lacking
+from places.runs import Run, run_in
 
 QUICK = "read-error-first or worker-killed-middle or caught or raised"
 WITHOUT = ("-p", "no:cacheprovider")

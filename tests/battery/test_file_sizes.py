@@ -173,7 +173,7 @@ def test_a_healthy_dataset_of_large_files_passes(tmp_path, name):
     """The whole battery."""
     made = LARGE[name](tmp_path)
     swallows = ["read-error-first", "read-error-later", "read-error-transient"]
-    # np.load drops the errno of a read: see docs/findings/numpy_load.sh.
+    # np.load drops the errno of a read: see evidence/findings/numpy_load.sh.
     exclude = swallows if isinstance(made, Arrays) else []
     assert _failures(lambda: made, exclude=exclude) == []
 

@@ -10,7 +10,6 @@ import pytest
 from pytest_dataloader_faults import Verdict
 from pytest_dataloader_faults.battery.checks import CHECKS
 from support.corpus import BEHAVIOURS, CASES, ENTRIES, EXCUSED
-from support.scripts import load_script
 
 TESTS = Path(__file__).parent.parent
 SHOWN = {case.entry for case in CASES}
@@ -43,10 +42,3 @@ def test_behaviour_is_tested_where_it_says(entry):
     path, name = where.split("::")
 
     assert f"def {name}(" in (TESTS / path).read_text(encoding="utf-8")
-
-
-def test_page_is_as_the_corpus_is():
-    """``python docs/corpus.py`` writes it anew."""
-    script = load_script("docs/corpus.py")
-
-    assert script.PAGE.read_text(encoding="utf-8") == script.page()
