@@ -13,10 +13,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 import pytest_dataloader_faults
 from pytest_dataloader_faults.battery.checks import CHECKS
+from support.rows import rows
 
 NAME = "pytest_dataloader_faults"
 ROOT = Path(pytest_dataloader_faults.__file__).parent
@@ -112,7 +111,7 @@ def test_root_imports_nothing_until_asked():
     assert set() == _own("", into_functions=False)
 
 
-@pytest.mark.parametrize("module", PURE)
+@rows("module", PURE)
 def test_pure_modules_import_no_third_party(module):
     """Vocabulary and judgement need nothing but the standard library."""
     reached = _reachable(module, into_functions=False)
@@ -143,9 +142,7 @@ def test_the_checks_need_no_engine():
     assert (str(len(CHECKS)), "") == (found.stdout.strip(), found.stderr)
 
 
-@pytest.mark.parametrize(
-    "module", [*ELSEWHERE, *(each for each in MODULES if each.startswith("_engine"))]
-)
+@rows("module", [*ELSEWHERE, *(each for each in MODULES if each.startswith("_engine"))])
 def test_what_runs_elsewhere_reaches_no_judgement(module):
     """Code of workers and trials reaches neither pytest, nor Hypothesis, nor the judge."""
     reached = _reachable(module, into_functions=True)

@@ -20,6 +20,7 @@ from pytest_dataloader_faults._engine import unavailable
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.plugin import _options
 from pytest_dataloader_faults.plugin import _pyfakefs as _fixtures_of_files
+from support.rows import rows
 from support.scripts import load_script
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -55,6 +56,9 @@ _RUN = [
 ]
 
 
+each_page = rows("page", PAGES, ids=str)
+
+
 @pytest.mark.timeout(300)  # The page that runs most takes 20 s on two idle cores.
 @pytest.mark.parametrize("page", _RUN)
 def test_examples_run_and_print_what_the_page_shows(page, tmp_path):
@@ -70,13 +74,13 @@ def test_examples_run_and_print_what_the_page_shows(page, tmp_path):
             )
 
 
-@pytest.mark.parametrize("time", ["0.4s", "70.12s (0:01:10)", "90061.00s (1 day, 1:01:01)"])
+@rows("time", ["0.4s", "70.12s (0:01:10)", "90061.00s (1 day, 1:01:01)"])
 def test_times_do_not_count(time):
     """Neither short ones nor those of a busy machine, which pytest also gives in minutes."""
     assert generate.same(f"== 2 passed in {time} ==") == "== 2 passed in N s =="
 
 
-@pytest.mark.parametrize("page", PAGES, ids=str)
+@each_page
 def test_what_examples_import_is_there(page):
     """Every name that an example imports from the package exists. No example runs for this."""
     package_name = package.__name__
@@ -89,7 +93,7 @@ def test_what_examples_import_is_there(page):
                 exec(ast.unparse(node), scope)  # noqa: S102  # an import of our own page
 
 
-@pytest.mark.parametrize("page", PAGES, ids=str)
+@each_page
 def test_every_comment_before_a_block_is_understood(page):
     """A misspelt comment would leave its block out without a word."""
     comments = len(re.findall(r"^<!--", TEXTS[page], re.MULTILINE))
@@ -97,14 +101,14 @@ def test_every_comment_before_a_block_is_understood(page):
     assert marked == comments
 
 
-@pytest.mark.parametrize("page", PAGES, ids=str)
+@each_page
 def test_console_blocks_are_generated(page):
     """What a terminal shows is never typed by hand."""
     kinds = [b.kind for b in generate.blocks(TEXTS[page]) if b.language == "console"]
     assert kinds == ["output"] * len(kinds)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=str)
+@each_page
 def test_links_lead_somewhere(page):
     """Each relative link is a file, and each anchor in it a heading."""
     for target in re.findall(r"\]\(([^)]+)\)", TEXTS[page]):
@@ -121,14 +125,14 @@ def _anchors(text):
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=str)
+@each_page
 def test_options_are_code(page):
     """Of the two dashes that an option begins with, the site makes one in plain text."""
     text = re.sub(r"<!--.*?-->|`[^`]+`", "", _without_blocks(TEXTS[page]), flags=re.DOTALL)
     assert re.findall(r"(?<![-|])--\w+", text) == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=str)
+@each_page
 def test_functions_of_the_package_exist(page):
     """What a page names as `path.py:function`, or `path.py:Class.method`, is there."""
     named = re.findall(r"`([\w/]+\.py):([A-Za-z_][\w.]*)`", TEXTS[page])
@@ -187,7 +191,7 @@ def _names():
     }
 
 
-@pytest.mark.parametrize("kind", _names())
+@rows("kind", _names())
 def test_the_reference_names_all_there_is(kind):
     """Each name that users can type is in the reference, as code."""
     code = set(re.findall(r"[\w-]+", " ".join(re.findall(r"`[^`]+`", _without_blocks(REFERENCE)))))
@@ -208,7 +212,7 @@ _PUBLIC = [package, *(importlib.import_module(f"{package.__name__}.{m}") for m i
 API = "\n".join(text for page, text in TEXTS.items() if page.parent.name == "api")
 
 
-@pytest.mark.parametrize("module", _PUBLIC, ids=lambda module: module.__name__)
+@rows("module", _PUBLIC, ids=lambda module: module.__name__)
 def test_the_api_reference_has_each_public_name(module):
     """A directive takes its docstring; tests/test_site.py builds the pages."""
     named = set(re.findall(r"(?:auto|py:)(?:class|data|function):: (?:[\w.]+\.)?(\w+)", API))
@@ -225,7 +229,7 @@ def _documented():
     return sorted(kept, key=lambda each: each.__qualname__)
 
 
-@pytest.mark.parametrize("each", _documented(), ids=lambda each: each.__name__)
+@rows("each", _documented(), ids=lambda each: each.__name__)
 def test_docstrings_name_each_argument(each):
     """Its own docstring says what an argument is, or that of its module for what many have."""
     homes = (package.faults, package.strategies)

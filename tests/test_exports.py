@@ -22,6 +22,7 @@ from pytest_dataloader_faults import (
     inject,
     run_trial,
 )
+from support.rows import rows
 
 FIXED = (
     "CheckResult inject run_trial check_dataset explore sweep faults strategies"
@@ -47,7 +48,7 @@ def test_root_exports_the_fixed_names():
     assert sorted(package.__all__) == list(package.__all__)
 
 
-@pytest.mark.parametrize("name", FIXED)
+@rows("name", FIXED)
 def test_root_name_is_what_it_stands_for(name):
     """Each name can be imported from the root, and is listed by ``dir``."""
     assert getattr(package, name) is not None
@@ -65,7 +66,7 @@ def test_version_is_the_distribution_s():
     assert importlib.metadata.version("pytest-dataloader-faults") == package.__version__
 
 
-@pytest.mark.parametrize("module", PUBLIC)
+@rows("module", PUBLIC)
 def test_all_is_complete(module):
     """``__all__`` holds the public classes and functions that a module defines, and no other."""
     loaded = importlib.import_module(f"{NAME}.{module}")
@@ -130,7 +131,7 @@ def test_trial_loads_no_judgement():
     }
 
 
-@pytest.mark.parametrize(
+@rows(
     ("function", "expected"),
     [
         (
@@ -175,7 +176,7 @@ def test_verdicts():
     assert str(Verdict.HUNG) == "hung"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("kind", "names"),
     [
         (Outcome, "delivered exception faults resources duration timed_out"),

@@ -41,13 +41,14 @@ from pytest_dataloader_faults.faults import (
 )
 from pytest_dataloader_faults.faults.base import Effect, FileFault, Place
 from support.generated import ARGUMENTS, any_fault
+from support.rows import rows
 
 KINDS = [
     getattr(faults, name)
     for name in faults.__all__
     if inspect.isclass(getattr(faults, name)) and name != "Fault"
 ]
-EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
+EVERY_KIND = rows("kind", KINDS)
 PATH, WHICH = {"path": "*"}, {"nth": 1, "times": None}
 TRIGGERS = {"workers": None, "every": 1, "probability": 1.0}
 AT = {"at": 1, "worker": 0, "sample": None}
@@ -146,7 +147,7 @@ def test_a_fault_happens_where_its_arguments_are_about(fault):
     assert bool(fault.places & Place.OF_CONNECTIONS) == of_connections
 
 
-@pytest.mark.parametrize(
+@rows(
     ("fault", "places"),
     [
         (SlowRead("*.jpg"), Place.READ),
@@ -170,7 +171,7 @@ def test_an_errno_is_an_error(kind):
     assert not kind().errno or Effect.ERROR in kind.effects
 
 
-@pytest.mark.parametrize(
+@rows(
     ("kind", "defaults"),
     [
         (OpenError, {**PATH, "errno": errno.EIO, **WHICH, **TRIGGERS}),
@@ -251,7 +252,7 @@ def test_faults_survive_json(fault):
     assert repr(fault) == repr(again)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("data", "told"),
     [
         ({}, "with a 'kind' of OpenError, ReadError"),
@@ -289,7 +290,7 @@ def test_a_fault_has_only_its_own_fields(fault):
     }
 
 
-@pytest.mark.parametrize(
+@rows(
     ("keep", "size", "left"),
     [(0.5, 5, 2), (0.0, 5, 0), (0, 5, 0), (3, 5, 3), (9, 5, 5), (0.999, 1, 0), (1, 5, 1)],
 )
@@ -349,7 +350,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(
+@rows(
     ("kind", "name", "value"),
     [
         pytest.param(kind, field.name, value, id=f"{kind.__name__}-{field.name}={value!r}")
@@ -369,7 +370,7 @@ def test_invalid_argument_is_refused(kind, name, value):
     assert isinstance(caught.value, ValueError)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("make", "message"),
     [
         (lambda: ClosedDescriptor(sample=3, nth=2), "sample=3 must be the only trigger"),

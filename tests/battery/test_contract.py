@@ -36,6 +36,7 @@ from support.random_samples import (
     OwnNoise,
     close,
 )
+from support.rows import rows
 from support.specimens import SharedHandle, ZerosOnError
 from support.tensor_dicts import Kept, TensorDicts, ZeroTensorDicts, stacked
 
@@ -419,7 +420,7 @@ def test_comparison_that_cannot_be_right_is_refused(compare, message, records):
         _ask(lambda: Jittered(records), "workers-agree", Contract(compare=compare))
 
 
-@pytest.mark.parametrize(
+@rows(
     "wrong",
     [
         {"may_skip": "yes"},
@@ -437,7 +438,7 @@ def test_impossible_contract_is_refused(wrong, records):
         _ask(lambda: Records(records), "workers-agree", Contract(**wrong))
 
 
-@pytest.mark.parametrize(
+@rows(
     ("contract", "code"),
     [
         (Contract(), "Contract()"),

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 from pytest_dataloader_faults import Contract, check_dataset
 from pytest_dataloader_faults._trial.samples.draws import name_of
 from support.odd_indices import KINDS, AnyIndex, Cut, Silent, Sized, Window, mixed, number_of
+from support.rows import rows
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -192,7 +193,7 @@ def test_random_samples_of_any_plain_index():
     assert "seeded" in result.outcome.comparison
 
 
-@pytest.mark.parametrize(
+@rows(
     ("index", "name"),
     [
         (3, 3),

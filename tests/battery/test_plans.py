@@ -14,6 +14,7 @@ from pytest_dataloader_faults.outcomes import FaultFacts, FileCounts, WorkerFact
 from pytest_dataloader_faults.outcomes.records import RECOVERY
 from support.datasets import Records, write_records
 from support.facts import EIO, EPOCH_1, fired, unfired
+from support.rows import rows
 
 A, B, C = "/data/a.bin", "/data/b.bin", "/data/c.bin"
 PEER = "tcp://192.0.2.1:443"
@@ -54,7 +55,7 @@ MAPPED = FileCounts(0, 1, 0)
 OPENED = FileCounts(1, 0, 0)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("check", "expected"),
     [
         ("open-error", faults.OpenError((A, B))),
@@ -81,7 +82,7 @@ def test_a_check_of_one_fault(check, expected, real):
     assert _plan(check, _workload(real, {A: READ, B: READ}, {A: READ})) == [(expected,)]
 
 
-@pytest.mark.parametrize(
+@rows(
     ("counts", "titles"),
     [
         (READ, ["a.bin and 2 files like it", "i.json"]),
@@ -97,9 +98,7 @@ def test_files_of_another_kind_are_asked_on_their_own(counts, titles, real):
     assert _titles("open-error", workload) == titles
 
 
-@pytest.mark.parametrize(
-    ("reads", "nth"), [((2, 0), 2), ((3, 3), 2), ((5, 1), 2), ((3, 6), 3), ((9, 0), 4)]
-)
+@rows(("reads", "nth"), [((2, 0), 2), ((3, 3), 2), ((5, 1), 2), ((3, 6), 3), ((9, 0), 4)])
 def test_half_way_is_that_of_the_busiest_worker(reads, nth, real):
     """It is the last read of the first half, and never the first of all."""
     files = [{A: FileCounts(1, count, 64)} for count in reads]
@@ -126,7 +125,7 @@ def test_each_read_is_cut_in_two_ways(real):
     assert _titles("short-read", one) == ["half of each read"]
 
 
-@pytest.mark.parametrize(("reads", "every"), [(1000, None), (1001, 3), (1999, 3), (4000, 9)])
+@rows(("reads", "every"), [(1000, None), (1001, 3), (1999, 3), (4000, 9)])
 def test_of_very_many_reads_some_are_cut(reads, every, real):
     """The first thousand, and an odd rhythm of the others: headers and data take turns."""
     found, *_ = _plan("short-read", _workload(real, {A: FileCounts(1, reads, reads)}))
@@ -149,9 +148,7 @@ def test_damage_is_in_every_file_and_in_one(paths, titles, last, real):
     assert _plan("corrupted-file", workload)[-1] == (faults.CorruptedFile(last, flips=8),)
 
 
-@pytest.mark.parametrize(
-    ("fetches", "middle", "last"), [(1, None, None), (2, 2, 2), (3, 2, 3), (5, 3, 5)]
-)
+@rows(("fetches", "middle", "last"), [(1, None, None), (2, 2, 2), (3, 2, 3), (5, 3, 5)])
 def test_a_death_comes_half_way_and_at_the_end(fetches, middle, last, real):
     """Where worker 0 makes only one batch, that is the first."""
     workload = _workload(real, {A: READ}, fetches=fetches)
@@ -160,7 +157,7 @@ def test_a_death_comes_half_way_and_at_the_end(fetches, middle, last, real):
         assert found == [(faults.WorkerKilled(at=at),)] if at else isinstance(found, str)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("files", "engine", "worker"),
     [
         (({A: READ}, {A: READ}), "kernel", 0),
@@ -183,7 +180,7 @@ def test_nobody_reads_by_system_calls(check, real):
     assert "opened or mapped before they started" in _plan(check, _workload(real, {A: MAPPED}))
 
 
-@pytest.mark.parametrize(
+@rows(
     ("files", "engine", "cut"),
     [
         ({A: READ, B: MAPPED}, "kernel", A),
@@ -205,7 +202,7 @@ def test_a_file_that_is_cut_off_can_be_found_so(files, engine, cut, real):
         assert cut in found
 
 
-@pytest.mark.parametrize(
+@rows(
     ("start_method", "files", "group", "is_advised"),
     [
         ("fork", {A: MAPPED}, True, True),
@@ -233,7 +230,7 @@ def test_a_death_within_a_message_needs_a_child(start_method, applies, real):
     assert isinstance(found, list) == applies
 
 
-@pytest.mark.parametrize(
+@rows(
     ("counts", "titles", "nth"),
     [
         (FileCounts(1, 9, 99, longest=5, longest_offset=64, longest_bytes=32), 2, 5),
@@ -263,7 +260,7 @@ def test_the_longest_of_all_reads_is_named(real):
     assert found[1].title == "read 2 of b.bin, which is the longest: 32 bytes at 8"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("samples", "files", "workers", "more"),
     [
         (None, 1, 2, None),
@@ -287,7 +284,7 @@ def test_a_stream_is_tried_with_more_workers(samples, files, workers, more, real
     assert asked == ([{"num_workers": more, "drop_last": False}] if more else [])
 
 
-@pytest.mark.parametrize(
+@rows(
     ("writes", "nths"),
     [((1, 0), [1]), ((2, 0), [2]), ((1, 3), [2, 3]), ((4, 2), [3, 4])],
 )
@@ -309,7 +306,7 @@ def test_a_worker_that_writes_dies(real):
     assert found == [(faults.WorkerKilled(writing="/trial/*", worker=1),)]
 
 
-@pytest.mark.parametrize(
+@rows(
     ("files", "engine", "says"),
     [
         ({A: FileCounts(1, 0, 0, 1)}, "kernel", f"its workers write {A}, and no write fails"),
@@ -322,7 +319,7 @@ def test_a_check_of_writes_says_why_it_does_not_apply(files, engine, says, real)
     assert _plan("write-error", _workload(real, files, engine=engine)).startswith(says)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("check", "titles", "expected"),
     [
         ("connect-error", [""], faults.ConnectError("tcp://*")),
@@ -348,7 +345,7 @@ def test_checks_of_connections(check, titles, expected, real):
     assert "make no TCP connection" in _plan(check, _workload(real, {A: READ}))
 
 
-@pytest.mark.parametrize(
+@rows(
     ("check", "facts", "applies"),
     [
         ("short-read", FaultFacts(EIO, 0), False),
@@ -377,7 +374,7 @@ OF_TORCH, OF_DATA, OF_CODE = (
 )
 
 
-@pytest.mark.parametrize(
+@rows(
     ("files", "facts", "changes", "says"),
     [
         ({A: MAPPED}, unfired(EXHAUSTED), {}, "its workers need no descriptor"),
@@ -403,7 +400,7 @@ def test_torch_needs_a_descriptor_too(files, facts, changes, says, real):
     assert says is None or says in found.reason
 
 
-@pytest.mark.parametrize(
+@rows(
     ("left", "says"),
     [
         ([()], None),

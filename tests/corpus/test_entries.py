@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from pytest_dataloader_faults import Verdict
 from pytest_dataloader_faults.battery.checks import CHECKS
 from support.corpus import BEHAVIOURS, CASES, ENTRIES, EXCUSED
+from support.rows import rows
 
 TESTS = Path(__file__).parent.parent
 SHOWN = {case.entry for case in CASES}
@@ -22,7 +21,7 @@ def test_every_entry_is_shown_explained_or_excused():
     assert sorted(ENTRIES) == sorted(accounts)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.entry}-{case.check}")
+@rows("case", CASES, ids=lambda case: f"{case.entry}-{case.check}")
 def test_case_names_a_check(case):
     """One that the battery has."""
     assert case.check in CHECKS
@@ -35,7 +34,7 @@ def test_every_violation_has_a_specimen():
     assert violations - {case.verdict for case in CASES} == set()
 
 
-@pytest.mark.parametrize("entry", BEHAVIOURS)
+@rows("entry", BEHAVIOURS)
 def test_behaviour_is_tested_where_it_says(entry):
     """The test in brackets exists."""
     (where,) = re.findall(r"\(([\w/]+\.py::\w+)\)", BEHAVIOURS[entry])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from pytest_dataloader_faults._engine.calls import CALLS, Role, with_role
+from support.rows import rows
 
 
 def test_each_call_is_found_by_its_role():
@@ -12,7 +11,7 @@ def test_each_call_is_found_by_its_role():
     assert sorted(with_role(*Role)) == sorted(CALLS)
 
 
-@pytest.mark.parametrize("name", CALLS)
+@rows("name", CALLS)
 def test_facts_that_belong_together_are_there_together(name):
     """An answer takes an argument at the place that the table gives, so there has to be one."""
     call = CALLS[name]

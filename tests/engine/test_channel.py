@@ -18,6 +18,7 @@ from pytest_dataloader_faults._engine.protocol import (
     Ready,
     UnknownMessageError,
 )
+from support.rows import rows
 
 
 @pytest.fixture(name="ends")
@@ -29,7 +30,7 @@ def _ends():
     right.close()
 
 
-@pytest.mark.parametrize("reason", ["", "ü", "/data/\udcff", "x" * 300_000])
+@rows("reason", ["", "ü", "/data/\udcff", "x" * 300_000])
 def test_a_message_arrives_as_it_was(ends, reason):
     """Whatever its size: a long one is longer than the socket's buffer."""
     left, right = ends
@@ -90,7 +91,7 @@ def test_sixty_one_descriptors_travel_along(ends):
         os.close(each)
 
 
-@pytest.mark.parametrize("split", [1, 3, 4, 5, 20])
+@rows("split", [1, 3, 4, 5, 20])
 def test_half_a_message_is_waited_for_without_blocking(ends, split):
     """One look takes what is there; the message comes with the look that completes it."""
     left, right = ends

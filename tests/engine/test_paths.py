@@ -6,12 +6,12 @@ import os
 import sys
 
 import numpy as np
-import pytest
 
 from pytest_dataloader_faults.globs import GlobMatcher, is_excluded
+from support.rows import rows
 
 
-@pytest.mark.parametrize(
+@rows(
     ("globs", "path", "expected"),
     [
         (("*.jpg",), "/data/a/b.jpg", True),
@@ -33,7 +33,7 @@ def test_globs(globs, path, expected):
     assert expected is GlobMatcher(globs)(path)
 
 
-@pytest.mark.parametrize(
+@rows(
     "path",
     [
         "/proc/self/maps",
@@ -70,7 +70,7 @@ def test_system_and_code_are_left_alone(path):
     assert not GlobMatcher(("*",))(path)
 
 
-@pytest.mark.parametrize(
+@rows(
     "path",
     [
         "/data/a.jpg",
@@ -91,7 +91,7 @@ def test_data_is_not_left_alone(path):
     assert GlobMatcher(("*",))(path)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("glob", "path", "expected"),
     [
         ("/etc/*", "/etc/passwd", True),

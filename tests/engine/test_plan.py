@@ -25,6 +25,7 @@ from pytest_dataloader_faults.faults import (
     WorkerKilled,
     WriteError,
 )
+from support.rows import rows
 
 ALL = (
     OpenError("/data/*", errno=13, nth=2, times=3, workers=(0, 2)),
@@ -36,7 +37,7 @@ ALL = (
 )
 
 
-@pytest.mark.parametrize(
+@rows(
     ("nth", "times", "expected"),
     [
         (1, None, [1, 2, 3, 4, 5, 6]),
@@ -73,7 +74,7 @@ def test_many_firings_are_counted_and_not_kept():
     assert (MAX_FIRINGS, MAX_FIRINGS + 50) == (len(counter.firings), counter.fired)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("fault", "concerned"),
     [
         (ReadError(), {0, 1, 2}),
@@ -111,7 +112,7 @@ def test_faults_about_a_path_are_found_by_kind_and_glob():
     assert [3] == [each.index for each in faults.for_path(ReadError, "/data/x.c")]
 
 
-@pytest.mark.parametrize(
+@rows(
     ("plan", "path", "expected"),
     [
         (Plan((ReadError("*.a"),)), "/data/x.a", True),
@@ -135,13 +136,13 @@ def test_the_globs_of_a_plan():
     assert () == Plan(ALL[4:]).globs
 
 
-@pytest.mark.parametrize(("faults", "expected"), [(ALL, True), (ALL[:4], False), ((), False)])
+@rows(("faults", "expected"), [(ALL, True), (ALL[:4], False), ((), False)])
 def test_exhaustion_wants_every_descriptor_to_be_seen(faults, expected):
     """It is the only fault that is about descriptors of any kind."""
     assert expected is Plan(faults).needs.descriptors
 
 
-@pytest.mark.parametrize(
+@rows(
     ("plan", "needs"),
     [
         (Plan(()), set()),
@@ -172,7 +173,7 @@ def test_the_filter_hands_over_no_more_than_a_plan_needs(plan, needs):
 PATH, OTHER, CODE = "/data/x.a", "/data/x.b", "/usr/lib/python3/x.a"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("plan", "path", "expected"),
     [
         (Plan((ReadError("*.a"),)), PATH, "content reads files concerned"),
@@ -205,7 +206,7 @@ def test_what_has_to_be_seen_of_a_file(plan, path, expected):
     assert " ".join(name for name, is_so in found.items() if is_so) == expected
 
 
-@pytest.mark.parametrize(
+@rows(
     ("writable", "path", "may"),
     [(None, PATH, True), ((), PATH, False), (("/data",), PATH, True), (("/dat",), PATH, False)],
 )
@@ -214,7 +215,7 @@ def test_writes_fail_in_the_trials_own_folders(writable, path, may):
     assert WorkerFaults(Plan((), writable=writable), 0).may_fail_writes_of(path) is may
 
 
-@pytest.mark.parametrize(
+@rows(
     ("reads", "longest"),
     [
         ([(0, 9)], (0, 0, 0)),

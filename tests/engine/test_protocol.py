@@ -10,6 +10,7 @@ from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.plan import Plan
 from pytest_dataloader_faults._engine.protocol import UnknownMessageError, decode, encode
 from pytest_dataloader_faults.faults import ReadError
+from support.rows import rows
 
 PLAN = Plan((ReadError("*.jpg", nth=2),), watch=True)
 MESSAGES = [
@@ -41,7 +42,7 @@ MESSAGES = [
 ]
 
 
-@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+@rows("message", MESSAGES, ids=lambda message: type(message).__name__)
 def test_a_message_arrives_as_it_was_sent(message):
     """As a value of the same type; sequences arrive as tuples."""
     if isinstance(message, protocol.Configure):
@@ -61,7 +62,7 @@ def test_a_message_names_its_type():
     assert {"type": "ExitNow", "code": 3} == json.loads(encode(protocol.ExitNow(3)))
 
 
-@pytest.mark.parametrize(
+@rows(
     "text",
     [
         '{"type": "Hi"}',

@@ -21,6 +21,7 @@ from pytest_dataloader_faults.outcomes import (
 )
 from pytest_dataloader_faults.outcomes.judge.causes import Clues, likely_cause
 from support.facts import EIO, TRUNCATED, fired, ordinary, raised, unfired
+from support.rows import rows
 
 PASSES = ("survived", "failed_cleanly")
 CONTROL = ordinary(Pass(complete=True))
@@ -40,7 +41,7 @@ def _cause(outcome, verdict, kind=None, control=CONTROL, clues=None):
     return likely_cause(outcome, judgement, control, clues or Clues())
 
 
-@pytest.mark.parametrize(
+@rows(
     ("outcome", "kind", "clues", "phrase", "advice"),
     [
         (STREAM, Wrong.REPEATED, None, "all samples", "get_worker_info"),
@@ -74,7 +75,7 @@ def test_wrong_samples_have_a_cause(outcome, kind, clues, phrase, advice):
     assert bool(advice) == bool(cause.advice)
 
 
-@pytest.mark.parametrize("verdict", [each for each in Verdict if each not in PASSES])
+@rows("verdict", [each for each in Verdict if each not in PASSES])
 def test_each_verdict_has_a_cause(verdict):
     """In a few words; nothing that passed has one."""
     assert _cause(_trial(EIO), verdict).phrase
@@ -95,7 +96,7 @@ READS = replace(CONTROL, workers=(WorkerFacts(0, 7, 1, {"/t/a.pt": FileCounts(1,
 WRITES = replace(CONTROL, workers=(WorkerFacts(0, 7, 1, {"/t/a.pt": FileCounts(1, 1, 9, 1)}),))
 
 
-@pytest.mark.parametrize(
+@rows(
     ("outcome", "verdict", "control", "is_torn"),
     [
         (_trial(WriteError("*.pt"), "write"), "poisoned", READS, True),
@@ -149,7 +150,7 @@ def _with_file(path, counts, error=None, shared=()):
     return replace(ordinary(Pass(exception=error)), workers=(worker,))
 
 
-@pytest.mark.parametrize(
+@rows(
     ("control", "advice", "overrides"),
     [
         (_with_file("/data/a.h5", FileCounts(0, 3, 9)), "open h5py.File in the worker", False),
@@ -199,7 +200,7 @@ def test_handle_is_blamed_for_content_where_an_offset_is_shared(shared, is_blame
     assert (cause.phrase == BEFORE) == is_blamed
 
 
-@pytest.mark.parametrize(
+@rows(
     ("outcome", "is_told"),
     [
         (CONTROL, True),
@@ -240,7 +241,7 @@ def test_the_start_is_not_blamed_for_other_errors_of_pickle(change):
 LOADS = 'File "reduction.py", line 9, in rebuild\n    return pickle.loads(buf)\n'
 
 
-@pytest.mark.parametrize(
+@rows(
     ("error", "is_told"),
     [
         (NOT_PICKLED, True),
@@ -262,8 +263,8 @@ def test_pickle_is_blamed_on_evidence(error, is_told):
     assert is_told == (_cause(outcome, "broken").phrase == "cannot be pickled")
 
 
-@pytest.mark.parametrize("exitcode", [0, 1, -37])
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@rows("exitcode", [0, 1, -37])
+@rows("method", ["fork", "spawn", "forkserver"])
 def test_a_worker_that_ends_is_the_cause(method, exitcode):
     """Whichever error that became: here, one of pickle. It overrides advice on starting them."""
     error = raised("UnpicklingError", "pickle data was truncated")
@@ -317,7 +318,7 @@ def test_samples_in_another_order_are_told_of(method, is_told):
     assert ("sort it" in cause.advice, "imports the modules" in cause.advice) == (is_told, False)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("activity", "phrase"),
     [
         (Activity.DELIVERS, "is slow under this fault"),

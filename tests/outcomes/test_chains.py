@@ -20,6 +20,7 @@ from pytest_dataloader_faults.outcomes.chains import (
 )
 from pytest_dataloader_faults.outcomes.records import Raised
 from support.clarity import explains
+from support.rows import rows
 
 PATH = "/data/0042.jpg"
 HOW = "During handling of the above exception, another exception occurred:"
@@ -182,7 +183,7 @@ def test_long_messages_keep_both_ends():
     assert exception_lines(text).count("OSError: [Errno 5]") == 3
 
 
-@pytest.mark.parametrize(
+@rows(
     ("message", "line"),
     [
         ("", "OSError: no message"),

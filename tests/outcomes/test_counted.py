@@ -8,10 +8,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 import pytest_dataloader_faults
 from pytest_dataloader_faults.outcomes.text import are, counted, were
+from support.rows import rows
 
 NOUNS = """
     arguments batches bytes checks datasets descriptors epochs examples fetches files items loaders
@@ -25,7 +24,7 @@ ALWAYS_MANY = {"len(self._files)"}
 """A supervisor that has so many files open that it takes no more. It imports little."""
 
 
-@pytest.mark.parametrize(
+@rows(
     ("number", "what", "text"),
     [
         (0, "file", "0 files"),

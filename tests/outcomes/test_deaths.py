@@ -11,6 +11,7 @@ from pytest_dataloader_faults import Outcome
 from pytest_dataloader_faults.faults import SharedMemoryExhaustion
 from pytest_dataloader_faults.outcomes import FiringKind, Pass, WorkerDeath
 from support.facts import EIO, KILLED, TRUNCATED, fired, map_reference, ordinary, raised
+from support.rows import rows
 
 BUS = -signal.SIGBUS
 SHADOWS = [
@@ -44,8 +45,8 @@ def _outcome(fault, call, exitcode, shadow) -> Outcome:
     return replace(ordinary(one, fired(fault, call=call, kind=kind)), passes=(one,))
 
 
-@pytest.mark.parametrize("shadow", SHADOWS, ids=lambda each: each.type)
-@pytest.mark.parametrize(("fault", "call", "exitcode", "verdict"), CASES)
+@rows("shadow", SHADOWS, ids=lambda each: each.type)
+@rows(("fault", "call", "exitcode", "verdict"), CASES)
 def test_the_verdict_is_the_deaths(fault, call, exitcode, verdict, shadow):
     """Whichever error of torch's came first, the verdict and its sentence are the same."""
     judgements = {
@@ -59,7 +60,7 @@ def test_the_verdict_is_the_deaths(fault, call, exitcode, verdict, shadow):
     assert len(judgements) == 1
 
 
-@pytest.mark.parametrize(
+@rows(
     ("fault", "exitcode", "expected"),
     [
         (
@@ -82,8 +83,8 @@ def test_the_sentence_says_who_died_and_how(fault, exitcode, expected):
     assert judgement.sentence.startswith(expected)
 
 
-@pytest.mark.parametrize("shadow", SHADOWS, ids=lambda each: each.type)
-@pytest.mark.parametrize(
+@rows("shadow", SHADOWS, ids=lambda each: each.type)
+@rows(
     ("exitcode", "expected"),
     [
         (-37, "worker 1 was killed by signal 37"),

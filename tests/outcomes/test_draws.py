@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from pytest_dataloader_faults.outcomes import Pass
 from pytest_dataloader_faults.outcomes.contract import Wrong
 from support.facts import delivery, map_reference, ordinary, raised
+from support.rows import rows
 
 WHOLE, REST = ((0, 1), (2, 3)), ((2, 3),)
 LEFT = Pass(WHOLE, batches=2)
@@ -26,7 +25,7 @@ def _judged(*passes, drawn=4, kind="map"):
     return outcome.judge(replace(map_reference(), drawn=drawn))
 
 
-@pytest.mark.parametrize(
+@rows(
     ("passes", "kind", "told"),
     [
         ((LEFT, _pass(REST)), Wrong.RESUMED, "in epoch 2, after one that was left early, the samp"),
@@ -44,7 +43,7 @@ def test_an_epoch_of_too_few_samples_is_corrupted(passes, kind, told):
     assert judgement.sentence.startswith(told)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("second", "drawn"),
     [
         (_pass(REST, batches=None), 4),

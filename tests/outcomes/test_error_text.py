@@ -34,6 +34,7 @@ from pytest_dataloader_faults.outcomes.error_text import (
 )
 from support.clarity import explains
 from support.readers import READERS, SHARED, truncated
+from support.rows import rows
 from support.specimens import UnbuildableError
 
 PATH = "/data/0042.jpg"
@@ -172,11 +173,11 @@ def _through_torch(action):
     return _text(reraised)
 
 
-BOTH_WAYS = pytest.mark.parametrize("printed", [_text, _through_torch])
+BOTH_WAYS = rows("printed", [_text, _through_torch])
 
 
 @BOTH_WAYS
-@pytest.mark.parametrize(
+@rows(
     "action",
     [
         _os_error,
@@ -201,8 +202,8 @@ def test_error_that_tells_of_an_errno(action, printed):
 
 
 @BOTH_WAYS
-@pytest.mark.parametrize("fault", [EIO, ClosedDescriptor(), TruncatedFile(), WorkerKilled()])
-@pytest.mark.parametrize("action", [_from_none, _quoting_source])
+@rows("fault", [EIO, ClosedDescriptor(), TruncatedFile(), WorkerKilled()])
+@rows("action", [_from_none, _quoting_source])
 def test_error_that_tells_nothing(action, fault, printed):
     """An error cut off from its cause is not clear, whatever a frame's source line says."""
     assert not explains(printed(action), fault, PATH, "read")
@@ -237,15 +238,15 @@ CLAIMS = [
 ]
 
 
-@pytest.mark.parametrize("text", CLAIMS)
-@pytest.mark.parametrize("fault", [EIO, ClosedDescriptor(), TruncatedFile()])
+@rows("text", CLAIMS)
+@rows("fault", [EIO, ClosedDescriptor(), TruncatedFile()])
 def test_error_that_tells_another_cause_misleads(text, fault):
     """It names the file, and sends its reader to look for what is not wrong with it."""
     assert not explains(text, fault, PATH, "read")
     assert other_cause(text, [Occurrence(fault, PATH, "read")])
 
 
-@pytest.mark.parametrize(
+@rows(
     ("text", "number"),
     [
         *((text, errno.ENOENT) for text in CLAIMS[:4]),
@@ -281,7 +282,7 @@ def _after_a_cache_miss(error):
 
 
 @BOTH_WAYS
-@pytest.mark.parametrize("fault", [EIO, TruncatedFile()])
+@rows("fault", [EIO, TruncatedFile()])
 def test_the_miss_of_a_cache_is_no_other_cause(fault, printed):
     """It was being handled when the file could not be read, and that is what is told."""
     happened = [Occurrence(fault, PATH, "read")]
@@ -294,7 +295,7 @@ def test_the_miss_of_a_cache_is_no_other_cause(fault, printed):
     assert (other_cause(named, happened), other_cause(unnamed, happened)) == ("", "")
 
 
-@pytest.mark.parametrize(
+@rows(
     "text",
     ["OSError: [Errno 55] x", "OSError: errno = 51", "OSError: [Errno 15] x", "KeyError: 5"],
 )
@@ -303,7 +304,7 @@ def test_another_number_is_not_the_errno(text):
     assert not explains(text, EIO, PATH, "read")
 
 
-@pytest.mark.parametrize(
+@rows(
     ("fault", "number"),
     [
         (ClosedDescriptor(), errno.EBADF),
@@ -343,7 +344,7 @@ def test_decoding_error_tells_of_truncated_content(name, keep, printed, tmp_path
     assert explains(text, TruncatedFile(), PATH, "open"), exception_lines(text)
 
 
-@pytest.mark.parametrize(
+@rows(
     "text",
     [
         "ValueError: This file contains pickled (object) data. If you trust the file you can load",
@@ -364,7 +365,7 @@ def test_words_of_readers_for_a_file_that_is_cut_near_its_start(text):
     assert explains(text, TruncatedFile(), PATH, "open")
 
 
-@pytest.mark.parametrize(("words", "message"), WORDS_OF_BAD_CONTENT.items())
+@rows(("words", "message"), WORDS_OF_BAD_CONTENT.items())
 def test_words_of_bad_content_are_those_of_the_reader_beside_them(words, message):
     """Each line of the table has a message that it finds, and that is clear by itself."""
     reader, _, said = message.partition(": ")
@@ -400,7 +401,7 @@ def test_a_filter_of_hdf5_that_fails(tmp_path):
     assert explains(text, CorruptedFile(), PATH, "open")
 
 
-@pytest.mark.parametrize(
+@rows(
     "text",
     [
         "RuntimeError: bad sample",
@@ -438,7 +439,7 @@ def test_words_of_libraries_tell(text, fault):
 KILLED = "DataLoader worker (pid 7) is killed by signal: {}. "
 
 
-@pytest.mark.parametrize(
+@rows(
     "text",
     [
         f"RuntimeError: {KILLED.format('Killed')}",
@@ -453,8 +454,8 @@ def test_error_that_tells_of_a_death(text):
     assert explains(text, WorkerKilled(), None, "signal 9")
 
 
-@pytest.mark.parametrize(("call", "expected"), [("mmap", True), ("read", False)])
-@pytest.mark.parametrize("fault", [EIO, TruncatedFile()])
+@rows(("call", "expected"), [("mmap", True), ("read", False)])
+@rows("fault", [EIO, TruncatedFile()])
 def test_bus_error_tells_of_a_mapping_only(fault, call, expected):
     """A mapped file that cannot be read ends the worker by SIGBUS; a read does not."""
     text = f"RuntimeError: {KILLED.format('Bus error')}"
@@ -465,7 +466,7 @@ def test_bus_error_tells_of_a_mapping_only(fault, call, expected):
 STALLED = HungRead("tcp://*")
 
 
-@pytest.mark.parametrize(
+@rows(
     ("text", "fault", "call", "expected"),
     [
         ("BlockingIOError: [Errno 11] Resource temporarily unavailable", STALLED, "recv", True),
@@ -496,7 +497,7 @@ def test_messages_of_a_text_that_was_escaped():
     assert exception_lines(text) == "K: 'Caught K in worker 0.\nK: no record"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("text", "path", "expected"),
     [
         ("cannot read /data/0042.jpg", PATH, True),
@@ -519,7 +520,7 @@ def test_names(text, path, expected):
     assert expected == mentions_path(text, path)
 
 
-@pytest.mark.parametrize(
+@rows(
     "text",
     [
         "OSError: 9999 requested and 0 written",
@@ -535,7 +536,7 @@ def test_a_failed_write_is_told_in_many_words(text):
     assert not explains(text, ReadError(), PATH, "read")
 
 
-@pytest.mark.parametrize("text", ["ValueError: bad", "KeyError: 'saved'", "OSError: unwritten"])
+@rows("text", ["ValueError: bad", "KeyError: 'saved'", "OSError: unwritten"])
 def test_other_words_tell_of_no_failed_write(text):
     """A message has to speak of writing, or of room."""
     assert not explains(text, WriteError(), PATH, "write")

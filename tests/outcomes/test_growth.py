@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-import pytest
-
 from pytest_dataloader_faults.outcomes import Footprint, Pass
 from pytest_dataloader_faults.outcomes.judge.leaks import judge_growth
 from support.facts import ordinary
+from support.rows import rows
 
 _KIB = 1024
 
@@ -30,7 +29,7 @@ def _times(epoch, each_epoch):
     return {name: epoch * count for name, count in each_epoch.items()}
 
 
-@pytest.mark.parametrize(
+@rows(
     ("each_epoch", "says"),
     [
         ({"memory": 70 * _KIB}, "takes 70 KiB more memory in the loader's process"),
@@ -49,7 +48,7 @@ def test_what_grows_is_told_by_its_name(each_epoch, says):
     assert (verdict, says in sentence) == ("leaked", True), sentence
 
 
-@pytest.mark.parametrize("each_epoch", [{"pinned": 1000}, {"device": 1000}, {"memory": 60 * _KIB}])
+@rows("each_epoch", [{"pinned": 1000}, {"device": 1000}, {"memory": 60 * _KIB}])
 def test_less_than_that_is_not_told(each_epoch):
     """Below it a healthy process may lie."""
     assert judge_growth(_outcome(**each_epoch)) is None

@@ -19,6 +19,7 @@ from pytest_dataloader_faults.outcomes.judge.hangs import (
 )
 from pytest_dataloader_faults.outcomes.records import RECOVERY
 from support.facts import EPOCH_1, ordinary, raised
+from support.rows import rows
 
 _PYTHON, _TORCH, _OURS = (os.path.dirname(each.__file__) for each in (os, torch, package))
 FETCH = (f"{_TORCH}/utils/data/_utils/fetch.py", 54, "fetch")
@@ -48,7 +49,7 @@ def _hung(*threads, phase=EPOCH_1):
     return replace(ordinary(Pass()), stacks="\n".join(texts), timed_out=True, phase=phase)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("frames", "place"),
     [
         pytest.param([SAMPLE, OURS, FETCH, OURS, LOOP, TEST], AT_SAMPLE, id="sleeps"),
@@ -77,7 +78,7 @@ def test_each_process_has_a_place():
     assert not is_at(hung, {AT_SAMPLE})
 
 
-@pytest.mark.parametrize(
+@rows(
     ("frames", "state", "is_waiting"),
     [
         ([WAIT, WAIT, SAMPLE, FETCH, LOOP], "sleeping", True),
@@ -142,7 +143,7 @@ def test_what_goes_on_is_nowhere(activity):
     assert not is_at(slow, {AT_SAMPLE})
 
 
-@pytest.mark.parametrize("activity", [*Activity, None])
+@rows("activity", [*Activity, None])
 def test_only_what_computes_may_try_again(activity):
     """At once, at the line of a hang; what is not known, and what did not hang, does not."""
     found = AtDeadline(activity) if activity else None
@@ -152,7 +153,7 @@ def test_only_what_computes_may_try_again(activity):
     assert not tries_again(replace(hung, timed_out=False))
 
 
-@pytest.mark.parametrize(
+@rows(
     ("error", "is_so"),
     [
         (raised("RuntimeError", "DataLoader timed out after 1 seconds"), True),

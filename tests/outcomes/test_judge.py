@@ -25,6 +25,7 @@ from support.facts import (
     stream_reference,
     unfired,
 )
+from support.rows import rows
 
 CLEAR = raised("OSError", "[Errno 5] Input/output error: '/data/a.rec'")
 UNCLEAR = raised("RuntimeError", "bad sample")
@@ -92,7 +93,7 @@ MAP = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "expected"), MAP)
+@rows(("changes", "expected"), MAP)
 def test_verdict_on_a_map_style_dataset(changes, expected):
     """Each set of facts gets its verdict."""
     assert expected == _verdict(replace(ordinary(DONE, faults=fired(EIO)), **changes))
@@ -117,7 +118,7 @@ GRAVITY = [
 ]
 
 
-@pytest.mark.parametrize("grave", range(len(GRAVITY)))
+@rows("grave", range(len(GRAVITY)))
 def test_gravest_rule_decides(grave):
     """Of several things that are wrong the gravest names the verdict."""
     changes = {}
@@ -149,7 +150,7 @@ STREAM = [
 ]
 
 
-@pytest.mark.parametrize(("one", "expected"), STREAM)
+@rows(("one", "expected"), STREAM)
 def test_verdict_on_an_iterable_dataset(one, expected):
     """Samples of a stream count in any order, each as often as in the reference."""
     outcome = replace(ordinary(one, faults=fired(EIO)), recovery=stream("a b", "c d"))
@@ -172,7 +173,7 @@ def test_equal_samples_of_a_stream_are_counted():
 BATCHES = Reference("map", (), (((0, 1), "b01"), ((2, 3), "b23")))
 
 
-@pytest.mark.parametrize(
+@rows(
     ("digests", "expected"),
     [(("b01", "b23"), "survived"), (("b01", "x"), "corrupted"), (("b01",), "corrupted")],
 )
@@ -206,7 +207,7 @@ def test_reference_must_know_what_is_judged():
         ordinary(DONE, faults=fired(EIO)).judge(map_reference(2))
 
 
-@pytest.mark.parametrize(
+@rows(
     ("contract", "one", "passed"),
     [
         (Contract(), DONE, True),
@@ -257,8 +258,8 @@ def test_error_that_tells_of_one_of_two_faults_is_clear():
     assert _verdict(ordinary(FAILED, faults=facts)) == "failed_cleanly"
 
 
-@pytest.mark.parametrize("fault", [faults.OpenError(), faults.WorkerKilled(), TRUNCATED])
-@pytest.mark.parametrize("one", [DONE, FAILED])
+@rows("fault", [faults.OpenError(), faults.WorkerKilled(), TRUNCATED])
+@rows("one", [DONE, FAILED])
 def test_fault_that_never_fired_is_never_a_pass(fault, one):
     """Nothing was shown, whatever the contract."""
     judgement = ordinary(one, faults=unfired(fault)).judge(map_reference())
@@ -266,7 +267,7 @@ def test_fault_that_never_fired_is_never_a_pass(fault, one):
     assert (judgement.verdict, judgement.passed) == ("not_exercised", False)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("comparison", "says"),
     [
         ("bytes", "every sample was delivered and matches the reference"),
@@ -287,7 +288,7 @@ SLOW = {"timed_out": True, "phase": EPOCH_1, "recovery": None, "batches": 2, "pa
 HAD_LONGER = "within its deadline of 30 s and 120 s more"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("changes", "activity", "more", "sentence"),
     [
         ({}, "delivers", 120, f"{HAD_LONGER}: 1 of 2 batches came, and it goes on"),

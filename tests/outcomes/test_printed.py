@@ -10,6 +10,7 @@ from pytest_dataloader_faults import Contract
 from pytest_dataloader_faults.outcomes import Pass, Raised
 from pytest_dataloader_faults.outcomes.judge import judge
 from support.facts import EPOCH_1, TRUNCATED, fired, map_reference, ordinary, raised
+from support.rows import rows
 
 FEEDER = """Traceback (most recent call last):
   File "/usr/lib/python3.11/multiprocessing/queues.py", line 244, in _feed
@@ -44,7 +45,7 @@ def _sentence(outcome, stderr):
 HUNG = replace(ordinary(Pass()), timed_out=True, phase=EPOCH_1)
 
 
-@pytest.mark.parametrize("text", [FEEDER, CHAINED, f"INFO: worker 0\n{FEEDER}bye\n"])
+@rows("text", [FEEDER, CHAINED, f"INFO: worker 0\n{FEEDER}bye\n"])
 def test_a_hang_is_put_down_to_the_batch_that_was_dropped(text):
     """The last line of the feeder thread's own traceback is why."""
     sentence = _sentence(HUNG, text.format(GENERATOR))
@@ -58,7 +59,7 @@ def test_of_several_the_last_one_counts():
     assert DROPPED.format("OSError: last") in _sentence(HUNG, text)
 
 
-@pytest.mark.parametrize("text", ["", "TypeError: cannot pickle\n", OTHER])
+@rows("text", ["", "TypeError: cannot pickle\n", OTHER])
 def test_what_else_is_printed_is_no_cause(text):
     """Only a traceback that begins in multiprocessing's feeder thread shows a dropped batch."""
     assert _sentence(HUNG, text) == "no exception and no end of the epoch within 30 s"

@@ -18,6 +18,7 @@ from pytest_dataloader_faults.outcomes.reference import (
     require_samples,
 )
 from support.facts import delivery, map_reference, ordinary, stream_reference
+from support.rows import rows
 
 BATCHES = Reference("map", (), (((0, 1), "b01"),))
 
@@ -26,7 +27,7 @@ def _same(one, other):
     return one == other
 
 
-@pytest.mark.parametrize(
+@rows(
     ("comparison", "description", "allows"),
     [
         (Comparison(), "bytes", False),
@@ -46,7 +47,7 @@ def test_a_comparison_has_a_description(comparison, description, allows):
     assert comparison.allows_for_randomness is allows
 
 
-@pytest.mark.parametrize(
+@rows(
     ("contract", "expected"),
     [
         (Contract(), "bytes; bytes, seeded from 7; shapes; types"),
@@ -65,7 +66,7 @@ def test_the_most_exact_comparison_comes_first(contract, expected):
     assert "; ".join(each.description for each in comparisons_for(contract, 7)) == expected
 
 
-@pytest.mark.parametrize(
+@rows(
     ("contract", "says"),
     [
         (Contract(), "[0] differs. Not even types are the same"),
@@ -82,7 +83,7 @@ def test_a_sample_that_is_never_the_same_is_told(contract, says):
     assert says in text
 
 
-@pytest.mark.parametrize(
+@rows(
     ("reference", "came", "unknown"),
     [
         (map_reference(2), (delivery((0, 1), ("d0", "d1")),), []),
@@ -109,7 +110,7 @@ def test_what_is_missing_can_be_seen_in_samples_only(contract):
     require_samples(BATCHES, Contract())
 
 
-@pytest.mark.parametrize(
+@rows(
     ("change", "is_same"),
     [
         ({"nondeterministic_count": 3}, True),
@@ -124,7 +125,7 @@ def test_references_are_the_same_if_they_judge_alike(change, is_same):
     assert (map_reference() == replace(map_reference(), **change)) is is_same
 
 
-@pytest.mark.parametrize(
+@rows(
     ("reference", "count"),
     [
         (stream_reference("a b"), 2),

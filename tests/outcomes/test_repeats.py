@@ -20,6 +20,7 @@ from pytest_dataloader_faults.outcomes.judge.repeats import (
     told_alone,
 )
 from support.facts import ordinary
+from support.rows import rows
 
 CONTROL = ordinary(Pass())
 SHARING = replace(
@@ -43,7 +44,7 @@ def _trials(marks: str) -> list[Trial]:
     ]
 
 
-@pytest.mark.parametrize(
+@rows(
     ("marks", "more"),
     [("", True), ("+", False), ("-", True), ("--", False), ("-h", False), ("-+", True)],
 )
@@ -59,15 +60,13 @@ def test_three_trials_decide(marks):
     assert not needs_another(_trials(marks), should_fail=True)
 
 
-@pytest.mark.parametrize(
-    ("marks", "more"), [("-", False), ("+", True), ("++", False), ("+-", True)]
-)
+@rows(("marks", "more"), [("-", False), ("+", True), ("++", False), ("+-", True)])
 def test_an_expected_failure_that_passes_is_repeated(marks, more):
     """It is the pass that would fail the item, so that is what has to be sure."""
     assert needs_another(_trials(marks), should_fail=True) == more
 
 
-@pytest.mark.parametrize(
+@rows(
     ("marks", "decides", "reproduced", "note"),
     [
         ("+", 0, True, None),
@@ -115,7 +114,7 @@ def test_a_race_of_the_datasets_own_explains_one_of_three(where):
     )
 
 
-@pytest.mark.parametrize(
+@rows(
     ("marks", "decides", "reproduced"),
     [
         (["+"], 0, True),
@@ -143,7 +142,7 @@ def test_the_only_variant_of_a_check_needs_no_title():
 DIED = (WorkerDeath(1, 7, -9),)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("changes", "is_so"),
     [
         ({}, False),
@@ -172,7 +171,7 @@ Current thread 0x1 (most recent call first):
 ALONE = "it also fails with no fault, as a trial like this one just did"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("mark", "changes", "told"),
     [
         ("+", {"stderr": "after fork()"}, ""),

@@ -27,6 +27,7 @@ from support.facts import (
     unfired,
 )
 from support.generated import contracts, outcomes, references
+from support.rows import rows
 
 ERROR = raised("OSError", "[Errno 5] Input/output error: '/data/a.rec'")
 FAILED = Pass(((0, 1), (2, 3)), (), ERROR)
@@ -75,7 +76,7 @@ def test_text_names_fault_worker_fetch_and_path():
     assert "OSError: [Errno 5] Input/output error: '/data/a.rec'" in text
 
 
-@pytest.mark.parametrize(("count", "is_cut"), [(1, False), (3, False), (4, True), (48, True)])
+@rows(("count", "is_cut"), [(1, False), (3, False), (4, True), (48, True)])
 def test_text_names_the_first_of_many_globs(count, is_cut):
     """The line that repeats the trial has all of them, as the data has."""
     paths = tuple(f"/data/{number}.rec" for number in range(count))
@@ -108,7 +109,7 @@ def test_text_names_the_signal():
     assert "in worker 1 (pid 4711), fetch 1: killed by SIGKILL\n" in text
 
 
-@pytest.mark.parametrize(
+@rows(
     ("fault", "says"),
     [
         (vocabulary.WorkerKilled(signal.SIGSTOP), "fetch 1: stopped by SIGSTOP\n"),
@@ -144,7 +145,7 @@ def test_text_names_the_loaders_process():
     assert "  in the loader's process (pid 4711): read /" in _explained(ordinary(FAILED, (facts,)))
 
 
-@pytest.mark.parametrize(
+@rows(
     ("changes", "says"),
     [
         ({}, "delivered 0 of 2 batches asked for, then an exception (0.25 s)"),
@@ -176,7 +177,7 @@ def test_text_says_how_many_batches_came(changes, says):
     assert f"  {says}\n" in _explained(replace(ordinary(FAILED, fired(EIO)), **changes))
 
 
-@pytest.mark.parametrize(
+@rows(
     ("comparison", "kind", "says"),
     [
         ("bytes", "map", None),
@@ -250,7 +251,7 @@ def test_text_of_a_hang_shows_where_it_is_stuck():
     ]
 
 
-@pytest.mark.parametrize(
+@rows(
     ("changes", "is_shown"),
     [
         ({"timed_out": True, "phase": EPOCH_1, "passes": (), "stacks": STACKS}, True),
@@ -278,7 +279,7 @@ def test_text_shows_the_stacks_of_five_processes(count, more):
     assert (more or "") in text
 
 
-@pytest.mark.parametrize(
+@rows(
     ("changes", "verdict"),
     [
         ({"timed_out": True, "phase": EPOCH_1, "passes": ()}, "hung"),
@@ -296,7 +297,7 @@ def test_text_shows_what_workers_printed_where_the_cause_may_be_there(changes, v
     assert "Segmentation fault" in text
 
 
-@pytest.mark.parametrize("name", ["error", "stderr", "stacks", "firings"])
+@rows("name", ["error", "stderr", "stacks", "firings"])
 def test_text_is_bounded(name):
     """However much there is to tell, a person gets to see a page of it."""
     many = "\n".join(f"line {number}" + "x" * 1000 for number in range(1000))
@@ -314,7 +315,7 @@ def test_text_is_bounded(name):
     assert max(map(len, lines)) <= 400
 
 
-@pytest.mark.parametrize(
+@rows(
     ("count", "shown"),
     [
         (12, [*range(12)]),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from html.parser import HTMLParser
 
-import pytest
 from hypothesis.vendor.pretty import pretty
 
 from pytest_dataloader_faults import Verdict
@@ -18,6 +17,7 @@ from pytest_dataloader_faults.outcomes import (
 )
 from pytest_dataloader_faults.search import Exploration
 from support.facts import EIO, EPOCH_1, fired, ordinary, raised
+from support.rows import rows
 
 HOSTILE = "a\n\x1b[2J\x00<script>&\udcff'\""
 OUTCOME = ordinary(Pass((), (), raised("OSError", HOSTILE)), fired(EIO))
@@ -29,7 +29,7 @@ RESULTS = [
     STEP,
     SweepResult((STEP,), next=OpenError(HOSTILE)),
 ]
-each_result = pytest.mark.parametrize("result", RESULTS, ids=lambda each: type(each).__name__)
+each_result = rows("result", RESULTS, ids=lambda each: type(each).__name__)
 
 
 class _Reader(HTMLParser):

@@ -22,6 +22,7 @@ from support.facts import (
     stream,
     stream_reference,
 )
+from support.rows import rows
 
 SKIPS = Contract(may_skip=True)
 DRAWN = ((0, 1), (2, 3))
@@ -42,7 +43,7 @@ WITHOUT_1 = _came(("d0",), ("d2", "d3"))
 WITHOUT_01 = _came((), ("d2", "d3"))
 
 
-@pytest.mark.parametrize(
+@rows(
     ("one", "facts", "expected"),
     [
         pytest.param(WITHOUT_1, _fired(EIO, 1), "survived", id="hit"),
@@ -99,7 +100,7 @@ def test_once_the_fault_is_gone_nothing_may_be_missing():
     assert outcome.judge(map_reference(), SKIPS).verdict == "poisoned"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("one", "expected"),
     [
         (stream("a b", "d"), "survived"),
@@ -117,7 +118,7 @@ def test_stream_may_lose_as_many_as_were_hit(one, expected):
     assert expected == outcome.judge(reference, SKIPS).verdict
 
 
-@pytest.mark.parametrize(
+@rows(
     ("unlisted", "one", "expected"),
     [
         (1, stream("a b"), "survived"),
@@ -134,7 +135,7 @@ def test_firings_that_are_not_listed_may_have_lost_samples_of_a_stream(unlisted,
     assert expected == outcome.judge(reference, SKIPS).verdict
 
 
-@pytest.mark.parametrize(
+@rows(
     ("given", "hit", "verdict", "says"),
     [
         ({0: "a b c", 1: "b c a"}, 0, "survived", ""),
@@ -172,7 +173,7 @@ def test_a_stream_without_an_end_that_raised_owes_nothing_more():
     assert outcome.judge(replace(stream_reference("a b"), stream_limit=2)).passed
 
 
-@pytest.mark.parametrize(
+@rows(
     ("given", "hit", "verdict"),
     [
         ({0: "", 1: "c d"}, 0, "survived"),
@@ -199,7 +200,7 @@ def test_worker_that_no_fault_hit_owes_all_its_samples(given, hit, verdict):
     assert judged.verdict == verdict, judged.sentence
 
 
-@pytest.mark.parametrize(
+@rows(
     ("contract", "one", "expected"),
     [
         (Contract(), _came(("d0", "dx"), ("d2", "d3")), "survived"),
@@ -227,7 +228,7 @@ SUBSTITUTES = Contract(may_substitute=True)
 NOTHING_LEFT = TruncatedFile("*.rec", keep=0)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("one", "facts", "expected"),
     [
         pytest.param(_came(("d0", "d0"), ("d2", "d3")), _fired(EIO, 1), "survived", id="neighbour"),
@@ -260,7 +261,7 @@ def test_sample_that_was_hit_may_be_replaced(one, facts, expected):
     assert outcome.judge(map_reference()).verdict == "corrupted"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("one", "expected"),
     [
         (stream("a b", "c c"), "survived"),
@@ -327,7 +328,7 @@ def _pictures(*came, shape="(1, 64)"):
 PICTURES = P0, P1, P2, P3 = (("p0", "0"), ("p1", "1"), ("p2", "2"), ("p3", "3"))
 
 
-@pytest.mark.parametrize(
+@rows(
     ("came", "expected", "says"),
     [
         ((P0, ("x", "1"), P2, P3), "survived", "some hold the damaged bytes"),
@@ -359,7 +360,7 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize(("came", "kind"), KINDS)
+@rows(("came", "kind"), KINDS)
 def test_what_is_wrong_has_a_kind(came, kind):
     """The advice depends on it, and on no word of the sentence."""
     outcome, reference = _pictures(*came)
@@ -377,7 +378,7 @@ def test_what_is_missing_has_a_kind(one, kind):
     assert ordinary(one, _fired(EIO, 1)).judge(map_reference()).kind is kind
 
 
-@pytest.mark.parametrize(
+@rows(
     ("one", "kind"),
     [
         (stream("a b", "c"), Wrong.MISSING),
@@ -393,7 +394,7 @@ def test_what_is_wrong_with_a_stream_has_a_kind(one, kind):
     assert outcome.judge(stream_reference("a b c d")).kind is kind
 
 
-@pytest.mark.parametrize(
+@rows(
     ("indices", "says"),
     [
         ([0, 1, 2, 3], "samples 0 to 3 came alike, all zeros;"),
@@ -410,9 +411,7 @@ def test_samples_that_came_alike_are_named(indices, says):
     assert outcome.judge(reference).sentence.startswith(says)
 
 
-@pytest.mark.parametrize(
-    ("shape", "verdict"), [("(1, 15)", "survived"), ("(1, 16)", "corrupted"), ("()", "survived")]
-)
+@rows(("shape", "verdict"), [("(1, 15)", "survived"), ("(1, 16)", "corrupted"), ("()", "survived")])
 def test_what_is_small_becomes_the_same_by_accident(shape, verdict):
     """A damaged label may well be that of another sample; sixteen values are no label."""
     outcome, reference = _pictures(P0, ("p2", "1"), P2, ("p2", "3"), shape=shape)
@@ -445,7 +444,7 @@ def test_only_what_was_asked_is_told(contract):
 A, B = "a" * 24, "b" * 24
 
 
-@pytest.mark.parametrize(
+@rows(
     ("expected", "came", "text"),
     [
         ((), (("", "int", "1"),), ""),

@@ -24,6 +24,7 @@ from pytest_dataloader_faults.faults import (
 from pytest_dataloader_faults.outcomes import Pass
 from pytest_dataloader_faults.outcomes.judge.errors import unclear
 from support.facts import fired, ordinary, raised
+from support.rows import rows
 
 
 def _sentence(kind: Fault, path: str | None = "/data/a.rec", **options: Any) -> str:
@@ -35,7 +36,7 @@ def _sentence(kind: Fault, path: str | None = "/data/a.rec", **options: Any) -> 
     return found[1]
 
 
-@pytest.mark.parametrize(
+@rows(
     ("fault", "words"),
     [
         (TruncatedFile(), "the content of a.rec is bad (it ended early)"),
@@ -70,7 +71,7 @@ def test_one_of_several_files_is_not_named():
     assert "the content of a file is bad (it ended early)" in found[1]
 
 
-@pytest.mark.parametrize("name", KINDS)
+@rows("name", KINDS)
 def test_no_class_of_a_fault_is_given_as_the_cause(name):
     """Each kind has words, or an errno."""
     required = {"WorkerKilled": {"at": 1}}.get(name, {})

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
-
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.outcomes import FaultFacts, FileCounts, WorkerFacts
 from pytest_dataloader_faults.outcomes.fault_facts import unfired
+from support.rows import rows
 
 FILES = {"/data/0.bin": FileCounts(1, 2, 3)}
 WORKERS = [WorkerFacts(worker=each, pid=100 + each, fetches=4, files=FILES) for each in range(2)]
 
 
-@pytest.mark.parametrize(
+@rows(
     ("fault", "reached", "reason"),
     [
         (faults.ReadError("*.bin", nth=9), 3, "none satisfied its triggers"),
@@ -52,7 +51,7 @@ def test_the_reason(fault, reached, reason):
     assert reason in text
 
 
-@pytest.mark.parametrize(
+@rows(
     ("fault", "is_listed"),
     [
         (faults.ReadError("*.jpg"), True),

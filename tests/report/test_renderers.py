@@ -16,6 +16,7 @@ from pytest_dataloader_faults.report.merge import Source, main, merged
 from pytest_dataloader_faults.report.model import Report, Usage, by_cause, item_of
 from support.facts import ordinary
 from support.reports import HOSTILE, MIXED, failed, item
+from support.rows import rows
 
 _PACKAGE = Path(files.__file__).parent
 
@@ -56,7 +57,7 @@ def test_the_summary_has_checks_that_do_not_reach_the_files():
     assert " ".join(" ".join(lines[1:]).split()) == " ".join(told.split())
 
 
-@pytest.mark.parametrize(
+@rows(
     ("statuses", "told"),
     [
         (["passed"], "1 check passed (1 survived); 0.5 s"),

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 from pytest_dataloader_faults import faults, strategies
 from pytest_dataloader_faults.battery.survey import DataFiles
 from pytest_dataloader_faults.faults.kinds import NetworkFault
+from support.rows import rows
 
 ONE, TWO = "*/00.rec", "*/01.rec"
 HOST, OTHER = "tcp://192.0.2.1:80", "tcp://192.0.2.2:80"
@@ -222,21 +223,21 @@ def _made(code):
     return eval(f"strategy({arguments}", scope)  # noqa: S307  # the code is above
 
 
-@pytest.mark.parametrize("code", REFUSED)
+@rows("code", REFUSED)
 def test_bad_arguments_are_refused_by_name_and_range(code):
     """The text has the argument, its value, and what is allowed."""
     with pytest.raises(hypothesis.errors.InvalidArgument, match=REFUSED[code]):
         find(_made(code), lambda _: True, settings=quick)
 
 
-@pytest.mark.parametrize("name", strategies.__all__)
+@rows("name", strategies.__all__)
 def test_arguments_are_by_keyword(name):
     """Order never matters."""
     with pytest.raises(TypeError, match="positional"):
         getattr(strategies, name)(FILES)
 
 
-@pytest.mark.parametrize(
+@rows(
     "code",
     [
         "faults(files='*.jpg', max_workers=1)",

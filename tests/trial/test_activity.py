@@ -19,12 +19,13 @@ from pytest_dataloader_faults._trial.process.deadline import (
     activity_of,
     extended,
 )
+from support.rows import rows
 from support.waiting import until
 
 MOST = 100 + MORE_SECONDS
 
 
-@pytest.mark.parametrize(
+@rows(
     ("seen", "expected"),
     [
         pytest.param(Seen(), 100, id="nothing moves"),
@@ -47,7 +48,7 @@ def test_what_moves_or_sleeps_gets_more_time(seen, expected):
     assert extended(100.0, 10.0, seen) == expected
 
 
-@pytest.mark.parametrize(
+@rows(
     ("seen", "activity"),
     [
         (Seen(), "waits"),
@@ -66,7 +67,7 @@ def test_the_activity_is_the_one_that_says_most(seen, activity):
 _LOADER = TrialStarted(1)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("events", "pids"),
     [
         ([], ()),
@@ -85,7 +86,7 @@ _TIMES = {0x10: 140.0, 0x20: 5.0, 0x30: 101.0}
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the numbers are of x86_64")
-@pytest.mark.parametrize(
+@rows(
     ("call", "end"),
     [
         pytest.param("230 0x1 0x1 0x10 0x0 0x0 0x0 0x7f 0x7f", 140.0, id="time.sleep"),

@@ -12,6 +12,7 @@ from pytest_dataloader_faults import check_dataset, run_trial
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from support.datasets import Records
 from support.refusals import battery, both, lacks, refusal
+from support.rows import rows
 
 
 def test_files_that_match_nothing_arerefusal(records):
@@ -21,17 +22,15 @@ def test_files_that_match_nothing_arerefusal(records):
 
 
 @both
-@pytest.mark.parametrize("given", [None, 3, "Records"], ids=repr)
+@rows("given", [None, 3, "Records"], ids=repr)
 def test_a_factory_that_cannot_be_called(entry, given):
     """A dataset in place of a function that makes one is shown as such."""
     text = refusal(InvalidArgumentError, entry, given)
     assert lacks(text, f"make_dataset={given!r}", "callable") == []
 
 
-@pytest.mark.parametrize("argument", ["only", "exclude", "expected_failures"])
-@pytest.mark.parametrize(
-    ("name", "near"), [("read-error-frist", "read-error-first"), ("worker-killed", "worker-kil")]
-)
+@rows("argument", ["only", "exclude", "expected_failures"])
+@rows(("name", "near"), [("read-error-frist", "read-error-first"), ("worker-killed", "worker-kil")])
 def test_an_unknown_check(records, argument, name, near):
     """The name is shown with those that are nearest to it."""
     given = {name: "slow"} if argument == "expected_failures" else [name]
@@ -42,7 +41,7 @@ def test_an_unknown_check(records, argument, name, near):
 
 
 @both
-@pytest.mark.parametrize("deadline", [-1, 0, 0.0, -0.5, math.nan, math.inf, "30", True, [1]])
+@rows("deadline", [-1, 0, 0.0, -0.5, math.nan, math.inf, "30", True, [1]])
 def test_a_deadline_that_cannot_pass(entry, records, deadline):
     """Negative, zero, not a number, without end, of another type: each is shown."""
     text = refusal(InvalidArgumentError, entry, lambda: Records(records), deadline=deadline)
@@ -96,14 +95,14 @@ def test_options_beside_a_ready_loader(entry, records):
     assert lacks(text, repr(loader), "ready DataLoader", "Return the dataset") == []
 
 
-@pytest.mark.parametrize("epochs", [0, -1, 1.5, "2", None, True])
+@rows("epochs", [0, -1, 1.5, "2", None, True])
 def test_epochs_that_cannot_be_run(records, epochs):
     """A count is one or more."""
     text = refusal(InvalidArgumentError, run_trial, lambda: Records(records), epochs=epochs)
     assert lacks(text, f"epochs={epochs!r}", "1 or more") == []
 
 
-@pytest.mark.parametrize("given", ["ReadError", None, OSError("disk"), OSError], ids=repr)
+@rows("given", ["ReadError", None, OSError("disk"), OSError], ids=repr)
 def test_what_is_no_fault(records, given):
     """What was given is shown, with an example of a fault."""
     text = refusal(InvalidArgumentError, run_trial, lambda: Records(records), given)
@@ -111,21 +110,21 @@ def test_what_is_no_fault(records, given):
 
 
 @both
-@pytest.mark.parametrize("engine", ["pyhton", "", None, 1])
+@rows("engine", ["pyhton", "", None, 1])
 def test_an_unknown_engine(entry, records, engine):
     """The choices are listed."""
     text = refusal(InvalidArgumentError, entry, lambda: Records(records), engine=engine)
     assert lacks(text, f"engine={engine!r}", "one of auto, kernel, python") == []
 
 
-@pytest.mark.parametrize("on_fail", ["raises", False, 0])
+@rows("on_fail", ["raises", False, 0])
 def test_an_unknown_way_to_fail(records, on_fail):
     """The choices are listed."""
     text = refusal(InvalidArgumentError, check_dataset, lambda: Records(records), on_fail=on_fail)
     assert lacks(text, f"on_fail={on_fail!r}", "'raise'", "'warn'", "None") == []
 
 
-@pytest.mark.parametrize("seed", [-1, 1.5, "0", None, 2**32, 2**64])
+@rows("seed", [-1, 1.5, "0", None, 2**32, 2**64])
 @both
 def test_a_seed_that_is_none(entry, records, seed):
     """A seed is an int that torch, random and numpy take."""

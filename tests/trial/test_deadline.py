@@ -35,6 +35,7 @@ from pytest_dataloader_faults.outcomes.jobs import DEADLINE, Deadlines
 from pytest_dataloader_faults.outcomes.records import DONE, RECOVERY
 from support.datasets import SIZE, Records
 from support.facts import EPOCH_1, EPOCH_2
+from support.rows import rows
 from support.served import StartsSlowly, wait_for_ever
 
 _SHORT = 4.0
@@ -42,7 +43,7 @@ _LONGER = 7.0
 _MANY = 200
 
 
-@pytest.mark.parametrize(
+@rows(
     ("events", "whose", "until"),
     [
         ([], LOADER, 110),
@@ -73,7 +74,7 @@ def test_each_has_its_own_time(events, whose, until):
 _STARTING = WorkersStarting((7, 8), 102.0)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("events", "whose", "until"),
     [
         ([_STARTING], START, 102 + DEADLINE),
@@ -118,7 +119,7 @@ def test_a_worker_that_never_starts_is_hung(records, monkeypatch):
     assert outcome.duration < deadline.HARNESS_SECONDS
 
 
-@pytest.mark.parametrize(
+@rows(
     ("asked", "epochs", "for_trial", "for_look"),
     [
         (None, (), DEADLINE, 2),

@@ -21,6 +21,7 @@ from torch.utils.data import default_collate
 from pytest_dataloader_faults._trial.samples.fingerprint import leaves, split
 from pytest_dataloader_faults.outcomes.judge.samples import difference
 from support.fingerprints import digest
+from support.rows import rows
 from support.tensor_dicts import NoIteration, stacked
 
 DTYPES = [
@@ -66,7 +67,7 @@ def _ones(dtype: torch.dtype) -> torch.Tensor:
     return torch.tensor([1, 0, 1, 1]).to(dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@rows("dtype", DTYPES, ids=str)
 def test_tensors_of_every_dtype(dtype):
     """Equal bytes are equal, one other element is not, and neither is another shape."""
     tensor = _ones(dtype)
@@ -147,13 +148,13 @@ DIFFERENT = [
 ]
 
 
-@pytest.mark.parametrize(("one", "other"), SAME)
+@rows(("one", "other"), SAME)
 def test_what_cannot_be_told_apart_is_equal(one, other):
     """Two objects of the same content have the same fingerprint, NaN included."""
     assert digest(one) == digest(other)
 
 
-@pytest.mark.parametrize(("one", "other"), DIFFERENT)
+@rows(("one", "other"), DIFFERENT)
 def test_what_differs_is_not_equal(one, other):
     """A difference in type, shape, order or one bit is seen."""
     assert digest(one) != digest(other)
@@ -194,8 +195,8 @@ def _sample(number: int, shape: str) -> Any:
 SHAPES = ["tensor", "pair", "dict", "string", "strings", "number", "array", "point"]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@rows("shape", SHAPES)
+@rows("count", [1, 2, 3, 4])
 def test_a_collated_batch_comes_apart_again(shape, count):
     """A row has the digest of its sample in a batch of one, however many are in the batch."""
     samples = [_sample(number, shape) for number in range(count)]
@@ -216,7 +217,7 @@ def test_a_mapping_that_refuses_iteration_comes_apart(count):
     assert len(set(map(digest, alone))) == count
 
 
-@pytest.mark.parametrize(
+@rows(
     "batch",
     [
         torch.zeros(6),

@@ -20,6 +20,7 @@ from pytest_dataloader_faults._engine.kernel.linux import (
     Return,
 )
 from pytest_dataloader_faults._engine.system.libc import Prctl
+from support.rows import rows
 
 BASE = 8192
 HELD = (5, 77, 300)
@@ -108,14 +109,14 @@ def on_descriptor(machine: str, name: str, fd: int, **options) -> str:
     return answer(machine, name, *[BASE + 1] * place, fd, **options)
 
 
-@pytest.mark.parametrize(("machine", "name"), [case for case in CALLS if case[1] in OPENS])
+@rows(("machine", "name"), [case for case in CALLS if case[1] in OPENS])
 def test_opens_are_always_handed_over(machine, name):
     """A path cannot be judged from numbers."""
     assert answer(machine, name, 0, 0) == "USER_NOTIF"
 
 
-@pytest.mark.parametrize(("machine", "name"), READING)
-@pytest.mark.parametrize(
+@rows(("machine", "name"), READING)
+@rows(
     ("fd", "expected"),
     [
         (3, "ALLOW"),
@@ -132,15 +133,15 @@ def test_reads_are_handed_over_by_descriptor(machine, name, fd, expected):
     assert expected == on_descriptor(machine, name, fd)
 
 
-@pytest.mark.parametrize(("machine", "name"), READING)
+@rows(("machine", "name"), READING)
 def test_the_high_half_of_a_descriptor_is_ignored(machine, name):
     """It is a C int: what else the register holds means nothing."""
     assert on_descriptor(machine, name, 1 << 40 | BASE) == "USER_NOTIF"
     assert on_descriptor(machine, name, 1 << 40 | 3) == "ALLOW"
 
 
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize(
+@rows("machine", MACHINES)
+@rows(
     ("flags", "fd", "expected"),
     [
         (1, BASE, "USER_NOTIF"),
@@ -156,19 +157,15 @@ def test_mappings_of_files_are_handed_over(machine, flags, fd, expected):
     assert expected == answer(machine, "mmap", 0, 4096, 1, flags, fd, 0)
 
 
-@pytest.mark.parametrize(
-    ("machine", "name"), [each for each in CALLS if each[1] in ("dup", "dup2", "dup3")]
-)
-@pytest.mark.parametrize(
-    ("fd", "expected"), [(3, "ALLOW"), (BASE, "USER_NOTIF"), (HELD[1], "USER_NOTIF")]
-)
+@rows(("machine", "name"), [each for each in CALLS if each[1] in ("dup", "dup2", "dup3")])
+@rows(("fd", "expected"), [(3, "ALLOW"), (BASE, "USER_NOTIF"), (HELD[1], "USER_NOTIF")])
 def test_duplicates_of_followed_descriptors_are_handed_over(machine, name, fd, expected):
     """Others are nobody's business."""
     assert expected == answer(machine, name, fd, 9)
 
 
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize(
+@rows("machine", MACHINES)
+@rows(
     ("fd", "command", "expected"),
     [
         (BASE, F_DUPFD, "USER_NOTIF"),
@@ -185,15 +182,15 @@ def test_fcntl_is_handed_over_when_it_duplicates(machine, fd, command, expected)
     assert expected == answer(machine, "fcntl", fd, command, 0)
 
 
-@pytest.mark.parametrize(("machine", "name"), [each for each in CALLS if each[1] in MAKE_ONE])
+@rows(("machine", "name"), [each for each in CALLS if each[1] in MAKE_ONE])
 def test_every_new_descriptor_is_seen_when_asked(machine, name):
     """Calls that make one are handed over for DescriptorExhaustion, and only then."""
     assert answer(machine, name, 3, 0, descriptors=True) == "USER_NOTIF"
     assert answer(machine, name, 3, 0) == "ALLOW"
 
 
-@pytest.mark.parametrize(("machine", "name"), WRITING)
-@pytest.mark.parametrize(
+@rows(("machine", "name"), WRITING)
+@rows(
     ("fd", "expected"),
     [
         *((fd, "ALLOW") for fd in (0, 1, 2, MINUS_ONE, C_MINUS_ONE)),
@@ -208,8 +205,8 @@ def test_writes_are_handed_over_when_asked(machine, name, fd, expected):
     assert answer(machine, name, *arguments) == "ALLOW" or name in reading()
 
 
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize(
+@rows("machine", MACHINES)
+@rows(
     ("protection", "flags", "expected"),
     [
         (3, 1, "USER_NOTIF"),
@@ -226,7 +223,7 @@ def test_mappings_that_are_written_back_are_handed_over(machine, protection, fla
     assert answer(machine, "mmap", *asked) == "ALLOW"
 
 
-@pytest.mark.parametrize(("machine", "name"), READING)
+@rows(("machine", "name"), READING)
 def test_reads_are_handed_over_as_before_where_writes_are_too(machine, name):
     """By descriptor: sendfile(2) and its like have two of them."""
     assert on_descriptor(machine, name, BASE, writes=True) == "USER_NOTIF"
@@ -234,8 +231,8 @@ def test_reads_are_handed_over_as_before_where_writes_are_too(machine, name):
         assert on_descriptor(machine, name, 3, writes=True) == "ALLOW"
 
 
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize(
+@rows("machine", MACHINES)
+@rows(
     ("name", "first", "expected"),
     [
         ("clone", CLONE_NEWNS, "USER_NOTIF"),
@@ -252,7 +249,7 @@ def test_a_change_of_identity_is_told_by_its_first_argument(machine, name, first
     assert expected == answer(machine, name, first)
 
 
-@pytest.mark.parametrize(("machine", "name"), CALLS)
+@rows(("machine", "name"), CALLS)
 def test_another_architecture_is_left_alone(machine, name):
     """Its numbers mean other calls."""
     other = next(each for each in MACHINES if each != machine)
@@ -277,8 +274,8 @@ def test_calls_that_are_not_named_are_left_alone(machine):
     assert named == handed_over
 
 
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("fd", [SIXTY[0], SIXTY[-1]])
+@rows("machine", MACHINES)
+@rows("fd", [SIXTY[0], SIXTY[-1]])
 def test_sixty_held_descriptors_fit(machine, fd):
     """The kernel takes 4096 instructions, and every test is still reached."""
     table = SYSCALLS[machine]
