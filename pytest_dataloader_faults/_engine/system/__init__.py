@@ -1,1 +1,1 @@
-"""What the harness makes on this machine, so that nothing of it outlives the harness."""
+"""This machine: its processes, what /proc says of them, and what must not outlive the harness."""
