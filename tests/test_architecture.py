@@ -33,6 +33,23 @@ JUDGE = "outcomes.judge"
 READERS = ["open", "os.listdir", "os.readlink", "os.scandir", "glob.glob", "glob.iglob"]
 
 
+STATE = {
+    "_engine.chosen": "a user calls inject(), and no one hands it what pytest reads afterwards",
+    "_engine.fake.engine._patched": "a process is patched once, whoever asks",
+    "_engine.loader.client._outliving": "a child is waited for by the process that started it",
+    "_trial.loaders._running": "what would end pytest's workers if it were collected",
+    "_trial.process.fork_server._started": "one process has torch, for all trials of this one",
+    "battery.progress._stages": "what runs inside of what, over calls of the user's",
+    "fake_files.transfer._kept": "a worker sees fake files until it ends",
+    "fake_files.transfer._scopes": "pyfakefs itself has one list of what it skips",
+    "faults.base.KINDS": "filled as the classes are made",
+    "injection._noting": "a user calls inject(), and no one hands it what notes the calls",
+    "plugin._fault_fixtures": "filled as the fixtures are made",
+}
+"""What changes at the level of a module, and why it is no argument."""
+CHANGING = {"append", "add", "update", "remove", "pop", "clear", "extend", "discard", "setdefault"}
+
+
 def _modules() -> dict[str, Path]:
     found = {}
     for path in sorted(ROOT.rglob("*.py")):
@@ -179,6 +196,35 @@ def test_one_module_reads_proc():
     assert ["_engine.system.proc"] == [
         module for module in MODULES if any(map(_reads_proc, ast.walk(_tree(module))))
     ]
+
+
+def _changed(node: ast.AST) -> Iterator[ast.expr]:
+    """What *node* changes in place: it calls a method such as ``append``, or assigns a part."""
+    if isinstance(node, ast.Global):
+        yield from (ast.Name(name) for name in node.names)
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        yield from [node.func.value] if node.func.attr in CHANGING else []
+    elif isinstance(node, (ast.Assign, ast.Delete)):
+        yield from (each.value for each in node.targets if isinstance(each, ast.Subscript))
+
+
+def _state(module: str) -> set[str]:
+    """The names of *module* that its functions change."""
+    made = [each for each in _tree(module).body if isinstance(each, (ast.Assign, ast.AnnAssign))]
+    targets = {
+        ast.unparse(each.targets[0] if isinstance(each, ast.Assign) else each.target)
+        for each in made
+    }
+    functions = (each for each in ast.walk(_tree(module)) if isinstance(each, ast.FunctionDef))
+    nodes = (node for each in functions for node in ast.walk(each))
+    return targets & {ast.unparse(each) for node in nodes for each in _changed(node)}
+
+
+def test_what_changes_is_an_argument():
+    """Modules have no state but what is one for each process, for which the table has a reason."""
+    found = {f"{module}.{name}" for module in MODULES for name in _state(module)}
+
+    assert found - STATE.keys() == set()
 
 
 def test_folders_are_short():

@@ -11,7 +11,7 @@ import torch
 
 from pytest_dataloader_faults import Contract, check_dataset, inject, run_trial
 from pytest_dataloader_faults._engine.file_copies import flipped
-from pytest_dataloader_faults._engine.system.processes import inherited_mappings
+from pytest_dataloader_faults._engine.system.proc import inherited_mappings
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
 from pytest_dataloader_faults.faults import CorruptedFile, OpenError, ReadError

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from pytest_dataloader_faults import run_trial
-from pytest_dataloader_faults._engine.system.processes import seconds_without_cpu
+from pytest_dataloader_faults._engine.system.proc import seconds_without_cpu
 from pytest_dataloader_faults._trial.process import warden
 from pytest_dataloader_faults.outcomes.records import DONE
 from support.datasets import Records

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_dataloader_faults import run_trial
-from pytest_dataloader_faults._engine.system.processes import is_dead
+from pytest_dataloader_faults._engine.system.proc import is_dead
 from support.troublemakers import Replaced
 from support.waiting import until
 
