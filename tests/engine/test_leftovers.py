@@ -15,6 +15,7 @@ import psutil
 import pytest
 import torch
 from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults.faults import (
@@ -51,7 +52,7 @@ def _files(folder):
 def _this_process():
     """What a scope might change in it, and must not."""
     return {
-        "patched": DataLoader._get_iterator,
+        "patched": (DataLoader._get_iterator, vars(_BaseDataLoaderIter)["__init__"]),
         "limits": resource.getrlimit(resource.RLIMIT_NOFILE),
         "directory": os.getcwd(),
         "handlers": [signal.getsignal(number) for number in sorted(signal.valid_signals())],

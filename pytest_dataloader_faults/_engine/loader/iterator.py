@@ -10,10 +10,11 @@ import contextlib
 import functools
 import os
 import sys
+import threading
 import time
 import traceback
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -89,7 +90,7 @@ owner and its name. All of it is in the lowest torch that is allowed, where it c
 in brackets or long before."""
 
 _Make = Callable[[DataLoader[Any]], Any]
-_Prepare = Callable[[Any, DataLoader[Any]], None]
+_Prepare = Callable[[Any], None]
 
 
 class LoaderMonitor:
@@ -113,31 +114,32 @@ class LoaderMonitor:
         """The one that is being made."""
         self._armed_process: int | None = None
         self._session: WorkerSession | None = None
-        self._making: dict[int, int] = {}
-        """The number of the iterator that a loader makes now, by the loader's id."""
+        self._making: defaultdict[int, list[tuple[DataLoader[Any], int]]] = defaultdict(list)
+        """By thread: the loaders that make an iterator now, each with the iterator's number."""
         arm_function(client.config.engine)
 
     def iterator(self, loader: DataLoader[Any], make: _Make) -> Any:
         """What ``iter(loader)`` gives in this scope, where *make* makes it elsewhere."""
-        if id(loader) in self._making:  # A subclass called its base class.
+        making = self._making[threading.get_ident()]
+        if any(each is loader for each, _ in making):  # A subclass called its base class.
             return make(loader)
         self.not_made = None
         self.iterators += 1
-        self._making[id(loader)] = self.iterators
+        making.append((loader, self.iterators))
         try:
-            return self._made(loader, make)
+            return self._made(loader, self.iterators, make)
         except Exception as error:
             self.not_made = shortened("".join(traceback.format_exception_only(error)).strip())
             raise
         finally:
-            del self._making[id(loader)]
+            making.pop()
 
-    def _made(self, loader: DataLoader[Any], make: _Make) -> Any:
+    def _made(self, loader: DataLoader[Any], number: int, make: _Make) -> Any:
         if not loader.num_workers:
             self._arm_this_process()
             return make(loader)
         users = loader.worker_init_fn
-        loader.worker_init_fn = ArmWorker(self.client.config, self._making[id(loader)], users)
+        loader.worker_init_fn = ArmWorker(self.client.config, number, users)
         try:
             with self._pin_memory.installed():
                 made = make(loader)
@@ -146,14 +148,12 @@ class LoaderMonitor:
         self._latest = self._begun
         return made
 
-    def prepare(self, iterator: Any, loader: DataLoader[Any]) -> None:
-        """*iterator* is being made for *loader*: have it report here, if that goes through here."""
-        number = self._making.get(id(loader))
-        if number is not None:
-            iterator._monitor, iterator._number = self, number
+    def prepare(self, iterator: Any) -> None:
+        """*iterator* is being made: have it report here, if its loader's scope is this one."""
+        if making := self._making[threading.get_ident()]:
+            iterator._monitor, iterator._number = self, making[-1][1]
             self._begun = weakref.ref(iterator)
-            mixin = _MonitoredWorkersIterator if loader.num_workers else _MonitoredIterator
-            _derive(iterator, mixin)
+            _derive(iterator, _MonitoredIterator, _MonitoredWorkersIterator)
 
     def reports(self) -> dict[int, Any]:
         """The counters of the faults of this process, by their index in the schedule."""
@@ -207,8 +207,10 @@ class LoaderMonitor:
 # from then on no method of it is called unseen.
 
 
-def _derive(iterator: Any, mixin: type) -> None:
-    iterator.__class__ = _derived(mixin, iterator.__class__)
+def _derive(iterator: Any, mixin: type, with_workers: type) -> None:
+    """Mix *mixin* into *iterator*, or *with_workers* if it is to have some."""
+    has_workers = hasattr(iterator, "_try_put_index")
+    iterator.__class__ = _derived(with_workers if has_workers else mixin, iterator.__class__)
 
 
 @functools.cache
@@ -216,17 +218,26 @@ def _derived(mixin: Any, base: Any) -> Any:
     return type(f"Monitored{base.__name__.removeprefix('Monitored')}", (mixin, base), {})
 
 
+class _PreparedInit:
+    """In the place of ``__init__``: *prepare* gets the iterator as its ``__init__`` is looked up.
+
+    A function around ``__init__`` would be the caller that torch's warnings are about.
+    """
+
+    def __init__(self, prepare: _Prepare, original: Any) -> None:
+        self._prepare, self._original = prepare, original
+
+    def __get__(self, iterator: Any, kind: Any) -> Any:
+        if iterator is not None:
+            self._prepare(iterator)
+        return self._original.__get__(iterator, kind)
+
+
 @contextlib.contextmanager
 def _iterators_prepared_by(prepare: _Prepare) -> Iterator[None]:
-    """In this scope *prepare* gets each iterator, and its loader, before there is more of it."""
-    original = _BaseDataLoaderIter.__init__
-
-    @functools.wraps(original)
-    def make(iterator: Any, loader: DataLoader[Any]) -> None:
-        prepare(iterator, loader)
-        original(iterator, loader)
-
-    replaced: Any = make
+    """In this scope *prepare* gets each iterator before there is more of it."""
+    original = vars(_BaseDataLoaderIter)["__init__"]
+    replaced: Any = _PreparedInit(prepare, original)
     _BaseDataLoaderIter.__init__ = replaced  # type: ignore[method-assign]
     try:
         yield
@@ -334,9 +345,9 @@ class IteratorListener:
 def iterators_heard_by(listener: IteratorListener) -> Iterator[None]:
     """Have each iterator that is made in this scope call *listener*, for as long as it lives."""
 
-    def prepare(iterator: Any, loader: DataLoader[Any]) -> None:
+    def prepare(iterator: Any) -> None:
         iterator._listener = listener
-        _derive(iterator, _HeardWorkersIterator if loader.num_workers else _HeardIterator)
+        _derive(iterator, _HeardIterator, _HeardWorkersIterator)
 
     with _iterators_prepared_by(prepare):
         yield

@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
+import torch
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -127,6 +128,22 @@ def test_a_loader_that_wraps_torchs_iterator(records):
     assert [0, 1, 2] == [number for number, _ in batches]
     assert FAILED == batches[1][1].gave
     assert 2 == injection.fired
+
+
+def _warned_at(records):
+    """Where torch's warning about memory that cannot be pinned comes from."""
+    with pytest.warns(UserWarning, match="pin_memory") as found:
+        list(DataLoader(Records(records), num_workers=1, pin_memory=True))
+    return [(each.filename, each.lineno) for each in found]
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="an accelerator pins memory")
+def test_a_warning_of_torchs_iterator_comes_from_where_it_comes(records):
+    """A filter of warnings by module holds under a fault, too."""
+    bare = _warned_at(records)
+    with inject(ReadError("*.nothing"), require_fired=False):
+        armed = _warned_at(records)
+    assert bare == armed
 
 
 def test_the_state_of_a_stateful_loader(records):
