@@ -17,7 +17,7 @@ from typing import Any
 
 from pages import Page
 from support import reader_matrix as found
-from support.library_readers import READERS, versions
+from support.readers import READERS, versions
 
 PAGE = Page("readers")
 HEADINGS = {

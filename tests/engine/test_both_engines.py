@@ -32,7 +32,7 @@ from pytest_dataloader_faults.faults import (
 )
 from support.datasets import COUNT, Records, RecordStream, write_records
 from support.epochs import alone, epoch
-from support.python_readers import READERS
+from support.python_readers import PYTHON
 from support.tries import Tries
 
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
@@ -80,7 +80,7 @@ class ByReader(Dataset[Any]):
         return len(self.paths)
 
     def __getitem__(self, index: int) -> int:
-        return zlib.crc32(repr(READERS[self.name][1](self.paths[index])).encode())
+        return zlib.crc32(repr(PYTHON[self.name][1](self.paths[index])).encode())
 
 
 @pytest.fixture(name="folder", scope="module")
@@ -129,7 +129,7 @@ def test_a_schedule(folder, name):
 )
 def test_a_reader(tmp_path, name):
     """Each file has a fault of its own, and the first is sound."""
-    content, _ = READERS[name]
+    content, _ = PYTHON[name]
     paths = [tmp_path / f"{number}.dat" for number in range(4)]
     for path in paths:
         path.write_bytes(content)

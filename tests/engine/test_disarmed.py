@@ -17,7 +17,7 @@ from pytest_dataloader_faults.faults import (
     WorkerKilled,
 )
 from support.epochs import alone, epoch
-from support.file_formats import CONTENT, READERS, Formats, write_formats
+from support.readers import CONTENT, FORMATS, Formats, write_formats
 
 ON_NOTHING = [kind("*.nothing") for kind in (OpenError, ReadError, TruncatedFile, ClosedDescriptor)]
 NOT_DUE = [
@@ -28,7 +28,7 @@ NOT_DUE = [
     DescriptorExhaustion(headroom=100),
 ]
 NOT_HERE = [
-    WorkerKilled(at=len(READERS) + 1),
+    WorkerKilled(at=len(FORMATS) + 1),
     WorkerKilled(worker=1),
     ReadError("*.data", workers=(1,)),
     DescriptorExhaustion(workers=(1,)),

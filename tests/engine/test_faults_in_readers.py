@@ -26,7 +26,7 @@ from pytest_dataloader_faults.faults import (
 )
 from pytest_dataloader_faults.outcomes import FaultFacts
 from support.epochs import Epoch, alone, epoch
-from support.file_formats import CONTENT, MAPPING, READERS, Formats, TolerantFormats, write_formats
+from support.readers import CONTENT, FORMATS, MAPPING, Formats, TolerantFormats, write_formats
 
 SLOW_METHODS = ("forkserver", "spawn")
 """Their workers import torch and every library anew, which takes seconds for each worker."""
@@ -40,7 +40,7 @@ FAULTS = {
     "none": ReadError("*/nothing/*"),
     "DescriptorExhaustion": EXHAUSTED,
 }
-SYSTEM_CALLS = tuple(name for name in READERS if name not in MAPPING)
+SYSTEM_CALLS = tuple(name for name in FORMATS if name not in MAPPING)
 
 KEPT = CONTENT[: len(CONTENT) // 4]
 STALE, EIO, EBADF, EMFILE = (
@@ -50,21 +50,21 @@ STALE, EIO, EBADF, EMFILE = (
 HIDDEN = r"FileNotFoundError: No such file or directory: .*/safetensors_file\.data"
 
 SEEN: dict[str, dict[str, str | bytes]] = {
-    "OpenError": {**dict.fromkeys(READERS, STALE), "safetensors_file": HIDDEN},
+    "OpenError": {**dict.fromkeys(FORMATS, STALE), "safetensors_file": HIDDEN},
     "ReadError": dict.fromkeys(SYSTEM_CALLS, EIO),
     "TruncatedFile": {
-        **dict.fromkeys(READERS, KEPT),
+        **dict.fromkeys(FORMATS, KEPT),
         "pillow_png": "OSError: image file is truncated",
         "pillow_tiff": "UnidentifiedImageError: cannot identify image file",
         "hdf5": rf"truncated file: eof = {len(KEPT)},",
         "safetensors_file": "SafetensorError: .* incomplete metadata, file not fully covered",
     },
     "ClosedDescriptor": {
-        **dict.fromkeys(READERS, EBADF),
+        **dict.fromkeys(FORMATS, EBADF),
         "safetensors_file": rf"Bad file descriptor \(os error {errno.EBADF}\)",
     },
-    "none": dict.fromkeys(READERS, CONTENT),
-    "DescriptorExhaustion": {**dict.fromkeys(READERS, EMFILE), "safetensors_file": HIDDEN},
+    "none": dict.fromkeys(FORMATS, CONTENT),
+    "DescriptorExhaustion": {**dict.fromkeys(FORMATS, EMFILE), "safetensors_file": HIDDEN},
 }
 SEEN["ReadError"].pop("numpy_fromfile")
 MISLEADING = {("DescriptorExhaustion", "safetensors_file")}
@@ -90,7 +90,7 @@ def _seen(request, tmp_path_factory):
             path
             for name in names
             for path in write_formats(
-                root / name, SYSTEM_CALLS if name == "ReadError" else tuple(READERS)
+                root / name, SYSTEM_CALLS if name == "ReadError" else tuple(FORMATS)
             )
         ]
         faults = [FAULTS[name] for name in names]
@@ -126,7 +126,7 @@ def test_numpy_returns_garbage_for_a_disk_error(seen):
 def test_firings_are_counted(seen, fault):
     """Once per reader at least, each with the path of a file that is meant."""
     facts = seen.facts[fault]
-    readers = SYSTEM_CALLS if fault == "ReadError" else tuple(READERS)
+    readers = SYSTEM_CALLS if fault == "ReadError" else tuple(FORMATS)
     assert facts.reached >= facts.fired >= len(readers)
     paths = {Path(each.path).stem for each in facts.firings if f"/{fault}/" in (each.path or "")}
     assert set(readers) == paths

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from support import reader_matrix
-from support.library_readers import READERS, usable
+from support.readers import READERS, usable
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = json.loads((ROOT / "docs/evidence/readers.json").read_text(encoding="utf-8"))

@@ -13,8 +13,7 @@ from pytest_dataloader_faults import inject
 from pytest_dataloader_faults.faults import ClosedDescriptor, OpenError, ReadError, TruncatedFile
 from support.attempts import attempt, error_of, undisturbed
 from support.epochs import alone, epoch
-from support.families import direct
-from support.tries import WAYS, Tries
+from support.tries import WAYS, Tries, direct
 
 EIO = os.strerror(errno.EIO)
 GB = 1 << 30

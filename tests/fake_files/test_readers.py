@@ -14,8 +14,8 @@ import pytest
 from torch.utils.data import DataLoader, Dataset
 
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
-from support import library_readers
-from support.library_readers import Reader
+from support import readers as register
+from support.readers import Reader
 
 ROOT = "/fake/readers"
 SEEING = {
@@ -57,8 +57,8 @@ def _path(root: str | Path, reader: Reader) -> str:
 @pytest.fixture(name="found", scope="module")
 def _found(tmp_path_factory):
     """What each reader gave of a real file, and in a worker of its fake copy."""
-    library_readers.load()
-    readers = [*library_readers.usable().values()]
+    register.load()
+    readers = [*register.usable().values()]
     root = tmp_path_factory.mktemp("readers")
     for reader in readers:
         os.mkdir(root / reader.key)
@@ -88,7 +88,7 @@ def _read(iterator: Any) -> Read:
         return Read(error=error.args[0])  # LibsndfileError makes no text of what torch gives it.
 
 
-@pytest.mark.parametrize("key", library_readers.usable())
+@pytest.mark.parametrize("key", register.usable())
 def test_reader(found, key):
     """No reader gives something else, and none fails with its own words alone."""
     right, read = found[key]
@@ -98,7 +98,7 @@ def test_reader(found, key):
     elif key in SILENT:
         assert read == Read(None)
     else:
-        reader = library_readers.READERS[key]
+        reader = register.READERS[key]
         assert f"'{_path(ROOT, reader)}' is in the fake file system" in read.error
         assert re.search(rf"{_name_of_call(reader)}\b.* reads in C", read.error)
         assert "tmp_path" in read.error

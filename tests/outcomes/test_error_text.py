@@ -33,7 +33,7 @@ from pytest_dataloader_faults.outcomes.error_text import (
     other_cause,
 )
 from support.clarity import explains
-from support.readers import READERS, SHARED, truncated
+from support.python_readers import DECODED, truncated
 from support.rows import rows
 from support.specimens import UnbuildableError
 
@@ -334,10 +334,11 @@ def test_exception_that_cannot_be_rebuilt_is_not_clear(fault):
 
 @BOTH_WAYS
 @pytest.mark.parametrize("keep", ["half", "nothing"])
-@pytest.mark.parametrize("name", [*READERS, *SHARED])
+@pytest.mark.parametrize("name", DECODED)
 def test_decoding_error_tells_of_truncated_content(name, keep, printed, tmp_path):
     """What readers themselves say of a file that is too short is clear."""
-    path, read = truncated(name, tmp_path, keep)
+    path = tmp_path / "sample"
+    read = truncated(name, path, keep)
 
     text = printed(lambda: read(path)).replace(str(path), "").replace(path.name, "")
 

@@ -33,11 +33,10 @@ from pytest_dataloader_faults.faults import (
 )
 from pytest_dataloader_faults.outcomes import FaultFacts
 from pytest_dataloader_faults.outcomes.chains import related_lines
-from support import library_readers
+from support import readers
 from support.clarity import explains
 from support.epochs import Epoch, alone, epoch
-from support.file_formats import CONTENT
-from support.library_readers import Reader, usable
+from support.readers import CONTENT, Reader, usable
 
 FAULTS: dict[str, Callable[[str], Fault]] = {
     "OpenError(EIO)": OpenError,
@@ -201,7 +200,7 @@ def _run(trials: list[Trial], root: Path) -> list[tuple[Trial, Finding | str, Fa
 
 def read_all(files: list[tuple[Reader, str]]) -> list[Finding | str]:
     """What each reader makes of its file; a word where it ended its worker, or did not end."""
-    library_readers.load()
+    readers.load()
     findings: list[Finding | str] = []
     while len(findings) < len(files):
         rest = _Files(files[len(findings) :])

@@ -1,118 +1,499 @@
-"""More ways to read files, beside the documented ones: a good file of each, and its reader."""
+"""The register of readers: how each library is called, how its file is made, what it reads.
+
+READERS has those whose ways with storage faults are documented. Each opens its file and gives
+CONTENT as bytes. FORMATS are those that tests of faults use.
+
+Libraries are imported where they are used: ``load`` imports all, and once is enough.
+"""
 
 from __future__ import annotations
 
-import bz2
 import gzip
+import importlib
+import importlib.metadata
 import io
-import json
-import lzma
 import mmap
 import os
-import pickle
-import struct
-import xml.etree.ElementTree as ET  # the file is our own
-import zlib
+import platform
+import sqlite3
+import sys
+import tarfile
+import warnings
+import wave
+import zipfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
+import torch
 from PIL import Image
+from torch.utils.data import Dataset
 
-from support import library_readers
-
-ARRAY = np.arange(4096, dtype=np.int32).reshape(64, 64)
-NOISE = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
-
-
-def _written(write: Callable[[io.BytesIO], Any]) -> bytes:
-    file = io.BytesIO()
-    write(file)
-    return file.getvalue()
+SIDE = 256
+CONTENT: bytes = np.random.default_rng(0).integers(0, 256, SIDE * SIDE, dtype=np.uint8).tobytes()
+"""64 KiB, 16 pages; noise, so that half of a compressed file is half of its content."""
+PIXELS = np.frombuffer(CONTENT, dtype=np.uint8)
+RECORDS = tuple(CONTENT[start : start + 4096] for start in range(0, len(CONTENT), 4096))
+STANDARD = "Python"
 
 
-def _image(kind: str) -> bytes:
-    return _written(lambda file: Image.fromarray(NOISE).save(file, kind))
+@dataclass(frozen=True)
+class Reader:
+    """A way to read a file.
+
+    Attributes:
+        shown: How users call it.
+        package: The distribution it comes from.
+        file: The name of its file or folder.
+        write: Makes that file.
+        read: What the file holds, as bytes; None if the library gave nothing and said nothing.
+        hit: Which files the faults are about, where there is more than one.
+        exact: Whether what is read is CONTENT; a lossy format gives something near it.
+        python: The oldest Python that the library's release runs on.
+
+    """
+
+    shown: str
+    package: str
+    file: str
+    write: Callable[[str], object]
+    read: Callable[[str], bytes | None]
+    hit: str = "*"
+    exact: bool = True
+    python: tuple[int, int] = (3, 10)
+
+    @property
+    def key(self) -> str:
+        """A name that can be a folder's."""
+        return self.read.__name__
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether the format has no length of its own, so that a shorter file is as good."""
+        return self.write is _raw
 
 
-def _read_image(path: Path) -> Any:
+READERS: dict[str, Reader] = {}
+
+
+def _reads(shown: str, package: str, file: str, write: Callable[[str], object], **options: Any):
+    """Enter a function into READERS."""
+
+    def enter(read: Callable[[str], bytes | None]) -> Callable[[str], bytes | None]:
+        reader = Reader(shown, package, file, write, read, **options)
+        READERS[reader.key] = reader
+        return read
+
+    return enter
+
+
+def load() -> None:
+    """Import what the readers use, so that a forked worker has it."""
+    names = "cv2 datasets lmdb pyarrow.parquet pyarrow.feather soundfile webdataset".split()
+    for name in [*names, *(["zarr"] if zarr_chunk.__name__ in usable() else [])]:
+        importlib.import_module(name)
+
+
+def usable() -> dict[str, Reader]:
+    """The readers that this Python can have."""
+    return {key: reader for key, reader in READERS.items() if sys.version_info >= reader.python}
+
+
+def versions() -> dict[str, str]:
+    """The version of each package that has readers."""
+    names = dict.fromkeys(reader.package for reader in usable().values())
+    found = {name: importlib.metadata.version(name) for name in names if name != STANDARD}
+    return {STANDARD: platform.python_version(), **found}
+
+
+def _raw(path: str) -> None:
+    Path(path).write_bytes(CONTENT)
+
+
+@_reads("`open().read()`", STANDARD, "x.bin", _raw)
+def builtin_open(path: str) -> bytes:
+    """Python's own buffered reader: open, fstat, lseek, read."""
+    with open(path, "rb") as file:
+        return file.read()
+
+
+@_reads("`open().readinto(buffer)`", STANDARD, "x.bin", _raw)
+def readinto(path: str) -> bytes:
+    """A record of known size, and nobody looks at how much of it came."""
+    buffer = bytearray(len(CONTENT))
+    with open(path, "rb") as file:
+        file.readinto(buffer)
+    return bytes(buffer)
+
+
+@_reads("`os.pread`", STANDARD, "x.bin", _raw)
+def os_pread(path: str) -> bytes:
+    """Bare system calls."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return os.pread(fd, os.fstat(fd).st_size, 0)
+    finally:
+        os.close(fd)
+
+
+@_reads("`mmap.mmap`", STANDARD, "x.bin", _raw)
+def python_mmap(path: str) -> bytes:
+    """By the mmap module, which keeps a duplicate of the descriptor."""
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return data[:]
+
+
+def _gzipped(path: str) -> None:
+    with gzip.GzipFile(path, "wb", mtime=0) as file:
+        file.write(CONTENT)
+
+
+@_reads("`gzip.open`", STANDARD, "x.gz", _gzipped)
+def python_gzip(path: str) -> bytes:
+    """Decompressed in Python."""
+    with gzip.open(path) as file:
+        return file.read()
+
+
+def _zipped(path: str) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x", CONTENT)
+
+
+@_reads("`zipfile`", STANDARD, "x.zip", _zipped)
+def python_zipfile(path: str) -> bytes:
+    """One member, stored."""
+    with zipfile.ZipFile(path) as archive:
+        return archive.read("x")
+
+
+def _tar(path: str) -> None:
+    """A member per record, named as WebDataset wants it."""
+    with tarfile.open(path, "w") as archive:
+        for number, record in enumerate(RECORDS):
+            member = tarfile.TarInfo(f"{number:02d}.bin")
+            member.size = len(record)
+            archive.addfile(member, io.BytesIO(record))
+
+
+@_reads("`tarfile`", STANDARD, "x.tar", _tar)
+def python_tarfile(path: str) -> bytes:
+    """Each member."""
+    with tarfile.open(path) as archive:
+        return b"".join(archive.extractfile(member).read() for member in archive)
+
+
+def _sqlite(path: str) -> None:
+    connection = sqlite3.connect(path)
+    with connection:
+        connection.execute("create table records (data blob)")
+        connection.executemany("insert into records values (?)", [(each,) for each in RECORDS])
+    connection.close()
+
+
+@_reads("`sqlite3`", STANDARD, "x.db", _sqlite)
+def python_sqlite3(path: str) -> bytes:
+    """Each row."""
+    connection = sqlite3.connect(path)
+    try:
+        return b"".join(row[0] for row in connection.execute("select data from records"))
+    finally:
+        connection.close()
+
+
+@_reads("`np.fromfile`", "numpy", "x.bin", _raw)
+def numpy_fromfile(path: str) -> bytes:
+    """fread(3) in C, on a duplicate of the descriptor."""
+    return np.fromfile(path, dtype=np.uint8).tobytes()
+
+
+@_reads("`np.fromfile(count=n)`", "numpy", "x.bin", _raw)
+def numpy_fromfile_count(path: str) -> bytes:
+    """A record of known size."""
+    return np.fromfile(path, dtype=np.uint8, count=len(CONTENT)).tobytes()
+
+
+def _npy(path: str) -> None:
+    np.save(path, PIXELS)
+
+
+@_reads("`np.load` of .npy", "numpy", "x.npy", _npy)
+def numpy_load(path: str) -> bytes:
+    """A header in Python, then as np.fromfile."""
+    return np.load(path).tobytes()
+
+
+@_reads("`np.load(mmap_mode='r')`", "numpy", "x.npy", _npy)
+def numpy_load_mapped(path: str) -> bytes:
+    """A header in Python, then a mapping."""
+    return np.load(path, mmap_mode="r").tobytes()
+
+
+@_reads("`np.load` of .npz", "numpy", "x.npz", lambda path: np.savez(path, x=PIXELS))
+def numpy_load_npz(path: str) -> bytes:
+    """A zip archive."""
+    with np.load(path) as archive:
+        return archive["x"].tobytes()
+
+
+@_reads("`np.memmap`", "numpy", "x.bin", _raw)
+def numpy_memmap(path: str) -> bytes:
+    """mmap(2), and then no system call any more."""
+    return np.memmap(path, dtype=np.uint8, mode="r").tobytes()
+
+
+def _image(path: str, **options: Any) -> None:
+    """In the format that the extension says."""
+    Image.fromarray(PIXELS.reshape(SIDE, SIDE)).save(path, **options)
+
+
+@_reads("`PIL.Image.open` of JPEG", "pillow", "x.jpg", _image, exact=False)
+def pillow_jpeg(path: str) -> bytes:
+    """libjpeg, fed from Python."""
     with Image.open(path) as image:
-        return np.asarray(image)
+        return image.tobytes()
 
 
-def _read_mapping(path: Path) -> Any:
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
-        return struct.unpack_from("<4096i", data)
+@_reads("`PIL.Image.open` of PNG", "pillow", "x.png", _image)
+def pillow_png(path: str) -> bytes:
+    """Pillow's own decoder, which is fed from Python."""
+    with Image.open(path) as image:
+        return image.tobytes()
 
 
-def _read_struct(path: Path) -> Any:
-    return struct.unpack("<4096i", path.read_bytes())
+def pillow_tiff(path: str) -> bytes:
+    """libtiff, which reads in C from a duplicate of the descriptor."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow warns of what it cannot read before it raises.
+        with Image.open(path) as image:
+            return image.tobytes()
 
 
-def _read_pickle(path: Path) -> Any:
-    return pickle.loads(path.read_bytes())  # noqa: S301  # it is our own
+@_reads("`cv2.imread` of JPEG", "opencv-python-headless", "x.jpg", _image, exact=False)
+def opencv_jpeg(path: str) -> bytes | None:
+    """None is what OpenCV returns for what it cannot read."""
+    import cv2
+
+    image = cv2.imread(path, cv2.IMREAD_GRAYSCALE)
+    return None if image is None else image.tobytes()
 
 
-def _read_npz(path: Path) -> Any:
-    with open(path, "rb") as file:  # Of a path, NumPy leaves the file open when it raises.
-        return np.load(file)["x"]
+@_reads("`cv2.imread` of PNG", "opencv-python-headless", "x.png", _image)
+def opencv_png(path: str) -> bytes | None:
+    """The same with libpng."""
+    return opencv_jpeg(path)
 
 
-def _read_raw(path: Path) -> Any:
-    return np.fromfile(path, dtype=np.int32).reshape(64, 64)
+def _hdf5(path: str) -> None:
+    """One contiguous data set."""
+    with h5py.File(path, "w") as file:
+        file["x"] = PIXELS
 
 
-def _read_compressed(module: Any) -> Callable[[Path], Any]:
-    def read(path: Path) -> Any:
-        return struct.unpack("<4096i", module.decompress(path.read_bytes()))
-
-    return read
-
-
-READERS: dict[str, tuple[Callable[[], bytes], Callable[[Path], Any]]] = {
-    "Pillow BMP": (lambda: _image("BMP"), _read_image),
-    "np.fromfile": (ARRAY.tobytes, _read_raw),
-    "struct": (ARRAY.tobytes, _read_struct),
-    "mmap": (ARRAY.tobytes, _read_mapping),
-    "pickle": (lambda: pickle.dumps(ARRAY.tolist()), _read_pickle),
-    "npz": (lambda: _written(lambda file: np.savez(file, x=ARRAY)), _read_npz),
-    "gzip": (lambda: gzip.compress(ARRAY.tobytes()), _read_compressed(gzip)),
-    "zlib": (lambda: zlib.compress(ARRAY.tobytes()), _read_compressed(zlib)),
-    "bz2": (lambda: bz2.compress(ARRAY.tobytes()), _read_compressed(bz2)),
-    "lzma": (lambda: lzma.compress(ARRAY.tobytes()), _read_compressed(lzma)),
-    "json": (
-        lambda: json.dumps(ARRAY.tolist()).encode(),
-        lambda path: json.loads(path.read_bytes()),
-    ),
-    "XML": (lambda: b"<a><b>text</b></a>", ET.parse),
-}
+@_reads("`h5py.File`", "h5py", "x.h5", _hdf5)
+def hdf5(path: str) -> bytes:
+    """The HDF5 library: pread(2) in C."""
+    with h5py.File(path) as file:
+        return file["x"][:].tobytes()
 
 
-SHARED = (
-    "pillow_jpeg pillow_png numpy_load numpy_load_mapped hdf5 python_zipfile"
-    " python_tarfile torch_load safetensors_file"
-).split()
-"""Those of the documented readers that raise for every file that is too short."""
+def _lmdb(path: str) -> None:
+    import lmdb
+
+    with lmdb.open(path, subdir=False, lock=False) as store, store.begin(write=True) as transaction:
+        for number, record in enumerate(RECORDS):
+            transaction.put(b"%02d" % number, record)
 
 
-def truncated(name: str, folder: Path, keep: str) -> tuple[Path, Callable[[Path], Any]]:
-    """A file of that format which lacks its second half, or all of it, and its reader."""
-    path, read = _shared(name, folder) if name in SHARED else _own(name, folder)
-    read(path)
-    os.truncate(path, path.stat().st_size // 2 if keep == "half" else 0)
-    return path, read
+@_reads("`lmdb.open`", "lmdb", "x.mdb", _lmdb)
+def lmdb_store(path: str) -> bytes:
+    """Each value."""
+    import lmdb
+
+    with (
+        lmdb.open(path, subdir=False, readonly=True, lock=False) as store,
+        store.begin() as transaction,
+    ):
+        return b"".join(value for _key, value in transaction.cursor())
 
 
-def _own(name: str, folder: Path) -> tuple[Path, Callable[[Path], Any]]:
-    content, read = READERS[name]
-    path = folder / "sample"
-    path.write_bytes(content())
-    return path, read
+def _table() -> Any:
+    import pyarrow as pa
+
+    return pa.table({"x": PIXELS})
 
 
-def _shared(name: str, folder: Path) -> tuple[Path, Callable[[Path], Any]]:
-    reader = library_readers.READERS[name]
-    path = folder / reader.file
-    reader.write(str(path))
-    return path, lambda path: reader.read(str(path))
+def _parquet(path: str) -> None:
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(_table(), path)
+
+
+@_reads("`pyarrow.parquet.read_table`", "pyarrow", "x.parquet", _parquet)
+def parquet(path: str) -> bytes:
+    """One column."""
+    import pyarrow.parquet
+
+    return pyarrow.parquet.read_table(path)["x"].to_numpy().tobytes()
+
+
+def _arrow(path: str) -> None:
+    import pyarrow.feather
+
+    pyarrow.feather.write_feather(_table(), path, compression="uncompressed")
+
+
+@_reads("`pyarrow.memory_map`", "pyarrow", "x.arrow", _arrow)
+def arrow_mapped(path: str) -> bytes:
+    """One column of an Arrow file."""
+    import pyarrow as pa
+
+    with pa.memory_map(path) as source:
+        return pa.ipc.open_file(source).read_all()["x"].to_numpy().tobytes()
+
+
+def _safetensors(path: str) -> None:
+    import safetensors.numpy
+
+    safetensors.numpy.save_file({"x": PIXELS}, path)
+
+
+@_reads("`safetensors.numpy.load_file`", "safetensors", "x.safetensors", _safetensors)
+def safetensors_file(path: str) -> bytes:
+    """mmap(2) in Rust."""
+    import safetensors.numpy
+
+    return safetensors.numpy.load_file(path)["x"].tobytes()
+
+
+def _torch_saved(path: str) -> None:
+    torch.save(torch.from_numpy(PIXELS.copy()), path)
+
+
+@_reads("`torch.load`", "torch", "x.pt", _torch_saved)
+def torch_load(path: str) -> bytes:
+    """A zip archive, read in C++."""
+    return torch.load(path, weights_only=True).numpy().tobytes()
+
+
+@_reads("`torch.load(mmap=True)`", "torch", "x.pt", _torch_saved)
+def torch_load_mapped(path: str) -> bytes:
+    """The same, mapped."""
+    return torch.load(path, mmap=True, weights_only=True).numpy().tobytes()
+
+
+@_reads("`torch.from_file`", "torch", "x.bin", _raw)
+def torch_from_file(path: str) -> bytes:
+    """A mapping of known size."""
+    return torch.from_file(path, size=len(CONTENT), dtype=torch.uint8).numpy().tobytes()
+
+
+def _zarr(path: str) -> None:
+    """Four chunks, each a file."""
+    import zarr
+
+    zarr.create_array(store=path, data=PIXELS, chunks=(len(PIXELS) // 4,))
+
+
+@_reads("`zarr.open_array` (chunks)", "zarr", "x.zarr", _zarr, hit="*/c/*", python=(3, 11))
+def zarr_chunk(path: str) -> bytes:
+    """The fault is about the files that hold the data."""
+    import zarr
+
+    return zarr.open_array(path, mode="r")[:].tobytes()
+
+
+@_reads("`zarr.open_array` (metadata)", "zarr", "x.zarr", _zarr, hit="*/zarr.json", python=(3, 11))
+def zarr_metadata(path: str) -> bytes:
+    """The fault is about the file that says what the data is."""
+    return zarr_chunk(path)
+
+
+def _wav(path: str) -> None:
+    """Mono, 16 bits a sample."""
+    with wave.open(path, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(16000)
+        file.writeframes(CONTENT)
+
+
+@_reads("`soundfile.read` of WAV", "soundfile", "x.wav", _wav)
+def soundfile_wav(path: str) -> bytes:
+    """The library libsndfile."""
+    import soundfile
+
+    return soundfile.read(path, dtype="int16")[0].tobytes()
+
+
+@_reads("`webdataset.WebDataset`", "webdataset", "x.tar", _tar)
+def webdataset_tar(path: str) -> bytes:
+    """Each sample of a shard."""
+    import webdataset
+
+    shard = webdataset.WebDataset(path, shardshuffle=False)
+    return b"".join(sample["bin"] for sample in shard)
+
+
+def _arrow_stream(path: str) -> None:
+    """A row per record in Arrow's stream format, as Hugging Face stores it."""
+    import pyarrow as pa
+
+    table = pa.table({"x": pa.array(RECORDS, pa.binary())})
+    with pa.ipc.new_stream(path, table.schema) as writer:
+        writer.write_table(table)
+
+
+@_reads("`datasets.Dataset.from_file`", "datasets", "x.arrow", _arrow_stream)
+def hugging_face(path: str) -> bytes:
+    """Each row of an Arrow stream, mapped."""
+    from datasets import Dataset as Rows
+
+    return b"".join(Rows.from_file(path)["x"])
+
+
+MAPPING = ("numpy_memmap", "python_mmap", "safetensors_file")
+"""Those of FORMATS that read through mmap(2) and meet a disk error as SIGBUS."""
+_TIFF = Reader(
+    "", "pillow", "x.tiff", lambda path: _image(path, compression="tiff_lzw"), pillow_tiff
+)
+_FORMATS = "builtin_open os_pread numpy_fromfile pillow_png hdf5".split()
+FORMATS = {key: READERS[key] for key in (*_FORMATS, *MAPPING)} | {_TIFF.key: _TIFF}
+"""One of each way to the file: Python, C, a mapping, and libraries of their own."""
+
+
+def write_formats(folder: Path, names: tuple[str, ...] = tuple(FORMATS)) -> list[str]:
+    """CONTENT for each of the readers *names*, in a file that is named for it."""
+    folder.mkdir(parents=True)
+    for name in names:
+        made = folder / FORMATS[name].file  # Its extension says the format to some writers.
+        FORMATS[name].write(str(made))
+        made.rename(folder / f"{name}.data")
+    return [str(folder / f"{name}.data") for name in names]
+
+
+class Formats(Dataset[Any]):
+    """A sample per file: its path and what its reader makes of it."""
+
+    def __init__(self, paths: list[str]) -> None:
+        self.paths = paths
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> tuple[str, bytes | str | None]:
+        path = self.paths[index]
+        return path, FORMATS[Path(path).stem].read(path)
+
+
+class TolerantFormats(Formats):
+    """The same; where the reader raises, its error is the sample."""
+
+    def __getitem__(self, index: int) -> tuple[str, bytes | str | None]:
+        try:
+            return super().__getitem__(index)
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is the finding
+            return self.paths[index], f"{type(error).__name__}: {error}"

@@ -16,8 +16,7 @@ from pytest_dataloader_faults import inject
 from pytest_dataloader_faults.faults import ClosedDescriptor, ReadError, TruncatedFile
 from support.attempts import CONTENT, NEVER, attempt, error_of, undisturbed
 from support.epochs import alone, epoch
-from support.families import in_a_child
-from support.tries import WAYS, Tries, look_at, pread
+from support.tries import WAYS, Tries, in_a_child, look_at, pread
 
 GB = 1 << 30
 EIO = os.strerror(errno.EIO)

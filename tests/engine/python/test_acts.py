@@ -17,7 +17,7 @@ from pytest_dataloader_faults._engine.policy import Delay, Fail, FaultPolicy, Ha
 from pytest_dataloader_faults.faults import OpenError, ReadError
 from support.attempts import CONTENT
 from support.patching import patched
-from support.python_readers import READERS, descriptor, opened
+from support.python_readers import PYTHON, descriptor, opened
 from support.schedules import counted, schedule
 
 NEVER = ReadError("*.rec", nth=10**6)
@@ -230,10 +230,10 @@ def test_a_system_without_nameless_files_gets_one_that_is_unlinked(path):
     os.close(fd)
 
 
-@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("name", PYTHON)
 def test_each_reader_reads_rightly_when_nothing_is_due(tmp_path, name):
     """With the engine on, all is as without it."""
-    content, read = READERS[name]
+    content, read = PYTHON[name]
     path = tmp_path / "data.rec"
     path.write_bytes(content)
     expected = repr(read(path))

@@ -22,7 +22,7 @@ from pytest_dataloader_faults.faults import (
 )
 from support.epochs import alone, epoch
 from support.patching import patched
-from support.python_readers import READERS
+from support.python_readers import PYTHON
 from support.schedules import counted, schedule
 from support.tries import Tries
 
@@ -72,8 +72,8 @@ def _path(tmp_path):
 )
 def test_each_reader_meets_what_it_meets_under_the_kernel_engine(tmp_path, fault):
     """The same result or error, from as many operations, of which the same ones failed."""
-    paths = [tmp_path / f"{number}.rec" for number in range(len(READERS))]
-    for path, (content, _) in zip(paths, READERS.values(), strict=True):
+    paths = [tmp_path / f"{number}.rec" for number in range(len(PYTHON))]
+    for path, (content, _) in zip(paths, PYTHON.values(), strict=True):
         path.write_bytes(content)
     faults = [FAULTS[fault](str(path)) for path in paths]
 
@@ -81,7 +81,7 @@ def test_each_reader_meets_what_it_meets_under_the_kernel_engine(tmp_path, fault
 
 
 def _read_all(paths):
-    readers = [read for _, read in READERS.values()]
+    readers = [read for _, read in PYTHON.values()]
     return [gave(read, path) for path, read in zip(paths, readers, strict=True)]
 
 
@@ -105,7 +105,7 @@ def _by_python(paths, faults):
 def _told(found, reached, calls):
     return {
         name: (each if isinstance(each, str) else hash(repr(each)), count, called)
-        for name, each, count, called in zip(READERS, found, reached, calls, strict=True)
+        for name, each, count, called in zip(PYTHON, found, reached, calls, strict=True)
     }
 
 

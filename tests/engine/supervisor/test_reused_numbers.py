@@ -19,8 +19,7 @@ from pytest_dataloader_faults.faults import ClosedDescriptor, ReadError
 from support.attempts import CONTENT, NEVER, attempt, error_of
 from support.children import in_a_process
 from support.epochs import alone, epoch
-from support.families import in_a_child
-from support.tries import WAYS, Tries, pread
+from support.tries import WAYS, Tries, in_a_child, pread
 from support.troublemakers import take_every_descriptor
 from support.waiting import until
 

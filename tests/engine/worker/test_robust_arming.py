@@ -15,8 +15,7 @@ import pytest
 from pytest_dataloader_faults.faults import ClosedDescriptor, OpenError, ReadError, TruncatedFile
 from support.attempts import CONTENT, attempt, error_of, undisturbed
 from support.epochs import alone
-from support.families import FAMILIES, child, in_threads, standard_input
-from support.tries import WAYS, Tries
+from support.tries import FAMILIES, WAYS, Tries, child, in_threads, standard_input
 
 EIO = os.strerror(errno.EIO)
 KERNEL = tuple(map(int, platform.release().split("-")[0].split(".")[:2]))
