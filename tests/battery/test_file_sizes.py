@@ -1,8 +1,11 @@
-"""Files of ordinary size: checks cost no more for them, and healthy datasets pass."""
+"""Files under faults: of ordinary size, of which kinds, which of them, and cut at which place."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import tarfile
+import uuid
 from typing import Any
 
 import numpy as np
@@ -12,7 +15,14 @@ from torch.utils.data import Dataset
 
 from pytest_dataloader_faults import Contract, check_dataset, run_trial
 from pytest_dataloader_faults._engine import file_copies
+from pytest_dataloader_faults.battery._workload import kinds_of
+from pytest_dataloader_faults.battery.targets import shortest_globs, truncation_points
 from pytest_dataloader_faults.faults import CorruptedFile, ShortRead
+from pytest_dataloader_faults.globs import GlobMatcher
+from pytest_dataloader_faults.outcomes.records import FileCounts
+from support.corpus.streams import Shards
+from support.corpus.truncation import Indexed
+from support.datasets import Records, write_records
 
 CHECKS = ["short-read", "truncated-half", "corrupted-file"]
 KB, MB = 1000, 1000_000
@@ -255,3 +265,247 @@ def test_copies_take_only_so_much_memory(tmp_path, monkeypatch, keeps, in_memory
     outcome = run_trial(lambda: made, CorruptedFile("*.bin"), loader=loader)
     assert str([each.leaves for each in outcome.delivered]).count("True") == in_memory
     assert outcome.fired == len(made)
+
+
+def _end(path):
+    return dict(truncation_points([str(path)])).get(str(path))
+
+
+def test_tar_ends_where_a_member_ends(tmp_path):
+    """What is left is an archive of fewer members, and no reader objects."""
+    (tmp_path / "member").write_bytes(bytes(700))
+    path = tmp_path / "x.tar"
+    with tarfile.open(path, "w") as archive:
+        for number in range(10):
+            archive.add(tmp_path / "member", f"{number}")
+
+    os.truncate(path, _end(path))
+
+    with tarfile.open(path) as archive:
+        assert [member.name for member in archive] == [str(number) for number in range(9)]
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("letter", ["a", "é", "語"])
+@pytest.mark.parametrize("count", [10, 100_000])
+def test_text_ends_where_a_line_ends(newline, letter, count, tmp_path):
+    """Also a long one, of which only a part is looked at, wherever that part begins."""
+    path = tmp_path / "x.csv"
+    path.write_bytes(f"{letter * 3},1{newline}".encode() * count)
+
+    end = _end(path)
+
+    assert 0.8 * path.stat().st_size <= end <= 0.9 * path.stat().st_size
+    left = path.read_bytes()[:end].decode()
+    assert left.endswith(newline)
+    assert set(left.split(newline)) == {f"{letter * 3},1", ""}
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"no line", bytes(range(256)) * 10, b"\x00\n" * 10, b"\xff\xfe\n" * 50]
+)
+def test_file_that_is_neither_has_no_such_place(content, tmp_path):
+    """Binary data may hold the byte of a newline anywhere."""
+    path = tmp_path / "x"
+    path.write_bytes(content)
+
+    assert _end(path) is None
+    assert truncation_points([str(tmp_path / "gone")]) == ()
+
+
+def test_check_cuts_archives_there_and_other_files_anywhere(records):
+    """Archives one by one, each at its own place."""
+    shards, others = (
+        check_dataset(lambda make=make: make(records), only="truncated-tail")[0]
+        for make in (Shards, Records)
+    )
+
+    assert [each.keep % 1024 for each in shards.outcome.schedule] == [0, 0]
+    assert [each.keep for each in others.outcome.schedule] == [0.9]
+
+
+class Mapped(Records):
+    """Maps its files."""
+
+    def __getitem__(self, index):
+        return torch.from_numpy(np.memmap(self.paths[index], np.uint8, "r").copy())
+
+
+def test_what_is_mapped_cannot_be_read_short(records):
+    """That is no failure of the dataset, and no proof of anything."""
+    (result,) = check_dataset(lambda: Mapped(records), only="short-read")
+
+    assert (result.verdict, result.applies, result.failed) == ("not_exercised", False, False)
+    assert "its workers map their files" in result.explanation
+
+
+@pytest.fixture(name="files")
+def _targets(records):
+    """The paths of the records, in order."""
+    return tuple(sorted(map(str, records.iterdir())))
+
+
+def _meant(globs, files):
+    return tuple(filter(GlobMatcher(globs), files))
+
+
+def test_a_few_files_are_listed(files):
+    """Up to two have their names in the reproducer."""
+    assert shortest_globs(files[:2], set(files[:2]), ("*",)) == files[:2]
+
+
+def test_each_of_several_folders_is_one_glob(tmp_path):
+    """Files of other folders lie beside them, so that one glob for all would mean too much."""
+    for folder in ("left", "right", "unread"):
+        write_records(tmp_path / folder)
+    files = [str(each) for name in ("left", "right") for each in (tmp_path / name).iterdir()]
+
+    globs = shortest_globs(tuple(sorted(files)), set(files), ("*",))
+
+    assert globs == (f"{tmp_path}/left/*.rec", f"{tmp_path}/right/*.rec")
+
+
+def test_a_whole_folder_is_one_glob(files, records):
+    """Many files that are all there is are meant by one glob."""
+    assert shortest_globs(files, set(files), ("*",)) == (f"{records}/*.rec",)
+
+
+def test_a_part_of_a_folder_is_listed(files):
+    """A glob would mean files that exist beside the ones that were read."""
+    assert shortest_globs(files[:10], set(files[:10]), ("*",)) == files[:10]
+
+
+@pytest.mark.parametrize("name", ["deeper/90.rec", "other.rec"])
+def test_files_that_nobody_read_are_not_meant(files, records, name):
+    """One in a folder below would be meant by the folder's glob as well."""
+    (records / "deeper").mkdir()
+    (records / name).write_bytes(b"")
+    assert shortest_globs(files, set(files), ("*",)) == files
+
+
+def test_files_that_were_seen_and_are_gone_are_not_meant(files, records):
+    """A temporary file of the dataset would come again."""
+    assert shortest_globs(files, {*files, f"{records}/tmp.rec"}, ("*",)) == files
+
+
+def test_globs_of_the_user_are_kept(files):
+    """They are short, and mean what they were given for."""
+    assert shortest_globs(files[:10], set(files), ("*/0?.rec",)) == ("*/0?.rec",)
+
+
+def test_globs_of_the_user_that_mean_more_are_not_kept(files):
+    """They mean a file that was opened, but not read, say."""
+    assert shortest_globs(files[:9], set(files), ("*/0?.rec",)) == files[:9]
+
+
+def test_names_are_escaped(tmp_path):
+    """A name that looks like a glob means itself."""
+    files = tuple(str(tmp_path / f"[{number}]*.bin") for number in range(6))
+    globs = shortest_globs(files, {*files, str(tmp_path / "other.bin")}, ("*",))
+    assert _meant(globs, (*files, str(tmp_path / "other.bin"), str(tmp_path / "0.bin"))) == files
+
+
+def test_a_folder_too_large_to_look_through_is_not_meant(files, records):
+    """Who else might be there is not known then."""
+    for number in range(1100):
+        (records / f"{number}.txt").touch()
+    assert shortest_globs(files, set(files), ("*",)) == files
+
+
+def test_many_files_that_were_asked_for_are_the_only_targets(records):
+    """From eight files on, as before, no other file is hit."""
+    globs = [f"*/{number:02}.rec" for number in range(8)]
+    (result,) = check_dataset(
+        lambda: Records(records), files=globs, only="open-error", loader={"batch_size": 1}
+    )
+    hit = {each.path for facts in result.outcome.faults for each in facts.firings}
+    assert hit <= {str(records / f"{number:02}.rec") for number in range(8)}
+    assert result.outcome.fired
+
+
+def _kinds(*workers):
+    """The kinds of the files of *workers*: each a text of names with the bytes that were read."""
+    used = {
+        number: {
+            f"/data/{path}": FileCounts(1, 1, int(count))
+            for path, count in (each.split(":") for each in worker.split())
+        }
+        for number, worker in enumerate(workers)
+    }
+    return [sorted(path.removeprefix("/data/") for path in kind) for kind in kinds_of(used)]
+
+
+@pytest.mark.parametrize(
+    ("workers", "kinds"),
+    [
+        ([], []),
+        (["a.bin:9", "b.bin:9"], [["a.bin", "b.bin"]]),
+        (["x.json:9 a.bin:99", "x.json:9 b.bin:99"], [["a.bin", "b.bin"], ["x.json"]]),
+        (["part.0:9", "part.1:9"], [["part.0", "part.1"]]),
+        (["cat/1.png:9", "dog/2.png:9"], [["cat/1.png", "dog/2.png"]]),
+        (["x/1.png:9 y/1.png:8", ""], [["x/1.png"], ["y/1.png"]]),
+        (["i.bin:5 a.bin:9", "i.bin:5 b.bin:9"], [["a.bin", "b.bin"], ["i.bin"]]),
+        (["a.bin:9 b.bin:9", "a.bin:9 b.bin:9"], [["a.bin", "b.bin"]]),
+        (["a.w:9 a.x:8 a.y:7 a.z:6"], [["a.w"], ["a.x"], ["a.y", "a.z"]]),
+    ],
+    ids=["none", "one", "index", "numbers", "classes", "pairs", "no suffix", "shards", "many"],
+)
+def test_kinds(workers, kinds):
+    """By extension, by folders with the same names, and by who reads them; three at most."""
+    assert _kinds(*workers) == kinds
+
+
+def test_each_kind_is_asked_and_named(records):
+    """The data is under faults while the index is not, and the text names both."""
+    (result,) = check_dataset(lambda: Indexed(records), only="open-error")
+
+    hit = [{each.path for each in trial.faults[0].firings} for trial in result.trials]
+    assert [len(each) > 0 for each in hit] == [True, True]
+    assert not hit[0] & hit[1]
+    tried = "tried: index.json (failed_cleanly); 00.rec and 15 files like it (failed_cleanly)"
+    assert tried in result.explanation
+
+
+class Locked(Records):
+    """Each sample is read under a lock, whose file has a new name for each dataset."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.lock = folder.parent / f"{uuid.uuid4().hex}.lock"
+
+    def __getitem__(self, index):
+        with open(self.lock, "a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            return super().__getitem__(index)
+
+
+def test_files_with_new_names_each_time_are_no_failure(records):
+    """No fault can happen to them, so the others decide."""
+    (result,) = check_dataset(lambda: Locked(records), only="open-error")
+
+    assert result.verdict == "failed_cleanly"
+    assert result.outcome.fired
+
+
+class OnlyLock(Locked):
+    """It has no other files."""
+
+    def __getitem__(self, index):
+        with open(self.lock, "a+b"):
+            return index
+
+
+def test_a_fault_that_happens_to_no_file_is_a_failure(records):
+    """Where there are no others, nothing has been shown."""
+    (result,) = check_dataset(lambda: OnlyLock(records), only="open-error", on_fail=None)
+
+    assert result.failed
+    assert result.verdict == "not_exercised"
+
+
+def test_files_of_one_kind_are_one_trial(records):
+    """There is nothing more to run, and to tell."""
+    (result,) = check_dataset(lambda: Records(records), only="open-error")
+
+    assert len(result.trials) == 1
+    assert "tried:" not in result.explanation

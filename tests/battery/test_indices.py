@@ -1,4 +1,4 @@
-"""Indices and samplers of any kind: torch's loader looks at none of them, and asks no length."""
+"""Indices, ``__getitems__`` and attributes of any kind: the loader looks at what torch looks at."""
 
 from __future__ import annotations
 
@@ -10,12 +10,23 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from pytest_dataloader_faults import Contract, check_dataset
+from pytest_dataloader_faults import Contract, check_dataset, run_trial
 from pytest_dataloader_faults._trial.samples.draws import name_of
+from pytest_dataloader_faults.exceptions import UnusableDatasetError
+from support import odd_datasets
+from support.odd_datasets import COUNT, MAPS, STREAMS, plain_loop
 from support.odd_indices import KINDS, AnyIndex, Cut, Silent, Sized, Window, mixed, number_of
+from support.ready_batches import (
+    BatchesOfLists,
+    FewerInReadyBatches,
+    OnlyTogether,
+    OtherTogether,
+    ReadyBatches,
+    Together,
+    ZerosInReadyBatches,
+    as_it_is,
+)
 from support.rows import rows
-
-pytestmark = pytest.mark.usefixtures("engine")
 
 
 def _asked(make: Any, check: str = "workers-agree", **options: Any) -> Any:
@@ -38,6 +49,7 @@ class BySlice(AnyIndex):
         return torch.arange(index[0].start, index[0].stop) if is_slice else torch.tensor(index)
 
 
+@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize(
     "options",
     [{"batch_sampler": [[0, 1], [2, 3], [4, 5]]}, {"sampler": [5, 2, 3], "batch_size": 2}],
@@ -48,6 +60,7 @@ def test_a_loader_with_a_sampler_needs_no_length(options):
     assert _asked(_loader(AnyIndex(), **options)).verdict == "survived"
 
 
+@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize(
     ("sampler", "drawn"),
     [
@@ -63,6 +76,7 @@ def test_indices_that_have_no_hash(sampler, drawn):
     assert [names for (names,) in result.outcome.passes[0].drawn] == drawn
 
 
+@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize(
     ("kinds", "size"),
     [
@@ -98,6 +112,7 @@ class Shuffled:
         )
 
 
+@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize(
     "options",
     [{"batch_size": None, "sampler": Shuffled()}, {"batch_sampler": Shuffled(2)}],
@@ -128,6 +143,7 @@ class Keys(AnyIndex):
         return [torch.full((8,), number_of(key) + each) for each in range(3)]
 
 
+@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize(
     ("dataset", "batches"),
     [
@@ -160,6 +176,7 @@ class FromFiles(Dataset[Any]):
             raise
 
 
+@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("kind", ["tensor", "cut"])
 def test_a_fault_hits_a_sample_of_any_index(kind, records):
     """What comes in its place is seen, and the sample is named."""
@@ -171,6 +188,7 @@ def test_a_fault_hits_a_sample_of_any_index(kind, records):
     assert [name for name in map(name_of, mixed(8, kind)) if repr(name) in sentence]
 
 
+@pytest.mark.usefixtures("engine")
 def test_a_contract_knows_a_sample_by_an_integer_of_numpy(records):
     """The sample that a fault hits is the one that its contract lets be replaced."""
     make = _loader(FromFiles(records, substitutes=True), sampler=mixed(8, "numpy"), batch_size=4)
@@ -185,6 +203,7 @@ class Random(AnyIndex):
         return super().__getitem__(index) + torch.rand(1)
 
 
+@pytest.mark.usefixtures("engine")
 def test_random_samples_of_any_plain_index():
     """They are compared under seeds, and not by their shapes only."""
     indices = mixed(4, "pair", "slice", "list", "array", "str", "sized")
@@ -193,6 +212,7 @@ def test_random_samples_of_any_plain_index():
     assert "seeded" in result.outcome.comparison
 
 
+@pytest.mark.usefixtures("engine")
 @rows(
     ("index", "name"),
     [
@@ -214,6 +234,7 @@ def test_names_of_plain_indices(index, name):
     assert name_of(index) == name
 
 
+@pytest.mark.usefixtures("engine")
 def test_names_of_objects():
     """They tell objects apart, and hold no address: they are the same in each process."""
     made = [Cut(1), Cut(2), Silent(1), Sized(1), Window(1), Window(1, 5), torch.arange(2000)]
@@ -222,3 +243,105 @@ def test_names_of_objects():
     assert not [name for name in names if "0x" in str(name) or len(str(name)) > 100]
     assert [name_of(KINDS[kind](1)) for kind in ("cut", "silent")] == [names[0], names[2]]
     assert names[4].startswith("Window(start=1, length=4) #")
+
+
+READY = {"collate_fn": as_it_is, "batch_size": 4, "num_workers": 2}
+
+
+def _verdicts(dataset: Any, folder: Any, loader: Any, *checks: str) -> list[str]:
+    results = check_dataset(lambda: dataset(folder), only=checks, loader=loader, on_fail=None)
+    return [each.verdict for each in results]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "loader"),
+    [
+        (ReadyBatches, READY),
+        (OnlyTogether, READY),
+        (BatchesOfLists, READY),
+        (Together, None),
+        (Together, READY),
+    ],
+)
+def test_what_gives_several_samples_at_once(dataset, loader, records):
+    """It is healthy, whether it gives a ready batch or a list of samples."""
+    verdicts = _verdicts(dataset, records, loader, "workers-agree", "read-error-first")
+
+    assert verdicts == ["survived", "failed_cleanly"]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "check"),
+    [(ZerosInReadyBatches, "read-error-first"), (FewerInReadyBatches, "workers-agree")],
+)
+def test_ready_batches_that_are_wrong(dataset, check, records):
+    """Their samples are compared with batches of one."""
+    assert _verdicts(dataset, records, READY, check) == ["corrupted"]
+
+
+def test_samples_that_differ_from_those_of_getitem(records):
+    """A list holds samples, and has to hold those that ``__getitem__`` gives."""
+    assert _verdicts(OtherTogether, records, None, "workers-agree") == ["corrupted"]
+
+
+OFTEN = ("pipeline", "named like loaders", "strict", "callable", "lying dict", "no truth")
+
+
+def _verdict(made, **options):
+    (result,) = check_dataset(made, only="workers-agree", on_fail=None, **options)
+    return result.verdict
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(each, marks=[] if each in OFTEN else pytest.mark.slow) for each in MAPS],
+)
+def test_a_dataset_that_torch_takes(name):
+    """It is tried as any other, as what a function gives and in a loader."""
+    make = MAPS[name]
+    assert len(plain_loop(make(), batch_size=4, num_workers=2)) == COUNT // 4
+    loader = DataLoader(make(), batch_size=4, num_workers=1)
+    assert (_verdict(make), _verdict(loader)) == (
+        "survived",
+        "survived",
+    )
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("name", ["strict", "callable", "strict dataset", "raising properties"])
+def test_a_ready_dataset(name):
+    """It is tried itself, be it callable or not."""
+    assert _verdict(MAPS[name]()) == "survived"
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_stream_that_torch_takes(name):
+    """Neither its length nor its items are asked for."""
+    assert _verdict(STREAMS[name]) == "survived"
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("is_loader", [True, False])
+def test_a_stream_whose_last_samples_are_dropped(is_loader):
+    """Those that ``drop_last`` leaves out, in each worker, are not missing."""
+    how = {"batch_size": 3, "drop_last": True, "num_workers": 2}
+    assert len(plain_loop(STREAMS["stream"](), **how)) == 2
+    if is_loader:
+        assert _verdict(lambda: DataLoader(STREAMS["stream"](), **how)) == "survived"
+    else:
+        assert _verdict(STREAMS["stream"], loader=how) == "survived"
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("is_ready", [True, False])
+@pytest.mark.parametrize("kind", [odd_datasets.Raising, odd_datasets.RaisingDataset])
+@pytest.mark.parametrize("entry", [_verdict, run_trial])
+def test_a_dataset_that_cannot_be_asked_for_its_class(kind, is_ready, entry):
+    """Nor does torch take it: the error is the dataset's own, with its place."""
+    with pytest.raises(LookupError, match="not __class__"):
+        plain_loop(kind(), num_workers=1)
+    told = rf"class of a {kind.__name__}, .*LookupError\('not __class__'\) at .*odd_datasets.py"
+    with pytest.raises(UnusableDatasetError, match=told):
+        entry(kind() if is_ready else kind)

@@ -1,7 +1,8 @@
-"""Files whose bytes differ: always the same ones, and never in the file itself."""
+"""Damaged copies of files."""
 
 from __future__ import annotations
 
+import errno
 import itertools
 import mmap
 import os
@@ -10,6 +11,8 @@ import shutil
 import pytest
 
 from pytest_dataloader_faults import inject
+from pytest_dataloader_faults._engine import file_copies
+from pytest_dataloader_faults._engine.file_copies import FileEdit, altered_copy
 from pytest_dataloader_faults.faults import CorruptedFile, TruncatedFile
 from support.epochs import alone, epoch
 from support.tries import ENOUGH, WAYS, Tries
@@ -173,3 +176,32 @@ def test_a_file_may_be_short_and_corrupted(path):
     corrupted = CorruptedFile("*.bin", 500)
     whole = _gave(path, WAYS["read"], corrupted)
     assert whole[:1000] == _gave(path, WAYS["read"], corrupted, TruncatedFile("*.bin", keep=1000))
+
+
+class OldFileSystem:
+    """The functions of ``os`` where a file cannot be made without a name."""
+
+    def __getattr__(self, name):
+        return getattr(os, name)
+
+    def open(self, path, flags, mode=0o777):
+        """Refuse a file without a name."""
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        return os.open(path, flags, mode)
+
+
+@pytest.mark.parametrize("system", [os, OldFileSystem()], ids=["new", "old"])
+def test_a_large_copy_has_no_name(tmp_path, monkeypatch, system):
+    """On file systems that have such files, and on others."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    original = tmp_path / "original"
+    original.write_bytes(bytes(range(200)))
+    monkeypatch.setattr(file_copies, "_IN_MEMORY", 0)
+    monkeypatch.setattr(file_copies, "gettempdir", lambda: str(folder))
+    copy = altered_copy(system, str(original), FileEdit(kept=100), os.O_RDONLY)
+    assert os.listdir(folder) == []
+    assert os.pread(copy, 300, 0) == bytes(range(100))
+    assert os.fstat(copy).st_dev == folder.stat().st_dev
+    os.close(copy)

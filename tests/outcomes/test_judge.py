@@ -1,13 +1,23 @@
-"""The judge, over facts made by hand: which verdict each set of facts gets, and why."""
+"""Which verdict the facts of a trial get; what a sampler drew too little of, and what grows."""
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import replace
 
 import pytest
 
 from pytest_dataloader_faults import Contract, Verdict, faults
-from pytest_dataloader_faults.outcomes import Activity, AtDeadline, Delivery, Pass, Reference
+from pytest_dataloader_faults.outcomes import (
+    Activity,
+    AtDeadline,
+    Delivery,
+    Footprint,
+    Pass,
+    Reference,
+)
+from pytest_dataloader_faults.outcomes.contract import Wrong
+from pytest_dataloader_faults.outcomes.judge.leaks import judge_growth
 from pytest_dataloader_faults.outcomes.records import RECOVERY, START
 from support.facts import (
     EIO,
@@ -317,3 +327,102 @@ def test_a_slow_recovery_is_not_called_hung():
 
     assert judgement.verdict == "poisoned"
     assert f"was not over {HAD_LONGER}: 1 of 2 batches came, and it goes on" in judgement.sentence
+
+
+WHOLE, REST = ((0, 1), (2, 3)), ((2, 3),)
+LEFT = Pass(WHOLE, batches=2)
+FAILED_EPOCH = Pass(WHOLE, exception=raised("OSError", "no"), batches=2)
+
+
+def _pass(drawn, batches=2):
+    """A complete epoch that gave all that was drawn."""
+    came = tuple(delivery(each, tuple(f"d{index}" for index in each)) for each in drawn)
+    return Pass(drawn, came, complete=True, batches=batches)
+
+
+def _judged(*passes, drawn=4, kind="map"):
+    outcome = replace(ordinary(passes[-1]), kind=kind, passes=passes)
+    return outcome.judge(replace(map_reference(), drawn=drawn))
+
+
+@rows(
+    ("passes", "kind", "told"),
+    [
+        ((LEFT, _pass(REST)), Wrong.RESUMED, "in epoch 2, after one that was left early, the samp"),
+        (
+            (FAILED_EPOCH, _pass(REST)),
+            Wrong.RESUMED,
+            "in epoch 2, after one that an error ended, the sa",
+        ),
+        ((_pass(WHOLE), _pass(REST)), Wrong.USED_UP, "in epoch 2, the sampler drew 2 of the 4 sam"),
+        ((LEFT, _pass(())), Wrong.USED_UP, "in epoch 2, after one that was left early, the sampl"),
+        ((_pass(WHOLE), _pass((), None)), Wrong.USED_UP, "in epoch 2, the sampler drew no index"),
+    ],
+)
+def test_an_epoch_of_too_few_samples_is_corrupted(passes, kind, told):
+    """The sentence names the epoch, and what had become of the one before."""
+    judgement = _judged(*passes)
+
+    assert ("corrupted", kind) == (judgement.verdict, judgement.kind)
+    assert judgement.sentence.startswith(told)
+
+
+@rows(
+    ("second", "drawn"),
+    [
+        (_pass(REST, batches=None), 4),
+        (_pass(REST, batches=1), 4),
+        (_pass(REST), None),
+        (_pass(REST), 2),
+        (_pass(((0, 1, 2, 3),)), 4),
+    ],
+    ids=["no length", "another length", "never as long", "never as many", "packed in fewer"],
+)
+def test_a_sampler_that_varies_is_not_accused(second, drawn):
+    """Its length has to hold without a fault, and for this epoch, and samples have to be fewer."""
+    assert "survived" == _judged(LEFT, second, drawn=drawn).verdict
+
+
+_KIB = 1024
+
+
+def _outcome(**each_epoch):
+    """One whose loader's process has so much more of something after each epoch."""
+    prints = tuple(
+        Footprint(epoch, "loader", **{**_nothing(), **_times(epoch, each_epoch)})
+        for epoch in range(1, 33)
+    )
+    return dataclasses.replace(ordinary(Pass()), footprints=prints)
+
+
+def _nothing():
+    return dict.fromkeys(("memory", "descriptors", "threads", "pinned", "device"), 0)
+
+
+def _times(epoch, each_epoch):
+    return {name: epoch * count for name, count in each_epoch.items()}
+
+
+@rows(
+    ("each_epoch", "says"),
+    [
+        ({"memory": 70 * _KIB}, "takes 70 KiB more memory in the loader's process"),
+        ({"pinned": 4 * _KIB}, "takes 4 KiB more pinned memory in the loader's process"),
+        ({"device": 4 * _KIB}, "takes 4 KiB more memory of the accelerator in the loader's"),
+        ({"threads": 1}, "leaves 1 more thread in the loader's process"),
+        ({"threads": 2}, "leaves 2 more threads in the loader's process"),
+        ({"descriptors": 1}, "leaves 1 more descriptor in the loader's process"),
+        ({"pinned": 90 * _KIB, "memory": 90 * _KIB}, "90 KiB more pinned memory"),
+    ],
+)
+def test_what_grows_is_told_by_its_name(each_epoch, says):
+    """The most particular first: pinned memory may be counted as memory, too."""
+    verdict, sentence, _ = judge_growth(_outcome(**each_epoch))
+
+    assert (verdict, says in sentence) == ("leaked", True), sentence
+
+
+@rows("each_epoch", [{"pinned": 1000}, {"device": 1000}, {"memory": 60 * _KIB}])
+def test_less_than_that_is_not_told(each_epoch):
+    """Below it a healthy process may lie."""
+    assert judge_growth(_outcome(**each_epoch)) is None

@@ -1,11 +1,16 @@
-"""Values that options, ini keys and markers refuse: a usage error that names the source."""
+"""Which values options, ini keys and markers refuse, and what the help says of them."""
 
 from __future__ import annotations
 
+import fnmatch
+import inspect
+import re
+
 import pytest
 
-PLAIN = "def test_plain(): pass"
+from pytest_dataloader_faults.plugin import _options
 
+PLAIN = "def test_plain(): pass"
 MARKED = """
 import pytest
 
@@ -14,7 +19,6 @@ import pytest
 def test_marked({fixture}):
     pass
 """
-
 REFUSED = [
     ("engine", "warp", "one of auto, kernel, python"),
     ("deadline", "-1", "a positive number of seconds, or 'auto'"),
@@ -94,3 +98,93 @@ def test_options_of_other_plugins_are_untouched(light_suite):
     result = light_suite.run(PLAIN, "--dataloader-faults-colour=red")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*unrecognized arguments: --dataloader-faults-colour=red*"])
+
+
+FIXTURES = {
+    "fault_check": "Run one check of the battery: ",
+    "dataloader_faults": "Inject faults into DataLoader workers",
+    "fake_dataset_fs": "A file system of pyfakefs, in memory",
+    "open_errors": "``open_errors(*)``: open(2)*fail with",
+    "eio_reads": "``eio_reads(*)``: read(2)*fail with",
+    "short_reads": "``short_reads(*)``: read(2)*",
+    "truncated_files": "``truncated_files(*)``: *shorter",
+    "corrupted_files": "``corrupted_files(*)``: *differ",
+    "closed_descriptors": "``closed_descriptors(*)``: *closed",
+    "slow_reads": "``slow_reads(*)``: read(2)*late",
+    "hung_reads": "``hung_reads(*)``: *never returns",
+    "emfile": "``emfile(*)``: *descriptor",
+    "shm_exhaustion": "``shm_exhaustion(*)``: */dev/shm",
+    "killed_workers": "``killed_workers(*)``: *signal",
+}
+
+
+def _words(result) -> str:
+    """The output with its line breaks undone."""
+    return " ".join(result.stdout.str().split())
+
+
+def test_options_have_a_group_of_their_own(light_suite):
+    """The group says what the options are for, and each has its default in its help."""
+    shown = _words(light_suite.again("--help"))
+    start = shown.index("storage and process faults under PyTorch DataLoaders:")
+    group = shown[start:].partition(" [pytest] ")[0]
+    for name, default in (("engine", "auto"), ("deadline", "auto"), ("seed", "0")):
+        option = f"--dataloader-faults-{name}={name.upper()} "
+        assert option in group
+        assert f"(default: {default})" in group.partition(option)[2]
+    assert "--dataloader-faults-require-gpu fail the tests marked gpu where torch finds" in group
+
+
+@pytest.mark.parametrize("name", ["engine", "deadline", "seed"])
+def test_ini_keys_are_listed(light_suite, name):
+    """Each option has an ini key of the same stem."""
+    ini = _words(light_suite.again("--help")).partition(" [pytest] ")[2]
+    assert f"dataloader_faults_{name} (string):" in ini
+
+
+def test_fixtures_have_a_first_paragraph(light_suite):
+    """``pytest --fixtures`` says of each fixture what it does, and how to call it."""
+    shown = light_suite.again("--fixtures").stdout.str()
+    own = shown.partition("pytest_dataloader_faults.plugin")[2]
+    texts = dict(re.findall(r"^(\w+) -- .*\n((?:    .*\n)+)", own, re.MULTILINE))
+    for name, first in FIXTURES.items():
+        assert fnmatch.fnmatch(" ".join(texts[name].split()), f"{first}*"), texts[name]
+    assert "no docstring available" not in own.partition("fixtures defined from")[0]
+
+
+def test_marker_is_generated_from_the_signature(light_suite):
+    """``pytest --markers`` lists exactly the arguments that the marker takes."""
+    names = ", ".join(f"{name}=..." for name in inspect.signature(_options.marker).parameters)
+    assert names == (
+        "only=..., exclude=..., expected_failures=..., deadline=..., seed=..., engine=...,"
+        " not_reproduced=..., samples=..."
+    )
+    assert f"@pytest.mark.dataloader_faults({names}): " in _words(light_suite.again("--markers"))
+
+
+def test_marker_for_accelerators_says_what_it_does(light_suite):
+    """``pytest --markers`` tells when such a test is skipped, and how to have it fail."""
+    line = "*@pytest.mark.gpu: the test needs an accelerator*--dataloader-faults-require-gpu*"
+    assert fnmatch.fnmatch(_words(light_suite.again("--markers")), line)
+
+
+@pytest.mark.parametrize(
+    ("option", "first", "last"),
+    [
+        ("--markers", "@pytest.mark.dataloader_faults", "@pytest.mark.filterwarnings"),
+        ("--fixtures", "defined from pytest_dataloader_faults", "no tests ran"),
+    ],
+)
+def test_no_line_is_longer_than_a_terminal(light_suite, option, first, last):
+    """Pytest breaks no line of these; a line with a path is as long as the path."""
+    shown = light_suite.again(option, "-v").stdout.str()
+    own = shown.partition(first)[2].partition(last)[0].partition("fixtures defined from")[0]
+    lines = [line for line in own.splitlines() if " -- " not in line]
+    assert lines
+    assert [line for line in lines if len(line) > 80] == []
+
+
+def test_marker_is_registered(light_suite):
+    """The marker is known under --strict-markers."""
+    source = "import pytest\n\n@pytest.mark.dataloader_faults\ndef test_plain(): pass"
+    light_suite.run(source, "--strict-markers").assert_outcomes(passed=1)

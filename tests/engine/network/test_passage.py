@@ -1,21 +1,25 @@
-"""Connections that go through the supervisor carry what they would carry without it."""
+"""Connections through the supervisor carry what they would without it, also by TLS."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime as dt
 import errno
 import functools
 import hashlib
+import resource
 import select
 import socket
+import ssl
 import threading
 
 import pytest
 
 from pytest_dataloader_faults import inject
-from pytest_dataloader_faults.faults import SlowRead
-from support.attempts import NEVER
+from pytest_dataloader_faults.faults import ConnectionClosed, ConnectionReset, SlowRead
+from support.attempts import NEVER, attempt
+from support.children import in_a_process
 from support.epochs import alone, epoch
 from support.servers import path_of, read_all, tcp_server
 from support.tries import Tries
@@ -262,3 +266,132 @@ def test_the_limit_of_a_client_holds_while_it_connects(full):
         (result,) = epoch(alone(Tries([full], _impatient), timeout=20)).batches
     assert "TimeoutError: timed out" == result.gave
     assert {"connect to a server that did not accept at once": 1} == injection.workers[0].unobserved
+
+
+ANSWER = bytes(range(250)) * 400
+
+
+@pytest.fixture(name="contexts", scope="module")
+def _contexts(tmp_path_factory):
+    """A server's and a client's, with a certificate of this run."""
+    from cryptography import x509  # moto needs it.
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "here")])
+    now = dt.datetime.now(dt.timezone.utc)
+    day = dt.timedelta(days=1)
+    built = x509.CertificateBuilder(name, name, key.public_key(), 1, now - day, now + day)
+    signed = built.sign(key, hashes.SHA256())
+    path = tmp_path_factory.mktemp("tls") / "both.pem"
+    plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    pem = serialization.Encoding.PEM
+    path.write_bytes(key.private_bytes(pem, *plain) + signed.public_bytes(pem))
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(path)
+    return server, str(path)
+
+
+def _asked(source):
+    """What the server sends, to its end."""
+    address, path = source
+    context = ssl.create_default_context(cafile=path)
+    context.check_hostname = False
+    with (
+        socket.create_connection(address, timeout=20) as plain,
+        context.wrap_socket(plain, suppress_ragged_eofs=False) as connection,
+    ):
+        connection.sendall(b"?")
+        return read_all(connection)
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (SlowRead("tcp://*", seconds=0.01), None),
+        (ConnectionReset("tcp://*"), "ConnectionResetError"),
+        # Within a record, OpenSSL calls both an end that is against the protocol.
+        (ConnectionReset("tcp://*", after=50_000), "EOF occurred in violation of protocol"),
+        (ConnectionClosed("tcp://*", after=50_000), "EOF occurred in violation of protocol"),
+    ],
+    ids=str,
+)
+def test_tls_meets_the_fault(contexts, fault, told):
+    """In its handshake or its content; a late answer is right."""
+    server, path = contexts
+
+    def answer(connection):
+        with server.wrap_socket(connection, server_side=True) as secured:
+            secured.recv(1)
+            secured.sendall(ANSWER)
+            secured.unwrap()
+
+    with tcp_server(answer) as address:
+        (gave,), injection = attempt([(address, path)], _asked, fault)
+    assert injection.fired
+    assert gave == ANSWER if told is None else told in str(gave)
+
+
+LIMIT = 256
+MANY = 400
+
+
+def _echo_in_pieces(connection):
+    while data := connection.recv(9):
+        connection.sendall(data)
+
+
+def _under_a_limit(way, fault):
+    """What is wrong where *way* runs in a worker, and each process may have few descriptors."""
+    with tcp_server(_echo_in_pieces) as address:
+
+        def body():
+            resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, LIMIT))
+            with inject(fault, require_fired=False):
+                (result,) = epoch(alone(Tries([address], way))).batches
+            assert result.gave is True, result.gave
+
+        return in_a_process(body)
+
+
+def _one_after_the_other(address):
+    for _ in range(MANY):
+        with socket.create_connection(address) as connection:
+            connection.sendall(b"x")
+            assert connection.recv(1) == b"x"
+    return True
+
+
+def _cut_off(address):
+    for _ in range(MANY):
+        with socket.create_connection(address) as connection:
+            connection.sendall(b"x")
+            try:
+                connection.recv(1)
+            except ConnectionResetError:
+                continue
+            return False
+    return True
+
+
+def test_connections_that_have_ended_take_none():
+    """More connections than descriptors, one after the other."""
+    assert not _under_a_limit(_one_after_the_other, SlowRead("tcp://*", nth=NEVER))
+
+
+def test_connections_that_were_cut_off_take_none():
+    """Nor do those whose answer was cut off."""
+    assert not _under_a_limit(_cut_off, ConnectionReset())
+
+
+def _at_a_time(address):
+    open_ones = [socket.create_connection(address) for _ in range(150)]
+    return bool(open_ones)
+
+
+def test_more_at_a_time_than_it_can_have_is_an_error_of_the_run():
+    """It says whose descriptors are short. The worker's own connections are made all the same."""
+    told = _under_a_limit(_at_a_time, SlowRead("tcp://*", nth=NEVER))
+    assert "InjectionError" in told
+    assert "has no descriptor left [EMFILE, its limit of 256]" in told

@@ -1,16 +1,23 @@
-"""The portable engine, in this very process: what Python code reads is as the faults say."""
+"""The python engine: what it sees, and where its limits are."""
 
 from __future__ import annotations
 
 import builtins
 import errno
+import fcntl
+import mmap
+import multiprocessing
+import os
+import subprocess
 import sys
 import tarfile  # noqa: F401  # it has a name of its own for open()
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 from pytest_dataloader_faults import inject
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     CorruptedFile,
@@ -20,6 +27,7 @@ from pytest_dataloader_faults.faults import (
     SlowRead,
     TruncatedFile,
 )
+from support.attempts import CONTENT
 from support.epochs import alone, epoch
 from support.patching import patched
 from support.python_readers import PYTHON
@@ -132,3 +140,152 @@ def _names():
 def _changed(before):
     after = _names()
     return {place for place, value in before.items() if after.get(place) is not value}
+
+
+NEVER = ReadError("*.rec", nth=10**6)
+
+
+def test_a_mapping_that_should_fail_is_refused(path):
+    """Its pages are not read by Python; the error says what to use."""
+    policy = schedule(ReadError("*.rec"))
+    with (
+        patched(policy),
+        open(path, "rb") as file,
+        pytest.raises(InvalidArgumentError, match="kernel"),
+    ):
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    assert {"mmap": 1} == counted(policy)["unobserved"]
+    assert (1, 0) == tuple(counted(policy)["faults"][0][name] for name in ("reached", "fired"))
+
+
+@pytest.mark.parametrize("fault", [NEVER, ReadError("*.other")])
+def test_a_mapping_that_need_not_fail_is_one(path, fault):
+    """Of the type that it should be."""
+    with patched(schedule(fault)), open(path, "rb") as file:
+        mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        assert isinstance(mapping, mmap.mmap)
+        assert CONTENT == mapping[:]
+        mapping.close()
+
+
+def test_a_shorter_file_is_mapped_shorter(path):
+    """A substitute is a real file."""
+    with patched(schedule(TruncatedFile("*.rec", keep=50))):
+        assert CONTENT[:50] == np.memmap(path, mode="r").tobytes()
+        assert 50 == np.fromfile(path, np.uint8).size
+        assert 50 == os.path.getsize(path) == path.stat().st_size == os.lstat(path).st_size
+
+
+def test_np_load_reads_where_it_can_be_seen(tmp_path):
+    """Else np.fromfile() would take the descriptor."""
+    np.save(tmp_path / "data.npy", np.arange(50_000))  # More than a buffer of Python 3.14 holds.
+    policy = schedule(ReadError("*.npy", nth=2))
+    with patched(policy), pytest.raises(OSError, match="Input/output error"):
+        np.load(tmp_path / "data.npy")
+    assert {} == counted(policy)["unobserved"]
+
+
+def test_a_number_handed_to_c_code_is_told(path):
+    """With the name of the function that asked for it."""
+    policy = schedule(ReadError("*.rec"))
+    with patched(policy):
+        assert 200 == np.fromfile(path, np.uint8).size
+    name = f"{__name__}.test_a_number_handed_to_c_code_is_told"
+    assert {f"fileno in {name}", f"dup in {name}"} == set(counted(policy)["unobserved"])
+
+
+def test_a_number_that_comes_back_is_not_told(path):
+    """Whoever only asks for the size has read nothing."""
+    policy = schedule(NEVER)
+    with patched(policy), open(path, "rb") as file:
+        assert len(CONTENT) == os.fstat(file.fileno()).st_size
+        assert CONTENT[:5] == os.pread(file.fileno(), 5, 0)
+    assert {} == counted(policy)["unobserved"]
+
+
+def test_another_program_is_told(path):
+    """Its reads are its own."""
+    policy = schedule(ReadError("*.rec"))
+    with patched(policy):
+        assert CONTENT == subprocess.run(["/bin/cat", path], check=True, capture_output=True).stdout
+    # From Python 3.14 on, for what closes descriptors, too.
+    spawns = hasattr(os, "POSIX_SPAWN_CLOSEFROM")
+    call = "posix_spawn in subprocess._posix_spawn"
+    call = call if spawns else "fork_exec in subprocess._execute_child"
+    assert {call: 1} == counted(policy)["unobserved"]
+
+
+def test_another_process_is_told(path):
+    """Its reads fail by a count of its own, which nobody gets."""
+    policy = schedule(ReadError("*.rec"))
+    with patched(policy):
+        process = multiprocessing.get_context("fork").Process(target=_leave_with_errno, args=[path])
+        process.start()
+        process.join()
+    assert errno.EIO == process.exitcode
+    assert {"fork in multiprocessing.popen_fork._launch": 1} == counted(policy)["unobserved"]
+
+
+def _leave_with_errno(path):
+    try:
+        path.read_bytes()
+    except OSError as error:
+        os._exit(error.errno)
+
+
+def test_what_was_open_before_is_told_and_its_number_followed(path):
+    """Functions that are given the number are replaced; the file object is not."""
+    policy = schedule(ReadError("*.rec"))
+    with open(path, "rb") as file, patched(policy):
+        with pytest.raises(OSError, match="Input/output"):
+            os.pread(file.fileno(), 10, 0)
+        assert CONTENT == file.read()
+    assert {"inherited descriptor": 1} == counted(policy)["unobserved"]
+
+
+def test_a_mapping_that_was_there_before_is_told(path):
+    """Nobody sees who reads it."""
+    policy = schedule(ReadError("*.rec"))
+    with open(path, "rb") as file:
+        mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    with patched(policy), mapping:
+        pass
+    told = {"inherited mapping": 1, "inherited descriptor": 1}  # mmap keeps a duplicate.
+    assert told == counted(policy)["unobserved"]
+
+
+@pytest.mark.parametrize("fault", [TruncatedFile("*.rec", keep=50), ClosedDescriptor("*.rec")])
+def test_what_was_open_before_is_exchanged_or_closed(path, fault):
+    """This needs no replacement: it is done to the number itself, which keeps its offset."""
+    fd = os.open(path, os.O_RDONLY)
+    os.lseek(fd, 10, os.SEEK_SET)
+    with patched(schedule(fault)):
+        if isinstance(fault, TruncatedFile):
+            assert CONTENT[10:50] == os.read(fd, 100)
+            os.close(fd)
+        else:
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                os.read(fd, 1)
+
+
+def _over_another(fd):
+    os.dup2(fd, 100)
+    return 100
+
+
+DUPLICATES = {
+    "dup2": _over_another,
+    "F_DUPFD": lambda fd: fcntl.fcntl(fd, fcntl.F_DUPFD, 50),
+}
+
+
+@pytest.mark.parametrize("way", ["dup2", "F_DUPFD"])
+def test_a_duplicate_is_followed(path, way):
+    """Wherever its number is."""
+    policy = schedule(ReadError("*.rec"))
+    with patched(policy), open(path, "rb") as file:
+        fd = DUPLICATES[way](file.fileno())
+        with pytest.raises(OSError, match="Input/output"):
+            os.read(fd, 10)
+        os.close(fd)
+    assert {} == counted(policy)["unobserved"]

@@ -142,7 +142,7 @@ BEHAVIOURS: dict[str, str] = {
     ),
     "F4": (
         "torch blames shared memory for each SIGBUS; the verdict follows from what was mapped"
-        " (outcomes/test_deaths.py::test_the_verdict_is_the_deaths)"
+        " (outcomes/test_errors.py::test_the_verdict_is_the_deaths)"
     ),
     "F5": (
         "off the main thread torch has no handler of SIGCHLD, and looks every 5 s"

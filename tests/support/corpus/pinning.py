@@ -35,15 +35,15 @@ CASES: tuple[Case, ...] = (
 BEHAVIOURS: dict[str, str] = {
     "L1": "torch reports that the thread exited, up to 5 s later, and prints why, which a trial"
     " keeps"
-    " (pinning/test_thread.py::test_thread_that_ends_is_told_without_the_cause)",
+    " (pinning/test_pinned.py::test_thread_that_ends_is_told_without_the_cause)",
     "L2": "with a timeout torch does not look for the thread, and reports the timeout"
-    " (pinning/test_thread.py::test_thread_that_ends_within_the_timeout_is_told_as_a_timeout)",
+    " (pinning/test_pinned.py::test_thread_that_ends_within_the_timeout_is_told_as_a_timeout)",
     "L3": "torch waits for the thread without a limit; the trial's own deadline ends it"
-    " (pinning/test_thread.py::test_pinning_that_hangs_blocks_the_loader_s_end)",
+    " (pinning/test_pinned.py::test_pinning_that_hangs_blocks_the_loader_s_end)",
     "L4": "torch passes it on as it is; its samples are right"
-    " (pinning/test_thread.py::test_class_that_torch_does_not_know_is_not_pinned)",
+    " (pinning/test_pinned.py::test_class_that_torch_does_not_know_is_not_pinned)",
     "L5": "torch makes a dict or a list of what it cannot make again; the samples in it are right"
-    " (pinning/test_thread.py::test_container_comes_as_what_torch_can_make_of_it)",
+    " (pinning/test_pinned.py::test_container_comes_as_what_torch_can_make_of_it)",
 }
 EXCUSED: dict[str, str] = {
     entry: f"needs an accelerator: {why}"

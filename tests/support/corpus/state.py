@@ -135,9 +135,9 @@ CASES: tuple[Case, ...] = (
 )
 BEHAVIOURS: dict[str, str] = {
     "I1": "torch seeds NumPy's global generator in each worker and epoch, so it repeats nothing"
-    " (corpus/test_streams_and_state.py::test_global_generators_repeat_nothing)",
+    " (corpus/test_streams.py::test_global_generators_repeat_nothing)",
     "I4": "a cache in a worker ends with it: no sample is wrong, and files are opened again"
-    " (corpus/test_streams_and_state.py::test_cache_of_a_worker_ends_with_it)",
+    " (corpus/test_streams.py::test_cache_of_a_worker_ends_with_it)",
 }
 EXCUSED: dict[str, str] = {
     "I3": "the author's own loop sets an attribute between two epochs, which the battery"

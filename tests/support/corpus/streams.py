@@ -253,6 +253,6 @@ CASES: tuple[Case, ...] = (
 BEHAVIOURS: dict[str, str] = {
     "H6": "torch warns of a stream that is longer than it says, and gives all of it; a loop that"
     " counts batches by len() stops early"
-    " (corpus/test_streams_and_state.py::test_wrong_length_loses_nothing)",
+    " (corpus/test_streams.py::test_wrong_length_loses_nothing)",
 }
 EXCUSED: dict[str, str] = {}

@@ -1,0 +1,221 @@
+"""The supervisor: who may talk to it, what it hears first, and what becomes of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+
+import pytest
+from torch.utils.data import DataLoader
+
+from pytest_dataloader_faults import inject
+from pytest_dataloader_faults._engine.loader import client
+from pytest_dataloader_faults._engine.plan import Plan
+from pytest_dataloader_faults._engine.protocol import Channel, EndFaults, Idle
+from pytest_dataloader_faults._engine.supervisor.events import Events
+from pytest_dataloader_faults._engine.supervisor.server import Supervisor
+from pytest_dataloader_faults.exceptions import InjectionError
+from pytest_dataloader_faults.faults import OpenError, ReadError
+from support.attempts import error_of
+from support.children import in_a_process
+from support.datasets import Records
+from support.epochs import alone, epoch
+from support.tries import WAYS, Tries
+
+
+def _answer_a_loader_that_is_gone():
+    ours, theirs = socket.socketpair()
+    with socket.socket(socket.AF_UNIX) as listening:
+        supervisor = Supervisor(Channel(ours), listening, Plan((ReadError(),)), os.getpid())
+        Channel(theirs).send(EndFaults())
+        theirs.close()
+        supervisor._on_control(0)  # Its question.
+        assert supervisor.control is not None
+        supervisor._on_control(0)  # Its end.
+        assert supervisor.control is None
+
+
+@pytest.mark.usefixtures("engine")
+def test_an_answer_to_a_loader_that_is_gone_is_dropped():
+    """The supervisor reads its question, and then that it has hung up."""
+    assert in_a_process(_answer_a_loader_that_is_gone) == ""
+
+
+MUCH = 1 << 20
+"""Bytes: more than a pipe takes."""
+MOST = 6000
+"""Characters of an error, with a message of ours."""
+DIES = f"""
+import sys
+print("its beginning", file=sys.stderr)
+sys.stderr.write("." * {MUCH})
+print("its end", file=sys.stderr)
+sys.exit(70)
+"""
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_supervisor_that_dies_as_it_starts(monkeypatch):
+    """The error has its exit status and the end of what it printed, and no descriptor stays."""
+    monkeypatch.setattr(client, "code_to_run", lambda _module: DIES)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(InjectionError, match=r"is gone: it ended with exit status 70") as caught:
+        inject(ReadError("*.none"), require_fired=False).__enter__()
+    text = str(caught.value)
+    assert "its end" in text
+    assert "its beginning" not in text
+    assert len(text) < MOST
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def _send_what_it_does_not_know(records):
+    with inject(ReadError("*.none"), require_fired=False) as injection:
+        next(iter(DataLoader(Records(records), num_workers=1, batch_size=4)))
+        injection._client._channel.send(Idle())
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_supervisor_that_dies_in_its_scope(records, capfd):
+    """The error has its traceback, and the test's own output has not."""
+    with pytest.raises(InjectionError, match=r"it ended with exit status 1;") as caught:
+        _send_what_it_does_not_know(records)
+    assert "UnknownMessageError: a loader does not send Idle" in str(caught.value)
+    assert "UnknownMessageError" not in capfd.readouterr().err
+
+
+@pytest.fixture(name="pairs")
+def _pairs():
+    """Three connections, whose first ends are watched."""
+    pairs = [socket.socketpair() for _ in range(3)]
+    yield pairs
+    for each in (each for pair in pairs for each in pair):
+        each.close()
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+def test_messages_come_before_calls_and_the_loader_last(pairs, order):
+    """In whatever order they came."""
+    names = ("loader", "call", "message")
+    events, heard = Events(), []
+    events.last = pairs[0][0].fileno()
+    for number, (ours, _) in enumerate(pairs):
+        watch = events.watch_calls if names[number] == "call" else events.watch
+        watch(ours.fileno(), lambda _flags, number=number: heard.append(names[number]))
+    for number in order:
+        pairs[number][1].send(b"x")
+    for handler, flags in events.wait(None):
+        handler(flags)
+    assert ["message", "call", "loader"] == heard
+
+
+def test_a_handler_may_end_the_watch_of_others(pairs):
+    """Neither a call nor a message is heard after that."""
+    events, heard = Events(), []
+    descriptors = [ours.fileno() for ours, _ in pairs]
+
+    def end_all(_flags):
+        heard.append("ended")
+        for each in descriptors:
+            events.unwatch(each)
+
+    for each in descriptors[:2]:
+        events.watch(each, end_all)
+    events.watch_calls(descriptors[2], end_all)
+    for _, theirs in pairs:
+        theirs.send(b"x")
+    for _ in range(2):
+        for handler, flags in events.wait(0):
+            handler(flags)
+    assert ["ended"] == heard
+
+
+def test_a_firing_has_the_fetch_in_which_it_happened(tmp_path):
+    """A worker does not wait as a fetch begins, and its number is right all the same."""
+    paths = [tmp_path / f"{number:03}.rec" for number in range(150)]
+    for path in paths:
+        path.write_bytes(b"contents")
+    with inject(OpenError("*.rec")) as injection:
+        epoch(alone(Tries(list(map(str, paths)), error_of(WAYS["read"])), num_workers=2))
+    firings = injection.faults[0].firings
+    assert len(paths) == len(firings)
+    for each in firings:
+        number = int(os.path.splitext(os.path.basename(each.path))[0])
+        assert (number % 2, number // 2 + 1) == (each.worker, each.fetch)
+
+
+def _message(body, descriptors=0):
+    text = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return struct.pack("=II", len(text), descriptors) + text
+
+
+def _worker(**other):
+    hello = {"type": "Hello", "worker": 0, "loader": 1, "pid": os.getpid(), "engine": "kernel"}
+    return {**hello, **other}
+
+
+JUNK = {
+    "no JSON": (_message(b"\xff{"), 0),
+    "deep": (_message(b"[" * 100_000), 0),
+    "no descriptor": (_message(_worker()), 0),
+    "a list": (_message([1, 2], 1), 1),
+    "too few words": (_message({"type": "Hello", "pid": os.getpid()}, 1), 1),
+    "another message": (_message({"type": "WorkerIdle"}, 1), 1),
+    "no known message": (_message(_worker(type="Hi"), 1), 1),
+    "a listener that is none": (_message(_worker(), 1), 1),
+    "the python engine of another process": (_message(_worker(pid=1, engine="python"), 1), 1),
+    "many descriptors": (_message(_worker(), 62), 62),
+    "more descriptors than a message has": (_message(_worker(), 200), 200),
+    "half a message with descriptors": (_message(_worker(), 62)[:-1], 62),
+}
+
+
+@pytest.mark.parametrize(("data", "count"), JUNK.values(), ids=JUNK)
+def test_a_stranger_is_sent_away(records, data, count):
+    """The line is closed, nothing is kept of what came, and the fault happens to the workers."""
+    with inject(ReadError("*/00.rec")) as injection:
+        with _connected(injection) as stranger, open(os.devnull, "rb") as file:
+            before = _descriptors(injection)
+            socket.send_fds(stranger, [data], [file.fileno()] * count)
+            assert b"" == _end_of(stranger)
+        assert _descriptors(injection) <= before
+        read = epoch(alone(Records(records)))
+    assert "Errno 5" in read.text
+    assert (1, 1) == (injection.fired, len(injection.workers))
+
+
+def test_a_stranger_with_much_to_say(records):
+    """It is not listened to forever."""
+    with inject(ReadError("*/00.rec")) as injection:
+        with _connected(injection) as stranger:
+            stranger.sendall(struct.pack("=II", (1 << 32) - 1, 0))
+            with pytest.raises(ConnectionError):
+                _talk(stranger)
+        read = epoch(alone(Records(records)))
+    assert "Errno 5" in read.text
+
+
+def _talk(stranger):
+    for _ in range(1 << 10):
+        stranger.sendall(bytes(1 << 16))
+
+
+def _connected(injection):
+    stranger = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # With a timeout, connect(2) fails where the supervisor has not accepted the one before.
+    stranger.connect(f"\0{injection._client.config.address}")
+    stranger.settimeout(30)
+    injection.refresh()  # It has answered the door by then.
+    return stranger
+
+
+def _end_of(stranger):
+    try:
+        return stranger.recv(1)
+    except ConnectionResetError:  # Not all of it was read.
+        return b""
+
+
+def _descriptors(injection):
+    return len(os.listdir(f"/proc/{injection._client.pid}/fd"))

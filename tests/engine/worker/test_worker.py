@@ -1,0 +1,184 @@
+"""A worker: what it imports late, the end of its parent, and faults at a certain sample."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+
+import pytest
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+from torch.utils.data._utils import worker as torch_worker
+
+from pytest_dataloader_faults import inject, run_trial
+from pytest_dataloader_faults._engine.worker.arm import end_with_parent
+from pytest_dataloader_faults.faults import ReadError, WorkerExited, WorkerHung, WorkerKilled
+from pytest_dataloader_faults.outcomes import FiringKind
+from support.datasets import Records
+from support.epochs import alone, epoch
+from support.served import SharesTensors
+from support.waiting import until
+
+SPAWN = pytest.param("spawn", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", SPAWN])
+def test_sharing_a_tensor_imports_nothing(records, method):
+    """Not in the workers of a trial, however they are started."""
+    outcome = run_trial(
+        lambda: SharesTensors(records), loader={"multiprocessing_context": method, "num_workers": 1}
+    )
+    assert outcome.passes[0].exception is None
+    assert outcome.passes[0].complete
+
+
+@pytest.mark.parametrize("method", ["fork", SPAWN])
+def test_sharing_a_tensor_under_faults_imports_nothing(records, method):
+    """Nor in a loop of the user's own: an import would meet the faults."""
+    loader = DataLoader(SharesTensors(records), num_workers=1, multiprocessing_context=method)
+    with inject(ReadError("*.rec"), require_fired=False):
+        assert len(list(loader)) == len(loader)
+
+
+def _look(starter: int, tell: int, *, at_once: bool) -> None:
+    """In a worker: wait until *starter* is gone, look, and tell if this process still runs."""
+    while os.getppid() == starter:
+        time.sleep(0.01)
+    end_with_parent(at_once=at_once)
+    os.write(tell, b"it runs")
+
+
+def _start_and_die(tell: int, *, at_once: bool) -> None:
+    context = multiprocessing.get_context("fork")
+    keywords = {"at_once": at_once}
+    context.Process(target=_look, args=(os.getpid(), tell), kwargs=keywords).start()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["in a trial", "elsewhere"])
+def test_a_parent_that_is_dead_already_is_missed(at_once):
+    """The worker exits before it comes to anything else."""
+    listen, tell = os.pipe()
+    keywords = {"at_once": at_once}
+    starter = multiprocessing.Process(target=_start_and_die, args=(tell,), kwargs=keywords)
+    starter.start()
+    os.close(tell)
+    with open(listen, "rb") as told:  # Read to its end, which comes when both are gone.
+        assert told.read() == b""
+    starter.join()
+    assert starter.exitcode == -signal.SIGKILL
+
+
+class WatchesParent(Dataset[int]):
+    """Its samples are the pid that torch's loop takes for the parent's."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> int:
+        return torch_worker.ManagerWatchdog().manager_pid
+
+
+@pytest.mark.parametrize("engine", ["kernel", "python"])
+def test_torch_looks_for_the_parent_that_the_worker_began_with(engine):
+    """Not for the one that it has later."""
+    with inject(ReadError("*.none"), engine=engine, require_fired=False):
+        (batch,) = DataLoader(WatchesParent(), num_workers=1, batch_size=None)
+    assert batch == os.getpid()
+
+
+def test_an_iterator_that_is_dropped_ends_its_workers(records):
+    """At once, as without faults, and not when the scope ends."""
+    with inject(ReadError("*.none"), require_fired=False):
+        iterator = iter(DataLoader(Records(records), num_workers=2, persistent_workers=False))
+        next(iterator)
+        workers = iterator._workers
+        del iterator
+        assert until(lambda: not any(each.is_alive() for each in workers), 4.0)
+
+
+SAMPLES = 12
+SAMPLE = 5
+KINDS = [
+    pytest.param(WorkerKilled(sample=SAMPLE), f"signal {signal.SIGKILL}", id="killed"),
+    pytest.param(WorkerExited(3, sample=SAMPLE), "exit 3", id="exited"),
+    pytest.param(WorkerHung(sample=SAMPLE), "hang", id="hung"),
+    pytest.param(WorkerHung(hold_gil=True, sample=SAMPLE), "hang", id="hung with the lock"),
+    pytest.param(WorkerKilled(signal.SIGSTOP, sample=SAMPLE), "signal 19", id="stopped"),
+]
+HANGS = "hang", "signal 19"
+
+
+class Numbers(Dataset):
+    """Sample *i* is *i*."""
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Batches(Numbers):
+    """The same, asked for whole batches."""
+
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return indices
+
+
+class Stream(IterableDataset):
+    """The samples of each worker: its id, and their number."""
+
+    def __iter__(self):
+        worker = get_worker_info().id
+        return ((worker, number) for number in range(SAMPLES))
+
+
+@pytest.mark.parametrize(("fault", "call"), KINDS)
+@pytest.mark.parametrize(
+    ("dataset", "size"), [(Numbers(), None), (Numbers(), 1), (Numbers(), 4), (Batches(), 4)]
+)
+def test_whichever_worker_begins_it(dataset, size, fault, call):
+    """All batches before that sample's come, and its worker is struck in the fetch of it."""
+    place, kind = SAMPLE // (size or 1), FiringKind.HANG if call == "hang" else FiringKind.DEATH
+    with inject(fault) as injection:
+        hang = (injection, place) if call in HANGS else None
+        read = epoch(alone(dataset, batch_size=size, num_workers=2), hang)
+    expected = [*range(SAMPLES)] if size is None else _batches(size)
+    assert expected[:place] == read.batches
+    assert [(place % 2, place // 2 + 1, call, kind)] == [
+        (each.worker, each.fetch, each.call, each.kind) for each in injection.faults[0].firings
+    ]
+    assert injection.surfaced == 1
+
+
+def _batches(size):
+    return [[*range(first, first + size)] for first in range(0, SAMPLES, size)]
+
+
+@pytest.mark.parametrize(("fault", "call"), KINDS)
+@pytest.mark.parametrize("size", [None, 4])
+def test_each_stream_counts_for_itself(fault, call, size):
+    """A worker's own sample of that place; the loader meets the first one's fate."""
+    place = SAMPLE // (size or 1)
+    with inject(fault) as injection:
+        hang = (injection, 2 * place) if call in HANGS else None
+        read = epoch(alone(Stream(), batch_size=size, num_workers=2), hang)
+    assert [0, 1] * place == [(each if size is None else each[0])[0] for each in read.batches]
+    first = min(injection.faults[0].firings, key=lambda each: each.worker)
+    assert (0, place + 1, call) == (first.worker, first.fetch, first.call)
+
+
+def test_a_sample_that_nobody_asks_for():
+    """The whole epoch comes."""
+    with inject(WorkerKilled(sample=SAMPLES), require_fired=False) as injection:
+        read = epoch(alone(Numbers(), num_workers=2))
+    assert ([*range(SAMPLES)], 0) == (read.batches, injection.fired)
+
+
+def test_a_sample_of_a_sampler_of_its_own():
+    """It is an index, not a place in the order."""
+    with inject(WorkerKilled(sample=SAMPLE)):
+        read = epoch(alone(Numbers(), sampler=[*reversed(range(SAMPLES))]))
+    assert [*range(SAMPLES - 1, SAMPLE, -1)] == read.batches

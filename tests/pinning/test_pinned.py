@@ -1,0 +1,351 @@
+"""Loaders that pin: their thread, epochs that nobody reads to the end, faults, and the check."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import itertools
+import os
+import re
+import threading
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from pytest_dataloader_faults import Contract, check_dataset, inject, run_trial
+from pytest_dataloader_faults._trial import accelerator, take_reference
+from pytest_dataloader_faults._trial.accelerator import missing_accelerator
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.faults import (
+    KINDS,
+    DescriptorExhaustion,
+    OpenError,
+    PinMemoryThreadDeath,
+    ReadError,
+    SharedMemoryExhaustion,
+    WorkerHung,
+    WorkerKilled,
+    has_connections,
+)
+from pytest_dataloader_faults.outcomes import FiringKind
+from support.accelerators import REAL
+from support.batches import (
+    Batch,
+    CannotBePinned,
+    Fields,
+    ForgetsItself,
+    Frozen,
+    HangsPinning,
+    KeepsOnDevice,
+    KeepsPinned,
+    Pair,
+    Shuffled,
+    Unpinned,
+    as_pair,
+)
+from support.children import in_a_process
+from support.datasets import COUNT, Records, write_records
+from support.epochs import reserves_shared_memory
+from support.fault_rows import FAULTS, PINNED
+from support.waiting import until
+
+
+def _descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def _begin(loader):
+    """Take the first batch of an epoch and leave it; the threads and processes that it started."""
+    iterator = iter(loader)
+    next(iterator)
+    loader._iterator = None  # Of persistent workers; as the loader's own end would do.
+    return [iterator._pin_memory_thread], [each.pid for each in iterator._workers]
+
+
+def _abandon(loader):
+    """Begin two epochs under a fault that is armed for a batch that nobody comes to."""
+    with inject(PinMemoryThreadDeath(at=100), require_fired=False):
+        first, second = _begin(loader), _begin(loader)
+    gc.collect()
+    return [thread for each in (first, second) for thread in each[0]], first[1] + second[1]
+
+
+@pytest.mark.parametrize("persistent", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_abandoned_epoch_leaves_nothing(accelerator, records, persistent):
+    """Threads, workers and descriptors are gone once the scope has ended."""
+    options = {"batch_size": 2, "num_workers": 2, "pin_memory": True}
+
+    def body():
+        loader = DataLoader(Records(records), **options, persistent_workers=persistent)
+        _abandon(loader)  # What the first use opens for good is no leak.
+        before = _descriptors()
+        threads, workers = _abandon(loader)
+        assert until(lambda: not any(each.is_alive() for each in threads))
+        assert until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in workers))
+        assert until(lambda: _descriptors() <= before), (before, _descriptors())
+
+    assert in_a_process(body) == ""
+
+
+def test_epoch_that_failed_leaves_no_thread(accelerator, records):
+    """An error of a worker, and the loop ends there."""
+
+    def body():
+        loader = DataLoader(Records(records), batch_size=2, num_workers=2, pin_memory=True)
+        with inject(ReadError(nth=3)), pytest.raises(OSError, match="Input/output error"):
+            list(loader)
+        assert until(lambda: threading.active_count() == 1)
+
+    assert in_a_process(body) == ""
+
+
+ROWS = (*FAULTS, *PINNED)
+QUICK = {
+    OpenError,
+    SharedMemoryExhaustion,
+    WorkerKilled,
+    DescriptorExhaustion,
+    PinMemoryThreadDeath,
+}
+
+
+@pytest.fixture(name="folder", scope="module")
+def _folder(tmp_path_factory):
+    """The files of the dataset."""
+    return write_records(tmp_path_factory.mktemp("pinned") / "records")
+
+
+@pytest.fixture(name="reference", scope="module")
+def _reference(folder):
+    """What it gives when nothing is wrong."""
+    return take_reference(lambda: Records(folder))
+
+
+def test_every_fault_is_tried():
+    """A fault that is added to the vocabulary is tried with pinned loaders, too."""
+    kinds = {kind for kind in KINDS.values() if not has_connections(kind())}
+    assert kinds == {type(row.fault) for row in ROWS}
+
+
+def _cases():
+    """New workers and persistent ones; of what is alike, one is enough where time counts."""
+    for persistent, row in itertools.product([False, True], ROWS):
+        takes_time = persistent or type(row.fault) not in QUICK
+        name = f"{row.fault!r}{'-persistent' * persistent}"
+        marks = [pytest.mark.slow] * takes_time
+        marks += [reserves_shared_memory] * isinstance(row.fault, SharedMemoryExhaustion)
+        yield pytest.param(row, persistent, id=name, marks=marks)
+
+
+@pytest.mark.parametrize(("row", "persistent"), list(_cases()))
+def test_fault_is_judged(folder, reference, row, accelerator, persistent):
+    """As it is without pinning: the thread between worker and loop hides nothing."""
+    fault = (persistent and row.later) or row.fault
+    options = {**row.loader, "num_workers": 2, "batch_size": 2, "pin_memory": True}
+
+    outcome = run_trial(
+        lambda: Records(folder),
+        fault,
+        loader={**options, "persistent_workers": persistent},
+        epochs=1 + persistent,
+    )
+
+    judgement = outcome.judge(reference, Contract(detects_corruption=True))
+    assert row.verdict == judgement.verdict, (judgement.sentence, outcome.exception, outcome.stderr)
+    assert outcome.fired
+    assert sum(len(each.indices) for each in outcome.recovery.delivered) == COUNT
+
+
+@pytest.mark.parametrize(
+    "options", [{"num_workers": 0, "pin_memory": True}, {"num_workers": 1}], ids=["alone", "plain"]
+)
+def test_loader_without_the_thread_is_refused(folder, options):
+    """Nothing could happen to it."""
+    with pytest.raises(InvalidArgumentError, match="needs a thread that pins batches"):
+        run_trial(lambda: Records(folder), PinMemoryThreadDeath(), loader=options)
+
+
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+
+
+def _check(records, collate):
+    def make():
+        return DataLoader(Records(records), batch_size=4, num_workers=1, collate_fn=collate)
+
+    return check_dataset(make, only="pinned", on_fail=None)[0]
+
+
+@pytest.mark.parametrize("collate", [None, Batch, slow(Unpinned), slow(as_pair)])
+def test_sound_batches_pass(accelerator, records, collate):
+    """Tensors, a class with a pin_memory() that returns itself and one with none, named tuples."""
+    result = _check(records, collate)
+    assert (result.verdict, result.passed) == ("survived", True), result.explanation
+
+
+@pytest.mark.parametrize(
+    ("collate", "verdict", "says"),
+    [
+        slow(ForgetsItself, "corrupted", "batch 0"),
+        (Shuffled, "corrupted", "batch 0"),
+        (CannotBePinned, "broken", "RuntimeError"),
+    ],
+)
+def test_batches_that_pinning_spoils_fail(accelerator, records, collate, verdict, says):
+    """Without an accelerator nobody would see it."""
+    result = _check(records, collate)
+    assert (result.verdict, result.failed) == (verdict, True), result.explanation
+    assert says in result.explanation.splitlines()[0]
+    assert "needs a pin_memory() that returns the batch" in result.explanation
+
+
+def test_pinned_memory_that_is_kept_is_leaked(accelerator, records):
+    """It is counted by torch, and on a machine without an accelerator by the stand-in."""
+    result = _check(records, KeepsPinned)
+    assert (result.verdict, result.failed) == ("leaked", True), result.explanation
+    said = "KiB more pinned memory in the loader's process and never frees it"
+    assert said in result.explanation.splitlines()[0]
+
+
+@pytest.mark.parametrize("accelerator", [pytest.param("real", marks=REAL)], indirect=True)
+def test_memory_of_the_device_that_is_kept_is_leaked(accelerator, records):
+    """A kind of memory that only a device has."""
+    result = _check(records, KeepsOnDevice)
+    assert (result.verdict, result.failed) == ("leaked", True), result.explanation
+    assert "KiB more memory of the accelerator" in result.explanation.splitlines()[0]
+
+
+def test_tensors_are_copied_wherever_a_batch_has_them():
+    """To the device "meta" here, which every machine has; what is not torch's stays as it is."""
+    tensor, other = torch.ones(2), object()
+    batch = {"a": [tensor, (tensor, "text")], "b": Pair(tensor, other)}
+
+    copied = accelerator.copied(batch, torch.device("meta"))
+
+    assert type(copied["b"]) is Pair
+    assert [copied["a"][1][1], copied["b"].labels] == ["text", other]
+    tensors = [copied["a"][0], copied["a"][1][0], copied["b"].images]
+    assert {each.device.type for each in tensors} == {"meta"}
+
+
+def test_nothing_is_in_use_before_an_accelerator_is_used():
+    """Asking does not start one: nobody could fork workers that use it any more."""
+    assert accelerator.bytes_in_use() == {"pinned": 0, "device": 0}
+
+
+def test_without_an_accelerator_it_does_not_apply(records, monkeypatch):
+    """And says why."""
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    missing_accelerator.cache_clear()
+    result = _check(records, None)
+    assert (result.verdict, result.applies) == ("not_exercised", False)
+    assert "finds no accelerator" in result.explanation
+
+
+LOADER = {"num_workers": 2, "batch_size": 2, "pin_memory": True}
+
+
+def _try(records, *faults, deadline=30.0, **options):
+    """What comes of *faults*, and the judgement."""
+
+    def make():
+        return Records(records)
+
+    outcome = run_trial(make, *faults, loader={**LOADER, **options}, deadline=deadline)
+    return outcome, outcome.judge(take_reference(make, loader={"batch_size": 2}))
+
+
+def test_thread_that_ends_is_told_without_the_cause(accelerator, records):
+    """The cause is printed, and a trial keeps that. Nothing is said of ``ulimit``."""
+    outcome, judgement = _try(records, DescriptorExhaustion(where="loader"))
+
+    assert judgement.verdict == "failed_cleanly", judgement.sentence
+    assert "Pin memory thread exited unexpectedly" in outcome.exception.message
+    assert "ulimit" not in outcome.exception.text
+    assert re.search("Too many open files|received 0 items of ancdata", outcome.stderr)
+
+
+def test_thread_that_ends_within_the_timeout_is_told_as_a_timeout(accelerator, records):
+    """Only where no timeout is set does torch look for the thread."""
+    outcome, judgement = _try(records, PinMemoryThreadDeath(), timeout=1)
+
+    assert "DataLoader timed out after 1 seconds" in outcome.exception.message
+    assert "PinMemoryThreadDeath" in outcome.stderr
+    assert judgement.verdict == "failed_unclearly"
+
+
+def test_error_while_pinning_comes_in_the_batch_s_place(accelerator, records):
+    """At once, with its text; the batches before it came."""
+    death = PinMemoryThreadDeath(at=3, stage="pin")
+    outcome, judgement = _try(records, death, num_workers=1)  # Of two, batches race.
+
+    assert judgement.verdict == "failed_cleanly", judgement.sentence
+    assert "in pin memory thread for device 0" in outcome.exception.text
+    assert len(outcome.delivered) == 2
+    assert [each.kind for each in outcome.faults[0].firings] == [FiringKind.THREAD]
+
+
+def test_batch_that_cannot_be_pinned_is_an_error_of_its_own(accelerator, records):
+    """No fault of ours: a class whose pin_memory() raises."""
+    outcome = run_trial(lambda: Records(records), loader={**LOADER, "collate_fn": CannotBePinned})
+
+    assert outcome.exception.type == "RuntimeError"
+    assert "no page can be locked" in outcome.exception.message
+
+
+def test_pinning_that_hangs_blocks_the_loader_s_end(accelerator, records):
+    """Torch raises the timeout, and then joins the thread without a limit."""
+    options = {**LOADER, "collate_fn": HangsPinning, "timeout": 0.5}
+    outcome = run_trial(lambda: Records(records), loader=options, deadline=2)
+
+    assert outcome.timed_out
+    assert "timed out after 0.5 seconds" in outcome.exception.message
+
+
+def test_worker_that_dies_while_the_thread_waits_is_told(accelerator, records):
+    """The thread has had no batch yet; SIGCHLD comes to the loader, not to it."""
+    outcome, judgement = _try(records, WorkerKilled(), num_workers=1)
+
+    assert judgement.verdict == "failed_cleanly", judgement.sentence
+    assert "killed by signal: Killed" in outcome.exception.text
+    assert outcome.delivered == ()
+
+
+def test_worker_that_hangs_is_ended_by_the_timeout(accelerator, records):
+    """As without pinning; and a fresh pass gives every sample."""
+    outcome, judgement = _try(records, WorkerHung(at=2, worker=None), timeout=1)
+
+    assert judgement.verdict == "failed_cleanly", judgement.sentence
+    assert "DataLoader timed out after 1 seconds" in outcome.exception.message
+    assert sum(len(each.indices) for each in outcome.recovery.delivered) == COUNT
+
+
+def test_class_that_torch_does_not_know_is_not_pinned(monkeypatch, records):
+    """And nobody says so. Its tensors are those that the worker shared."""
+    pinned = []
+    monkeypatch.setattr(
+        torch.Tensor, "pin_memory", lambda tensor, *_: pinned.append(tensor) or tensor
+    )
+
+    assert torch.utils.data._utils.pin_memory.pin_memory(Unpinned(_samples(records))) is not None
+    assert pinned == []
+
+
+@pytest.mark.parametrize(("kind", "comes_as"), [(Fields, Fields), (Frozen, dict)])
+def test_container_comes_as_what_torch_can_make_of_it(kind, comes_as, monkeypatch, records):
+    """A mapping that can be changed is copied; one that cannot be made again becomes a dict."""
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor, *_: tensor)
+    batch = kind(images=torch.stack([image for image, _ in _samples(records)]))
+
+    assert type(torch.utils.data._utils.pin_memory.pin_memory(batch)) is comes_as
+
+
+def _samples(records):
+    return [Records(records)[index] for index in range(2)]
+
+
+def test_loader_without_workers_has_no_thread(accelerator, records):
+    """It pins in the loop itself."""
+    loader = DataLoader(Records(records), batch_size=4, pin_memory=True)
+
+    assert not hasattr(iter(loader), "_pin_memory_thread")
