@@ -1,4 +1,4 @@
-"""A dataset that stops or kills processes of its trial: a sentence each, and no line of ours."""
+"""Processes that are lost, of pytest-xdist too."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 import pytest
 
 pytestmark = pytest.mark.usefixtures("engine")
-
 SUITE = """
 import os
 import signal
