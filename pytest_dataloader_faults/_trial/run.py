@@ -137,7 +137,7 @@ class _Trial:
         loaders.preload_forkserver(self.loader)
         driver = LoaderDriver(
             journal=self.journal,
-            comparer=SampleComparer(self.job.comparison),
+            comparer=SampleComparer(self.job.comparison, self.job.handling),
             loader=self.loader,
             keep_workers=self.options.keep_workers,
             use_batch=accelerator.copied if self.options.accelerator else None,

@@ -23,7 +23,7 @@ from pytest_dataloader_faults.outcomes import (
     Outcome,
     Verdict,
 )
-from pytest_dataloader_faults.outcomes.contract import Cause
+from pytest_dataloader_faults.outcomes.contract import Cause, Compared
 from pytest_dataloader_faults.outcomes.judge import repeats
 from pytest_dataloader_faults.outcomes.judge.causes import (
     ALONE,
@@ -135,10 +135,10 @@ class Battery:
 
     def _note_on_comparison(self) -> tuple[str, ...]:
         """That the content of samples was not compared, which no check then speaks for."""
-        what = self.baseline.comparison.what
-        if what == "bytes" or self.baseline.comparison.limit is not None:
+        comparison = self.baseline.comparison
+        if comparison.is_of_content or comparison.limit is not None:
             return ()
-        compared = "types and shapes" if what == "shapes" else "types"
+        compared = "types and shapes" if comparison.what is Compared.SHAPES else "types"
         note = (
             f"samples are random, so only their {compared} were compared, and zeros in place of a"
             " sample would pass. Draw from the global generators of torch, NumPy or Python, which"

@@ -26,6 +26,15 @@ from pytest_dataloader_faults.battery.targets import Files, parse_globs
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Reference, reference
+from pytest_dataloader_faults.outcomes.contract import (
+    EXACT,
+    SHAPES,
+    TYPES,
+    Compared,
+    Comparison,
+    SampleHandling,
+    comparisons_for,
+)
 from pytest_dataloader_faults.outcomes.jobs import (
     ONE_EPOCH,
     Deadlines,
@@ -34,7 +43,7 @@ from pytest_dataloader_faults.outcomes.jobs import (
     TrialOptions,
 )
 from pytest_dataloader_faults.outcomes.judge import judge
-from pytest_dataloader_faults.outcomes.reference import EXACT, SHAPES, TYPES, Comparison, Share
+from pytest_dataloader_faults.outcomes.reference import Share
 from pytest_dataloader_faults.outcomes.text import printable
 
 if TYPE_CHECKING:
@@ -91,7 +100,7 @@ class Baseline:
         how = RunSettings(loader=self.loader, deadline=self.deadlines.most, seed=self.seed)
         self._references = _References(
             functools.partial(take_reference, make_dataset, **how),
-            self.contract.split,
+            self.contract,
             self.asked_samples,
             self.deadlines.learn,
         )
@@ -116,7 +125,7 @@ class Baseline:
     @property
     def golden_run(self) -> GoldenRun | None:
         """What another baseline of the dataset may begin with; None if something is wrong."""
-        if self.unusable_reason or self.comparison.compare:
+        if self.unusable_reason or self.comparison.what is Compared.AUTHOR:
             return None
         parts = (self.reference, self.control, self.observed, self.changes)
         return GoldenRun(*parts, self.comparison, self.cached)
@@ -144,14 +153,13 @@ class Baseline:
         is_stable = self._references.by(SHAPES).unstable_index is None
         return SHAPES if is_stable else TYPES
 
-    def with_reference(self, comparison: Comparison) -> Comparison:
-        """*comparison*, with what the reference shows: the samples, if the author compares them."""
+    def handling(self, comparison: Comparison) -> SampleHandling:
+        """What *comparison* takes: also the reference's samples, if the author compares them."""
         reference = self._references.by(comparison)
         return replace(
-            comparison,
+            SampleHandling.of(self.contract, comparison),
             pickled_samples=reference.pickled_samples,
             whole=bool(reference.batches),
-            split=self.contract.split,
         )
 
     def run_trial(
@@ -164,12 +172,14 @@ class Baseline:
         may_take_longer: bool = True,
     ) -> Outcome:
         """One trial; *changes*: loader options in place of the baseline's own changes."""
+        comparison = comparison or self.comparison
         job = TrialJob(
             make_dataset=self.make_dataset,
             faults=faults,
             loader=self.loader,
             changes=self.changes if changes is None else changes,
-            comparison=self.with_reference(comparison or self.comparison),
+            comparison=comparison,
+            handling=self.handling(comparison),
             deadline=deadline or self.deadlines.for_trial,
             seed=self.seed,
             engine=self.engine,
@@ -206,7 +216,7 @@ class Baseline:
 
     def _comparisons(self) -> Iterator[Comparison]:
         """Those of the contract that can be of use, once the one before has been tried."""
-        for each in reference.comparisons_for(self.contract, self.seed):
+        for each in comparisons_for(self.contract, self.seed):
             is_stream = bool(self._references) and self.reference.kind == "iterable"
             if each.seeded is None or not is_stream:
                 yield each
@@ -271,21 +281,21 @@ _ENOUGH_SECONDS = 5.0
 class _References:
     """What the dataset gives, by comparison.
 
-    *take* makes a reference. *split*: the author's own way to split a batch, or None. *samples*:
-    about how many samples are looked at, None for all; the first reference may settle for fewer.
+    *take* makes a reference. *contract*: how the author compares and splits. *samples*: about how
+    many samples are looked at, None for all; the first reference may settle for fewer.
     *learn* is told how long each reference took, in seconds.
     """
 
     def __init__(
         self,
         take: Callable[..., Reference],
-        split: Any,
+        contract: Contract,
         samples: int | None,
         learn: Callable[[float], None],
     ) -> None:
         self.samples = samples
         self._take = take
-        self._split = split
+        self._contract = contract
         self._seconds = _ENOUGH_SECONDS if samples == SAMPLES else None
         self._learn = learn
         self._known: dict[Comparison, Reference] = {}
@@ -305,9 +315,9 @@ class _References:
     def by(self, comparison: Comparison) -> Reference:
         """The reference by *comparison*."""
         if comparison not in self._known:
-            asked = replace(comparison, split=self._split)
             progress.step("without workers")
-            found = self._take(comparison=asked, samples=self.samples, seconds=self._seconds)
+            asked = {"samples": self.samples, "seconds": self._seconds}
+            found = self._take(**asked, **self._how(comparison))
             self._learn(found.duration)
             self._known[comparison] = found
             self.limit(found.limit)  # From now on the same for all.
@@ -318,15 +328,18 @@ class _References:
 
         *otherwise*: the comparison to take where the outcome's own has no reference.
         """
-        same = (each for each in self._known if each.description == outcome.comparison)
-        comparison = next(same, otherwise)
+        comparison = outcome.comparison if outcome.comparison in self._known else otherwise
         reference = self.by(comparison)
         if unknown := reference.unknown_batches(outcome):
-            asked, packed = replace(comparison, split=self._split), dict(outcome.packed_draws)
+            packed = dict(outcome.packed_draws)
             batches = [(indices, packed.get(indices)) for indices in unknown]
-            reference = reference.merged_with(self._take(comparison=asked, batches=batches))
-            self._known[comparison] = reference
+            more = self._take(batches=batches, **self._how(comparison))
+            self._known[comparison] = reference = reference.merged_with(more)
         return reference
+
+    def _how(self, comparison: Comparison) -> dict[str, Any]:
+        handling = SampleHandling.of(self._contract, comparison)
+        return {"comparison": comparison, "handling": handling}
 
 
 _TIMES, _LEAST_BYTES = 4, 8_000_000
@@ -408,8 +421,8 @@ def count_own_samples(control: Outcome, reference: Reference) -> int | None:
     files, *others = (each.files.keys() for each in control.workers)
     if len(files) >= count and all(files == each for each in others):
         return None
-    knows_content = not reference.comparison.startswith(("shapes", "types"))
-    contents = [Counter(each.samples) for each in shares] if knows_content else []
+    is_of_content = reference.comparison.is_of_content
+    contents = [Counter(each.samples) for each in shares] if is_of_content else []
     pairs = itertools.combinations(contents, 2)
     return None if any((a & b).total() > count * _MOST_SHARED for a, b in pairs) else count
 

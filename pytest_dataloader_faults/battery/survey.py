@@ -23,8 +23,8 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import Fault, OpenError, ReadError
 from pytest_dataloader_faults.globs import GlobMatcher, is_below
 from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Reference
+from pytest_dataloader_faults.outcomes.contract import Comparison
 from pytest_dataloader_faults.outcomes.jobs import TrialJob, TrialOptions
-from pytest_dataloader_faults.outcomes.reference import Comparison
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -108,7 +108,7 @@ class Survey:
     @property
     def comparison(self) -> Comparison:
         """How samples are compared."""
-        return self._baseline.with_reference(self._baseline.comparison)
+        return self._baseline.comparison
 
     def run_trial(
         self,
@@ -128,6 +128,7 @@ class Survey:
             make_dataset=self.make_dataset,
             faults=faults,
             comparison=self.comparison,
+            handling=self._baseline.handling(self.comparison),
             loader={**(self._baseline.loader or {}), **(loader or {})},
             options=TrialOptions(epochs=epochs),
             deadline=deadline,

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from pytest_dataloader_faults.faults.base import FiringKind
-from pytest_dataloader_faults.outcomes.contract import Contract, Judgement, Verdict, Wrong
+from pytest_dataloader_faults.outcomes.contract import (
+    Compared,
+    Comparison,
+    Contract,
+    Judgement,
+    Verdict,
+    Wrong,
+)
 from pytest_dataloader_faults.outcomes.records import (
     Activity,
     AtDeadline,
@@ -28,6 +35,8 @@ __all__ = (
     "Activity",
     "AtDeadline",
     "CheckResult",
+    "Compared",
+    "Comparison",
     "Contract",
     "Delivery",
     "Event",

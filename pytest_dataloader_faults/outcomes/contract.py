@@ -1,8 +1,8 @@
-"""What a trial can show of a dataset, and what its author promises of it."""
+"""What a trial can show of a dataset, what its author promises, and how samples are compared."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import Field, dataclass
 from enum import Enum
 from typing import Any, ClassVar, NamedTuple
@@ -131,6 +131,98 @@ class Contract(Checked):
     def _argument(self, field: Field[Any]) -> str:
         ((name, value),) = plain({field.name: getattr(self, field.name)}).items()
         return f"{name}={code(value)}"
+
+
+class Compared(str, Enum):
+    """What of samples is compared."""
+
+    BYTES = "bytes"
+    """All there is to a sample."""
+    AUTHOR = "compare"
+    """What the author's own ``compare(a, b)`` looks at."""
+    SHAPES = "shapes"
+    """Types and shapes, and not what is in them."""
+    TYPES = "types"
+    """Types alone: neither shapes nor lengths count."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What counts as the same sample. ``str`` of it is for people.
+
+    Attributes:
+        what: What is compared.
+        seeded: What random numbers begin again from at each sample of a map-style dataset; None
+            where they are left as they are.
+        limit: After how many samples a stream is ended that does not end by itself, in each worker.
+        own: Whether it would end there, and each worker gives random samples of its own.
+    """
+
+    what: Compared = Compared.BYTES
+    seeded: int | None = None
+    limit: int | None = None
+    own: bool = False
+
+    @property
+    def is_of_content(self) -> bool:
+        """Whether it matters what is in a sample."""
+        return self.what in (Compared.BYTES, Compared.AUTHOR)
+
+    @property
+    def allows_for_randomness(self) -> bool:
+        """Whether random samples may be the same by it."""
+        return self.seeded is not None or not self.is_of_content
+
+    def __str__(self) -> str:
+        what = self.what.value
+        if self.own:
+            return f"{what}, {self.limit} of its own in each worker"
+        if self.limit is not None:
+            return f"{what}, the first {self.limit} of each worker"
+        return what if self.seeded is None else f"{what}, seeded from {self.seeded}"
+
+
+EXACT = Comparison()
+
+
+@dataclass(frozen=True)
+class SampleHandling:
+    """What it takes to compare samples by a ``Comparison``. It is inherited by fork, not pickled.
+
+    Attributes:
+        compare: The author's own ``compare(a, b)``, or None.
+        split: The author's own ``split(batch)``, or None.
+        pickled_samples: The reference's samples, for *compare*.
+        whole: Whether batches are compared as wholes: what is in them depends on the other samples,
+            as with padding.
+    """
+
+    compare: Callable[[Any, Any], Any] | None = None
+    split: Callable[[Any], Iterable[Any]] | None = None
+    pickled_samples: tuple[tuple[Any, str], ...] = ()
+    whole: bool = False
+
+    @classmethod
+    def of(cls, contract: Contract, comparison: Comparison) -> SampleHandling:
+        """What *contract* says of it, before there is a reference."""
+        is_authors = comparison.what is Compared.AUTHOR
+        return cls(contract.compare if is_authors else None, contract.split)
+
+
+DEFAULT_HANDLING = SampleHandling()
+SHAPES, TYPES = Comparison(Compared.SHAPES), Comparison(Compared.TYPES)
+"""What random samples are compared by where seeds do not make them the same."""
+
+
+def comparisons_for(contract: Contract, seed: int) -> Iterator[Comparison]:
+    """The comparisons that *contract* allows, the most exact first; *seed*: of random samples."""
+    content = Compared.AUTHOR if contract.compare else Compared.BYTES
+    if contract.deterministic is not False:
+        yield Comparison(content)
+    if not contract.deterministic:
+        yield Comparison(content, seeded=seed)
+        if contract.compare is None or contract.deterministic is False:
+            yield from (SHAPES, TYPES)
 
 
 class Wrong(str, Enum):

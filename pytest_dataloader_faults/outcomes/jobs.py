@@ -8,8 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias, TypedDict
 
 from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.outcomes.contract import (
+    DEFAULT_HANDLING,
+    EXACT,
+    Comparison,
+    SampleHandling,
+)
 from pytest_dataloader_faults.outcomes.records import TrialRequest
-from pytest_dataloader_faults.outcomes.reference import EXACT, Comparison
 from pytest_dataloader_faults.outcomes.text import plain
 
 DEADLINE = 30.0
@@ -73,6 +78,7 @@ class Settings(RunSettings, total=False):
     """What holds for all jobs of a dataset: fields of theirs."""
 
     comparison: Comparison
+    handling: SampleHandling
     samples: int | None
 
 
@@ -111,6 +117,7 @@ class Job:
     engine: str = "kernel"
     samples: int | None = None
     comparison: Comparison = EXACT
+    handling: SampleHandling = DEFAULT_HANDLING
     options: TrialOptions = ONE_EPOCH
     may_take_longer: bool = False
     most_bytes: int | None = None
@@ -134,7 +141,7 @@ class Job:
         """What an outcome says of it."""
         loader = plain({**(self.loader or {}), **self.changes})
         settings = (self.options.epochs, self.seed, self.deadline, self.engine)
-        return TrialRequest(self.faults, loader, *settings, self.comparison.description)
+        return TrialRequest(self.faults, loader, *settings, self.comparison)
 
 
 @dataclass(frozen=True, kw_only=True)

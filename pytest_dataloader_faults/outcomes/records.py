@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.faults.base import FiringKind
+from pytest_dataloader_faults.outcomes.contract import EXACT, Comparison
 from pytest_dataloader_faults.outcomes.plain import from_json, to_json
 from pytest_dataloader_faults.outcomes.text import call, run_settings, signal_name
 
@@ -351,7 +352,7 @@ class TrialRequest:
     seed: int
     deadline: float
     engine: str
-    comparison: str = "bytes"
+    comparison: Comparison = EXACT
 
 
 @dataclass(frozen=True)
@@ -365,8 +366,7 @@ class TrialFacts(TrialRequest):
         seed: As asked for.
         deadline: As asked for, in seconds.
         engine: The engine that made the faults happen, ``"kernel"`` or ``"python"``.
-        comparison: What of samples is compared: "bytes", "shapes", "types" or "compare", and how
-            seeded.
+        comparison: What of samples is compared.
         kind: ``"map"`` or ``"iterable"``.
         start_method: How workers were started; ``""`` if there were to be none.
         passes: One per epoch, under the faults; the last one is where an exception ended it.

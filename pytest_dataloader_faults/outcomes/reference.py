@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.outcomes.contract import Contract
+from pytest_dataloader_faults.outcomes.contract import EXACT, Comparison, Contract
 from pytest_dataloader_faults.outcomes.records import ZEROS, Leaves
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Reference:
     draws_random_numbers: bool = False
     second_pass_count: int | None = None
     pickled_samples: tuple[tuple[Any, str], ...] = field(default=(), repr=False)
-    comparison: str = "bytes"
+    comparison: Comparison = EXACT
     limit: int | None = None
     total: int | None = None
     stream_limit: int | None = None
@@ -100,64 +100,6 @@ class Reference:
         """This and what *other* knows."""
         names = ("samples", "batches", "leaves", "pickled_samples")
         return replace(self, **{name: getattr(self, name) + getattr(other, name) for name in names})
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """What counts as the same sample. It is inherited by fork, not pickled.
-
-    Attributes:
-        what: ``"bytes"``; ``"shapes"``, where types and shapes count and not what is in them; or
-            ``"types"``, where shapes and lengths do not count either.
-        seeded: What random numbers begin again from at each sample of a map-style dataset; None to
-            leave them as they are.
-        compare: The author's own ``compare(a, b)``, or None.
-        pickled_samples: The reference's samples, for it.
-        limit: After how many samples a stream is ended that does not end by itself, in each worker.
-        own: Whether it would end there, and each worker gives random samples of its own.
-        whole: Whether batches are compared as wholes: what is in them depends on the other samples,
-            as with padding.
-        split: The author's own ``split(batch)``, or None. It is part of no comparison.
-    """
-
-    what: str = "bytes"
-    seeded: int | None = None
-    compare: Callable[[Any, Any], Any] | None = None
-    pickled_samples: tuple[tuple[Any, str], ...] = ()
-    limit: int | None = None
-    own: bool = False
-    whole: bool = False
-    split: Callable[[Any], Iterable[Any]] | None = field(default=None, compare=False)
-
-    @property
-    def allows_for_randomness(self) -> bool:
-        """Whether random samples may be the same by it."""
-        return self.seeded is not None or self.what != "bytes"
-
-    @property
-    def description(self) -> str:
-        """What is compared, for people, and to tell fingerprints that mean different things."""
-        what = "compare" if self.compare else self.what
-        if self.own:
-            return f"{what}, {self.limit} of its own in each worker"
-        if self.limit is not None:
-            return f"{what}, the first {self.limit} of each worker"
-        return what if self.seeded is None else f"{what}, seeded from {self.seeded}"
-
-
-EXACT = Comparison()
-SHAPES, TYPES = Comparison("shapes"), Comparison("types")
-"""What random samples are compared by where seeds do not make them the same."""
-
-
-def comparisons_for(contract: Contract, seed: int) -> Iterator[Comparison]:
-    """The comparisons that *contract* allows, the most exact first; *seed*: of random samples."""
-    if contract.deterministic is not False:
-        yield Comparison(compare=contract.compare)
-    if not contract.deterministic:
-        yield Comparison(seeded=seed, compare=contract.compare)
-        if contract.compare is None or contract.deterministic is False:
-            yield from (SHAPES, TYPES)
 
 
 def nondeterminism_message(reference: Reference, contract: Contract) -> str:

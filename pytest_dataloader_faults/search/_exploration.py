@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from pytest_dataloader_faults.exceptions import CheckFailedError, FaultNotFiredError
 from pytest_dataloader_faults.outcomes import Outcome, Verdict
+from pytest_dataloader_faults.outcomes.contract import EXACT, Comparison
 from pytest_dataloader_faults.outcomes.results import Shown
 from pytest_dataloader_faults.outcomes.text import counted
 
@@ -39,7 +40,7 @@ class Exploration(Shown):
     failure: str | None = None
     outcome: Outcome | None = None
     verdict: Verdict = Verdict.SURVIVED
-    comparison: str = "bytes"
+    comparison: Comparison = EXACT
 
     def describe(self) -> str:
         """The statistics, for people."""
@@ -48,7 +49,7 @@ class Exploration(Shown):
         found = "" if self.examples is None else f", {self.trials - total} more to shrink one"
         lines = [f"{counted(total, 'example')} tried{found}; {shown} of them showed something"]
         lines += [f"  {verdict}: {count}" for verdict, count in self.verdicts.most_common()]
-        if self.comparison != "bytes":
+        if self.comparison != EXACT:
             lines.append(f"  samples were compared by {self.comparison}")
         kinds = sorted(self.attempted.items())
         lines += [f"  {kind}: fired in {self.fired[kind]} of {count}" for kind, count in kinds]

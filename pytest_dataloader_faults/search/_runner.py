@@ -215,7 +215,7 @@ class Search:
             failure=failure,
             outcome=failed.outcome if failed else None,
             verdict=failed.judgement.verdict if failed else verdict,
-            comparison=self._found.comparison.description,
+            comparison=self._found.comparison,
         )
 
     def unexercised(self) -> str | None:

@@ -16,7 +16,7 @@ from pytest_dataloader_faults.outcomes import (
     Pass,
     Reference,
 )
-from pytest_dataloader_faults.outcomes.contract import Wrong
+from pytest_dataloader_faults.outcomes.contract import EXACT, SHAPES, TYPES, Comparison, Wrong
 from pytest_dataloader_faults.outcomes.judge.leaks import judge_growth
 from pytest_dataloader_faults.outcomes.records import RECOVERY, START
 from support.facts import (
@@ -280,11 +280,11 @@ def test_fault_that_never_fired_is_never_a_pass(fault, one):
 @rows(
     ("comparison", "says"),
     [
-        ("bytes", "every sample was delivered and matches the reference"),
-        ("bytes, seeded from 0", "every sample was delivered and matches the reference"),
-        ("shapes", "with the right types and shapes; no more was compared"),
-        ("shapes, the first 4 of each worker", "with the right types and shapes; no more was"),
-        ("types", "every sample was delivered with the right types; no more was compared"),
+        (EXACT, "every sample was delivered and matches the reference"),
+        (Comparison(seeded=0), "every sample was delivered and matches the reference"),
+        (SHAPES, "with the right types and shapes; no more was compared"),
+        (replace(SHAPES, limit=4), "with the right types and shapes; no more was"),
+        (TYPES, "every sample was delivered with the right types; no more was compared"),
     ],
 )
 def test_survival_claims_no_more_than_was_compared(comparison, says):

@@ -23,6 +23,7 @@ from pytest_dataloader_faults.outcomes import (
     SweepStep,
     WorkerFacts,
 )
+from pytest_dataloader_faults.outcomes.contract import EXACT, SHAPES, TYPES, Comparison
 from pytest_dataloader_faults.outcomes.judge.report import explain
 from pytest_dataloader_faults.outcomes.records import DONE, RECOVERY
 from pytest_dataloader_faults.search import Exploration
@@ -191,18 +192,18 @@ def test_text_says_how_many_batches_came(changes, says):
 @rows(
     ("comparison", "kind", "says"),
     [
-        ("bytes", "map", None),
-        ("bytes, seeded from 0", "map", "samples are random: compared under seeds"),
-        ("bytes, seeded from 0", "iterable", None),
-        ("shapes", "iterable", "samples are random: compared by types and shapes"),
-        ("types", "map", "samples are random: compared by types, since shapes differ, too"),
+        (EXACT, "map", None),
+        (Comparison(seeded=0), "map", "samples are random: compared under seeds"),
+        (Comparison(seeded=0), "iterable", None),
+        (SHAPES, "iterable", "samples are random: compared by types and shapes"),
+        (TYPES, "map", "samples are random: compared by types, since shapes differ, too"),
         (
-            "shapes, the first 4 of each worker",
+            replace(SHAPES, limit=4),
             "iterable",
             "the stream does not end: the first 4 of each worker were taken, and compared by types",
         ),
         (
-            "shapes, 4 of its own in each worker",
+            replace(SHAPES, limit=4, own=True),
             "iterable",
             "samples are random, 4 of its own in each worker: compared by types and shapes",
         ),

@@ -8,6 +8,7 @@ import torch
 from pytest_dataloader_faults import Contract, Verdict, explore, faults, run_trial
 from pytest_dataloader_faults.battery.survey import survey
 from pytest_dataloader_faults.exceptions import CheckFailedError, InvalidArgumentError
+from pytest_dataloader_faults.outcomes.contract import Compared, Comparison
 from pytest_dataloader_faults.search import assert_survives_or_fails_cleanly, replay
 from support.corpus.state import Noisy
 from support.datasets import Records
@@ -56,7 +57,7 @@ def test_a_test_of_ones_own_takes_its_trials_from_the_survey(records):
     found = survey(lambda: Jittered(records), contract=CLOSE)
     outcome = found.run_trial(OPEN)
     assert assert_survives_or_fails_cleanly(outcome, found).value == "failed_cleanly"
-    assert outcome.comparison == "compare"
+    assert outcome.comparison == Comparison(Compared.AUTHOR)
 
 
 def test_what_was_not_compared_is_not_praised(records):

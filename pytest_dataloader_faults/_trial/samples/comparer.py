@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import pickle
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +26,14 @@ from pytest_dataloader_faults._trial.samples.fingerprint import (
 )
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes import Delivery
+from pytest_dataloader_faults.outcomes.contract import (
+    DEFAULT_HANDLING,
+    EXACT,
+    Compared,
+    Comparison,
+    SampleHandling,
+)
 from pytest_dataloader_faults.outcomes.records import Leaves
-from pytest_dataloader_faults.outcomes.reference import Comparison
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -49,12 +55,13 @@ class SampleFingerprint:
 class SampleComparer:
     """Makes the fingerprints of all samples of one trial or reference."""
 
-    comparison: Comparison = field(default_factory=Comparison)
+    comparison: Comparison = EXACT
+    handling: SampleHandling = DEFAULT_HANDLING
     _reported: int = 0
 
     def __post_init__(self) -> None:
         self._known: dict[Any, tuple[str, Any]] = {}
-        for index, pickled in self.comparison.pickled_samples:
+        for index, pickled in self.handling.pickled_samples:
             sample = pickle.loads(base64.b64decode(pickled))  # noqa: S301  # our own
             self._known[index] = (self._fingerprint(list(leaves(sample))), sample)
 
@@ -76,7 +83,7 @@ class SampleComparer:
         reported = parts[:_MOST_LEAVES] if self._reported <= _MOST_SAMPLES else []
         if is_slice:
             reported = list(map(without_batch, reported))
-        if self.comparison.what == "types":
+        if self.comparison.what is Compared.TYPES:
             reported = list(map(without_shape, reported))
         return SampleFingerprint(
             self._known_or(self._fingerprint(parts), value, index),
@@ -98,11 +105,11 @@ class SampleComparer:
     @property
     def slices(self) -> bool:
         """Whether ``split`` gives batches of one sample, and not what the author makes of them."""
-        return self.comparison.split is None
+        return self.handling.split is None
 
     def split(self, batch: Any, count: int) -> list[Any] | None:
         """The samples of *batch*; None if it is not of *count* samples."""
-        own = self.comparison.split
+        own = self.handling.split
         try:
             samples = split(batch, count) if own is None else list(own(batch))
         except Exception:  # noqa: BLE001  # the user's classes; the reference has tried it
@@ -111,24 +118,24 @@ class SampleComparer:
 
     def keep(self, value: Any, index: Any) -> str | None:
         """Know *value* from now on where the author compares; returns it packed for later."""
-        if self.comparison.compare is None or index in self._known:
+        if self.handling.compare is None or index in self._known:
             return None
         packed = pickle.dumps(value)
         copy = pickle.loads(packed)  # noqa: S301  # our own
         self._known[index] = (self._fingerprint(list(leaves(value))), copy)
-        _require_equality(self.comparison.compare, value)
+        _require_equality(self.handling.compare, value)
         return base64.b64encode(packed).decode()
 
     def _fingerprint(self, parts: list[Leaf]) -> str:
-        if self.comparison.what == "types":
+        if self.comparison.what is Compared.TYPES:
             parts = types_of(parts)
-        elif self.comparison.what == "shapes":
+        elif self.comparison.what is Compared.SHAPES:
             parts = [each._replace(digest="") for each in parts]
         return digest_of(parts)
 
     def _known_or(self, digest: str, value: Any, index: Any) -> str:
         """The fingerprint of the known sample that *value* equals, or else *digest*."""
-        if self.comparison.compare is None:
+        if self.handling.compare is None:
             return digest
         near = [self._known[index]] if index in self._known else list(self._known.values())
         if any(digest == known for known, _ in near):
@@ -137,9 +144,9 @@ class SampleComparer:
 
     def _equal(self, sample: Any, value: Any) -> bool:
         """What cannot be compared is not equal: under a fault a batch may hold anything."""
-        assert self.comparison.compare is not None
+        assert self.handling.compare is not None
         try:
-            return bool(self.comparison.compare(sample, value))
+            return bool(self.handling.compare(sample, value))
         except Exception:  # noqa: BLE001  # it was tried on the reference, where it must work
             return False
 
@@ -162,7 +169,7 @@ def delivery(
 
     *draw* is what the sampler asked for; None of a stream.
     """
-    rows = None if comparer.comparison.whole else _rows(batch, draw, loader, comparer)
+    rows = None if comparer.handling.whole else _rows(batch, draw, loader, comparer)
     indices = None if draw is None else draw.names
     if rows is None:
         return Delivery(indices, None, comparer.digest(batch, indices))

@@ -23,9 +23,10 @@ from pytest_dataloader_faults._trial.samples.draws import Draw, Name, asks_for_s
 from pytest_dataloader_faults._trial.samples.fingerprint import leaves, types_of
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes import Reference
+from pytest_dataloader_faults.outcomes.contract import Compared, Comparison
 from pytest_dataloader_faults.outcomes.jobs import Drawn, ReferenceJob
 from pytest_dataloader_faults.outcomes.records import Leaves
-from pytest_dataloader_faults.outcomes.reference import Comparison, difference
+from pytest_dataloader_faults.outcomes.reference import difference
 from pytest_dataloader_faults.outcomes.text import counted
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def take_reference(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
     Each sample gets its fingerprint before the next is made. So a dataset that returns the same
     buffer each time cannot hide that in its own reference.
     """
-    reader = Reader(loader, SampleComparer(job.comparison))
+    reader = Reader(loader, SampleComparer(job.comparison, job.handling))
     name = type(loader.dataset).__name__
     if loaders.kind_of(loader.dataset) == "iterable":
         with loaders.errors_of_dataset(f"iterating {name}"):
@@ -176,15 +177,15 @@ def _compared(
         unstable_index=None if unstable is None else first[unstable].name,
         unstable_part=difference(was, now).replace("the reference", "the first reading"),
         leaves=tuple(_kept_leaves(each, comparison) for each in first if each.row.leaves),
-        nondeterministic_count=0 if comparison.compare else differing,
+        nondeterministic_count=0 if comparison.what is Compared.AUTHOR else differing,
         pickled_samples=tuple((each.name, each.pickled) for each in first if each.pickled),
-        comparison=comparison.description,
+        comparison=comparison,
     )
 
 
 def _kept_leaves(reading: Reading, comparison: Comparison) -> tuple[Any, Leaves]:
     """The parts of a sample, without what is in them where that is not compared."""
-    if comparison.what == "bytes":
+    if comparison.is_of_content:
         return reading.name, reading.row.leaves
     return reading.name, tuple((path, form, "") for path, form, _ in reading.row.leaves)
 
@@ -246,7 +247,7 @@ def _splits(reader: Reader, draw: Draw, found: Reference) -> bool:
 
 def _require_split(reader: Reader, batch: Any, count: int) -> None:
     """Refuse a function of the author's that does not take *batch* apart into *count* samples."""
-    own = reader.comparer.comparison.split
+    own = reader.comparer.handling.split
     if own is None or reader.gives_batches:
         return
     with loaders.errors_of_dataset("the contract's split"):

@@ -9,7 +9,13 @@ from __future__ import annotations
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes import chains, error_text
-from pytest_dataloader_faults.outcomes.contract import Contract, Finding, Judgement, Verdict
+from pytest_dataloader_faults.outcomes.contract import (
+    Compared,
+    Contract,
+    Finding,
+    Judgement,
+    Verdict,
+)
 from pytest_dataloader_faults.outcomes.judge import draws, errors, hangs, samples
 from pytest_dataloader_faults.outcomes.judge.leaks import judge_growth, leaked
 from pytest_dataloader_faults.outcomes.records import (
@@ -53,8 +59,8 @@ def judge(outcome: TrialFacts, reference: Reference, contract: Contract) -> Judg
 def _require_same_comparison(outcome: TrialFacts, reference: Reference) -> None:
     if outcome.comparison != reference.comparison:
         message = (
-            f"the trial compared samples by {outcome.comparison!r}, the reference by"
-            f" {reference.comparison!r}. Run the trial by the survey's own run_trial(...)"
+            f"the trial compared samples by '{outcome.comparison}', the reference by"
+            f" '{reference.comparison}'. Run the trial by the survey's own run_trial(...)"
         )
         raise InvalidArgumentError(message)
 
@@ -124,9 +130,9 @@ def _how_it_survived(outcome: TrialFacts, reference: Reference, contract: Contra
             "every sample was delivered; some hold the damaged bytes of their file, and the"
             " contract does not promise that the dataset notices (detects_corruption=True)"
         )
-    what = outcome.comparison.partition(",")[0]
-    if what in ("shapes", "types"):
-        right = "types and shapes" if what == "shapes" else "types"
+    if not outcome.comparison.is_of_content:
+        is_of_shapes = outcome.comparison.what is Compared.SHAPES
+        right = "types and shapes" if is_of_shapes else "types"
         return f"every sample was delivered with the right {right}; no more was compared"
     return "every sample was delivered and matches the reference"
 
@@ -157,7 +163,7 @@ def _crashed(outcome: TrialFacts) -> Finding | None:
 
 def _corrupted(outcome: TrialFacts, reference: Reference, contract: Contract) -> Finding | None:
     found = samples.corruption(outcome, reference, contract)
-    if found and outcome.fired and "seeded" in outcome.comparison:
+    if found and outcome.fired and outcome.comparison.seeded is not None:
         return found._replace(sentence=found.sentence + _SEEDED)
     return found or draws.too_few(outcome, reference)
 

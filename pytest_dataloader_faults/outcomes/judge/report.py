@@ -12,7 +12,7 @@ from pytest_dataloader_faults.faults.base import FiringKind
 from pytest_dataloader_faults.globs import is_excluded
 from pytest_dataloader_faults.outcomes import fault_facts
 from pytest_dataloader_faults.outcomes.chains import exception_lines
-from pytest_dataloader_faults.outcomes.contract import Judgement, Verdict
+from pytest_dataloader_faults.outcomes.contract import Compared, Judgement, Verdict
 from pytest_dataloader_faults.outcomes.records import FaultFacts, Firing, TrialFacts
 from pytest_dataloader_faults.outcomes.text import counted, printable, shown_fault, signal_name
 
@@ -104,14 +104,22 @@ def _call(firing: Firing, fault: Fault) -> str:
             return firing.call
 
 
+_COMPARED = {
+    Compared.SHAPES: "by types and shapes",
+    Compared.TYPES: "by types, since shapes differ, too",
+}
+
+
 def _about_comparison(outcome: TrialFacts) -> Iterator[str]:
-    what, _, more = outcome.comparison.partition(", ")
-    how = {"shapes": "by types and shapes", "types": "by types, since shapes differ, too"}.get(what)
-    if more.startswith("the first"):
-        yield f"the stream does not end: {more} were taken, and compared {how}"
-    elif more.endswith("in each worker"):
-        yield f"samples are random, {more}: compared {how}"
-    elif how or (more and outcome.kind == "map"):
+    found = outcome.comparison
+    how = _COMPARED.get(found.what)
+    if found.own:
+        of_each = f"{found.limit} of its own in each worker"
+        yield f"samples are random, {of_each}: compared {how}"
+    elif found.limit is not None:
+        first = f"the first {found.limit} of each worker"
+        yield f"the stream does not end: {first} were taken, and compared {how}"
+    elif how or (found.seeded is not None and outcome.kind == "map"):
         yield f"samples are random: compared {how or 'under seeds'}"
 
 

@@ -17,7 +17,14 @@ from typing import Any
 
 from pytest_dataloader_faults.faults import CorruptedFile, TruncatedFile
 from pytest_dataloader_faults.faults.base import Effect
-from pytest_dataloader_faults.outcomes.contract import Contract, Finding, Mismatch, Verdict, Wrong
+from pytest_dataloader_faults.outcomes.contract import (
+    Compared,
+    Contract,
+    Finding,
+    Mismatch,
+    Verdict,
+    Wrong,
+)
 from pytest_dataloader_faults.outcomes.records import (
     MANY,
     ZEROS,
@@ -311,7 +318,7 @@ class Substitutes:
     def among(cls, one: Pass, reference: Reference) -> Substitutes:
         """Those in the map-style epoch *one*; none where less than the content was compared."""
         digests = frozenset(digest for _, digest in reference.samples)
-        if not reference.comparison.startswith("bytes"):
+        if reference.comparison.what is not Compared.BYTES:
             return cls(digests)
         expected = {index: _large_parts(parts) for index, parts in reference.leaves}
         counts = Counter(expected.values())
