@@ -436,6 +436,7 @@ def _result(name: str, found: Conclusion, reproduce: str, expected: str | None) 
         reproduced=found.reproduced,
         trials=tuple(each.outcome for each in found.trials),
         cause=_UNEXPECTED if judgement.passed and expected else "",
+        reproduce=reproduce,
     )
 
 

@@ -114,6 +114,7 @@ class CheckResult(Shown):
             of each variant, where the check has several.
         part: Which of several loaders or datasets it is about, or None.
         parts: The results of each of them, where this one sums them up.
+        reproduce: The command or the code that runs it again; "" if there was no trial.
     """
 
     check: str
@@ -129,6 +130,7 @@ class CheckResult(Shown):
     cause: str = ""
     part: str | None = None
     parts: tuple[CheckResult, ...] = ()
+    reproduce: str = ""
 
     @property
     def failed(self) -> bool:

@@ -200,7 +200,7 @@ def item_of(
         notes=result.notes,
         faults=tuple(map(repr, outcome.schedule)) if outcome else (),
         engine=outcome.engine if outcome else "",
-        reproduce=_reproduction(result.explanation),
+        reproduce=result.reproduce,
         duration=round(duration, 3),
         trials=tuple(each.duration for each in result.trials),
         **_course(result),
@@ -299,9 +299,3 @@ def named_notes_of(items: Sequence[Item]) -> list[str]:
     return [
         note if len(tests) == every else f"{listed(tests)}: {note}" for note, tests in found.items()
     ]
-
-
-def _reproduction(explanation: str) -> str:
-    lines = (line.strip() for line in explanation.splitlines())
-    found = [line for line in lines if line.startswith("reproduce: ")]
-    return found[-1].removeprefix("reproduce: ") if found else ""

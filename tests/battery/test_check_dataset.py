@@ -398,7 +398,8 @@ def test_dataset_that_needs_no_fault_to_fail_is_unusable():
 def test_reproduce_line_repeats_the_trial(dataset, options, records):
     """The last line of the evidence, run as it is, asks the same and finds the same."""
     (first,) = check_dataset(lambda: dataset(records), only=FIRST, on_fail=None, **options)
-    line = first.explanation.splitlines()[-1].partition("reproduce: ")[2]
+    line = first.reproduce
+    assert first.explanation.endswith(f"  reproduce: {line}")
     names = {"check_dataset": check_dataset, "make_dataset": lambda: dataset(records)}
 
     with pytest.raises(CheckFailedError) as caught:
