@@ -11,8 +11,8 @@ import time
 import pytest
 
 from pytest_dataloader_faults import run_trial
+from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.proc import seconds_without_cpu
-from pytest_dataloader_faults._trial.process import warden
 from pytest_dataloader_faults.outcomes.records import DONE
 from support.datasets import Records
 from support.waiting import until
@@ -67,7 +67,7 @@ def test_the_wait_for_a_processor_does_not_count(records, core):
 
 def test_it_is_the_wait_that_is_added(records, core, monkeypatch):
     """Where the kernel does not say it, the loader is called hung."""
-    monkeypatch.setattr(warden, "seconds_without_cpu", lambda _pid: 0.0)
+    monkeypatch.setattr(proc, "seconds_without_cpu", lambda _pid: 0.0)
 
     assert _try(records, core, _burn).timed_out
 
