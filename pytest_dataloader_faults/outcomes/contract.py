@@ -143,7 +143,7 @@ class Compared(str, Enum):
     SHAPES = "shapes"
     """Types and shapes, and not what is in them."""
     TYPES = "types"
-    """Types alone: neither shapes nor lengths count."""
+    """Types alone, whatever the shapes and lengths."""
 
 
 @dataclass(frozen=True)
