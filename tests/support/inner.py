@@ -6,6 +6,8 @@ there, and all that the suite does to its process ends with that.
 
 from __future__ import annotations
 
+import gc
+import importlib
 import logging
 import multiprocessing
 import os
@@ -23,6 +25,19 @@ PYTHONPATH = os.pathsep.join(
 )
 """What an inner pytest needs to find: tests/support, and the very package that is under test."""
 _PATIENCE = 200
+_NEEDED = (
+    "numpy.random",
+    "torch.utils.data",
+    "pytest_dataloader_faults._engine.worker.kernel_session",
+    "pytest_dataloader_faults._trial.child",
+    "pytest_dataloader_faults.plugin._fault_check",
+    "pytest_dataloader_faults.plugin._injector",
+    "pytest_dataloader_faults.report.html",
+)
+"""What most suites import: once here, and not in each fork. Not later than this module, or pytester
+would take them out of sys.modules at the end of its test."""
+for _name in _NEEDED:
+    importlib.import_module(_name)
 
 
 def run_forked(folder: Path, *arguments: str) -> pytest.RunResult:
@@ -44,6 +59,7 @@ def run_forked(folder: Path, *arguments: str) -> pytest.RunResult:
 
 def _run(folder: Path, streams: list[Path], arguments: list[str]) -> None:
     """Run pytest in this process, which has nothing of the outer one's set-up any more."""
+    gc.freeze()  # At its end pytest collects five times; through the outer one's objects, 250 ms.
     os.chdir(folder)
     for number, path in enumerate(streams, start=1):
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
