@@ -446,7 +446,11 @@ def test_samples_that_need_no_descriptor_are_not_blamed_for_torch(samples, reaso
 def test_files_that_cannot_be_opened_for_want_of_descriptors_are_blamed_on_the_dataset(records):
     """Whoever tries an open again and again hangs by himself."""
     (result,) = check_dataset(
-        lambda: EndlessRetry(records), only="descriptor-exhaustion", deadline=3, on_fail=None
+        lambda: EndlessRetry(records),
+        only="descriptor-exhaustion",
+        loader={"num_workers": 1},
+        deadline=2,
+        on_fail=None,
     )
 
     assert (result.verdict, result.failed) == ("hung", True)

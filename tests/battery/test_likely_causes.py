@@ -357,18 +357,21 @@ def test_a_stream_that_goes_on_where_it_was_left_is_told(kind, records):
     assert "begin each __iter__ anew" in found["abandoned-epoch"].explanation
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+EXITED, KILLED = "exited with status 0", f"was killed by signal {signal.SIGRTMIN + 3}"
+ENDS = [("exit", EXITED), ("exec", EXITED), ("signal", KILLED)]
+
+
 @pytest.mark.parametrize(
-    ("how", "end"),
+    ("how", "end", "method"),
     [
-        ("exit", "exited with status 0"),
-        ("exec", "exited with status 0"),
-        ("signal", f"was killed by signal {signal.SIGRTMIN + 3}"),
+        *((*each, "fork") for each in ENDS),
+        *((*each, "forkserver") for each in ENDS),
+        (*ENDS[0], "spawn"),  # Each worker imports torch anew.
     ],
 )
 def test_a_worker_that_ends_by_itself_is_told(how, end, method, records):
     """The first sentence says how it ended; pickle has no part in that."""
-    loader = {"multiprocessing_context": method}
+    loader = {"multiprocessing_context": method, "num_workers": 1}
     (found,) = _ask(EndsItsWorker, records, how, only="workers-agree", loader=loader).values()
 
     first, *more = found.explanation.splitlines()

@@ -44,7 +44,7 @@ def _agree(loader: OddLoader) -> None:
     assert bool(error) == bool(why), f"torch: {error or 'runs'}\nthe battery: {why or 'runs'}"
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(odd_loaders())
 def test_torch_and_the_battery_agree(loader):
     """Each runs what the other runs."""

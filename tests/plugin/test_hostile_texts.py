@@ -16,7 +16,6 @@ from support.hostile import TEXT, Zeros, hostile_lines, write_hostile
 CODE = re.compile(
     r"reproduce:(.*^def test_again\(\):\n(?:    [^\n]*\n)+)", re.DOTALL | re.MULTILINE
 )
-PLUGIN = ("-p", "dataloader_faults")
 
 SUITE = """
 import pytest
@@ -70,7 +69,7 @@ def _report(suite, least, *options):
     """What pytest prints, and its JUnit file, where at least so many tests fail."""
     suite.pytester.makepyfile(test_inner=SUITE)
     junit = suite.path / "junit.xml"
-    result = suite.pytester.runpytest_subprocess(*PLUGIN, f"--junitxml={junit}", *options)
+    result = suite.again(f"--junitxml={junit}", *options)
     outcomes = result.parseoutcomes()
     assert outcomes["failed"] >= least
     assert "errors" not in outcomes

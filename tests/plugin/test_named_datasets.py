@@ -129,7 +129,9 @@ def test_what_they_may_name(suite):
     """A function, a class that needs no argument, or a dataset. What gives none is named once."""
     suite.pytester.makepyfile(my_data=ODD)
     named = [f"{OPTION}=my_data:{name}" for name in ("boom", "nothing", "Listed", "ready")]
-    result = suite.again("-rs", *named, "--dataloader-faults-only=pickles,two-epochs,workers-agree")
+    result = suite.again(
+        "-rs", *named, "--dataloader-faults-only=persistent-workers,two-epochs,workers-agree"
+    )
     result.assert_outcomes(failed=2, skipped=4, passed=6)
     unasked = "not asked, for the dataset cannot be tried: see my_data"
     result.stdout.fnmatch_lines(

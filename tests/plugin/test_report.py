@@ -143,7 +143,14 @@ def test_a_crashed_process_of_xdist_loses_nothing_that_was_finished(suite):
     By --dist load: pytest-xdist 3.8 never ends after a crash under loadfile, loadscope, loadgroup.
     """
     pytest.importorskip("xdist")
-    options = ["-p", "xdist", "-n", "1", "--dataloader-faults-report=r.json"]
+    options = [
+        "-p",
+        "xdist",
+        "-n",
+        "1",
+        "--max-worker-restart=0",
+        "--dataloader-faults-report=r.json",
+    ]
     suite.run(CRASH, "-q", *options)
     assert _found(suite.path / "r.json") == EXPECTED
 

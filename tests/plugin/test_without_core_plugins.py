@@ -36,7 +36,7 @@ def files():
         yield write_records(pathlib.Path(folder) / "records")
 
 
-@pytest.mark.dataloader_faults(only=["open-error", "pickles", "connect-error"])
+@pytest.mark.dataloader_faults(only=["open-error", "workers-agree", "connect-error"])
 def test_check(fault_check, files):
     fault_check(lambda: ZerosOnError(files))
 
@@ -44,7 +44,7 @@ def test_check(fault_check, files):
 def test_plain():
     pass
 """
-STATUSES = {"open-error": "failed", "pickles": "passed", "connect-error": "not_applicable"}
+STATUSES = {"open-error": "failed", "workers-agree": "passed", "connect-error": "not_applicable"}
 
 
 @pytest.mark.parametrize("plugin", PLUGINS)
