@@ -47,8 +47,13 @@ SUBSTITUTES = Contract(may_substitute=True)
 RANDOM = Contract(deterministic=False)
 
 
+def _ask_all(make, checks, contract, **options):
+    """The results of *checks*, which share a fault-free run, in the order of the battery."""
+    return check_dataset(make, only=checks, contract=contract, on_fail=None, **options)
+
+
 def _ask(make, check, contract, **options):
-    (result,) = check_dataset(make, only=check, contract=contract, on_fail=None, **options)
+    (result,) = _ask_all(make, check, contract, **options)
     return result
 
 
@@ -231,10 +236,11 @@ def test_damage_is_blamed_on_who_promised_to_notice_it(records):
 
 def test_global_generators_are_seeded_by_the_sample(records):
     """So its bytes can be compared, and zeros are no accident."""
-    results = [
-        _ask(lambda: Noisy(records), check, RANDOM)
-        for check in ("workers-agree", "two-epochs", "persistent-workers", "read-error-first")
-    ]
+    results = _ask_all(
+        lambda: Noisy(records),
+        ("workers-agree", "two-epochs", "persistent-workers", "read-error-first"),
+        RANDOM,
+    )
 
     verdicts = [each.verdict for each in results]
     assert verdicts == ["survived", "survived", "survived", "failed_cleanly"]
@@ -296,15 +302,16 @@ class ListOnError(RandomShape):
 
 
 ONE = {"batch_size": 1, "num_workers": 2}
+CHECKS = ("workers-agree", "two-epochs", "read-error-first")
 
 
 @pytest.mark.parametrize("contract", [Contract(), slow(RANDOM)])
 def test_shapes_that_are_random_are_compared_by_types(contract, records):
     """That is little, and each result says so; a wrong type is found."""
     results = [
-        _ask(lambda kind=kind: kind(records), check, contract, loader=ONE)
+        result
         for kind in (RandomShape, ListOnError)
-        for check in ("workers-agree", "two-epochs", "read-error-first")
+        for result in _ask_all(functools.partial(kind, records), CHECKS, contract, loader=ONE)
     ]
 
     *right, wrong = [each.verdict for each in results]
@@ -361,10 +368,9 @@ def test_random_samples_need_no_contract(dataset, check, verdict, told, records)
 def test_samples_that_refuse_iteration(dataset, verdicts, collate, records):
     """They are compared by what they hold."""
     loader = {"batch_size": 4, "collate_fn": collate, "num_workers": 2}
-    results = [
-        _ask(lambda: dataset(records), check, Contract(), loader=loader)
-        for check in ("workers-agree", "read-error-first")
-    ]
+    results = _ask_all(
+        lambda: dataset(records), ("workers-agree", "read-error-first"), Contract(), loader=loader
+    )
 
     assert [each.verdict for each in results] == verdicts, results[-1].explanation
 
@@ -403,9 +409,8 @@ def test_order_of_a_stream_may_be_random(records):
 def test_author_says_which_samples_are_the_same(dataset, verdict, records):
     """In place of their bytes, in the trial itself: nothing has to be pickled but samples."""
     contract = Contract(compare=close)
-    agrees, fails = (
-        _ask(lambda: dataset(records), check, contract)
-        for check in ("workers-agree", "read-error-first")
+    agrees, fails = _ask_all(
+        lambda: dataset(records), ("workers-agree", "read-error-first"), contract
     )
 
     assert (agrees.verdict, fails.verdict) == ("survived", verdict), fails.explanation

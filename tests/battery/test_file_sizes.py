@@ -152,7 +152,7 @@ HEALTHY = {
     "16 photographs of 100 kB": lambda folder: _photographs(folder, 16, 240),
     "8 tables of 1 MB": lambda folder: _tables(folder, 8, MB),
     "a shard of 4 GB": lambda folder: _shard(folder, 4000 * MB, 64 * KB),
-    "8,000 reads": lambda folder: _shard(folder, 10 * MB, 100, reads=125),
+    "2,000 reads": lambda folder: _shard(folder, 10 * MB, 100, reads=32),
 }
 LARGE = {
     "64 files of 1 MB": lambda folder: _files(folder, 64, MB),
