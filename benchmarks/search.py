@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import explore, run_trial, strategies
-from pytest_dataloader_faults.battery.survey import survey
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import ReadError
+from pytest_dataloader_faults.search import survey
 from subjects import Records, write_records
 from timing import Table, clock, in_turn, shown
 

@@ -33,6 +33,7 @@ sys.path.append(str(ROOT / "examples"))  # spawned workers inherit it
 import data
 import demo
 from pytest_dataloader_faults import CheckResult
+from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults.battery._battery import Battery, ask
 
 DATASETS = ("OpensPerItem", "MmapPerItem", "PillowFolder", "H5Digits", "LmdbPerProcess")
@@ -78,7 +79,7 @@ class Seen:
     def battery(self, name: str, make_dataset: Factory, deadline: float) -> Battery | None:
         """What the checks of one round share; None if it could not be made."""
         with self.telling_errors(f"{name} before the first check"):
-            return Battery(make_dataset, deadline=deadline)
+            return Battery(make_dataset, Settings(deadline=deadline))
         return None
 
     @property

@@ -1,7 +1,7 @@
 """What an argument may be, and the error that says so: the value, and what is allowed. Pure.
 
-Functions check their arguments by ``check``, which has one rule per name. Frozen dataclasses
-inherit from ``Checked`` and list a rule per field.
+Frozen dataclasses inherit from ``Checked`` and list a rule per field. The rules of what functions
+take are in ``_settings``.
 """
 
 from __future__ import annotations
@@ -26,11 +26,6 @@ def is_int(value: object, least: int = 1, most: float = math.inf) -> bool:
 def is_number(value: object) -> bool:
     """Whether *value* is a finite number, and no bool."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def or_none(value: Any, word: str) -> Any:
-    """None if *value* is the *word* that an option has for it."""
-    return None if value == word else value
 
 
 class Rule(NamedTuple):
@@ -84,56 +79,6 @@ def chosen(
     rule = Rule(lambda _: ok, f"a list of one or more of {', '.join(shown)}")
     rule.check(name, value, error=error)
     return given
-
-
-def _has_reasons(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(
-        isinstance(reason, str) and reason for reason in value.values()
-    )
-
-
-def _may_be_ready(value: Any) -> bool:
-    """Whether *value* may have samples or loaders; a trial finds out more."""
-    names = ("__getitem__", "__iter__", "setup")
-    kind = type(value)
-    return not issubclass(kind, (str, bytes)) and any(hasattr(kind, name) for name in names)
-
-
-_ENGINES = ("auto", "kernel", "python")
-_NOT_REPRODUCED = ("warn", "fail")
-_ON_FAIL = ("raise", "warn", None)
-
-RULES = {
-    "engine": Rule(lambda value: value in _ENGINES, f"one of {', '.join(_ENGINES)}"),
-    "make_dataset": Rule(
-        lambda value: callable(value) or _may_be_ready(value),
-        "callable, such as lambda: MyDataset(), or a dataset, a loader or several of them",
-    ),
-    "loader": optional(
-        lambda value: isinstance(value, Mapping),
-        "a dict of options of DataLoader, such as {'num_workers': 4}, or None",
-    ),
-    "samples": optional(at_least(1), "an int, 1 or more, or None or 'all' for all samples"),
-    "max_trials": COUNT,
-    "max_examples": optional(at_least(1), "an int, 1 or more, or None for that of the profile"),
-    "max_faults": COUNT,
-    "max_epochs": COUNT,
-    "on_fail": Rule(lambda value: value in _ON_FAIL, f"one of {_ON_FAIL}"),
-    "not_reproduced": Rule(lambda value: value in _NOT_REPRODUCED, f"one of {_NOT_REPRODUCED}"),
-    "epochs": COUNT,
-    "deadline": SECONDS,
-    "seed": ints(0, 2**32 - 1, "an int from 0 to 2**32 - 1"),
-    "report": optional(callable, "a function of a str, such as print, or None"),
-    "expected_failures": optional(
-        _has_reasons, 'a dict that gives each check a reason, such as {"open-error": "issue 7"}'
-    ),
-}
-
-
-def check(**arguments: Any) -> None:
-    """Raise InvalidArgumentError for the first of *arguments* that breaks the rule of its name."""
-    for name, value in arguments.items():
-        RULES[name].check(name, value)
 
 
 class PrintsItself:

@@ -11,10 +11,10 @@ import functools
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from pytest_dataloader_faults import _arguments
 from pytest_dataloader_faults._engine.scope import (
     FaultTotals,
     Injection,
@@ -22,6 +22,7 @@ from pytest_dataloader_faults._engine.scope import (
     engine_for,
     require_faults,
 )
+from pytest_dataloader_faults._settings import Settings, check
 from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import FaultFacts, Outcome
@@ -147,7 +148,7 @@ def inject(
             *faults* happen, or the process is in another scope of faults.
 
     """
-    _arguments.check(seed=seed, engine=engine)
+    check(seed=seed, engine=engine)
     _require_some(faults)
     caller = sys._getframe(1)
     call = _Call(faults, caller.f_code.co_filename, caller.f_lineno)
@@ -195,9 +196,7 @@ class FaultInjector:
     """
 
     def __init__(self, *, engine: str = "auto", deadline: float = 30.0, seed: int = 0) -> None:
-        self._engine = engine
-        self._deadline = deadline
-        self._seed = seed
+        self._settings = Settings.of(locals())
         self._faults: tuple[Fault, ...] = ()
         self._chosen: str | None = None
         """The engine that makes these faults happen; None before the first ``inject``."""
@@ -224,7 +223,7 @@ class FaultInjector:
         """
         _require_some(faults)
         together = (*self._faults, *faults)
-        engine = engine_for(self._engine, together)
+        engine = engine_for(self._settings.engine, together)
         if self._injection is not None:
             message = f"{faults!r} come too late: workers were started. Arm every fault before that"
             raise InvalidArgumentError(message)
@@ -241,10 +240,14 @@ class FaultInjector:
 
         Each of *faults* has to fire, as those of ``inject`` have to.
         """
-        from pytest_dataloader_faults._trial import run_trial
+        from pytest_dataloader_faults._settings.jobs import TrialJob
+        from pytest_dataloader_faults._trial import run_trial_job
 
-        how: dict[str, Any] = {"engine": self._engine, "deadline": self._deadline}
-        outcome = run_trial(make_dataset, *faults, loader=loader, seed=self._seed, **how)
+        settings = replace(self._settings, loader=loader)
+        job = TrialJob(
+            make_dataset=make_dataset, faults=faults, settings=settings, may_take_longer=True
+        )
+        outcome = run_trial_job(job)
         self._outcomes.append(outcome)
         return outcome
 
@@ -257,7 +260,7 @@ class FaultInjector:
     def unfired(self) -> str | None:
         """Disarm. Describe the first fault that never fired, if there is one."""
         self._scope.close()
-        engine = self._chosen or self._engine
+        engine = self._chosen or self._settings.engine
         injection = self._injection
         if text := injection.unfired() if injection else unfired(self.facts(), (), engine):
             return text
@@ -268,7 +271,8 @@ class FaultInjector:
     def _first_iterator(self, loader: Any, _make: object) -> Any:
         """Arm all faults, and have *loader* make its iterator among them."""
         self._scope.close()
+        engine = self._chosen or self._settings.engine
         self._injection, _ = self._scope.enter_context(
-            arm(*self._faults, engine=self._chosen or self._engine, seed=self._seed)
+            arm(*self._faults, engine=engine, seed=self._settings.seed)
         )
         return loader._get_iterator()

@@ -25,8 +25,8 @@ MOST_MODULES = 160
 NINE_IN_TEN, HALF = 30, 10
 NO_ENTRIES = {"__pycache__", "py.typed"}
 
-_VOCABULARY = "_arguments exceptions faults globs outcomes".split()
-PURE = [*_VOCABULARY, "battery.checks", "outcomes.judge"]
+_VOCABULARY = "_arguments _settings exceptions faults globs outcomes".split()
+PURE = [*_VOCABULARY, "battery.checks", "outcomes.judge", "_settings.jobs"]
 ELSEWHERE = ["_trial.run", "_trial.child", "_trial.process.warden", "_engine.supervisor.server"]
 """Run in a worker, a trial or a supervisor."""
 JUDGE = "outcomes.judge"

@@ -185,7 +185,7 @@ def _names():
         "fixture": _fixtures(),
         "option": [_options.flag(name) for name in _options._OPTIONS],
         "ini key": [f"dataloader_faults_{name}" for name in _options._OPTIONS],
-        "marker argument": inspect.signature(_options.marker).parameters,
+        "marker argument": _options.MARKER.parameters,
         "check": CHECKS,
         "verdict": [each.value for each in package.Verdict],
     }

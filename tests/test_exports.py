@@ -115,7 +115,8 @@ def test_the_plugin_loads_only_what_each_run_needs():
     """Pytest loads the plugin in every run, also where no test uses it."""
     own = {each for each in _loaded_by(f"import {NAME}.plugin") if each.startswith(f"{NAME}.")}
 
-    assert {each.split(".")[1] for each in own} == {"exceptions", "plugin"}
+    names = {each.split(".")[1] for each in own}
+    assert names == {"_arguments", "_settings", "exceptions", "plugin"}
 
 
 def test_trial_loads_no_judgement():

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from chaos.rounds import VERDICTS, Round
 from pytest_dataloader_faults import check_dataset, explore, inject, run_trial
+from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.faults import ReadError
 from support.datasets import Records
@@ -74,9 +75,7 @@ class Subject:
     def _trial(self) -> Iterator[str]:
         how = {"loader": self._loader, "deadline": DEADLINE, "engine": self._drawn.engine}
         outcome = run_trial(self._dataset, _FAULT, **how)
-        reference = take_reference(
-            self._dataset, deadline=DEADLINE, loader=None, seed=0, engine="auto"
-        )
+        reference = take_reference(self._dataset, Settings(deadline=DEADLINE))
         yield str(outcome.judge(reference).verdict)
 
     def _inject(self) -> Iterator[str]:

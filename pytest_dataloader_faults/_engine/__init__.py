@@ -117,7 +117,7 @@ def choose(engine: str) -> str:
 
 
 def _found(engine: str) -> str:
-    from pytest_dataloader_faults._arguments import check
+    from pytest_dataloader_faults._settings import check
 
     check(engine=engine)
     if sys.platform != "linux":

@@ -8,16 +8,17 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from pytest_dataloader_faults._engine import not_linux
 
 if sys.platform != "linux":  # Much of what is imported below is not there.
     raise not_linux()
 
-from pytest_dataloader_faults import _arguments, exceptions
+from pytest_dataloader_faults import exceptions
 from pytest_dataloader_faults._engine.scope import engine_for
 from pytest_dataloader_faults._engine.system.processes import fork
+from pytest_dataloader_faults._settings import Settings, jobs
 from pytest_dataloader_faults._trial import journal as journals
 from pytest_dataloader_faults._trial.factory import DatasetFactory, bound
 from pytest_dataloader_faults._trial.journal import (
@@ -36,11 +37,15 @@ from pytest_dataloader_faults._trial.process.deadline import (
 from pytest_dataloader_faults._trial.process.surroundings import surroundings_for
 from pytest_dataloader_faults.exceptions import InjectionError, LostProcessError
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.outcomes import Outcome, Reference, jobs
+from pytest_dataloader_faults.outcomes import Outcome, Reference
+from pytest_dataloader_faults.outcomes.contract import (
+    DEFAULT_HANDLING,
+    EXACT,
+    Comparison,
+    SampleHandling,
+)
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
+_ORDINARY = Settings()
 _STDERR_SHOWN = 4000
 _STDERR_READ = 1 << 20
 _OUR_FRAMES = re.compile(
@@ -103,10 +108,7 @@ def run_trial(
     job = jobs.TrialJob(
         make_dataset=make_dataset,
         faults=faults,
-        loader=loader,
-        deadline=deadline,
-        seed=seed,
-        engine=engine,
+        settings=Settings.of(locals()),
         options=jobs.TrialOptions(epochs=epochs),
         may_take_longer=True,
     )
@@ -115,7 +117,8 @@ def run_trial(
 
 def run_trial_job(asked: jobs.TrialJob) -> Outcome:
     """``run_trial``, with all that a check or a search can ask for."""
-    job = _checked(asked)
+    engine = engine_for(asked.settings.engine, asked.faults)
+    job = replace(asked, settings=replace(asked.settings, engine=engine))
     found = _run(job)
     outcome = journals.outcome_from(job.request, found.events)
     return replace(outcome, stderr=found.stderr, stacks=found.stacks)
@@ -123,12 +126,22 @@ def run_trial_job(asked: jobs.TrialJob) -> Outcome:
 
 def take_reference(
     make_dataset: DatasetFactory,
+    settings: Settings = _ORDINARY,
+    *,
+    comparison: Comparison = EXACT,
+    handling: SampleHandling = DEFAULT_HANDLING,
     batches: Sequence[jobs.Drawn] | None = None,
     seconds: float | None = None,
-    **settings: Unpack[jobs.Settings],
 ) -> Reference:
     """What the dataset gives sample by sample, with no fault and no worker."""
-    job = jobs.ReferenceJob(make_dataset=make_dataset, batches=batches, seconds=seconds, **settings)
+    job = jobs.ReferenceJob(
+        make_dataset=make_dataset,
+        settings=settings,
+        comparison=comparison,
+        handling=handling,
+        batches=batches,
+        seconds=seconds,
+    )
     found = _run(job)
     if found.end.died:  # Once may be by a signal from outside.
         found = _run(job)
@@ -140,14 +153,6 @@ def take_reference(
         )
         raise exceptions.UnusableDatasetError(message)
     return journals.reference_from(found.events, found.stderr)
-
-
-def _checked(job: jobs.Job) -> jobs.Job:
-    """*job*, if it can be done, with its engine chosen."""
-    _arguments.check(make_dataset=job.make_dataset, loader=job.loader)
-    asked = job.request
-    _arguments.check(epochs=asked.epochs, deadline=job.deadline, seed=job.seed)
-    return replace(job, engine=engine_for(job.engine, asked.schedule))
 
 
 class _Found(NamedTuple):
@@ -171,7 +176,7 @@ def _run(job: jobs.Job) -> _Found:
 
     make_dataset, private = bound(job.make_dataset)
     job = replace(job, make_dataset=make_dataset)
-    child.preload(job.engine)
+    child.preload(job.settings.engine)
     child.collapse_after_some_trials()
     with surroundings_for(job, private) as around:
         sys.stdout.flush()

@@ -36,11 +36,11 @@ from pytest_dataloader_faults._engine.system.libc import Prctl, prctl
 from pytest_dataloader_faults._engine.system.proc import PrivateMemory, private_memory
 from pytest_dataloader_faults._engine.system.processes import STACKS_SIGNAL
 from pytest_dataloader_faults._engine.worker.arm import arm_function
+from pytest_dataloader_faults._settings.jobs import Job, ReferenceJob
 from pytest_dataloader_faults._trial.journal import InternalError, Journal, TrialStarted
 from pytest_dataloader_faults._trial.process.surroundings import Surroundings
 from pytest_dataloader_faults._trial.process.warden import run_under_deadline
 from pytest_dataloader_faults._trial.run import run
-from pytest_dataloader_faults.outcomes.jobs import Job, ReferenceJob
 
 
 def preload(engine: str) -> None:

@@ -23,6 +23,7 @@ from pytest_dataloader_faults._engine.scope import Injection, arm
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.worker.arm import EndsWithParent
 from pytest_dataloader_faults._engine.worker.fetch_hooks import SeedSamples, seed_everything
+from pytest_dataloader_faults._settings.jobs import Job, ReferenceJob, TrialJob
 from pytest_dataloader_faults._trial import accelerator, loaders, resources
 from pytest_dataloader_faults._trial.driver import LoaderDriver
 from pytest_dataloader_faults._trial.journal import (
@@ -46,7 +47,6 @@ from pytest_dataloader_faults._trial.samples.draws import draws_of
 from pytest_dataloader_faults._trial.samples.reference import Reader, take_reference
 from pytest_dataloader_faults.faults import PinMemoryThreadDeath
 from pytest_dataloader_faults.outcomes import Phase, Resources, Stage
-from pytest_dataloader_faults.outcomes.jobs import Job, ReferenceJob, TrialJob
 from pytest_dataloader_faults.outcomes.records import DONE, RECOVERY
 
 Armed: TypeAlias = AbstractContextManager[tuple[Injection, LoaderMonitor]]
@@ -73,18 +73,19 @@ def run(
     free = FreeResources.now()
     resources.limit_descriptors(job.options.descriptors)
     torch.set_num_threads(1)  # A forked copy of OpenMP's thread pool has no threads.
-    seed_everything(job.seed)
+    seed_everything(job.settings.seed)
     armed = _armed(job, stacks, supervision, writable_folders)
     try:
         needs_workers = isinstance(job, TrialJob) and job.needs_workers
         loader = loaders.make_loader(
-            job.make_dataset, job.loader, job.changes, needs_workers=needs_workers
+            job.make_dataset, job.settings.loader, job.changes, needs_workers=needs_workers
         )
         if isinstance(job, ReferenceJob):
             journal.write(ReferenceTaken(take_reference(loader, job)))
         elif isinstance(job, TrialJob):
-            if job.samples is not None and loaders.kind_of(loader.dataset) == "map":
-                limit_samples(loader, job.samples)
+            samples = job.settings.samples
+            if samples is not None and loaders.kind_of(loader.dataset) == "map":
+                limit_samples(loader, samples)
             if loader.num_workers:
                 free.require_for(loader.num_workers)
             _Trial(job, journal, loader, server).run(armed)
@@ -98,8 +99,8 @@ def _armed(
 ) -> Armed:
     return arm(
         *job.faults,
-        engine=job.engine,
-        seed=job.seed,
+        engine=job.settings.engine,
+        seed=job.settings.seed,
         watch_files=job.options.watch_files,
         may_arm_own_process=True,
         stacks=stacks,
@@ -178,7 +179,7 @@ class _Trial:
         return left and self._iterate(driver, 2 * number)
 
     def _iterate(self, driver: LoaderDriver, epoch: int, batches: int | None = None) -> bool:
-        phase, seed = Phase(Stage.EPOCH, epoch), self.job.seed
+        phase, seed = Phase(Stage.EPOCH, epoch), self.job.settings.seed
         seed += 0 if self.options.same_order else epoch
         return driver.start(phase, seed, self.options.patience) and driver.take(batches)
 
@@ -187,7 +188,7 @@ class _Trial:
         if (start := self.job.comparison.seeded) is not None:
             self.loader.worker_init_fn = SeedSamples(start, self.loader.worker_init_fn)
         self.loader.worker_init_fn = EndsWithParent(self.loader.worker_init_fn)
-        if driver.start(RECOVERY, self.job.seed):
+        if driver.start(RECOVERY, self.job.settings.seed):
             driver.take()
         driver.end_workers()
         self._write_resources("recovery")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults._trial.factory import DatasetFactory, PartOf, is_a
 from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
-from pytest_dataloader_faults.battery.baseline import SAMPLES, Baseline, GoldenRun, Settings
+from pytest_dataloader_faults.battery.baseline import Baseline, GoldenRun
 from pytest_dataloader_faults.battery.checks import CHECKS, Check, Variant
-from pytest_dataloader_faults.battery.targets import EVERY_FILE, require_match
+from pytest_dataloader_faults.battery.targets import require_match
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import Fault, OpenError, ReadError, has_files
 from pytest_dataloader_faults.globs import host_of
@@ -46,16 +47,12 @@ from pytest_dataloader_faults.outcomes.text import (
     call,
     counted,
     listed,
-    plain,
     printable,
     printable_lines,
-    run_settings,
     were,
 )
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
+_ORDINARY = Settings()
 CONTROL = "workers-agree"
 _OF_DEADLINE = 0.8
 """The part of a deadline for which a loader waits: its end needs time, too."""
@@ -86,27 +83,27 @@ class Battery:
     def __init__(
         self,
         make_dataset: DatasetFactory,
+        settings: Settings = _ORDINARY,
         *,
         known: GoldenRun | None = None,
         is_sure: bool = False,
         memory: Memory | None = None,
-        **settings: Unpack[Settings],
     ) -> None:
         """*memory*: what earlier checks have found; it is added to."""
         self.memory = memory or Memory()
         self.hangs = self.memory.hangs
         self._after_errors: dict[tuple[str, ...], Trial | None] = {}
         with progress.stage("first reading"):
-            self.baseline = Baseline(make_dataset, known=known, is_sure=is_sure, **settings)
+            self.baseline = Baseline(make_dataset, settings, known=known, is_sure=is_sure)
         self.workload = Workload.of(
             self.baseline.observed,
-            self.baseline.globs,
+            self.baseline.settings.files,
             self.baseline.writable_folders,
             self.baseline.cached,
             self.baseline.reference.stream_count,
         )
         if not self.baseline.unusable_reason:
-            require_match(self.baseline.globs, self.baseline.observed)
+            require_match(self.baseline.settings.files, self.baseline.observed)
 
     def check(self, name: str, *, should_fail: bool = False) -> Conclusion | NotApplicable:
         """Run the trial of one check, and those that confirm it where it is not as expected."""
@@ -284,7 +281,7 @@ class Battery:
                 # It is slow, it hangs elsewhere, or it may have a limit of its own.
                 outcome = self._trial(check, variant, may_take_longer=not was_slow)
         except InvalidArgumentError as error:
-            if check is _SWEEP or self.baseline.engine != "python":
+            if check is _SWEEP or self.baseline.settings.engine != "python":
                 raise
             return NotApplicable(str(error))
         return outcome
@@ -349,11 +346,7 @@ class Battery:
             name,
             str(base.make_dataset) if is_a(base.make_dataset, PartOf) else "make_dataset",
             **given,
-            files=base.globs if base.globs != EVERY_FILE else None,
-            loader=plain(base.loader) if base.loader else None,
-            contract=base.contract if base.contract != Contract() else None,
-            samples=_samples(base.asked_samples),
-            **run_settings(base.deadlines.asked, base.seed, base.engine),
+            **base.settings.as_arguments(),
         )
 
 
@@ -366,13 +359,6 @@ def _met_no_file(result: Conclusion) -> bool:
     trial = result.trial
     reached = any(each.reached for each in trial.outcome.faults)
     return trial.judgement.verdict is Verdict.NOT_EXERCISED and not reached
-
-
-def _samples(asked: int | None) -> Any:
-    """*asked*, as an option of a call: None is a value here, and the default is left out."""
-    if asked is None:
-        return {"code": "None"}
-    return None if asked == SAMPLES else asked
 
 
 _OTHER_FILES = (

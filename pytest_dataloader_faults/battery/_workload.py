@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from pytest_dataloader_faults._settings import EVERY_FILE
 from pytest_dataloader_faults.battery import targets
 from pytest_dataloader_faults.globs import GlobMatcher, is_below
 from pytest_dataloader_faults.outcomes import Outcome
@@ -111,7 +112,7 @@ class Workload:
         paths = sorted({path for files in self._written.values() for path in files})
         if not paths:
             return self._writes_nothing()
-        if self.globs != targets.EVERY_FILE:
+        if self.globs != EVERY_FILE:
             return FileSet(tuple(paths), self.globs)
         folders = targets.lasting_folders(paths, self.writable)
         return FileSet(tuple(paths), tuple(f"{glob.escape(folder)}/*" for folder in folders))

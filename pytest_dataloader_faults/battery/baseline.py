@@ -8,21 +8,25 @@ workers and the engine on, but with no fault.
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any
 
-from pytest_dataloader_faults import _arguments
 from pytest_dataloader_faults._engine.scope import engine_for_files
+from pytest_dataloader_faults._settings import SAMPLES, Settings, check
+from pytest_dataloader_faults._settings.jobs import (
+    ONE_EPOCH,
+    Deadlines,
+    TrialJob,
+    TrialOptions,
+)
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
 from pytest_dataloader_faults._trial.factory import DatasetFactory, bound
 from pytest_dataloader_faults.battery import progress
-from pytest_dataloader_faults.battery.targets import Files, parse_globs
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Reference, reference
@@ -35,19 +39,9 @@ from pytest_dataloader_faults.outcomes.contract import (
     SampleHandling,
     comparisons_for,
 )
-from pytest_dataloader_faults.outcomes.jobs import (
-    ONE_EPOCH,
-    Deadlines,
-    RunSettings,
-    TrialJob,
-    TrialOptions,
-)
 from pytest_dataloader_faults.outcomes.judge import judge
 from pytest_dataloader_faults.outcomes.reference import Share
 from pytest_dataloader_faults.outcomes.text import printable
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 ONE_WORKER: Mapping[str, Any] = {"num_workers": 1}
 _TWO_WORKERS: Mapping[str, Any] = {"num_workers": 2}
@@ -73,37 +67,26 @@ class Baseline:
     def __init__(
         self,
         make_dataset: DatasetFactory,
+        settings: Settings,
         *,
         attempts: Sequence[Mapping[str, Any]] = ({}, ONE_WORKER),
         known: GoldenRun | None = None,
         is_sure: bool = False,
-        **settings: Unpack[Settings],
     ) -> None:
         """*attempts*: loader options for the control, and for further tries where it fails.
 
         *is_sure*: whether *known* is to be believed; otherwise the reference is taken again, and
         OutdatedBaselineError raised if it is another one.
         """
-        self.engine = engine_for_files(settings.get("engine", "auto"))
+        check(make_dataset=make_dataset)
         self.make_dataset = make_dataset
-        self.loader = settings.get("loader")
-        self.deadlines = Deadlines(_arguments.or_none(settings.get("deadline"), "auto"))
-        self.seed = settings.get("seed", 0)
-        self.asked_samples = _arguments.or_none(settings.get("samples"), "all")
-        _arguments.check(make_dataset=make_dataset, loader=self.loader)
-        _arguments.check(deadline=self.deadlines.most, seed=self.seed, samples=self.asked_samples)
-        self.contract = Contract.given(settings.get("contract"))
-        self.globs = parse_globs(settings.get("files"))
+        self.settings = replace(settings, engine=engine_for_files(settings.engine))
+        self.contract = settings.contract
+        self.deadlines = Deadlines(settings.deadline)
         self.comparison = known.comparison if known else EXACT
         self.changes: Mapping[str, Any] = {}
         self.unusable_reason: str | None = None
-        how = RunSettings(loader=self.loader, deadline=self.deadlines.most, seed=self.seed)
-        self._references = _References(
-            functools.partial(take_reference, make_dataset, **how),
-            self.contract,
-            self.asked_samples,
-            self.deadlines.learn,
-        )
+        self._references = _References(make_dataset, self.settings, self.deadlines.learn)
         began = time.time_ns()
         if known is None:
             self._take(attempts)
@@ -176,14 +159,14 @@ class Baseline:
         job = TrialJob(
             make_dataset=self.make_dataset,
             faults=faults,
-            loader=self.loader,
+            settings=replace(
+                self.settings,
+                deadline=deadline or self.deadlines.for_trial,
+                samples=self._references.samples,
+            ),
             changes=self.changes if changes is None else changes,
             comparison=comparison,
             handling=self.handling(comparison),
-            deadline=deadline or self.deadlines.for_trial,
-            seed=self.seed,
-            engine=self.engine,
-            samples=self._references.samples,
             options=options,
             needs_workers=True,
             may_take_longer=may_take_longer,
@@ -216,7 +199,7 @@ class Baseline:
 
     def _comparisons(self) -> Iterator[Comparison]:
         """Those of the contract that can be of use, once the one before has been tried."""
-        for each in comparisons_for(self.contract, self.seed):
+        for each in comparisons_for(self.contract, self.settings.seed):
             is_stream = bool(self._references) and self.reference.kind == "iterable"
             if each.seeded is None or not is_stream:
                 yield each
@@ -272,8 +255,6 @@ class Baseline:
         self._drawn = _drawn_in(self.observed) if found.passed else None
 
 
-SAMPLES = 64
-"""How many samples a battery looks at, unless it is asked for more or fewer."""
 _ENOUGH_SECONDS = 5.0
 """Where this many would take longer, fewer are looked at."""
 
@@ -281,24 +262,26 @@ _ENOUGH_SECONDS = 5.0
 class _References:
     """What the dataset gives, by comparison.
 
-    *take* makes a reference. *contract*: how the author compares and splits. *samples*: about how
-    many samples are looked at, None for all; the first reference may settle for fewer.
+    The first one may settle for fewer samples than *settings* say, and the others do as it does.
     *learn* is told how long each reference took, in seconds.
     """
 
     def __init__(
         self,
-        take: Callable[..., Reference],
-        contract: Contract,
-        samples: int | None,
+        make_dataset: DatasetFactory,
+        settings: Settings,
         learn: Callable[[float], None],
     ) -> None:
-        self.samples = samples
-        self._take = take
-        self._contract = contract
-        self._seconds = _ENOUGH_SECONDS if samples == SAMPLES else None
+        self._make_dataset = make_dataset
+        self._settings = settings
+        self._seconds = _ENOUGH_SECONDS if settings.samples == SAMPLES else None
         self._learn = learn
         self._known: dict[Comparison, Reference] = {}
+
+    @property
+    def samples(self) -> int | None:
+        """About how many samples are looked at; None for all."""
+        return self._settings.samples
 
     def __bool__(self) -> bool:
         """Whether one has been taken."""
@@ -310,14 +293,13 @@ class _References:
 
     def limit(self, samples: int | None) -> None:
         """Look at this many *samples*, and at no fewer."""
-        self.samples, self._seconds = samples, None
+        self._settings, self._seconds = replace(self._settings, samples=samples), None
 
     def by(self, comparison: Comparison) -> Reference:
         """The reference by *comparison*."""
         if comparison not in self._known:
             progress.step("without workers")
-            asked = {"samples": self.samples, "seconds": self._seconds}
-            found = self._take(**asked, **self._how(comparison))
+            found = self._take(comparison, seconds=self._seconds)
             self._learn(found.duration)
             self._known[comparison] = found
             self.limit(found.limit)  # From now on the same for all.
@@ -333,13 +315,14 @@ class _References:
         if unknown := reference.unknown_batches(outcome):
             packed = dict(outcome.packed_draws)
             batches = [(indices, packed.get(indices)) for indices in unknown]
-            more = self._take(batches=batches, **self._how(comparison))
+            more = self._take(comparison, batches=batches)
             self._known[comparison] = reference = reference.merged_with(more)
         return reference
 
-    def _how(self, comparison: Comparison) -> dict[str, Any]:
-        handling = SampleHandling.of(self._contract, comparison)
-        return {"comparison": comparison, "handling": handling}
+    def _take(self, comparison: Comparison, **how: Any) -> Reference:
+        handling = SampleHandling.of(self._settings.contract, comparison)
+        how |= {"comparison": comparison, "handling": handling}
+        return take_reference(self._make_dataset, self._settings, **how)
 
 
 _TIMES, _LEAST_BYTES = 4, 8_000_000
@@ -348,18 +331,6 @@ _TIMES, _LEAST_BYTES = 4, 8_000_000
 
 class OutdatedBaselineError(Exception):
     """The dataset gives other samples than the ones that are known."""
-
-
-class Settings(TypedDict, total=False):
-    """What holds for all trials of a dataset: arguments of ``check_dataset``."""
-
-    files: Files | None
-    loader: Mapping[str, Any] | None
-    contract: Contract | None
-    deadline: float | str | None
-    seed: int
-    engine: str
-    samples: int | str | None
 
 
 @dataclass(frozen=True)

@@ -29,15 +29,13 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import PurePath
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial.factory import DatasetFactory, PartOf, is_ready
 from pytest_dataloader_faults.battery._battery import CONTROL, Battery, Memory, ask
-from pytest_dataloader_faults.battery.baseline import GoldenRun, OutdatedBaselineError, Settings
+from pytest_dataloader_faults.battery.baseline import GoldenRun, OutdatedBaselineError
 from pytest_dataloader_faults.outcomes import CheckResult, Outcome, Verdict
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 _PLAIN = (str, bytes, int, float, bool, type(None))
 _NAMED = (type, ModuleType)
@@ -61,12 +59,12 @@ class BaselineCache:
         self,
         name: str,
         make_dataset: DatasetFactory,
+        settings: Settings,
         *,
         call: Hashable = None,
         home: str | None,
         expected: str | None,
         reproduce: str,
-        **settings: Unpack[Settings],
     ) -> Answer:
         """The result of the check *name*, with fewer trials where the dataset is known.
 
@@ -76,7 +74,7 @@ class BaselineCache:
         key = _identity(make_dataset, settings, home)
         known = self._found.get(key)
         memory = None if call is None else self._memory[call]
-        battery_of = functools.partial(Battery, make_dataset, memory=memory, **settings)
+        battery_of = functools.partial(Battery, make_dataset, settings, memory=memory)
         asked = functools.partial(ask, name=name, expected=expected, reproduce=reproduce)
         was_wrong = False
         if known is not None:
@@ -152,9 +150,7 @@ def _failing_alone(battery: Battery, name: str, reproduce: str) -> CheckResult:
     return replace(control, check=name, explanation=f"{text}\n{control.explanation}")
 
 
-def _identity(
-    make_dataset: DatasetFactory, options: Mapping[str, Any], home: str | None
-) -> Hashable:
+def _identity(make_dataset: DatasetFactory, options: Settings, home: str | None) -> Hashable:
     """A key that is equal for factories that are likely to make the same dataset, or None.
 
     It is a function's code, and the values that it closes over, if all of them are plain.

@@ -7,13 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pytest_dataloader_faults import _arguments, exceptions
+from pytest_dataloader_faults import exceptions
+from pytest_dataloader_faults._settings import SAMPLES, Files, Settings, check
 from pytest_dataloader_faults._trial.factory import DatasetFactory, PartOf, part_of
 from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.battery._battery import Battery, ask
-from pytest_dataloader_faults.battery.baseline import SAMPLES, Settings
 from pytest_dataloader_faults.battery.checks import CHECKS, names_of_checks
-from pytest_dataloader_faults.battery.targets import Files
 from pytest_dataloader_faults.outcomes import CheckResult, Contract
 from pytest_dataloader_faults.outcomes.text import printable
 
@@ -29,7 +28,7 @@ def select_checks(
         InvalidArgumentError: A name is no check, an argument is of the wrong kind, or no check is
             left.
     """
-    _arguments.check(expected_failures=expected_failures)
+    check(expected_failures=expected_failures)
     wanted = set(CHECKS) if only is None else names_of_checks("only", only)
     wanted -= names_of_checks("exclude", exclude)
     names_of_checks("expected_failures", expected_failures or ())
@@ -90,34 +89,21 @@ def check_dataset(
         CheckFailedError: A check failed and *on_fail* is ``"raise"``.
         InvalidArgumentError, UnusableDatasetError, EngineUnavailableError: See ``run_trial``.
     """
-    _arguments.check(on_fail=on_fail, not_reproduced=not_reproduced)
+    settings = Settings.of(locals(), may_be_auto=True)
+    check(on_fail=on_fail, not_reproduced=not_reproduced)
     names = select_checks(only, exclude, expected_failures)
-    settings = Settings(
-        files=files,
-        loader=loader,
-        contract=contract,
-        deadline=deadline,
-        seed=seed,
-        engine=engine,
-        samples=samples,
-    )
-    batteries = _batteries(make_dataset, settings)
-    expected = expected_failures or {}
+    batteries = batteries_for(make_dataset, settings)
     with progress.stage("check_dataset"):
-        results = (
-            each
-            for name in progress.each(names)
-            for each in _ask_each(batteries, name, expected=expected.get(name))
-        )
-        return list(_reported(results, on_fail, not_reproduced))
+        results = results_of(batteries, names, expected_failures)
+        return list(reported(results, on_fail, not_reproduced))
 
 
-def _batteries(
+def batteries_for(
     make_dataset: DatasetFactory, settings: Settings
 ) -> list[tuple[str | None, Battery]]:
     """A battery for each part of what was handed over, with its name; None if it has no parts."""
     try:
-        return [(None, Battery(make_dataset, **settings))]
+        return [(None, Battery(make_dataset, settings))]
     except exceptions.SeveralLoadersError as error:
         parts = error.parts
     return [(part, _battery_of(part, part_of(make_dataset, part), settings)) for part in parts]
@@ -125,15 +111,21 @@ def _batteries(
 
 def _battery_of(part: str, one: PartOf, settings: Settings) -> Battery:
     try:
-        return Battery(one, **settings)
+        return Battery(one, settings)
     except (exceptions.InvalidArgumentError, exceptions.UnusableDatasetError) as error:
         raise type(error)(f"{printable(part)}: {error}") from None
 
 
-def _ask_each(
-    batteries: list[tuple[str | None, Battery]], name: str, *, expected: str | None
-) -> list[CheckResult]:
-    return excused([about(part, ask(each, name, expected=expected)) for part, each in batteries])
+def results_of(
+    batteries: list[tuple[str | None, Battery]],
+    names: list[str],
+    expected_failures: Mapping[str, str] | None,
+) -> Iterator[CheckResult]:
+    """What each check finds of each part; each check is a step of the innermost stage."""
+    for name in progress.each(names):
+        expected = (expected_failures or {}).get(name)
+        found = [about(part, ask(each, name, expected=expected)) for part, each in batteries]
+        yield from excused(found)
 
 
 def about(part: str | None, result: CheckResult) -> CheckResult:
@@ -164,9 +156,10 @@ def summed_up(results: list[CheckResult]) -> CheckResult:
     )
 
 
-def _reported(
+def reported(
     results: Iterable[CheckResult], on_fail: str | None, not_reproduced: str
 ) -> Iterator[CheckResult]:
+    """Raise or warn of failures, as *on_fail* and *not_reproduced* say, at our caller's line."""
     for result in results:
         text = f"{result.check}: {result.explanation}"
         if not result.reproduced and not_reproduced == "warn":

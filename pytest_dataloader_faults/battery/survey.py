@@ -6,13 +6,14 @@ import glob
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pytest_dataloader_faults._settings import Settings, check
+from pytest_dataloader_faults._settings.jobs import TrialJob, TrialOptions
 from pytest_dataloader_faults._trial import run_trial_job
 from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults.battery import progress
-from pytest_dataloader_faults.battery.baseline import ONE_WORKER, Baseline, Settings
-from pytest_dataloader_faults.battery.targets import Files as Globs
+from pytest_dataloader_faults.battery.baseline import ONE_WORKER, Baseline
 from pytest_dataloader_faults.battery.targets import (
     connections_of,
     path_of,
@@ -24,10 +25,6 @@ from pytest_dataloader_faults.faults import Fault, OpenError, ReadError
 from pytest_dataloader_faults.globs import GlobMatcher, is_below
 from pytest_dataloader_faults.outcomes import Contract, Judgement, Outcome, Reference
 from pytest_dataloader_faults.outcomes.contract import Comparison
-from pytest_dataloader_faults.outcomes.jobs import TrialJob, TrialOptions
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,9 +85,9 @@ class Survey:
         contract: What the author promises. It says how samples are compared, too.
     """
 
-    def __init__(self, make_dataset: DatasetFactory, **settings: Unpack[Settings]) -> None:
+    def __init__(self, make_dataset: DatasetFactory, settings: Settings) -> None:
         with progress.stage("first reading"):
-            self._baseline = Baseline(make_dataset, attempts=[ONE_WORKER], **settings)
+            self._baseline = Baseline(make_dataset, settings, attempts=[ONE_WORKER])
         self.make_dataset = make_dataset
         self.contract = self._baseline.contract
         self.control = self._baseline.control
@@ -124,18 +121,8 @@ class Survey:
         The arguments are those of ``run_trial``, which compares samples byte by byte.
         *loader*: options beside those of the survey, or in their place.
         """
-        job = TrialJob(
-            make_dataset=self.make_dataset,
-            faults=faults,
-            comparison=self.comparison,
-            handling=self._baseline.handling(self.comparison),
-            loader={**(self._baseline.loader or {}), **(loader or {})},
-            options=TrialOptions(epochs=epochs),
-            deadline=deadline,
-            seed=seed,
-            engine=engine,
-        )
-        return run_trial_job(job)
+        given = {"loader": loader, "deadline": deadline, "seed": seed, "engine": engine}
+        return trial_of(self, faults, epochs, **given)
 
     def judge(self, outcome: Outcome, contract: Contract | None = None) -> Judgement:
         """The verdict on *outcome*, by *contract* or, without one, by the survey's own."""
@@ -148,33 +135,20 @@ class Survey:
         return self._baseline.reference_for(outcome)
 
 
-def survey(
-    make_dataset: DatasetFactory,
-    *,
-    files: Globs | None = None,
-    loader: Mapping[str, Any] | None = None,
-    deadline: float = 30.0,
-    seed: int = 0,
-    engine: str = "auto",
-    contract: Contract | None = None,
-) -> Survey:
-    """Run the dataset that *make_dataset* returns once without a fault, and see what it reads.
-
-    Args:
-        make_dataset, seed, engine: See ``check_dataset``.
-        files: Globs of the files that faults may hit; by default all that its worker reads.
-        loader: Options of the ``DataLoader`` that every trial has, such as ``collate_fn``.
-        deadline: Seconds for each of the two runs.
-        contract: What the author promises beyond the ordinary. Where it says that samples are
-            random, or how to compare them, run trials by the survey's own ``run_trial``.
-
-    Raises:
-        InvalidArgumentError, UnusableDatasetError, EngineUnavailableError: See ``run_trial``.
-    """
-    settings = Settings(
-        files=files, loader=loader, contract=contract, deadline=deadline, seed=seed, engine=engine
+def trial_of(found: Survey, faults: tuple[Fault, ...], epochs: int, **given: Any) -> Outcome:
+    """One trial, by the settings of the survey but for those *given*, and more loader options."""
+    own = found._baseline.settings
+    check(loader=given["loader"])
+    settings = {**given, "loader": {**(own.loader or {}), **(given["loader"] or {})}}
+    job = TrialJob(
+        make_dataset=found.make_dataset,
+        faults=faults,
+        settings=own.with_those_of(settings),
+        comparison=found.comparison,
+        handling=found._baseline.handling(found.comparison),
+        options=TrialOptions(epochs=epochs),
     )
-    return Survey(make_dataset, **settings)
+    return run_trial_job(job)
 
 
 def require_same_comparison(contract: Contract, own: Contract) -> None:
@@ -194,8 +168,8 @@ def _comparison_of(contract: Contract) -> tuple[object, ...]:
 def _files_of(baseline: Baseline) -> DataFiles:
     workers, reference = baseline.control.workers, baseline.reference
     seen = {path for worker in workers for path in worker.files}
-    meant = sorted(filter(GlobMatcher(baseline.globs), seen))
-    require_match(baseline.globs, baseline.control)
+    meant = sorted(filter(GlobMatcher(baseline.settings.files), seen))
+    require_match(baseline.settings.files, baseline.control)
     files = [worker.files for worker in workers]
     opens = {path: _most(each[path].opens for each in files if path in each) for path in meant}
     reads = {path: _most(each[path].reads for each in files if path in each) for path in meant}
@@ -228,7 +202,7 @@ def _connections_of(baseline: Baseline) -> dict[str, int]:
     """How often a worker makes each connection; the python engine cannot cut off their answers."""
     control = baseline.control
     made = [worker.connections for worker in control.workers if control.engine == "kernel"]
-    meant = connections_of(control, baseline.globs).paths
+    meant = connections_of(control, baseline.settings.files).paths
     counts = {path: _most(each.get(path, 0) for each in made) for path in meant}
     return {glob.escape(path): count for path, count in counts.items() if count}
 

@@ -11,14 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pytest_dataloader_faults import _arguments, exceptions
+from pytest_dataloader_faults import exceptions
+from pytest_dataloader_faults._settings import SAMPLES, Files, Settings, check
 from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.battery._battery import CONTROL, Battery, ask
 from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
-from pytest_dataloader_faults.battery.baseline import SAMPLES, Settings
 from pytest_dataloader_faults.battery.checking import report
-from pytest_dataloader_faults.battery.targets import Files
 from pytest_dataloader_faults.faults import (
     ConnectError,
     ConnectionReset,
@@ -75,32 +74,33 @@ def sweep(
             ``"raise"``; or the dataset fails without a fault.
         InvalidArgumentError, UnusableDatasetError, EngineUnavailableError: See ``run_trial``.
     """
-    _arguments.check(max_trials=max_trials, on_fail=on_fail)
-    settings = Settings(
-        files=files,
-        loader=loader,
-        contract=contract,
-        deadline=deadline,
-        seed=seed,
-        engine=engine,
-        samples=samples,
-    )
-    battery = Battery(make_dataset, **settings)
-    control = ask(battery, CONTROL)
-    if not control.passed:
-        raise exceptions.CheckFailedError(f"with no fault at all, {control.explanation}")
-    left = _rows_from(_rows(faults), start_at)
-    left = [each for each in left if _with_target(each, battery.workload)]
-    if not left:
-        raise exceptions.UnusableDatasetError(_NOTHING)
+    settings = Settings.of(locals(), may_be_auto=True)
+    check(max_trials=max_trials, on_fail=on_fail)
+    battery, rows = _prepared(make_dataset, settings, faults, start_at)
     with progress.stage("sweep"):
-        swept = _swept(battery, left, max_trials, on_fail)
+        swept = _swept(battery, rows, max_trials, on_fail)
     if start_at is None:
         _require_fired(swept, on_fail)
     return swept
 
 
+def _prepared(
+    make_dataset: DatasetFactory, settings: Settings, faults: Iterable[Fault], start_at: Any
+) -> tuple[Battery, list[Any]]:
+    """The dataset, and the first step of each row; raises where there is nothing to sweep."""
+    battery = Battery(make_dataset, settings)
+    control = ask(battery, CONTROL)
+    if not control.passed:
+        raise exceptions.CheckFailedError(f"with no fault at all, {control.explanation}")
+    rows = _rows_from(_rows(faults), start_at)
+    rows = [each for each in rows if _with_target(each, battery.workload)]
+    if not rows:
+        raise exceptions.UnusableDatasetError(_NOTHING)
+    return battery, rows
+
+
 def _swept(battery: Battery, rows: list[Any], max_trials: int, on_fail: str | None) -> SweepResult:
+    """The steps of all *rows*; raises or warns of a failure at the line of our caller's caller."""
     steps: list[SweepStep] = []
     left = list(rows)
     while left and len(steps) < max_trials:

@@ -13,37 +13,17 @@ import os
 import tarfile
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
+from pytest_dataloader_faults._settings import EVERY_FILE
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.globs import NETWORK, GlobMatcher, is_excluded, is_of_network
 from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.outcomes.text import printable
 
-Files: TypeAlias = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
-
-EVERY_FILE = ("*",)
 _LISTED = 2
 _LOOKED_AT = 1000
 """Files looked at in a folder, beyond twice those that are meant, to see if one glob will do."""
-
-
-def parse_globs(files: Files | None) -> tuple[str, ...]:
-    """*files* as globs; every file if there are none given."""
-    if files is None:
-        return EVERY_FILE
-    given: Any = (files,) if isinstance(files, (str, os.PathLike)) else files
-    try:
-        globs = tuple(map(os.fspath, given))
-    except TypeError:
-        globs = ()
-    if not globs or not all(isinstance(each, str) and each for each in globs):
-        message = (
-            f"files={files!r} must be a glob or a list of globs, such as '*.jpg' or"
-            " ['*.jpg', '*.json'], or None for every file"
-        )
-        raise InvalidArgumentError(message)
-    return globs
 
 
 def shortest_globs(

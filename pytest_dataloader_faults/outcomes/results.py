@@ -6,13 +6,19 @@ import errno
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
 from pytest_dataloader_faults._arguments import PrintsItself
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.outcomes.contract import Contract, Judgement, Verdict
+from pytest_dataloader_faults.outcomes.contract import (
+    EXACT,
+    Comparison,
+    Contract,
+    Judgement,
+    Verdict,
+)
 from pytest_dataloader_faults.outcomes.records import DONE, Event, TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.text import counted, printable, printable_lines
@@ -313,3 +319,59 @@ def _gaps(group: Iterable[Event], kept: set[int]) -> Iterator[Event]:
             continue
         count = sum(each.omitted or 1 for each in found)
         yield gap((before or found[0]).time, found[0].process, found[0].kind, count)
+
+
+@dataclass(frozen=True, repr=False)
+class Exploration(Shown):
+    """What a search has found.
+
+    Attributes:
+        trials: How many trials ran, with those of shrinking.
+        examples: How many trials it took to find the first failure; None if there was none.
+        verdicts: How many trials had each verdict, before any shrinking.
+        attempted: In how many trials there was a fault of each kind.
+        fired: In how many of these trials it happened.
+        failure: The explanation of the shrunk failure, or None.
+        outcome: The facts of the shrunk failure, or None.
+        verdict: The verdict of the shrunk failure. Without a failure ``failed_cleanly`` if any
+            trial failed, else ``survived``, or ``not_exercised`` if no fault of any trial fired.
+        comparison: What of samples was compared, as in an ``Outcome``.
+
+    """
+
+    trials: int
+    examples: int | None
+    verdicts: Counter[str] = field(default_factory=Counter)
+    attempted: Counter[str] = field(default_factory=Counter)
+    fired: Counter[str] = field(default_factory=Counter)
+    failure: str | None = None
+    outcome: Outcome | None = None
+    verdict: Verdict = Verdict.SURVIVED
+    comparison: Comparison = EXACT
+
+    def describe(self) -> str:
+        """The statistics, for people."""
+        total = sum(self.verdicts.values())
+        shown = total - self.verdicts[Verdict.NOT_EXERCISED.value]
+        found = "" if self.examples is None else f", {self.trials - total} more to shrink one"
+        lines = [f"{counted(total, 'example')} tried{found}; {shown} of them showed something"]
+        lines += [f"  {verdict}: {count}" for verdict, count in self.verdicts.most_common()]
+        if self.comparison != EXACT:
+            lines.append(f"  samples were compared by {self.comparison}")
+        kinds = sorted(self.attempted.items())
+        lines += [f"  {kind}: fired in {self.fired[kind]} of {count}" for kind, count in kinds]
+        return "\n".join(lines)
+
+    def _facts(self) -> Iterator[tuple[str, object]]:
+        yield "verdict", self.verdict
+        yield "trials", self.trials
+        yield "verdicts", dict(self.verdicts)
+        if self.failure:
+            yield "examples", self.examples
+        if self.outcome:
+            yield from self.outcome._facts()
+
+    def _texts(self) -> Iterator[tuple[str, str]]:
+        yield "statistics", self.describe()
+        if self.failure:
+            yield "failure", self.failure

@@ -111,8 +111,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     node = metafunc.definition
     with _options.bad_values_fail(node):
-        settings = _options.settings_for(node.config, node.iter_markers(_items.MARKER))
-        found = list(_items.named(settings))
+        options = _options.options_for(node.config, node.iter_markers(_items.MARKER))
+        found = list(_items.named(options))
     items = [pytest.param(name, marks=marks, id=name) for name, marks in found]
     metafunc.parametrize("fault_check", items, indirect=True)
 
@@ -202,10 +202,10 @@ def dataloader_faults(request: pytest.FixtureRequest) -> Iterator[PytestFaultInj
     ``explore(make_dataset)`` searches for faults that a dataset does not
     survive. The marker, the options and the ini keys hold for all of them.
     """
-    settings = _items.settings_of(request.node)
+    options = _items.options_of(request.node)
     from pytest_dataloader_faults.plugin._injector import PytestFaultInjector
 
-    with PytestFaultInjector(settings, request.node) as injector:
+    with PytestFaultInjector(options, request.node) as injector:
         request.node.stash[_injector] = injector
         yield injector
 

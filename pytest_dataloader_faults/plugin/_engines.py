@@ -21,7 +21,7 @@ def line_for(config: pytest.Config) -> str:
     """The engine for tests that choose none, and why it is not the kernel engine."""
     from pytest_dataloader_faults._engine import lacking
 
-    asked = _options.settings_for(config).engine
+    asked = _options.options_for(config).engine
     if (reason := lacking()) is not None:
         what = "are skipped" if asked == "auto" else "fail"
         return f"no engine, tests that need one {what}: {reason}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import os
 import shlex
 import sys
@@ -15,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_dataloader_faults._engine import choose
+from pytest_dataloader_faults._settings import Files, Settings
 from pytest_dataloader_faults._trial.factory import DatasetFactory, is_ready, part_of
 from pytest_dataloader_faults.battery import progress
-from pytest_dataloader_faults.battery.baseline import Settings as BatterySettings
 from pytest_dataloader_faults.battery.baseline_cache import Answer, BaselineCache
 from pytest_dataloader_faults.battery.checking import about, excused, summed_up
-from pytest_dataloader_faults.battery.targets import Files
 from pytest_dataloader_faults.exceptions import (
     InvalidArgumentError,
     NotReproducedWarning,
@@ -32,12 +30,12 @@ from pytest_dataloader_faults.outcomes.text import call
 from pytest_dataloader_faults.plugin._failures import about_call, shortage_reported_once
 from pytest_dataloader_faults.plugin._options import (
     CALLED,
+    MARKER,
     NAMED,
     NOT_ASKED,
-    Settings,
+    ItemOptions,
     asks_check,
     command_line,
-    marker,
 )
 from pytest_dataloader_faults.plugin._report import id_of, note
 
@@ -52,9 +50,9 @@ _numbers = pytest.StashKey[dict[pytest.Item, int]]()
 class FaultCheck:
     """One check, to be called with a dataset."""
 
-    def __init__(self, name: str, settings: Settings, node: pytest.Item) -> None:
+    def __init__(self, name: str, options: ItemOptions, node: pytest.Item) -> None:
         self.name = name
-        self._settings = settings
+        self._options = options
         self._node = node
         self._calls = 0
         self._place = ""
@@ -76,14 +74,12 @@ class FaultCheck:
         self._node.stash[CALLED] = True
         caller = sys._getframe(1)
         self._place = f"{os.path.relpath(caller.f_code.co_filename)}:{caller.f_lineno}"
-        how = BatterySettings(
-            files=files, loader=loader, contract=contract, samples=self._settings.samples
-        )
+        how = {"files": files, "loader": loader, "contract": contract}
         began = time.monotonic()
         with shortage_reported_once(self._node), self._progress():
             result = self._ask_each(make_dataset, how)
         note(self._node, result, time.monotonic() - began)
-        _report_to_pytest(result, self._settings.not_reproduced)
+        _report_to_pytest(result, self._options.not_reproduced)
         return result
 
     def _progress(self) -> contextlib.AbstractContextManager[None]:
@@ -93,7 +89,7 @@ class FaultCheck:
         stage.step(self.name, places.get(self._node, 0), len(places))
         return progress.within(stage)
 
-    def _ask_each(self, make_dataset: DatasetFactory, how: BatterySettings) -> CheckResult:
+    def _ask_each(self, make_dataset: DatasetFactory, how: Mapping[str, Any]) -> CheckResult:
         """The result; of several loaders or datasets, those of all of them."""
         try:
             return self._ask(make_dataset, how)
@@ -103,7 +99,7 @@ class FaultCheck:
         return summed_up(excused(results))
 
     def _ask(
-        self, make_dataset: DatasetFactory, how: BatterySettings, part: str | None = None
+        self, make_dataset: DatasetFactory, how: Mapping[str, Any], part: str | None = None
     ) -> CheckResult:
         """The result; where the dataset cannot be tried, only one item of the test says why."""
         report = about_call(self._node, self._calls, part)
@@ -134,23 +130,25 @@ class FaultCheck:
         ]
         return f". It was handed over at {self._place}{''.join(fixtures[:1])}"
 
-    def _asked(self, make_dataset: DatasetFactory, how: BatterySettings, call: Hashable) -> Answer:
-        again = f"pytest {_arguments_for(self._node)} {self._options()}"
+    def _asked(
+        self, make_dataset: DatasetFactory, how: Mapping[str, Any], call: Hashable
+    ) -> Answer:
+        again = f"pytest {_arguments_for(self._node)} {self._command_line()}"
         folder = getattr(self._node, "funcargs", {}).get("tmp_path")
         return self._node.config.stash.setdefault(_baselines, BaselineCache()).ask(
             self.name,
             make_dataset,
+            Settings(**self._options.settings, **how),
             call=call,
             home=folder and str(folder),
-            expected=(self._settings.expected_failures or {}).get(self.name),
+            expected=(self._options.expected_failures or {}).get(self.name),
             reproduce=again.rstrip(),
-            **{**how, **self._settings.for_trials()},
         )
 
-    def _options(self) -> str:
+    def _command_line(self) -> str:
         """The options of this run, and the python engine where the kernel engine cannot run."""
         given = command_line(self._node.config)
-        if self._settings.engine == "auto" and choose("auto") == "python":
+        if self._options.engine == "auto" and choose("auto") == "python":
             given = f"{given} --dataloader-faults-engine=python".lstrip()
         return given
 
@@ -166,7 +164,7 @@ def _refuse(others: Mapping[str, Any]) -> None:
     if not others:
         return
     given = call("", **others)[1:-1]
-    if set(others) <= set(inspect.signature(marker).parameters):
+    if set(others) <= set(MARKER.parameters):
         what = "it" if len(others) == 1 else "them"
         advice = f"Give {what} to the marker: @pytest.mark.dataloader_faults({given})"
     else:

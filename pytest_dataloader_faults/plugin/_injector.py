@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults.exceptions import CheckFailedError
 from pytest_dataloader_faults.faults import KINDS
 from pytest_dataloader_faults.injection import FaultInjector
 from pytest_dataloader_faults.plugin._failures import shortage_reported_once
-from pytest_dataloader_faults.plugin._options import Settings
+from pytest_dataloader_faults.plugin._options import ItemOptions
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults._trial.factory import DatasetFactory
@@ -24,9 +26,10 @@ if TYPE_CHECKING:
 class PytestFaultInjector(FaultInjector):
     """Faults for one test. An argument of a call goes before the test's settings."""
 
-    def __init__(self, settings: Settings, node: pytest.Item) -> None:
-        super().__init__(**settings.for_trials())
-        self._settings = settings
+    def __init__(self, options: ItemOptions, node: pytest.Item) -> None:
+        super().__init__()
+        self._settings = Settings(**{**options.settings, "samples": None})
+        self._given = options.given
         self._node = node
         self._statistics: list[str] = []
         self._requested: list[str] = []
@@ -69,11 +72,9 @@ class PytestFaultInjector(FaultInjector):
 
         __tracebackhide__ = True
         self._used = True
-        samples = self._settings.samples
-        options = {**self._settings.for_trials(), "samples": samples, **options}
         try:
             with shortage_reported_once(self._node):
-                result = sweep(make_dataset, **options)
+                result = sweep(make_dataset, **self._with_settings(sweep, options))
         except CheckFailedError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
         print(result.table())  # noqa: T201  # pytest shows it with -s, or -rP
@@ -88,9 +89,15 @@ class PytestFaultInjector(FaultInjector):
 
         __tracebackhide__ = True
         self._used = True
-        usual = {**self._settings.for_trials(), "seed": self._settings.search_seed}
-        options = {**usual, **options}
+        options = self._with_settings(explore, options)
         return explore(make_dataset, report=self._record_statistics, **options)
+
+    def _with_settings(
+        self, function: Callable[..., Any], options: dict[str, Any]
+    ) -> dict[str, Any]:
+        """*options* of a call of *function*, and the settings of the test that it takes."""
+        takes = inspect.signature(function).parameters
+        return {**{name: self._given[name] for name in self._given if name in takes}, **options}
 
     def _record_statistics(self, statistics: str) -> None:
         """Keep *statistics* where Hypothesis' pytest plugin looks for them."""

@@ -56,7 +56,7 @@ class NamedDatasets:
             sys.path.insert(0, here)
             config.add_cleanup(lambda: sys.path.remove(here))
         try:
-            settings = _options.settings_for(config)._replace(**self._chosen)
+            settings = _options.options_for(config)._replace(**self._chosen)
             self._checks = dict(_items.named(settings))
             self._factories = {value: factory_of(value) for value in self._values}
         except InvalidArgumentError as error:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from pytest_dataloader_faults._settings import OPTIONS, RULES, Option
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
 _STEM = "dataloader_faults"
@@ -24,65 +25,33 @@ ONLY, _EXCLUDE = "--dataloader-faults-only", "--dataloader-faults-exclude"
 _given = pytest.StashKey[dict[str, Any]]()
 
 
-class Settings(NamedTuple):
-    """The settings of one test."""
+class ItemOptions(NamedTuple):
+    """What the ini keys, the options and the markers say of one test.
+
+    *settings*: arguments of ``Settings``. *given*: those that are there because somebody gave them.
+    """
 
     engine: str
-    deadline: float | None
-    seed: int
     not_reproduced: str
-    samples: int | None
-    given: frozenset[str]
-    """Names of those that do not have their default only because nothing else was given."""
+    settings: Mapping[str, Any]
+    given: Mapping[str, Any]
     only: str | Iterable[str] | None = None
     exclude: str | Iterable[str] = ()
     expected_failures: Mapping[str, str] | None = None
 
-    def for_trials(self) -> dict[str, Any]:
-        """The arguments that every function has which runs trials."""
-        deadline = {} if self.deadline is None else {"deadline": self.deadline}
-        return {"engine": self.engine, "seed": self.seed, **deadline}
-
-    @property
-    def search_seed(self) -> int | None:
-        """The seed of a search: None, for Hypothesis to choose, where the user gave no seed."""
-        return self.seed if "seed" in self.given else None
-
-
-class _Option(NamedTuple):
-    default: Any
-    help: str
-    kind: type = str
-    none: str | None = None
-    """The word that stands for None."""
-
 
 _OPTIONS = {
-    "engine": _Option(
-        "auto",
-        "what injects the faults: kernel (at system calls; tests fail where this machine cannot),"
-        " python (in Python's own file functions) or auto (kernel where it can, else python)",
-    ),
-    "deadline": _Option(
-        "auto",
-        "seconds that one epoch of a trial may take before it counts as hung; auto is 10 to 30 in a"
-        " check or a sweep, by how long an epoch takes without a fault, and 30 elsewhere",
-        float,
-        none="auto",
-    ),
-    "seed": _Option(
-        0, "seed of samplers, workers and faults in trials; if given, of searches, too", int
-    ),
-    "not_reproduced": _Option(
+    **OPTIONS,
+    "not_reproduced": Option(
         "warn", "what a check does if one trial fails and two repeats of it pass: warn or fail"
     ),
-    "samples": _Option(
-        64,
-        "about how many samples of a map-style dataset a check or a sweep looks at, or all",
-        int,
-        none="all",
-    ),
 }
+_OF_CHECKS = ("only", "exclude", "expected_failures")
+MARKER = inspect.Signature(
+    [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in (*_OF_CHECKS, *_OPTIONS)]
+)
+"""The arguments of the marker, each of which may be left out."""
+_PURPOSE = "Choose the checks of fault_check, and how fault tests run; see check_dataset()."
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -190,26 +159,10 @@ def flag(name: str) -> str:
     return f"--dataloader-faults-{name.replace('_', '-')}"
 
 
-def marker(
-    *,
-    only: str | Iterable[str] | None = None,
-    exclude: str | Iterable[str] | None = None,
-    expected_failures: Mapping[str, str] | None = None,
-    deadline: float | str | None = None,
-    seed: int | None = None,
-    engine: str | None = None,
-    not_reproduced: str | None = None,
-    samples: int | str | None = None,
-) -> dict[str, Any]:
-    """Choose the checks of fault_check, and how fault tests run; see check_dataset()."""
-    given = dict(locals())
-    return {name: value for name, value in given.items() if value is not None}
-
-
 def marker_line() -> str:
-    """The entry of ``pytest --markers``, from the signature above."""
-    names = ", ".join(f"{name}=..." for name in inspect.signature(marker).parameters)
-    return for_a_terminal(f"{_STEM}({names}): {marker.__doc__}")
+    """The entry of ``pytest --markers``."""
+    names = ", ".join(f"{name}=..." for name in MARKER.parameters)
+    return for_a_terminal(f"{_STEM}({names}): {_PURPOSE}")
 
 
 def for_a_terminal(entry: str) -> str:
@@ -236,16 +189,19 @@ def read_options(config: pytest.Config) -> None:
     config.stash[_given] = given
 
 
-def settings_for(config: pytest.Config, marks: Iterable[pytest.Mark] = ()) -> Settings:
-    """The settings of a test with *marks*, the closest first."""
+def options_for(config: pytest.Config, marks: Iterable[pytest.Mark] = ()) -> ItemOptions:
+    """What holds for a test with *marks*, the closest first."""
     given = config.stash[_given].copy()
     for mark in reversed(list(marks)):
         given.update(_from_marker(mark))
-    defaults = {
-        name: None if option.default == option.none else option.default
-        for name, option in _OPTIONS.items()
-    }
-    return Settings(**{**defaults, **given}, given=frozenset(given))
+    usual = {name: option.value for name, option in _OPTIONS.items()}
+    values = {**usual, **given}
+    own = {name: values[name] for name in ItemOptions._fields if name in values}
+    settings = {name: values[name] for name in OPTIONS}
+    # Where a marker says "auto", it takes back what an option says, and nothing is given.
+    taken_back = {name for name in OPTIONS if values[name] is usual[name] is None}
+    given = {name: values[name] for name in OPTIONS if name in given.keys() - taken_back}
+    return ItemOptions(**own, settings=settings, given=given)
 
 
 @contextlib.contextmanager
@@ -259,14 +215,15 @@ def bad_values_fail(node: pytest.Item) -> Iterator[None]:
 
 def _from_marker(mark: pytest.Mark) -> dict[str, Any]:
     try:
-        given = marker(*mark.args, **mark.kwargs)
+        given = MARKER.bind_partial(*mark.args, **mark.kwargs).arguments
     except TypeError as error:
         takes = " ".join(marker_line().partition(":")[0].split())
         message = f"@pytest.mark.{_STEM}: {error}. Give arguments by keyword: {takes}"
         raise InvalidArgumentError(message) from error
-    for name in set(given) & set(_OPTIONS):
-        given.update(_parsed(name, given[name], f"@pytest.mark.{_STEM}"))
-    return given
+    known = {name: value for name, value in given.items() if value is not None}
+    for name in set(known) & set(_OPTIONS):
+        known.update(_parsed(name, known[name], f"@pytest.mark.{_STEM}"))
+    return known
 
 
 def _parsed(name: str, value: Any, where: str) -> dict[str, Any]:
@@ -274,17 +231,15 @@ def _parsed(name: str, value: Any, where: str) -> dict[str, Any]:
     if value is None:
         return {}
     option = _OPTIONS[name]
-    if option.none is not None and value == option.none:
+    if option.word is not None and value == option.word:
         return {name: None}
-    from pytest_dataloader_faults._arguments import RULES
-
     rule = RULES[name]
     with contextlib.suppress(TypeError, ValueError):
         typed = option.kind(value)
         if rule.allows(typed):
             return {name: typed}
     allowed, _, _ = rule.allowed.partition(", or None")
-    allowed += "" if option.none is None else f", or {option.none!r}"
+    allowed += "" if option.word is None else f", or {option.word!r}"
     message = f"{name}={value!r} from {where} must be {allowed}"
     raise InvalidArgumentError(message)
 

@@ -6,7 +6,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import hypothesis
 from hypothesis import Phase, settings
@@ -17,7 +17,7 @@ from pytest_dataloader_faults import faults, strategies
 from pytest_dataloader_faults._arguments import optional
 from pytest_dataloader_faults._trial.factory import full_name
 from pytest_dataloader_faults.battery import progress
-from pytest_dataloader_faults.battery.survey import DataFiles, Survey
+from pytest_dataloader_faults.battery.survey import DataFiles, Survey, trial_of
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
     DataLoaderFaultsError,
@@ -25,15 +25,11 @@ from pytest_dataloader_faults.exceptions import (
 )
 from pytest_dataloader_faults.faults.base import InWorkers
 from pytest_dataloader_faults.outcomes import Judgement, Outcome, Verdict
-from pytest_dataloader_faults.outcomes.jobs import RunSettings
+from pytest_dataloader_faults.outcomes.results import Exploration
 from pytest_dataloader_faults.outcomes.text import counted
 from pytest_dataloader_faults.search import _assertion
 from pytest_dataloader_faults.search._assertion import is_violation
-from pytest_dataloader_faults.search._exploration import Exploration
 from pytest_dataloader_faults.strategies.schedules import TRANSIENT_ERRORS
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 Loader = Mapping[str, Any] | st.SearchStrategy[dict[str, Any]] | None
 
@@ -144,10 +140,9 @@ class Trial(NamedTuple):
 class Search:
     """A search for a case that fails, and what its trials have shown so far."""
 
-    def __init__(self, found: Survey, most: int, **how: Unpack[RunSettings]) -> None:
+    def __init__(self, found: Survey, most: int) -> None:
         """*most*: how many trials there may be before a failure."""
-        self._found = found
-        self._how = how
+        self.found = found
         self.most = most
         self.trials = 0
         self.examples: int | None = None
@@ -172,13 +167,13 @@ class Search:
     ) -> str | None:
         """Find out which transient errors the dataset survives; the text of a failure, if any."""
         survived: list[Any] = []
-        for case in _first_cases(self._found.files, kinds, loader, max_epochs):
+        for case in _first_cases(self.found.files, kinds, loader, max_epochs):
             judgement = self._trial_of(case).judgement
             if is_violation(judgement):
                 return self._confirmed()
             if judgement.verdict is Verdict.SURVIVED and case.epochs == 1:
                 survived += case.schedule
-        self._found.files = replace(self._found.files, tolerated_errors=tuple(survived))
+        self.found.files = replace(self.found.files, tolerated_errors=tuple(survived))
         return None
 
     def run(
@@ -190,7 +185,7 @@ class Search:
             self._try(case)
 
         # Hypothesis' database tells tests apart by their source and signature.
-        explored.__annotations__["case"] = full_name(self._found.make_dataset)
+        explored.__annotations__["case"] = full_name(self.found.make_dataset)
         left = hypothesis.settings(how, max_examples=how.max_examples - self.trials)
         test = left(hypothesis.given(drawn)(explored))
         if seed is not None:
@@ -215,7 +210,7 @@ class Search:
             failure=failure,
             outcome=failed.outcome if failed else None,
             verdict=failed.judgement.verdict if failed else verdict,
-            comparison=self._found.comparison,
+            comparison=self.found.comparison,
         )
 
     def unexercised(self) -> str | None:
@@ -263,14 +258,13 @@ class Search:
             )
 
     def _run(self, case: Case) -> Trial:
-        of_case: dict[str, Any] = {"epochs": case.epochs, "seed": case.seed}
-        how = {"loader": case.loader, **of_case, **self._how}
-        outcome = self._found.run_trial(*case.schedule, **how)
-        return Trial(case, outcome, _assertion.judge_outcome(outcome, self._found))
+        given = {"loader": case.loader, "seed": case.seed}
+        outcome = trial_of(self.found, case.schedule, case.epochs, **given)
+        return Trial(case, outcome, _assertion.judge_outcome(outcome, self.found))
 
     def _violation(self, trial: Trial) -> CheckFailedError:
         _, outcome, judgement = trial
-        known = self._found.make_dataset, self._found.contract
+        known = self.found.make_dataset, self.found.contract
         return _assertion.violation(outcome, judgement, *known)
 
     def _confirmed(self) -> str:

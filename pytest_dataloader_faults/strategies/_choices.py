@@ -22,9 +22,10 @@ from hypothesis import strategies as st
 from hypothesis.errors import InvalidArgument
 
 from pytest_dataloader_faults._arguments import Rule, chosen
+from pytest_dataloader_faults._settings import Files as Globs
+from pytest_dataloader_faults._settings import parse_globs
 from pytest_dataloader_faults.battery.survey import DataFiles, Survey
-from pytest_dataloader_faults.battery.targets import Files as Globs
-from pytest_dataloader_faults.battery.targets import parse_globs, path_of
+from pytest_dataloader_faults.battery.targets import path_of
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.globs import NETWORK, is_of_network
 

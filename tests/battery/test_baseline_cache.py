@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from pytest_dataloader_faults import Contract
+from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults.battery.baseline_cache import BaselineCache
 from support.corpus.state import Noisy
 from support.datasets import SIZE, Records, write_records
@@ -28,11 +29,11 @@ class Asked:
         self.log = log
         log.touch()
 
-    def __call__(self, make_dataset, name="open-error", home=None, **options):
+    def __call__(self, make_dataset, name="open-error", home=None, **settings):
         """The result, and the cost."""
         before = len(self.log.read_text())
-        options = {"home": home, "expected": None, "reproduce": "again", **options}
-        result = self.memory.ask(name, make_dataset, engine="auto", **options).result
+        options = {"home": home, "expected": None, "reproduce": "again"}
+        result = self.memory.ask(name, make_dataset, Settings(**settings), **options).result
         return result, len(self.log.read_text()) - before
 
 

@@ -8,6 +8,7 @@ import os
 import pytest
 
 from pytest_dataloader_faults import check_dataset, sweep
+from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults.battery.baseline_cache import BaselineCache
 from pytest_dataloader_faults.faults import ReadError
 from support.corpus.caches import CheckedSpectrograms, Spectrograms
@@ -96,10 +97,10 @@ def test_every_item_of_a_test_tells_of_it(records, cache):
         result = memory.ask(
             name,
             lambda: Spectrograms(records, cache),
+            Settings(),
             home=None,
             expected=None,
             reproduce="",
-            engine="auto",
         ).result
         assert len(result.notes) == 1
 

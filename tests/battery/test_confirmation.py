@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from pytest_dataloader_faults import check_dataset
+from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults.battery._battery import Battery, Memory, ask
 from pytest_dataloader_faults.battery.sweeping import sweep
 from pytest_dataloader_faults.exceptions import (
@@ -166,7 +167,7 @@ def _hangs():
 def test_a_dataset_that_dies_by_itself_is_told_so_once(records, tmp_path, trouble):
     """All checks have one cause, and quote what was printed; one more trial shows it."""
     mark = tmp_path / "mark"
-    battery = Battery(lambda: DiesAtTimes(records, mark, trouble), deadline=3)
+    battery = Battery(lambda: DiesAtTimes(records, mark, trouble), Settings(deadline=3))
     mark.touch()  # The run without a fault went well.
     results = [ask(battery, name) for name in ("read-error-first", "truncated-half", "leftovers")]
 
@@ -179,7 +180,7 @@ def test_a_dataset_that_dies_by_itself_is_told_so_once(records, tmp_path, troubl
 
 def test_a_hang_of_the_fault_is_its_own(records):
     """Trials with no fault go well, and no more than a few of them are run."""
-    battery = Battery(lambda: Hangs(records), deadline=4)
+    battery = Battery(lambda: Hangs(records), Settings(deadline=4))
     results = [ask(battery, each) for each in (CHECK, "read-error-later", CHECK, CHECK, CHECK)]
 
     assert {each.verdict for each in results} == {"hung"}

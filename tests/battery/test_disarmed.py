@@ -6,13 +6,14 @@ from dataclasses import fields, replace
 
 import pytest
 
+from pytest_dataloader_faults._settings import Settings
+from pytest_dataloader_faults._settings.jobs import TrialJob
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks._base import no_fault
 from pytest_dataloader_faults.battery.checks._faults import NETWORK, WRITES
 from pytest_dataloader_faults.faults import DescriptorExhaustion, WorkerKilled
-from pytest_dataloader_faults.outcomes.jobs import TrialJob
 from support.datasets import CopiedRecords, write_records
 from support.specimens import Packed
 
@@ -52,8 +53,9 @@ def test_check_that_is_disarmed_is_not_exercised(name, known):
     check = CHECKS[name]
     make, reference, workload = known[check in WRITES]
     schedule = check.plan(workload)[0].faults
-    loader = {"loader": {"num_workers": 2, "batch_size": 4}, "changes": check.changes}
-    how = {"make_dataset": make, **loader, "engine": "auto", "options": check.options}
+    settings = Settings(loader={"num_workers": 2, "batch_size": 4})
+    loader = {"settings": settings, "changes": check.changes}
+    how = {"make_dataset": make, **loader, "options": check.options}
 
     verdicts = [
         run_trial_job(TrialJob(faults=tuple(faults), **how)).judge(reference).verdict

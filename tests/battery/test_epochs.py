@@ -12,11 +12,12 @@ import torch
 from torch.utils.data import Sampler
 
 from pytest_dataloader_faults import check_dataset
+from pytest_dataloader_faults._settings import Settings
+from pytest_dataloader_faults._settings.jobs import TrialJob, TrialOptions
 from pytest_dataloader_faults._trial import run_trial_job
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.outcomes import Delivery, Pass, Wrong
-from pytest_dataloader_faults.outcomes.jobs import TrialJob, TrialOptions
 from support.corpus.archives import H5, H5Rows, Lmdb, Npz, Sqlite, Unbuffered, Zip
 from support.corpus.handles import H5StaysOpen
 from support.datasets import COUNT, SIZE, Records
@@ -161,9 +162,11 @@ def test_no_read_fails_in_the_second_epoch(engine, records):
         TrialJob(
             make_dataset=lambda: Records(records),
             faults=(ReadError("*.rec", times=1),),
-            loader={"num_workers": 2, "batch_size": 4, "sampler": _FirstThenAll()},
+            settings=Settings(
+                loader={"num_workers": 2, "batch_size": 4, "sampler": _FirstThenAll()},
+                engine=engine,
+            ),
             changes={"persistent_workers": True},
-            engine=engine,
             options=TrialOptions(epochs=2, faulty_epochs=1, keep_workers=True),
         )
     )

@@ -11,6 +11,7 @@ from functools import partial
 import pytest
 
 from pytest_dataloader_faults import check_dataset
+from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial.process import deadline
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.baseline_cache import BaselineCache
@@ -48,12 +49,12 @@ def _results(tmp_path_factory):
     """Those of three checks, each of an item of its own."""
     records = write_records(tmp_path_factory.mktemp("data") / "records")
     memory = BaselineCache()
-    how = {"call": 1, "home": None, "expected": None, "reproduce": "again", "deadline": DEADLINE}
+    how = {"call": 1, "home": None, "expected": None, "reproduce": "again"}
     pause = []
     make_dataset = partial(HangsOrIsSlow, records, pause)  # Of which no fault-free run is kept.
     found = {}
     for name in ("open-error", "permission-denied", "read-error-first"):
-        found[name] = memory.ask(name, make_dataset, **how).result
+        found[name] = memory.ask(name, make_dataset, Settings(deadline=DEADLINE), **how).result
         pause[:] = [DEADLINE - 2]  # More than an early look takes.
     return found
 
@@ -203,7 +204,7 @@ SLOWER = 0.5
 def test_what_is_slow_is_no_place_of_a_hang(records, monkeypatch):
     """It reads at the same line in each trial; the second one has no more than its deadline."""
     monkeypatch.setattr(deadline, "MORE_SECONDS", 2.0)
-    battery = Battery(lambda: Records(records), deadline=2.0)
+    battery = Battery(lambda: Records(records), Settings(deadline=2.0))
     found = battery.run_faults(SlowRead("*.rec", seconds=SLOWER))
     cause = likely_cause(found.trial.outcome, found.trial.judgement, battery.baseline.control)
 

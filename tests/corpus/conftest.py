@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults.battery._battery import Battery, ask
 from pytest_dataloader_faults.battery.checks import CHECKS
 from support.accelerators import stand_in
@@ -25,7 +26,7 @@ def _ask_once(tmp_path_factory) -> Callable[..., Any]:
 
     def battery(make, options):
         folder = write_records(tmp_path_factory.mktemp("shared") / "records")
-        return Battery(functools.partial(make, folder), **options)
+        return Battery(functools.partial(make, folder), Settings(**options))
 
     def ask_once(make, check, **options):
         key = make, str(options), CHECKS[check].gpu

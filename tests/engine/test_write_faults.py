@@ -22,11 +22,12 @@ import torch
 from pytest_dataloader_faults import Verdict, inject, run_trial
 from pytest_dataloader_faults._engine import unavailable
 from pytest_dataloader_faults._engine.supervisor.answers import writes
+from pytest_dataloader_faults._settings import Settings
+from pytest_dataloader_faults._settings.jobs import TrialJob, TrialOptions
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
 from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
 from pytest_dataloader_faults.faults import ReadError, ShortWrite, WorkerKilled, WriteError
 from pytest_dataloader_faults.faults.kinds import WRITE_ERRNOS
-from pytest_dataloader_faults.outcomes.jobs import TrialJob, TrialOptions
 from support.datasets import CopiedRecords, Records
 from support.epochs import alone, epoch
 from support.tries import Tries
@@ -542,7 +543,7 @@ def test_a_fault_free_run_counts_writes(records):
     """Of each file, and of no pipe."""
     job = TrialJob(
         make_dataset=lambda folder: CopiedRecords(records, folder),
-        loader={"num_workers": 1},
+        settings=Settings(loader={"num_workers": 1}),
         options=TrialOptions(watch_files=True),
     )
 

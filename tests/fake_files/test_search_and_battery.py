@@ -11,12 +11,12 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 from pytest_dataloader_faults import Verdict, check_dataset, explore
 from pytest_dataloader_faults.battery.checks._faults import NETWORK, WRITES
-from pytest_dataloader_faults.battery.survey import survey
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import (
     TruncatedFile,
 )
+from pytest_dataloader_faults.search import survey
 from support.fake_datasets import (
     COUNT,
     FOLDER,

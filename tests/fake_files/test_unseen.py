@@ -17,10 +17,10 @@ from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.fake.notes import note_for
-from pytest_dataloader_faults.battery.survey import survey
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import OpenError, ReadError
+from pytest_dataloader_faults.search import survey
 from support.fake_datasets import (
     FOLDER,
     FakeRecords,

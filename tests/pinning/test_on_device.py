@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import check_dataset, run_trial
+from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import accelerator, take_reference
 from support.children import in_a_process
 from support.datasets import Records
@@ -39,7 +40,7 @@ def test_tensors_on_the_device_come_from_spawned_workers(records):
         return GivesDeviceTensors(records)
 
     outcome = run_trial(make, loader=SPAWNED)
-    judgement = outcome.judge(take_reference(make, loader={"batch_size": 4}))
+    judgement = outcome.judge(take_reference(make, Settings(loader={"batch_size": 4})))
 
     assert judgement.verdict == "survived", (judgement.sentence, outcome.stderr)
 

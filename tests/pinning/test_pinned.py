@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import Contract, check_dataset, inject, run_trial
+from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import accelerator, take_reference
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
@@ -252,7 +253,7 @@ def _try(records, *faults, deadline=30.0, **options):
         return Records(records)
 
     outcome = run_trial(make, *faults, loader={**LOADER, **options}, deadline=deadline)
-    return outcome, outcome.judge(take_reference(make, loader={"batch_size": 2}))
+    return outcome, outcome.judge(take_reference(make, Settings(loader={"batch_size": 2})))
 
 
 def test_thread_that_ends_is_told_without_the_cause(accelerator, records):

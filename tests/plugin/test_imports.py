@@ -11,8 +11,8 @@ NAME = "pytest_dataloader_faults"
 HEAVY = {"torch", "hypothesis", "pyfakefs", "psutil", "numpy", "jinja2"}
 NOT_IN_PYTEST = {"ctypes", "multiprocessing", "pytest_dataloader_faults.battery"}
 AT_START = """
-    exceptions plugin plugin._options plugin._items plugin._collector plugin._engines
-    plugin._items plugin._failures plugin._options plugin._pyfakefs plugin._scopes
+    _arguments _settings exceptions plugin plugin._collector plugin._engines plugin._failures
+    plugin._items plugin._options plugin._pyfakefs plugin._scopes
 """.split()
 """All that a run imports of this package where no test and no header needs more."""
 FOR_THE_HEADER = [

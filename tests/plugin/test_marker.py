@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+from unittest import mock
 
 import pytest
 
+from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.plugin._injector import PytestFaultInjector
-from pytest_dataloader_faults.plugin._options import Settings
+from pytest_dataloader_faults.plugin._options import ItemOptions
 
 ONE = """
 import pytest
@@ -309,24 +312,41 @@ class _StopError(Exception):
     """Ends a call once its arguments are known."""
 
 
-@pytest.mark.parametrize("given", [(), ("seed",)], ids=["default", "given"])
+@pytest.mark.parametrize("seed", [None, 7], ids=["default", "given"])
 @pytest.mark.parametrize(
-    ("method", "module"),
-    [("run", "_trial"), ("sweep", "battery"), ("explore", "search")],
+    ("method", "module"), [("sweep", "battery.sweeping"), ("explore", "search")]
 )
-def test_settings_hold_for_each_method_of_the_fixture(monkeypatch, request, method, module, given):
-    """A search is seeded only by a seed that the user gave."""
-    arguments = {}
-
-    def stop(_make_dataset, **options):
-        arguments.update(options)
-        raise _StopError
-
+def test_settings_hold_for_each_method_of_the_fixture(monkeypatch, request, method, module, seed):
+    """A search is seeded only by a seed that the user gave, and takes no number of samples."""
     home = importlib.import_module(f"pytest_dataloader_faults.{module}")
-    monkeypatch.setattr(home, "run_trial" if method == "run" else method, stop)
-    settings = Settings("python", 43.0, 7, "warn", 64, frozenset(given))
+    signature = inspect.signature(getattr(home, method))
+    stopped = mock.create_autospec(getattr(home, method), side_effect=_StopError)
+    monkeypatch.setattr(home, method, stopped)
     with pytest.raises(_StopError):
-        getattr(PytestFaultInjector(settings, request.node), method)(list)
-    seed = None if method.startswith("explore") and not given else 7
-    passed = (arguments["engine"], arguments["deadline"], arguments["seed"])
-    assert passed == ("python", 43.0, seed)
+        getattr(PytestFaultInjector(_options(seed), request.node), method)(list)
+    arguments = signature.bind(*stopped.call_args.args, **stopped.call_args.kwargs)
+    arguments.apply_defaults()
+    passed = tuple(arguments.arguments[name] for name in ("engine", "deadline", "seed"))
+    usual = 0 if method == "sweep" else None
+    assert passed == ("python", 43.0, usual if seed is None else seed)
+    assert arguments.arguments.get("samples", 5) == 5
+
+
+@pytest.mark.parametrize("seed", [None, 7], ids=["default", "given"])
+def test_settings_hold_for_a_trial_of_the_fixture(monkeypatch, request, seed):
+    """All but the number of samples, which is about checks."""
+    run = mock.Mock(side_effect=_StopError)
+    monkeypatch.setattr("pytest_dataloader_faults._trial.run_trial_job", run)
+    with pytest.raises(_StopError):
+        PytestFaultInjector(_options(seed), request.node).run(list, batch_size=2)
+    (job,) = run.call_args.args
+    asked = Settings(engine="python", deadline=43.0, seed=seed or 0, loader={"batch_size": 2})
+    assert job.settings == asked
+
+
+def _options(seed):
+    """Those of a test for which everything was given but, with None, the seed."""
+    given = {"engine": "python", "deadline": 43.0, "samples": 5}
+    given |= {} if seed is None else {"seed": seed}
+    settings = {"seed": 0, **given}
+    return ItemOptions("python", "warn", settings, given)

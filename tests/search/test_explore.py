@@ -14,7 +14,6 @@ from hypothesis import settings
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import Contract, Verdict, explore, faults, run_trial, strategies
-from pytest_dataloader_faults.battery.survey import survey
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
     FaultNotFiredError,
@@ -22,6 +21,7 @@ from pytest_dataloader_faults.exceptions import (
     InvalidArgumentError,
 )
 from pytest_dataloader_faults.outcomes import Judgement, Outcome
+from pytest_dataloader_faults.search import survey
 from pytest_dataloader_faults.search._runner import Search, Trial, cases
 from support import troublemakers
 from support.datasets import SIZE, Records, RecordStream
@@ -136,8 +136,8 @@ def _pytest(folder, *arguments):
 
 def test_tolerated_errors_are_found_out(records):
     """One error of each sort that goes away: later faults are drawn to come after such."""
-    found = survey(lambda: StaleThenFailing(records))
-    search = Search(found, 10, deadline=10, engine="auto")
+    found = survey(lambda: StaleThenFailing(records), deadline=10)
+    search = Search(found, 10)
     assert search.try_transient_errors(ALONE, 2, [faults.OpenError, faults.ShortRead]) is None
     assert found.files.tolerated_errors == (faults.OpenError("*/00.rec", errno.ESTALE, times=1),)
     assert search.trials == 4
@@ -158,11 +158,11 @@ class Ruled(Search):
 
 def test_every_search_shrinks_to_the_end(records):
     """Cases come again while it shrinks, and Hypothesis must not take that for chance."""
-    found = survey(lambda: Records(records))
+    found = survey(lambda: Records(records), deadline=10)
     drawn = cases(found, ALONE, 2, max_faults=3, kinds=strategies.DEFAULT_KINDS)
     shrunk = []
     for seed in range(4):
-        search = Ruled(found, 200, deadline=10, engine="auto")
+        search = Ruled(found, 200)
         if search.run(drawn, seed, settings(max_examples=200, database=None, deadline=None)):
             shrunk.append(sorted(map(repr, search.failed.case.schedule)))
     assert len(shrunk) > 2

@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from pytest_dataloader_faults import Contract, Verdict, explore, faults, run_trial
-from pytest_dataloader_faults.battery.survey import survey
 from pytest_dataloader_faults.exceptions import CheckFailedError, InvalidArgumentError
 from pytest_dataloader_faults.outcomes.contract import Compared, Comparison
-from pytest_dataloader_faults.search import assert_survives_or_fails_cleanly, replay
+from pytest_dataloader_faults.search import assert_survives_or_fails_cleanly, replay, survey
 from support.corpus.state import Noisy
 from support.datasets import Records
 from support.planted import ALONE

@@ -11,7 +11,6 @@ from hypothesis import Phase, example, given, reproduce_failure, seed, settings
 from hypothesis.database import InMemoryExampleDatabase
 
 from pytest_dataloader_faults import run_trial
-from pytest_dataloader_faults.battery.survey import survey
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
     FaultNotFiredError,
@@ -19,7 +18,7 @@ from pytest_dataloader_faults.exceptions import (
 )
 from pytest_dataloader_faults.faults import OpenError
 from pytest_dataloader_faults.outcomes import Outcome
-from pytest_dataloader_faults.search import assert_survives_or_fails_cleanly, replay
+from pytest_dataloader_faults.search import assert_survives_or_fails_cleanly, replay, survey
 from pytest_dataloader_faults.search._runner import cases
 from pytest_dataloader_faults.strategies import DEFAULT_KINDS, fault_schedules, loader_options
 from support.datasets import Records

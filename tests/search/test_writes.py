@@ -10,9 +10,9 @@ from hypothesis import find, settings
 
 from pytest_dataloader_faults import explore, strategies, sweep
 from pytest_dataloader_faults._engine import unavailable
-from pytest_dataloader_faults.battery.survey import survey
 from pytest_dataloader_faults.exceptions import CheckFailedError, UnusableDatasetError
 from pytest_dataloader_faults.faults import ShortWrite, WriteError
+from pytest_dataloader_faults.search import survey
 from support.datasets import CopiedRecords, Records
 
 pytestmark = pytest.mark.skipif(bool(unavailable()), reason=str(unavailable()))

@@ -13,6 +13,7 @@ import torch
 
 from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._engine.protocol import WorkerArmed
+from pytest_dataloader_faults._settings.jobs import DEADLINE, Deadlines
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults._trial.driver import LoaderDriver
 from pytest_dataloader_faults._trial.journal import (
@@ -31,7 +32,6 @@ from pytest_dataloader_faults._trial.process.deadline import (
 )
 from pytest_dataloader_faults.exceptions import InjectionError
 from pytest_dataloader_faults.faults import ReadError, TruncatedFile
-from pytest_dataloader_faults.outcomes.jobs import DEADLINE, Deadlines
 from pytest_dataloader_faults.outcomes.records import DONE, RECOVERY
 from support.datasets import SIZE, Records
 from support.facts import EPOCH_1, EPOCH_2

@@ -16,6 +16,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import Outcome, check_dataset, run_trial, sweep
+from pytest_dataloader_faults._settings import Settings
+from pytest_dataloader_faults._settings.jobs import TrialJob, TrialOptions
 from pytest_dataloader_faults._trial import run_trial_job
 from pytest_dataloader_faults._trial.factory import takes_folder
 from pytest_dataloader_faults.battery.baseline_cache import BaselineCache
@@ -27,7 +29,6 @@ from pytest_dataloader_faults.exceptions import (
 )
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import OpenError, ReadError
-from pytest_dataloader_faults.outcomes.jobs import TrialJob, TrialOptions
 from pytest_dataloader_faults.outcomes.records import DONE, RECOVERY, START
 from pytest_dataloader_faults.search import replay, survey
 from support import troublemakers
@@ -57,10 +58,8 @@ OFFSPRING = [
 def _try(records, trouble, where, deadline=30.0) -> Outcome:
     job = TrialJob(
         make_dataset=lambda: Trouble(records, trouble, where),
-        loader={"num_workers": 1, "batch_size": 4},
-        deadline=deadline,
+        settings=Settings(loader={"num_workers": 1, "batch_size": 4}, deadline=deadline),
         options=TrialOptions(touch=True),
-        engine="auto",
     )
     return run_trial_job(job)
 
@@ -393,7 +392,7 @@ def test_items_of_one_test_share_the_run_without_a_fault(records, log):
             return Logged(log, records, folder)
 
         answer = memory.ask(
-            name, _remade(make_dataset), home=None, expected=None, reproduce="", engine="auto"
+            name, _remade(make_dataset), Settings(), home=None, expected=None, reproduce=""
         )
         counts.append((answer.result.passed, len(log.read_text().splitlines())))
     assert counts == [(True, 3), (True, 4)]

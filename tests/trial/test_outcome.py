@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 from pytest_dataloader_faults import Outcome, Verdict, faults, run_trial
+from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults._trial.samples.fingerprint import digest_of_rows
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
@@ -146,7 +147,7 @@ def test_reproduce_is_a_line_that_does_so(records, fault):
     asked = "schedule loader epochs seed deadline engine".split()
     assert [getattr(again, each) for each in asked] == [getattr(outcome, each) for each in asked]
     assert (again.fired, again.delivered) == (outcome.fired, outcome.delivered)
-    reference = take_reference(make_dataset, loader=options)
+    reference = take_reference(make_dataset, Settings(loader=options))
     assert again.judge(reference).verdict is outcome.judge(reference).verdict
 
 
@@ -267,7 +268,7 @@ SHAPES = [
 def test_every_shape_of_batch_is_judged(records, kind, options, batches, has_rows):
     """Without a fault all of them are as the reference says, split into samples or not."""
     loader = {"num_workers": 2, **options}
-    reference = take_reference(lambda: kind(records), loader=loader)
+    reference = take_reference(lambda: kind(records), Settings(loader=loader))
     outcome = run_trial(lambda: kind(records), loader=loader)
     assert len(outcome.delivered) == batches
     assert [each.rows is not None for each in outcome.delivered] == [has_rows] * batches
@@ -280,7 +281,7 @@ def test_the_loaders_process_can_be_armed_itself(records):
     outcome = run_trial(lambda: Counted(records), ReadError("*/05.rec"), loader=loader)
     assert (outcome.fired, _indices(outcome)) == (1, BATCHES[:1])
     assert "Input/output error" in str(outcome.exception)
-    reference = take_reference(lambda: Counted(records), loader=loader)
+    reference = take_reference(lambda: Counted(records), Settings(loader=loader))
     assert outcome.judge(reference).verdict is Verdict.FAILED_CLEANLY
 
 

@@ -25,6 +25,7 @@ from pytest_dataloader_faults._engine.kernel.linux import MACHINE, read_memory
 from pytest_dataloader_faults._engine.protocol import SupervisorHandle
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.temporary import SharedCount
+from pytest_dataloader_faults._settings.jobs import Limits
 from pytest_dataloader_faults._trial.journal import (
     DeadlineReached,
     Journal,
@@ -43,7 +44,6 @@ from pytest_dataloader_faults._trial.process.deadline import (
     extended,
 )
 from pytest_dataloader_faults.outcomes import AtDeadline
-from pytest_dataloader_faults.outcomes.jobs import Limits
 
 _BUSY = 0.01
 """The part of the time for which a process must have had a processor: one that makes a system call

@@ -37,6 +37,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 from pytest_dataloader_faults._engine.protocol import WorkerArmed
+from pytest_dataloader_faults._settings import DEADLINE
 from pytest_dataloader_faults._trial.journal import (
     HarnessTime,
     LoaderTime,
@@ -45,7 +46,6 @@ from pytest_dataloader_faults._trial.journal import (
     WorkersStarting,
 )
 from pytest_dataloader_faults.outcomes import Activity
-from pytest_dataloader_faults.outcomes.jobs import DEADLINE
 from pytest_dataloader_faults.outcomes.records import DONE
 
 WatchedEvent: TypeAlias = (

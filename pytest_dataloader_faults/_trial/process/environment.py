@@ -30,6 +30,7 @@ from typing import NamedTuple
 
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.processes import MORE_PROCESSES, fork
+from pytest_dataloader_faults._settings.jobs import Job
 from pytest_dataloader_faults._trial.journal import (
     InternalError,
     JournalEvent,
@@ -38,7 +39,6 @@ from pytest_dataloader_faults._trial.journal import (
     TrialEnded,
 )
 from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
-from pytest_dataloader_faults.outcomes.jobs import Job
 from pytest_dataloader_faults.outcomes.text import counted
 
 _SHARED = "/dev/shm"

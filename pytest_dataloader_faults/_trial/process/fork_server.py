@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults._engine.system.processes import code_to_run, ready
-from pytest_dataloader_faults.outcomes.jobs import Job, ReferenceJob
+from pytest_dataloader_faults._settings.jobs import Job, ReferenceJob
 
 _MAIN = "pytest_dataloader_faults._trial.process.fork_server_main"
 _KEY_LENGTH = 32
@@ -80,8 +80,7 @@ _started: list[_Preloaded] = []
 
 def _is_needed(job: Job) -> bool:
     """Whether the loader of *job* starts its workers by a fork server, as far as *job* says."""
-    options = {**(job.loader or {}), **job.changes}
-    method = method_of(options.get("multiprocessing_context"))
+    method = method_of(job.loader.get("multiprocessing_context"))
     return method == "forkserver" and not isinstance(job, ReferenceJob)
 
 

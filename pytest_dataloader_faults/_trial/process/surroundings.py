@@ -10,9 +10,9 @@ from typing import NamedTuple
 from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults._engine.system.processes import ready
 from pytest_dataloader_faults._engine.system.temporary import AnonymousFile, SharedMemoryCleaner
+from pytest_dataloader_faults._settings.jobs import Job
 from pytest_dataloader_faults._trial.journal import Journal, TrialStarted, WorkersStarting
 from pytest_dataloader_faults._trial.process import environment, fork_server
-from pytest_dataloader_faults.outcomes.jobs import Job
 
 _DYING = 2.0
 """Seconds until a process is gone that was sent SIGKILL."""

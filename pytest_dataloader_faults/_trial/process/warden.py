@@ -25,6 +25,7 @@ from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.libc import Prctl, end_with_parent, prctl
 from pytest_dataloader_faults._engine.system.processes import STACKS_SIGNAL, ready
 from pytest_dataloader_faults._engine.system.temporary import AnonymousFile
+from pytest_dataloader_faults._settings.jobs import Limits
 from pytest_dataloader_faults._trial import resources
 from pytest_dataloader_faults._trial.journal import (
     HarnessFailed,
@@ -40,7 +41,6 @@ from pytest_dataloader_faults._trial.process.deadline import (
     OVERDUE,
 )
 from pytest_dataloader_faults._trial.process.surroundings import Surroundings
-from pytest_dataloader_faults.outcomes.jobs import Limits
 from pytest_dataloader_faults.outcomes.text import printable, signal_name
 
 _Root: TypeAlias = Callable[[SupervisorHandle | None], None]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything, seed_sample
+from pytest_dataloader_faults._settings.jobs import Drawn, ReferenceJob
 from pytest_dataloader_faults._trial import loaders
 from pytest_dataloader_faults._trial.loaders import count_samples, limit_samples
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, SampleFingerprint
@@ -24,7 +25,6 @@ from pytest_dataloader_faults._trial.samples.fingerprint import leaves, types_of
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes import Reference
 from pytest_dataloader_faults.outcomes.contract import Compared, Comparison
-from pytest_dataloader_faults.outcomes.jobs import Drawn, ReferenceJob
 from pytest_dataloader_faults.outcomes.records import Leaves
 from pytest_dataloader_faults.outcomes.reference import difference
 from pytest_dataloader_faults.outcomes.text import counted
@@ -54,14 +54,14 @@ def take_reference(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
         with loaders.errors_of_dataset(f"iterating {name}"):
             return _reference_in_order(reader, job.deadline)
     with loaders.errors_of_dataset(f"comparing samples of {name}"):
-        seed_everything(job.seed)
+        seed_everything(job.settings.seed)
         if job.batches is not None:
             return _reference_by_index(reader, _drawn_again(loader, job.batches))
         limit, first = _limit(reader, job)
         total = count_samples(loader)
         if limit is not None:
             limit_samples(loader, limit)
-            seed_everything(job.seed)
+            seed_everything(job.settings.seed)
         drawn = list(draws_of(loader)) or first  # Some samplers can be asked once only.
         if not any(each.names for each in drawn):
             raise UnusableDatasetError(loaders.empty(loader.dataset))
@@ -79,15 +79,15 @@ def _limit(reader: Reader, job: ReferenceJob) -> tuple[int | None, list[Draw]]:
 
     And what the sampler drew to find that out.
     """
-    if job.samples is None or job.seconds is None:
-        return job.samples, []
+    if job.settings.samples is None or job.seconds is None:
+        return job.settings.samples, []
     first = list(itertools.islice(draws_of(reader.loader), 1))
     took = []
     for each in [one for draw in first for one in draw.each()][:_TIMED]:
         began = time.monotonic()
         reader.fetch(each)
         took.append(time.monotonic() - began)
-    most = job.samples
+    most = job.settings.samples
     # Halved, and not computed: how long samples take is never the same twice.
     while took and most > 1 and most * _READINGS * statistics.median(took) > job.seconds:
         most //= 2

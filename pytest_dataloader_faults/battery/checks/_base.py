@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
+from pytest_dataloader_faults._settings.jobs import ONE_EPOCH, TrialOptions
 from pytest_dataloader_faults.battery._workload import FileSet, NotApplicable, Workload
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Outcome, Reference
 from pytest_dataloader_faults.outcomes.contract import Finding
-from pytest_dataloader_faults.outcomes.jobs import ONE_EPOCH, TrialOptions
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ import os
 from collections import Counter
 from typing import Any
 
+from pytest_dataloader_faults._settings import DEADLINE
+from pytest_dataloader_faults._settings.jobs import TrialOptions
 from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
 from pytest_dataloader_faults.battery.checks._base import (
     Check,
@@ -22,7 +24,6 @@ from pytest_dataloader_faults.outcomes import Outcome, Pass, Reference, Verdict
 from pytest_dataloader_faults.outcomes.chains import error_line
 from pytest_dataloader_faults.outcomes.contract import Finding, Wrong
 from pytest_dataloader_faults.outcomes.growth import FEWEST_EPOCHS, TIMES_TO_CONFIRM, find_growth
-from pytest_dataloader_faults.outcomes.jobs import DEADLINE, TrialOptions
 from pytest_dataloader_faults.outcomes.judge.leaks import sentence_of
 from pytest_dataloader_faults.outcomes.judge.starts import UNPICKLABLE
 from pytest_dataloader_faults.outcomes.records import DONE

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pytest_dataloader_faults import faults
+from pytest_dataloader_faults._settings.jobs import TrialOptions
 from pytest_dataloader_faults.battery._workload import FileSet, NotApplicable, Workload
 from pytest_dataloader_faults.battery.checks._base import (
     Check,
@@ -20,7 +21,6 @@ from pytest_dataloader_faults.battery.checks._base import (
 from pytest_dataloader_faults.globs import GlobMatcher
 from pytest_dataloader_faults.outcomes import Outcome, Reference, Verdict
 from pytest_dataloader_faults.outcomes.contract import Finding
-from pytest_dataloader_faults.outcomes.jobs import TrialOptions
 from pytest_dataloader_faults.outcomes.judge.errors import torch_dropped_a_batch
 from pytest_dataloader_faults.outcomes.judge.hangs import gave_up
 from pytest_dataloader_faults.outcomes.text import counted

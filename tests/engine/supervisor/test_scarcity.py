@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import Verdict, inject, run_trial
+from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.faults import DescriptorExhaustion, SharedMemoryExhaustion
 from support.datasets import Records
@@ -87,7 +88,7 @@ def test_a_collate_function_of_ones_own_hangs(records, options):
 
     loader = {"num_workers": 1, "batch_size": 4, **options}
     outcome = run_trial(make, SharedMemoryExhaustion(), loader=loader, deadline=5.0)
-    judgement = outcome.judge(take_reference(make, loader=loader))
+    judgement = outcome.judge(take_reference(make, Settings(loader=loader)))
     assert Verdict.HUNG == judgement.verdict, judgement.sentence
     assert NO_ROOM in outcome.stderr
     assert outcome.fired

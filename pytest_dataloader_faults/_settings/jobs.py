@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias, TypedDict
+from typing import Any, NamedTuple, TypeAlias
 
+from pytest_dataloader_faults._settings import DEADLINE, Settings, check
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes.contract import (
     DEFAULT_HANDLING,
@@ -16,9 +17,6 @@ from pytest_dataloader_faults.outcomes.contract import (
 )
 from pytest_dataloader_faults.outcomes.records import TrialRequest
 from pytest_dataloader_faults.outcomes.text import plain
-
-DEADLINE = 30.0
-"""Seconds for an epoch, where nothing is known of the dataset and nothing was asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,23 +63,6 @@ Drawn: TypeAlias = tuple[tuple[Any, ...], str | None]
 these."""
 
 
-class RunSettings(TypedDict, total=False):
-    """How a trial is run, as the arguments of ``run_trial`` say it."""
-
-    loader: Mapping[str, Any] | None
-    seed: int
-    deadline: float
-    engine: str
-
-
-class Settings(RunSettings, total=False):
-    """What holds for all jobs of a dataset: fields of theirs."""
-
-    comparison: Comparison
-    handling: SampleHandling
-    samples: int | None
-
-
 class Limits(NamedTuple):
     """What a trial may take.
 
@@ -101,26 +82,35 @@ class Limits(NamedTuple):
 class Job:
     """What every job has.
 
-    *loader*: options of the DataLoader; *changes* overrule them, and those of a ready loader.
-    *samples*: about how many samples of a map-style dataset are looked at; None for all.
-    *may_take_longer*: whether it gets more time if it moves or sleeps at its deadline.
+    *changes*: options of the DataLoader, which overrule those of the settings, and those of a ready
+    loader. *may_take_longer*: whether it gets more time if it moves or sleeps at its deadline.
     *most_bytes*: how many bytes a pass may read before reading more is no progress; None if that is
     not known.
     """
 
     make_dataset: Any
     faults: tuple[Fault, ...] = ()
-    loader: Mapping[str, Any] | None = None
+    settings: Settings = field(default_factory=Settings)
     changes: Mapping[str, Any] = field(default_factory=dict)
-    seed: int = 0
-    deadline: float = DEADLINE
-    engine: str = "kernel"
-    samples: int | None = None
     comparison: Comparison = EXACT
     handling: SampleHandling = DEFAULT_HANDLING
     options: TrialOptions = ONE_EPOCH
     may_take_longer: bool = False
     most_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raise InvalidArgumentError for what can be no dataset, and for no epoch."""
+        check(make_dataset=self.make_dataset, epochs=self.options.epochs)
+
+    @property
+    def deadline(self) -> float:
+        """Seconds for each epoch."""
+        return DEADLINE if self.settings.deadline is None else self.settings.deadline
+
+    @property
+    def loader(self) -> dict[str, Any]:
+        """Options of the DataLoader, with the changes."""
+        return {**(self.settings.loader or {}), **self.changes}
 
     def longest(self, more: float) -> float:
         """Seconds that its loader can take, where each deadline is put off by *more* at most."""
@@ -139,9 +129,9 @@ class Job:
     @property
     def request(self) -> TrialRequest:
         """What an outcome says of it."""
-        loader = plain({**(self.loader or {}), **self.changes})
-        settings = (self.options.epochs, self.seed, self.deadline, self.engine)
-        return TrialRequest(self.faults, loader, *settings, self.comparison)
+        seed, engine = self.settings.seed, self.settings.engine
+        how = (plain(self.loader), self.options.epochs, seed, self.deadline, engine)
+        return TrialRequest(self.faults, *how, self.comparison)
 
 
 @dataclass(frozen=True, kw_only=True)
