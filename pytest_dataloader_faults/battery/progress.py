@@ -2,11 +2,22 @@
 
 It is no line of a logger. Tests look at what is logged, and have to find the same with a terminal
 and without.
+
+Some facts about terminals. While a test runs, pytest's line is not at its end: "test_a.py ..F", and
+the next letter goes behind. So our line has to be the one below, and the cursor has to come back to
+its column. ESC D moves the cursor one line down in its column, and scrolls where there is no line
+below; from there, one line up is where it was. ESC 7 and ESC 8 save and restore its place, which
+is right as long as nothing scrolls between them.
+
+What a test prints goes to a file of pytest, except with ``-s``. There, what is printed would mix
+with our line, and there is none. It is gone before pytest writes: when a stage or a test ends.
 """
 
 from __future__ import annotations
 
 import contextlib
+import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -14,6 +25,8 @@ show: Callable[[str], object] | None = None
 """What shows a line, or nothing any more where it is empty; whoever shows it puts this here."""
 _stages: list[Stage] = []
 _MINUTE = 60
+_RESERVE, _SAVE, _RESTORE = "\x1bD\x1b[A", "\x1b7", "\x1b8"
+_BELOW, _TO_END = "\r\n", "\x1b[K"
 _SURE = 2
 """How many steps have to be over before the rest is estimated."""
 
@@ -45,6 +58,37 @@ def _show(text: str) -> None:
         show(text)
 
 
+def clear() -> None:
+    """Show nothing any more."""
+    _show("")
+
+
+class Line:
+    """The line in a terminal: called with a text, it shows that, or nothing any more.
+
+    *uncaptured*: a context in which what is written goes to the terminal.
+    """
+
+    def __init__(self, uncaptured: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
+        self._uncaptured = uncaptured
+        self._is_shown = False
+
+    def __call__(self, told: str) -> None:
+        """Show *told*."""
+        if told:
+            # pytest looks like this, too: a line that wraps would take more than the one below.
+            text = f"dataloader-faults: {told}"[: shutil.get_terminal_size().columns - 1]
+            self._write(f"{_RESERVE}{_SAVE}{_BELOW}{text}{_TO_END}{_RESTORE}")
+        elif self._is_shown:
+            self._write(f"{_SAVE}{_BELOW}{_TO_END}{_RESTORE}")
+        self._is_shown = bool(told)
+
+    def _write(self, text: str) -> None:
+        with self._uncaptured():
+            sys.stdout.write(text)
+            sys.stdout.flush()
+
+
 def stage(what: str) -> contextlib.AbstractContextManager[None]:
     """Something that takes a while: ``step`` is about it until it ends, or another begins."""
     return within(Stage(what))
@@ -58,7 +102,7 @@ def within(current: Stage) -> Iterator[None]:
         yield
     finally:
         _stages.pop()
-        _show("")
+        clear()
         if _stages:
             _stages[-1].tell()
 

@@ -25,15 +25,7 @@ from pytest_dataloader_faults.exceptions import (
     InvalidArgumentError,
     LostProcessError,
 )
-from pytest_dataloader_faults.plugin import (
-    _collector,
-    _engines,
-    _failures,
-    _items,
-    _options,
-    _pyfakefs,
-    _scopes,
-)
+from pytest_dataloader_faults.plugin import _collector, _failures, _items, _options, _pyfakefs
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults.injection import ArmedFaults
@@ -72,9 +64,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Declare the markers, check the options, and describe the fixtures if they will be shown."""
     # For a name in ``pytest_plugins``, pytest would read the metadata of every installed package.
     config.pluginmanager.register(_pyfakefs)
-    config.pluginmanager.register(_scopes)
+    config.pluginmanager.register(_items)
     config.pluginmanager.register(_failures)
-    config.pluginmanager.register(_engines)
+    config.pluginmanager.register(_collector)
     config.addinivalue_line("markers", _options.marker_line())
     config.addinivalue_line("markers", _options.for_a_terminal(_items.GPU_MARKER))
     try:
@@ -83,14 +75,12 @@ def pytest_configure(config: pytest.Config) -> None:
     except InvalidArgumentError as error:
         raise pytest.UsageError(str(error)) from error
     if not hasattr(config, "workerinput"):  # A process of pytest-xdist reports to the main one.
-        engine = functools.partial(_engines.line_for, config)
+        engine = functools.partial(_collector.engine_line, config)
         config.pluginmanager.register(_collector.Collector(engine, paths, for_github=for_github))
-        if _engines.is_to_be_told(config):
-            config.pluginmanager.register(_engines.UsedEngines())
+        if _collector.is_to_be_told(config):
+            config.pluginmanager.register(_collector.UsedEngines())
         if _items.has_terminal(config):
-            from pytest_dataloader_faults.plugin._progress import ProgressLine
-
-            config.pluginmanager.register(ProgressLine(config))
+            config.pluginmanager.register(_items.ProgressLine(config))
     if named := _options.named_datasets(config):
         from pytest_dataloader_faults.plugin._named_datasets import NamedDatasets
 
@@ -102,7 +92,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     """Name the engine, and say why it is not the kernel engine."""
-    return f"dataloader-faults: {_engines.line_for(config)}"
+    return f"dataloader-faults: {_collector.engine_line(config)}"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

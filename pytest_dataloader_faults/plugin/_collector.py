@@ -1,4 +1,4 @@
-"""Collect what checks found, also from processes of pytest-xdist, for the end of the run.
+"""Collect what a run found and by which engine, also in pytest-xdist's processes, for its end.
 
 Some facts about how it travels. pytest-xdist sends each report of a test item to the main process
 with all of its attributes, as far as they are plain data, once the item is over. So a process that
@@ -8,12 +8,14 @@ crashes later takes nothing along that was finished.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import os
+import sys
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_dataloader_faults.plugin._options import ATTRIBUTE
+from pytest_dataloader_faults.plugin._options import ATTRIBUTE, options_for
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults.report.model import Report
@@ -96,3 +98,75 @@ def status(report: pytest.TestReport) -> tuple[str, str, tuple[str, dict[str, bo
         return None
     word, colour, letter = ("PASSED", "green", ".") if report.passed else ("FAILED", "red", "F")
     return report.outcome, letter, (f"{word} ({verdicts})", {colour: True})
+
+
+_USED = "dataloader_faults_engines"
+"""The attribute of pytest's reports that has the engines that an item ran by."""
+
+
+def engine_line(config: pytest.Config) -> str:
+    """The engine for tests that choose none, which decides what faults reach, and why that one."""
+    from pytest_dataloader_faults._engine import lacking
+
+    asked = options_for(config).engine
+    if (reason := lacking()) is not None:
+        what = "are skipped" if asked == "auto" else "fail"
+        return f"no engine, tests that need one {what}: {reason}"
+    return _engine_text(asked)
+
+
+def _engine_text(asked: str) -> str:
+    from pytest_dataloader_faults._engine import unavailable
+
+    reason = "as asked for" if asked == "python" else unavailable()
+    if reason is None:
+        return f"kernel engine, Linux {os.uname().release}"
+    return f"python engine (Python-level reads only): {reason}"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Forget what ran before this item."""
+    _take_used()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Give the report the engines of its phase; pytest-xdist sends that to the main process."""
+    report = yield
+    setattr(report, _USED, _take_used())
+    return report
+
+
+def _take_used() -> list[str]:
+    """The engines since the last call. Where their module was not imported, none has run."""
+    engine = sys.modules.get("pytest_dataloader_faults._engine")
+    if engine is None:
+        return []
+    used = sorted(engine.chosen)
+    engine.chosen.clear()
+    return used
+
+
+def is_to_be_told(config: pytest.Config) -> bool:
+    """Whether the end of a run says what its header does not. With -qq, neither of them does."""
+    verbosity = config.get_verbosity()
+    return verbosity == -1 or (verbosity > -1 and config.getoption("no_header", default=True))
+
+
+class UsedEngines:
+    """The engines that a run used; it is registered where pytest shows no header."""
+
+    def __init__(self) -> None:
+        self._used: dict[str, None] = {}
+        self._has_summary = False
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note the engines, and whether the summary of checks will name the engine, too."""
+        self._used.update(dict.fromkeys(getattr(report, _USED, ())))
+        self._has_summary |= hasattr(report, ATTRIBUTE)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Name them in a line each."""
+        for engine in () if self._has_summary else self._used:
+            terminalreporter.write_line(f"dataloader-faults: {_engine_text(engine)}")

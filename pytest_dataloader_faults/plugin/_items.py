@@ -1,10 +1,11 @@
-"""The checks of a test, and what there is where pytest runs: an accelerator, a terminal."""
+"""What an item is asked and what it needs: its checks, an accelerator, scopes that are entered."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,8 @@ import pytest
 from pytest_dataloader_faults.plugin import _options
 
 if TYPE_CHECKING:
+    from pytest_dataloader_faults.battery.progress import Line
+    from pytest_dataloader_faults.injection import _Call
     from pytest_dataloader_faults.plugin._fault_check import FaultCheck
     from pytest_dataloader_faults.plugin._options import ItemOptions
 
@@ -83,6 +86,40 @@ def require_accelerator(item: pytest.Item) -> None:
         pytest.skip(reason)
 
 
+_PROGRESS = "pytest_dataloader_faults.battery.progress"
+
+
+class ProgressLine:
+    """Shows how far a long call is; it is registered with pytest where there is a terminal."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._capture = config.pluginmanager.getplugin("capturemanager")
+        self._line: Line | None = None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> None:
+        """Be told how far calls are, if there may be any: what makes them is slow to import."""
+        if _PROGRESS in sys.modules or MARKER in getattr(item, "fixturenames", ()):
+            from pytest_dataloader_faults.battery import progress
+
+            self._line = self._line or progress.Line(self._capture.global_and_fixture_disabled)
+            progress.show = self._line
+
+    def pytest_unconfigure(self) -> None:
+        """Be told nothing more."""
+        if _PROGRESS in sys.modules:
+            sys.modules[_PROGRESS].show = None  # type: ignore[attr-defined]
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self) -> Iterator[None]:
+        """Whatever happened in an item, leave no line behind."""
+        try:
+            return (yield)
+        finally:
+            if _PROGRESS in sys.modules:
+                sys.modules[_PROGRESS].clear()
+
+
 def has_terminal(config: pytest.Config) -> bool:
     """Whether there is a terminal, and no other plugin writes to it while a test runs."""
     is_terminal = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
@@ -94,3 +131,61 @@ def has_terminal(config: pytest.Config) -> bool:
     is_captured = config.getoption("capture", default="no") in {"fd", "sys"}
     is_loud = config.getoption("verbose", default=-2) >= -1
     return is_terminal and is_captured and is_loud and is_ours and not (is_in_ci or is_logging)
+
+
+_calls = pytest.StashKey[dict["_Call", None]]()
+"""Where an item keeps the calls of ``inject`` that it has made, until they are entered."""
+_INJECTION = "pytest_dataloader_faults.injection"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    """Look at what its fixtures call."""
+    with _are_entered(item, "setup"):
+        yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Look at what the test calls."""
+    with _are_entered(item, "call"):
+        yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Look at the scopes that fixtures gave, and that were not entered."""
+    with _are_entered(item, "teardown"):
+        yield
+
+
+@contextlib.contextmanager
+def _are_entered(item: pytest.Item, phase: str) -> Iterator[None]:
+    """Fail *item* for a call of ``inject`` whose scope was not entered by the end of its *phase*.
+
+    What a fixture has made in the set-up may be entered until the teardown is over.
+    """
+    calls = item.stash.setdefault(_calls, {})
+    lasting = {"setup": calls, "call": set(calls), "teardown": ()}[phase]
+    injection = sys.modules.get(_INJECTION)
+    watched = injection._watched(calls) if injection else contextlib.nullcontext()
+    try:
+        with watched:
+            yield
+    except BaseException:  # It goes first.
+        if told := _never_entered(calls, lasting):
+            item.add_report_section(phase, "dataloader-faults", told)
+        raise
+    if injection is None and _INJECTION in sys.modules:  # The phase itself has imported it.
+        calls.update(sys.modules[_INJECTION]._unwatched)
+    if told := _never_entered(calls, lasting):
+        pytest.fail(told, pytrace=False)
+
+
+def _never_entered(calls: dict[_Call, None], lasting: Collection[_Call]) -> str:
+    """What is wrong with *calls* that will not be entered; *lasting*: those that may be, later."""
+    found = [each for each in calls if each.is_gone or each not in lasting]
+    for each in found:
+        each.settle()
+        calls.pop(each, None)
+    return "\n".join(f"{os.path.relpath(each.file)}:{each.line}: {each.text}" for each in found)

@@ -11,8 +11,8 @@ NAME = "pytest_dataloader_faults"
 HEAVY = {"torch", "hypothesis", "pyfakefs", "psutil", "numpy", "jinja2"}
 NOT_IN_PYTEST = {"ctypes", "multiprocessing", "pytest_dataloader_faults.battery"}
 AT_START = """
-    _arguments _settings exceptions plugin plugin._collector plugin._engines plugin._failures
-    plugin._items plugin._options plugin._pyfakefs plugin._scopes
+    _arguments _settings exceptions plugin plugin._collector plugin._failures plugin._items
+    plugin._options plugin._pyfakefs
 """.split()
 """All that a run imports of this package where no test and no header needs more."""
 FOR_THE_HEADER = [
