@@ -114,11 +114,9 @@ class Option(NamedTuple):
         return None if self.default == self.word else self.default
 
 
-_AUTO = ("deadline", None)
-
-
-def _with_option(default: Any, option: Option) -> Any:
-    return field(default=default, metadata={"option": option})
+def _with_option(otherwise: Any, *of_option: Any, **more: Any) -> Any:
+    """A field that is *otherwise* where no run of pytest chooses it."""
+    return field(default=otherwise, metadata={"option": Option(*of_option, **more)})
 
 
 def _ordinary() -> Contract:
@@ -147,37 +145,27 @@ class Settings:
     contract: Contract = field(default_factory=_ordinary)
     samples: int | None = _with_option(
         None,
-        Option(
-            SAMPLES,
-            "about how many samples of a map-style dataset a check or a sweep looks at, or all",
-            int,
-            "all",
-        ),
+        SAMPLES,
+        "about how many samples of a map-style dataset a check or a sweep looks at, or all",
+        kind=int,
+        word="all",
     )
     deadline: float | None = _with_option(
         None,
-        Option(
-            "auto",
-            "seconds that one epoch of a trial may take before it counts as hung; auto is 10 to 30"
-            " in a check or a sweep, by how long an epoch takes without a fault, and 30 elsewhere",
-            float,
-            "auto",
-        ),
+        "auto",
+        "seconds that one epoch of a trial may take before it counts as hung; auto is 10 to 30 in a"
+        " check or a sweep, by how long an epoch takes without a fault, and 30 elsewhere",
+        kind=float,
+        word="auto",
     )
     seed: int = _with_option(
-        0,
-        Option(
-            0, "seed of samplers, workers and faults in trials; if given, of searches, too", int
-        ),
+        0, 0, "seed of samplers, workers and faults in trials; if given, of searches, too", kind=int
     )
     engine: str = _with_option(
         "auto",
-        Option(
-            "auto",
-            "what injects the faults: kernel (at system calls; tests fail where this machine"
-            " cannot), python (in Python's own file functions) or auto (kernel where it can, else"
-            " python)",
-        ),
+        "auto",
+        "what injects the faults: kernel (at system calls; tests fail where this machine cannot),"
+        " python (in Python's own file functions) or auto (kernel where it can, else python)",
     )
 
     def __post_init__(self) -> None:
@@ -187,8 +175,9 @@ class Settings:
         for name, option in OPTIONS.items():
             if option.word is not None and getattr(self, name) == option.word:
                 object.__setattr__(self, name, None)
-        ruled = {name: value for name, value in vars(self).items() if name in RULES}
-        check(**{name: value for name, value in ruled.items() if (name, value) != _AUTO})
+        left_open = {"deadline"} if self.deadline is None else set()
+        ruled = {name: getattr(self, name) for name in vars(self).keys() & RULES.keys() - left_open}
+        check(**dict(sorted(ruled.items())))
         object.__setattr__(self, "contract", Contract.given(self.contract))
         object.__setattr__(self, "files", parse_globs(self.files))
 

@@ -13,21 +13,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults._arguments import chosen
-from pytest_dataloader_faults._settings import Settings, check
+from pytest_dataloader_faults._settings import Files, Settings, check
+from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.battery.survey import DataFiles, Survey, trial_of
 from pytest_dataloader_faults.exceptions import CheckFailedError, FaultNotFiredError
-from pytest_dataloader_faults.faults import KINDS
+from pytest_dataloader_faults.faults import KINDS, Fault
+from pytest_dataloader_faults.outcomes import Contract, Verdict
 from pytest_dataloader_faults.outcomes.results import Exploration
 from pytest_dataloader_faults.search._assertion import assert_survives_or_fails_cleanly
 
 if TYPE_CHECKING:
     from hypothesis import strategies as st
-
-    from pytest_dataloader_faults._settings import Files
-    from pytest_dataloader_faults._trial.factory import DatasetFactory
-    from pytest_dataloader_faults.faults import Fault
-    from pytest_dataloader_faults.outcomes import Contract, Verdict
 
 __all__ = (
     "DataFiles",
@@ -163,6 +160,7 @@ def explore(
     from pytest_dataloader_faults.search import _runner
     from pytest_dataloader_faults.strategies import DEFAULT_KINDS
 
+    __tracebackhide__ = True
     _runner.require_loader(loader)
     fixed = loader if isinstance(loader, Mapping) else None
     check(max_examples=max_examples, seed=seed or 0, max_faults=max_faults, max_epochs=max_epochs)
