@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import glob
 import mmap
@@ -211,37 +212,43 @@ NAMES = [
 ]
 
 
-@pytest.fixture(name="odd", params=NAMES, ids=repr)
-def _odd(request, tmp_path):
-    """The path of a file of an odd name; another one lies beside it."""
-    (tmp_path / "other.rec").write_bytes(b"other")
-    path = os.path.join(tmp_path, os.fsdecode(request.param))
-    Path(path).write_bytes(CONTENT)
-    return path
+@pytest.fixture(name="odd", scope="module")
+def _odd(tmp_path_factory):
+    """The paths of files of odd names, in one folder with another one."""
+    folder = tmp_path_factory.mktemp("odd")
+    (folder / "other.rec").write_bytes(b"other")
+    paths = [os.path.join(folder, os.fsdecode(name)) for name in NAMES]
+    for path in paths:
+        Path(path).write_bytes(CONTENT)
+    return paths
 
 
 @pytest.mark.parametrize("kind", [OpenError, ReadError, TruncatedFile, ClosedDescriptor])
 def test_odd_names_are_matched_and_told(odd, kind):
     """glob.escape makes a glob of any path; bytes that are no UTF-8 come as os.fsdecode has it."""
-    other = os.path.join(os.path.dirname(odd), "other.rec")
-    gave, injection = attempt([odd, other], WAYS["pread"], kind(glob.escape(odd)))
-    assert CONTENT != gave[0]
-    assert b"other" == gave[1]
-    assert {odd} == {firing.path for firing in injection.faults[0].firings}
+    other = os.path.join(os.path.dirname(odd[0]), "other.rec")
+    faults = [kind(glob.escape(path)) for path in odd]
+    gave, injection = attempt([*odd, other], WAYS["pread"], *faults)
+    assert [] == [path for path, each in zip(odd, gave, strict=False) if each == CONTENT]
+    assert b"other" == gave[-1]
+    told = [{firing.path for firing in facts.firings} for facts in injection.faults]
+    assert [{path} for path in odd] == told
 
 
 def test_odd_names_are_read_rightly(odd):
     """When nothing is due, by bytes as by text."""
-    gave, injection = undisturbed([odd, os.fsencode(odd)], WAYS["pread"], "*.rec")
-    assert [CONTENT] * 2 == gave
-    assert 0 < injection.faults[0].reached
+    gave, injection = undisturbed([*odd, *map(os.fsencode, odd)], WAYS["pread"], "*.rec")
+    assert [CONTENT] * 2 * len(odd) == gave
+    opens = {path: each.opens for path, each in injection.workers[0].files.items()}
+    assert dict.fromkeys(odd, 2) == opens
 
 
 def test_a_descriptor_of_an_odd_name_that_is_inherited(odd):
     """It is found by its name too, when it was opened before the fork."""
-    with open(odd, "rb") as file:
-        (gave,), _ = attempt([file.fileno()], pread, TruncatedFile("*.rec", keep=50))
-    assert CONTENT[:50] == gave
+    with contextlib.ExitStack() as stack:
+        fds = [stack.enter_context(open(path, "rb")).fileno() for path in odd]
+        gave, _ = attempt(fds, pread, TruncatedFile("*.rec", keep=50))
+    assert [CONTENT[:50]] * len(odd) == gave
 
 
 GB = 1 << 30

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import mmap
 import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -17,7 +20,7 @@ from pytest_dataloader_faults.faults import (
     ShortRead,
     SlowRead,
 )
-from support.datasets import COUNT, Records
+from support.datasets import COUNT, Records, write_records
 from support.epochs import alone, epoch
 from support.tries import WAYS, Tries
 
@@ -52,26 +55,68 @@ def _numbers(struck):
     return [number for number, each in enumerate(struck, 1) if each]
 
 
-@pytest.mark.parametrize("kind", TRIGGERED, ids=NAMES)
-@pytest.mark.parametrize(
-    ("triggers", "expected"),
-    [
-        ({"nth": 15}, [15, 16]),
-        ({"nth": 3, "times": 2}, [3, 4]),
-        ({"every": 5}, [1, 6, 11, 16]),
-        ({"nth": 2, "every": 4, "times": 3}, [2, 6, 10]),
-    ],
-)
-def test_counts_and_rhythm(paths, kind, triggers, expected):
+RHYTHMS = [
+    ({"nth": 15}, [15, 16]),
+    ({"nth": 3, "times": 2}, [3, 4]),
+    ({"every": 5}, [1, 6, 11, 16]),
+    ({"nth": 2, "every": 4, "times": 3}, [2, 6, 10]),
+]
+
+
+def _struck_by_each(folder, faults, **options):
+    """For each fault, of sixteen files of its own, whether it befell them. All in one worker."""
+    made = {name: [str(each) for each in _sixteen(folder / name)] for name in faults}
+    armed = [make(f"{folder}/{name}/*.rec") for name, make in faults.items()]
+    with inject(*armed, require_fired=False, **options) as injection:
+        read = epoch(alone(Tries([path for each in made.values() for path in each], WAYS["read"])))
+    assert len(read.batches) == COUNT * len(faults)
+    met = [{each.path for each in facts.firings} for facts in injection.faults]
+    return {
+        name: [path in struck for path in paths]
+        for (name, paths), struck in zip(made.items(), met, strict=True)
+    }
+
+
+def _sixteen(folder):
+    return sorted((folder if folder.exists() else write_records(folder)).iterdir())
+
+
+@pytest.fixture(name="rhythms", scope="module")
+def _rhythms(tmp_path_factory):
+    """What each kind strikes by each of the rhythms, in a scope of that kind."""
+    found = {}
+    for name, kind in zip(NAMES, TRIGGERED, strict=True):
+        faults = {
+            str(place): functools.partial(kind, **triggers)
+            for place, (triggers, _) in enumerate(RHYTHMS)
+        }
+        struck = _struck_by_each(tmp_path_factory.mktemp(name), faults)
+        found |= {(name, int(place)): each for place, each in struck.items()}
+    return found
+
+
+@pytest.mark.parametrize("kind", NAMES)
+@pytest.mark.parametrize("rhythm", range(len(RHYTHMS)), ids=lambda place: str(RHYTHMS[place][0]))
+def test_counts_and_rhythm(rhythms, kind, rhythm):
     """From the nth on, each every-th one, so many times."""
-    assert expected == _numbers(_struck(paths, kind("*.rec", **triggers)))
+    assert RHYTHMS[rhythm][1] == _numbers(rhythms[kind, rhythm])
 
 
-@pytest.mark.parametrize("kind", TRIGGERED, ids=NAMES)
-def test_chance_is_the_seeds(paths, kind):
+@pytest.fixture(name="chances", scope="module")
+def _chances(tmp_path_factory):
+    """What each kind strikes by chance, with three seeds, two of them alike."""
+    folder = tmp_path_factory.mktemp("chances")
+    faults = {
+        name: functools.partial(kind, probability=0.5)
+        for name, kind in zip(NAMES, TRIGGERED, strict=True)
+    }
+    return [_struck_by_each(folder, faults, seed=seed) for seed in (3, 3, 4)]
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_chance_is_the_seeds(chances, kind):
     """The same seed twice strikes the same operations; another one strikes others."""
-    fault = kind("*.rec", probability=0.5)
-    once, again, other = (_struck(paths, fault, seed=seed) for seed in (3, 3, 4))
+    once, again, other = (each[kind] for each in chances)
     assert once == again
     assert once != other
     assert 0 < sum(once) < COUNT
@@ -165,15 +210,34 @@ CALLS = {"read": _read, "pread": lambda fd, at: os.pread(fd, PAGE, at), "readv":
 CALLS["preadv"] = _preadv
 
 
+OFFSETS = [0, 1, PAGE - 1, PAGE, 2 * PAGE + 1]
+
+
+@pytest.fixture(name="from_a_place", scope="module")
+def _from_a_place(tmp_path_factory):
+    """What each call reads of a file of its own that fails from each place on, and the facts."""
+    folder = tmp_path_factory.mktemp("places")
+    content = b"".join(bytes([number]) * PAGE for number in range(PAGES))
+    cells = list(itertools.product(CALLS, OFFSETS))
+    paths = [str(folder / f"{call}-{offset}.bin") for call, offset in cells]
+    for path in paths:
+        Path(path).write_bytes(content)
+    faults = [ReadError(path, offset=at) for path, (_, at) in zip(paths, cells, strict=True)]
+    sources = list(zip(paths, (call for call, _ in cells), strict=True))
+    with inject(*faults) as injection:
+        read = epoch(alone(Tries(sources, lambda one: _reading(CALLS[one[1]])(one[0]))))
+    met = zip((each.gave for each in read.batches), injection.faults, strict=True)
+    return dict(zip(cells, met, strict=True))
+
+
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("offset", [0, 1, PAGE - 1, PAGE, 2 * PAGE + 1])
-def test_reads_fail_from_a_place_on(pages, call, offset):
+@pytest.mark.parametrize("offset", OFFSETS)
+def test_reads_fail_from_a_place_on(from_a_place, call, offset):
     """Those that touch a byte at or after it; those before are not counted."""
-    with inject(ReadError("*.bin", offset=offset)) as injection:
-        (read,) = epoch(alone(Tries([pages], _reading(CALLS[call])))).batches
+    gave, facts = from_a_place[call, offset]
     right = offset // PAGE
-    assert [*range(right), *["errno 5"] * (PAGES - right)] == read.gave
-    assert (PAGES - right,) * 2 == (injection.reached, injection.fired)
+    assert [*range(right), *["errno 5"] * (PAGES - right)] == gave
+    assert (PAGES - right,) * 2 == (facts.reached, facts.fired)
 
 
 def test_a_place_behind_the_end(pages):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import io
 import logging
 import os
@@ -13,7 +14,9 @@ import subprocess
 import sys
 import tempfile
 import threading
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -168,43 +171,103 @@ def attempt(path, way, *faults, **options):
     return result.gave, injection
 
 
+def by_each(names, folder, make_fault, **options):
+    """What each way gives, with a file and a fault of its own, all in one worker."""
+    folder.mkdir()
+    paths = [str(folder / f"{name}.bin") for name in names]
+
+    def write(name):
+        return WAYS[name](str(folder / f"{name}.bin"))
+
+    with inject(*map(make_fault, paths), **options) as injection:
+        results = epoch(alone(Tries(list(names), write))).batches
+    gave = dict(zip(names, (each.gave for each in results), strict=True))
+    return Written(folder, gave, dict(zip(names, injection.faults, strict=True)), injection)
+
+
+@dataclass
+class Written:
+    """What each way gave, and the facts of its fault."""
+
+    folder: Path
+    gave: dict[str, Any]
+    facts: dict[str, Any]
+    injection: Any
+
+    def path(self, name):
+        """The file of that way."""
+        return self.folder / f"{name}.bin"
+
+
+def _usable(names):
+    return [name for name in names if name != "h5py" or importlib.util.find_spec("h5py")]
+
+
+@pytest.fixture(name="bare", scope="module")
+def _bare(tmp_path_factory):
+    """What each way writes without the engine."""
+    folder = tmp_path_factory.mktemp("bare")
+    for name in _usable(WAYS):
+        WAYS[name](str(folder / f"{name}.bin"))
+    return {name: (folder / f"{name}.bin").read_bytes() for name in _usable(WAYS)}
+
+
+@pytest.fixture(name="full", scope="module")
+def _full(tmp_path_factory):
+    """Every way on a full disk."""
+    folder = tmp_path_factory.mktemp("full") / "written"
+    return by_each(_usable(WAYS), folder, lambda path: WriteError(f"{path}*"))
+
+
+@pytest.fixture(name="later", scope="module")
+def _later(tmp_path_factory):
+    """Every way while no write is due to fail."""
+    folder = tmp_path_factory.mktemp("later") / "written"
+    return by_each(
+        _usable(WAYS), folder, lambda path: WriteError(f"{path}*", nth=9999), require_fired=False
+    )
+
+
+@pytest.fixture(name="short", scope="module")
+def _short(tmp_path_factory):
+    """Every way that writes on, where nine writes of each are short."""
+    folder = tmp_path_factory.mktemp("short") / "written"
+    return by_each(
+        _usable(WRITE_ON), folder, lambda path: ShortWrite(f"{path}*", max_bytes=50, times=9)
+    )
+
+
 @pytest.mark.parametrize("name", WAYS)
-def test_each_way_meets_a_full_disk(path, name):
+def test_each_way_meets_a_full_disk(full, name):
     """And no byte is in the file."""
     if name == "h5py":
         pytest.importorskip("h5py")
 
-    gave, injection = attempt(path, WAYS[name], WriteError(f"{path}*"))
-
-    assert OF_LIBRARIES.get(name, f"[Errno {errno.ENOSPC}]") in gave
-    assert injection.fired
-    assert not os.path.exists(path) or os.path.getsize(path) == 0
+    assert OF_LIBRARIES.get(name, f"[Errno {errno.ENOSPC}]") in full.gave[name]
+    assert full.facts[name].fired
+    path = full.path(name)
+    assert not path.exists() or path.stat().st_size == 0
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_each_way_works_when_its_turn_has_not_come(path, name, tmp_path):
+def test_each_way_works_when_its_turn_has_not_come(later, bare, name):
     """The writes are looked at, and the files are those that are written without the engine."""
     if name == "h5py":
         pytest.importorskip("h5py")
-    bare = tmp_path / "bare" / "written.bin"
-    bare.parent.mkdir()
-    WAYS[name](str(bare))
 
-    gave, injection = attempt(path, WAYS[name], WriteError("*", nth=9999), require_fired=False)
-
-    assert "Error" not in str(gave)
-    assert injection.reached
-    assert Path(path).read_bytes() == bare.read_bytes()
+    assert "Error" not in str(later.gave[name])
+    assert later.facts[name].reached
+    assert later.path(name).read_bytes() == bare[name]
 
 
 IN_C = ("tee", "np.save", "tofile", "torch.save", "sqlite", "h5py")
 IN_PYTHON = [name for name in WAYS if name not in (*IN_C, "rename")]
 """Ways that write by Python's own functions, to a file that keeps its name."""
 SCHEDULES = {
-    "full": WriteError("*.bin"),
-    "full later": WriteError("*.bin", errno.EIO, nth=2),
-    "short": ShortWrite("*.bin", max_bytes=50, times=9),
-    "never": WriteError("*.bin", nth=9999),
+    "full": WriteError,
+    "full later": lambda path: WriteError(path, errno.EIO, nth=2),
+    "short": lambda path: ShortWrite(path, max_bytes=50, times=9),
+    "never": lambda path: WriteError(path, nth=9999),
 }
 
 
@@ -218,24 +281,23 @@ SCHEDULES = {
 )
 def test_the_python_engine_does_the_same(tmp_path, fault):
     """To each way of writing in Python: the same result, calls and bytes in the file."""
-    found = {}
-    for engine in ("kernel", "python"):
-        folder = tmp_path / engine
-        folder.mkdir()
-        found[engine] = {
-            name: _done(folder / f"{name}.bin", WAYS[name], SCHEDULES[fault], engine)
-            for name in IN_PYTHON
-        }
+    kernel, python = (
+        by_each(IN_PYTHON, tmp_path / engine, SCHEDULES[fault], engine=engine, require_fired=False)
+        for engine in ("kernel", "python")
+    )
 
-    assert found["kernel"] == found["python"]
+    assert [_done(kernel, name) for name in IN_PYTHON] == [
+        _done(python, name) for name in IN_PYTHON
+    ]
+    assert kernel.injection.workers[0].unobserved == python.injection.workers[0].unobserved
 
 
-def _done(path, way, fault, engine):
-    gave, injection = attempt(str(path), way, fault, engine=engine, require_fired=False)
-    (worker,) = injection.workers
-    counts = [each.writes for name, each in worker.files.items() if name == str(path)]
-    calls = [each.call for each in injection.faults[0].firings]
-    return gave, injection.reached, calls, counts, path.read_bytes(), worker.unobserved
+def _done(written, name):
+    facts, path = written.facts[name], written.path(name)
+    (worker,) = written.injection.workers
+    calls = [each.call for each in facts.firings]
+    gave = str(written.gave[name]).replace(str(written.folder), "")
+    return name, gave, facts.reached, calls, worker.files[str(path)].writes, path.read_bytes()
 
 
 def test_the_python_engine_tells_what_it_cannot_see(path):
@@ -266,19 +328,14 @@ def test_the_python_engine_refuses_a_death_in_a_write(fault):
 
 
 @pytest.mark.parametrize("name", WRITE_ON)
-def test_what_writes_on_after_a_short_write_loses_nothing(path, name, tmp_path):
+def test_what_writes_on_after_a_short_write_loses_nothing(short, bare, name):
     """Python's and C's buffered files, numpy, torch and SQLite."""
     if name == "h5py":
         pytest.importorskip("h5py")
-    bare = tmp_path / "bare" / "written.bin"
-    bare.parent.mkdir()
-    WAYS[name](str(bare))
 
-    gave, injection = attempt(path, WAYS[name], ShortWrite("*", max_bytes=50, times=9))
-
-    assert "Error" not in str(gave)
-    assert injection.fired == 9
-    assert Path(path).read_bytes() == bare.read_bytes()
+    assert "Error" not in str(short.gave[name])
+    assert short.facts[name].fired == 9
+    assert short.path(name).read_bytes() == bare[name]
 
 
 def test_a_fraction_is_of_what_the_write_gives(path):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from pytest_dataloader_faults import inject
@@ -28,6 +29,36 @@ def attempt(
     with inject(*faults) as injection:
         results = epoch(alone(Tries(sources, way), **options)).batches
     return [each.gave for each in results], injection
+
+
+def by_each(
+    ways: Mapping[str, Callable[[str], Any]], folder: Path, *faults: Fault, **options: Any
+) -> tuple[dict[str, Any], Injection]:
+    """What each way gives of a file of its own, ``folder/NAME.rec``, all in one worker.
+
+    *options* are of ``inject``. Each way meets the faults as if it were alone, where these count
+    nothing: a count goes on from one way to the next.
+    """
+    folder.mkdir(exist_ok=True)
+    for name in ways:
+        file_of(folder, name).write_bytes(CONTENT)
+
+    def read(name: str) -> Any:
+        return ways[name](str(file_of(folder, name)))
+
+    with inject(*faults, **options) as injection:
+        results = epoch(alone(Tries(list(ways), read))).batches
+    return dict(zip(ways, (each.gave for each in results), strict=True)), injection
+
+
+def file_of(folder: Path, name: str) -> Path:
+    """The file that ``by_each`` has the way *name* read."""
+    return folder / f"{name}.rec"
+
+
+def fired_at(injection: Injection, path: Path) -> int:
+    """How often the first fault fired at that file."""
+    return sum(each.path == str(path) for each in injection.faults[0].firings)
 
 
 def undisturbed(

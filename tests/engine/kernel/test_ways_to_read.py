@@ -14,7 +14,7 @@ import pytest
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.kernel.linux import MACHINE, SYSCALLS
 from pytest_dataloader_faults.faults import ClosedDescriptor, OpenError, ReadError, TruncatedFile
-from support.attempts import CONTENT
+from support.attempts import CONTENT, by_each, file_of, fired_at
 from support.epochs import alone, epoch
 from support.tries import WAYS, Tries
 
@@ -39,47 +39,70 @@ def _open_in_no_folder(_path):
 SENSELESS = (_statx_nothing, _open_nothing, _open_in_no_folder)
 
 
-def attempt(path, way, *faults, **options):
-    """What the way gives in a worker under the faults, and the injection."""
-    with inject(*faults, **options) as injection:
-        (result,) = epoch(alone(Tries([path], WAYS[way]))).batches
-    return result.gave, injection
+SCHEDULES = {
+    "read": ReadError("*/data/*.rec"),
+    "closed": ClosedDescriptor("*/data/*.rec"),
+    "open": OpenError("*/data/*.rec", errno=errno.EACCES),
+    "shorter": TruncatedFile("*/data/*.rec", keep=50),
+    "later": ReadError("*.rec", nth=9999),
+}
+
+
+@pytest.fixture(name="seen", scope="module")
+def _seen(tmp_path_factory):
+    """What every way gave of its file under one of these, the file, and the injection."""
+    found = {}
+
+    def seen(schedule, way):
+        if schedule not in found:
+            folder = tmp_path_factory.mktemp(schedule) / "data"
+            ways = {name: each for name, each in WAYS.items() if _is_tried(schedule, name)}
+            fault = SCHEDULES[schedule]
+            gave = by_each(ways, folder, fault, require_fired=schedule != "later")
+            found[schedule] = folder, *gave
+        folder, gave, injection = found[schedule]
+        return gave[way], file_of(folder, way), injection
+
+    return seen
+
+
+def _is_tried(schedule, way):
+    """fopen(3) of a file that cannot be opened gives nothing that fread(3) could take."""
+    return (schedule, way) != ("open", "fread")
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(
-    ("fault", "number"), [(ReadError("*/data/file.rec"), errno.EIO),
-                          (ClosedDescriptor("*/data/file.rec"), errno.EBADF)]
-)  # fmt: skip
-def test_each_way_meets_an_errno(path, way, fault, number):
+@pytest.mark.parametrize(("schedule", "number"), [("read", errno.EIO), ("closed", errno.EBADF)])
+def test_each_way_meets_an_errno(seen, way, schedule, number):
     """The one that the fault says, and no other."""
-    gave, injection = attempt(path, way, fault)
+    gave, path, injection = seen(schedule, way)
     assert isinstance(gave, str)
     assert os.strerror(number) in gave
-    assert [path] * injection.fired == [each.path for each in injection.faults[0].firings]
+    assert fired_at(injection, path)
+    assert {each.path for each in injection.faults[0].firings} == {
+        str(path.with_stem(each)) for each in WAYS
+    }
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "fread"])
-def test_each_way_meets_a_failing_open(path, way):
+def test_each_way_meets_a_failing_open(seen, way):
     """Whichever of the three calls it is."""
-    gave, _ = attempt(path, way, OpenError("*/data/file.rec", errno=errno.EACCES))
-    assert os.strerror(errno.EACCES) in str(gave)
+    assert os.strerror(errno.EACCES) in str(seen("open", way)[0])
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_each_way_meets_the_shorter_file(path, way):
+def test_each_way_meets_the_shorter_file(seen, way):
     """And reads what is left of it rightly."""
-    gave, _ = attempt(path, way, TruncatedFile("*/data/file.rec", keep=50))
-    assert CONTENT[:50] == gave
+    assert CONTENT[:50] == seen("shorter", way)[0]
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_each_way_works_when_its_turn_has_not_come(path, way):
+def test_each_way_works_when_its_turn_has_not_come(seen, way):
     """The file is followed, its reads are looked at, and nothing is changed."""
-    gave, injection = attempt(path, way, ReadError("*.rec", nth=99), require_fired=False)
+    gave, path, injection = seen("later", way)
     assert CONTENT == gave
-    assert 0 < injection.reached
-    assert 0 == injection.fired
+    assert 0 < injection.workers[0].files[str(path)].reads
+    assert (True, 0) == (injection.reached >= len(WAYS), injection.fired)
 
 
 @pytest.mark.parametrize("mistake", SENSELESS)

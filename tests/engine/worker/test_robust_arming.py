@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dataloader_faults.faults import ClosedDescriptor, OpenError, ReadError, TruncatedFile
-from support.attempts import CONTENT, attempt, error_of, undisturbed
+from support.attempts import CONTENT, attempt, by_each, error_of, undisturbed
 from support.epochs import alone
 from support.tries import FAMILIES, WAYS, Tries, child, in_threads, standard_input
 
@@ -21,31 +21,54 @@ EIO = os.strerror(errno.EIO)
 KERNEL = tuple(map(int, platform.release().split("-")[0].split(".")[:2]))
 
 
-@pytest.mark.parametrize("way", FAMILIES.values(), ids=FAMILIES)
-@pytest.mark.parametrize(
-    ("kind", "number"),
-    [(OpenError, errno.EIO), (ReadError, errno.EIO), (ClosedDescriptor, errno.EBADF)],
-)
-def test_children_of_a_worker_meet_its_faults(path, way, kind, number):
+SCHEDULES = {
+    OpenError: errno.EIO,
+    ReadError: errno.EIO,
+    ClosedDescriptor: errno.EBADF,
+}
+
+
+@pytest.fixture(name="seen", scope="module")
+def _seen(tmp_path_factory):
+    """What each family of processes gave under one kind of fault, and the injection."""
+    found = {}
+
+    def seen(fault):
+        if fault not in found:
+            found[fault] = by_each(FAMILIES, tmp_path_factory.mktemp("families"), fault)
+        return found[fault]
+
+    return seen
+
+
+@pytest.mark.parametrize("way", FAMILIES)
+@pytest.mark.parametrize(("kind", "number"), SCHEDULES.items())
+def test_children_of_a_worker_meet_its_faults(seen, way, kind, number):
     """By fork or exec: they are under the same filter, and are counted as their worker."""
-    (gave,), injection = attempt([path], way, kind("*.rec"))
-    assert os.strerror(number) in str(gave)
-    assert {0} == {firing.worker for firing in injection.faults[0].firings}
+    gave, injection = seen(kind("*.rec"))
+    assert os.strerror(number) in str(gave[way])
+    met = {each.worker for each in injection.faults[0].firings if Path(each.path).stem == way}
+    assert {0} == met
 
 
-@pytest.mark.parametrize("way", FAMILIES.values(), ids=FAMILIES)
-def test_children_of_a_worker_see_the_shorter_file(path, way):
+@pytest.mark.parametrize("way", FAMILIES)
+def test_children_of_a_worker_see_the_shorter_file(seen, way):
     """And are free to read what is left of it."""
-    (gave,), _ = attempt([path], way, TruncatedFile("*.rec", keep=50))
-    assert CONTENT[:50] == gave
+    gave, _ = seen(TruncatedFile("*.rec", keep=50))
+    assert CONTENT[:50] == gave[way]
 
 
-@pytest.mark.parametrize("way", FAMILIES.values(), ids=FAMILIES)
-def test_children_of_a_worker_read_rightly(path, way):
+def test_children_of_a_worker_read_rightly(tmp_path):
     """As long as nothing is due."""
-    gave, injection = undisturbed([path] * 3, way, "*.rec")
-    assert [CONTENT] * 3 == gave
-    assert injection.reached
+    paths = {way: tmp_path / f"{way}.rec" for way in FAMILIES}
+    for path in paths.values():
+        path.write_bytes(CONTENT)
+    gave, injection = undisturbed(
+        list(FAMILIES) * 3, lambda way: FAMILIES[way](str(paths[way])), "*.rec"
+    )
+    wrong = [way for way, each in zip(list(FAMILIES) * 3, gave, strict=True) if each != CONTENT]
+    assert wrong == []
+    assert {str(path) for path in paths.values()} <= set(injection.workers[0].files)
 
 
 def test_children_are_counted_with_their_worker(path):
