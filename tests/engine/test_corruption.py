@@ -81,9 +81,10 @@ def test_an_empty_file_stays_as_it_is(tmp_path):
 
 def test_every_way_to_read_sees_the_same(path):
     """Call by call, by pieces, mapped, in a thread, in another program."""
-    fault = CorruptedFile("*.bin", 9, seed=4)
     ways = {**WAYS, "mmap": _mapped, "pieces": _by_pieces}
-    seen = {name: _gave(path, way, fault) for name, way in ways.items()}
+    with inject(CorruptedFile("*.bin", 9, seed=4)):
+        read = epoch(alone(Tries(list(ways), lambda name: ways[name](path)))).batches
+    seen = dict(zip(ways, (each.gave for each in read), strict=True))
     assert 9 == len(_differing(seen["read"]))
     assert dict.fromkeys(ways, seen["read"]) == seen
 

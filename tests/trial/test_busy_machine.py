@@ -17,7 +17,7 @@ from pytest_dataloader_faults.outcomes.records import DONE
 from support.datasets import Records
 from support.waiting import until
 
-DEADLINE, BURNT = 3.0, 2.0
+DEADLINE, BURNT = 2.0, 1.2
 ONE_WORKER = {"num_workers": 1}
 
 

@@ -109,7 +109,9 @@ def _tries_at_once(path):
 @pytest.mark.parametrize("fault", [ReadError("*.rec"), OpenError("*.rec")], ids=["read", "open"])
 def test_a_fault_that_fires_again_is_no_progress(records, fault):
     """Who tries again at once is hung, however many system calls it makes."""
-    outcome = _try(records, _tries_at_once, fault)
+    outcome = run_trial(
+        lambda: OnError(records, _tries_at_once), fault, loader={"num_workers": 1}, deadline=1
+    )
 
     assert outcome.fired > 1000
     assert (outcome.timed_out, outcome.at_deadline.activity) == (True, "computes")
