@@ -159,8 +159,14 @@ def _run(
         environment |= {"PYTHONSAFEPATH": "1", "PYTEST_ADDOPTS": "-p no:cacheprovider"}
     start = [python, "-m", "pytest"] if tool == "pytest" else [python]
     start += ["-c", _RUN_SCRIPTS] if tool == "python" and block is None else []
+    output, status = output_of([*start, *arguments], folder, environment)
+    return Ran(command, _shown(output, folder), status, block)
+
+
+def output_of(command: list[str], folder: Path, environment: dict[str, str]) -> tuple[str, int]:
+    """What *command* prints in *folder*, and its exit status."""
     done = subprocess.run(
-        [*start, *arguments],
+        command,
         cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,
@@ -169,7 +175,7 @@ def _run(
         timeout=300,
         check=False,
     )
-    return Ran(command, _shown(done.stdout, folder), done.returncode, block)
+    return done.stdout, done.returncode
 
 
 def _shown(output: str, folder: Path) -> str:

@@ -44,23 +44,42 @@ def run_forked(folder: Path, *arguments: str) -> pytest.RunResult:
     """What ``pytest`` with *arguments* does and prints in *folder*."""
     streams = [folder / name for name in ("stdout", "stderr")]
     began = time.monotonic()
+    status = run_process(folder, streams, [f"--basetemp={folder / 'inner'}", *arguments])
+    out, err = (each.read_text(encoding="utf-8").splitlines() for each in streams)
+    print(*out, *err, sep="\n")  # noqa: T201  # for the report of a test that fails
+    return pytest.RunResult(status, out, err, time.monotonic() - began)
+
+
+def run_process(
+    folder: Path,
+    streams: list[Path],
+    arguments: list[str],
+    environment: dict[str, str] | None = None,
+) -> int:
+    """The exit status of pytest in a fork, which prints into *streams*.
+
+    *environment* takes the place of this process's own.
+    """
     process = multiprocessing.get_context("fork").Process(
-        target=_run, args=(folder, streams, [f"--basetemp={folder / 'inner'}", *arguments])
+        target=_run, args=(folder, streams, arguments, environment)
     )
     process.start()
     process.join(_PATIENCE)
     if process.is_alive():
         process.kill()
         process.join()
-    out, err = (each.read_text(encoding="utf-8").splitlines() for each in streams)
-    print(*out, *err, sep="\n")  # noqa: T201  # for the report of a test that fails
-    return pytest.RunResult(process.exitcode or 0, out, err, time.monotonic() - began)
+    return process.exitcode or 0
 
 
-def _run(folder: Path, streams: list[Path], arguments: list[str]) -> None:
+def _run(
+    folder: Path, streams: list[Path], arguments: list[str], environment: dict[str, str] | None
+) -> None:
     """Run pytest in this process, which has nothing of the outer one's set-up any more."""
     gc.freeze()  # At its end pytest collects five times; through the outer one's objects, 250 ms.
     os.chdir(folder)
+    if environment is not None:
+        os.environ.clear()
+        os.environ.update(environment)
     for number, path in enumerate(streams, start=1):
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(fd, number)
