@@ -15,7 +15,7 @@ import pytest
 import torch.utils.data
 
 import pytest_dataloader_faults
-from pytest_dataloader_faults._engine.loader.iterator import USED_OF_TORCH
+from support.torch_names import USED_OF_TORCH
 
 PACKAGE = Path(pytest_dataloader_faults.__file__).parent
 NAMES = [(owner, name) for owner, names in USED_OF_TORCH.items() for name in names]
@@ -47,14 +47,6 @@ def _imported(node):
     return set()
 
 
-def _strings_of_the_table(tree):
-    """The nodes of ``USED_OF_TORCH``, which is no use."""
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and "USED_OF_TORCH" in ast.unparse(node.targets[0]):
-            return {*ast.walk(node)}
-    return set()
-
-
 def _is_mixin(node):
     """Whether a class calls private methods of what it is mixed into."""
     return isinstance(node, ast.ClassDef) and "super()._" in ast.unparse(node)
@@ -73,11 +65,7 @@ def _attributes(tree):
 
 def _used():
     attributes = {each for tree in TREES.values() for each in _attributes(tree) if _private(each)}
-    imports = [
-        _imported(node)
-        for tree in TREES.values()
-        for node in {*ast.walk(tree)} - _strings_of_the_table(tree)
-    ]
+    imports = [_imported(node) for tree in TREES.values() for node in ast.walk(tree)]
     return (attributes & _torchs()).union(*imports)
 
 
