@@ -17,6 +17,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from pytest_dataloader_faults import check_dataset
+from pytest_dataloader_faults._trial.process import fork_server
 from support.datasets import SIZE, BySet, Records, RecordStream
 from support.started_anew import EndsItsWorker, HoldsDelegating, RaisesAtLoading
 
@@ -289,12 +290,19 @@ def test_advice_on_lmdb_can_be_followed(tmp_path):
     assert mended.passed, mended.explanation
 
 
-def test_the_order_of_a_set_is_told_of(records, monkeypatch):
-    """The samples that come are the same, for other indices, where workers are not forked.
-
-    tox sets PYTHONHASHSEED, by which each interpreter would have the same order.
-    """
+@pytest.fixture(name="hash_seeds")
+def _hash_seeds(monkeypatch):
+    """Each interpreter has its own. tox sets PYTHONHASHSEED, which a fork server keeps."""
     monkeypatch.setenv("PYTHONHASHSEED", "random")
+    monkeypatch.setattr(fork_server, "_started", [])
+    yield
+    for each in fork_server._started:
+        each.kill()
+
+
+@pytest.mark.usefixtures("hash_seeds")
+def test_the_order_of_a_set_is_told_of(records):
+    """The samples that come are the same, for other indices, where workers are not forked."""
     found = _ask(BySet, records, only="pickles")["pickles"]
 
     assert str(found.verdict) == "corrupted"
