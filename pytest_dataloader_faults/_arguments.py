@@ -7,6 +7,7 @@ take are in ``_settings``.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, Field, fields
 from typing import Any, ClassVar, NamedTuple
@@ -25,7 +26,9 @@ def is_int(value: object, least: int = 1, most: float = math.inf) -> bool:
 
 def is_number(value: object) -> bool:
     """Whether *value* is a finite number, and no bool."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return False
+    return abs(value) <= sys.float_info.max  # An int may be larger than any float.
 
 
 class Rule(NamedTuple):

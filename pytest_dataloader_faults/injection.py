@@ -148,7 +148,7 @@ def inject(
             *faults* happen, or the process is in another scope of faults.
 
     """
-    check(seed=seed, engine=engine)
+    check(seed=seed, engine=engine, require_fired=require_fired)
     _require_some(faults)
     caller = sys._getframe(1)
     call = _Call(faults, caller.f_code.co_filename, caller.f_lineno)

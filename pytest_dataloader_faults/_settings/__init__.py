@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from pytest_dataloader_faults._arguments import COUNT, SECONDS, Rule, at_least, ints, optional
+from pytest_dataloader_faults._arguments import COUNT, FLAG, SECONDS, Rule, at_least, ints, optional
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ RULES = {
     "epochs": COUNT,
     "deadline": SECONDS,
     "seed": ints(0, 2**32 - 1, "an int from 0 to 2**32 - 1"),
+    "require_fired": FLAG,
     "report": optional(callable, "a function of a str, such as print, or None"),
     "expected_failures": optional(
         _has_reasons, 'a dict that gives each check a reason, such as {"open-error": "issue 7"}'

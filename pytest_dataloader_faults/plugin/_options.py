@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from pytest_dataloader_faults import exceptions
 from pytest_dataloader_faults._settings import OPTIONS, RULES, Option
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
@@ -234,13 +235,13 @@ def _parsed(name: str, value: Any, where: str) -> dict[str, Any]:
     if option.word is not None and value == option.word:
         return {name: None}
     rule = RULES[name]
-    with contextlib.suppress(TypeError, ValueError):
-        typed = option.kind(value)
+    with contextlib.suppress(ValueError):
+        typed = option.kind(value) if isinstance(value, str) else value
         if rule.allows(typed):
-            return {name: typed}
+            return {name: option.kind(typed)}
     allowed, _, _ = rule.allowed.partition(", or None")
     allowed += "" if option.word is None else f", or {option.word!r}"
-    message = f"{name}={value!r} from {where} must be {allowed}"
+    message = f"{name}={exceptions._shown(value)} from {where} must be {allowed}"
     raise InvalidArgumentError(message)
 
 

@@ -82,7 +82,9 @@ def id_of(node: pytest.Item) -> str:
 def _without(nodeid: str, check: str) -> str:
     """The id of the test, without the *check* that one of its items asks."""
     name, bracket, parameters = nodeid.partition("[")
-    rest = "-".join(filter(None, f"-{parameters[:-1]}-".split(f"-{check}-", 1))).strip("-")
+    before, _, after = f"-{parameters[:-1]}-".partition(f"-{check}-")
+    # An id may begin or end with a dash of its own, as that of a parameter -1.
+    rest = "-".join(filter(None, (before[1:], after[:-1])))
     if not bracket:  # A dataset that the command line names.
         return name.removesuffix(f"::{check}")
     return f"{name}[{rest}]" if rest else name

@@ -205,6 +205,13 @@ def test_a_loader_without_workers_is_refused(records):
         list(DataLoader(Records(records), num_workers=0))
 
 
+@pytest.mark.parametrize("value", ["no", 1, None])
+def test_require_fired_is_true_or_false(value):
+    """Text such as "no" would be true."""
+    with pytest.raises(InvalidArgumentError, match=f"require_fired={value!r} must be True or"):
+        inject(ReadError("*"), require_fired=value)
+
+
 @pytest.mark.parametrize(
     ("faults", "message"),
     [

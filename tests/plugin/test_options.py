@@ -74,6 +74,10 @@ def test_a_bad_ini_value_is_refused_below_a_good_option(light_suite):
         pytest.param("deadline=[1]", "deadline=[[]1] from {} must be a *number*", id="list"),
         pytest.param("engine='warp'", "engine='warp' from {} must be one of*", id="engine"),
         pytest.param("engine=''", "engine='' from {} must be one of*", id="empty"),
+        pytest.param("deadline=True", "deadline=True from {} must be a positive*", id="bool"),
+        pytest.param("deadline=10**400", "deadline=1000*from {} must be a positive*", id="huge"),
+        pytest.param("seed=2.9", "seed=2.9 from {} must be an int*", id="float"),
+        pytest.param("samples=True", "samples=True from {} must be an int*", id="bool samples"),
     ],
 )
 def test_bad_marker_values_name_the_marker(light_suite, engine, fixture, arguments, message):

@@ -178,6 +178,27 @@ def test_ids_have_no_group_of_xdist():
     assert id_of(item) == "a.py::test_b[x]"
 
 
+DASHES = """
+import pytest
+from support.datasets import Records, write_records
+
+
+@pytest.mark.dataloader_faults(only="open-error")
+@pytest.mark.parametrize("number", [-1, 1, "a-"])
+def test_it(fault_check, number, tmp_path):
+    folder = write_records(tmp_path / "records")
+    fault_check(lambda: Records(folder))
+"""
+
+
+def test_an_id_keeps_its_own_dashes(suite, engine):
+    """Two tests whose parameters differ by one are two tests of the report."""
+    suite.run(DASHES, "--dataloader-faults-report=found.json").assert_outcomes(passed=3)
+    items = json.loads((suite.pytester.path / "found.json").read_text())["items"]
+    name = "test_inner.py::test_it"
+    assert [f"{name}[-1]", f"{name}[1]", f"{name}[a-]"] == [each["test"] for each in items]
+
+
 def test_shards_are_merged(suite, capsys):
     """By the command; the report is that of the whole run."""
     for number, name in enumerate(("Records", "ZerosOnError")):

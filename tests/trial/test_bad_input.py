@@ -378,7 +378,7 @@ def test_an_unknown_check(records, argument, name, near):
 
 
 @both
-@rows("deadline", [-1, 0, 0.0, -0.5, math.nan, math.inf, "30", True, [1]])
+@rows("deadline", [-1, 0, 0.0, -0.5, math.nan, math.inf, 10**400, "30", True, [1]])
 def test_a_deadline_that_cannot_pass(entry, records, deadline):
     """Negative, zero, not a number, without end, of another type: each is shown."""
     text = refusal(InvalidArgumentError, entry, lambda: Records(records), deadline=deadline)
