@@ -112,7 +112,11 @@ class Option(NamedTuple):
     @property
     def value(self) -> Any:
         """The default, as a setting has it."""
-        return None if self.default == self.word else self.default
+        return self.read(self.default)
+
+    def read(self, value: Any) -> Any:
+        """*value*, or None if it is the word for that."""
+        return None if self.word is not None and value == self.word else value
 
 
 def _with_option(otherwise: Any, *of_option: Any, **more: Any) -> Any:
@@ -174,8 +178,7 @@ class Settings:
         from pytest_dataloader_faults.outcomes.contract import Contract
 
         for name, option in OPTIONS.items():
-            if option.word is not None and getattr(self, name) == option.word:
-                object.__setattr__(self, name, None)
+            object.__setattr__(self, name, option.read(getattr(self, name)))
         left_open = {"deadline"} if self.deadline is None else set()
         ruled = {name: getattr(self, name) for name in vars(self).keys() & RULES.keys() - left_open}
         check(**dict(sorted(ruled.items())))

@@ -232,7 +232,7 @@ def _parsed(name: str, value: Any, where: str) -> dict[str, Any]:
     if value is None:
         return {}
     option = _OPTIONS[name]
-    if option.word is not None and value == option.word:
+    if option.read(value) is None:
         return {name: None}
     rule = RULES[name]
     with contextlib.suppress(ValueError):
