@@ -10,6 +10,7 @@ import math
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, Field, fields
+from enum import Enum
 from typing import Any, ClassVar, NamedTuple
 
 from pytest_dataloader_faults import exceptions
@@ -82,6 +83,13 @@ def chosen(
     rule = Rule(lambda _: ok, f"a list of one or more of {', '.join(shown)}")
     rule.check(name, value, error=error)
     return given
+
+
+class StrEnum(str, Enum):
+    """Base of enumerations whose ``str`` is their value, as ``enum.StrEnum`` of Python 3.11."""
+
+    def __str__(self) -> str:
+        return str(self.value)
 
 
 class PrintsItself:

@@ -10,7 +10,7 @@ import errno as _errno
 import os
 import signal as _signal
 from dataclasses import dataclass, fields
-from enum import Enum, Flag, IntEnum, auto
+from enum import Flag, IntEnum, auto
 from typing import ClassVar, NamedTuple, TypeAlias, TypeGuard, TypeVar
 
 from pytest_dataloader_faults import _arguments as allow
@@ -157,7 +157,7 @@ class Effect(Flag):
     """What torch itself needs to share a batch is used up."""
 
 
-class FiringKind(str, Enum):
+class FiringKind(allow.StrEnum):
     """What a fault happened to."""
 
     CALL = "call"
@@ -170,9 +170,6 @@ class FiringKind(str, Enum):
     """The worker itself, which goes on for nothing."""
     THREAD = "thread"
     """The thread that pins batches."""
-
-    def __str__(self) -> str:
-        return self.value
 
 
 _GLOBS_OF = {"path": ~Place(0), "reading": Place.READ, "writing": Place.WRITE}

@@ -7,11 +7,11 @@ from dataclasses import Field, dataclass
 from enum import Enum
 from typing import Any, ClassVar, NamedTuple
 
-from pytest_dataloader_faults._arguments import FLAG, Checked, optional
+from pytest_dataloader_faults._arguments import FLAG, Checked, StrEnum, optional
 from pytest_dataloader_faults.outcomes.text import code, plain, printable_lines
 
 
-class Verdict(str, Enum):
+class Verdict(StrEnum):
     """What a trial shows about a dataset."""
 
     SURVIVED = "survived"
@@ -36,9 +36,6 @@ class Verdict(str, Enum):
     """An exception although there was no fault, or although the contract promises to survive."""
     NOT_EXERCISED = "not_exercised"
     """The fault never fired, so the trial shows nothing. Never a pass."""
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -225,7 +222,7 @@ def comparisons_for(contract: Contract, seed: int) -> Iterator[Comparison]:
             yield from (SHAPES, TYPES)
 
 
-class Wrong(str, Enum):
+class Wrong(StrEnum):
     """What is wrong with the samples of an epoch."""
 
     SUBSTITUTED = "substituted"
@@ -250,9 +247,6 @@ class Wrong(str, Enum):
     """An epoch goes on where the one before was left."""
     SAME_AGAIN = "same again"
     """A second epoch has the random samples of the first."""
-
-    def __str__(self) -> str:
-        return self.value
 
 
 class Mismatch(NamedTuple):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from pytest_dataloader_faults._arguments import StrEnum
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.faults.base import FiringKind
 from pytest_dataloader_faults.outcomes.contract import EXACT, Comparison
@@ -277,7 +278,7 @@ class Resources:
     processes: dict[str, str]
 
 
-class Stage(str, Enum):
+class Stage(StrEnum):
     """How far a trial got."""
 
     START = "start"
@@ -288,9 +289,6 @@ class Stage(str, Enum):
     """The pass after them, without faults."""
     DONE = "done"
     """All of it is over."""
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True)

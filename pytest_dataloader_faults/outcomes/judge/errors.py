@@ -48,7 +48,6 @@ _DROP_NONE = (
     ": the dataset gave None, which default_collate cannot put into a batch. Raise the error"
     " instead. Or skip the sample: Contract(may_skip=True), and a collate_fn that drops None"
 )
-"""How the call of a firing begins that ended its worker."""
 _CUT_OFF = (
     ": it accessed a memory-mapped file beyond the end to which the file was truncated, and torch's"
     " message wrongly blames shared memory. Check the size of a file before mapping it"
