@@ -10,7 +10,7 @@ from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults._trial.factory import DatasetFactory, PartOf, is_a
 from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
-from pytest_dataloader_faults.battery.baseline import Baseline, GoldenRun
+from pytest_dataloader_faults.battery.baseline import Baseline, KnownBaseline
 from pytest_dataloader_faults.battery.checks import CHECKS, Check, Variant
 from pytest_dataloader_faults.battery.targets import require_match
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
@@ -53,7 +53,7 @@ from pytest_dataloader_faults.outcomes.text import (
 )
 
 _ORDINARY = Settings()
-CONTROL = "workers-agree"
+WORKERS_AGREE = "workers-agree"
 _OF_DEADLINE = 0.8
 """The part of a deadline for which a loader waits: its end needs time, too."""
 _OF_CONNECTIONS = "checks of files say nothing of what comes through them"
@@ -85,7 +85,7 @@ class Battery:
         make_dataset: DatasetFactory,
         settings: Settings = _ORDINARY,
         *,
-        known: GoldenRun | None = None,
+        known: KnownBaseline | None = None,
         is_sure: bool = False,
         memory: Memory | None = None,
     ) -> None:
@@ -96,21 +96,21 @@ class Battery:
         with progress.stage("first reading"):
             self.baseline = Baseline(make_dataset, settings, known=known, is_sure=is_sure)
         self.workload = Workload.of(
-            self.baseline.observed,
+            self.baseline.working,
             self.baseline.settings.files,
             self.baseline.writable_folders,
             self.baseline.cached,
             self.baseline.reference.stream_count,
         )
         if not self.baseline.unusable_reason:
-            require_match(self.baseline.settings.files, self.baseline.observed)
+            require_match(self.baseline.settings.files, self.baseline.working)
 
     def check(self, name: str, *, should_fail: bool = False) -> Conclusion | NotApplicable:
         """Run the trial of one check, and those that confirm it where it is not as expected."""
         check = CHECKS[name]
         if check.gpu and (lacking := missing_accelerator()):
             return NotApplicable(lacking)
-        if self.baseline.unusable_reason and name != CONTROL:
+        if self.baseline.unusable_reason and name != WORKERS_AGREE:
             return NotApplicable(self.baseline.unusable_reason)
         plan = check.plan(self.workload)
         if isinstance(plan, NotApplicable):
@@ -145,7 +145,7 @@ class Battery:
 
     def _note_on_connections(self) -> tuple[str, ...]:
         """What came through a network, since a check of files says nothing of it."""
-        workers = self.baseline.observed.workers
+        workers = self.baseline.working.workers
         # A server of a test may have another port in each of its items.
         hosts = sorted({host_of(path) for worker in workers for path in worker.connections})
         if not hosts:
@@ -238,7 +238,7 @@ class Battery:
     def _compared(self, check: Check, variant: Variant, found: Conclusion) -> Conclusion:
         """*found*; where the dataset hangs or dies, with what it does then with no fault."""
         memory = self.memory
-        if check.name == CONTROL or not repeats.hangs_or_dies(found.trial):
+        if check.name == WORKERS_AGREE or not repeats.hangs_or_dies(found.trial):
             return found
         # The trials of a check without a fault are such trials themselves, and have a cause.
         if variant.faults and not memory.alone and memory.sound_runs < _ENOUGH_SOUND_RUNS:
@@ -254,7 +254,7 @@ class Battery:
         if len(trials) > 1 and all(each.outcome.timed_out for each in trials):
             for place in _places(trials):
                 self.hangs.setdefault(place, check.name)
-        return replace(repeats.conclude(trials, self.baseline.control), trials=tuple(trials))
+        return replace(repeats.conclude(trials, self.baseline.fault_free), trials=tuple(trials))
 
     def _as_before(self, outcome: Outcome) -> str:
         place = min(places_of(outcome))
@@ -269,8 +269,8 @@ class Battery:
         After a fault that passes, it may be there for a while and go on. One that was slow once
         gets no more than its deadline for a second trial.
         """
-        if check.name == CONTROL and not (before or variant.changes):
-            return self.baseline.control
+        if check.name == WORKERS_AGREE and not (before or variant.changes):
+            return self.baseline.fault_free
         known = self.hangs.keys() | _places(before)
         may_go_on = not before and any(getattr(each, "times", None) for each in variant.faults)
         early = self.baseline.deadlines.for_look if known and not may_go_on else None
@@ -310,12 +310,12 @@ class Battery:
         *,
         may_take_longer: bool = True,
     ) -> Outcome:
-        is_control, options = check.name == CONTROL, check.options
+        options, alone = check.options, check.name == WORKERS_AGREE
         if options.footprints is not None:
             options = replace(options, footprints=self.baseline.deadlines.most / 2)
         return self.baseline.run_trial(
             *variant.faults,
-            changes=variant.changes if is_control else self._changes_for(check, variant),
+            changes=variant.changes if alone else self._changes_for(check, variant),
             comparison=self.baseline.without_seeds if check.keep_randomness else None,
             deadline=deadline,
             options=options,
@@ -403,7 +403,7 @@ def ask(
 
 def _cause(battery: Battery, trial: Trial) -> Cause | None:
     clues = Clues(battery.catches_errors(trial), waits_for_thread(trial.outcome))
-    return likely_cause(trial.outcome, trial.judgement, battery.baseline.control, clues)
+    return likely_cause(trial.outcome, trial.judgement, battery.baseline.fault_free, clues)
 
 
 def _result(name: str, found: Conclusion, reproduce: str, expected: str | None) -> CheckResult:

@@ -67,7 +67,7 @@ class Workload:
     """What the workers do when nothing is wrong, as far as some of the data files are concerned.
 
     Attributes:
-        control: One epoch with workers, the engine on and no fault.
+        fault_free: One epoch with workers, the engine on and no fault.
         globs: Those that the user asked for.
         paths: The data files that faults may hit.
         writable: Folders that are the trial's own, so that writes there may fail.
@@ -75,7 +75,7 @@ class Workload:
         stream_count: How many samples a stream has; None of one without an end, and of indices.
     """
 
-    control: Outcome
+    fault_free: Outcome
     globs: tuple[str, ...]
     paths: frozenset[str]
     writable: tuple[str, ...] = ()
@@ -85,16 +85,16 @@ class Workload:
     @classmethod
     def of(
         cls,
-        control: Outcome,
+        fault_free: Outcome,
         globs: tuple[str, ...],
         writable: tuple[str, ...] = (),
         cached: tuple[str, ...] = (),
         stream_count: int | None = None,
     ) -> Workload:
-        """The workload of *control*, as far as files are concerned that *globs* mean."""
-        meant = filter(GlobMatcher(globs), _seen_by(control))
-        found = targets.existing_files(meant, control.lasting_files)
-        return cls(control, globs, frozenset(found), writable, cached, stream_count)
+        """The workload of *fault_free*, as far as files are concerned that *globs* mean."""
+        meant = filter(GlobMatcher(globs), _seen_by(fault_free))
+        found = targets.existing_files(meant, fault_free.lasting_files)
+        return cls(fault_free, globs, frozenset(found), writable, cached, stream_count)
 
     @cached_property
     def opened(self) -> FileSet:
@@ -137,14 +137,14 @@ class Workload:
                 for path, each in worker.files.items()
                 if each.writes and is_below(path, self.writable) and is_meant(path)
             }
-            for worker in self.control.workers
+            for worker in self.fault_free.workers
         }
 
     def _writes_nothing(self) -> NotApplicable:
         elsewhere = sorted(
             {
                 path
-                for worker in self.control.workers
+                for worker in self.fault_free.workers
                 for path, each in worker.files.items()
                 if each.writes
             }
@@ -184,7 +184,7 @@ class Workload:
         """A check does not apply for that *reason*; what to do where files were open before."""
         if not self.read.paths or self.opened.paths:
             return NotApplicable(reason)
-        is_forked = self.control.start_method == "fork"
+        is_forked = self.fault_free.start_method == "fork"
         return NotApplicable(reason + (_SERVED if is_forked else ""), _OPEN_BEFORE)
 
     @property
@@ -210,18 +210,20 @@ class Workload:
     @property
     def readers(self) -> tuple[int, ...]:
         """The workers that read by system calls, and not only in what was mapped before."""
-        engine = self.control.engine
+        engine = self.fault_free.engine
         return tuple(worker for worker, files in self.used.items() if _reads(files, engine))
 
     @property
     def fetches(self) -> int:
         """The batches that worker 0 makes."""
-        return max((each.fetches for each in self.control.workers if each.worker == 0), default=0)
+        return max(
+            (each.fetches for each in self.fault_free.workers if each.worker == 0), default=0
+        )
 
     @cached_property
     def connections(self) -> FileSet:
         """The TCP connections that workers make, as far as faults may be about them."""
-        return FileSet(*targets.connections_of(self.control, self.globs))
+        return FileSet(*targets.connections_of(self.fault_free, self.globs))
 
     @cached_property
     def truncation_points(self) -> tuple[tuple[str, int], ...]:
@@ -231,7 +233,7 @@ class Workload:
     @property
     def is_python_engine(self) -> bool:
         """Whether code in C may open and read files that the engine does not see."""
-        return self.control.engine == "python"
+        return self.fault_free.engine == "python"
 
     @property
     def kinds(self) -> tuple[Workload, ...]:
@@ -264,7 +266,7 @@ class Workload:
                 "they connect to a network, which has checks of its own, such as connect-error"
             )
             return NotApplicable(f"its workers {verb} no data file; {instead}")
-        if hidden := unobserved_operations(self.control.workers):
+        if hidden := unobserved_operations(self.fault_free.workers):
             return NotApplicable(f"its workers {verb} no data file that the engine sees: {hidden}")
         return NotApplicable(f"its workers {verb} no data file")
 
@@ -273,17 +275,17 @@ class Workload:
         """What each worker did to each of the files."""
         return {
             worker.worker: {path: each for path, each in worker.files.items() if path in self.paths}
-            for worker in self.control.workers
+            for worker in self.fault_free.workers
         }
 
     def _files_with(self, count: Callable[[FileCounts], int]) -> FileSet:
         every = {path for files in self.used.values() for path in files if count(files[path])}
         paths = tuple(sorted(every))
-        return FileSet(paths, targets.shortest_globs(paths, _seen_by(self.control), self.globs))
+        return FileSet(paths, targets.shortest_globs(paths, _seen_by(self.fault_free), self.globs))
 
 
-def _seen_by(control: Outcome) -> set[str]:
-    return {path for worker in control.workers for path in worker.files}
+def _seen_by(fault_free: Outcome) -> set[str]:
+    return {path for worker in fault_free.workers for path in worker.files}
 
 
 def _sources(files: Mapping[str, FileCounts]) -> dict[str, FileCounts]:

@@ -1,8 +1,7 @@
 """What a dataset gives and does when nothing is wrong.
 
-Work on fault injection calls this the golden run: what comes of a fault is compared with it. It is
-the reference, which is taken sample by sample with no worker, and the control, one epoch with
-workers and the engine on, but with no fault.
+What comes of a fault is compared with it. It is the reference, which is taken sample by sample with
+no worker, and the fault-free epoch, which has workers and the engine on, but no fault.
 """
 
 from __future__ import annotations
@@ -53,8 +52,8 @@ class Baseline:
 
     Attributes:
         comparison: How samples are compared.
-        control: The epoch without a fault, with the loader as it was asked for.
-        observed: The epoch by which faults are chosen. It is the control, unless that fails.
+        fault_free: The epoch without a fault, with the loader as it was asked for.
+        working: The epoch by which faults are chosen. It is *fault_free*, unless that fails.
         changes: Loader options that the dataset needs to work with no fault.
         cached: The files that the workers read, and that were made while the dataset was read.
         unusable_reason: Why the dataset does not work with these either, or None.
@@ -70,10 +69,10 @@ class Baseline:
         settings: Settings,
         *,
         attempts: Sequence[Mapping[str, Any]] = ({}, ONE_WORKER),
-        known: GoldenRun | None = None,
+        known: KnownBaseline | None = None,
         is_sure: bool = False,
     ) -> None:
-        """*attempts*: loader options for the control, and for further tries where it fails.
+        """*attempts*: loader options for the fault-free epoch, and for more tries where it fails.
 
         *is_sure*: whether *known* is to be believed; otherwise the reference is taken again, and
         OutdatedBaselineError raised if it is another one.
@@ -86,32 +85,32 @@ class Baseline:
         self.comparison = known.comparison if known else EXACT
         self.changes: Mapping[str, Any] = {}
         self.unusable_reason: str | None = None
-        self._references = _References(make_dataset, self.settings, self.deadlines.learn)
+        self._references = _ReferenceStore(make_dataset, self.settings, self.deadlines.learn)
         began = time.time_ns()
         if known is None:
             self._take(attempts)
         else:
             self._begin_with(known, is_sure=is_sure)
         before = known.cached if known else ()
-        self.cached = before or _files_made_since(began, self.observed)
+        self.cached = before or _files_made_since(began, self.working)
 
-    def _begin_with(self, known: GoldenRun, *, is_sure: bool) -> None:
+    def _begin_with(self, known: KnownBaseline, *, is_sure: bool) -> None:
         self._references.limit(known.reference.limit)
         if is_sure:
             self._references.put(self.comparison, known.reference)
         elif self.reference != known.reference:
             raise OutdatedBaselineError
-        self.control, self.observed, self.changes = known.control, known.observed, known.changes
-        self.deadlines.learn(self.control.duration)
-        self._shares, self._drawn = _shares_of(self.control), _drawn_in(self.observed)
+        self.fault_free, self.working, self.changes = known.fault_free, known.working, known.changes
+        self.deadlines.learn(self.fault_free.duration)
+        self._shares, self._drawn = _shares_of(self.fault_free), _drawn_in(self.working)
 
     @property
-    def golden_run(self) -> GoldenRun | None:
+    def known(self) -> KnownBaseline | None:
         """What another baseline of the dataset may begin with; None if something is wrong."""
         if self.unusable_reason or self.comparison.what is Compared.AUTHOR:
             return None
-        parts = (self.reference, self.control, self.observed, self.changes)
-        return GoldenRun(*parts, self.comparison, self.cached)
+        parts = (self.reference, self.fault_free, self.working, self.changes)
+        return KnownBaseline(*parts, self.comparison, self.cached)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -170,7 +169,7 @@ class Baseline:
             options=options,
             needs_workers=True,
             may_take_longer=may_take_longer,
-            most_bytes=_most_bytes_of(getattr(self, "observed", None)),
+            most_bytes=_most_bytes_of(getattr(self, "working", None)),
         )
         return run_trial_job(job)
 
@@ -184,11 +183,11 @@ class Baseline:
         return replace(reference, shares=self._shares, drawn=self._drawn)
 
     def _take(self, attempts: Sequence[Mapping[str, Any]]) -> None:
-        """Reference and control, by the most exact comparison that shows nothing wrong."""
+        """Reference and fault-free epoch, by the most exact comparison that shows nothing wrong."""
         for each in self._comparisons():
             self.comparison = each
             if not (self._is_unstable or self._is_same_by_luck or self._is_endless):
-                self._run_control(attempts)
+                self._run_fault_free(attempts)
                 self._own_samples = self._count_own_samples(attempts[0])
                 is_done = self.unusable_reason is None or not self.comparison.allows_for_randomness
                 if is_done and self._own_samples is None:
@@ -213,7 +212,7 @@ class Baseline:
         if self.comparison.limit is not None or self.reference.kind == "map":
             return None
         changes = _TWO_WORKERS if options == ONE_WORKER else options
-        tried = self.control if changes == options else self.run_trial(changes=changes)
+        tried = self.fault_free if changes == options else self.run_trial(changes=changes)
         if self.judge(tried, Contract()).passed:
             return None
         count = count_own_samples(tried, self.reference)
@@ -237,7 +236,7 @@ class Baseline:
         is_asked = self.contract.deterministic is None and self.comparison == EXACT
         return is_asked and self.reference.draws_random_numbers
 
-    def _run_control(self, attempts: Sequence[Mapping[str, Any]]) -> None:
+    def _run_fault_free(self, attempts: Sequence[Mapping[str, Any]]) -> None:
         """Trials without a fault until one of them shows nothing wrong."""
         reference.require_samples(self.reference, self.contract)
         runs = []
@@ -248,18 +247,18 @@ class Baseline:
             found = self.judge(runs[-1], Contract())
             if found.passed:
                 break
-        self.control, self.observed = runs[0], runs[-1]
+        self.fault_free, self.working = runs[0], runs[-1]
         why = f"with one worker and no fault it fails already ({found.sentence}); see workers-agree"
         self.unusable_reason = None if found.passed else why
-        self._shares = _shares_of(self.observed) if found.passed else ()
-        self._drawn = _drawn_in(self.observed) if found.passed else None
+        self._shares = _shares_of(self.working) if found.passed else ()
+        self._drawn = _drawn_in(self.working) if found.passed else None
 
 
 _ENOUGH_SECONDS = 5.0
 """Where this many would take longer, fewer are looked at."""
 
 
-class _References:
+class _ReferenceStore:
     """What the dataset gives, by comparison.
 
     The first one may settle for fewer samples than *settings* say, and the others do as it does.
@@ -334,25 +333,25 @@ class OutdatedBaselineError(Exception):
 
 
 @dataclass(frozen=True)
-class GoldenRun:
+class KnownBaseline:
     """What another baseline of the same dataset may begin with. Plain data."""
 
     reference: Reference
-    control: Outcome
-    observed: Outcome
+    fault_free: Outcome
+    working: Outcome
     changes: Mapping[str, Any]
     comparison: Comparison = EXACT
     cached: tuple[str, ...] = ()
 
 
-def _most_bytes_of(observed: Outcome | None) -> int | None:
+def _most_bytes_of(fault_free: Outcome | None) -> int | None:
     """How many bytes a pass may read before it reads the same again and again.
 
-    *observed*: a pass without a fault. None if that does not say it.
+    *fault_free*: a pass without a fault. None if that does not say it.
     """
-    if observed is None or observed.engine != "kernel" or observed.unobserved:
+    if fault_free is None or fault_free.engine != "kernel" or fault_free.unobserved:
         return None
-    files = [counts for worker in observed.workers for counts in worker.files.values()]
+    files = [counts for worker in fault_free.workers for counts in worker.files.values()]
     return max(_LEAST_BYTES, _TIMES * sum(each.bytes for each in files))
 
 
@@ -366,30 +365,30 @@ _MOST_SHARED = 3 / 4
 """Workers that draw from few samples draw some of the same; two that read all share each."""
 
 
-def _shares_of(control: Outcome) -> tuple[Share, ...]:
+def _shares_of(fault_free: Outcome) -> tuple[Share, ...]:
     """What each worker gave of a stream, where that is known."""
-    files = {each.worker: len(each.files) for each in control.workers}
+    files = {each.worker: len(each.files) for each in fault_free.workers}
     came: dict[int, list[str]] = {worker: [] for worker in files}
-    for each in control.delivered:
-        if each.worker is None or each.rows is None or control.kind == "map":
+    for each in fault_free.delivered:
+        if each.worker is None or each.rows is None or fault_free.kind == "map":
             return ()
         came.setdefault(each.worker, []).extend(each.rows)
     return tuple(Share(each, tuple(came[each]), files.get(each, 0)) for each in sorted(came))
 
 
-def _drawn_in(control: Outcome) -> int | None:
+def _drawn_in(fault_free: Outcome) -> int | None:
     """How many samples its sampler drew, if it drew as many batches as its length says."""
-    (one,) = control.passes
-    has_length = control.kind == "map" and len(one.drawn) == one.batches
+    (one,) = fault_free.passes
+    has_length = fault_free.kind == "map" and len(one.drawn) == one.batches
     return sum(map(len, one.drawn)) if has_length else None
 
 
-def count_own_samples(control: Outcome, reference: Reference) -> int | None:
+def count_own_samples(fault_free: Outcome, reference: Reference) -> int | None:
     """How many samples each worker gives, if they are random and its own; or else None."""
-    shares, count = _shares_of(control), len(reference.samples)
+    shares, count = _shares_of(fault_free), len(reference.samples)
     if not shares[1:] or {len(each.samples) for each in shares} != {count}:
         return None
-    files, *others = (each.files.keys() for each in control.workers)
+    files, *others = (each.files.keys() for each in fault_free.workers)
     if len(files) >= count and all(files == each for each in others):
         return None
     is_of_content = reference.comparison.is_of_content
@@ -412,7 +411,7 @@ def _bytes(outcome: Outcome) -> dict[int | None, list[str]]:
 
 # Some facts about what can be seen of a cache. The first reading fills it, which is mostly that of
 # the reference, before there is any worker; from then on workers read the cache alone. So each
-# file that the workers of the control read is asked when it was changed last, and that is compared
+# file that the workers read without a fault is asked when it was changed last, and that is compared
 # with the time at which the baseline began. The time is ctime, since a program may set mtime to
 # what it likes. The stamps of files are a few milliseconds behind that time, and never ahead: what
 # a test wrote just before is not taken for a cache. The clock of a file server may be ahead, and
@@ -426,10 +425,10 @@ _TAKE_FOLDER = (
 )
 
 
-def _files_made_since(began: int, control: Outcome) -> tuple[str, ...]:
-    """The files that the workers of *control* read and that changed after *began*, in ns."""
-    is_python = control.engine == "python"  # It does not see what C reads, but most opens.
-    every = (each for worker in control.workers for each in worker.files.items())
+def _files_made_since(began: int, fault_free: Outcome) -> tuple[str, ...]:
+    """The files that the workers of *fault_free* read and that changed after *began*, in ns."""
+    is_python = fault_free.engine == "python"  # It does not see what C reads, but most opens.
+    every = (each for worker in fault_free.workers for each in worker.files.items())
     read = {path for path, counts in every if counts.reads or (is_python and counts.opens)}
     return tuple(path for path in sorted(read) if _last_change(path) > began)
 

@@ -33,8 +33,8 @@ from typing import Any, NamedTuple
 
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial.factory import DatasetFactory, PartOf, is_ready
-from pytest_dataloader_faults.battery._battery import CONTROL, Battery, Memory, ask
-from pytest_dataloader_faults.battery.baseline import GoldenRun, OutdatedBaselineError
+from pytest_dataloader_faults.battery._battery import WORKERS_AGREE, Battery, Memory, ask
+from pytest_dataloader_faults.battery.baseline import KnownBaseline, OutdatedBaselineError
 from pytest_dataloader_faults.outcomes import CheckResult, Outcome, Verdict
 
 _PLAIN = (str, bytes, int, float, bool, type(None))
@@ -52,7 +52,7 @@ class BaselineCache:
     """The fault-free runs of one session."""
 
     def __init__(self) -> None:
-        self._found: dict[Hashable, _Known | None] = {}
+        self._found: dict[Hashable, _Entry | None] = {}
         self._memory: defaultdict[Hashable, Memory] = defaultdict(Memory)
 
     def ask(
@@ -72,56 +72,56 @@ class BaselineCache:
         *home* is a folder that the test has for itself, and gets a new one of for each item.
         """
         key = _identity(make_dataset, settings, home)
-        known = self._found.get(key)
+        entry = self._found.get(key)
         memory = None if call is None else self._memory[call]
         battery_of = functools.partial(Battery, make_dataset, settings, memory=memory)
         asked = functools.partial(ask, name=name, expected=expected, reproduce=reproduce)
         was_wrong = False
-        if known is not None:
+        if entry is not None:
             try:
-                result = _with_guess(known.moved(home), battery_of, asked)
+                result = _by_entry(entry.moved(home), battery_of, asked)
                 # After a hang without a fault, another run without one would hang as well.
-                if result.verdict is not Verdict.NOT_EXERCISED or known.run.changes:
+                if result.verdict is not Verdict.NOT_EXERCISED or entry.baseline.changes:
                     return Answer(result)
             except OutdatedBaselineError:
                 was_wrong = True
         battery = battery_of()
-        versions = versions_of_files(battery.baseline.observed)
-        if battery.baseline.unusable_reason and name != CONTROL:
+        versions = versions_of_files(battery.baseline.working)
+        if battery.baseline.unusable_reason and name != WORKERS_AGREE:
             return Answer(_failing_alone(battery, name, reproduce), is_usable=False)
         result = asked(battery)
-        if key is not None and (found := battery.baseline.golden_run) is not None:
-            self._found[key] = None if was_wrong else _Known(found, home, versions)
+        if key is not None and (found := battery.baseline.known) is not None:
+            self._found[key] = None if was_wrong else _Entry(found, home, versions)
         return Answer(result, is_usable=not battery.baseline.unusable_reason)
 
 
-class _Known(NamedTuple):
+class _Entry(NamedTuple):
     """A fault-free run, the folder of the item that made it, and the files then."""
 
-    run: GoldenRun
+    baseline: KnownBaseline
     home: str | None
     versions: Mapping[str, tuple[int, ...] | None]
 
-    def moved(self, home: str | None) -> _Known:
+    def moved(self, home: str | None) -> _Entry:
         """The same for an item that has the folder *home*."""
         if not (self.home and home and self.home != home):
             return self
-        return self._replace(run=_moved(self.run, self.home, home), versions={})
+        return self._replace(baseline=_moved(self.baseline, self.home, home), versions={})
 
 
-def _with_guess(
-    known: _Known, battery_of: Callable[..., Battery], asked: Callable[[Battery], CheckResult]
+def _by_entry(
+    entry: _Entry, battery_of: Callable[..., Battery], asked: Callable[[Battery], CheckResult]
 ) -> CheckResult:
-    """The result by what is *known*; OutdatedBaselineError if that is out of date."""
-    before = versions_of_files(known.run.observed)
-    is_sure = before == known.versions
-    battery = battery_of(known=known.run, is_sure=is_sure)
+    """The result by what *entry* knows; OutdatedBaselineError if that is out of date."""
+    before = versions_of_files(entry.baseline.working)
+    is_sure = before == entry.versions
+    battery = battery_of(known=entry.baseline, is_sure=is_sure)
     result = asked(battery)
     if is_sure and result.applies and not result.passed:
         try:
-            battery_of(known=known.run)
+            battery_of(known=entry.baseline)
         except OutdatedBaselineError:
-            if versions_of_files(known.run.observed) == before:
+            if versions_of_files(entry.baseline.working) == before:
                 raise
     return result
 
@@ -145,9 +145,9 @@ def _version(path: str) -> tuple[int, ...] | None:
 
 def _failing_alone(battery: Battery, name: str, reproduce: str) -> CheckResult:
     """What is wrong without a fault, in place of the result of the check *name*."""
-    control = ask(battery, CONTROL, reproduce=reproduce)
-    text = f"{name} was not asked, for the dataset fails with no fault at all, as in {CONTROL}:"
-    return replace(control, check=name, explanation=f"{text}\n{control.explanation}")
+    found = ask(battery, WORKERS_AGREE, reproduce=reproduce)
+    text = f"{name} was not asked, for the dataset fails with no fault at all, as in {found.check}:"
+    return replace(found, check=name, explanation=f"{text}\n{found.explanation}")
 
 
 def _identity(make_dataset: DatasetFactory, options: Settings, home: str | None) -> Hashable:

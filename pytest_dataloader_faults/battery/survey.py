@@ -80,7 +80,7 @@ class Survey:
 
     Attributes:
         files: The files that can fail: give it to strategies as ``files=``.
-        control: The outcome of the epoch without a fault.
+        fault_free: The outcome of the epoch without a fault.
         make_dataset: The factory of the dataset.
         contract: What the author promises. It says how samples are compared, too.
     """
@@ -90,7 +90,7 @@ class Survey:
             self._baseline = Baseline(make_dataset, settings, attempts=[ONE_WORKER])
         self.make_dataset = make_dataset
         self.contract = self._baseline.contract
-        self.control = self._baseline.control
+        self.fault_free = self._baseline.fault_free
         self.files = _files_of(self._baseline)
 
     def __repr__(self) -> str:
@@ -166,10 +166,10 @@ def _comparison_of(contract: Contract) -> tuple[object, ...]:
 
 
 def _files_of(baseline: Baseline) -> DataFiles:
-    workers, reference = baseline.control.workers, baseline.reference
+    workers, reference = baseline.fault_free.workers, baseline.reference
     seen = {path for worker in workers for path in worker.files}
     meant = sorted(filter(GlobMatcher(baseline.settings.files), seen))
-    require_match(baseline.settings.files, baseline.control)
+    require_match(baseline.settings.files, baseline.fault_free)
     files = [worker.files for worker in workers]
     opens = {path: _most(each[path].opens for each in files if path in each) for path in meant}
     reads = {path: _most(each[path].reads for each in files if path in each) for path in meant}
@@ -192,7 +192,7 @@ def _files_of(baseline: Baseline) -> DataFiles:
 def _writes_of(baseline: Baseline, meant: Iterable[str]) -> dict[str, int]:
     """How often a worker writes each of the files *meant* where a failed write does no harm."""
     own = baseline.writable_folders
-    files = [worker.files for worker in baseline.control.workers]
+    files = [worker.files for worker in baseline.fault_free.workers]
     ours = (path for path in meant if is_below(path, own))
     counts = {path: _most(each[path].writes for each in files if path in each) for path in ours}
     return {path: count for path, count in counts.items() if count}
@@ -200,9 +200,9 @@ def _writes_of(baseline: Baseline, meant: Iterable[str]) -> dict[str, int]:
 
 def _connections_of(baseline: Baseline) -> dict[str, int]:
     """How often a worker makes each connection; the python engine cannot cut off their answers."""
-    control = baseline.control
-    made = [worker.connections for worker in control.workers if control.engine == "kernel"]
-    meant = connections_of(control, baseline.settings.files).paths
+    fault_free = baseline.fault_free
+    made = [worker.connections for worker in fault_free.workers if fault_free.engine == "kernel"]
+    meant = connections_of(fault_free, baseline.settings.files).paths
     counts = {path: _most(each.get(path, 0) for each in made) for path in meant}
     return {glob.escape(path): count for path, count in counts.items() if count}
 

@@ -15,7 +15,7 @@ from pytest_dataloader_faults import exceptions
 from pytest_dataloader_faults._settings import SAMPLES, Files, Settings, check
 from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults.battery import progress
-from pytest_dataloader_faults.battery._battery import CONTROL, Battery, ask
+from pytest_dataloader_faults.battery._battery import WORKERS_AGREE, Battery, ask
 from pytest_dataloader_faults.battery._workload import NotApplicable, Workload
 from pytest_dataloader_faults.battery.checking import report
 from pytest_dataloader_faults.faults import (
@@ -89,9 +89,9 @@ def _prepared(
 ) -> tuple[Battery, list[Any]]:
     """The dataset, and the first step of each row; raises where there is nothing to sweep."""
     battery = Battery(make_dataset, settings)
-    control = ask(battery, CONTROL)
-    if not control.passed:
-        raise exceptions.CheckFailedError(f"with no fault at all, {control.explanation}")
+    found = ask(battery, WORKERS_AGREE)
+    if not found.passed:
+        raise exceptions.CheckFailedError(f"with no fault at all, {found.explanation}")
     rows = _rows_from(_rows(faults), start_at)
     rows = [each for each in rows if _with_target(each, battery.workload)]
     if not rows:
@@ -123,7 +123,7 @@ def _expected_steps(fault: Any, workload: Workload) -> int:
     kind = "opens" if isinstance(fault, OpenError) else "reads"
     kind = "writes" if Place.WRITE in fault.places else kind
     most: int = 0
-    for worker in workload.control.workers:
+    for worker in workload.fault_free.workers:
         counts = {path: getattr(each, kind) for path, each in worker.files.items()}
         counts = worker.connections if isinstance(fault, NetworkFault) else counts
         most = max(most, sum(count for path, count in counts.items() if is_meant(path)))

@@ -125,11 +125,11 @@ class Connections(NamedTuple):
     globs: tuple[str, ...]
 
 
-def connections_of(control: Outcome, globs: tuple[str, ...]) -> Connections:
-    """Those that the workers of *control* made, unless *globs* were given that mean only files."""
+def connections_of(fault_free: Outcome, globs: tuple[str, ...]) -> Connections:
+    """Those that the workers of *fault_free* made; none where *globs* mean only files."""
     asked = tuple(filter(is_of_network, globs))
     meant = (f"{NETWORK}*",) if globs == EVERY_FILE else asked
-    made = {path for worker in control.workers for path in worker.connections}
+    made = {path for worker in fault_free.workers for path in worker.connections}
     return Connections(tuple(sorted(filter(GlobMatcher(meant), made))), meant)
 
 
@@ -147,12 +147,12 @@ def _lasting(folder: str, within: Collection[str]) -> str:
     return _lasting(os.path.dirname(folder), within)
 
 
-def require_match(globs: tuple[str, ...], control: Outcome) -> None:
-    """Raise InvalidArgumentError if *globs* were given and one of them means no file of *control*.
+def require_match(globs: tuple[str, ...], fault_free: Outcome) -> None:
+    """Raise InvalidArgumentError if *globs* were given and one means no file of *fault_free*.
 
     One that is misspelt would otherwise go unnoticed beside another one.
     """
-    workers = control.workers
+    workers = fault_free.workers
     files = sorted({path for each in workers for path in (*each.files, *each.connections)})
     dead = [each for each in globs if not any(map(GlobMatcher((each,)), files))]
     if not dead or globs == EVERY_FILE:

@@ -16,9 +16,9 @@ from support.random_samples import OwnNoise
 from support.specimens import ZerosOnError
 
 CHECKS = ["open-error", "read-error-first"]
-REFERENCE, CONTROL, ALONE = 1, 1, 1
+REFERENCE, FAULT_FREE, ALONE = 1, 1, 1
 """Processes that make a dataset; the last is the trial's."""
-WHOLE, VERIFIED = REFERENCE + CONTROL + ALONE, REFERENCE + ALONE
+WHOLE, VERIFIED = REFERENCE + FAULT_FREE + ALONE, REFERENCE + ALONE
 
 
 class Asked:
@@ -69,7 +69,7 @@ def test_other_kinds_of_factories_are_recalled_as_well(records, asked, wrap):
 
 
 def test_the_reference_is_taken_again_where_a_file_was_touched(records, asked):
-    """The control is not repeated: the samples show that nothing else is different."""
+    """The fault-free epoch is not repeated: the samples show that nothing else is different."""
     factory = _factory(records, asked.log)
     asked(factory)
     (records / "00.rec").touch()
@@ -77,7 +77,7 @@ def test_the_reference_is_taken_again_where_a_file_was_touched(records, asked):
 
 
 @pytest.mark.parametrize("kind", [Noisy, OwnNoise])
-def test_the_control_of_random_samples_is_not_repeated(kind, records, asked):
+def test_the_fault_free_epoch_of_random_samples_is_not_repeated(kind, records, asked):
     """Nor is it found out again how to compare them."""
     (_, first), (result, second) = [asked(_factory(records, asked.log, kind)) for _ in range(2)]
 
@@ -96,7 +96,7 @@ def test_findings_move_with_the_folder_of_the_item(tmp_path, asked):
 
 
 def test_a_guess_that_was_wrong_fails_no_check(records, asked):
-    """Data that another item made otherwise: the control is repeated, and no guess made again."""
+    """Other data from another item: the fault-free epoch is repeated, and no guess made again."""
     factory = _factory(records, asked.log)
     asked(factory)
     for path in records.iterdir():

@@ -206,7 +206,7 @@ def test_what_is_slow_is_no_place_of_a_hang(records, monkeypatch):
     monkeypatch.setattr(deadline, "MORE_SECONDS", 2.0)
     battery = Battery(lambda: Records(records), Settings(deadline=2.0))
     found = battery.run_faults(SlowRead("*.rec", seconds=SLOWER))
-    cause = likely_cause(found.trial.outcome, found.trial.judgement, battery.baseline.control)
+    cause = likely_cause(found.trial.outcome, found.trial.judgement, battery.baseline.fault_free)
 
     first, second = (each.outcome.at_deadline for each in found.trials)
     assert found.trial.judgement.verdict == "hung"

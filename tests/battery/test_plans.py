@@ -34,9 +34,9 @@ def _workload(real, *workers, engine="kernel", start_method="fork", writable=(),
         WorkerFacts(number, 7 + number, files=files, **counts)
         for number, files in enumerate(workers)
     )
-    control = replace(real.control, workers=facts, engine=engine, start_method=start_method)
+    fault_free = replace(real.fault_free, workers=facts, engine=engine, start_method=start_method)
     paths = frozenset(path for files in workers for path in files)
-    return replace(real, control=control, paths=paths, globs=("*",), writable=writable)
+    return replace(real, fault_free=fault_free, paths=paths, globs=("*",), writable=writable)
 
 
 def _plan(name, workload):
@@ -363,7 +363,7 @@ def test_checks_of_connections(check, titles, expected, real):
 def test_a_trial_may_show_that_a_check_does_not_apply(check, facts, applies, real):
     """Where its fault found nothing to happen to, and no dataset could have helped that."""
     workload = _workload(real, {A: READ})
-    trial = replace(workload.control, schedule=(facts.fault,), faults=(facts,))
+    trial = replace(workload.fault_free, schedule=(facts.fault,), faults=(facts,))
 
     assert (CHECKS[check].skip_reason(workload, trial) is None) == applies
 
@@ -393,7 +393,7 @@ OF_TORCH, OF_DATA, OF_CODE = (
 def test_torch_needs_a_descriptor_too(files, facts, changes, says, real):
     """Where only torch went without, it hangs, whatever the dataset does."""
     workload = _workload(real, files)
-    trial = replace(workload.control, faults=facts, **{"phase": EPOCH_1, **changes})
+    trial = replace(workload.fault_free, faults=facts, **{"phase": EPOCH_1, **changes})
     found = CHECKS["descriptor-exhaustion"].skip_reason(workload, trial)
 
     assert (found is None) == (says is None)
@@ -412,6 +412,6 @@ def test_torch_needs_a_descriptor_too(files, facts, changes, says, real):
 def test_files_of_most_workers_are_leftovers(left, says, real):
     """One that a single worker makes is a cache, and the others find it."""
     workers = tuple(WorkerFacts(0, 7, 1, {}, leftover_files=each) for each in left)
-    found = CHECKS["leftovers"].extra_rule(replace(real.control, workers=workers), None)
+    found = CHECKS["leftovers"].extra_rule(replace(real.fault_free, workers=workers), None)
 
     assert (found and found.sentence) == says

@@ -24,8 +24,8 @@ from support.facts import EIO, TRUNCATED, fired, ordinary, raised, unfired
 from support.rows import rows
 
 PASSES = ("survived", "failed_cleanly")
-CONTROL = ordinary(Pass(complete=True))
-STREAM = replace(CONTROL, kind="iterable")
+FAULT_FREE = ordinary(Pass(complete=True))
+STREAM = replace(FAULT_FREE, kind="iterable")
 IN_PLACE = "gives a sample in place of one that cannot be read"
 BEFORE = "uses a file that was opened before the fork"
 TRUNCATION = "accepts a truncated file"
@@ -36,9 +36,9 @@ def _trial(fault, kind=FiringKind.CALL, path="/data/a.rec"):
     return ordinary(Pass(), fired(fault, kind=kind, path=path))
 
 
-def _cause(outcome, verdict, kind=None, control=CONTROL, clues=None):
+def _cause(outcome, verdict, kind=None, fault_free=FAULT_FREE, clues=None):
     judgement = Judgement(Verdict(verdict), "any words: missing", False, kind)
-    return likely_cause(outcome, judgement, control, clues or Clues())
+    return likely_cause(outcome, judgement, fault_free, clues or Clues())
 
 
 @rows(
@@ -46,9 +46,9 @@ def _cause(outcome, verdict, kind=None, control=CONTROL, clues=None):
     [
         (STREAM, Wrong.REPEATED, None, "all samples", "get_worker_info"),
         (STREAM, Wrong.SAME_IN_EACH_WORKER, None, "all samples", "get_worker_info"),
-        (CONTROL, Wrong.DIFFERS, None, "workers give other samples", ""),
-        (CONTROL, Wrong.USED_UP, None, "fewer samples in the second", ""),
-        (CONTROL, Wrong.SAME_AGAIN, None, "same random samples", ""),
+        (FAULT_FREE, Wrong.DIFFERS, None, "workers give other samples", ""),
+        (FAULT_FREE, Wrong.USED_UP, None, "fewer samples in the second", ""),
+        (FAULT_FREE, Wrong.SAME_AGAIN, None, "same random samples", ""),
         (_trial(EIO), Wrong.SUBSTITUTED, None, IN_PLACE, "Another sample came"),
         (_trial(TRUNCATED), Wrong.SUBSTITUTED, CAUGHT, IN_PLACE, "Another sample came"),
         (_trial(TRUNCATED), Wrong.SUBSTITUTED, None, TRUNCATION, "how many bytes"),
@@ -79,7 +79,7 @@ def test_wrong_samples_have_a_cause(outcome, kind, clues, phrase, advice):
 def test_each_verdict_has_a_cause(verdict):
     """In a few words; nothing that passed has one."""
     assert _cause(_trial(EIO), verdict).phrase
-    assert likely_cause(_trial(EIO), Judgement(verdict, "x", True), CONTROL) is None
+    assert likely_cause(_trial(EIO), Judgement(verdict, "x", True), FAULT_FREE) is None
 
 
 @pytest.mark.parametrize(("verdict", "is_told"), [("hung", True), ("leaked", False)])
@@ -92,12 +92,12 @@ def test_a_wait_without_a_limit_is_the_cause_of_a_hang(verdict, is_told):
     assert _cause(_trial(EIO), verdict).phrase != "waits for a server without a time limit"
 
 
-READS = replace(CONTROL, workers=(WorkerFacts(0, 7, 1, {"/t/a.pt": FileCounts(1, 1, 9)}),))
-WRITES = replace(CONTROL, workers=(WorkerFacts(0, 7, 1, {"/t/a.pt": FileCounts(1, 1, 9, 1)}),))
+READS = replace(FAULT_FREE, workers=(WorkerFacts(0, 7, 1, {"/t/a.pt": FileCounts(1, 1, 9)}),))
+WRITES = replace(FAULT_FREE, workers=(WorkerFacts(0, 7, 1, {"/t/a.pt": FileCounts(1, 1, 9, 1)}),))
 
 
 @rows(
-    ("outcome", "verdict", "control", "is_torn"),
+    ("outcome", "verdict", "fault_free", "is_torn"),
     [
         (_trial(WriteError("*.pt"), "write"), "poisoned", READS, True),
         (_trial(WriteError("*.pt"), "write"), "corrupted", READS, True),
@@ -109,9 +109,9 @@ WRITES = replace(CONTROL, workers=(WorkerFacts(0, 7, 1, {"/t/a.pt": FileCounts(1
         (ordinary(Pass(), unfired(WriteError("*.pt"))), "corrupted", WRITES, False),
     ],
 )
-def test_a_file_that_is_not_whole_is_the_cause(outcome, verdict, control, is_torn):
+def test_a_file_that_is_not_whole_is_the_cause(outcome, verdict, fault_free, is_torn):
     """After a failed write; and after any fault, if the dataset writes and stays broken."""
-    cause = _cause(outcome, verdict, Wrong.DIFFERS, control)
+    cause = _cause(outcome, verdict, Wrong.DIFFERS, fault_free)
 
     assert (cause.phrase == "leaves a file that is not whole") == is_torn
 
@@ -132,7 +132,7 @@ def test_a_promise_that_is_broken_is_the_cause():
     promised = "fails, although the contract promises that it survives"
 
     assert _cause(_trial(EIO), "broken").phrase == promised
-    assert _cause(CONTROL, "broken").phrase == "fails without a fault"
+    assert _cause(FAULT_FREE, "broken").phrase == "fails without a fault"
 
 
 @pytest.mark.parametrize(("workers", "is_uneven"), [(2, False), (3, True)])
@@ -151,7 +151,7 @@ def _with_file(path, counts, error=None, shared=()):
 
 
 @rows(
-    ("control", "advice", "overrides"),
+    ("fault_free", "advice", "overrides"),
     [
         (_with_file("/data/a.h5", FileCounts(0, 3, 9)), "open h5py.File in the worker", False),
         (
@@ -166,9 +166,9 @@ def _with_file(path, counts, error=None, shared=()):
         ),
     ],
 )
-def test_handle_from_before_the_fork_is_named(control, advice, overrides):
+def test_handle_from_before_the_fork_is_named(fault_free, advice, overrides):
     """With what its library needs; that of LMDB takes the place of the check's own advice."""
-    cause = _cause(CONTROL, "corrupted", Wrong.DIFFERS, control)
+    cause = _cause(FAULT_FREE, "corrupted", Wrong.DIFFERS, fault_free)
 
     assert (cause.phrase, cause.overrides) == (BEFORE, overrides)
     assert advice in cause.advice
@@ -185,17 +185,17 @@ def test_error_of_lmdb_is_known():
 @pytest.mark.parametrize("counts", [FileCounts(1, 3, 9), FileCounts(0, 0, 0)])
 def test_file_that_workers_open_is_not_blamed(counts):
     """Nor one that they do not read."""
-    control = _with_file("/data/a.h5", counts)
+    fault_free = _with_file("/data/a.h5", counts)
 
-    assert _cause(CONTROL, "corrupted", Wrong.DIFFERS, control).phrase != BEFORE
-    assert _cause(_trial(EIO), "corrupted", Wrong.SUBSTITUTED, control).phrase == IN_PLACE
+    assert _cause(FAULT_FREE, "corrupted", Wrong.DIFFERS, fault_free).phrase != BEFORE
+    assert _cause(_trial(EIO), "corrupted", Wrong.SUBSTITUTED, fault_free).phrase == IN_PLACE
 
 
 @pytest.mark.parametrize(("shared", "is_blamed"), [((), False), (("/data/a.rec",), True)])
 def test_handle_is_blamed_for_content_where_an_offset_is_shared(shared, is_blamed):
     """Reads at places and mappings of a file that was open before have no offset to share."""
-    control = _with_file("/data/a.rec", FileCounts(0, 3, 9), shared=shared)
-    cause = _cause(_trial(TRUNCATED, FiringKind.REPLACED), "corrupted", Wrong.DIFFERS, control)
+    fault_free = _with_file("/data/a.rec", FileCounts(0, 3, 9), shared=shared)
+    cause = _cause(_trial(TRUNCATED, FiringKind.REPLACED), "corrupted", Wrong.DIFFERS, fault_free)
 
     assert (cause.phrase == BEFORE) == is_blamed
 
@@ -203,8 +203,8 @@ def test_handle_is_blamed_for_content_where_an_offset_is_shared(shared, is_blame
 @rows(
     ("outcome", "is_told"),
     [
-        (CONTROL, True),
-        (replace(CONTROL, start_method="spawn"), False),
+        (FAULT_FREE, True),
+        (replace(FAULT_FREE, start_method="spawn"), False),
         (_trial(EIO), False),
     ],
 )

@@ -22,9 +22,9 @@ from pytest_dataloader_faults.outcomes.judge.repeats import (
 from support.facts import ordinary
 from support.rows import rows
 
-CONTROL = ordinary(Pass())
+FAULT_FREE = ordinary(Pass())
 SHARING = replace(
-    CONTROL, workers=(WorkerFacts(0, 1, 1, {}, shared_offset_files=("/data/a.rec",)),)
+    FAULT_FREE, workers=(WorkerFacts(0, 1, 1, {}, shared_offset_files=("/data/a.rec",)),)
 )
 VERDICTS = {
     "+": Verdict.SURVIVED,
@@ -37,7 +37,7 @@ def _trials(marks: str) -> list[Trial]:
     """A trial for each mark, with an outcome of its own."""
     return [
         Trial(
-            replace(CONTROL, seed=number),
+            replace(FAULT_FREE, seed=number),
             Judgement(VERDICTS[mark], f"sentence {mark}", passed=mark == "+"),
         )
         for number, mark in enumerate(marks)
@@ -82,7 +82,7 @@ def test_an_expected_failure_that_passes_is_repeated(marks, more):
 def test_what_trials_show_together(marks, decides, reproduced, note):
     """The first that failed decides, and the notes say how many did."""
     trials = _trials(marks)
-    found = conclude(trials, CONTROL)
+    found = conclude(trials, FAULT_FREE)
 
     assert (found.trial, found.reproduced) == (trials[decides], reproduced)
     if note:
@@ -91,7 +91,7 @@ def test_what_trials_show_together(marks, decides, reproduced, note):
 
 def test_each_trial_is_told_where_they_differ():
     """Nothing that was seen is left out."""
-    _, *others = conclude(_trials("-++"), CONTROL).notes
+    _, *others = conclude(_trials("-++"), FAULT_FREE).notes
 
     assert others == [
         "trial 1: corrupted: sentence -",
@@ -100,13 +100,13 @@ def test_each_trial_is_told_where_they_differ():
     ]
 
 
-@pytest.mark.parametrize("where", ["control", "trial"])
+@pytest.mark.parametrize("where", ["fault_free", "trial"])
 def test_a_race_of_the_datasets_own_explains_one_of_three(where):
     """Workers that read a file through one offset may be lucky twice of three times."""
     trials = _trials("-++")
     if where == "trial":
         trials[0] = replace(trials[0], outcome=SHARING)
-    found = conclude(trials, SHARING if where == "control" else CONTROL)
+    found = conclude(trials, SHARING if where == "fault_free" else FAULT_FREE)
 
     assert found.reproduced
     assert found.notes[0] == (
@@ -156,7 +156,7 @@ DIED = (WorkerDeath(1, 7, -9),)
 def test_a_failure_that_may_be_the_datasets_own(changes, is_so):
     """A hang or a death, at the end or under the faults; and nothing that passed."""
     (failed,), (passed,) = _trials("-"), _trials("+")
-    outcome = replace(CONTROL, **changes)
+    outcome = replace(FAULT_FREE, **changes)
 
     assert hangs_or_dies(replace(failed, outcome=outcome)) is is_so
     assert not hangs_or_dies(replace(passed, outcome=outcome))
@@ -193,9 +193,9 @@ def test_a_failure_without_a_fault_is_told(mark, changes, told):
     """With the line at which it hung, and with what it printed of forks."""
     (trial,) = _trials(mark)
 
-    assert told_alone(replace(trial, outcome=replace(CONTROL, **changes))) == told
+    assert told_alone(replace(trial, outcome=replace(FAULT_FREE, **changes))) == told
 
 
 def _concluded(marks: str) -> Conclusion:
     trials = _trials(marks)
-    return replace(conclude(trials, CONTROL), trials=tuple(trials))
+    return replace(conclude(trials, FAULT_FREE), trials=tuple(trials))

@@ -211,7 +211,7 @@ def _of_another_sample(options):
 
 
 def test_what_is_wrong_without_a_fault_is_not_blamed_on_one(records):
-    """The control is the first trial; a stream that is not sharded fails it."""
+    """The fault-free epoch is the first trial; a stream that is not sharded fails it."""
     with pytest.raises(
         CheckFailedError, match=r"\Acorrupted: 16 samples were delivered more often"
     ):

@@ -329,7 +329,7 @@ def test_each_trial_begins_with_an_empty_folder(records, log, left_behind):
     """At one path, which is gone afterwards, and in which faults happen."""
     (result,) = check_dataset(functools.partial(Logged, log, records), only="open-error")
     folders = log.read_text().splitlines()
-    assert len(folders) == 3  # The reference, the control and the trial.
+    assert len(folders) == 3  # The reference, the fault-free epoch and the trial.
     assert set(folders) == {f"{folders[0].split()[0]} []"}
     assert result.verdict == "failed_cleanly"
     hit = {each.path.rpartition("/")[0] for each in result.outcome.faults[0].firings}

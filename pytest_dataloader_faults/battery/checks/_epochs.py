@@ -61,7 +61,7 @@ def _numbers_of_workers(workload: Workload) -> Plan:
     Indices are divided by torch, and the parts of a stream by its author. One that is made for one
     worker need not be divided.
     """
-    asked = len({each.worker for each in workload.control.workers})
+    asked = len({each.worker for each in workload.fault_free.workers})
     if workload.stream_count is None or asked == 1:
         return no_fault(workload)
     counts = {workload.stream_count, *(len(kind.read.paths) or 1 for kind in workload.kinds)}

@@ -126,7 +126,7 @@ def _killed_reading(workload: Workload) -> Plan:
 
 
 def _killed_sending(workload: Workload) -> Plan:
-    if workload.control.start_method == "forkserver":
+    if workload.fault_free.start_method == "forkserver":
         return NotApplicable(
             "its workers come from a fork server. Where one of them dies within a message, torch"
             " waits for the rest of it forever, whatever the dataset does: the worker is no child"
@@ -154,9 +154,9 @@ def _has_no_descriptor(workload: Workload, outcome: Outcome) -> NotApplicable | 
 
 
 def _needs_no_descriptor(workload: Workload, outcome: Outcome) -> NotApplicable | None:
-    opens = [each.opens for worker in workload.control.workers for each in worker.files.values()]
+    opens = [each.opens for worker in workload.fault_free.workers for each in worker.files.values()]
     if not outcome.fired and not any(opens):
-        if workload.is_python_engine or workload.control.unobserved:
+        if workload.is_python_engine or workload.fault_free.unobserved:
             return workload.no_target("open")
         return NotApplicable("its workers need no descriptor")
     if torch_dropped_a_batch(outcome):

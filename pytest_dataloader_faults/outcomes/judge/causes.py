@@ -140,26 +140,26 @@ _NO_CLUES = Clues()
 
 
 def likely_cause(
-    outcome: TrialFacts, judgement: Judgement, control: TrialFacts, clues: Clues = _NO_CLUES
+    outcome: TrialFacts, judgement: Judgement, fault_free: TrialFacts, clues: Clues = _NO_CLUES
 ) -> Cause | None:
-    """What is likely to be wrong, if *judgement* is a failure; *control*: an epoch without faults.
+    """What is likely to be wrong, if *judgement* fails; *fault_free*: an epoch without faults.
 
     A cause that is known from the files comes before one that is known from the samples.
     """
     if judgement.passed:
         return None
-    path = next(_open_before_fork(outcome, control), None)
+    path = next(_open_before_fork(outcome, fault_free), None)
     if path is not None and judgement.verdict is not Verdict.NOT_EXERCISED:
         kind = _suffix(path)
         opened = f"{os.path.basename(path)} was opened before the workers started."
         return Cause(_HANDLE, f"{opened} {_HOW_TO_OPEN[kind]}", overrides=kind == ".mdb")
     of_sampler = _OF_SAMPLER.get(judgement.kind)
-    if cause := of_sampler or _of_writing(outcome, judgement.verdict, control):
+    if cause := of_sampler or _of_writing(outcome, judgement.verdict, fault_free):
         return cause
     if judgement.verdict in _LASTING and _raised_in_an_earlier_epoch(outcome):
         return _STAYS_IN_WORKER
     if judgement.verdict is Verdict.CORRUPTED:
-        return _of_wrong_samples(outcome, judgement.kind, control, is_caught=clues.is_caught)
+        return _of_wrong_samples(outcome, judgement.kind, fault_free, is_caught=clues.is_caught)
     return cause_of_start(outcome) or _of_verdict(outcome, judgement.verdict, clues)
 
 
@@ -191,10 +191,10 @@ def _of_broken(outcome: TrialFacts) -> Cause:
     return Cause(_BY_VERDICT[Verdict.BROKEN])
 
 
-def _of_writing(outcome: TrialFacts, verdict: Verdict, control: TrialFacts) -> Cause | None:
+def _of_writing(outcome: TrialFacts, verdict: Verdict, fault_free: TrialFacts) -> Cause | None:
     """What is wrong where a write failed, or where a worker that writes files met another fault."""
     failed = any(Place.WRITE in each.fault.places for each in outcome.faults if each.fired)
-    if verdict is Verdict.POISONED and (failed or _writes_files(control)):
+    if verdict is Verdict.POISONED and (failed or _writes_files(fault_free)):
         return _TORN
     if failed and verdict is Verdict.CORRUPTED:
         return _TORN
@@ -203,31 +203,33 @@ def _of_writing(outcome: TrialFacts, verdict: Verdict, control: TrialFacts) -> C
     return _HIDDEN_BY_STREAM if is_hidden else None
 
 
-def _writes_files(control: TrialFacts) -> bool:
-    return any(each.writes for worker in control.workers for each in worker.files.values())
+def _writes_files(fault_free: TrialFacts) -> bool:
+    return any(each.writes for worker in fault_free.workers for each in worker.files.values())
 
 
-def _open_before_fork(outcome: TrialFacts, control: TrialFacts) -> Iterator[str]:
+def _open_before_fork(outcome: TrialFacts, fault_free: TrialFacts) -> Iterator[str]:
     """The files that workers use through handles from before the fork, where that is to blame.
 
     What is in a file that was open before is no matter of the handle, unless workers read the file
     at one offset: pread(2) and a mapping have none.
     """
-    shared = shared_offset_files((*control.workers, *outcome.workers))
+    shared = shared_offset_files((*fault_free.workers, *outcome.workers))
     if not outcome.fired:
         yield from shared
         raised = outcome.exception
         if raised is not None and _LMDB_ERROR.search(raised.text):
             yield "data.mdb"
-        yield from [path for path in _inherited(outcome, control) if _suffix(path)]
+        yield from [path for path in _inherited(outcome, fault_free) if _suffix(path)]
     firings = (one for each in outcome.faults for one in each.firings)
     replaced = (one.path for one in firings if one.kind is FiringKind.REPLACED)
     yield from (path for path in replaced if path in shared)
 
 
-def _inherited(outcome: TrialFacts, control: TrialFacts) -> list[str]:
+def _inherited(outcome: TrialFacts, fault_free: TrialFacts) -> list[str]:
     """The files that workers read and did not open."""
-    files = [item for each in (*control.workers, *outcome.workers) for item in each.files.items()]
+    files = [
+        item for each in (*fault_free.workers, *outcome.workers) for item in each.files.items()
+    ]
     return [path for path, counts in files if counts.reads and not counts.opens]
 
 
@@ -321,15 +323,15 @@ _OF_ANOTHER = (Wrong.SUBSTITUTED, Wrong.REORDERED, Wrong.REPEATED)
 
 
 def _of_wrong_samples(
-    outcome: TrialFacts, kind: Wrong | None, control: TrialFacts, *, is_caught: bool
+    outcome: TrialFacts, kind: Wrong | None, fault_free: TrialFacts, *, is_caught: bool
 ) -> Cause:
     """What is likely to be wrong where samples are wrong in the way *kind*.
 
-    *control*: an epoch without faults. *is_caught*: whether the dataset does the same after an
+    *fault_free*: an epoch without faults. *is_caught*: whether the dataset does the same after an
     error, which it must have caught.
     """
     if not outcome.fired:
-        return _of_dataset_alone(outcome, kind, control)
+        return _of_dataset_alone(outcome, kind, fault_free)
     fault = next(each.fault for each in outcome.faults if each.fired)
     accepted = (cause for faults, cause in _WITHOUT_ERROR if isinstance(fault, faults))
     if not is_caught and (cause := next(accepted, None)):
@@ -343,12 +345,12 @@ def _of_wrong_samples(
     return cause._replace(advice=cause.advice + _OR_READER) if is_of_reads else cause
 
 
-def _of_dataset_alone(outcome: TrialFacts, kind: Wrong | None, control: TrialFacts) -> Cause:
+def _of_dataset_alone(outcome: TrialFacts, kind: Wrong | None, fault_free: TrialFacts) -> Cause:
     if kind is Wrong.SAME_AGAIN:
         return _SAME_AGAIN
     if was_left_early(outcome):
         return _GOES_ON
-    if _count_workers(outcome) > _count_workers(control):
+    if _count_workers(outcome) > _count_workers(fault_free):
         return _UNEVEN
     if kind is Wrong.SAME_IN_EACH_WORKER or (outcome.kind == "iterable" and kind is Wrong.REPEATED):
         return _SAME_SHARDS

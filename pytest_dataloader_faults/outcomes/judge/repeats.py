@@ -83,8 +83,8 @@ def needs_another(trials: Sequence[Trial], *, should_fail: bool) -> bool:
     return len(trials) == 1 or as_expected[1]
 
 
-def conclude(trials: Sequence[Trial], control: Outcome) -> Conclusion:
-    """The judgement on *trials*. *control* is an epoch without faults."""
+def conclude(trials: Sequence[Trial], fault_free: Outcome) -> Conclusion:
+    """The judgement on *trials*. *fault_free* is an epoch without faults."""
     failed = [each for each in trials if not each.judgement.passed]
     if len(trials) == 1 or not failed:
         return Conclusion(trials[0])
@@ -96,7 +96,7 @@ def conclude(trials: Sequence[Trial], control: Outcome) -> Conclusion:
     count = f"{len(failed)} of {counted(len(trials), 'trial')} failed"
     if len(failed) > 1:
         return Conclusion(failed[0], notes=(count, *others))
-    shared = shared_offset_files((*control.workers, *failed[0].outcome.workers))
+    shared = shared_offset_files((*fault_free.workers, *failed[0].outcome.workers))
     if shared:
         why = f"{count}: workers share the file offset of {next(iter(shared))}, which is a race"
         return Conclusion(failed[0], notes=(why, *others))
