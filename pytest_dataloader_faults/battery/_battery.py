@@ -46,6 +46,7 @@ from pytest_dataloader_faults.outcomes.judge.report import explain
 from pytest_dataloader_faults.outcomes.text import (
     call,
     counted,
+    headline,
     listed,
     printable,
     printable_lines,
@@ -384,8 +385,8 @@ def ask(
     if isinstance(found, NotApplicable):
         shown = printable_lines(found.reason)  # It may quote names of files.
         text = f"{name} does not apply to this dataset: {shown}"
-        result = CheckResult(name, Verdict.NOT_EXERCISED, False, text, None, False, expected)
-        return replace(result, cause=found.group)
+        result = CheckResult(name, Verdict.NOT_EXERCISED, False, headline(text), text)
+        return replace(result, applies=False, expected=expected, cause=found.group)
     reproduce = reproduce or battery.reproduce("check_dataset", only=name)
     outcome = found.trial.outcome
     cause = _cause(battery, found.trial) or Cause("")
@@ -409,13 +410,17 @@ def _cause(battery: Battery, trial: Trial) -> Cause | None:
 def _result(name: str, found: Conclusion, reproduce: str, expected: str | None) -> CheckResult:
     outcome, judgement = found.trial.outcome, found.trial.judgement
     text = explain(outcome, judgement, reproduce, found.notes)
+    sentence = f"{judgement.sentence.removesuffix('.')}."
     if judgement.passed and expected:
-        news = f"expected to fail ({expected}), but it passed. Remove it from expected_failures."
-        text = f"{news}\n{text}"
+        sentence = (
+            f"expected to fail ({expected}), but it passed. Remove it from expected_failures."
+        )
+        text = f"{sentence}\n{text}"
     return CheckResult(
         name,
         judgement.verdict,
         judgement.passed,
+        sentence,
         text,
         outcome,
         expected=expected,

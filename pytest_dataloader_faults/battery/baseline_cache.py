@@ -146,8 +146,9 @@ def _version(path: str) -> tuple[int, ...] | None:
 def _failing_alone(battery: Battery, name: str, reproduce: str) -> CheckResult:
     """What is wrong without a fault, in place of the result of the check *name*."""
     found = ask(battery, WORKERS_AGREE, reproduce=reproduce)
-    text = f"{name} was not asked, for the dataset fails with no fault at all, as in {found.check}:"
-    return replace(found, check=name, explanation=f"{text}\n{found.explanation}")
+    text = f"{name} was not asked, for the dataset fails with no fault at all, as in {found.check}"
+    explanation = f"{text}:\n{found.explanation}"
+    return replace(found, check=name, sentence=text, explanation=explanation)
 
 
 def _identity(make_dataset: DatasetFactory, options: Settings, home: str | None) -> Hashable:

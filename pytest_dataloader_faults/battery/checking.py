@@ -132,7 +132,9 @@ def about(part: str | None, result: CheckResult) -> CheckResult:
     """*result*, which is about one *part* of what was handed over."""
     if part is None:
         return result
-    return replace(result, part=part, explanation=f"{printable(part)}: {result.explanation}")
+    before = f"{printable(part)}: "
+    sentence, explanation = before + result.sentence, before + result.explanation
+    return replace(result, part=part, sentence=sentence, explanation=explanation)
 
 
 def excused(results: list[CheckResult]) -> list[CheckResult]:

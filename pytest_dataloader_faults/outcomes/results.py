@@ -106,6 +106,7 @@ class CheckResult(Shown):
         check: Its name.
         verdict: The verdict; ``not_exercised`` is never a pass.
         passed: Whether the contract allows it.
+        sentence: What was found, on one line, without the verdict.
         explanation: The verdict in a sentence, the evidence, and how to reproduce it.
         outcome: The facts; None if the check did not apply.
         applies: False if the check does not apply to this dataset.
@@ -126,6 +127,7 @@ class CheckResult(Shown):
     check: str
     verdict: Verdict
     passed: bool
+    sentence: str
     explanation: str
     outcome: Outcome | None = None
     applies: bool = True

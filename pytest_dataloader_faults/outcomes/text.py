@@ -83,6 +83,15 @@ def cut(text: str) -> str:
     return line if len(line) <= _ON_ONE_LINE else f"{line[:half]} ... {line[-half:]}"
 
 
+def headline(text: str) -> str:
+    """The first line of *text*, as of an error, without words that only lead to lines below it."""
+    first, _, _ = text.partition("\n")
+    if not first.endswith(":"):
+        return first
+    before, point, _ = first.rpartition(". ")
+    return f"{before}." if point else first.removesuffix(":")
+
+
 def continued(text: str) -> str:
     """*text* with its further lines indented, so that none of them reads as a line of pytest's."""
     return text.replace("\n", "\n    ")

@@ -26,7 +26,7 @@ from pytest_dataloader_faults.exceptions import (
     UnusableDatasetError,
 )
 from pytest_dataloader_faults.outcomes import CheckResult, Contract, Verdict
-from pytest_dataloader_faults.outcomes.text import call
+from pytest_dataloader_faults.outcomes.text import call, headline
 from pytest_dataloader_faults.plugin._failures import about_call, shortage_reported_once
 from pytest_dataloader_faults.plugin._options import (
     CALLED,
@@ -78,8 +78,9 @@ class FaultCheck:
         began = time.monotonic()
         with shortage_reported_once(self._node), self._progress():
             result = self._ask_each(make_dataset, how)
-        note(self._node, result, time.monotonic() - began)
-        _report_to_pytest(result, self._options.not_reproduced)
+        fails = result.failed or not (result.reproduced or self._options.not_reproduced == "warn")
+        note(self._node, result, time.monotonic() - began, fails=fails)
+        _report_to_pytest(result, fails=fails)
         return result
 
     def _progress(self) -> contextlib.AbstractContextManager[None]:
@@ -193,16 +194,19 @@ def _arguments_for(node: pytest.Item) -> str:
 
 def _nothing_shown(check: str, why: str, *, applies: bool) -> CheckResult:
     """The result where the dataset was not tried; it fails the item unless another one did."""
-    return CheckResult(check, Verdict.NOT_EXERCISED, passed=False, explanation=why, applies=applies)
+    verdict, text = Verdict.NOT_EXERCISED, headline(why)
+    return CheckResult(
+        check, verdict, passed=False, sentence=text, explanation=why, applies=applies
+    )
 
 
-def _report_to_pytest(result: CheckResult, not_reproduced: str) -> None:
+def _report_to_pytest(result: CheckResult, *, fails: bool) -> None:
     __tracebackhide__ = True
     if not result.applies:
         pytest.skip(result.explanation)
-    if not result.reproduced and not_reproduced == "warn":
-        warnings.warn(result.explanation, NotReproducedWarning, stacklevel=3)
-    elif result.failed or not result.reproduced:
+    if fails:
         pytest.fail(result.explanation, pytrace=False)
+    if not result.reproduced:
+        warnings.warn(result.explanation, NotReproducedWarning, stacklevel=3)
     if result.expected:
         pytest.xfail(f"{result.expected} ({result.verdict})")

@@ -14,18 +14,18 @@ import pytest
 
 from pytest_dataloader_faults.exceptions import DataLoaderFaultsError
 from pytest_dataloader_faults.outcomes import CheckResult, Verdict
+from pytest_dataloader_faults.outcomes.text import headline
 from pytest_dataloader_faults.plugin import _options
 from pytest_dataloader_faults.plugin._options import ATTRIBUTE
 from pytest_dataloader_faults.report import ci, files, terminal
 from pytest_dataloader_faults.report.model import (
     ERROR,
     FAILED,
-    NOT_REPRODUCED,
+    NOT_ASKED,
     XFAILED,
     Item,
     Report,
     item_of,
-    sentence_of,
 )
 
 _PROPERTY = "dataloader_faults"
@@ -34,9 +34,12 @@ _OUR_ERRORS = f"{DataLoaderFaultsError.__module__}."
 _items = pytest.StashKey[list[dict[str, Any]]]()
 
 
-def note(node: pytest.Item, result: CheckResult, duration: float) -> None:
-    """Keep *result* for the report, and put its main facts into pytest's own JUnit file."""
-    item = _item_of(node, result, duration)
+def note(node: pytest.Item, result: CheckResult, duration: float, *, fails: bool) -> None:
+    """Keep *result* for the report, and put its main facts into pytest's own JUnit file.
+
+    *fails*: whether it fails the item.
+    """
+    item = _item_of(node, result, duration, fails=fails)
     node.stash.setdefault(_items, []).append(asdict(item))
     facts = {
         "verdict": item.verdict,
@@ -59,15 +62,18 @@ def _begin(node: pytest.Item) -> None:
     node.user_properties[:] = [*kept, (f"{_PROPERTY}_check", _options.check_asked(node))]
 
 
-def _item_of(node: pytest.Item, result: CheckResult, duration: float) -> Item:
+def _item_of(
+    node: pytest.Item, result: CheckResult, duration: float = 0.0, *, fails: bool = False
+) -> Item:
     path, line, _ = node.location
+    is_asked = result.applies or _options.NOT_ASKED not in node.stash
     return item_of(
         result,
         nodeid=id_of(node),
         test=_without(id_of(node), result.check) + (f" ({result.part})" if result.part else ""),
         where=(path, (line or 0) + 1),
         duration=duration,
-        asked=result.applies or _options.NOT_ASKED not in node.stash,
+        status=FAILED if fails else "" if is_asked else NOT_ASKED,
     )
 
 
@@ -116,12 +122,10 @@ def _note_failure(
 ) -> None:
     """Have *found* say why *report* is one of a failure."""
     text = report.longreprtext
-    if found and text == found[-1]["explanation"]:  # A result that pytest.fail() reported.
-        found[-1] = _changed(found[-1], NOT_REPRODUCED, FAILED)
     if any(each["status"] == FAILED for each in found):
         return
     crash = getattr(report.longrepr, "reprcrash", None)
-    message = sentence_of((crash.message if crash else text).strip())
+    message = headline((crash.message if crash else text).strip())
     phase = "" if report.when == "call" else f" in its {report.when}"
     sentence = f"the test itself failed{phase}: {_told(message)}"
     error = {
@@ -145,8 +149,8 @@ def _changed(item: dict[str, Any], old: str, new: str) -> dict[str, Any]:
 def _nothing(node: pytest.Item, why: str) -> dict[str, Any]:
     """The item of a test that has not asked its check, and *why*."""
     check, verdict = _options.check_asked(node), Verdict.NOT_EXERCISED
-    result = CheckResult(check, verdict, passed=False, explanation=why, applies=False)
-    return asdict(_item_of(node, result, 0.0))
+    result = CheckResult(check, verdict, passed=False, sentence=why, explanation=why, applies=False)
+    return asdict(_item_of(node, result))
 
 
 def report_of(found: Iterable[dict[str, Any]], engine: str) -> Report:

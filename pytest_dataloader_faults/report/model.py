@@ -179,11 +179,11 @@ def item_of(
     test: str,
     where: tuple[str, int],
     duration: float,
-    asked: bool = True,
+    status: str = "",
 ) -> Item:
     """The item for *result*. *where*: the file, and the line from 1.
 
-    *asked*: whether the check was asked, or else was left out since another item says why.
+    *status*: as in ``Item``, where it is another one than *result* says.
     """
     outcome = result.outcome
     return Item(
@@ -192,9 +192,9 @@ def item_of(
         file=where[0],
         line=where[1],
         check=result.check,
-        status=status_of(result) if asked else NOT_ASKED,
+        status=status or _status_of(result),
         verdict=str(result.verdict) if result.applies else None,
-        sentence=sentence_of(result.explanation).removeprefix(f"{result.verdict}: "),
+        sentence=result.sentence,
         explanation=result.explanation,
         cause=result.cause,
         notes=result.notes,
@@ -221,7 +221,7 @@ def _course(result: CheckResult) -> dict[str, Any]:
     }
 
 
-def status_of(result: CheckResult) -> str:
+def _status_of(result: CheckResult) -> str:
     """What pytest makes of *result*."""
     if not result.applies:
         return NOT_APPLICABLE
@@ -230,15 +230,6 @@ def status_of(result: CheckResult) -> str:
     if not result.reproduced:
         return NOT_REPRODUCED
     return XFAILED if result.expected else PASSED
-
-
-def sentence_of(text: str) -> str:
-    """The first line of *text*, without the words that only lead to the lines below it."""
-    first, _, _ = text.partition("\n")
-    if not first.endswith(":"):
-        return first
-    before, point, _ = first.rpartition(". ")
-    return f"{before}." if point else first.removesuffix(":")
 
 
 def place_and_name(test: str) -> tuple[str, str]:

@@ -140,7 +140,7 @@ def test_names_of_the_wrong_kind_are_refused(argument, value):
 )
 def test_somebody_is_told_of_what_was_not_expected(applies, passed, expected, failed):
     """A failure that is on the list is none, and a pass that is on it is one."""
-    result = CheckResult(FIRST, Verdict.SURVIVED, passed, "", None, applies, expected)
+    result = CheckResult(FIRST, Verdict.SURVIVED, passed, "", "", None, applies, expected)
     assert result.failed is failed
 
 

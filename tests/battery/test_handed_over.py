@@ -11,12 +11,14 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from pytest_dataloader_faults import check_dataset, explore, part_of, run_trial, sweep
 from pytest_dataloader_faults._trial.factory import require_one
+from pytest_dataloader_faults.battery.checking import about, summed_up
 from pytest_dataloader_faults.exceptions import (
     InvalidArgumentError,
     SeveralLoadersError,
     UnusableDatasetError,
 )
 from pytest_dataloader_faults.faults import ReadError
+from pytest_dataloader_faults.outcomes import CheckResult, Verdict
 from pytest_dataloader_faults.search import survey
 from support.datasets import Records
 from support.handed_over import Broken, DataModule
@@ -46,6 +48,15 @@ def test_a_data_module_is_tried_loader_by_loader(records):
     assert _passed(results) == {"train": True, "val/0": False}
     assert results[1].explanation.startswith("val/0: corrupted: sample")
     assert "check_dataset(part_of(make_dataset, 'val/0'), only=" in results[1].explanation
+
+
+def test_the_sentence_is_about_the_part_that_decides():
+    """Where one part fails once of three trials and another each time, it is that one's."""
+    once = CheckResult("pickles", Verdict.CORRUPTED, False, "a.", "corrupted: a.", reproduced=False)
+    always = CheckResult("pickles", Verdict.HUNG, False, "b.", "hung: b.")
+    found = summed_up([about("train", once), about("val", always)])
+    assert (found.verdict, found.sentence) == ("hung", "val: b.")
+    assert found.explanation.splitlines() == ["train: corrupted: a.", "val: hung: b."]
 
 
 def test_a_data_module_that_cannot_be_set_up(records):

@@ -418,7 +418,7 @@ HOSTILE = "a\n\x1b[2J\x00<script>&\udcff'\""
 OUTCOME = ordinary(Pass((), (), raised("OSError", HOSTILE)), fired(EIO))
 STEP = SweepStep(OpenError(HOSTILE), 2, Verdict.CORRUPTED, False, HOSTILE)
 RESULTS = [
-    CheckResult("open-error", Verdict.CORRUPTED, False, HOSTILE, OUTCOME, cause=HOSTILE),
+    CheckResult("open-error", Verdict.CORRUPTED, False, HOSTILE, HOSTILE, OUTCOME, cause=HOSTILE),
     replace(OUTCOME, died=HOSTILE, phase=EPOCH_1),
     Exploration(9, 2, failure=HOSTILE, outcome=OUTCOME, verdict=Verdict.CORRUPTED),
     STEP,
@@ -453,12 +453,14 @@ def test_repr_is_one_line(result):
 
 def test_repr_tells_results_apart():
     """The check, its verdict, whether it passed, the fault, how often it fired, and how long."""
-    assert repr(CheckResult("open-error", Verdict.CORRUPTED, False, "why", OUTCOME)) == (
+    assert repr(CheckResult("open-error", Verdict.CORRUPTED, False, "why", "why", OUTCOME)) == (
         "<CheckResult: check=open-error, verdict=corrupted, passed=False,"
         " schedule=(ReadError(path='*.rec'),), fired=1, batches=0, exception=OSError,"
         " duration=0.25 s>"
     )
-    skipped = CheckResult("pinned", Verdict.NOT_EXERCISED, False, "no accelerator", applies=False)
+    skipped = CheckResult(
+        "pinned", Verdict.NOT_EXERCISED, False, "none", "no accelerator", applies=False
+    )
     assert repr(skipped) == (
         "<CheckResult: check=pinned, verdict=not_exercised, passed=False, applies=False>"
     )

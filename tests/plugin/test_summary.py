@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from pytest_dataloader_faults.outcomes.text import headline
 from pytest_dataloader_faults.plugin._report import _without
-from pytest_dataloader_faults.report.model import sentence_of
 
 SUITE = """
 import pytest
@@ -167,6 +167,28 @@ def test_the_choice_is_the_users(suite, engine, arguments, outcome):
     result.stdout.fnmatch_lines(["*corrupted: *", "*not reproduced: 1 of 3 trials failed*"])
 
 
+def test_a_failure_is_of_the_check_whatever_pytest_shows_of_it(suite, engine):
+    """A test may put the text into one of its own: what the check decided holds."""
+    given = "test_data(fault_check, tmp_path):"
+    outer = """import pytest
+
+    @pytest.fixture
+    def shown(fault_check):
+        def ask(*args, **kwargs):
+            try:
+                fault_check(*args, **kwargs)
+            except pytest.fail.Exception as error:
+                pytest.fail(f"our data: {error}")
+        return ask
+    """
+    reworded = SOMETIMES.replace("fault_check(lambda", "shown(lambda")
+    reworded = reworded.replace(given, "test_data(shown, tmp_path):")
+    result = suite.run(f"    {outer}{reworded}", *ONLY, "--dataloader-faults-not-reproduced=fail")
+
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*::test_data: 1 check failed (1 corrupted);*"])
+
+
 def test_an_unknown_choice_ends_the_run(light_suite):
     """The text says where it came from and what is allowed."""
     result = light_suite.run(SOMETIMES, "--dataloader-faults-not-reproduced=maybe")
@@ -291,4 +313,4 @@ def test_a_report_that_was_not_written_is_not_named(light_suite, path):
 )
 def test_a_summary_does_not_end_in_a_colon(text, sentence):
     """The lines that it leads to are left out."""
-    assert sentence_of(text) == sentence
+    assert headline(text) == sentence

@@ -188,13 +188,20 @@ def test_an_item_has_the_course_of_the_trial_that_decided():
         omitted_events=7,
         footprints=(Footprint(2, "worker 1", 4096, 5, 6, newly_open="x"),),
     )
-    result = CheckResult("growth", Verdict.SURVIVED, True, "survived: .", trial)
+    result = CheckResult("growth", Verdict.SURVIVED, True, "", "survived: .", trial)
     where = {"nodeid": "n", "test": "t", "where": ("a.py", 1), "duration": 0.1}
     item = item_of(result, **where)
     assert (item.timeline, item.omitted_events) == (trial.timeline, 7)
     assert item.usage == (Usage(2, "worker 1", 5, 4096, 6),)
     nothing = item_of(replace(result, outcome=None), **where)
     assert (nothing.timeline, nothing.usage) == ((), ())
+
+
+def test_the_sentence_of_an_item_is_not_taken_from_the_explanation():
+    """So another wording or layout of that changes neither the summary nor its causes."""
+    result = CheckResult("growth", Verdict.LEAKED, False, "it leaks.", "Verdict leaked:\nreworded")
+    item = item_of(result, nodeid="n", test="t", where=("a.py", 1), duration=0.1)
+    assert (item.sentence, item.explanation) == ("it leaks.", result.explanation)
 
 
 def test_github_gets_one_command_per_test_and_cause():
