@@ -143,7 +143,7 @@ def take_reference(
         seconds=seconds,
     )
     found = _run(job)
-    if found.end.died:  # Once may be by a signal from outside.
+    if found.end.exitcode:  # Once may be by a signal from outside.
         found = _run(job)
     if found.end.timed_out:
         message = (

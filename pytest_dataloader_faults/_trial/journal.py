@@ -72,7 +72,7 @@ from pytest_dataloader_faults.outcomes import (
     WorkerFacts,
 )
 from pytest_dataloader_faults.outcomes.chains import error_line
-from pytest_dataloader_faults.outcomes.error_text import with_likely_sender
+from pytest_dataloader_faults.outcomes.error_text import likely_sender
 from pytest_dataloader_faults.outcomes.fault_facts import facts_from
 from pytest_dataloader_faults.outcomes.plain import from_json, to_json
 from pytest_dataloader_faults.outcomes.records import (
@@ -81,7 +81,7 @@ from pytest_dataloader_faults.outcomes.records import (
     TrialRequest,
 )
 from pytest_dataloader_faults.outcomes.results import bounded, gap
-from pytest_dataloader_faults.outcomes.text import continued, cut, listed
+from pytest_dataloader_faults.outcomes.text import continued, cut, exit_in_words, listed
 
 
 class TrialStarted(NamedTuple):
@@ -212,7 +212,7 @@ class TrialEnded(NamedTuple):
     """How it ended: fields of an ``Outcome``; *began*: when it began, by the clock."""
 
     timed_out: bool
-    died: str | None
+    exitcode: int
     duration: float
     began: float
 
@@ -298,8 +298,8 @@ def _facts_from(request: TrialRequest, events: Iterable[JournalEvent]) -> Outcom
             case Report() if "faults" not in found:  # The trial's process has died.
                 faults, workers = facts_from(event.workers, {}, request.schedule, ())
                 found |= {"faults": faults, "workers": workers}
-            case TrialEnded(timed_out, died, duration):
-                found |= {"timed_out": timed_out, "died": died, "duration": duration}
+            case TrialEnded(timed_out, exitcode, duration):
+                found |= {"timed_out": timed_out, "exitcode": exitcode, "duration": duration}
     return Outcome(**found, resources=tuple(resources), footprints=tuple(footprints))
 
 
@@ -328,11 +328,11 @@ def reference_from(events: Sequence[JournalEvent], printed: str) -> Reference:
     for event in events:
         if isinstance(event, ReferenceTaken):
             return replace(event.reference, duration=end.duration if end else 0.0)
-    died = end.died if end else None
-    how = with_likely_sender(died) if died else "exit status 0"
+    code = end.exitcode if end else 0
+    how = exit_in_words(code) + likely_sender(code)
     message = (
         f"the process that read the dataset died ({how}), with no fault armed and no worker."
-        f" {_AFTER_A_FORK if died else _WITHOUT_A_WORD}. It printed:\n"
+        f" {_AFTER_A_FORK if code else _WITHOUT_A_WORD}. It printed:\n"
         f"    {continued(printed.strip()) or 'nothing'}"
     )
     raise UnusableDatasetError(message)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import signal
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -221,6 +222,6 @@ _SIGKILL = (
 )
 
 
-def with_likely_sender(died: str) -> str:
-    """*died*, as in ``TrialFacts.died``; of a SIGKILL also who may have sent it."""
-    return died + _SIGKILL if "SIGKILL" in died else died
+def likely_sender(*exitcodes: int) -> str:
+    """Who may have sent a SIGKILL, as the rest of a sentence; empty if none ended a process."""
+    return _SIGKILL if -signal.SIGKILL in exitcodes else ""

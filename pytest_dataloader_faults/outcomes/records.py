@@ -12,7 +12,7 @@ from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.faults.base import FiringKind
 from pytest_dataloader_faults.outcomes.contract import EXACT, Comparison
 from pytest_dataloader_faults.outcomes.plain import from_json, to_json
-from pytest_dataloader_faults.outcomes.text import call, run_settings, signal_name
+from pytest_dataloader_faults.outcomes.text import call, exit_in_words, run_settings, signal_name
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -386,7 +386,7 @@ class TrialFacts(TrialRequest):
         at_deadline: What it did then; None if the deadline did not end it.
         batches: How many batches an epoch of a map-style dataset has, if that is known.
         phase: How far it got.
-        died: How the loader's process ended, if not by itself (``"signal 7 (SIGBUS)"``).
+        exitcode: Of the loader's process, as of a ``WorkerDeath``; 0 if the deadline ended it.
         stacks: The stacks of the processes that were running at the deadline.
         stderr: The end of what the loader's process and its workers printed.
     """
@@ -410,7 +410,7 @@ class TrialFacts(TrialRequest):
     at_deadline: AtDeadline | None = None
     batches: int | None = None
     phase: Phase = START
-    died: str | None = None
+    exitcode: int = 0
     stacks: str = ""
     stderr: str = ""
 
@@ -428,6 +428,11 @@ class TrialFacts(TrialRequest):
     def deaths(self) -> tuple[WorkerDeath, ...]:
         """The workers that had died when the last epoch ended."""
         return self.passes[-1].deaths if self.passes else ()
+
+    @property
+    def died(self) -> str | None:
+        """How the loader's process ended, if not by itself (``"signal 7 (SIGBUS)"``)."""
+        return exit_in_words(self.exitcode) if self.exitcode else None
 
     @property
     def fired(self) -> int:

@@ -66,6 +66,14 @@ def signal_name(number: int) -> str:
     return names.get(number, f"signal {number}")
 
 
+def exit_in_words(code: int) -> str:
+    """How a process ended, given its exit status or minus the number of a signal."""
+    if code >= 0:
+        return f"exit status {code}"
+    number, name = f"signal {-code}", signal_name(-code)
+    return number if name == number else f"{number} ({name})"
+
+
 def shown_fault(fault: Fault) -> str:
     """*fault* as code; of many globs the first ones, and how many more there are."""
     code = repr(fault)

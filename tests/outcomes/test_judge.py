@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from pytest_dataloader_faults.outcomes import (
     Footprint,
     Pass,
     Reference,
+    records,
 )
 from pytest_dataloader_faults.outcomes.contract import EXACT, SHAPES, TYPES, Comparison, Wrong
 from pytest_dataloader_faults.outcomes.judge.leaks import judge_growth
@@ -76,7 +78,7 @@ MAP = [
     pytest.param(
         {"timed_out": True, "phase": EPOCH_2, "passes": (FAILED,)}, "hung", id="hung after error"
     ),
-    pytest.param({"died": "signal 7 (SIGBUS)", "phase": EPOCH_1}, "crashed", id="crashed"),
+    pytest.param({"exitcode": -signal.SIGBUS, "phase": EPOCH_1}, "crashed", id="crashed"),
     pytest.param({"passes": (replace(FAILED, delivered=(SWAPPED,)),)}, "corrupted", id="swapped"),
     pytest.param({"passes": (replace(FAILED, delivered=(STRANGE,)),)}, "corrupted", id="strange"),
     pytest.param({"passes": (SHORT,)}, "corrupted", id="missing"),
@@ -99,7 +101,7 @@ MAP = [
     pytest.param({"faults": unfired(EIO), "passes": (FAILED,)}, "not_exercised", id="own error"),
     pytest.param({"faults": unfired(EIO), "passes": (SHORT,)}, "corrupted", id="short anyway"),
     pytest.param({"faults": unfired(EIO), "timed_out": True}, "hung", id="hung anyway"),
-    pytest.param({"faults": unfired(EIO), "died": "exit status 3"}, "crashed", id="died anyway"),
+    pytest.param({"faults": unfired(EIO), "exitcode": 3}, "crashed", id="died anyway"),
 ]
 
 
@@ -111,16 +113,25 @@ def test_verdict_on_a_map_style_dataset(changes, expected):
 
 def test_trial_that_came_to_no_end_is_not_survived():
     """A trial whose process was ended from outside, half way, has not shown that all is well."""
-    outcome = replace(
-        ordinary(DONE, faults=fired(EIO)), passes=(), recovery=None, phase=EPOCH_1, died=None
-    )
+    outcome = replace(ordinary(DONE, faults=fired(EIO)), passes=(), recovery=None, phase=EPOCH_1)
 
     assert outcome.judge(map_reference()).passed is False
 
 
+@rows(("number", "is_told"), [(signal.SIGKILL, True), (signal.SIGTERM, False)])
+def test_who_may_have_sent_a_signal_is_known_by_its_number(number, is_told, monkeypatch):
+    """However the signal is called in the sentence."""
+    monkeypatch.setattr(records, "exit_in_words", lambda code: "by a signal")
+    outcome = replace(ordinary(Pass()), exitcode=-number, phase=EPOCH_1)
+    found = outcome.judge(map_reference())
+
+    assert found.sentence.startswith("the process that iterates the loader died: by a signal")
+    assert ("OOM killer" in found.sentence) == is_told
+
+
 GRAVITY = [
     ("hung", {"timed_out": True, "phase": EPOCH_2}),
-    ("crashed", {"died": "signal 11 (SIGSEGV)"}),
+    ("crashed", {"exitcode": -signal.SIGSEGV}),
     ("corrupted", {"passes": (replace(FAILED, delivered=(STRANGE,), exception=UNCLEAR),)}),
     ("poisoned", {"recovery": SHORT}),
     ("failed_unclearly", {"passes": (replace(FAILED, exception=UNCLEAR),)}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from dataclasses import replace
 
 import pytest
@@ -147,7 +148,7 @@ DIED = (WorkerDeath(1, 7, -9),)
     [
         ({}, False),
         ({"timed_out": True}, True),
-        ({"died": "signal 11 (SIGSEGV)"}, True),
+        ({"exitcode": -signal.SIGSEGV}, True),
         ({"passes": (Pass(deaths=DIED),)}, True),
         ({"recovery": Pass(deaths=DIED)}, True),
         ({"recovery": Pass()}, False),

@@ -179,7 +179,7 @@ def test_text_names_the_loaders_process():
             "delivered 0 batches, then nothing more in phase 'epoch 1' (0.25 s)",
         ),
         (
-            {"died": "signal 7 (SIGBUS)", "phase": EPOCH_1},
+            {"exitcode": -signal.SIGBUS, "phase": EPOCH_1},
             "delivered 0 batches, then nothing more in phase 'epoch 1' (0.25 s)",
         ),
     ],
@@ -295,7 +295,7 @@ def test_text_shows_the_stacks_of_five_processes(count, more):
     ("changes", "verdict"),
     [
         ({"timed_out": True, "phase": EPOCH_1, "passes": ()}, "hung"),
-        ({"died": "signal 7 (SIGBUS)"}, "crashed"),
+        ({"exitcode": -signal.SIGBUS}, "crashed"),
         ({"passes": (replace(FAILED, exception=raised("RuntimeError", "bad")),)}, "failed_unclear"),
     ],
 )
@@ -338,7 +338,7 @@ def test_text_is_bounded(name):
 def test_text_shows_the_first_and_the_last_lines(count, shown):
     """Twelve in all, and the number of those between them."""
     printed = "\n".join(f"line {number}" for number in range(count))
-    died = replace(ordinary(FAILED, fired(EIO)), died="exit status 3", stderr=printed)
+    died = replace(ordinary(FAILED, fired(EIO)), exitcode=3, stderr=printed)
     block = _explained(died).partition("printed by the workers:\n")[2].splitlines()[:-1]
 
     assert block == [f"    {f'line {each}' if isinstance(each, int) else each}" for each in shown]
@@ -419,7 +419,7 @@ OUTCOME = ordinary(Pass((), (), raised("OSError", HOSTILE)), fired(EIO))
 STEP = SweepStep(OpenError(HOSTILE), 2, Verdict.CORRUPTED, False, HOSTILE)
 RESULTS = [
     CheckResult("open-error", Verdict.CORRUPTED, False, HOSTILE, HOSTILE, OUTCOME, cause=HOSTILE),
-    replace(OUTCOME, died=HOSTILE, phase=EPOCH_1),
+    replace(OUTCOME, stderr=HOSTILE, phase=EPOCH_1),
     Exploration(9, 2, failure=HOSTILE, outcome=OUTCOME, verdict=Verdict.CORRUPTED),
     STEP,
     SweepResult((STEP,), next=OpenError(HOSTILE)),

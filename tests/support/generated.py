@@ -162,7 +162,7 @@ def outcomes(draw: st.DrawFn, indices: st.SearchStrategy[Any] = _batches) -> Out
         duration=draw(st.floats(0, 100)),
         timed_out=draw(st.booleans()),
         phase=draw(PHASES),
-        died=draw(st.none() | st.just("signal 9 (SIGKILL)")),
+        exitcode=draw(st.sampled_from([0, -9])),
         stacks=draw(WORDS),
         stderr=draw(WORDS),
     )

@@ -140,7 +140,7 @@ def test_a_line_that_was_cut_off_does_not_hide_the_others(journal):
 def test_events_after_half_a_line_are_read(journal):
     """The warden writes its last event after whatever the dead left."""
     os.write(journal.fd, b'{"type": "BatchReceived", "batch": {"indi')
-    ended = TrialEnded(timed_out=False, died="signal 9 (SIGKILL)", duration=1.0, began=2.0)
+    ended = TrialEnded(timed_out=False, exitcode=-9, duration=1.0, began=2.0)
     journal.write(ended)
     assert journal.events() == [ended]
 
@@ -236,6 +236,6 @@ def test_the_supervisors_last_report_fills_the_counters():
 def test_a_reference_is_found_among_events():
     """It took as long as the process that made it."""
     reference = Reference("map", ((0, "a"),))
-    end = TrialEnded(timed_out=False, died=None, duration=2.5, began=0.0)
+    end = TrialEnded(timed_out=False, exitcode=0, duration=2.5, began=0.0)
     found = reference_from([BEGAN, ReferenceTaken(reference), end], "")
     assert (found, found.duration) == (reference, 2.5)

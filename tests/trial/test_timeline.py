@@ -178,7 +178,7 @@ def _journal(firings, moments):
         *(BatchReceived(EPOCH_1, 10.0 + each, _BATCH, None) for each in range(firings)),
         PassEnded(EPOCH_1, 99.0, Pass(complete=True)),
         Courses([course]),
-        TrialEnded(timed_out=False, died=None, duration=91.0, began=9.0),
+        TrialEnded(timed_out=False, exitcode=0, duration=91.0, began=9.0),
     ]
 
 

@@ -147,7 +147,7 @@ def _errors(events: Iterable[JournalEvent]) -> Iterator[str]:
     """The texts of what went wrong; that of a hang or a death is empty."""
     for event in events:
         match event:
-            case TrialEnded(timed_out, died) if timed_out or died:
+            case TrialEnded(timed_out, exitcode) if timed_out or exitcode:
                 yield ""
             case Refused(_, text) | InternalError(text):
                 yield text

@@ -41,7 +41,7 @@ from pytest_dataloader_faults._trial.process.deadline import (
     OVERDUE,
 )
 from pytest_dataloader_faults._trial.process.surroundings import Surroundings
-from pytest_dataloader_faults.outcomes.text import printable, signal_name
+from pytest_dataloader_faults.outcomes.text import printable
 
 _Root: TypeAlias = Callable[[SupervisorHandle | None], None]
 """What the trial's process does."""
@@ -93,8 +93,8 @@ def run_under_deadline(
         clock.write_activity()
         _gather_stacks(around, {supervision.pid} if supervision else set())
         os.kill(child, signal.SIGSTOP)  # Or it would go on once the supervisor has ended.
-    died = _how_it_died(child) if ended == "ended" else None
-    if hurt := _stopped(child) if stopped else _harness_failure(ended, died, supervisor):
+    exitcode = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if ended == "ended" else 0
+    if hurt := _stopped(child) if stopped else _harness_failure(ended, exitcode, supervisor):
         printed = supervision.what_it_printed() if supervision else ""
         journal.write(HarnessFailed(hurt, printed))
     if server:
@@ -102,7 +102,7 @@ def run_under_deadline(
     around.remove_shared_memory(end_all())
     around.remove_folders()
     duration = round(time.monotonic() - began, 3)
-    journal.write(TrialEnded(ended == "deadline", died, duration, began))
+    journal.write(TrialEnded(ended == "deadline", exitcode, duration, began))
 
 
 def _stopped(child: int) -> str:
@@ -113,14 +113,14 @@ def _stopped(child: int) -> str:
 
 
 def _harness_failure(
-    ended: str, died: str | None, supervisor: harness.SupervisorWatch | None
+    ended: str, exitcode: int, supervisor: harness.SupervisorWatch | None
 ) -> str | None:
     """What happened to the harness, so that the trial shows nothing."""
     if ended in signal.Signals.__members__:
         return f"{ended} was sent to {harness.name_of_warden(os.getpid())}{harness.NOTHING_SHOWN}"
     if supervisor and ended == "supervisor ended":
         return supervisor.ended_early()
-    return supervisor.report() if supervisor and (died or ended == "deadline") else None
+    return supervisor.report() if supervisor and (exitcode or ended == "deadline") else None
 
 
 def _start(root: _Root, supervision: SupervisorHandle | None) -> int:
@@ -194,16 +194,6 @@ def _wait(watched: _Watched, until: float) -> str | None:
             return signal.Signals(min(received)).name
         if supervisor and supervisor.fd in found and supervisor.ended_early():
             return "supervisor ended"
-
-
-def _how_it_died(child: int) -> str | None:
-    """By which signal or exit status *child* ended; None if it ended as it should."""
-    _, status = os.waitpid(child, 0)
-    code = os.waitstatus_to_exitcode(status)
-    if code < 0:
-        number, name = f"signal {-code}", signal_name(-code)
-        return number if name == number else f"{number} ({name})"
-    return f"exit status {code}" if code else None
 
 
 def _gather_stacks(around: Surroundings, ours: set[int]) -> None:

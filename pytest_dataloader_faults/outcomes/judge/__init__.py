@@ -93,7 +93,8 @@ def _without_violation(outcome: TrialFacts, reference: Reference, contract: Cont
 
 def _how_it_fails_alone(outcome: TrialFacts, raised: Raised) -> str:
     if ended := errors.ends_that_explain(outcome):
-        died = error_text.with_likely_sender(" and ".join(map(str, ended)))
+        sender = error_text.likely_sender(*(each.exitcode for each in ended))
+        died = " and ".join(map(str, ended)) + sender
         return f"fails without any fault: {died}{errors.last_error_printed(outcome)}"
     last_line = chains.last_exception_line(raised.message)
     printed = errors.dropped_batch_cause(outcome) or errors.last_error_printed(outcome)
@@ -157,8 +158,8 @@ def _crashed(outcome: TrialFacts) -> Finding | None:
     if outcome.died is None and outcome.phase == DONE:
         return None
     how = outcome.died or f"it exited during phase '{outcome.phase}' without reporting"
-    how = error_text.with_likely_sender(how)
-    return Finding(Verdict.CRASHED, f"the process that iterates the loader died: {how}")
+    sender = error_text.likely_sender(outcome.exitcode)
+    return Finding(Verdict.CRASHED, f"the process that iterates the loader died: {how}{sender}")
 
 
 def _corrupted(outcome: TrialFacts, reference: Reference, contract: Contract) -> Finding | None:
