@@ -6,6 +6,7 @@ take are in ``_settings``.
 
 from __future__ import annotations
 
+import difflib
 import math
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -83,6 +84,12 @@ def chosen(
     rule = Rule(lambda _: ok, f"a list of one or more of {', '.join(shown)}")
     rule.check(name, value, error=error)
     return given
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """Which of *known* are nearest to *name*, as a question; "" if none is near."""
+    near = difflib.get_close_matches(name, list(known), n=2)
+    return f"Did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
 class StrEnum(str, Enum):

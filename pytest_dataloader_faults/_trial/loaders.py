@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import itertools
 import multiprocessing
 import os
@@ -24,6 +25,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from pytest_dataloader_faults._arguments import meant
 from pytest_dataloader_faults._engine.fake.notes import note_for
 from pytest_dataloader_faults._engine.worker.fetch_hooks import StreamEnd
 from pytest_dataloader_faults._engine.worker.late_imports import FOR_FORK_SERVER
@@ -203,7 +205,10 @@ def _loader_for(dataset: Any, options: Mapping[str, Any]) -> DataLoader[Any]:
     try:
         return _with_last_batches(DataLoader(dataset, **{**defaults, **options}))
     except (TypeError, ValueError) as error:
-        message = f"DataLoader refuses loader={shown(dict(options))}: {continued(text_of(error))}"
+        known = inspect.signature(DataLoader).parameters
+        questions = [meant(str(name), known) for name in options if name not in known]
+        said = ". ".join(filter(None, (continued(text_of(error)), *questions)))
+        message = f"DataLoader refuses loader={shown(dict(options))}: {said}"
         raise InvalidArgumentError(message) from error
 
 

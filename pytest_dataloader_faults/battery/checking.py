@@ -12,7 +12,7 @@ from pytest_dataloader_faults._settings import SAMPLES, Files, Settings, check
 from pytest_dataloader_faults._trial.factory import DatasetFactory, PartOf, part_of
 from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.battery._battery import Battery, ask
-from pytest_dataloader_faults.battery.checks import CHECKS, names_of_checks
+from pytest_dataloader_faults.battery.checks import CHECKS, names_of_checks, require_checks
 from pytest_dataloader_faults.outcomes import CheckResult, Contract
 from pytest_dataloader_faults.outcomes.text import printable
 
@@ -31,7 +31,7 @@ def select_checks(
     check(expected_failures=expected_failures)
     wanted = set(CHECKS) if only is None else names_of_checks("only", only)
     wanted -= names_of_checks("exclude", exclude)
-    names_of_checks("expected_failures", expected_failures or ())
+    require_checks("expected_failures", expected_failures or ())
     if not wanted:
         message = f"only={only!r} and exclude={exclude!r} leave no check to run. Leave one"
         raise exceptions.InvalidArgumentError(message)
@@ -66,8 +66,8 @@ def check_dataset(
         loader: Options of the ``DataLoader``; by default ``num_workers=2, batch_size=4``. A ready
             ``DataLoader`` has its own.
         contract: What the author promises beyond, or short of, the ordinary.
-        only: The name of the only check to run, or several names.
-        exclude: The name of a check to leave out, or several names.
+        only: The names of the only checks to run: a list, or a text with commas between them.
+        exclude: The names of checks to leave out, in the same way.
         expected_failures: ``{check: reason}``; one of these that passes is a failure.
         deadline: Seconds for each epoch of a trial, and for its recovery; None or ``"auto"`` is
             10 to 30, by how long an epoch takes without a fault. A trial that goes on then, or

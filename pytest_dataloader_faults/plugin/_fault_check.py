@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_dataloader_faults._arguments import meant
 from pytest_dataloader_faults._engine import choose
 from pytest_dataloader_faults._settings import Files, Settings
 from pytest_dataloader_faults._trial.factory import DatasetFactory, is_ready, part_of
@@ -169,7 +170,9 @@ def _refuse(others: Mapping[str, Any]) -> None:
         what = "it" if len(others) == 1 else "them"
         advice = f"Give {what} to the marker: @pytest.mark.dataloader_faults({given})"
     else:
-        advice = "It takes a dataset, files=, loader= and contract="
+        known = ("files", "loader", "contract", *MARKER.parameters)
+        takes = "It takes a dataset, files=, loader= and contract="
+        advice = " ".join(filter(None, (meant(next(iter(others)), known), takes)))
     if "faults" in others:
         advice += ". Each check has its faults; for others, call run_trial, inject or sweep"
     raise InvalidArgumentError(f"fault_check() takes no {given}. {advice}")

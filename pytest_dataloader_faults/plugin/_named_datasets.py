@@ -9,7 +9,6 @@ it is shown once for all of its items, and pytest-xdist keeps them together unde
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import os
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_dataloader_faults._arguments import meant
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes.text import listed
 from pytest_dataloader_faults.plugin import _items, _options
@@ -205,8 +205,8 @@ def _known(module: ModuleType, name: str) -> str:
     """The names of *module* that are near *name*, or else what it defines; no other modules."""
     held = vars(module)
     names = [each for each in dir(module) if not inspect.ismodule(held.get(each))]
-    if near := difflib.get_close_matches(name, names):
-        return f"Did you mean {' or '.join(map(repr, near))}?"
+    if question := meant(name, names):
+        return question
     own = [
         each
         for each, made in held.items()

@@ -5,7 +5,6 @@ From weak to strong: the default, the ini key, the command-line option, the mark
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import inspect
 import os
@@ -105,18 +104,10 @@ def _add_named_datasets(group: pytest.OptionGroup) -> None:
             name,
             dest=name.strip("-").replace("-", "_"),
             metavar="CHECKS",
-            action="extend",
-            type=_names_of_checks,
+            action="append",
             default=[],
             help=f"of --dataloader-faults-dataset: {what}, separated by commas",
         )
-
-
-def _names_of_checks(text: str) -> list[str]:
-    if names := [name for each in text.split(",") if (name := each.strip())]:
-        return names
-    message = "it names no check. Name some, as in pickles,open-error, or leave the option out"
-    raise argparse.ArgumentTypeError(message)
 
 
 def named_datasets(config: pytest.Config) -> dict[str, list[str]]:

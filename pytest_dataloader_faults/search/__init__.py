@@ -7,6 +7,7 @@ Hypothesis' ``@given``, ``survey`` finds the files that can fail,
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -166,7 +167,8 @@ def explore(
     check(max_examples=max_examples, seed=seed or 0, max_faults=max_faults, max_epochs=max_epochs)
     check(on_fail=on_fail, report=report)
     asked = Settings.of({**locals(), "loader": fixed, "seed": 0})
-    how = _runner.settings_of(settings, max_examples)  # Before any trial: it may refuse them.
+    own = inspect.signature(explore).parameters
+    how = _runner.settings_of(settings, max_examples, own)  # Before any trial: it may refuse them.
     alone = (fixed or {}).get("num_workers") == 0
     usual = [kind for kind in DEFAULT_KINDS if not (alone and kind.needs_worker)]
     kinds = usual if kinds is None else chosen([*KINDS.values()], kinds=kinds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -13,8 +14,8 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
-from pytest_dataloader_faults import faults, strategies
-from pytest_dataloader_faults._arguments import optional
+from pytest_dataloader_faults import exceptions, faults, strategies
+from pytest_dataloader_faults._arguments import meant, optional
 from pytest_dataloader_faults._trial.factory import full_name
 from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.battery.survey import DataFiles, Survey, trial_of
@@ -301,17 +302,28 @@ class Search:
 _ALWAYS = {"deadline": None, "report_multiple_bugs": False}
 
 
-def settings_of(given: Mapping[str, Any], max_examples: int | None) -> settings:
-    """The settings of a search with the arguments *given*, and *max_examples* if that is given."""
+def settings_of(
+    given: Mapping[str, Any], max_examples: int | None, own: Collection[str]
+) -> settings:
+    """The settings of a search with the arguments *given*, and *max_examples* if that is given.
+
+    *own*: the names of the arguments that are for the search.
+    """
     phases = [each for each in settings().phases if each is not Phase.explain]
     most = {} if max_examples is None else {"max_examples": max_examples}
-    try:
-        return settings(**{"phases": phases, "print_blob": False, **given, **most, **_ALWAYS})
-    except TypeError as error:
-        message = f"{error}: what is no argument of the search goes to hypothesis.settings"
-        if "faults" in given:
-            message = (
-                f"faults={given['faults']!r} is no argument of a search, which draws faults itself:"
-                " give their classes, as in kinds=[ReadError], or run these by run_trial or replay"
-            )
-        raise InvalidArgumentError(message) from None
+    taken = inspect.signature(settings).parameters
+    if unknown := {name: value for name, value in given.items() if name not in taken}:
+        raise InvalidArgumentError(_refused(unknown, {*own, *taken}))
+    return settings(**{"phases": phases, "print_blob": False, **given, **most, **_ALWAYS})
+
+
+def _refused(unknown: Mapping[str, Any], known: Collection[str]) -> str:
+    name = next(iter(unknown))
+    if name == "faults":
+        return (
+            f"faults={unknown[name]!r} is no argument of a search, which draws faults itself: give"
+            " their classes, as in kinds=[ReadError], or run these by run_trial or replay"
+        )
+    other = "What is no argument of the search goes to hypothesis.settings"
+    advice = " ".join(filter(None, (meant(name, sorted(known)), other)))
+    return f"explore() takes no {name}={exceptions._shown(unknown[name])}. {advice}"

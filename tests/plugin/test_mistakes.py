@@ -41,6 +41,10 @@ def test_unknown(fault_check):
     fault_check(Numbers, workers=2)
 
 
+def test_misspelt(fault_check):
+    fault_check(Numbers, deadlin=5)
+
+
 def test_contract(fault_check):
     fault_check(Numbers, contract=Contract(may_skip="yes"))
 
@@ -121,6 +125,7 @@ def test_one_item_tells_it(mistakes, test):
             "test_unknown",
             "fault_check() takes no workers=2. It takes a dataset, files=, loader= and contract=",
         ),
+        ("test_misspelt", "fault_check() takes no deadlin=5. Did you mean 'deadline'? It takes a"),
     ],
 )
 def test_an_argument_of_the_marker(told, test, text):

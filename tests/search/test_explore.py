@@ -263,7 +263,13 @@ def test_a_ready_loader_keeps_its_options(records):
         ({"kinds": [faults.OpenError()]}, r"kinds=\[OpenError\(\)\] must be a list of one or more"),
         ({"loader": 3}, "loader=3 must be a dict of DataLoader options"),
         ({"report": 3}, "report=3 must be a function of a str"),
-        ({"max_exampels": 3}, "max_exampels.*goes to hypothesis.settings"),
+        (
+            {"max_exampels": 3},
+            "no max_exampels=3. Did you mean 'max_examples'.*hypothesis.settings",
+        ),
+        ({"deadlin": 3}, "no deadlin=3. Did you mean 'deadline'"),
+        ({"derandomise": True}, "no derandomise=True. Did you mean 'derandomize'"),
+        ({"colour": 3}, "no colour=3. What is no argument of the search goes to hypothesis.settin"),
         ({"files": "*.none"}, "matches nothing that the workers read"),
     ],
 )

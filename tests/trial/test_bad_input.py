@@ -16,6 +16,8 @@ import torch
 from torch.utils.data import ChainDataset, DataLoader, Dataset, IterableDataset
 
 from pytest_dataloader_faults import Contract, Verdict, check_dataset, run_trial
+from pytest_dataloader_faults.battery.checking import select_checks
+from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
 from pytest_dataloader_faults.faults import ReadError, WorkerKilled
 from support import troublemakers
@@ -375,6 +377,38 @@ def test_an_unknown_check(records, argument, name, near):
         InvalidArgumentError, check_dataset, lambda: Records(records), **{argument: given}
     )
     assert lacks(text, argument, repr(name), "Did you mean", near) == []
+
+
+@both
+def test_a_misspelt_option_of_the_loader(entry, records):
+    """The nearest option of torch's is named."""
+    options = {"num_worker": 2}
+    text = refusal(InvalidArgumentError, entry, lambda: Records(records), loader=options)
+    assert lacks(text, repr(options), "Did you mean 'num_workers'") == []
+
+
+@rows("argument", ["only", "exclude"])
+@rows("names", ["growth, abandoned-epoch", " growth,abandoned-epoch,", ["growth,abandoned-epoch"]])
+def test_names_of_checks_in_one_text(argument, names):
+    """Commas separate names, as in the options of the command line."""
+    two = ["growth", "abandoned-epoch"]
+    expected = two if argument == "only" else [name for name in CHECKS if name not in two]
+    assert select_checks(**{argument: names}) == expected
+
+
+@rows("argument", ["only", "exclude"])
+@rows("names", ["", ", ", [""]])
+def test_a_text_without_a_name(argument, names):
+    """It is shown, and a text with names."""
+    text = refusal(InvalidArgumentError, select_checks, **{argument: names})
+    assert lacks(text, f"{argument}={names!r} names no check", "as in 'pickles, open-error'") == []
+
+
+def test_an_expected_failure_is_one_check():
+    """Its reason is for one, so commas separate no names."""
+    names = "growth, pickles"
+    text = refusal(InvalidArgumentError, select_checks, expected_failures={names: "slow"})
+    assert lacks(text, "expected_failures", repr(names)) == []
 
 
 @both

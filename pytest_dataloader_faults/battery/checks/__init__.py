@@ -6,9 +6,9 @@ it does not apply.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
+from pytest_dataloader_faults._arguments import meant
 from pytest_dataloader_faults.battery.checks._base import Check as Check
 from pytest_dataloader_faults.battery.checks._base import Variant as Variant
 from pytest_dataloader_faults.battery.checks._epochs import EPOCHS, PINNING
@@ -21,16 +21,24 @@ CHECKS: dict[str, Check] = {
 
 
 def names_of_checks(argument: str, names: str | Iterable[str]) -> set[str]:
-    """*names* as a set; each must be a check's."""
+    """*names* as a set; each must be a check's. A text may have several, between commas."""
     try:
-        chosen = {names} if isinstance(names, str) else set(names)
+        texts = [names] if isinstance(names, str) else list(names)
     except TypeError as error:
         message = f"{argument}={names!r} must be the name of a check, or several names"
         raise InvalidArgumentError(message) from error
-    for name in chosen:
+    found = {name for each in texts for part in str(each).split(",") if (name := part.strip())}
+    if texts and not found:
+        message = f"{argument}={names!r} names no check. Name some, as in 'pickles, open-error'"
+        raise InvalidArgumentError(message)
+    require_checks(argument, found)
+    return found
+
+
+def require_checks(argument: str, names: Iterable[str]) -> None:
+    """Raise InvalidArgumentError if one of *names* is no check."""
+    for name in names:
         if name not in CHECKS:
-            near = difflib.get_close_matches(str(name), CHECKS, n=2)
-            advice = f"Did you mean {near}?" if near else f"Choose from {list(CHECKS)}"
+            advice = meant(str(name), CHECKS) or f"Choose from {', '.join(CHECKS)}"
             message = f"{argument} names {name!r}, which is no check. {advice}"
             raise InvalidArgumentError(message)
-    return chosen
