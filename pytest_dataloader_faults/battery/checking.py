@@ -94,7 +94,7 @@ def check_dataset(
     names = select_checks(only, exclude, expected_failures)
     batteries = batteries_for(make_dataset, settings)
     with progress.stage("check_dataset"):
-        results = results_of(batteries, names, expected_failures)
+        results = results_of(batteries, names, expected_failures, not_reproduced)
         return list(reported(results, on_fail, not_reproduced))
 
 
@@ -120,11 +120,20 @@ def results_of(
     batteries: list[tuple[str | None, Battery]],
     names: list[str],
     expected_failures: Mapping[str, str] | None,
+    not_reproduced: str,
 ) -> Iterator[CheckResult]:
     """What each check finds of each part; each check is a step of the innermost stage."""
     for name in progress.each(names):
         expected = (expected_failures or {}).get(name)
-        found = [about(part, ask(each, name, expected=expected)) for part, each in batteries]
+        given = {
+            "only": name,
+            "expected_failures": {name: expected} if expected else None,
+            "not_reproduced": None if not_reproduced == "warn" else not_reproduced,
+        }
+        found = []
+        for part, each in batteries:
+            again = each.reproduce("check_dataset", **given)
+            found.append(about(part, ask(each, name, expected=expected, reproduce=again)))
         yield from excused(found)
 
 

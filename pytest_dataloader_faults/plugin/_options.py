@@ -62,7 +62,7 @@ def add_options(parser: pytest.Parser) -> None:
     for name, option in _OPTIONS.items():
         text = f"{option.help} (default: {option.default})"
         group.addoption(flag(name), dest=f"{_STEM}_{name}", metavar=name.upper(), help=text)
-        parser.addini(f"{_STEM}_{name}", text)
+        parser.addini(f"{_STEM}_{name}", text, default=None)
     group.addoption(
         "--dataloader-faults-require-gpu",
         dest=f"{_STEM}_require_gpu",
@@ -175,8 +175,7 @@ def read_options(config: pytest.Config) -> None:
     """Check the ini keys and options, and keep their values with *config*."""
     given: dict[str, Any] = {}
     for name in _OPTIONS:
-        ini = config.getini(f"{_STEM}_{name}") or None
-        given.update(_parsed(name, ini, f"ini key {_STEM}_{name}"))
+        given.update(_parsed(name, config.getini(f"{_STEM}_{name}"), f"ini key {_STEM}_{name}"))
         given.update(_parsed(name, config.getoption(f"{_STEM}_{name}"), flag(name)))
     config.stash[_given] = given
 

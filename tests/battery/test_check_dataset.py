@@ -208,8 +208,11 @@ def test_expected_failure_is_not_raised(records):
 
 def test_expected_failure_that_passes_is_raised(records):
     """A listed check that passes must be taken off the list."""
-    with pytest.raises(CheckFailedError, match=r"expected to fail \(issue 7\), but it passed"):
+    message = r"expected to fail \(issue 7\), but it passed"
+    with pytest.raises(CheckFailedError, match=message) as failed:
         check_dataset(lambda: Records(records), only=FIRST, expected_failures={FIRST: "issue 7"})
+    again = str(failed.value).splitlines()[-1]
+    assert f"only='{FIRST}', expected_failures={{'{FIRST}': 'issue 7'}}, " in again
 
 
 @pytest.mark.parametrize(

@@ -81,9 +81,11 @@ def test_a_failure_that_is_not_reproduced_is_a_warning(fails_once):
 
 
 def test_not_reproduced_can_be_made_a_failure(fails_once):
-    """``not_reproduced="fail"`` is for those who want to look at each."""
-    with pytest.raises(CheckFailedError, match="not reproduced: 1 of 3 trials failed"):
+    """``not_reproduced="fail"`` is for those who want to look at each, and to repeat it so."""
+    with pytest.raises(CheckFailedError, match="not reproduced: 1 of 3 trials failed") as failed:
         check_dataset(fails_once, only=CHECK, not_reproduced="fail")
+
+    assert f"only='{CHECK}', not_reproduced='fail', " in str(failed.value).splitlines()[-1]
 
 
 def test_an_unknown_choice_is_refused(records):

@@ -53,6 +53,16 @@ def test_bad_ini_values_are_usage_errors(light_suite, name, value, allowed):
     assert expected == [line for line in result.errlines if line]
 
 
+@pytest.mark.parametrize("name", ["samples", "deadline", "seed", "engine", "not_reproduced"])
+def test_an_empty_ini_value_is_a_usage_error(light_suite, name):
+    """It is no default: leave the key out for that."""
+    light_suite.pytester.makeini(f"[pytest]\ndataloader_faults_{name} =")
+    result = light_suite.run(PLAIN)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    text = f"ERROR: {name}='' from ini key dataloader_faults_{name} must be "
+    assert text in result.stderr.str()
+
+
 def test_a_bad_ini_value_is_refused_below_a_good_option(light_suite):
     """An option does not hide that the ini file is wrong."""
     light_suite.pytester.makeini("[pytest]\ndataloader_faults_deadline = never")
