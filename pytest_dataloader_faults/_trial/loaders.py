@@ -47,6 +47,12 @@ _DEFAULT_SAMPLERS = (SequentialSampler, RandomSampler)
 _SIZED = (*_DEFAULT_SAMPLERS, SubsetRandomSampler, WeightedRandomSampler, list, tuple, range)
 
 
+_STOPS = (
+    ". A loop over a loader takes it for the end of the epoch, and misses the rest of the samples:"
+    " raise another error"
+)
+
+
 @contextlib.contextmanager
 def errors_of_dataset(what: str, advice: str = "") -> Iterator[None]:
     """Report errors of the user's code, which runs here with no fault armed, as the dataset's."""
@@ -56,6 +62,8 @@ def errors_of_dataset(what: str, advice: str = "") -> Iterator[None]:
         raise
     except USERS_ERRORS as error:
         text = f"{continued(shown(error))}{_place_of(error)}"
+        if isinstance(error, StopIteration):
+            advice = _STOPS
         message = f"{what} failed with no fault armed: {text}{advice}{_pyfakefs_note(error)}"
         raise UnusableDatasetError(message) from error
 

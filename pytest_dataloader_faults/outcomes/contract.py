@@ -235,6 +235,8 @@ class Wrong(StrEnum):
     """Samples came that are none of the reference, and it is not known for which ones."""
     MISSING = "missing"
     """Fewer samples came than were asked for."""
+    CUT_SHORT = "cut short"
+    """An epoch ended without an error before every batch had come."""
     REPEATED = "repeated"
     """Samples came more often than in the reference."""
     REORDERED = "reordered"

@@ -55,6 +55,23 @@ def _verdict(outcome, reference=None, contract=None):
     return outcome.judge(reference or map_reference(), contract).verdict
 
 
+@rows(
+    ("error", "told"),
+    [
+        (UNCLEAR, "in epoch 2, RuntimeError does not say that its cause is"),
+        (CLEAR, "in epoch 2, OSError was raised before the deadline"),
+    ],
+)
+def test_an_error_after_the_first_epoch_is_told_with_its_epoch(error, told):
+    """Where there is one epoch, no epoch is named."""
+    first, second = replace(FAILED, exception=CLEAR), replace(FAILED, exception=error)
+    outcome = replace(ordinary(second, fired(EIO)), epochs=2, passes=(first, second))
+
+    assert outcome.judge(map_reference()).sentence.startswith(told)
+    alone = ordinary(second, fired(EIO)).judge(map_reference())
+    assert alone.sentence.startswith(told.removeprefix("in epoch 2, "))
+
+
 def test_an_unclear_error_is_told_the_errno():
     """Users know errnos, and not the classes of this plugin; a collated None has its own advice."""
     found = "default_collate: batch must contain tensors; found <class 'NoneType'>"

@@ -379,6 +379,19 @@ def test_an_unknown_check(records, argument, name, near):
     assert lacks(text, argument, repr(name), "Did you mean", near) == []
 
 
+class Stops(Records):
+    """Lets a StopIteration out where it has no sample."""
+
+    def __getitem__(self, index: int) -> Any:
+        return next(iter(()))
+
+
+def test_a_stop_iteration_with_no_fault_armed(records):
+    """A loop over the loader would take it for the end of the epoch, so that is said."""
+    text = refusal(UnusableDatasetError, battery, lambda: Stops(records))
+    assert lacks(text, "Stops[0]", "StopIteration", "for the end of the epoch") == []
+
+
 @both
 def test_a_misspelt_option_of_the_loader(entry, records):
     """The nearest option of torch's is named."""

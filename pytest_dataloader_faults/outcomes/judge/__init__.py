@@ -71,7 +71,7 @@ def _violation(outcome: TrialFacts, reference: Reference, contract: Contract) ->
         or _crashed(outcome)
         or _corrupted(outcome, reference, contract)
         or _poisoned(outcome, reference, contract)
-        or errors.unclear(outcome, contract)
+        or _unclear(outcome, contract)
         or leaked(outcome)
         or judge_growth(outcome)
     )
@@ -85,7 +85,7 @@ def _without_violation(outcome: TrialFacts, reference: Reference, contract: Cont
         return Finding(Verdict.SURVIVED, _how_it_survived(outcome, reference, contract))
     if not outcome.schedule:
         return Finding(Verdict.BROKEN, _how_it_fails_alone(outcome, raised))
-    sentence = _how_it_failed(outcome, raised, contract)
+    sentence = _in_epoch(outcome) + _how_it_failed(outcome, raised, contract)
     if contract.survives:
         return Finding(Verdict.BROKEN, f"{sentence}; but the contract promises survives=True")
     return Finding(Verdict.FAILED_CLEANLY, sentence)
@@ -167,6 +167,16 @@ def _corrupted(outcome: TrialFacts, reference: Reference, contract: Contract) ->
     if found and outcome.fired and outcome.comparison.seeded is not None:
         return found._replace(sentence=found.sentence + _SEEDED)
     return found or draws.too_few(outcome, reference)
+
+
+def _unclear(outcome: TrialFacts, contract: Contract) -> Finding | None:
+    found = errors.unclear(outcome, contract)
+    return found and found._replace(sentence=_in_epoch(outcome) + found.sentence)
+
+
+def _in_epoch(outcome: TrialFacts) -> str:
+    """Where the error came, as the beginning of a sentence; empty where there was one epoch."""
+    return f"in epoch {len(outcome.passes)}, " if len(outcome.passes) > 1 else ""
 
 
 def _poisoned(outcome: TrialFacts, reference: Reference, contract: Contract) -> Finding | None:

@@ -153,8 +153,8 @@ def likely_cause(
         kind = _suffix(path)
         opened = f"{os.path.basename(path)} was opened before the workers started."
         return Cause(_HANDLE, f"{opened} {_HOW_TO_OPEN[kind]}", overrides=kind == ".mdb")
-    of_sampler = _OF_SAMPLER.get(judgement.kind)
-    if cause := of_sampler or _of_writing(outcome, judgement.verdict, fault_free):
+    of_epoch = _OF_EPOCH.get(judgement.kind)
+    if cause := of_epoch or _of_writing(outcome, judgement.verdict, fault_free):
         return cause
     if judgement.verdict in _LASTING and _raised_in_an_earlier_epoch(outcome):
         return _STAYS_IN_WORKER
@@ -310,9 +310,18 @@ _SAMPLER_GOES_ON = _GOES_ON._replace(
     " iterator and no position on self",
     overrides=True,
 )
-_OF_SAMPLER: dict[Wrong | None, Cause] = {
+_STOPS = Cause(
+    "ends the epoch by a StopIteration",
+    "A StopIteration that leaves __getitem__ or collate_fn ends the loop over the loader as the end"
+    " of the data does, without an error. It comes of next(...) on an iterator that has nothing"
+    " left: give next() a default, or catch the StopIteration and raise another error. If the"
+    " loader has an __iter__ of its own, it must let errors through",
+    overrides=True,
+)
+_OF_EPOCH: dict[Wrong | None, Cause] = {
     Wrong.RESUMED: _SAMPLER_GOES_ON,
     Wrong.USED_UP: _USED_UP,
+    Wrong.CUT_SHORT: _STOPS,
 }
 _WITHOUT_ERROR: tuple[tuple[type[Fault], Cause], ...] = (
     (TruncatedFile, _SHORT_FILE),
@@ -381,7 +390,10 @@ def is_alike(one: Trial, other: Trial, reference: Reference) -> bool:
     Which other sample of the dataset comes in place of one may be by chance.
     """
     kind = one.judgement.kind
-    if kind in (*_OF_ANOTHER, Wrong.ALIKE, Wrong.MISSING) and kind is other.judgement.kind:
+    if (
+        kind in (*_OF_ANOTHER, Wrong.ALIKE, Wrong.MISSING, Wrong.CUT_SHORT)
+        and kind is other.judgement.kind
+    ):
         return True
     known = {digest for _, digest in reference.samples}
     first, second = ({*_digests(each.outcome)} - known for each in (one, other))

@@ -219,10 +219,10 @@ def _missing(one: Pass) -> Mismatch | None:
     missing = list((asked - came).elements())
     if not missing:
         return None
-    count = len(missing)
-    told = f"{counted(count, 'sample')} {are(count)} missing"
-    sentence = f"{told} ({listed(missing, _SHOWN)})"
-    return Mismatch(Wrong.MISSING, sentence)
+    count, batches = len(missing), counted(len(one.drawn), "batch")
+    ended = f"the loop ended after {len(one.delivered)} of {batches}"
+    told = f"{counted(count, 'sample')} {are(count)} missing ({listed(missing, _SHOWN)})"
+    return Mismatch(Wrong.CUT_SHORT, f"{ended}: {told}")
 
 
 def _wrong_rows(
