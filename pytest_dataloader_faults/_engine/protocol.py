@@ -50,7 +50,6 @@ import array
 import errno
 import json
 import os
-import secrets
 import socket
 import struct
 from collections.abc import Mapping, Sequence
@@ -441,7 +440,7 @@ class SupervisorHandle:
 
 def listening_socket() -> tuple[socket.socket, str]:
     """A socket that workers will connect to, and its name in the abstract namespace."""
-    address = f"pytest-dataloader-faults-{os.getpid()}-{secrets.token_hex(8)}"
+    address = f"pytest-dataloader-faults-{os.getpid()}-{os.urandom(8).hex()}"
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listening.bind(f"\0{address}")
     listening.listen(_BACKLOG)

@@ -20,7 +20,6 @@ import fcntl
 import mmap
 import os
 import re
-import secrets
 import shutil
 import signal
 import struct
@@ -49,7 +48,7 @@ def name_for_sockets() -> str:
 
 
 def _name_below(folder: str) -> str:
-    return os.path.join(folder, f"dlf-{secrets.token_hex(6)}")
+    return os.path.join(folder, f"dlf-{os.urandom(6).hex()}")
 
 
 def make_for_sockets(path: str) -> None:
