@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import fields, replace
 
 import pytest
 
+from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._settings.jobs import TrialJob
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
-from pytest_dataloader_faults.battery._battery import Battery
+from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks._base import no_fault
 from pytest_dataloader_faults.battery.checks._faults import NETWORK, WRITES
 from pytest_dataloader_faults.faults import DescriptorExhaustion, WorkerKilled
-from support.datasets import CopiedRecords, write_records
-from support.specimens import Packed
+from support.datasets import CopiedRecords, RecordStream, write_records
 
 _WITHOUT_FAULTS = ("workers-agree", "leftovers")
 FAULTY = [
@@ -26,15 +27,41 @@ FAULTY = [
 """Those of connections are in test_networks.py."""
 
 
-@pytest.fixture(scope="module", name="known")
-def _known(tmp_path_factory):
-    """Healthy datasets, what they give, and what the battery found out about them.
+@pytest.fixture(scope="module", name="records_of_module")
+def _records_of_module(tmp_path_factory):
+    return write_records(tmp_path_factory.mktemp("disarmed") / "records")
 
-    The second one writes.
-    """
-    folder = write_records(tmp_path_factory.mktemp("disarmed") / "records")
-    every = lambda: Packed(folder), lambda cache: CopiedRecords(folder, cache)
-    return [(make, take_reference(make), Battery(make).workload) for make in every]
+
+@pytest.fixture(scope="module", name="results")
+def _results(records_of_module):
+    """What each check finds of a healthy stream."""
+    results = check_dataset(lambda: RecordStream(records_of_module), on_fail=None)
+    return {each.check: each for each in results}
+
+
+def test_healthy_dataset_passes_every_check(results):
+    """Every check is asked, and finds nothing. tests/plugin asks them of Records each time."""
+    assert list(results) == list(CHECKS)
+    assert [each.explanation for each in results.values() if each.applies != each.passed] == []
+    rare = {each.name for each in (*WRITES, *NETWORK)}
+    lacking = {name for name, check in CHECKS.items() if check.gpu and missing_accelerator()}
+    assert {name for name, each in results.items() if not each.applies} == rare | lacking
+
+
+@pytest.fixture(scope="module", name="known")
+def _known(records_of_module, results):
+    """Healthy datasets, what they give, and what checks find. The second one writes."""
+    folder = records_of_module
+    stream = functools.partial(RecordStream, folder)
+
+    def writing(cache):
+        return CopiedRecords(folder, cache)
+
+    writes = check_dataset(writing, only=[each.name for each in WRITES])
+    return [
+        (stream, take_reference(stream), results),
+        (writing, take_reference(writing), {each.check: each for each in writes}),
+    ]
 
 
 def _disarmed(fault):
@@ -51,16 +78,14 @@ def _disarmed(fault):
 def test_check_that_is_disarmed_is_not_exercised(name, known):
     """Each check's verdict comes from its fault: without it, nothing is shown."""
     check = CHECKS[name]
-    make, reference, workload = known[check in WRITES]
-    schedule = check.plan(workload)[0].faults
-    settings = Settings(loader={"num_workers": 2, "batch_size": 4})
-    loader = {"settings": settings, "changes": check.changes}
-    how = {"make_dataset": make, **loader, "options": check.options}
+    make, reference, armed = known[check in WRITES]
+    job = TrialJob(
+        make_dataset=make,
+        faults=tuple(map(_disarmed, armed[name].outcome.schedule)),
+        settings=Settings(loader={"num_workers": 2, "batch_size": 4}),
+        changes=check.changes,
+        options=check.options,
+    )
 
-    verdicts = [
-        run_trial_job(TrialJob(faults=tuple(faults), **how)).judge(reference).verdict
-        for faults in (schedule, map(_disarmed, schedule))
-    ]
-
-    assert verdicts[0] in ("survived", "failed_cleanly")
-    assert verdicts[1] == "not_exercised"
+    assert armed[name].verdict in ("survived", "failed_cleanly")
+    assert run_trial_job(job).judge(reference).verdict == "not_exercised"
