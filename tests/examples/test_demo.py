@@ -15,6 +15,7 @@ import data
 import demo
 from pytest_dataloader_faults import check_dataset
 
+CHECK = "workers-agree"
 EXPECTED = demo.read_matrix(demo.EXPECTED.read_text())
 
 
@@ -33,7 +34,7 @@ def _copied(examples):
 @pytest.fixture(name="one_check")
 def _one_check(monkeypatch):
     """The demo asks one check only, which HandlesInInit fails."""
-    monkeypatch.setattr(demo, "CHECKS", ("pickles",))
+    monkeypatch.setattr(demo, "CHECKS", (CHECK,))
 
 
 def _start(folder, *arguments, timeout=110):
@@ -67,7 +68,7 @@ def test_all_datasets_by_one_check(one_check, capsys):
     summaries, table = capsys.readouterr().out.partition(demo.LEGEND)[0].split("\n\n ", 1)
     assert all(f"\n{name}: 1 " in summaries for name in EXPECTED)
     assert demo.read_matrix(f" {table}") == {
-        name: {"pickles": row["pickles"]} for name, row in EXPECTED.items()
+        name: {CHECK: row[CHECK]} for name, row in EXPECTED.items()
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import sys
 
@@ -116,10 +117,14 @@ def test_what_cannot_be_judged_is_refused(outcome, reference, text):
         assert_survives_or_fails_cleanly(outcome, reference)
 
 
-def _searched(folder, decorate=lambda test: test, **options):
-    """Try the property on a broken dataset: what was tried, and the error."""
+@pytest.fixture(name="searched")
+def _searched_fixture(records):
+    """A function that tries the property on a broken dataset: what was tried, and the error."""
+    return functools.partial(_searched, records, survey(lambda: Zeros(records)))
+
+
+def _searched(folder, found, decorate=lambda test: test, **options):
     tried = []
-    found = survey(lambda: Zeros(folder))
     drawn = fault_schedules(files=found, kinds=[OpenError], max_faults=1)
     how = {"max_examples": 10, "deadline": None, "report_multiple_bugs": False, **options}
 
@@ -136,30 +141,25 @@ def _searched(folder, decorate=lambda test: test, **options):
     return tried, raised.value
 
 
-def test_the_database_has_the_failure_first(records):
-    """The second run begins with what the first one ended with."""
+def test_the_database_has_the_failure_first_and_a_blob_reproduces_it(searched):
+    """The second run begins with what the first one ended with, as what Hypothesis prints does."""
     database = InMemoryExampleDatabase()
-    first, _ = _searched(records, database=database)
-    second, _ = _searched(records, database=database)
+    first, error = searched(database=database, print_blob=True)
+    second, _ = searched(database=database)
     assert second[0] == first[-1]
 
-
-def test_an_example_can_be_given(records):
-    """What the failure printed, as ``@example``, is what fails."""
-    schedule = (OpenError("*/03.rec", times=1),)
-    tried, error = _searched(records, example(schedule=schedule), database=None)
-    assert set(tried) == {schedule}
-    assert str(error).startswith("corrupted: sample 3 (batch 0) is wrong")
-
-
-def test_a_blob_reproduces_the_failure(records):
-    """``@reproduce_failure`` as Hypothesis prints it."""
-    options = {"print_blob": True, "database": None}
-    first, error = _searched(records, seed(1), **options)
     (note,) = (note for note in error.__notes__ if "@reproduce_failure(" in note)
     version, blob = ast.literal_eval(note[note.index("(") : note.rindex(")") + 1])
-    again, _ = _searched(records, reproduce_failure(version, blob), **options)
+    again, _ = searched(reproduce_failure(version, blob), database=None)
     assert set(again) == {first[-1]}
+
+
+def test_an_example_can_be_given(searched):
+    """What the failure printed, as ``@example``, is what fails."""
+    schedule = (OpenError("*/03.rec", times=1),)
+    tried, error = searched(example(schedule=schedule), database=None)
+    assert set(tried) == {schedule}
+    assert str(error).startswith("corrupted: sample 3 (batch 0) is wrong")
 
 
 @pytest.mark.parametrize("options", [{"derandomize": True}, {}], ids=["derandomized", "seeded"])
