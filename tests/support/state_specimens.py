@@ -1,6 +1,6 @@
 """Datasets whose bug is in what a worker keeps for its next epoch, or leaves behind.
 
-``healed=True`` removes the cause. ``check`` finds it.
+``healed=True`` removes the cause. ``check`` finds it, and those of ``unseen_by`` do not.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class Specimen(Records):
 
     check = ""
     verdict = Verdict.CORRUPTED
+    unseen_by: tuple[str, ...] = ()
     text = ""
     options: Mapping[str, Any] = {}
 
@@ -83,6 +84,7 @@ class KeepsFilesOpen(IterableDataset[Any]):
     """A stream that closes its file at its end, and never comes to that where one breaks off."""
 
     check = "abandoned-epoch"
+    unseen_by = ("growth", "two-epochs")
     verdict = Verdict.LEAKED
     text = "each epoch leaves 1 more descriptor in worker"
     options: Mapping[str, Any] = {}
@@ -113,6 +115,7 @@ class KeepsHalves(Specimen):
     """Keeps what it read of a file that was cut off, for when the file is whole again."""
 
     check = "truncated-next-epoch"
+    unseen_by = ("truncated-half", "persistent-workers", "read-error-next-epoch")
     text = "in epoch 2, sample 0 (batch 0) is wrong"
 
     def __init__(self, folder: Path, *, healed: bool = False) -> None:
