@@ -7,18 +7,18 @@ import shlex
 
 import pytest
 
-from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults.battery.checks import CHECKS
-from pytest_dataloader_faults.battery.checks._faults import NETWORK, WRITES
 from support.inner import run_forked
 
 pytestmark = pytest.mark.usefixtures("engine")
 
 HEALTHY = """
+import pytest
 from support.datasets import Records
 
 
-def test_x(fault_check, records):
+@pytest.mark.dataloader_faults(only=["workers-agree", "open-error", "connect-error"])
+def test_healthy(fault_check, records):
     result = fault_check(lambda: Records(records))
     assert result.check == fault_check.name
     assert result.passed
@@ -101,38 +101,33 @@ def test_does_not_apply(fault_check):
 """
 
 
-def _explanation(result) -> str:
-    """The text of the one failure, without pytest's frame around it."""
-    return result.stdout.str().partition("= FAILURES =")[2].partition("= dataloader-faults =")[0]
+OPTIONS = ("--dataloader-faults-seed=7", "--dataloader-faults-deadline=25")
 
 
-def test_a_test_becomes_an_item_per_check(suite):
-    """All checks, by name and in order, and a healthy dataset passes all that apply."""
-    result = suite.run(HEALTHY, "-v")
-    skipped = {name for name in CHECKS if CHECKS[name].gpu and missing_accelerator()}
-    skipped |= {check.name for check in (*WRITES, *NETWORK)}
-    words = {name: "SKIPPED" if name in skipped else "PASSED" for name in CHECKS}
-    expected = [f"test_inner.py::test_x[{name}] {word}" for name, word in words.items()]
-    assert expected == re.findall(r"test_inner\.py::test_x\[.*?\] [A-Z]+", result.stdout.str())
-    result.assert_outcomes(passed=len(CHECKS) - len(skipped), skipped=len(skipped))
+@pytest.fixture(name="told", scope="module")
+def _told(run_suite):
+    """What is printed of a healthy dataset, and of one that swallows errors."""
+    return run_suite(HEALTHY + ZEROS, "-v", "-p", "no:cacheprovider", *OPTIONS)[1]
 
 
-def test_a_dataset_that_swallows_errors_fails(suite):
-    """Zeros in place of an error are corrupted samples; without a fault there is nothing wrong."""
-    result = suite.run(ZEROS, "-v", "-p", "no:cacheprovider")
-    result.assert_outcomes(passed=1, failed=2)
-    result.stdout.fnmatch_lines(
-        [
-            "test_inner.py::test_x[[]workers-agree] PASSED*",
-            "test_inner.py::test_x[[]open-error] FAILED*",
-            "test_inner.py::test_x[[]read-error-transient] FAILED*",
-        ]
-    )
+def test_a_test_becomes_an_item_per_check(told):
+    """By name and in order; zeros in place of an error fail, where there is an error."""
+    assert re.findall(r"test_inner\.py::test_(\w+\[.*?\] [A-Z]+)", told.stdout.str()) == [
+        "healthy[workers-agree] PASSED",
+        "healthy[open-error] PASSED",
+        "healthy[connect-error] SKIPPED",
+        "x[workers-agree] PASSED",
+        "x[open-error] FAILED",
+        "x[read-error-transient] FAILED",
+    ]
 
 
-def test_a_failure_has_a_sentence_evidence_and_a_way_to_repeat(suite):
-    """The failure is the verdict, which fault fired where, what came, and one command."""
-    said = _explanation(suite.run(ZEROS, "-k", "open-error"))
+def test_a_failure_has_a_sentence_evidence_and_a_way_to_repeat(told):
+    """The failure is the verdict, which fault fired where, what came, and one command.
+
+    A seed or deadline of the command line is part of what has to be repeated.
+    """
+    said = told.stdout.str().split("\n_____")[1]
     lines = [line for line in said.splitlines() if line.strip("= ")]
     assert lines[0].strip("_ ") == "test_x[open-error]"
     assert re.match(r"corrupted: samples 0 to 15 came alike, all zeros; .*, and no exc", lines[1])
@@ -143,7 +138,8 @@ def test_a_failure_has_a_sentence_evidence_and_a_way_to_repeat(suite):
     )
     assert re.match(r"    in worker [01] \(pid \d+\), fetch 1: openat /.*\d\d\.rec", lines[5])
     assert re.match(r"  delivered 4 of 4 batches asked for, epoch complete \(.* s\)", lines[-2])
-    assert lines[-1] == "  reproduce: pytest 'test_inner.py::test_x[open-error]'"
+    assert lines[-1].startswith("  reproduce: pytest 'test_inner.py::test_x[open-error]'")
+    assert set(OPTIONS) <= set(shlex.split(lines[-1]))
     assert "Traceback" not in said
     assert "_fault_check.py" not in said
 
@@ -155,7 +151,7 @@ def test_the_line_that_reproduces_reruns_that_item_alone(suite, folder):
     suite.pytester.mkdir("deeper")
     path = suite.pytester.makepyfile(test_inner=ZEROS)
     here = suite.path / folder
-    first = run_forked(here, str(path)).stdout.str()
+    first = run_forked(here, str(path), "-k", "transient").stdout.str()
     command = re.search(r"reproduce: pytest (.*read-error-transient.*)", first)
     assert command
     again = run_forked(here, *shlex.split(command[1])).stdout.str()
@@ -166,14 +162,6 @@ def test_the_line_that_reproduces_reruns_that_item_alone(suite, folder):
 def _verdict(output: str) -> str:
     found = re.search(r"_+ test_x\[read-error-transient\] _+\n(\w+):", output)
     return found[1] if found else "no verdict"
-
-
-def test_the_line_that_reproduces_has_the_options_given(suite):
-    """A seed or deadline of the command line is part of what has to be repeated."""
-    options = ("--dataloader-faults-seed=7", "--dataloader-faults-deadline=25")
-    said = _explanation(suite.run(ZEROS, "-k", "open-error", *options))
-    line = said.partition("reproduce: ")[2].splitlines()[0]
-    assert set(options) <= set(shlex.split(line))
 
 
 def test_items_know_where_another_one_hung(suite):

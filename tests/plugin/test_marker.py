@@ -266,14 +266,6 @@ class TestMarked:
 """
 INI = "[pytest]\ndataloader_faults_deadline = 41\ndataloader_faults_seed = 6\n"
 OPTIONS = ("--dataloader-faults-deadline=42", "--dataloader-faults-seed=7")
-ENGINE = """
-import pytest
-
-
-@pytest.mark.dataloader_faults(engine="{engine}")
-def test_marked(dataloader_faults):
-    pass
-"""
 
 
 @pytest.mark.parametrize(
@@ -297,17 +289,6 @@ def test_the_strongest_source_holds(suite, engine, ini, options, deadline, seed)
         f"by itself: deadline 44.0, seed {seed}, kernel",
         f"by both: deadline 43.0, seed {seed}, kernel",
     ]
-
-
-@pytest.mark.parametrize(
-    ("engine_of_marker", "option", "expected"),
-    [("auto", "kernel", {"passed": 1}), ("kernel", "auto", {"errors": 1})],
-)
-def test_the_markers_engine_beats_the_option(run_refused, engine_of_marker, option, expected):
-    """Where the kernel refuses, the marker alone decides between the python engine and failure."""
-    source = ENGINE.format(engine=engine_of_marker)
-    result = run_refused(source, f"--dataloader-faults-engine={option}")
-    result.assert_outcomes(**expected)
 
 
 class _StopError(Exception):

@@ -41,20 +41,9 @@ def test_each_dataset_has_a_line_and_each_cause(suite, spread, monkeypatch):
     assert "workers-agree" not in "".join(line for line in found if not line.startswith("FAILED"))
 
 
-@pytest.mark.usefixtures("engine")
-def test_with_v_there_is_a_table(suite):
-    """Checks down, datasets across; what passed has its verdict."""
-    result = suite.run(SUITE, "-v", "--durations=2")
-    rows = [line.split() for line in result.outlines]
-    assert ["test_files[Records]", "test_files[ZerosOnError]"] in rows
-    assert ["open-error", "failed_cleanly", "corrupted"] in rows
-    assert sum("s trial    test_inner.py::test_files" in line for line in result.outlines) == 2
-
-
-@pytest.mark.usefixtures("engine")
-def test_nothing_is_said_where_no_check_was_asked(suite):
+def test_nothing_is_said_where_no_check_was_asked(light_suite):
     """Whatever else failed."""
-    failed = suite.run("def test_plain(): assert False", "-q")
+    failed = light_suite.run("def test_plain(): assert False", "-q")
     assert failed.ret == 1
     assert TITLE not in failed.stdout.str()
 
@@ -289,17 +278,6 @@ def test_one_line_is_one_line(run_suite):
     (line,) = lines.split("\n")[1:-1]
     assert line.startswith("test_inner.py:") or "/test_inner.py:" in line
     assert "corrupted: sample" in line
-
-
-@pytest.mark.usefixtures("engine")
-@pytest.mark.parametrize("path", ["/proc/nowhere/r.html", "/dev/null/r.json"])
-def test_a_report_that_was_not_written_is_not_named(light_suite, path):
-    """But for the reason."""
-    result = light_suite.run(
-        "", f"--dataloader-faults-report={path}", "--dataloader-faults-report=r.md"
-    )
-    result.stdout.fnmatch_lines(["report: r.md", f"the report {path} was not written: *"])
-    result.stdout.no_fnmatch_line(f"report: {path}*")
 
 
 @pytest.mark.usefixtures("engine")

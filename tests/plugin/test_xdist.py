@@ -55,36 +55,38 @@ def test_options(dataloader_faults):
 OPTIONS = ("--dataloader-faults-seed=7", "--dataloader-faults-deadline=25")
 
 
+EXPECTED = [
+    ("test_inner.py::test_cached[read-error-first]", "PASSED (failed_cleanly)"),
+    ("test_inner.py::test_healthy[open-error]", "PASSED (failed_cleanly)"),
+    ("test_inner.py::test_healthy[worker-killed-first]", "PASSED (failed_cleanly)"),
+    ("test_inner.py::test_injected", "PASSED"),
+    ("test_inner.py::test_options", "PASSED"),
+    ("test_inner.py::test_unfired", "FAILED"),
+    ("test_inner.py::test_zeros[open-error]", "FAILED (corrupted)"),
+    ("test_inner.py::test_zeros[worker-killed-first]", "PASSED (failed_cleanly)"),
+]
+
+
 def _outcomes(result) -> list[tuple[str, str]]:
-    """Each item and what became of it, in either form of -v."""
+    """Each item and what became of it."""
     text = result.stdout.str().partition("= FAILURES =")[0]
-    plain = re.findall(r"^(test_inner\S+) ([A-Z]+(?: \(\w+\))?)", text, re.MULTILINE)
-    spread = re.findall(r"^\[gw\d\].*?([A-Z]+(?: \(\w+\))?) (test_inner\S+)", text, re.MULTILINE)
-    return sorted(plain or [(item, outcome) for outcome, item in spread])
+    found = re.findall(r"^\[gw\d\].*?([A-Z]+(?: \(\w+\))?) (test_inner\S+)", text, re.MULTILINE)
+    return sorted((item, outcome) for outcome, item in found)
 
 
-@pytest.mark.timeout(300)  # Three processes import torch.
+@pytest.mark.timeout(300)  # Two processes import torch.
 def test_outcomes_are_the_same_over_two_processes(suite):
-    """Items fail and pass alike, with the same verdicts, causes and notes, wherever they run."""
-    alone = suite.run(SUITE, "-v", *OPTIONS)
-    spread = suite.again("-v", "-p", "xdist", "-n", "2", *OPTIONS)
-    assert len(_outcomes(alone)) == 8
-    assert _outcomes(spread) == _outcomes(alone)
-    for result in (alone, spread):
-        result.assert_outcomes(passed=6, failed=2)
-        result.stdout.fnmatch_lines(["corrupted: samples 0 to 15 came alike*"])
-        result.stdout.fnmatch_lines(["ReadError(path='*.nothing') never fired: *"])
-        causes = [
-            "*= dataloader-faults =*",
-            "test_inner.py::test_zeros: 1 of 2 checks failed (1 corrupted), *",
-        ]
-        result.stdout.fnmatch_lines(causes)
-        summary = " ".join(result.stdout.str().partition("= dataloader-faults =")[2].split())
-        assert summary.count("as a cache is") == 1
-
-
-def test_the_header_is_printed_once(suite):
-    """The process that prints the header says which engine there is, also with workers."""
-    result = suite.run("def test_plain(): pass", "-p", "xdist", "-n", "1")
-    result.assert_outcomes(passed=1)
-    assert len([line for line in result.outlines if line.startswith("dataloader-faults: ")]) == 1
+    """Items fail and pass as in one, with the same verdicts, causes and notes; one header."""
+    result = suite.run(SUITE, "-v", "-p", "xdist", "-n", "2", *OPTIONS)
+    result.assert_outcomes(passed=6, failed=2)
+    assert _outcomes(result) == EXPECTED
+    assert sum(line.startswith("dataloader-faults: ") for line in result.outlines) == 1
+    result.stdout.fnmatch_lines(["corrupted: samples 0 to 15 came alike*"])
+    result.stdout.fnmatch_lines(["ReadError(path='*.nothing') never fired: *"])
+    causes = [
+        "*= dataloader-faults =*",
+        "test_inner.py::test_zeros: 1 of 2 checks failed (1 corrupted), *",
+    ]
+    result.stdout.fnmatch_lines(causes)
+    summary = " ".join(result.stdout.str().partition("= dataloader-faults =")[2].split())
+    assert summary.count("as a cache is") == 1
