@@ -61,7 +61,7 @@ def _cause(outcome, verdict, kind=None, fault_free=FAULT_FREE, clues=None):
         (_trial(TRUNCATED), Wrong.MISSING, None, TRUNCATION, "how many bytes"),
         (_trial(TRUNCATED), Wrong.CUT_SHORT, None, "ends the epoch", "StopIteration"),
         (_trial(EIO), Wrong.CUT_SHORT, CAUGHT, "ends the epoch", "next(...)"),
-        (CONTROL, Wrong.CUT_SHORT, None, "ends the epoch", "StopIteration"),
+        (FAULT_FREE, Wrong.CUT_SHORT, None, "ends the epoch", "StopIteration"),
         (_trial(TRUNCATED), Wrong.DIFFERS, None, TRUNCATION, "how many bytes"),
         (_trial(ShortRead()), Wrong.DIFFERS, None, "accepts a short read", "read on"),
         (_trial(CorruptedFile()), Wrong.DIFFERS, None, "accepts damaged", "checksum"),

@@ -21,28 +21,21 @@ from support.served import VARIABLE, ForkedWorkers, KeepsFile, LeavesAProcess, S
 from support.troublemakers import Replaced
 from support.waiting import until
 
-SETS_IT_LATE = """
-import multiprocessing
-import sys
-from pathlib import Path
-from pytest_dataloader_faults import check_dataset
-from support.datasets import Records
-
-if __name__ == "__main__":
-    check_dataset(lambda: Records(Path(sys.argv[1])), only=["workers-agree", "pickles"])
-    multiprocessing.set_start_method("spawn")
-"""
 OWN = multiprocessing.get_all_start_methods()[0]
 """What the interpreter takes where nothing else is set."""
 AS_A_USER = """
+import multiprocessing
 import sys
 from dataclasses import asdict
 from pathlib import Path
 from pytest_dataloader_faults import check_dataset, explore, run_trial
+from support.datasets import Records
 from support.served import ForkedWorkers
 
+records = Path(sys.argv[1])
+
 def make():
-    return ForkedWorkers(Path(sys.argv[1]), forked=sys.argv[2] == "fork")
+    return ForkedWorkers(records, forked=sys.argv[2] == "fork")
 
 if __name__ == "__main__":
     how = {"seed": 1, "database": None}
@@ -52,6 +45,8 @@ if __name__ == "__main__":
         run_trial(make),
     ):
         print(asdict(found))
+    check_dataset(lambda: Records(records), only="pickles")
+    multiprocessing.set_start_method("spawn")
 """
 ADVICE = "have this one do so: loader={'multiprocessing_context': 'fork'}"
 
@@ -108,29 +103,21 @@ def test_another_start_method_would_be_seen(records, way):
     assert "another method" in found
 
 
-def _printed(script, *arguments):
-    """What *script* prints in a new interpreter, where it must not fail."""
+def test_a_new_interpreter_has_its_own_default(records):
+    """As in a script or a test of a user, where nothing has set another.
+
+    None of what it calls settles the default: set_start_method() would be refused after that.
+    """
     done = subprocess.run(
-        [sys.executable, "-c", script, *map(str, arguments)],
+        [sys.executable, "-c", AS_A_USER, str(records), OWN],
         env={"PYTHONPATH": PYTHONPATH},
         capture_output=True,
         text=True,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
-
-
-def test_the_default_can_be_set_after_a_battery(records):
-    """A battery does not settle it: set_start_method() would be refused after that."""
-    _printed(SETS_IT_LATE, records)
-
-
-def test_a_new_interpreter_has_its_own_default(records):
-    """As in a script or a test of a user, where nothing has set another."""
-    printed = _printed(AS_A_USER, records, OWN)
-    assert "another method" not in printed
-    assert f"'start_method': '{OWN}'" in printed
+    assert "another method" not in done.stdout
+    assert f"'start_method': '{OWN}'" in done.stdout
 
 
 ADVISED = {
