@@ -134,7 +134,7 @@ class _Trial:
             accelerator.use()
         if self.options.touch:
             self._touch()
-        self._write_resources("before")
+        self._write_resources(Stage.START)
         loaders.preload_forkserver(self.loader)
         driver = LoaderDriver(
             journal=self.journal,
@@ -169,7 +169,7 @@ class _Trial:
         driver.end_workers()
         # Within the scope: what a worker has just started would not live beyond it, since the
         # supervisor answers the calls by which it loads its libraries.
-        self._write_resources("after")
+        self._write_resources(Stage.EPOCH)
 
     def _run_epoch(self, driver: LoaderDriver, number: int) -> bool:
         """Make epoch *number*, after one that is left if asked; whether there was no error."""
@@ -191,7 +191,7 @@ class _Trial:
         if driver.start(RECOVERY, self.job.settings.seed):
             driver.take()
         driver.end_workers()
-        self._write_resources("recovery")
+        self._write_resources(Stage.RECOVERY)
 
     def _refuse_impossible_faults(self) -> None:
         workers, pin_memory = self.loader.num_workers, self.loader.pin_memory
@@ -236,8 +236,8 @@ class _Trial:
         self.journal.write(Measured(footprints.look(epoch, workers)))
         self.journal.write(LoaderTime(time.monotonic()))
 
-    def _write_resources(self, phase: str) -> None:
+    def _write_resources(self, stage: Stage) -> None:
         gc.collect()  # Ends what the loader and the dataset left.
         self.journal.write(HarnessTime(time.monotonic()))
-        found = Resources(phase, proc.descriptor_links(), resources.processes(self.server))
+        found = Resources(stage, proc.descriptor_links(), resources.processes(self.server))
         self.journal.write(Looked(found))

@@ -250,7 +250,7 @@ class Event:
         kind: ``"epoch"`` (it begins or ends), ``"fetch"`` (a worker begins a batch), ``"open"``
             (of a data file), ``"fault"``, ``"batch"`` (the loop gets it), ``"error"`` (the loop
             gets it) or ``"exit"`` (a process died).
-        text: What happened, on one line.
+        text: What happened, on one line; of ``"open"``, the path.
         omitted: 0, or how many events of this kind are left out here, up to the next of this
             process and kind, or to the end. All else is then about these.
     """
@@ -260,22 +260,6 @@ class Event:
     kind: str
     text: str
     omitted: int = 0
-
-
-@dataclass(frozen=True)
-class Resources:
-    """What the loader's process had open, and its descendants, at one moment.
-
-    Attributes:
-        phase: ``"before"`` the first epoch, ``"after"`` the last one, or ``"recovery"``.
-        descriptors: The target of each link in /proc/self/fd, by the descriptor's number as text.
-        processes: The command line of each descendant that belongs neither to the harness nor to
-            multiprocessing, by its pid as text.
-    """
-
-    phase: str
-    descriptors: dict[str, str]
-    processes: dict[str, str]
 
 
 class Stage(StrEnum):
@@ -289,6 +273,22 @@ class Stage(StrEnum):
     """The pass after them, without faults."""
     DONE = "done"
     """All of it is over."""
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What the loader's process had open, and its descendants, at one moment.
+
+    Attributes:
+        stage: ``START`` before the first epoch, ``EPOCH`` after the last one, or ``RECOVERY``.
+        descriptors: The target of each link in /proc/self/fd, by the descriptor's number as text.
+        processes: The command line of each descendant that belongs neither to the harness nor to
+            multiprocessing, by its pid as text.
+    """
+
+    stage: Stage
+    descriptors: dict[str, str]
+    processes: dict[str, str]
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from pytest_dataloader_faults.outcomes import (
 )
 from pytest_dataloader_faults.outcomes.contract import EXACT, SHAPES, TYPES, Comparison, Wrong
 from pytest_dataloader_faults.outcomes.judge.leaks import judge_growth
-from pytest_dataloader_faults.outcomes.records import RECOVERY, START
+from pytest_dataloader_faults.outcomes.records import RECOVERY, START, Stage
 from support.facts import (
     EIO,
     EPOCH_1,
@@ -47,8 +47,8 @@ GOOD = delivery((0, 1), ("d0", "d1"))
 FAILED = Pass(((0, 1), (2, 3)), (GOOD,), CLEAR)
 DONE = Pass(((0, 1), (2, 3)), (GOOD, delivery((2, 3), ("d2", "d3"))), complete=True)
 SHORT = replace(DONE, delivered=(GOOD,))
-HELPER = moment("after", processes={"7": "sleep 600"})
-OPEN = moment("recovery", descriptors={"3": "/data/a.rec"})
+HELPER = moment(Stage.EPOCH, processes={"7": "sleep 600"})
+OPEN = moment(Stage.RECOVERY, descriptors={"3": "/data/a.rec"})
 
 
 def _verdict(outcome, reference=None, contract=None):
@@ -100,14 +100,18 @@ MAP = [
     pytest.param({"passes": (replace(FAILED, delivered=(STRANGE,)),)}, "corrupted", id="strange"),
     pytest.param({"passes": (SHORT,)}, "corrupted", id="missing"),
     pytest.param({"passes": (DONE, SHORT)}, "corrupted", id="missing in epoch 2"),
-    pytest.param({"resources": (moment("before"), HELPER)}, "leaked", id="process"),
-    pytest.param({"resources": (replace(HELPER, phase="before"), HELPER)}, "survived", id="before"),
-    pytest.param({"resources": (moment("after"), OPEN)}, "leaked", id="descriptor"),
+    pytest.param({"resources": (moment(Stage.START), HELPER)}, "leaked", id="process"),
     pytest.param(
-        {"resources": (replace(OPEN, phase="after"), OPEN)}, "survived", id="open from the start"
+        {"resources": (replace(HELPER, stage=Stage.START), HELPER)}, "survived", id="before"
+    ),
+    pytest.param({"resources": (moment(Stage.EPOCH), OPEN)}, "leaked", id="descriptor"),
+    pytest.param(
+        {"resources": (replace(OPEN, stage=Stage.EPOCH), OPEN)},
+        "survived",
+        id="open from the start",
     ),
     pytest.param(
-        {"resources": (moment("after"), moment("recovery", descriptors={"3": "pipe:[1]"}))},
+        {"resources": (moment(Stage.EPOCH), moment(Stage.RECOVERY, descriptors={"3": "pipe:[1]"}))},
         "survived",
         id="pipe",
     ),
@@ -152,7 +156,7 @@ GRAVITY = [
     ("corrupted", {"passes": (replace(FAILED, delivered=(STRANGE,), exception=UNCLEAR),)}),
     ("poisoned", {"recovery": SHORT}),
     ("failed_unclearly", {"passes": (replace(FAILED, exception=UNCLEAR),)}),
-    ("leaked", {"resources": (moment("before"), HELPER)}),
+    ("leaked", {"resources": (moment(Stage.START), HELPER)}),
 ]
 
 

@@ -64,7 +64,10 @@ def test_hostile_texts_are_only_texts():
         "faults": (HOSTILE_MARKUP,),
     }
     changes |= {"explanation": f"{HOSTILE_MARKUP}\n{HOSTILE_MARKUP}"}
-    changes["timeline"] = tuple(replace(each, text=HOSTILE_MARKUP) for each in hostile.timeline)
+    changes["timeline"] = tuple(  # What is opened has an absolute path.
+        replace(each, text=f"/{HOSTILE_MARKUP}/x" if each.kind == "open" else HOSTILE_MARKUP)
+        for each in hostile.timeline
+    )
     report = replace(
         EVERYTHING,
         engine=HOSTILE_MARKUP,
@@ -171,6 +174,11 @@ def test_rows_are_short():
     assert next(each.text for each in drawn.rows if each.kind == "open") == "…/0.bin"
     assert [each.text for each in drawn.rows if each.kind == "fault"] == ["ReadError: read …/0.bin"]
     assert timeline(events()).folder == ""
+    # The texts of faults are for people: whatever they say, and whatever stands before a comma.
+    reworded = [replace(each, text="at /x, /y") if each.kind == "fault" else each for each in every]
+    assert timeline(reworded).folder == f"{long}/"
+    commas = [replace(each, text=each.text.replace(long, f"{long},/in")) for each in every]
+    assert timeline(commas).folder == f"{long},/in/"
 
 
 def test_charts_show_what_grew():

@@ -71,12 +71,12 @@ def unfired(fault: Fault) -> tuple[FaultFacts, ...]:
 
 
 def moment(
-    phase: str,
+    stage: Stage,
     descriptors: dict[str, str] | None = None,
     processes: dict[str, str] | None = None,
 ) -> Resources:
     """What was open and what ran."""
-    return Resources(phase, descriptors or {}, processes or {})
+    return Resources(stage, descriptors or {}, processes or {})
 
 
 def ordinary(one: Pass, faults: tuple[FaultFacts, ...] = ()) -> Outcome:
@@ -94,7 +94,7 @@ def ordinary(one: Pass, faults: tuple[FaultFacts, ...] = ()) -> Outcome:
         passes=(one,),
         recovery=Pass(indices, came, complete=True) if faults else None,
         faults=faults,
-        resources=(moment("before"), moment("after")),
+        resources=(moment(Stage.START), moment(Stage.EPOCH)),
         phase=DONE,
         duration=0.25,
     )

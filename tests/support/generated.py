@@ -30,7 +30,7 @@ from pytest_dataloader_faults.outcomes import (
     Resources,
     WorkerFacts,
 )
-from pytest_dataloader_faults.outcomes.records import DONE, RECOVERY, START
+from pytest_dataloader_faults.outcomes.records import DONE, RECOVERY, START, Stage
 from support.facts import EPOCH_1, EPOCH_2
 
 GLOBS = st.text(min_size=1, max_size=8)
@@ -123,7 +123,7 @@ _firings = st.builds(
     kind=st.sampled_from(FiringKind),
 )
 _named = st.dictionaries(st.sampled_from(["3", "4"]), FILES, max_size=2)
-_resources = st.builds(Resources, st.sampled_from(["before", "after", "recovery"]), _named, _named)
+_resources = st.builds(Resources, st.sampled_from(Stage), _named, _named)
 _counts = st.builds(FileCounts, *[COUNTS] * 7)
 _workers = st.builds(
     WorkerFacts, INDICES, COUNTS, COUNTS, st.dictionaries(FILES, _counts, max_size=2)

@@ -44,7 +44,7 @@ from pytest_dataloader_faults.outcomes import (
     WorkerDeath,
     WorkerFacts,
 )
-from pytest_dataloader_faults.outcomes.records import DONE, RECOVERY, TrialRequest
+from pytest_dataloader_faults.outcomes.records import DONE, RECOVERY, Stage, TrialRequest
 from support.facts import EPOCH_1, EPOCH_2
 
 ASKED = TrialRequest((ReadError("*.x"),), {"num_workers": 1}, 1, 0, 30.0, "kernel")
@@ -195,7 +195,7 @@ def test_passes_and_recovery_are_kept_apart():
         PassEnded(EPOCH_2, 4.0, Pass(((0, 1),))),
         BatchReceived(RECOVERY, 5.0, BATCH, None),
         PassEnded(RECOVERY, 6.0, PASS),
-        Looked(Resources("after", {}, {})),
+        Looked(Resources(Stage.EPOCH, {}, {})),
     ]
     outcome = outcome_from(ASKED, events)
     assert [(each.complete, len(each.delivered)) for each in outcome.passes] == [
@@ -204,7 +204,7 @@ def test_passes_and_recovery_are_kept_apart():
     ]
     assert outcome.recovery is not None
     assert (outcome.recovery.complete, len(outcome.recovery.delivered)) == (True, 1)
-    assert [each.phase for each in outcome.resources] == ["after"]
+    assert [each.stage for each in outcome.resources] == [Stage.EPOCH]
 
 
 def test_what_the_sampler_drew_is_kept_where_it_is_no_list_of_indices():

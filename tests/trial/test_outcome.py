@@ -25,6 +25,7 @@ from pytest_dataloader_faults.faults import (
     TruncatedFile,
     WorkerKilled,
 )
+from pytest_dataloader_faults.outcomes.records import Stage
 from support.datasets import Records, RecordStream
 from support.fingerprints import digest
 from support.loaders import Counted, Fields, Ragged, concatenate
@@ -183,10 +184,10 @@ def test_every_start_method_is_armed(records, context):
     assert (outcome.fired, _indices(outcome)) == (1, BATCHES[:1])
     assert outcome.recovery is not None
     assert outcome.recovery.complete
-    assert {each.phase: each.processes for each in outcome.resources} == {
-        "before": {},
-        "after": {},
-        "recovery": {},
+    assert {each.stage: each.processes for each in outcome.resources} == {
+        Stage.START: {},
+        Stage.EPOCH: {},
+        Stage.RECOVERY: {},
     }
 
 

@@ -11,7 +11,7 @@ from pytest_dataloader_faults.outcomes.growth import (
     Growth,
     find_growth,
 )
-from pytest_dataloader_faults.outcomes.records import Resources, TrialFacts
+from pytest_dataloader_faults.outcomes.records import Resources, Stage, TrialFacts
 from pytest_dataloader_faults.outcomes.text import are, counted, were
 
 _HARMLESS = ("/dev/", "/proc/", "/memfd:", "anon_inode:", "socket:", "pipe:")
@@ -40,8 +40,8 @@ def sentence_of(found: Growth) -> str:
 
 def leaked(outcome: TrialFacts) -> Finding | None:
     """Processes that still run at the end, and files that a second pass has opened once more."""
-    moments = {each.phase: each for each in outcome.resources}
-    before, after, recovery = map(moments.get, ("before", "after", "recovery"))
+    moments = {each.stage: each for each in outcome.resources}
+    before, after, recovery = map(moments.get, (Stage.START, Stage.EPOCH, Stage.RECOVERY))
     for later in (after, recovery):
         known = before.processes if before else {}
         running = later.processes if before and later else {}

@@ -99,9 +99,8 @@ def _order(process: str) -> tuple[bool, int, str]:
 
 
 def _folder(events: Sequence[Event]) -> str:
-    """The folder of all files that *events* name, with a slash; "" if it is short."""
-    named = [each.text for each in events if each.kind in {"open", "fault"} and "/" in each.text]
-    files = [text[text.index("/") :].partition(",")[0] for text in named]
+    """The folder of all files that workers open in *events*, with a slash; "" if it is short."""
+    files = [each.text for each in events if each.kind == "open" and os.path.isabs(each.text)]
     folder = os.path.commonpath(map(os.path.dirname, files)) if files else ""
     return f"{folder}/" if len(folder) > _LONG_FOLDER else ""
 
