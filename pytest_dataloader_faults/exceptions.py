@@ -80,7 +80,11 @@ class UnusableDatasetError(DataLoaderFaultsError):
 
 
 class UnusableEnvironmentError(DataLoaderFaultsError):
-    """This machine has too little of what every loader needs. The text says what to do about it."""
+    """This machine has too little of what every loader needs, ``lacking``. The text has advice."""
+
+    def __init__(self, message: str, lacking: str) -> None:
+        super().__init__(message)
+        self.lacking = lacking
 
 
 class FaultNotFiredError(DataLoaderFaultsError, AssertionError):

@@ -210,7 +210,7 @@ def _raise_what_was_refused(events: Sequence[JournalEvent], printed: str) -> Non
                 why = f"{event.why}.{event.supervisor_printed}"
                 raise LostProcessError(f"{why} The trial printed:\n{_shown(printed)}")
             case Refused():
-                more = [] if event.parts is None else [event.parts]
+                more = [] if event.more is None else [event.more]
                 raise getattr(exceptions, event.error)(event.why, *more)
             case InternalError():
                 raise InjectionError(f"the trial's own code failed:\n{event.text}")

@@ -182,11 +182,11 @@ class ReferenceTaken(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """The name of an error of ``exceptions``, its message, and the ``parts`` that it may have."""
+    """The name of an error of ``exceptions``, its message, and its ``parts`` or ``lacking``."""
 
     error: str
     why: str
-    parts: Sequence[str] | None
+    more: Any
 
 
 class InternalError(NamedTuple):

@@ -90,8 +90,8 @@ def run(
                 free.require_for(loader.num_workers)
             _Trial(job, journal, loader, server).run(armed)
     except _REFUSALS as error:
-        parts = getattr(error, "parts", None)
-        journal.write(Refused(type(error).__name__, str(error), parts))
+        more = getattr(error, "parts", None) or getattr(error, "lacking", None)
+        journal.write(Refused(type(error).__name__, str(error), more))
 
 
 def _armed(

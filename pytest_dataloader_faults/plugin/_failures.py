@@ -101,11 +101,10 @@ def shortage_reported_once(node: pytest.Item) -> Iterator[None]:
         raise pytest.fail.Exception(str(error), pytrace=False) from None
     except UnusableEnvironmentError as error:
         text = str(error)
-        lacking = text.partition(":")[0]
-        report = Report(node, lacking)
+        report = Report(node, error.lacking)
         report.is_here()
         if report.elsewhere:
-            text = f"{lacking}: see {report.elsewhere}. No dataset was judged"
+            text = f"{error.lacking}: see {report.elsewhere}. No dataset was judged"
         raise pytest.fail.Exception(text, pytrace=False) from None
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import pytest
+
+from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
+from pytest_dataloader_faults.plugin._failures import shortage_reported_once
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -221,3 +225,15 @@ def test_functions_that_refuse_a_dataset_show_no_frame_of_their_own(suite, style
         assert "make_dataset() raised LookupError: no such folder at " in section
         called = section.partition("test_inner.py")[2] if style == "native" else section
         assert "pytest_dataloader_faults/" not in called
+
+
+def test_a_shortage_is_known_by_what_is_lacking():
+    """Of two items one tells it in full, however the texts begin; the other refers to it."""
+    config = SimpleNamespace(stash=pytest.Stash())
+    found = []
+    for nodeid, text in (("a.py::one", "Room: 7 KiB left"), ("a.py::two", "6 KiB left: no room")):
+        node = SimpleNamespace(config=config, nodeid=nodeid)
+        with pytest.raises(pytest.fail.Exception) as failed, shortage_reported_once(node):
+            raise UnusableEnvironmentError(text, "no room for files")
+        found.append(str(failed.value))
+    assert found == ["Room: 7 KiB left", "no room for files: see a.py::one. No dataset was judged"]

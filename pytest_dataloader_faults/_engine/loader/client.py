@@ -58,7 +58,8 @@ class SupervisorClient:
         asked = protocol.Configure(plan.to_dict(), os.getpid(), self._folder, unlinks)
         try:
             if refused := self._ask(asked, protocol.Ready).no_folder:
-                raise UnusableEnvironmentError(_NO_ROOM.format(refused))
+                message = _NO_ROOM.format(refused)
+                raise UnusableEnvironmentError(message, "no room for temporary files")
         except BaseException:  # Ctrl-C, too.
             self.close()
             raise

@@ -67,7 +67,8 @@ def fork() -> int:
             return os.fork()
         except OSError as error:
             raise UnusableEnvironmentError(
-                f"too few processes: no other one starts ({error}). {MORE_PROCESSES}"
+                f"too few processes: no other one starts ({error}). {MORE_PROCESSES}",
+                "too few processes",
             ) from error
 
 

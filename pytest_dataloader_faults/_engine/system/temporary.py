@@ -43,7 +43,7 @@ def name_for_sockets() -> str:
             f" {_SHORT}. Sockets of workers need a path of at most {_LONGEST} bytes. Set TMPDIR to"
             " a folder with a shorter path. No dataset was judged"
         )
-        raise UnusableEnvironmentError(message)
+        raise UnusableEnvironmentError(message, "the folder for temporary files has a long path")
     return _name_below(_SHORT)
 
 

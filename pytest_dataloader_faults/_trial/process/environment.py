@@ -70,9 +70,8 @@ _SCARCE = {*_WORDS, errno.ENFILE, errno.EDQUOT}
 _MOST_OF_LINE = 200
 
 
-def _message(what: str, found: str, remedy: str) -> str:
-    """The message for a shortage. The part before the colon is the same each time."""
-    return f"{what}: {found}. {remedy}. No dataset was judged"
+def _lack(what: str, found: str, remedy: str) -> UnusableEnvironmentError:
+    return UnusableEnvironmentError(f"{what}: {found}. {remedy}. No dataset was judged", what)
 
 
 class FreeResources(NamedTuple):
@@ -91,10 +90,10 @@ class FreeResources(NamedTuple):
 
     def require_for(self, workers: int) -> None:
         """Refuse where this many *workers* cannot run: less than this was never enough."""
-        if message := self._few_descriptors(workers) or self._little_shared(workers):
-            raise UnusableEnvironmentError(message)
+        if lack := self._few_descriptors(workers) or self._little_shared(workers):
+            raise lack
 
-    def _few_descriptors(self, workers: int) -> str | None:
+    def _few_descriptors(self, workers: int) -> UnusableEnvironmentError | None:
         least = 13 + 3 * workers
         if self.limit - self.opened >= least:
             return None
@@ -102,9 +101,9 @@ class FreeResources(NamedTuple):
             f"{self.opened} are open and the limit is {self.limit}; a trial of a DataLoader with"
             f" num_workers={workers} needs {least} more, and its dataset needs some as well"
         )
-        return _message("too few file descriptors", found, _MORE_DESCRIPTORS)
+        return _lack("too few file descriptors", found, _MORE_DESCRIPTORS)
 
-    def _little_shared(self, workers: int) -> str | None:
+    def _little_shared(self, workers: int) -> UnusableEnvironmentError | None:
         least = 10 + 3 * workers
         may_write = os.access(_SHARED, os.W_OK | os.X_OK)
         if self.shared is None or self.shared.f_flag & os.ST_RDONLY or not may_write:
@@ -112,19 +111,19 @@ class FreeResources(NamedTuple):
             found = f"{_SHARED} is {there}, and the queues of a DataLoader's workers need it"
             options = "docker run --shm-size=1g, or mount -o remount,rw"
             remedy = f"Mount it so that it can be written: {options}"
-            return _message("no shared memory", found, remedy)
+            return _lack("no shared memory", found, remedy)
         if not _is_full(self.shared, least * _PAGE, least):
             return None
         found = (
             f"{_left_of(_SHARED, self.shared)}; a trial of a DataLoader with num_workers={workers}"
             f" needs {_size(least * _PAGE)} and {counted(least, 'file')}, and its batches need more"
         )
-        return _message("too little shared memory", found, _MORE_SHARED)
+        return _lack("too little shared memory", found, _MORE_SHARED)
 
 
 def require_temporary_room() -> None:
-    if message := _little_temporary(0, _SOCKETS, f"{_SOCKETS} files are needed"):
-        raise UnusableEnvironmentError(message)
+    if lack := _little_temporary(0, _SOCKETS, f"{_SOCKETS} files are needed"):
+        raise lack
 
 
 def require_environment(job: Job, events: Iterable[JournalEvent], printed: str) -> None:
@@ -139,8 +138,8 @@ def require_environment(job: Job, events: Iterable[JournalEvent], printed: str) 
     for number in _WORDS.keys() - armed:
         texts = rf"{re.escape(os.strerror(number))}|\bErrno {number}\b|{_WORDS[number]}"
         line = next((line.strip()[:_MOST_OF_LINE] for line in lines if re.search(texts, line)), "")
-        if line and (message := shortage(number, line)):
-            raise UnusableEnvironmentError(message)
+        if line and (lack := shortage(number, line)):
+            raise lack
 
 
 def _errors(events: Iterable[JournalEvent]) -> Iterator[str]:
@@ -165,11 +164,11 @@ def reported_as_shortage() -> Iterator[None]:
             raise
         number = error.errno or 0
         text = f"{os.strerror(number)} ({error.filename or 'as a trial began'})"
-        message = shortage(number, text) or _message("too little to begin with", text, "Free some")
-        raise UnusableEnvironmentError(message) from error
+        lack = shortage(number, text) or _lack("too little to begin with", text, "Free some")
+        raise lack from error
 
 
-def shortage(number: int, text: str) -> str | None:
+def shortage(number: int, text: str) -> UnusableEnvironmentError | None:
     """What this machine lacks now, where *text* reports the errno *number*; None if nothing."""
     if number in (errno.EMFILE, errno.ENFILE):
         return _few_descriptors_left(text)
@@ -178,34 +177,34 @@ def shortage(number: int, text: str) -> str | None:
     return _few_processes(text) if number == errno.EAGAIN else _little_memory(text)
 
 
-def _few_descriptors_left(text: str) -> str | None:
+def _few_descriptors_left(text: str) -> UnusableEnvironmentError | None:
     limit, opened, _ = FreeResources.now()
     if limit - opened >= _ORDINARY:
         return None
     found = f"{text!r} was reported; the limit is {limit}, and pytest itself has {opened} open"
-    return _message("too few file descriptors", found, _MORE_DESCRIPTORS)
+    return _lack("too few file descriptors", found, _MORE_DESCRIPTORS)
 
 
-def _full_shared(text: str) -> str | None:
+def _full_shared(text: str) -> UnusableEnvironmentError | None:
     """For an error text of torch a small /dev/shm is enough: the trial's files are gone by now."""
     room = _statvfs(_SHARED)
     by_torch = re.search(r"unable to .{,60}(shared memory|</torch_)", text)
     if room is None or not _is_full(room, *(_SMALL if by_torch else (_BYTES, _FILES))):
         return None
     found = f"{text!r} was reported, and {_left_of(_SHARED, room)}"
-    return _message("too little shared memory", found, _MORE_SHARED)
+    return _lack("too little shared memory", found, _MORE_SHARED)
 
 
-def _little_temporary(size: int, files: int, why: str) -> str | None:
+def _little_temporary(size: int, files: int, why: str) -> UnusableEnvironmentError | None:
     folder = tempfile.gettempdir()
     room = _statvfs(folder)
     if room is None or not _is_full(room, size, files):
         return None
     remedy = f"Free some of {folder}, or set TMPDIR to a folder that has room"
-    return _message("no room for temporary files", f"{_left_of(folder, room)}; {why}", remedy)
+    return _lack("no room for temporary files", f"{_left_of(folder, room)}; {why}", remedy)
 
 
-def _few_processes(text: str) -> str | None:
+def _few_processes(text: str) -> UnusableEnvironmentError | None:
     children = []
     with contextlib.suppress(UnusableEnvironmentError):
         for _ in range(_PROCESSES):
@@ -222,16 +221,16 @@ def _few_processes(text: str) -> str | None:
         " started; a trial"
         " takes three, and two for each worker, and its dataset may take more"
     )
-    return _message("too few processes", found, MORE_PROCESSES)
+    return _lack("too few processes", found, MORE_PROCESSES)
 
 
-def _little_memory(text: str) -> str | None:
+def _little_memory(text: str) -> UnusableEnvironmentError | None:
     left = proc.memory_left()
     if left is None or left >= _MEMORY:
         return None
     found = f"{text!r} was reported, and {_size(left)} are left"
     remedy = "End processes that take much, or give the machine or its control group more"
-    return _message("too little memory", found, remedy)
+    return _lack("too little memory", found, remedy)
 
 
 def _statvfs(folder: str) -> os.statvfs_result | None:
