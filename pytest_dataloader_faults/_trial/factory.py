@@ -118,6 +118,7 @@ def _within(made: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
     items = _items(made)
     found = [(text_of(key), each, list(_unless_one(each, depth))) for key, each in items]
     if not all(_is_one(each) or inner for _, each, inner in found):
+        _require_no_function(made, [each for _, each, _ in found])
         _require_no_class(made, [each for _, each, _ in found])
         _require_no_loader(made, found)
         return
@@ -141,6 +142,16 @@ def _items(made: Any) -> list[tuple[Any, Any]]:
     if kind is None or kind.__len__(made) > _MOST:
         return []
     return list(enumerate(kind.__iter__(made)))
+
+
+def _require_no_function(made: Any, found: list[Any]) -> None:
+    """Functions are no samples, so *made* is not meant as a dataset."""
+    if all(is_a(each, FunctionType) for each in found):
+        message = (
+            f"make_dataset gave a {type(made).__name__} of functions, and not what calling them"
+            " gives. Call them in it, as in lambda: [MyDataset(...)]"
+        )
+        raise UnusableDatasetError(message)
 
 
 def _require_no_class(made: Any, found: list[Any]) -> None:

@@ -123,8 +123,8 @@ class FaultCheck:
         return result
 
     def _origin_of(self, make_dataset: object) -> str:
-        """Where an object comes from that was handed over: no text of the harness knows that."""
-        if not is_ready(make_dataset):
+        """Where a test has handed over an object: no text of the harness knows that."""
+        if NAMED in self._node.stash or not is_ready(make_dataset):
             return ""
         given = getattr(self._node, "funcargs", {}).items()
         fixtures = [

@@ -91,6 +91,14 @@ def test_classes(fault_check):
 
 def test_class_in_a_dict(fault_check, records):
     fault_check({"train": Records(records), "val": Records})
+
+
+def test_functions(fault_check, records):
+    fault_check([lambda: Records(records)])
+
+
+def test_functions_in_a_dict(fault_check, records):
+    fault_check(lambda: {"train": lambda: Records(records)})
 """
 
 MESSAGES = {
@@ -109,6 +117,11 @@ MESSAGES = {
     "test_class_in_a_dict": (
         "make_dataset gave a dict that holds a class, *: Records. Call it, as in Records(...). *"
     ),
+    "test_functions": (
+        "make_dataset gave a list of functions, and not what calling them gives. Call them in it,"
+        " as in lambda: [MyDataset(...)]. It was handed over at test_inner.py:*"
+    ),
+    "test_functions_in_a_dict": "make_dataset gave a dict of functions, and not what calling *",
     "test_fixture": (
         "make_dataset=<generator *> is no dataset: *A function with yield *It was handed over at"
         " test_inner.py:*, the value of fixture 'stream'"

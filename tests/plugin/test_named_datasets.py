@@ -153,6 +153,14 @@ def test_checks_are_left_out(named):
     assert _ids(marked) == ["my_data:make_records::pinned"]
 
 
+@pytest.mark.usefixtures("engine")
+def test_an_object_that_cannot_be_tried_is_named_by_the_command_line(suite):
+    """The error points to no line of the plugin, which handed the object over."""
+    suite.pytester.makepyfile(my_list="made = [lambda: 3]")
+    result = suite.again(f"{OPTION}=my_list:made", "--dataloader-faults-only=two-epochs")
+    result.stdout.fnmatch_lines(["make_dataset gave a list of functions, and not *(...)[]]"])
+
+
 WRONG = """
 class Data:
     def __getitem__(self, index): return index
