@@ -11,7 +11,6 @@ import functools
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -240,14 +239,16 @@ class FaultInjector:
 
         Each of *faults* has to fire, as those of ``inject`` have to.
         """
-        from pytest_dataloader_faults._settings.jobs import TrialJob
-        from pytest_dataloader_faults._trial import run_trial_job
+        from pytest_dataloader_faults._trial import run_trial
 
-        settings = replace(self._settings, loader=loader)
-        job = TrialJob(
-            make_dataset=make_dataset, faults=faults, settings=settings, may_take_longer=True
+        outcome = run_trial(
+            make_dataset,
+            *faults,
+            loader=loader,
+            deadline=self._settings.longest_epoch,
+            seed=self._settings.seed,
+            engine=self._settings.engine,
         )
-        outcome = run_trial_job(job)
         self._outcomes.append(outcome)
         return outcome
 

@@ -200,6 +200,11 @@ class Settings:
         names = [each.name for each in fields(self)]
         return replace(self, **{name: arguments[name] for name in names if name in arguments})
 
+    @property
+    def longest_epoch(self) -> float:
+        """Seconds that no epoch may exceed."""
+        return DEADLINE if self.deadline is None else self.deadline
+
     def as_arguments(self) -> dict[str, Any]:
         """What gives them to a call of ``check_dataset``, as ``outcomes.text.call`` shows it.
 

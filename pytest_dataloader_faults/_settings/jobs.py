@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-from pytest_dataloader_faults._settings import DEADLINE, Settings, check
+from pytest_dataloader_faults._settings import Settings, check
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes.contract import (
     DEFAULT_HANDLING,
@@ -105,7 +105,7 @@ class Job:
     @property
     def deadline(self) -> float:
         """Seconds for each epoch."""
-        return DEADLINE if self.settings.deadline is None else self.settings.deadline
+        return self.settings.longest_epoch
 
     @property
     def loader(self) -> dict[str, Any]:
@@ -159,10 +159,11 @@ _LEAST_TO_LOOK, _TIMES_TO_LOOK = 2.0, 3
 
 
 class Deadlines:
-    """How long the trials of one dataset may take, if *asked* does not say it."""
+    """How long the trials of one dataset may take, if its *settings* do not say it."""
 
-    def __init__(self, asked: float | None) -> None:
-        self.asked = asked
+    def __init__(self, settings: Settings) -> None:
+        self._is_asked = settings.deadline is not None
+        self.most = settings.longest_epoch
         self._longest: float | None = None
 
     def learn(self, seconds: float) -> None:
@@ -170,14 +171,9 @@ class Deadlines:
         self._longest = max(seconds, self._longest or 0.0)
 
     @property
-    def most(self) -> float:
-        """What none of them exceeds."""
-        return DEADLINE if self.asked is None else self.asked
-
-    @property
     def for_trial(self) -> float:
         """That of a trial."""
-        if self.asked is not None or self._longest is None:
+        if self._is_asked or self._longest is None:
             return self.most
         return min(self.most, max(_LEAST, math.ceil(_TIMES * self._longest)))
 

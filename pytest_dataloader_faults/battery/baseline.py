@@ -81,7 +81,7 @@ class Baseline:
         self.make_dataset = make_dataset
         self.settings = replace(settings, engine=engine_for_files(settings.engine))
         self.contract = settings.contract
-        self.deadlines = Deadlines(settings.deadline)
+        self.deadlines = Deadlines(settings)
         self.comparison = known.comparison if known else EXACT
         self.changes: Mapping[str, Any] = {}
         self.unusable_reason: str | None = None

@@ -13,7 +13,8 @@ import torch
 
 from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._engine.protocol import WorkerArmed
-from pytest_dataloader_faults._settings.jobs import DEADLINE, Deadlines
+from pytest_dataloader_faults._settings import DEADLINE, Settings
+from pytest_dataloader_faults._settings.jobs import Deadlines
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults._trial.driver import LoaderDriver
 from pytest_dataloader_faults._trial.journal import (
@@ -133,7 +134,7 @@ def test_a_worker_that_never_starts_is_hung(records, monkeypatch):
 )
 def test_a_deadline_follows_from_the_slowest_epoch(asked, epochs, for_trial, for_look):
     """It is 20 times as long, from 10 to 30 seconds; one that was asked for holds as it is."""
-    deadlines = Deadlines(asked)
+    deadlines = Deadlines(Settings(deadline=asked))
     for each in epochs:
         deadlines.learn(each)
 
