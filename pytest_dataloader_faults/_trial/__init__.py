@@ -22,10 +22,12 @@ from pytest_dataloader_faults._settings import Settings, jobs
 from pytest_dataloader_faults._trial import journal as journals
 from pytest_dataloader_faults._trial.factory import DatasetFactory, bound
 from pytest_dataloader_faults._trial.journal import (
+    REFUSALS,
     HarnessFailed,
     InternalError,
     JournalEvent,
     Refused,
+    SeveralLoaders,
     TrialEnded,
 )
 from pytest_dataloader_faults._trial.process import environment, harness
@@ -210,7 +212,9 @@ def _raise_what_was_refused(events: Sequence[JournalEvent], printed: str) -> Non
                 why = f"{event.why}.{event.supervisor_printed}"
                 raise LostProcessError(f"{why} The trial printed:\n{_shown(printed)}")
             case Refused():
-                more = [] if event.more is None else [event.more]
-                raise getattr(exceptions, event.error)(event.why, *more)
+                more = [] if event.lacking is None else [event.lacking]
+                raise REFUSALS[event.error](event.why, *more)
+            case SeveralLoaders():
+                raise exceptions.SeveralLoadersError(event.why, event.parts)
             case InternalError():
                 raise InjectionError(f"the trial's own code failed:\n{event.text}")

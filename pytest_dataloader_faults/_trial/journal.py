@@ -23,6 +23,7 @@ The loader's process  When                                            Who reads 
 ``FilesLasting``     where every file was watched: after the epochs  outcome
 ``ReferenceTaken``   the job was a reference                         reference
 ``Refused``          the job cannot be done                          pytest, which raises it
+``SeveralLoaders``   it was handed several loaders or datasets       pytest, which raises it
 ``InternalError``    our own code failed; the warden's as well       pytest, which raises it
 ===================  ==============================================  ==========================
 
@@ -43,7 +44,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias, TypeVar, get_args
 
@@ -56,7 +57,12 @@ from pytest_dataloader_faults._engine.protocol import (
     UnknownMessageError,
 )
 from pytest_dataloader_faults._engine.system.temporary import AnonymousFile
-from pytest_dataloader_faults.exceptions import UnusableDatasetError
+from pytest_dataloader_faults.exceptions import (
+    DataLoaderFaultsError,
+    InvalidArgumentError,
+    UnusableDatasetError,
+    UnusableEnvironmentError,
+)
 from pytest_dataloader_faults.outcomes import (
     AtDeadline,
     Delivery,
@@ -182,11 +188,24 @@ class ReferenceTaken(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """The name of an error of ``exceptions``, its message, and its ``parts`` or ``lacking``."""
+    """Which of ``REFUSALS`` it is, by its name, its message, and what it says is lacking."""
 
     error: str
     why: str
-    more: Any
+    lacking: str | None
+
+
+REFUSALS: Mapping[str, type[DataLoaderFaultsError]] = {
+    kind.__name__: kind
+    for kind in (InvalidArgumentError, UnusableDatasetError, UnusableEnvironmentError)
+}
+
+
+class SeveralLoaders(NamedTuple):
+    """The message, and the names of the parts."""
+
+    why: str
+    parts: Sequence[str]
 
 
 class InternalError(NamedTuple):
@@ -220,7 +239,7 @@ class TrialEnded(NamedTuple):
 OfLoader: TypeAlias = (
     TrialStarted | LoaderMade | FaultsArmed | PhaseStarted | LoaderTime | HarnessTime
     | WorkersStarting | EpochLength | BatchReceived | PassEnded | Measured | Looked | FaultsCounted
-    | FilesLasting | ReferenceTaken | Refused | InternalError
+    | FilesLasting | ReferenceTaken | Refused | SeveralLoaders | InternalError
 )  # fmt: skip
 OfWarden: TypeAlias = DeadlineReached | HarnessFailed | TrialEnded
 JournalEvent: TypeAlias = OfLoader | OfWarden | ToJournal

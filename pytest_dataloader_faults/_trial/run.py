@@ -27,6 +27,7 @@ from pytest_dataloader_faults._settings.jobs import Job, ReferenceJob, TrialJob
 from pytest_dataloader_faults._trial import accelerator, loaders, resources
 from pytest_dataloader_faults._trial.driver import LoaderDriver
 from pytest_dataloader_faults._trial.journal import (
+    REFUSALS,
     FaultsArmed,
     FaultsCounted,
     FilesLasting,
@@ -39,6 +40,7 @@ from pytest_dataloader_faults._trial.journal import (
     PhaseStarted,
     ReferenceTaken,
     Refused,
+    SeveralLoaders,
 )
 from pytest_dataloader_faults._trial.loaders import limit_samples
 from pytest_dataloader_faults._trial.process.environment import FreeResources
@@ -51,11 +53,6 @@ from pytest_dataloader_faults.outcomes.records import DONE, RECOVERY
 
 Armed: TypeAlias = AbstractContextManager[tuple[Injection, LoaderMonitor]]
 """The scope of a job's faults."""
-_REFUSALS = (
-    exceptions.InvalidArgumentError,
-    exceptions.UnusableDatasetError,
-    exceptions.UnusableEnvironmentError,
-)
 
 
 def run(
@@ -89,9 +86,11 @@ def run(
             if loader.num_workers:
                 free.require_for(loader.num_workers)
             _Trial(job, journal, loader, server).run(armed)
-    except _REFUSALS as error:
-        more = getattr(error, "parts", None) or getattr(error, "lacking", None)
-        journal.write(Refused(type(error).__name__, str(error), more))
+    except exceptions.SeveralLoadersError as error:
+        journal.write(SeveralLoaders(str(error), error.parts))
+    except tuple(REFUSALS.values()) as error:
+        lacking = getattr(error, "lacking", None)
+        journal.write(Refused(type(error).__name__, str(error), lacking))
 
 
 def _armed(

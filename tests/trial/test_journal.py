@@ -28,6 +28,7 @@ from pytest_dataloader_faults._trial.journal import (
     PhaseStarted,
     ReferenceTaken,
     Refused,
+    SeveralLoaders,
     TrialEnded,
     outcome_from,
     reference_from,
@@ -82,6 +83,7 @@ def test_events_come_back_in_order(journal):
         FaultsCounted((FaultFacts(ASKED.schedule[0]),), (WorkerFacts(0, 7, 1, files),)),
         ReferenceTaken(Reference("map", (((0, 1), "a"),), pickled_samples=(((0, 1), "b"),))),
         Refused("UnusableDatasetError", "why", None),
+        SeveralLoaders("why", ("train", "val")),
         PhaseStarted(DONE, 4.0),
     ]
     for event in events:
