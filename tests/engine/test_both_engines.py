@@ -88,6 +88,16 @@ def _folder(tmp_path_factory):
     return write_records(tmp_path_factory.mktemp("both") / "records")
 
 
+@pytest.fixture(name="make", scope="module")
+def _make(folder):
+    return functools.partial(Records, folder)
+
+
+@functools.cache
+def _reference(make):
+    return take_reference(make)
+
+
 def _found(make, faults, engine, **loader):
     """All that is no matter of time or numbers."""
     outcome = run_trial(make, *faults, engine=engine, loader={**LOADER, **loader})
@@ -97,7 +107,7 @@ def _found(make, faults, engine, **loader):
         for worker in outcome.workers
     }
     return {
-        "verdict": outcome.judge(take_reference(make)).verdict,
+        "verdict": outcome.judge(_reference(make)).verdict,
         "exception": outcome.exception and outcome.exception.type,
         "delivered": [each.digest for each in outcome.delivered],
         "faults": [(each.reached, each.fired, each.surfaced) for each in outcome.faults],
@@ -112,9 +122,9 @@ def _place(firing):
 
 
 @pytest.mark.parametrize("name", QUICK_FIRST)
-def test_a_schedule(folder, name):
+def test_a_schedule(make, name):
     """Of files and of workers alike."""
-    kernel, python = (_found(lambda: Records(folder), SCHEDULES[name], one) for one in ENGINES)
+    kernel, python = (_found(make, SCHEDULES[name], one) for one in ENGINES)
     assert kernel == python
     assert all(fired for _, fired, _ in python["faults"][:1])
 
@@ -134,30 +144,27 @@ def test_a_reader(tmp_path, name):
     for path in paths:
         path.write_bytes(content)
     faults = [CorruptedFile("*/1.dat", flips=9), TruncatedFile("*/2.dat"), ReadError("*/3.dat")]
+    make = functools.partial(ByReader, paths, name)
     for fault in faults:
-        made = [
-            _found(lambda: ByReader(paths, name), [fault], one, batch_size=1) for one in ENGINES
-        ]
+        made = [_found(make, [fault], one, batch_size=1) for one in ENGINES]
         assert made[0] == made[1]
 
 
 @pytest.mark.parametrize("method", ["forkserver", slow("spawn")])
-def test_a_start_method(folder, method):
+def test_a_start_method(make, method):
     """The plan and the engine travel to the worker."""
     fault = ReadError("*/05.rec", nth=2)
     options = {"multiprocessing_context": method, "num_workers": 1, "timeout": 60}
-    kernel, python = (_found(lambda: Records(folder), [fault], one, **options) for one in ENGINES)
+    kernel, python = (_found(make, [fault], one, **options) for one in ENGINES)
     assert kernel == python
     assert python["faults"] == [(2, 1, 1)]
 
 
-@pytest.mark.parametrize("make", [Records, RecordStream])
-def test_a_loader_without_workers(folder, make):
+@pytest.mark.parametrize("kind", [Records, RecordStream])
+def test_a_loader_without_workers(folder, kind):
     """Its process outlives the scope: the recovery is without faults."""
-    fault = ReadError("*/05.rec")
-    kernel, python = (
-        _found(lambda: make(folder), [fault], one, num_workers=0, timeout=0) for one in ENGINES
-    )
+    make, options = functools.partial(kind, folder), {"num_workers": 0, "timeout": 0}
+    kernel, python = (_found(make, [ReadError("*/05.rec")], one, **options) for one in ENGINES)
     assert kernel == python
     assert 4 == python["recovery"]
 
@@ -185,11 +192,11 @@ def test_a_read_that_hangs_goes_on_at_the_end_of_the_scope(folder, engine):
     assert [0] == result.exit_codes
 
 
-def test_no_descriptor_is_left(folder):
+def test_no_descriptor_is_left(make):
     """The limit is a real one under either engine; here only opens by Python code are noted."""
     faults = [DescriptorExhaustion()]
     for one in ENGINES:
-        found = _found(lambda: Records(folder), faults, one)
+        found = _found(make, faults, one)
         assert ("failed_cleanly", "OSError") == (found["verdict"], found["exception"])
         assert (0, "openat", "00.rec", 1) == found["firings"][0][0]
 

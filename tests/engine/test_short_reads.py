@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import mmap
 import os
+from pathlib import Path
 
 import pytest
 
@@ -80,30 +82,68 @@ AT_A_PLACE = {
 }
 
 
-@pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_RDWR, os.O_RDWR | os.O_APPEND])
-@pytest.mark.parametrize("way", AT_OFFSET)
-def test_the_offset_moves_by_what_came(path, way, flags):
-    """By no more and no less; whatever the file was opened for."""
-    gave, fired = _gave(path, _and_offset(AT_OFFSET[way], flags), ShortRead("*.bin", MOST))
-    assert (CONTENT[5 : 5 + MOST], 5 + MOST) == gave
-    assert fired == 1
+def _each(sources, ways, make_fault):
+    """What each way gives of a file of its own, in one worker, and how often its fault happened."""
+    names = list(ways)
+    with inject(*map(make_fault, names)) as injection:
+        read = epoch(alone(Tries(names, lambda name: ways[name](sources[name])))).batches
+    fired = [each.fired for each in injection.faults]
+    return dict(zip(names, zip((each.gave for each in read), fired, strict=True), strict=True))
 
 
-@pytest.mark.parametrize("way", AT_A_PLACE)
-def test_a_read_at_a_place_leaves_the_offset(path, way):
-    """It has a place of its own."""
-    gave, fired = _gave(path, _and_offset(AT_A_PLACE[way]), ShortRead("*.bin", MOST))
-    assert (CONTENT[11 : 11 + MOST], 5) == gave
-    assert fired == 1
+FLAGS = (os.O_RDONLY, os.O_RDWR, os.O_RDWR | os.O_APPEND)
+QUARTER = (len(CONTENT) - 5) // 4
+LENGTHS = (1, 3, 4, 4095, 4096, 4097, 9000)
+LONG = CONTENT * 10
+CUT = {
+    # The way, what the file holds, what a read gives at most, what it gives, and the offset then.
+    **{
+        f"{way}, flags {flags}": (
+            _and_offset(call, flags),
+            CONTENT,
+            MOST,
+            (CONTENT[5 : 5 + MOST], 5 + MOST),
+        )
+        for (way, call), flags in itertools.product(AT_OFFSET.items(), FLAGS)
+    },
+    **{
+        way: (_and_offset(call), CONTENT, MOST, (CONTENT[11 : 11 + MOST], 5))
+        for way, call in AT_A_PLACE.items()
+    },
+    **{
+        f"{way}, a quarter": (
+            _and_offset(call),
+            CONTENT,
+            0.25,
+            (CONTENT[5 : 5 + QUARTER], 5 + QUARTER),
+        )
+        for way, call in AT_OFFSET.items()
+    },
+    **{
+        f"{most} bytes": (_and_offset(_into(os.readv)), LONG, most, (LONG[5 : 5 + most], 5 + most))
+        for most in LENGTHS
+    },
+}
 
 
-@pytest.mark.parametrize("way", AT_OFFSET)
-def test_a_fraction_is_of_what_the_read_would_give(path, way):
-    """Of the bytes to the end of the file, not of the buffer; and one byte is never cut."""
-    gave, fired = _gave(path, _and_offset(AT_OFFSET[way]), ShortRead("*.bin", 0.25))
-    quarter = (len(CONTENT) - 5) // 4
-    assert (CONTENT[5 : 5 + quarter], 5 + quarter) == gave
-    assert fired == 1
+def test_a_read_gives_the_right_bytes_and_moves_the_offset_by_them(tmp_path):
+    """Whatever the file was opened for; a read at a place moves nothing.
+
+    A fraction is of the bytes to the end of the file, not of the buffer. A length is within a
+    buffer, at its end, or across pages.
+    """
+    numbers = {name: number for number, name in enumerate(CUT)}
+    paths = {name: str(tmp_path / f"{number}.bin") for name, number in numbers.items()}
+    for name, (_, content, *_) in CUT.items():
+        Path(paths[name]).write_bytes(content)
+
+    found = _each(
+        paths,
+        {name: way for name, (way, *_) in CUT.items()},
+        lambda name: ShortRead(f"*/{numbers[name]}.bin", CUT[name][2]),
+    )
+
+    assert found == {name: (expected, 1) for name, (*_, expected) in CUT.items()}
 
 
 def test_by_halves_a_reader_gets_everything_in_few_reads(path):
@@ -111,16 +151,6 @@ def test_by_halves_a_reader_gets_everything_in_few_reads(path):
     gave, fired = _gave(path, WAYS["relative path"], ShortRead("*.bin", 0.5))
     assert gave == CONTENT
     assert fired == (len(CONTENT) - 1).bit_length()
-
-
-@pytest.mark.parametrize("most", [1, 3, 4, 4095, 4096, 4097, 9000])
-def test_any_length(tmp_path, most):
-    """Within a buffer, at its end, across pages."""
-    path = tmp_path / "long.bin"
-    content = CONTENT * 10
-    path.write_bytes(content)
-    gave, _ = _gave(str(path), _and_offset(_into(os.readv)), ShortRead("*.bin", most))
-    assert (content[5 : 5 + most], 5 + most) == gave
 
 
 def test_what_would_not_give_more_is_not_counted(path):
@@ -136,12 +166,21 @@ def test_what_would_not_give_more_is_not_counted(path):
     assert (1, 1) == (injection.reached, injection.fired)
 
 
-@pytest.mark.parametrize("way", ["relative path", "thread", "fread", "O_CREAT", "dir_fd", "cat"])
-def test_whoever_reads_on_gets_everything(path, way):
+ALL_OF_IT = ("relative path", "thread", "fread", "cat")
+
+
+def test_whoever_reads_on_gets_everything(tmp_path):
     """C's and Python's own layers do; a bare read(2) does not."""
-    gave, fired = _gave(path, WAYS[way], ShortRead("*.bin", 1000))
-    assert gave == (CONTENT[:1000] if way in ("O_CREAT", "dir_fd") else CONTENT)
-    assert fired >= 1
+    ways = {name: WAYS[name] for name in (*ALL_OF_IT, "O_CREAT", "dir_fd")}
+    paths = {name: str(tmp_path / f"{name}.bin") for name in ways}
+    for path in paths.values():
+        Path(path).write_bytes(CONTENT)
+
+    found = _each(paths, ways, lambda name: ShortRead(f"*/{name}.bin", 1000))
+
+    gave = {name: CONTENT if name in ALL_OF_IT else CONTENT[:1000] for name in ways}
+    assert gave == {name: given for name, (given, _) in found.items()}
+    assert all(fired for _, fired in found.values())
 
 
 def test_a_buffered_file_that_is_read_by_pieces(path):

@@ -33,6 +33,7 @@ from pytest_dataloader_faults.faults import ReadError, ShortWrite, WorkerKilled,
 from pytest_dataloader_faults.faults.kinds import WRITE_ERRNOS
 from support.datasets import CopiedRecords, Records
 from support.epochs import alone, epoch
+from support.rows import rows
 from support.tries import Tries
 
 pytestmark = pytest.mark.skipif(bool(unavailable()), reason=str(unavailable()))
@@ -338,54 +339,55 @@ def test_what_writes_on_after_a_short_write_loses_nothing(short, bare, name):
     assert short.path(name).read_bytes() == bare[name]
 
 
-def test_a_fraction_is_of_what_the_write_gives(path):
-    """Half of the bytes are written."""
-    gave, _ = attempt(path, WAYS["write"], ShortWrite("*", max_bytes=0.5))
-
-    assert gave == len(CONTENT) // 2
-    assert Path(path).read_bytes() == CONTENT[:gave]
+def _twice(fd):
+    return os.write(fd, CONTENT), os.write(fd, b"next"), os.lseek(fd, 0, os.SEEK_CUR)
 
 
-@pytest.mark.parametrize(
-    ("name", "begins"),
-    [("write", 0), ("pwrite", 3), ("writev", 0), ("pwritev", 3), ("pwritev2", 3)],
-)
-def test_a_call_that_is_made_once_writes_a_part(path, name, begins):
-    """At its place, and it is told how much."""
-    gave, _ = attempt(path, WAYS[name], ShortWrite("*", max_bytes=20))
-
-    assert gave == 20
-    assert Path(path).read_bytes() == bytes(begins) + CONTENT[:20]
-
-
-def test_the_offset_is_after_the_part(path):
-    """The next write continues there, whether or not the first one was short."""
-
-    def twice(fd):
-        return os.write(fd, CONTENT), os.write(fd, b"next"), os.lseek(fd, 0, os.SEEK_CUR)
-
-    gave, _ = attempt(path, _by_descriptor(twice), ShortWrite("*", max_bytes=20))
-
-    assert gave == (20, 4, 24)
-    assert Path(path).read_bytes() == CONTENT[:20] + b"next"
-
-
-def test_a_part_is_appended(path):
-    """With O_APPEND it goes to the end, as the whole write would have."""
+def _append(path):
     Path(path).write_bytes(b"before")
-
-    gave, _ = attempt(path, WAYS["O_APPEND"], ShortWrite("*", max_bytes=20))
-
-    assert gave == 20
-    assert Path(path).read_bytes() == b"before" + CONTENT[:20]
+    return WAYS["O_APPEND"](path)
 
 
-def test_vectors_are_cut_where_they_are(path):
-    """In the middle of the second buffer, say."""
-    many = _by_descriptor(lambda fd: os.writev(fd, [b"first", b"second", CONTENT]))
+def _in_the_second_buffer(fd):
+    return os.writev(fd, [b"it", b"is the second", CONTENT])
 
-    assert attempt(path, many, ShortWrite("*", max_bytes=8))[0] == 8
-    assert Path(path).read_bytes() == b"firstsec"
+
+HALF = len(CONTENT) // 2
+PARTS = {
+    **{each: (WAYS[each], 20, 20, CONTENT[:20]) for each in ("write", "writev")},
+    **{
+        each: (WAYS[each], 20, 20, bytes(3) + CONTENT[:20])
+        for each in ("pwrite", "pwritev", "pwritev2")
+    },
+    "fraction": (WAYS["write"], 0.5, HALF, CONTENT[:HALF]),
+    "twice": (_by_descriptor(_twice), 20, (20, 4, 24), CONTENT[:20] + b"next"),
+    "appended": (_append, 20, 20, b"before" + CONTENT[:20]),
+    "vector": (_by_descriptor(_in_the_second_buffer), 8, 8, b"itis the"),
+}
+"""Ways to write, the most that is written at once, what the way gives, and what is in the file."""
+
+
+@pytest.fixture(name="parts", scope="module")
+def _parts(tmp_path_factory):
+    """What each way gives, each in a file of its own, and the folder of the files."""
+    folder = tmp_path_factory.mktemp("parts")
+    faults = [ShortWrite(f"*/{name}.bin", max_bytes=each[1]) for name, each in PARTS.items()]
+
+    def write(name):
+        return PARTS[name][0](str(folder / f"{name}.bin"))
+
+    with inject(*faults):
+        read = epoch(alone(Tries(list(PARTS), write)))
+    return dict(zip(PARTS, (each.gave for each in read.batches), strict=True)), folder
+
+
+@rows("name", PARTS)
+def test_a_part_is_written_at_its_place(parts, name):
+    """The call is told how much, and the next one goes on behind the part."""
+    gave, folder = parts
+    _, _, expected, content = PARTS[name]
+    assert gave[name] == expected
+    assert (folder / f"{name}.bin").read_bytes() == content
 
 
 def test_every_errno_comes_out_of_a_write(path):
@@ -618,47 +620,44 @@ def test_a_dataset_that_only_reads_is_told_so(records):
 class Looping(Records):
     """Copies each record in as many writes as it takes, and gives what is in the copy then."""
 
-    def __init__(self, folder, copies, write):
+    def __init__(self, folder, copies):
         super().__init__(folder)
         self.copies = copies
-        self.write = write
 
     def __getitem__(self, index):
+        way = ("writev", "pwrite", "append")[index % 3]
         data = self.paths[index].read_bytes()
         path = self.copies / f"{index}.copy"
-        flags = os.O_APPEND if self.write == "append" else 0
+        flags = os.O_APPEND if way == "append" else 0
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | flags, 0o600)
         done = 0
         while done < len(data):
             rest = data[done:]
-            is_pwrite = self.write == "pwrite"
+            is_pwrite = way == "pwrite"
             done += os.pwrite(fd, rest, done) if is_pwrite else os.writev(fd, [rest[:5], rest[5:]])
         os.close(fd)
         return list(path.read_bytes()), index
 
 
-@pytest.mark.parametrize("write", ["writev", "pwrite", "append"])
-@pytest.mark.parametrize("is_forbidden", [False, True])
-def test_parts_are_right_where_a_container_forbids_duplicates(
-    records, monkeypatch, write, is_forbidden
-):
+def test_parts_are_right_where_a_container_forbids_duplicates(records, monkeypatch):
     """Docker's profile refuses pidfd_getfd(2); the supervisor of a trial is forked from here."""
-    if is_forbidden:
-        monkeypatch.setattr(writes, "duplicate", _forbidden)
-    outcome = run_trial(
-        lambda folder: Looping(records, folder, write), ShortWrite("*.copy", max_bytes=9)
-    )
+    reference = take_reference(lambda folder: Looping(records, folder))
+    for is_forbidden in (False, True):
+        if is_forbidden:
+            monkeypatch.setattr(writes, "duplicate", _forbidden)
+        outcome = run_trial(
+            lambda folder: Looping(records, folder), ShortWrite("*.copy", max_bytes=9)
+        )
 
-    assert outcome.fired == 16 * 7
-    reference = take_reference(lambda folder: Looping(records, folder, write))
-    assert outcome.judge(reference).verdict is Verdict.SURVIVED
+        assert outcome.fired == 16 * 7
+        assert outcome.judge(reference).verdict is Verdict.SURVIVED
 
 
 def test_a_death_in_a_write_where_a_container_forbids_duplicates(records, monkeypatch):
     """The torn file is the same; the recovery writes it anew."""
     monkeypatch.setattr(writes, "duplicate", _forbidden)
     outcome = run_trial(
-        lambda folder: Looping(records, folder, "writev"),
+        lambda folder: Looping(records, folder),
         WorkerKilled(signal.SIGSTOP, writing="*/0.copy"),
         loader={"num_workers": 1, "timeout": 1},
     )
