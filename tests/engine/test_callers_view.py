@@ -46,12 +46,17 @@ LINK = "open by way of a link of /proc"
 def _folder():
     """A folder that everybody can enter, with two more in it that have a file of the same name."""
     folder = Path(tempfile.mkdtemp())
+    yield _filled(folder)
+    shutil.rmtree(folder)
+
+
+def _filled(folder):
+    folder.mkdir(exist_ok=True)
     folder.chmod(0o755)
     for name in ("a", "b"):
         (folder / name).mkdir()
         (folder / name / "x.bin").write_bytes(f"in {name}".encode())
-    yield folder
-    shutil.rmtree(folder)
+    return folder
 
 
 def _read(path, flags=os.O_RDONLY, **place):
@@ -200,19 +205,36 @@ IDENTITIES = {
 }
 
 
-def _bare_and_armed(prepared, glob):
-    """What it gives bare, what it gives under a fault that is not due, and the counters."""
-    read = error_of(lambda _: prepared())
-    return _bare(read), *undisturbed([None], read, glob)
+many_workers = pytest.mark.filterwarnings(
+    "ignore:This DataLoader will create:UserWarning"  # More than processors, which is meant.
+)
+
+
+def _as_bare(prepare, folder, glob):
+    """Each gives what it gives without us; what was hidden in its worker, and the injection.
+
+    *prepare*: for each name what makes the way to read, of a folder of its own. Each has a worker
+    of its own, which it may change.
+    """
+    ways = {
+        name: make(_filled(folder / str(number)))
+        for number, (name, make) in enumerate(prepare.items())
+    }
+    names, options = list(ways), {"num_workers": len(ways)}
+    read = error_of(lambda name: ways[name]())
+    bare = [each.gave for each in epoch(alone(Tries(names, read), **options)).batches]
+    gave, injection = undisturbed(names, read, glob, **options)
+    assert dict(zip(names, bare, strict=True)) == dict(zip(names, gave, strict=True))
+    return {names[each.worker]: each.unobserved for each in injection.workers}, injection
 
 
 @as_root
-@pytest.mark.parametrize(("prepare", "why"), IDENTITIES.values(), ids=IDENTITIES)
-def test_what_another_identity_opens(folder, prepare, why):
+@many_workers
+def test_what_another_identity_opens(folder):
     """The file that is there for it, or the error. No fault is said to be reached there."""
-    bare, gave, injection = _bare_and_armed(prepare(folder), "*.bin")
-    assert bare == gave
-    assert {why: 1} == injection.workers[0].unobserved
+    prepare = {name: each for name, (each, _) in IDENTITIES.items()}
+    hidden, injection = _as_bare(prepare, folder, "*.bin")
+    assert {name: {why: 1} for name, (_, why) in IDENTITIES.items()} == hidden
     assert 0 == injection.reached
 
 
@@ -242,10 +264,6 @@ def test_the_message_says_what_hid_the_files(folder):
     with inject(ReadError("*.bin"), require_fired=False) as injection:
         epoch(alone(Tries([None], read)))
     assert f"Hidden from the engine: {OTHER_RIGHTS} (1)" in injection.unfired()
-
-
-def _bare(read):
-    return [each.gave for each in epoch(alone(Tries([None], read))).batches]
 
 
 def _through_proc_cwd(folder):
@@ -388,33 +406,27 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize(("prepare", "hidden"), WAYS.values(), ids=WAYS)
-def test_odd_ways_to_a_file(folder, prepare, hidden):
+@many_workers
+def test_odd_ways_to_a_file(folder):
     """Each gives what it gives without us, or the same error, which is none of the run."""
-    bare, gave, injection = _bare_and_armed(prepare(folder), "*")
-    assert bare == gave
-    assert hidden == injection.workers[0].unobserved
+    hidden, _ = _as_bare({name: each for name, (each, _) in WAYS.items()}, folder, "*")
+    assert {name: each for name, (_, each) in WAYS.items()} == hidden
 
 
-@pytest.mark.parametrize("way", DIRECT)
-def test_the_python_engine_follows_links_of_its_own_process(folder, way):
+def test_the_python_engine_follows_links_of_its_own_process(folder):
     """The file is what it is, so a fault happens to it."""
-    read = error_of(lambda _: _given_directly(way)(folder)())
+    read = error_of(lambda way: _given_directly(way)(folder)())
     with inject(ReadError(f"{folder}/b/*.bin"), engine="python") as injection:
-        (result,) = epoch(alone(Tries([None], read))).batches
-    assert "Errno 5" in result.gave
-    assert 1 == injection.fired
+        results = epoch(alone(Tries(list(DIRECT), read))).batches
+    assert [way for way in DIRECT if "Errno 5" in results[DIRECT.index(way)].gave] == [*DIRECT]
+    assert len(DIRECT) == injection.fired
 
 
-REACHED = {name: WAYS[name][0] for name in ("RESOLVE_IN_ROOT", "a moved folder")}
-
-
-@pytest.mark.parametrize("prepare", REACHED.values(), ids=REACHED)
-def test_faults_on_odd_ways(folder, prepare):
+def test_faults_on_odd_ways(folder):
     """The fault happens where the file is one that this process can find as well."""
-    prepared = prepare(folder)
-    (gave,), _ = attempt([None], lambda _: prepared(), ReadError(f"{folder}/*"))
-    assert "Errno 5" in gave
+    ways = [_in_root(_filled(folder / "1")), _moved_folder(_filled(folder / "2"))]
+    gave, _ = attempt(ways, lambda way: way(), ReadError(f"{folder}/*"))
+    assert [True, True] == ["Errno 5" in str(each) for each in gave]
 
 
 @pytest.fixture(name="closed")
@@ -428,14 +440,13 @@ def _closed(folder):
 UNREADABLE = [TruncatedFile, CorruptedFile, ReadError, ClosedDescriptor]
 
 
-@pytest.mark.parametrize("kind", UNREADABLE)
-def test_a_file_that_the_worker_may_not_read(closed, kind):
+def test_a_file_that_the_worker_may_not_read(closed):
     """It gets its own error, and no fault is reached."""
 
     def body():
         if os.geteuid() == 0:
             _without(*OVERRIDE)
-        with inject(kind("*.bin"), require_fired=False) as injection:
+        with inject(*(kind("*.bin") for kind in UNREADABLE), require_fired=False) as injection:
             (result,) = epoch(alone(Tries([closed], error_of(_read)))).batches
         assert "Errno 13" in result.gave
         assert (0, {}) == (injection.reached, injection.workers[0].unobserved)
@@ -455,11 +466,10 @@ def test_an_open_that_is_to_fail_needs_no_right_to_the_file(closed):
     assert in_a_process(body) == ""
 
 
-@pytest.mark.parametrize("kind", UNREADABLE)
-def test_a_link_that_is_not_to_be_followed(folder, kind):
+def test_a_link_that_is_not_to_be_followed(folder):
     """No copy takes its place."""
     (folder / "way").symlink_to(folder / "a" / "x.bin")
-    with inject(kind("*/way"), require_fired=False) as injection:
+    with inject(*(kind("*/way") for kind in UNREADABLE), require_fired=False) as injection:
         read = error_of(lambda path: _read(path, os.O_NOFOLLOW))
         (result,) = epoch(alone(Tries([folder / "way"], read))).batches
     assert os.strerror(errno.ELOOP) in result.gave

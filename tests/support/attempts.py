@@ -62,12 +62,12 @@ def fired_at(injection: Injection, path: Path) -> int:
 
 
 def undisturbed(
-    sources: list[Any], way: Callable[[Any], Any], *globs: str
+    sources: list[Any], way: Callable[[Any], Any], *globs: str, **options: Any
 ) -> tuple[list[Any], Injection]:
     """What the way gives while every matching file is followed and nothing happens to it."""
     faults = [kind(globs, nth=NEVER) for kind in (OpenError, ReadError, ClosedDescriptor)]
     with inject(*faults, TruncatedFile(globs, keep=1 << 40), require_fired=False) as injection:
-        results = epoch(alone(Tries(sources, way))).batches
+        results = epoch(alone(Tries(sources, way), **options)).batches
     assert (0, []) == (injection.fired, injection.errors)
     return [each.gave for each in results], injection
 
