@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import multiprocessing
 import os
@@ -60,15 +61,8 @@ ORDERED = {
         "batch_sampler": BatchSampler(SequentialSampler(range(7)), 3, drop_last=False),
     },
 }
-KINDS = pytest.mark.parametrize("kind", [Records, RecordStream])
-
-
-def _loaders():
-    """Each loader with a map-style dataset, and with a stream where that differs most."""
-    for kind, name in itertools.product((Records, RecordStream), LOADERS):
-        slow = kind is RecordStream and name not in ("plain", "persistent", "no batches")
-        label = f"{name}-{kind.__name__}"
-        yield pytest.param(kind, LOADERS[name], marks=[pytest.mark.slow] * slow, id=label)
+KINDS = (Records, RecordStream)
+DIFFER_MOST = ("plain", "persistent", "no batches")
 
 
 def plainly(batch):
@@ -93,16 +87,22 @@ def _end(loader):
         loader._iterator._shutdown_workers()
 
 
-def bare_and_armed(make, passes=epochs, schedule=FOLLOWED):
-    """What *passes* gives of a loader without the engine, and of an equal one with it."""
-    torch.manual_seed(1)
-    bare = passes(make())
-    torch.manual_seed(1)
+def bare_and_armed(makes, passes=epochs, schedule=FOLLOWED):
+    """What *passes* gives of each loader without the engine, and of an equal one with it."""
+    bare = _seeded(makes, passes)
     with inject(*schedule, require_fired=False) as injection:
-        armed = passes(make())
+        armed = _seeded(makes, passes)
     assert (injection.fired, injection.errors) == (0, [])
     assert injection.workers
     return bare, armed
+
+
+def _seeded(makes, passes):
+    gave = []
+    for make in makes:
+        torch.manual_seed(1)
+        gave.append(passes(make()))
+    return gave
 
 
 def loader_of(dataset, **options):
@@ -110,26 +110,34 @@ def loader_of(dataset, **options):
     return DataLoader(dataset, **{"num_workers": 2, "batch_size": 4, **options})
 
 
-@pytest.mark.parametrize(("kind", "options"), list(_loaders()))
-def test_the_same_batches_come(records, kind, options):
-    """In the same order, in each of two epochs."""
-    bare, armed = bare_and_armed(lambda: loader_of(kind(records), **options))
-    assert all(bare)
-    assert bare == armed
+def loaders_of(kinds, folder, *all_options):
+    """What makes a loader of each kind of dataset with each of these options."""
+    return [
+        functools.partial(loader_of, kind(folder), **options)
+        for kind, options in itertools.product(kinds, all_options)
+    ]
 
 
-@KINDS
+@pytest.mark.parametrize(
+    ("kind", "loaders"),
+    [
+        (Records, LOADERS | ORDERED),
+        (RecordStream, {name: LOADERS[name] for name in DIFFER_MOST}),
+        pytest.param(RecordStream, LOADERS, marks=pytest.mark.slow),
+    ],
+    ids=["map", "iterable", "iterable-all"],
+)
+def test_the_same_batches_come(records, kind, loaders):
+    """In the same order, also in the one that samplers draw, in each of two epochs."""
+    bare, armed = bare_and_armed(loaders_of([kind], records, *loaders.values()))
+    assert all(map(all, bare))
+    assert dict(zip(loaders, bare, strict=True)) == dict(zip(loaders, armed, strict=True))
+
+
 @pytest.mark.parametrize("schedule", [LEFT_ALONE, LIMITED], ids=repr)
-def test_whatever_is_armed(records, kind, schedule):
+def test_whatever_is_armed(records, schedule):
     """Faults of other files, or a limit that is far."""
-    bare, armed = bare_and_armed(lambda: loader_of(kind(records)), schedule=schedule)
-    assert bare == armed
-
-
-@pytest.mark.parametrize("options", ORDERED.values(), ids=ORDERED)
-def test_the_same_order_is_drawn(records, options):
-    """By samplers, out of the process's own random numbers."""
-    bare, armed = bare_and_armed(lambda: loader_of(Records(records), **options))
+    bare, armed = bare_and_armed(loaders_of(KINDS, records, {}), schedule=schedule)
     assert bare == armed
 
 
@@ -157,62 +165,58 @@ def test_other_start_methods(records, method, kind, persistent):
         "multiprocessing_context": multiprocessing.get_context(method),
     }
     bare, armed = bare_and_armed(
-        lambda: loader_of(kind(records), **options),
+        loaders_of([kind], records, options),
         lambda loader: epochs(loader, 1 + persistent),
     )
     assert bare == armed
 
 
-@KINDS
-def test_out_of_order(records, kind):
+def test_out_of_order(records):
     """The same batches come, whichever is ready first."""
 
     def gathered(loader):
         return [sorted(map(str, came)) for came in epochs(loader)]
 
-    bare, armed = bare_and_armed(lambda: loader_of(kind(records), in_order=False), gathered)
+    bare, armed = bare_and_armed(loaders_of(KINDS, records, {"in_order": False}), gathered)
     assert bare == armed
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-@KINDS
-def test_a_loop_that_is_left_early(records, kind, persistent):
+def test_a_loop_that_is_left_early(records):
     """The batch that had come is the same, and the next epoch is whole."""
 
     def left_early(loader):
         first = plainly(next(iter(loader)))
         return first, epochs(loader)
 
-    bare, armed = bare_and_armed(
-        lambda: loader_of(kind(records), persistent_workers=persistent), left_early
-    )
+    makes = loaders_of(KINDS, records, {}, {"persistent_workers": True})
+    bare, armed = bare_and_armed(makes, left_early)
     assert bare == armed
 
 
 @pytest.mark.filterwarnings(
     "ignore:.*multi-threaded.*fork:DeprecationWarning"  # Python 3.12 on; it is what is under test.
 )
-@KINDS
-def test_a_loader_that_a_thread_drives(records, kind):
+def test_a_loader_that_a_thread_drives(records):
     """Its iterator is made, drained and ended outside the main thread."""
     bare, armed = bare_and_armed(
-        lambda: loader_of(kind(records)), lambda loader: in_a_thread(lambda: epochs(loader))
+        loaders_of(KINDS, records, {}), lambda loader: in_a_thread(lambda: epochs(loader))
     )
     assert bare == armed
 
 
-@pytest.mark.parametrize("options", [{"shuffle": True}, {"shuffle": True, "batch_size": None}])
-def test_a_generator_is_used_as_ever(records, options):
+def test_a_generator_is_used_as_ever(records):
     """It draws the same order, and stands where it stands after bare epochs."""
 
     def with_generator(loader):
         return epochs(loader), loader.generator.get_state().tolist()
 
-    bare, armed = bare_and_armed(
-        lambda: loader_of(Records(records), generator=torch.Generator().manual_seed(7), **options),
-        with_generator,
-    )
-    assert bare[0][0] != bare[0][1]
+    def make(**options):
+        generator = torch.Generator().manual_seed(7)
+        return loader_of(Records(records), shuffle=True, generator=generator, **options)
+
+    makes = [make, lambda: make(batch_size=None)]
+    bare, armed = bare_and_armed(makes, with_generator)
+    assert all(came[0] != came[1] for came, _ in bare)
     assert bare == armed
 
 
@@ -222,14 +226,13 @@ def _random_states():
     return torch.get_rng_state().tolist(), random.getstate(), keys.tolist(), place
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-def test_this_process_keeps_its_random_numbers(records, persistent):
+def test_this_process_keeps_its_random_numbers(records):
     """Arming and a whole epoch draw what a bare epoch draws, and nothing more."""
-    states = bare_and_armed(
-        lambda: loader_of(Records(records), persistent_workers=persistent),
+    bare, armed = bare_and_armed(
+        loaders_of([Records], records, {}, {"persistent_workers": True}),
         lambda loader: (epochs(loader), _random_states()),
     )
-    assert states[0] == states[1]
+    assert bare == armed
 
 
 def test_arming_alone_draws_nothing():
@@ -247,7 +250,7 @@ def test_workers_draw_the_same_random_numbers(method, workers):
     """Each is seeded by torch, and arming takes nothing out of its generators."""
     options = {"multiprocessing_context": method, "num_workers": workers}
     bare, armed = bare_and_armed(
-        lambda: loader_of(Drawing(), **options), lambda loader: epochs(loader, 1)
+        [lambda: loader_of(Drawing(), **options)], lambda loader: epochs(loader, 1)
     )
     assert bare == armed
 
@@ -258,8 +261,8 @@ def test_workers_draw_the_same_random_numbers(method, workers):
 def test_a_worker_init_function_runs_after_ours(method, workers):
     """In the worker, once: it sees one filter more there than bare workers have."""
     options = {"multiprocessing_context": method, "num_workers": workers, "batch_size": None}
-    bare, armed = bare_and_armed(
-        lambda: loader_of(FilterCount(), worker_init_fn=keep_filter_count, **options),
+    (bare,), (armed,) = bare_and_armed(
+        [lambda: loader_of(FilterCount(), worker_init_fn=keep_filter_count, **options)],
         lambda loader: epochs(loader, 1)[0],
     )
     expected = [(worker, True, count + 1) for worker, _, count in map(tuple, bare)]
@@ -283,7 +286,7 @@ def _filters():
     ]
 
 
-@KINDS
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("options", [{}, {"batch_size": None}, {"collate_fn": joined}])
 def test_no_workers_in_a_trial(records, kind, options):
     """There the loader's own process is armed, and gives what it gives bare."""
