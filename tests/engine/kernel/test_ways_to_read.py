@@ -6,7 +6,6 @@ import ctypes
 import errno
 import os
 import socket
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -105,53 +104,20 @@ def test_each_way_works_when_its_turn_has_not_come(seen, way):
     assert (True, 0) == (injection.reached >= len(WAYS), injection.fired)
 
 
-@pytest.mark.parametrize("mistake", SENSELESS)
-def test_a_senseless_call_is_refused_by_the_kernel(path, mistake):
+def test_a_senseless_call_is_refused_by_the_kernel(path):
     """As without us; Rust's library makes one of them to see whether there is a statx(2)."""
     faults = ReadError("*.rec"), TruncatedFile("*.nothing")
     with inject(*faults, require_fired=False):
-        (result,) = epoch(alone(Tries([path], mistake))).batches
-    assert mistake(path) == result.gave
+        results = epoch(alone(Tries(list(SENSELESS), lambda mistake: mistake(path)))).batches
+    assert [mistake(path) for mistake in SENSELESS] == [each.gave for each in results]
 
 
-def test_a_chosen_number_is_out_of_reach_and_told(path):
-    """dup2(2) puts a file where its reads cannot be seen: the report says so."""
-    with inject(ReadError("*.rec"), require_fired=False) as injection:
-        (result,) = epoch(alone(Tries([path], _through_dup2))).batches
-    assert CONTENT == result.gave
-    assert {"dup2": 1} == injection.workers[0].unobserved
+def _by(name):
+    def call(_path):
+        ctypes.CDLL(None).syscall(SYSCALLS[MACHINE][name], -1, None, 0)
+        return b""
 
-
-def test_a_ring_is_told_of(path):
-    """io_uring(7) reads past every filter. Whether the kernel grants the ring does not matter."""
-    with inject(ReadError("*.rec"), require_fired=False) as injection:
-        (result,) = epoch(alone(Tries([path], _with_a_ring))).batches
-    assert result.gave == b""
-    assert {"io_uring_setup": 1} == injection.workers[0].unobserved
-    assert "Hidden from the engine: io_uring_setup" in str(injection.unfired())
-
-
-@pytest.mark.parametrize("name", ["pidfd_getfd", "open_by_handle_at"])
-def test_a_descriptor_that_no_open_gave_is_told_of(path, name):
-    """Whether the kernel grants it does not matter."""
-    call = partial(_call, SYSCALLS[MACHINE][name])
-    with inject(ReadError("*.rec"), require_fired=False) as injection:
-        (result,) = epoch(alone(Tries([path], call))).batches
-    assert result.gave == b""
-    assert {name: 1} == injection.workers[0].unobserved
-
-
-def _call(number, _path):
-    ctypes.CDLL(None).syscall(number, -1, None, 0)
-    return b""
-
-
-def test_messages_between_processes_are_not_told_of(path):
-    """Descriptors that a library of its own sends along are no files of the dataset."""
-    with inject(ReadError("*.rec"), require_fired=False) as injection:
-        (result,) = epoch(alone(Tries([path], _through_a_message))).batches
-    assert CONTENT == result.gave
-    assert injection.workers[0].unobserved == {}
+    return call
 
 
 def _through_a_message(path):
@@ -169,17 +135,6 @@ def _with_a_ring(_path):
     return b""
 
 
-def test_data_inside_a_package_is_left_alone_and_told(tmp_path):
-    """A glob that means everything spares installed packages; what was spared is counted."""
-    inside = tmp_path / "site-packages" / "images" / "a.rec"
-    inside.parent.mkdir(parents=True)
-    inside.write_bytes(CONTENT)
-    with inject(ReadError("*"), require_fired=False) as injection:
-        (result,) = epoch(alone(Tries([str(inside)], _plainly))).batches
-    assert CONTENT == result.gave
-    assert {"open of an excluded file": 1} == injection.workers[0].unobserved
-
-
 def _plainly(path):
     return Path(path).read_bytes()
 
@@ -192,3 +147,40 @@ def _through_dup2(path):
         return os.read(100, 1000)
     finally:
         os.close(100)
+
+
+OUT_OF_REACH = {
+    _through_dup2: (CONTENT, {"dup2": 1}),
+    _with_a_ring: (b"", {"io_uring_setup": 1}),
+    _by("pidfd_getfd"): (b"", {"pidfd_getfd": 1}),
+    _by("open_by_handle_at"): (b"", {"open_by_handle_at": 1}),
+    _plainly: (CONTENT, {"open of an excluded file": 1}),
+    _through_a_message: (CONTENT, {}),
+}
+"""What each gives, and what is told of it."""
+
+
+@pytest.mark.filterwarnings(
+    "ignore:This DataLoader will create:UserWarning"  # More than processors, which is meant.
+)
+def test_what_is_out_of_reach_is_told(path, tmp_path):
+    """Of each worker; whether the kernel grants a ring or a descriptor does not matter.
+
+    A glob that means everything spares installed packages. Descriptors that a library of its own
+    sends along are no files of the dataset.
+    """
+    inside = tmp_path / "site-packages" / "images" / "a.rec"
+    inside.parent.mkdir(parents=True)
+    inside.write_bytes(CONTENT)
+    ways = list(OUT_OF_REACH)
+    with inject(ReadError("*"), require_fired=False) as injection:
+        loader = alone(
+            Tries(ways, lambda way: way(inside if way is _plainly else path)),
+            num_workers=len(ways),
+        )
+        results = epoch(loader).batches
+
+    assert [gave for gave, _ in OUT_OF_REACH.values()] == [each.gave for each in results]
+    told = {each.worker: each.unobserved for each in injection.workers}
+    assert dict(enumerate(hidden for _, hidden in OUT_OF_REACH.values())) == told
+    assert "Hidden from the engine: dup2 (1), io_uring_setup (1)" in str(injection.unfired())
