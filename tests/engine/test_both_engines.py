@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import itertools
 import os
 import zlib
 from typing import Any
@@ -218,19 +219,22 @@ def _told(dataset, engine):
     return gave, [_place(each) for each in injection.faults[0].firings]
 
 
-@pytest.mark.parametrize("sample", [None, 2])
-@pytest.mark.parametrize(("mode", "fired"), [(os.O_WRONLY, 0), (os.O_RDWR, 1)], ids=str)
-def test_a_log_is_left_open(tmp_path, mode, fired, sample):
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_log_is_left_open(tmp_path, engine):
     """Of ``pytest >log`` every worker has the log; closing it would tell nothing of a dataset."""
-    descriptor = os.open(tmp_path / "log", mode | os.O_CREAT)
+    cells = list(itertools.product((os.O_WRONLY, os.O_RDWR), (None, 2)))
+    paths = [f"{tmp_path}/{mode}-{sample}" for mode, sample in cells]
+    faults = [ClosedDescriptor(path, sample=at) for path, (_, at) in zip(paths, cells, strict=True)]
+    descriptors = [
+        os.open(path, mode | os.O_CREAT) for path, (mode, _) in zip(paths, cells, strict=True)
+    ]
     try:
-        for one in ENGINES:
-            fault = ClosedDescriptor(f"{tmp_path}/log", sample=sample)
-            with inject(fault, engine=one, require_fired=False) as injection:
-                epoch(alone(Tries(["", "", "", ""], len)))
-            assert (one, fired) == (one, injection.fired)
+        with inject(*faults, engine=engine, require_fired=False) as injection:
+            epoch(alone(Tries(["", "", "", ""], len)))
     finally:
-        os.close(descriptor)
+        for descriptor in descriptors:
+            os.close(descriptor)
+    assert [0, 0, 1, 1] == [each.fired for each in injection.faults]
 
 
 def test_shared_memory_is_refused(folder):
