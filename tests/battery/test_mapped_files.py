@@ -78,20 +78,19 @@ class ZerosIfShort(OpensAgain):
         return torch.cat([sample, torch.zeros(SIZE - len(sample), dtype=torch.int64)])
 
 
-def test_a_file_without_a_descriptor_has_none_to_close(records):
-    """The check does not apply, and does not blame the factory."""
-    (result,) = check_dataset(lambda: ArrowMapped(records), only=CHECK)
-
-    assert not result.applies
-    assert "hold no descriptor of them: they are mapped" in result.explanation
+CUT = ("truncated-half", "truncated-empty", "truncated-tail")
+OUT_OF_REACH = ("open-error", "read-error-later", "short-read", "hung-read")
 
 
-@pytest.mark.parametrize("mapped", [NumpyMapped, MappedInWorker])
-def test_what_has_a_descriptor_is_asked(mapped, records):
-    """One that was there before, or one that a worker opens."""
-    (result,) = check_dataset(lambda: mapped(records), only=CHECK)
+def test_what_was_mapped_before_is_out_of_reach(records):
+    """No check applies, and none blames the factory; under a fork server files may be opened."""
+    found = check_dataset(lambda: ArrowMapped(records), only=(*OUT_OF_REACH, CHECK))
 
-    assert (result.passed, result.outcome.fired > 0) == (True, True)
+    assert {each.applies for each in found} == {False}
+    advice = "Under loader={'multiprocessing_context': 'forkserver'} this is asked"
+    assert all(advice in each.explanation for each in found)
+    (closed,) = (each.explanation for each in found if each.check == CHECK)
+    assert "hold no descriptor of them: they are mapped" in closed
 
 
 def test_zeros_in_place_of_a_closed_file_are_found(records):
@@ -101,46 +100,32 @@ def test_zeros_in_place_of_a_closed_file_are_found(records):
     assert (result.verdict, result.failed) == ("corrupted", True)
 
 
-@pytest.mark.parametrize("name", ["truncated-half", "truncated-empty", "truncated-tail"])
-def test_a_mapping_from_before_is_not_cut_off(name, records):
-    """No dataset could prevent what comes of that."""
-    (result,) = check_dataset(lambda: NumpyMapped(records), only=name)
-
-    assert not result.applies
-    assert "read only what was mapped before" in result.explanation
-
-
 def test_what_is_out_of_reach_is_grouped(records):
-    """The summary has all checks of a file that was mapped before; others have no such reason."""
-    only = ("open-error", "truncated-half", "short-read", "hung-read", "write-error")
-    found = check_dataset(lambda: NumpyMapped(records), only=only)
+    """The summary has all checks of a file that was mapped before; others have no such reason.
 
-    assert {each.applies for each in found} == {False}
-    assert {each.check: each.cause for each in found} == {
+    No dataset could prevent what comes of cutting it off. Its descriptor can be closed.
+    """
+    only = ("open-error", *CUT, "short-read", "hung-read", "write-error")
+    results = check_dataset(lambda: NumpyMapped(records), only=(*only, CHECK))
+    found = {each.check: each for each in results}
+
+    closed = found.pop(CHECK)
+    assert (closed.passed, closed.outcome.fired > 0) == (True, True)
+    assert {each.applies for each in found.values()} == {False}
+    assert {name: each.cause for name, each in found.items()} == {
         **dict.fromkeys(only, "its files were opened or mapped before the workers started"),
         "write-error": "",
     }
+    assert all("read only what was mapped before" in found[name].explanation for name in CUT)
 
 
-def test_a_mapping_of_a_worker_is_cut_off(records):
-    """It can look how long the file is."""
-    (result,) = check_dataset(lambda: MappedInWorker(records), only="truncated-half", on_fail=None)
+def test_a_mapping_of_a_worker_is_cut_off_and_closed(records):
+    """It can look how long the file is, and opens a descriptor."""
+    only = ("truncated-half", CHECK)
+    cut, closed = check_dataset(lambda: MappedInWorker(records), only=only, on_fail=None)
 
-    assert result.applies
-    assert result.outcome.fired
-
-
-@pytest.mark.parametrize(
-    "name", ["open-error", "read-error-later", "short-read", "hung-read", CHECK]
-)
-def test_advice_to_open_files_in_the_worker(name, records):
-    """What was open before cannot be opened under a fault; a fork server may help."""
-    (result,) = check_dataset(lambda: ArrowMapped(records), only=name)
-
-    assert not result.applies
-    assert (
-        "Under loader={'multiprocessing_context': 'forkserver'} this is asked" in result.explanation
-    )
+    assert (cut.applies, cut.outcome.fired > 0) == (True, True)
+    assert (closed.passed, closed.outcome.fired > 0) == (True, True)
 
 
 def test_a_fork_server_exercises_what_is_opened_at_the_first_sample(records):
