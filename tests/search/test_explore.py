@@ -211,19 +211,14 @@ def _of_another_sample(options):
 
 
 def test_what_is_wrong_without_a_fault_is_not_blamed_on_one(records):
-    """The fault-free epoch is the first trial; a stream that is not sharded fails it."""
-    with pytest.raises(
-        CheckFailedError, match=r"\Acorrupted: 16 samples were delivered more often"
-    ):
-        explore(lambda: Unsharded(records), max_examples=5, **HOW)
+    """The fault-free epoch is the first trial; a stream that is not sharded fails it.
 
-
-def test_what_is_wrong_without_a_fault_is_found_first(records):
-    """It has a verdict and facts like any other failure."""
+    That has a verdict and facts like any other failure.
+    """
     found = explore(lambda: Unsharded(records), on_fail=None, max_examples=1, **HOW)
     assert (found.verdict, found.trials) == (Verdict.CORRUPTED, 0)
     assert found.outcome.schedule == ()
-    assert "more often" in found.failure
+    assert found.failure.startswith("corrupted: 16 samples were delivered more often")
 
 
 def test_a_loader_without_workers_meets_what_it_can(records):

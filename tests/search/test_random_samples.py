@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
@@ -25,23 +27,27 @@ SHORT = {
 }
 NARROW = {"loader": ALONE, "max_faults": 1, "max_epochs": 1}
 OPEN = faults.OpenError("*/00.rec", times=1)
-HEALTHY = [(Noisy, RANDOM), (OwnNoise, RANDOM), (Jittered, CLOSE)]
+HEALTHY = [(Noisy, RANDOM, False), (OwnNoise, RANDOM, True), (Jittered, CLOSE, False)]
 BROKEN = [(NoisyZeros, RANDOM), (JitteredZeros, CLOSE)]
 
 
-@pytest.mark.parametrize(("kind", "contract"), HEALTHY)
-def test_noise_is_no_violation(records, kind, contract):
-    """Whichever seed shuffles the samples."""
+@pytest.mark.parametrize(("kind", "contract", "by_shapes"), HEALTHY)
+def test_noise_is_no_violation(records, kind, contract, by_shapes):
+    """Whichever seed shuffles; where only shapes are compared, the statistics say so."""
     found = explore(lambda: kind(records), contract=contract, **SHORT)
     assert found.verdict in {Verdict.SURVIVED, Verdict.FAILED_CLEANLY}, found.failure
+    told = "  samples were compared by shapes\n" in found.describe()
+    assert told is by_shapes
 
 
 @pytest.mark.parametrize(("kind", "contract"), BROKEN)
 def test_what_is_put_in_the_place_of_noise_is_found(records, kind, contract):
-    """And said with the contract, without which it could not be repeated."""
+    """And said with the contract, without which it could not be repeated, and what it imports."""
     found = explore(lambda: kind(records), contract=contract, **NARROW, **SHORT)
     assert found.verdict is Verdict.CORRUPTED
     assert repr(contract) in found.failure
+    imports_it = "from support.random_samples import close\n" in found.failure
+    assert imports_it is (contract is CLOSE)
 
 
 @pytest.mark.parametrize(("kind", "contract"), BROKEN)
@@ -60,7 +66,7 @@ def test_a_test_of_ones_own_takes_its_trials_from_the_survey(records):
 
 
 def test_what_was_not_compared_is_not_praised(records):
-    """Where only shapes can be, the sentence and the statistics say so."""
+    """Where only shapes can be, the sentence says so."""
     found = survey(lambda: OwnNoise(records), contract=RANDOM)
     slow = faults.SlowRead("*/00.rec", seconds=0.01)
     sentence = found.judge(found.run_trial(slow)).sentence
@@ -68,8 +74,6 @@ def test_what_was_not_compared_is_not_praised(records):
         sentence
         == "every sample was delivered with the right types and shapes; no more was compared"
     )
-    told = explore(lambda: OwnNoise(records), contract=RANDOM, **NARROW, **SHORT).describe()
-    assert "  samples were compared by shapes\n" in told
 
 
 class Jitters(Noisy):
@@ -99,15 +103,12 @@ def test_a_trial_has_the_options_that_were_surveyed(records):
     assert found.run_trial(slow, loader={"batch_size": 8}).loader["batch_size"] == 8
 
 
-def _printed(make_dataset, **options):
-    return explore(make_dataset, **{**NARROW, **SHORT, **options}).failure
-
-
 def test_what_cannot_be_imported_is_said_in_the_printed_test(records):
     """It compiles, and a comment says what each name was."""
     loader = {**ALONE, "collate_fn": lambda samples: samples, "worker_init_fn": Idle()}
     contract = Contract(compare=lambda one, two: close(one[0], two[0]))
-    printed = _printed(lambda: JitteredZeros(records), contract=contract, loader=loader)
+    how = {**NARROW, **SHORT, "contract": contract, "loader": loader}
+    printed = explore(lambda: JitteredZeros(records), **how).failure
     assert "# compare: the contract's compare\n" in printed
     assert "# collate_fn: what the loader had as collate_fn\n" in printed
     assert "'worker_init_fn': worker_init_fn}" in printed
@@ -121,12 +122,6 @@ class Idle:
         """Do nothing."""
 
 
-def test_what_can_be_imported_is_in_the_printed_test(records):
-    """As the author's own comparison."""
-    printed = _printed(lambda: JitteredZeros(records), contract=CLOSE)
-    assert "from support.random_samples import close\n" in printed
-
-
 def test_trials_that_were_compared_otherwise_are_refused(records):
     """Their fingerprints mean something else: they would all look corrupted."""
     found = survey(lambda: Noisy(records), contract=RANDOM)
@@ -135,11 +130,11 @@ def test_trials_that_were_compared_otherwise_are_refused(records):
         assert_survives_or_fails_cleanly(outcome, found)
 
 
-@pytest.mark.parametrize("contract", [RANDOM, CLOSE], ids=repr)
-def test_a_contract_that_compares_otherwise_is_refused(records, contract):
+def test_a_contract_that_compares_otherwise_is_refused(records):
     """It comes too late where the samples were taken already."""
     found = survey(lambda: Records(records))
     outcome = run_trial(lambda: Records(records), OPEN)
-    for known in (found, found.reference_for(outcome)):
+    references = (found, found.reference_for(outcome))
+    for known, contract in itertools.product(references, (RANDOM, CLOSE)):
         with pytest.raises(InvalidArgumentError, match=r"give it to survey\(\)"):
             assert_survives_or_fails_cleanly(outcome, known, contract=contract)
