@@ -6,6 +6,7 @@ import fcntl
 import os
 import tarfile
 import uuid
+import zlib
 from typing import Any
 
 import numpy as np
@@ -147,12 +148,11 @@ def _shard(folder, whole, size, reads=1):
 
 
 HEALTHY = {
-    "64 files of 100 kB": lambda folder: _files(folder, 64, 100 * KB),
-    "16 arrays of 1 MB": lambda folder: _arrays(folder, 16, MB),
-    "16 photographs of 100 kB": lambda folder: _photographs(folder, 16, 240),
-    "8 tables of 1 MB": lambda folder: _tables(folder, 8, MB),
-    "a shard of 4 GB": lambda folder: _shard(folder, 4000 * MB, 64 * KB),
-    "2,000 reads": lambda folder: _shard(folder, 10 * MB, 100, reads=32),
+    "16 files of 100 kB": lambda folder: _files(folder, 16, 100 * KB),
+    "8 arrays of 1 MB": lambda folder: _arrays(folder, 8, MB),
+    "8 photographs of 100 kB": lambda folder: _photographs(folder, 8, 240),
+    "8 tables of 100 kB": lambda folder: _tables(folder, 8, 100 * KB),
+    "a shard of 4 GB": lambda folder: _shard(folder, 4000 * MB, 8 * KB, reads=8),
 }
 LARGE = {
     "64 files of 1 MB": lambda folder: _files(folder, 64, MB),
@@ -213,7 +213,7 @@ class Trusting(Dataset[Any]):
             size = os.fstat(fd).st_size
             places = {"header": (0, 8), "body": (8, size - 16), "footer": (size - 8, 8)}
             parts = [self._read(fd, name, *places[name]) for name in places]
-            return torch.tensor([index, *(sum(part) for part in parts)])
+            return torch.tensor([index, *map(zlib.crc32, parts)])
         finally:
             os.close(fd)
 
@@ -421,6 +421,8 @@ def test_many_files_that_were_asked_for_are_the_only_targets(records):
     hit = {each.path for facts in result.outcome.faults for each in facts.firings}
     assert hit <= {str(records / f"{number:02}.rec") for number in range(8)}
     assert result.outcome.fired
+    assert len(result.trials) == 1, "files of one kind are one trial"
+    assert "tried:" not in result.explanation
 
 
 def _kinds(*workers):
@@ -501,11 +503,3 @@ def test_a_fault_that_happens_to_no_file_is_a_failure(records):
 
     assert result.failed
     assert result.verdict == "not_exercised"
-
-
-def test_files_of_one_kind_are_one_trial(records):
-    """There is nothing more to run, and to tell."""
-    (result,) = check_dataset(lambda: Records(records), only="open-error")
-
-    assert len(result.trials) == 1
-    assert "tried:" not in result.explanation
