@@ -13,9 +13,11 @@ from pytest_dataloader_faults import Contract, check_dataset, inject, run_trial
 from pytest_dataloader_faults._engine.file_copies import flipped
 from pytest_dataloader_faults._engine.system.proc import inherited_mappings
 from pytest_dataloader_faults._trial import take_reference
+from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
 from pytest_dataloader_faults.faults import CorruptedFile, OpenError, ReadError
 from pytest_dataloader_faults.outcomes.error_text import mentions_path
+from pytest_dataloader_faults.outcomes.judge.report import explain
 from pytest_dataloader_faults.outcomes.text import printable
 from support.datasets import SIZE, Records
 from support.epochs import alone, epoch
@@ -85,18 +87,18 @@ def test_checks_of_files_run_over_them(hostile):
     assert [(each.check, each.passed) for each in results] == [(name, True) for name in CHECKS]
 
 
-@pytest.mark.parametrize("place", range(len(NAMES)))
-def test_a_failure_can_be_shown(hostile, place):
+def test_a_failure_can_be_shown(hostile):
     """Its text is of printable lines, and a name begins none of them."""
-    only_one = sorted(hostile.iterdir())[place]
-    for path in set(hostile.iterdir()) - {only_one}:
-        path.unlink()
-    found = check_dataset(lambda: _Zeros(hostile), only=["read-error-first"], on_fail=None)[0]
+    battery = Battery(lambda: _Zeros(hostile))
+    for path in hostile.iterdir():
+        found = battery.run_faults(ReadError(f"*/{_escaped(path.name)}"))
+        outcome, judgement = found.trial.outcome, found.trial.judgement
+        text = explain(outcome, judgement, battery.reproduce("sweep"), found.notes)
 
-    assert found.verdict == "corrupted"
-    assert _can_be_shown(found.explanation)
-    assert printable(only_one.name) in found.explanation
-    assert "\nFAILED" not in found.explanation
+        assert judgement.verdict == "corrupted"
+        assert _can_be_shown(text)
+        assert printable(path.name) in text
+        assert "\nFAILED" not in text
 
 
 def test_an_error_that_names_them_can_be_shown(hostile):

@@ -178,8 +178,13 @@ def test_an_answer_is_cut_off_within_its_content(asked):
     assert [0, 1024] == ends
 
 
+@pytest.fixture(name="reference", scope="module")
+def _reference(url):
+    return take_reference(lambda: Impatient(url))
+
+
 @pytest.mark.parametrize("check", NETWORK, ids=lambda each: each.name)
-def test_check_that_is_disarmed_is_not_exercised(url, asked, check):
+def test_check_that_is_disarmed_is_not_exercised(url, asked, check, reference):
     """The verdict comes from the fault: of another address, it shows nothing."""
     (fault,) = asked(Impatient)[check.name].outcome.schedule
     job = TrialJob(
@@ -187,8 +192,7 @@ def test_check_that_is_disarmed_is_not_exercised(url, asked, check):
         faults=(replace(fault, path="tcp://192.0.2.1:1"),),
         options=check.options,
     )
-    outcome = run_trial_job(job)
-    assert "not_exercised" == outcome.judge(take_reference(lambda: Impatient(url))).verdict
+    assert "not_exercised" == run_trial_job(job).judge(reference).verdict
 
 
 def test_each_result_names_the_connections(asked, url):
