@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import DataLoader, default_collate, get_worker_info
 
 from pytest_dataloader_faults import Contract
 from support.corpus.cases import Case
@@ -247,9 +248,14 @@ class NextWithoutEnd(Records):
 
 
 class AnotherWithoutEnd(Records):
-    """Tries another one instead, until Python has no more room for calls: a very long text."""
+    """Tries another one instead, until Python has no more room for calls: a very long text.
+
+    It has less room than usual, since Python takes a second to print so many calls.
+    """
 
     def __getitem__(self, index: int) -> Any:
+        if get_worker_info() is not None:
+            sys.setrecursionlimit(400)
         try:
             return self._decoded(index)
         except Exception:  # noqa: BLE001  # the flaw
