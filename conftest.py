@@ -10,7 +10,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from pytest_dataloader_faults._engine import unavailable
 from pytest_dataloader_faults._engine.system.proc import descriptors
@@ -19,12 +19,14 @@ from support.datasets import write_records
 pytest_plugins = ["pytester"]  # pytest accepts it from the conftest at the root only
 _MANY = 300
 
-# As Hypothesis does it in CI: on each machine the same examples, however long they take there.
+# As Hypothesis does it in CI: on each machine the same examples, however long they take there. To
+# explain an example it would run a hundred more.
 settings.register_profile(
     "suite",
     database=None,
     deadline=None,
     derandomize=True,
+    phases=set(Phase) - {Phase.explain},
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("suite")

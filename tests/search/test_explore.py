@@ -5,9 +5,6 @@ from __future__ import annotations
 import errno
 import re
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -29,7 +26,6 @@ from support.planted import ALONE, Mirrored, StaleThenFailing, Zeros
 from support.specimens import Unsharded
 
 pytestmark = [pytest.mark.usefixtures("engine"), pytest.mark.timeout(600)]
-TESTS = Path(__file__).resolve().parents[1]
 HOW = {"database": None, "derandomize": True}
 
 
@@ -106,32 +102,8 @@ def test_the_failure_has_the_verdict_and_the_test_that_repeats_it(failing):
         scope["test_again"]()
 
 
-@pytest.mark.slow
-def test_the_printed_test_can_be_pasted(failing, records, tmp_path):
-    """Into a file of its own, where it fails of the same verdict."""
-    with pytest.raises(CheckFailedError) as raised:
-        explore(failing, loader=ALONE, max_examples=8, **{**SIMPLE, "max_faults": 1})
-    above = (
-        "from pathlib import Path\nfrom support.planted import Zeros\n"
-        f"make_dataset = lambda: Zeros(Path({str(records)!r}))\n"
-    )
-    (tmp_path / "test_pasted.py").write_text(above + _pasted(raised.value), encoding="utf-8")
-    done = _pytest(tmp_path, "test_pasted.py")
-    assert "1 failed" in done
-    assert "corrupted: sample 0 (batch 0)" in done
-
-
 def _pasted(error):
     return re.search(r"reproduce: \n(.*?\n    replay\(.*?\)\n)", f"{error}\n", re.DOTALL)[1]
-
-
-def _pytest(folder, *arguments):
-    paths = ["-o", f"pythonpath={TESTS}", "-p", "no:cacheprovider"]
-    command = [sys.executable, "-m", "pytest", "-q", *paths, *arguments]
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=200, check=False
-    )
-    return done.stdout + done.stderr
 
 
 def test_tolerated_errors_are_found_out(records):

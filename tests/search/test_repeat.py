@@ -8,7 +8,7 @@ import itertools
 import sys
 
 import pytest
-from hypothesis import Phase, example, given, reproduce_failure, seed, settings
+from hypothesis import example, given, reproduce_failure, seed, settings
 from hypothesis.database import InMemoryExampleDatabase
 
 from pytest_dataloader_faults import run_trial
@@ -25,7 +25,6 @@ from pytest_dataloader_faults.strategies import DEFAULT_KINDS, fault_schedules, 
 from support.datasets import Records
 from support.planted import Zeros
 
-PHASES = set(Phase) - {Phase.explain}
 pytestmark = [pytest.mark.usefixtures("engine"), pytest.mark.timeout(600)]
 
 
@@ -129,7 +128,7 @@ def _searched(folder, found, decorate=lambda test: test, **options):
     how = {"max_examples": 10, "deadline": None, "report_multiple_bugs": False, **options}
 
     @decorate
-    @settings(phases=PHASES, **how)
+    @settings(**how)
     @given(schedule=drawn)
     def trial(schedule):
         tried.append(schedule)
@@ -183,15 +182,14 @@ def _drawn(found, options):
     return drawn
 
 
-BROKEN = """
+SEARCH = """
 from pathlib import Path
 
 import pytest
-from hypothesis import Phase, example, given, reproduce_failure, settings
+from hypothesis import given, settings
 
 from pytest_dataloader_faults import faults, run_trial, strategies
 from pytest_dataloader_faults.search import assert_survives_or_fails_cleanly
-from pytest_dataloader_faults.faults import *
 from pytest_dataloader_faults.search import survey
 from support.datasets import Records, write_records
 from support.planted import Zeros
@@ -201,65 +199,24 @@ FOLDER.exists() or write_records(FOLDER)
 FOUND = survey(lambda: Zeros(FOLDER))
 SCHEDULES = strategies.fault_schedules(files=FOUND, kinds=[faults.OpenError], max_faults=2)
 
-@settings(
-    max_examples={examples},
-    deadline=None,
-    phases=set(Phase) - {{Phase.explain}}{settings}
-)
+@settings(max_examples=3, deadline=None, {settings})
 @given(schedule=SCHEDULES)
-{decorator}def test_x(schedule):
+def test_x(schedule):
     outcome = run_trial(lambda: Zeros(FOLDER), *schedule, loader={{"num_workers": 1}})
     print("TRIED", schedule)
     assert_survives_or_fails_cleanly(outcome, FOUND)
 """
 
 
-def _source(examples=15, settings="", decorator=""):
-    return BROKEN.format(examples=examples, settings=settings, decorator=decorator)
-
-
-def _tried(result):
-    return [line for line in result.outlines if line.startswith("TRIED")]
-
-
 @pytest.mark.slow
-def test_the_database_has_the_failure_first_in_a_file(inner):
-    """The second run begins with what the first one ended with; a forced seed has no database."""
-    first = inner(_source(40))
-    first.assert_outcomes(failed=1)
-    last = _tried(first)[-1]
-    assert last.startswith("TRIED (OpenError(path='")
-    second = inner(_source(40))
-    second.assert_outcomes(failed=1)
-    assert _tried(second)[0] == last
-
-
-@pytest.mark.slow
-def test_an_example_can_be_given_in_a_file(inner):
-    """What the failure printed, as ``@example``, is what fails."""
-    given = "@example(schedule=(OpenError(path='*/03.rec', times=1),))\n"
-    result = inner(_source(1, "", given))
-    result.assert_outcomes(failed=1)
-    assert set(_tried(result)) == {"TRIED (OpenError(path='*/03.rec', times=1),)"}
-    result.stdout.fnmatch_lines(["*corrupted: sample 3 (batch 0) is wrong*"])
-
-
-@pytest.mark.slow
-def test_a_blob_reproduces_the_failure_in_a_file(inner):
-    """``@reproduce_failure`` as Hypothesis prints it."""
-    first = inner(_source(15, ", print_blob=True, database=None"), "--hypothesis-seed=1")
-    first.assert_outcomes(failed=1)
-    (blob,) = {line for line in first.outlines if "@reproduce_failure(" in line}
-    decorator = blob[blob.index("@") : blob.rindex(")") + 1] + "\n"
-    again = inner(_source(15, ", database=None", decorator))
-    again.assert_outcomes(failed=1)
-    assert set(_tried(again)) == {_tried(first)[-1]}
-
-
-@pytest.mark.slow
-def test_a_seed_gives_the_same_search_in_a_file(inner):
+@pytest.mark.parametrize(
+    ("settings", "arguments"),
+    [("database=None", ["--hypothesis-seed=5"]), ("derandomize=True", [])],
+    ids=["seed", "derandomize"],
+)
+def test_a_seed_gives_the_same_search_in_a_file(inner, settings, arguments):
     """``--hypothesis-seed`` and ``derandomize`` both repeat a whole search."""
-    runs = [_tried(inner(_source(3, ", database=None"), "--hypothesis-seed=5")) for _ in range(2)]
-    assert runs[0] == runs[1] != []
-    fixed = [_tried(inner(_source(3, ", derandomize=True"))) for _ in range(2)]
-    assert fixed[0] == fixed[1] != []
+    source = SEARCH.format(settings=settings)
+    first, second = (inner(source, *arguments) for _ in range(2))
+    tried = [line for line in first.outlines if line.startswith("TRIED")]
+    assert tried == [line for line in second.outlines if line.startswith("TRIED")] != []
