@@ -51,13 +51,6 @@ class LeavesAProcess(Records):
         return super().__getitem__(index)
 
 
-class ParentOfWorkers(Records):
-    """Each sample is the process id of its worker's parent, or 0 where there is no worker."""
-
-    def __getitem__(self, index):
-        return torch.tensor(os.getppid() if torch.utils.data.get_worker_info() else 0)
-
-
 class KeepsFile(Records):
     """Has a file open, which cannot be pickled."""
 

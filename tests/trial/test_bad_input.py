@@ -15,11 +15,11 @@ import pytest
 import torch
 from torch.utils.data import ChainDataset, DataLoader, Dataset, IterableDataset
 
-from pytest_dataloader_faults import Contract, Verdict, check_dataset, run_trial
+from pytest_dataloader_faults import Contract, check_dataset, run_trial
 from pytest_dataloader_faults.battery.checking import select_checks
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
-from pytest_dataloader_faults.faults import ReadError, WorkerKilled
+from pytest_dataloader_faults.faults import ReadError
 from support import troublemakers
 from support.datasets import Records, RecordStream
 from support.refusals import battery, both, lacks, refusal
@@ -54,14 +54,6 @@ class RandomStream(RecordStream):
 
     def __iter__(self) -> Any:
         return ((data, torch.rand(2)) for data, _ in super().__iter__())
-
-
-class Failing(Records):
-    """Fails with no fault armed."""
-
-    def __getitem__(self, index: int) -> Any:
-        message = f"no such key: {index}"
-        raise KeyError(message)
 
 
 class LengthLess:
@@ -109,18 +101,19 @@ class FailingSampler:
         raise LookupError("no such index")
 
 
+class Silent(IterableDataset[Any]):
+    """Never gives a sample."""
+
+    def __iter__(self) -> Any:
+        threading.Event().wait()
+        yield torch.zeros(1)
+
+
 class Sampler:
     """Has no length, which torch allows."""
 
     def __iter__(self) -> Any:
         return iter(range(6))
-
-
-def test_a_glob_that_matches_nothing_is_no_pass(records, reference):
-    """The fault was not exercised: the verdict says so and does not pass."""
-    judgement = run_trial(lambda: Records(records), ReadError("*.jpg")).judge(reference)
-    assert (judgement.verdict, judgement.passed) == (Verdict.NOT_EXERCISED, False)
-    assert lacks(judgement.sentence, "no fault fired") == []
 
 
 def test_an_error_within_a_library():
@@ -147,51 +140,160 @@ def _fails(_: int) -> Any:
     raise LookupError("no such sample")
 
 
+def _raises(error: BaseException) -> Any:
+    raise error
+
+
+def _yields() -> Any:
+    yield Records
+
+
+YIELD = "write return in place of yield, or yield the samples in __iter__ of an IterableDataset"
+NO_DATASETS = [None, Records, 42, object(), {1, 2}, print]
+UNFIT = {
+    "yields": (_yields, "generator object", YIELD),
+    "raises": (lambda: _raises(LookupError("no such dataset")), "LookupError", "no such dataset"),
+    "empty": (Empty, "Empty is empty"),
+    "empty, in a loader": (lambda: DataLoader(Empty(), sampler=[]), "Empty is empty"),
+    "no length": (LengthLess, "LengthLess has no length"),
+    **{
+        f"length raises {type(error).__name__}": (
+            *(lambda error=error: Sized(error), "len(Sized)", repr(error), "no fault armed"),
+        )
+        for error in (LookupError("nowhere"), SystemExit(3), ValueError("no"))
+    },
+    **{
+        f"gives {type(made).__name__}": (
+            *(lambda made=made: made, repr(made), "is no dataset", "map-style or iterable dataset"),
+        )
+        for made in NO_DATASETS
+    },
+}
+"""What no entry can use: a factory, and what is said."""
+
+
 @both
-def test_a_factory_with_yield(entry):
-    """The advice is what to write in its place."""
+@pytest.mark.parametrize("case", UNFIT)
+def test_what_is_no_usable_dataset(entry, case):
+    """It is shown, and what there should be; no fault was armed."""
+    make_dataset, *told = UNFIT[case]
+    assert lacks(refusal(UnusableDatasetError, entry, make_dataset), *told) == []
 
-    def make_dataset():
-        yield Records
 
-    text = refusal(UnusableDatasetError, entry, make_dataset)
-    advice = (
-        "write return in place of yield, or yield the samples in __iter__ of an IterableDataset"
-    )
-    assert lacks(text, "generator object", advice) == []
+SPLIT = ["collating samples of Samples", "no fault armed", "collate_fn"]
+ENDS = ["Samples[0]", "no fault armed"]
+FAILING = {
+    "empty stream": (EmptyStream, {}, "EmptyStream is empty"),
+    "no batch of None": (lambda: Samples(lambda _: None), {}, *SPLIT, "NoneType"),
+    "no batch of objects": (lambda: Samples(lambda _: object()), {}, *SPLIT, "object"),
+    "ragged": (
+        lambda: Samples(lambda index: torch.zeros(index + 1)),
+        {},
+        *(*SPLIT, "stack expects each tensor to be equal size"),
+    ),
+    "no fingerprint": (
+        lambda: Samples(lambda _: (each for each in ())),
+        {"loader": {"batch_size": None, "num_workers": 1}},
+        *("Samples", "a generator, which has no fingerprint"),
+    ),
+    "fails": (lambda: Samples(_fails), {}, *ENDS, "LookupError", "no such sample"),
+    "exits": (lambda: Samples(lambda _: _raises(SystemExit(3))), {}, *ENDS, "SystemExit(3)"),
+    "Ctrl-C": (
+        lambda: Samples(lambda _: _raises(KeyboardInterrupt())),
+        {},
+        *(*ENDS, "KeyboardInterrupt()"),
+    ),
+    "stream": (FailingStream, {}, "iterating FailingStream", "no such record", "no fault armed"),
+    "silent": (
+        Silent,
+        {"deadline": 2},
+        *("no reference within 2 s", "Give a stream an end", "raise deadline"),
+    ),
+    "sampler": (
+        lambda: Samples(torch.tensor),
+        {"loader": {"sampler": FailingSampler(), "num_workers": 1}},
+        *("the sampler", "no such index", "no fault armed"),
+    ),
+}
+"""What the battery finds out as it reads: a factory, options, and what is said."""
+
+
+@pytest.mark.parametrize("case", FAILING)
+def test_what_fails_by_itself(case):
+    """The sample or the stream is named, with its error, and that no fault was armed."""
+    make_dataset, options, *told = FAILING[case]
+    assert lacks(refusal(UnusableDatasetError, battery, make_dataset, **options), *told) == []
+
+
+NEAR = {"read-error-frist": "read-error-first", "worker-killed": "worker-kil"}
+SECONDS = "positive number of seconds"
+SEEDS = [-1, 1.5, "0", None, 2**32, 2**64]
+TIMES = [-1, 0, 0.0, -0.5, math.nan, math.inf, 10**400, "30", True, [1]]
+ENTRIES = (run_trial, battery)
+REFUSED = [
+    *((ENTRIES, {"deadline": each}, f"deadline={each!r}", SECONDS) for each in TIMES),
+    ((run_trial,), {"deadline": None}, "deadline=None", SECONDS),
+    *((ENTRIES, {"seed": each}, f"seed={each!r}") for each in SEEDS),
+    *(
+        (ENTRIES, {"engine": each}, f"engine={each!r}", "one of auto, kernel, python")
+        for each in ("pyhton", "", None, 1)
+    ),
+    *(
+        ((run_trial,), {"epochs": each}, f"epochs={each!r}", "1 or more")
+        for each in (0, -1, 1.5, "2", None, True)
+    ),
+    *(
+        ((check_dataset,), {"on_fail": each}, f"on_fail={each!r}", "'raise'", "'warn'", "None")
+        for each in ("raises", False, 0)
+    ),
+    *(
+        ((check_dataset,), {argument: given}, argument, repr(name), "Did you mean", near)
+        for name, near in NEAR.items()
+        for argument, given in (
+            *(("only", [name]), ("exclude", [name]), ("expected_failures", {name: "slow"})),
+        )
+    ),
+    ((battery,), {"loader": {"num_workers": 0}}, "num_workers=0", "num_workers=1 or more"),
+]
+
+
+@rows(("entries", "options", "told"), [(one, two, told) for one, two, *told in REFUSED])
+def test_an_argument_that_is_refused(records, entries, options, told):
+    """It is shown, with what is allowed."""
+    for entry in entries:
+        text = refusal(InvalidArgumentError, entry, lambda: Records(records), **options)
+        assert lacks(text, *told) == []
 
 
 @both
-def test_a_factory_that_raises(entry):
-    """Its exception is named, and that no fault was armed."""
-
-    def make_dataset():
-        raise LookupError("no such dataset")
-
-    text = refusal(UnusableDatasetError, entry, make_dataset)
-    assert lacks(text, "LookupError", "no such dataset", "no fault armed") == []
+@rows("given", [None, 3, "Records"], ids=repr)
+def test_a_factory_that_cannot_be_called(entry, given):
+    """A dataset in place of a function that makes one is shown as such."""
+    text = refusal(InvalidArgumentError, entry, given)
+    assert lacks(text, f"make_dataset={given!r}", "callable") == []
 
 
 @both
 @pytest.mark.parametrize(
-    "made", [None, Records, 42, pytest.param(object(), id="object"), {1, 2}, print], ids=repr
+    "loader",
+    [
+        {"num_workers": -1},
+        {"batch_size": 0},
+        {"batch_size": "4"},
+        {"no_such_option": 1},
+        {"prefetch_factor": -2},
+        {"multiprocessing_context": "no-such-method"},
+    ],
+    ids=str,
 )
-def test_a_factory_that_returns_no_dataset(entry, made):
-    """What it returned is shown, and what it should return is said."""
-    text = refusal(UnusableDatasetError, entry, lambda: made)
-    assert lacks(text, repr(made), "is no dataset", "map-style or iterable dataset") == []
-
-
-@both
-@pytest.mark.parametrize("make_dataset", [Empty, lambda: DataLoader(Empty(), sampler=[])])
-def test_an_empty_map_dataset(entry, make_dataset):
-    """There is no sample that a fault could hit."""
-    assert lacks(refusal(UnusableDatasetError, entry, make_dataset), "Empty is empty") == []
-
-
-def test_an_empty_stream_is_refused_by_the_battery():
-    """The reference has no sample to compare with."""
-    assert lacks(refusal(UnusableDatasetError, battery, EmptyStream), "EmptyStream is empty") == []
+def test_an_option_that_the_loader_refuses(entry, records, loader):
+    """The options are shown with torch's own reason; beside a ready loader, none may stand."""
+    text = refusal(InvalidArgumentError, entry, lambda: Records(records), loader=loader)
+    assert lacks(text, repr(loader), "DataLoader") == []
+    if "batch_size" in loader:
+        ready = DataLoader(Records(records))
+        text = refusal(InvalidArgumentError, entry, lambda: ready, loader=loader)
+        assert lacks(text, repr(loader), "ready DataLoader", "Return the dataset") == []
 
 
 def test_an_empty_stream_exercises_nothing():
@@ -207,12 +309,6 @@ def test_samples_that_are_not_as_promised(records, kind):
     text = refusal(UnusableDatasetError, battery, lambda: kind(records), contract=contract)
     parts = ["deterministic=True", "sample 0", "differs from the first reading"]
     assert lacks(text, *parts, "Seed samples by their index") == []
-
-
-def test_a_dataset_that_fails_by_itself(records):
-    """The sample and the error are named, and that no fault was armed."""
-    text = refusal(UnusableDatasetError, battery, lambda: Failing(records))
-    assert lacks(text, "Failing[0]", "KeyError", "no such key: 0", "no fault armed") == []
 
 
 @pytest.mark.parametrize(
@@ -236,51 +332,9 @@ def test_a_dataset_that_ends_its_process(records, trouble, how):
 
 
 @both
-@pytest.mark.parametrize("error", [LookupError("nowhere"), SystemExit(3), ValueError("no")])
-def test_a_length_that_raises(entry, error):
-    """The error is named, and that no fault was armed."""
-    text = refusal(UnusableDatasetError, entry, lambda: Sized(error))
-    assert lacks(text, "len(Sized)", repr(error), "no fault armed") == []
-
-
-@both
 def test_a_stream_whose_length_is_none_of_its_business(entry, records):
     """ChainDataset has ``__len__`` and raises TypeError from it: a stream without a length."""
     entry(lambda: ChainDataset([RecordStream(records)]), ReadError("*.rec"))
-
-
-@pytest.mark.parametrize(
-    ("make", "told"),
-    [
-        (lambda _: None, "NoneType"),
-        (lambda _: object(), "object"),
-        (lambda index: torch.zeros(index + 1), "stack expects each tensor to be equal size"),
-    ],
-    ids=["none", "object", "ragged"],
-)
-def test_samples_that_cannot_be_collated(make, told):
-    """What the collate function says is told, and what to give instead."""
-    text = refusal(UnusableDatasetError, battery, lambda: Samples(make))
-    assert lacks(text, "collating samples of Samples", told, "no fault armed", "collate_fn") == []
-
-
-def test_samples_that_have_no_fingerprint():
-    """What cannot be compared is named."""
-    options = {"loader": {"batch_size": None, "num_workers": 1}}
-    made = Samples(lambda _: (each for each in ()))
-    text = refusal(UnusableDatasetError, battery, lambda: made, **options)
-    assert lacks(text, "Samples", "a generator, which has no fingerprint") == []
-
-
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
-def test_a_sample_that_ends_the_interpreter(error):
-    """It is the dataset's error, and nothing of the harness."""
-
-    def end(_):
-        raise error
-
-    text = refusal(UnusableDatasetError, battery, lambda: Samples(end))
-    assert lacks(text, "Samples[0]", repr(error), "no fault armed") == []
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
@@ -294,89 +348,20 @@ def test_an_end_of_the_interpreter_is_a_fact_of_a_trial(error):
     assert outcome.exception.type == type(error).__name__
 
 
-def test_a_stream_that_fails_by_itself():
-    """Its error is named, and that no fault was armed."""
-    text = refusal(UnusableDatasetError, battery, FailingStream)
-    assert lacks(text, "iterating FailingStream", "no such record", "no fault armed") == []
-
-
-class Silent(IterableDataset[Any]):
-    """Never gives a sample."""
+class Batches:
+    """A sampler of batches that has no length."""
 
     def __iter__(self) -> Any:
-        threading.Event().wait()
-        yield torch.zeros(1)
-
-
-def test_a_stream_without_a_sample():
-    """What to do about it is said, and where it was when time was up."""
-    text = refusal(UnusableDatasetError, battery, Silent, deadline=2)
-    assert lacks(text, "no reference within 2 s", "Give a stream an end", "raise deadline") == []
-
-
-def test_a_sampler_that_fails_by_itself(records):
-    """Its error is named, and that no fault was armed."""
-    loader = {"sampler": FailingSampler(), "num_workers": 1}
-    text = refusal(UnusableDatasetError, battery, lambda: Records(records), loader=loader)
-    assert lacks(text, "the sampler", "no such index", "no fault armed") == []
-
-
-@both
-def test_a_dataset_without_a_length(entry):
-    """Map-style datasets need one."""
-    text = refusal(UnusableDatasetError, entry, LengthLess)
-    assert lacks(text, "LengthLess has no length") == []
+        return iter([[0, 1], [2, 3]])
 
 
 @pytest.mark.parametrize("option", ["sampler", "batch_sampler"])
 def test_a_sampler_without_a_length_is_not_the_datasets_fault(records, option):
     """A loader needs no length to iterate, so neither does a trial."""
-    batches = [[0, 1], [2, 3]]
-    given = Sampler() if option == "sampler" else iter_of(batches)
-    outcome = run_trial(lambda: Records(records), loader={option: given, "num_workers": 1})
+    loader = {option: Sampler() if option == "sampler" else Batches(), "num_workers": 1}
+    outcome = run_trial(lambda: Records(records), loader=loader)
     assert len(outcome.delivered) == 2
     assert outcome.exception is None
-
-
-def iter_of(batches: list[list[int]]) -> Any:
-    """A sampler of *batches* that has no length."""
-
-    class Batches:
-        def __iter__(self) -> Any:
-            return iter(batches)
-
-    return Batches()
-
-
-def test_a_worker_that_is_not_there(records, reference):
-    """A fault for a worker that the loader has not does not fire, which is no pass."""
-    outcome = run_trial(lambda: Records(records), WorkerKilled(worker=2))
-    assert outcome.judge(reference).verdict is Verdict.NOT_EXERCISED
-
-
-def test_files_that_match_nothing_arerefusal(records):
-    """The battery names the globs and the files that were read."""
-    text = refusal(InvalidArgumentError, battery, lambda: Records(records), files="*.jpg")
-    assert lacks(text, "('*.jpg',)", "matches nothing", str(records / "00.rec")) == []
-
-
-@both
-@rows("given", [None, 3, "Records"], ids=repr)
-def test_a_factory_that_cannot_be_called(entry, given):
-    """A dataset in place of a function that makes one is shown as such."""
-    text = refusal(InvalidArgumentError, entry, given)
-    assert lacks(text, f"make_dataset={given!r}", "callable") == []
-
-
-@rows("argument", ["only", "exclude", "expected_failures"])
-@rows(("name", "near"), [("read-error-frist", "read-error-first"), ("worker-killed", "worker-kil")])
-def test_an_unknown_check(records, argument, name, near):
-    """The name is shown with those that are nearest to it."""
-    given = {name: "slow"} if argument == "expected_failures" else [name]
-    text = refusal(
-        InvalidArgumentError, check_dataset, lambda: Records(records), **{argument: given}
-    )
-    assert lacks(text, argument, repr(name), "Did you mean", near) == []
 
 
 class Stops(Records):
@@ -424,46 +409,6 @@ def test_an_expected_failure_is_one_check():
     assert lacks(text, "expected_failures", repr(names)) == []
 
 
-@both
-@rows("deadline", [-1, 0, 0.0, -0.5, math.nan, math.inf, 10**400, "30", True, [1]])
-def test_a_deadline_that_cannot_pass(entry, records, deadline):
-    """Negative, zero, not a number, without end, of another type: each is shown."""
-    text = refusal(InvalidArgumentError, entry, lambda: Records(records), deadline=deadline)
-    assert lacks(text, f"deadline={deadline!r}", "positive number of seconds") == []
-
-
-def test_a_trial_has_a_deadline(records):
-    """Only a check may leave it to the epoch without a fault."""
-    text = refusal(InvalidArgumentError, run_trial, lambda: Records(records), deadline=None)
-    assert lacks(text, "deadline=None", "positive number of seconds") == []
-
-
-def test_no_workers_for_the_battery(records):
-    """The battery is about workers."""
-    loader = {"num_workers": 0}
-    text = refusal(InvalidArgumentError, battery, lambda: Records(records), loader=loader)
-    assert lacks(text, "num_workers=0", "num_workers=1 or more") == []
-
-
-@both
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("num_workers", -1),
-        ("batch_size", 0),
-        ("batch_size", "4"),
-        ("no_such_option", 1),
-        ("prefetch_factor", -2),
-        ("multiprocessing_context", "no-such-method"),
-    ],
-)
-def test_an_option_that_the_loader_refuses(entry, records, option, value):
-    """The options are shown with torch's own reason."""
-    loader = {option: value}
-    text = refusal(InvalidArgumentError, entry, lambda: Records(records), loader=loader)
-    assert lacks(text, repr(loader), "DataLoader") == []
-
-
 def test_advice_of_the_loader_is_no_failure(records):
     """More workers than cores: torch warns, pytest makes that an error, and the trial goes on."""
     workers = len(os.sched_getaffinity(0)) + 1
@@ -471,46 +416,8 @@ def test_advice_of_the_loader_is_no_failure(records):
     assert (outcome.exception, len(outcome.workers)) == (None, workers)
 
 
-@both
-def test_options_beside_a_ready_loader(entry, records):
-    """One of the two has to go."""
-    loader = {"batch_size": 2}
-    text = refusal(InvalidArgumentError, entry, lambda: DataLoader(Records(records)), loader=loader)
-    assert lacks(text, repr(loader), "ready DataLoader", "Return the dataset") == []
-
-
-@rows("epochs", [0, -1, 1.5, "2", None, True])
-def test_epochs_that_cannot_be_run(records, epochs):
-    """A count is one or more."""
-    text = refusal(InvalidArgumentError, run_trial, lambda: Records(records), epochs=epochs)
-    assert lacks(text, f"epochs={epochs!r}", "1 or more") == []
-
-
 @rows("given", ["ReadError", None, OSError("disk"), OSError], ids=repr)
 def test_what_is_no_fault(records, given):
     """What was given is shown, with an example of a fault."""
     text = refusal(InvalidArgumentError, run_trial, lambda: Records(records), given)
     assert lacks(text, repr(given), "is no fault", "ReadError('*.jpg')") == []
-
-
-@both
-@rows("engine", ["pyhton", "", None, 1])
-def test_an_unknown_engine(entry, records, engine):
-    """The choices are listed."""
-    text = refusal(InvalidArgumentError, entry, lambda: Records(records), engine=engine)
-    assert lacks(text, f"engine={engine!r}", "one of auto, kernel, python") == []
-
-
-@rows("on_fail", ["raises", False, 0])
-def test_an_unknown_way_to_fail(records, on_fail):
-    """The choices are listed."""
-    text = refusal(InvalidArgumentError, check_dataset, lambda: Records(records), on_fail=on_fail)
-    assert lacks(text, f"on_fail={on_fail!r}", "'raise'", "'warn'", "None") == []
-
-
-@rows("seed", [-1, 1.5, "0", None, 2**32, 2**64])
-@both
-def test_a_seed_that_is_none(entry, records, seed):
-    """A seed is an int that torch, random and numpy take."""
-    text = refusal(InvalidArgumentError, entry, lambda: Records(records), seed=seed)
-    assert lacks(text, f"seed={seed!r}") == []
