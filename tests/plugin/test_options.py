@@ -91,18 +91,11 @@ def test_a_bad_ini_value_is_refused_below_a_good_option(light_suite):
     ],
 )
 def test_bad_marker_values_name_the_marker(light_suite, engine, fixture, arguments, message):
-    """A bad value in the marker is an error of the test it is on, and names the marker."""
+    """It is an error of the test it is on, and names the marker, with no frame of the plugin."""
     result = light_suite.run(MARKED.format(arguments=arguments, fixture=fixture))
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines([f"*{message.format('@pytest.mark.dataloader_faults')}"])
     result.stdout.fnmatch_lines(["ERROR *test_inner.py*"])
-
-
-@pytest.mark.parametrize("fixture", ["fault_check", "dataloader_faults"])
-def test_a_bad_marker_value_is_reported_without_frames_of_the_plugin(light_suite, engine, fixture):
-    """The message is for the author of the test: no frames of the plugin come with it."""
-    result = light_suite.run(MARKED.format(arguments="deadline=-1", fixture=fixture))
-    result.assert_outcomes(errors=1)
     assert "_options.py" not in result.stdout.str()
 
 
@@ -137,22 +130,16 @@ def _words(result) -> str:
 
 
 def test_options_have_a_group_of_their_own(light_suite):
-    """The group says what the options are for, and each has its default in its help."""
+    """It says what they are for, and has the default of each, which has an ini key, too."""
     shown = _words(light_suite.again("--help"))
     start = shown.index("storage and process faults under PyTorch DataLoaders:")
-    group = shown[start:].partition(" [pytest] ")[0]
+    group, _, ini = shown[start:].partition(" [pytest] ")
     for name, default in (("engine", "auto"), ("deadline", "auto"), ("seed", "0")):
         option = f"--dataloader-faults-{name}={name.upper()} "
         assert option in group
         assert f"(default: {default})" in group.partition(option)[2]
+        assert f"dataloader_faults_{name} (string):" in ini
     assert "--dataloader-faults-require-gpu fail the tests marked gpu where torch finds" in group
-
-
-@pytest.mark.parametrize("name", ["engine", "deadline", "seed"])
-def test_ini_keys_are_listed(light_suite, name):
-    """Each option has an ini key of the same stem."""
-    ini = _words(light_suite.again("--help")).partition(" [pytest] ")[2]
-    assert f"dataloader_faults_{name} (string):" in ini
 
 
 def test_fixtures_have_a_first_paragraph(light_suite):
@@ -165,20 +152,17 @@ def test_fixtures_have_a_first_paragraph(light_suite):
     assert "no docstring available" not in own.partition("fixtures defined from")[0]
 
 
-def test_marker_is_generated_from_the_signature(light_suite):
-    """``pytest --markers`` lists exactly the arguments that the marker takes."""
+def test_markers_are_listed(light_suite):
+    """Ours with exactly the arguments that it takes; gpu with how to have such a test fail."""
     names = ", ".join(f"{name}=..." for name in _options.MARKER.parameters)
     assert names == (
         "only=..., exclude=..., expected_failures=..., samples=..., deadline=..., seed=...,"
         " engine=..., not_reproduced=..."
     )
-    assert f"@pytest.mark.dataloader_faults({names}): " in _words(light_suite.again("--markers"))
-
-
-def test_marker_for_accelerators_says_what_it_does(light_suite):
-    """``pytest --markers`` tells when such a test is skipped, and how to have it fail."""
+    shown = _words(light_suite.again("--markers"))
+    assert f"@pytest.mark.dataloader_faults({names}): " in shown
     line = "*@pytest.mark.gpu: the test needs an accelerator*--dataloader-faults-require-gpu*"
-    assert fnmatch.fnmatch(_words(light_suite.again("--markers")), line)
+    assert fnmatch.fnmatch(shown, line)
 
 
 @pytest.mark.parametrize(

@@ -69,8 +69,11 @@ def _indices(one) -> list[tuple[int, ...] | None]:
 
 
 @pytest.mark.parametrize(("fault", "first", "came", "told"), FIRINGS)
-def test_facts_of_each_fault(records, fault, first, came, told):
-    """Who met it, in which call, of which file, in which fetch; what came; what was raised."""
+def test_facts_of_each_fault(records, reference, fault, first, came, told):
+    """Who met it, in which call, of which file, in which fetch; what came; what was raised.
+
+    Once the fault is gone, the same dataset object gives every sample.
+    """
     outcome = run_trial(lambda: Records(records), fault, loader=ONE_WORKER)
     (facts,) = outcome.faults
     firing = facts.firings[0]
@@ -83,17 +86,17 @@ def test_facts_of_each_fault(records, fault, first, came, told):
     assert _indices(outcome) == BATCHES[:came]
     assert outcome.exception is not None
     assert told in outcome.exception.text
-
-
-@pytest.mark.parametrize("fault", [each[0] for each in FIRINGS], ids=repr)
-def test_recovery_is_a_whole_pass(records, reference, fault):
-    """Once the fault is gone, the same dataset object gives every sample."""
-    outcome = run_trial(lambda: Records(records), fault, loader=ONE_WORKER)
     assert outcome.recovery is not None
     assert (outcome.recovery.complete, _indices(outcome.recovery)) == (True, BATCHES)
     rows = [row for each in outcome.recovery.delivered for row in each.rows or ()]
     assert rows == [row for _, row in reference.samples]
     assert outcome.judge(reference).verdict is Verdict.FAILED_CLEANLY
+    _comes_back_from_json(outcome)
+
+
+def _comes_back_from_json(outcome):
+    """An outcome is plain data: JSON gives back an equal one."""
+    assert Outcome.from_dict(json.loads(json.dumps(outcome.to_dict()))) == outcome
 
 
 @pytest.mark.parametrize("fault", DISARMED, ids=repr)
@@ -105,6 +108,7 @@ def test_a_fault_with_nothing_to_happen_to_does_not_fire(records, reference, fau
     assert (outcome.exception, _indices(outcome)) == (None, BATCHES)
     judgement = outcome.judge(reference)
     assert (judgement.verdict, judgement.passed) == (Verdict.NOT_EXERCISED, False)
+    _comes_back_from_json(outcome)
 
 
 def test_a_transient_error_is_counted_apart(records):
@@ -125,13 +129,6 @@ def test_rows_are_the_digests_of_batches_of_one(records):
     assert len(set(digests)) == len(digests)
     alone = [digest(batch) for batch in DataLoader(Records(records), batch_size=1)]
     assert [row for each in outcome.delivered for row in each.rows or ()] == alone
-
-
-@pytest.mark.parametrize("fault", [None, *(each[0] for each in FIRINGS[::2])], ids=repr)
-def test_json_there_and_back(records, fault):
-    """An outcome is plain data: JSON gives back an equal one."""
-    outcome = run_trial(lambda: Records(records), *([fault] if fault else []))
-    assert Outcome.from_dict(json.loads(json.dumps(outcome.to_dict()))) == outcome
 
 
 @pytest.mark.parametrize("fault", [each[0] for each in FIRINGS[1::3]], ids=repr)
