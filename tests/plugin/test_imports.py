@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 
@@ -24,12 +23,6 @@ FOR_THE_HEADER = [
 ]
 """The process that looks at the machine imports more, and is thrown away."""
 
-REPORT = """
-import json
-import sys
-
-print("\\n@" + json.dumps(sorted(sys.modules)))
-"""
 
 AT_THE_END = """
 import json
@@ -44,34 +37,6 @@ def pytest_unconfigure():
 def _imported(result) -> set[str]:
     (line,) = [line for line in result.outlines if line.startswith("@")]
     return set(json.loads(line[1:]))
-
-
-@pytest.mark.parametrize(
-    "module",
-    [
-        "pytest_dataloader_faults",
-        "pytest_dataloader_faults.plugin",
-        "pytest_dataloader_faults.faults",
-        "pytest_dataloader_faults.exceptions",
-        "pytest_dataloader_faults.outcomes",
-    ],
-)
-def test_importing_is_light(pytester, module):
-    """Neither the package nor its plugin imports torch, Hypothesis, pyfakefs or psutil."""
-    result = pytester.run(sys.executable, "-c", f"import {module}\n{REPORT}")
-    imported = _imported(result)
-    assert module in imported
-    assert not imported & (HEAVY | NOT_IN_PYTEST)
-
-
-def test_every_public_name_is_light_until_it_is_used(pytester):
-    """Even asking for each public name imports none of them, but for Hypothesis' strategies."""
-    code = f"""
-import pytest_dataloader_faults
-for name in set(pytest_dataloader_faults.__all__) - {{"strategies"}}:
-    getattr(pytest_dataloader_faults, name)
-{REPORT}"""
-    assert not _imported(pytester.run(sys.executable, "-c", code)) & HEAVY
 
 
 @pytest.mark.parametrize("arguments", [("-v",), ("--collect-only",), ("-q",), ("--no-header",)])
