@@ -119,6 +119,22 @@ def test_a_file_that_is_not_whole_is_the_cause(outcome, verdict, fault_free, is_
     assert (cause.phrase == "leaves a file that is not whole") == is_torn
 
 
+@rows(
+    ("fault", "text", "is_hidden"),
+    [
+        (WriteError("*.pt"), "unexpected pos 64 vs 0", True),
+        (WriteError("*.pt"), "[Errno 28] No space left on device", False),
+        (EIO, "unexpected pos 64 vs 0", False),
+    ],
+)
+def test_a_stream_of_torch_hides_why_a_write_failed(fault, text, is_hidden):
+    """The advice is about torch.save, and not about what the dataset raises."""
+    failed = Pass(exception=raised("RuntimeError", text))
+    cause = _cause(ordinary(failed, fired(fault, path="/t/a.pt")), "failed_unclearly")
+
+    assert ("torch.save to a path" in cause.phrase, cause.overrides) == (is_hidden, is_hidden)
+
+
 def test_an_error_in_an_earlier_epoch_stays_in_the_worker():
     """The epoch that went wrong had no error of its own; and one epoch alone shows nothing."""
     failed = Pass(exception=raised("OSError", "[Errno 5] Input/output error"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import traceback
 
 import pytest
@@ -174,10 +175,13 @@ def test_a_last_frame_stays_whole_where_the_others_end():
 
 
 def test_long_messages_keep_both_ends():
-    """A message that is too long loses its middle, and a short one beside it nothing."""
-    text = shortened(f"{_text(_io_errors(3))}ValueError: begin {'0123456789 ' * MOST} end\n")
+    """A message that is too long loses its middle, which is counted; a short one loses nothing."""
+    whole = f"{_text(_io_errors(3))}ValueError: begin {'0123456789 ' * MOST} end\n"
+    text = shortened(whole)
+    told = re.search(r"  \.\.\. (\d+) characters are left out here \.\.\.\n", text)
 
     assert len(text) <= MOST + 200
+    assert len(text) - len(told[0]) + int(told[1]) == len(whole)
     assert "ValueError: begin 0123" in text
     assert text.endswith("789  end\n")
     assert exception_lines(text).count("OSError: [Errno 5]") == 3

@@ -197,18 +197,21 @@ def test_the_reason(fault, reached, reason):
 
 
 @rows(
-    ("fault", "is_listed"),
+    ("fault", "listed"),
     [
-        (faults.ReadError("*.jpg"), True),
-        (faults.WorkerKilled(reading="*.jpg"), True),
-        (faults.WorkerKilled(at=50), False),
-        (faults.PinMemoryThreadDeath(), False),
+        (faults.ReadError("*.jpg"), ["/data/0.bin"]),
+        (faults.WorkerKilled(reading="*.jpg"), ["/data/0.bin"]),
+        (faults.WorkerKilled(at=50), []),
+        (faults.PinMemoryThreadDeath(), []),
+        (faults.ConnectError(), ["No worker made a TCP connection"]),
     ],
 )
-def test_files_are_listed_where_the_fault_is_about_files(fault, is_listed):
-    """Which files were opened is no reason for a death that did not come."""
+def test_what_is_listed_is_what_the_fault_is_about(fault, listed):
+    """Which files were opened is no reason for a death, or a connection, that did not come."""
     text = unfired([FaultFacts(fault)], WORKERS, "kernel")
-    assert ("/data/0.bin" in text) == is_listed
+    assert [
+        each for each in ("/data/0.bin", "No worker made a TCP connection") if each in text
+    ] == listed
 
 
 def test_a_loader_that_cannot_start():
