@@ -271,18 +271,19 @@ def _end(path):
     return dict(truncation_points([str(path)])).get(str(path))
 
 
-def test_tar_ends_where_a_member_ends(tmp_path):
+@pytest.mark.parametrize("count", [2, 10])
+def test_tar_ends_where_a_member_ends(tmp_path, count):
     """What is left is an archive of fewer members, and no reader objects."""
     (tmp_path / "member").write_bytes(bytes(700))
     path = tmp_path / "x.tar"
     with tarfile.open(path, "w") as archive:
-        for number in range(10):
+        for number in range(count):
             archive.add(tmp_path / "member", f"{number}")
 
     os.truncate(path, _end(path))
 
     with tarfile.open(path) as archive:
-        assert [member.name for member in archive] == [str(number) for number in range(9)]
+        assert [member.name for member in archive] == [str(number) for number in range(count - 1)]
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
@@ -365,8 +366,13 @@ def test_each_of_several_folders_is_one_glob(tmp_path):
     assert globs == (f"{tmp_path}/left/*.rec", f"{tmp_path}/right/*.rec")
 
 
-def test_a_whole_folder_is_one_glob(files, records):
-    """Many files that are all there is are meant by one glob."""
+@pytest.mark.parametrize("more", [0, 1100])
+def test_a_whole_folder_is_one_glob(files, records, more):
+    """Many files that are all there is are meant by one glob, however many they are."""
+    added = [records / f"more{number}.rec" for number in range(more)]
+    for each in added:
+        each.touch()
+    files = (*files, *map(str, added))
     assert shortest_globs(files, set(files), ("*",)) == (f"{records}/*.rec",)
 
 

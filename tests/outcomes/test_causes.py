@@ -303,6 +303,29 @@ def test_an_error_that_a_worker_has_sent_is_the_cause():
     assert "fails without a fault" == _cause(ordinary(one), "broken").phrase
 
 
+@rows(
+    ("raised_in", "advice"),
+    [
+        ("__getattr__", "raise AttributeError for each name"),
+        ("__setstate__", "Its __setstate__ raises"),
+        ("rebuild", "try both in a process that has just begun"),
+    ],
+)
+def test_what_cannot_be_unpickled_is_known(raised_in, advice):
+    """By what the worker printed, which ended as it loaded the dataset. No other advice is given."""
+    printed = f"""File "spawn.py", line 9, in _main
+    self = reduction.pickle.load(from_parent)
+File "x.py", line 1, in {raised_in}
+ValueError: no
+"""
+    error = raised("RuntimeError", "DataLoader worker (pid 7) exited unexpectedly")
+    one = Pass(exception=error, deaths=(WorkerDeath(0, 7, 1),))
+    cause = _cause(replace(ordinary(one), start_method="spawn", stderr=printed), "broken")
+
+    assert (cause.phrase, cause.overrides) == ("cannot be unpickled", True)
+    assert advice in cause.advice
+
+
 def test_a_class_below_the_guard_is_known():
     """Workers import the script without it, and both texts of Python say so."""
     texts = (
