@@ -312,7 +312,7 @@ def test_an_error_that_a_worker_has_sent_is_the_cause():
     ],
 )
 def test_what_cannot_be_unpickled_is_known(raised_in, advice):
-    """By what the worker printed, which ended as it loaded the dataset. No other advice is given."""
+    """By what the worker printed, which ended as it loaded the dataset; no more advice is given."""
     printed = f"""File "spawn.py", line 9, in _main
     self = reduction.pickle.load(from_parent)
 File "x.py", line 1, in {raised_in}
