@@ -92,6 +92,23 @@ WRITTEN = {
 """And the one that is written to."""
 FLAGS = {"stat": None, "lstat": None, "newfstatat": 3, "statx": 2}
 """And the AT_* flags."""
+OTHERS = {
+    "offset_at": dict.fromkeys(
+        ["pread64", "preadv", "preadv2", "pwrite64", "pwritev", "pwritev2"], 3
+    ),
+    "number_at": {"dup2": 1, "dup3": 1},
+    "path_at": {
+        "open": 0,
+        "openat": 1,
+        "openat2": 1,
+        "stat": 0,
+        "lstat": 0,
+        "newfstatat": 1,
+        "statx": 1,
+    },
+    "result_at": {"stat": 1, "lstat": 1, "newfstatat": 2, "statx": 4},
+}
+"""And what only some calls have."""
 
 
 def test_arguments_are_where_the_manual_pages_have_them():
@@ -101,6 +118,9 @@ def test_arguments_are_where_the_manual_pages_have_them():
     assert {name: KNOWN[name].reads_fd for name in reading()} == DESCRIPTORS
     assert {name: KNOWN[name].writes_fd for name in writing()} == WRITTEN
     assert {name: KNOWN[name].flags_at for name in stats} == FLAGS
+    for what, places in OTHERS.items():
+        found = {name: getattr(call, what) for name, call in KNOWN.items()}
+        assert {name: place for name, place in found.items() if place is not None} == places
 
 
 def on_descriptor(machine: str, name: str, fd: int, **options) -> str:
