@@ -18,6 +18,7 @@ from pytest_dataloader_faults.faults.kinds import (
     READ_ERRNOS,
     WRITE_ERRNOS,
 )
+from pytest_dataloader_faults.globs import is_of_network
 from pytest_dataloader_faults.outcomes import (
     Delivery,
     FaultFacts,
@@ -33,7 +34,7 @@ from pytest_dataloader_faults.outcomes import (
 from pytest_dataloader_faults.outcomes.records import DONE, RECOVERY, START, Stage
 from support.facts import EPOCH_1, EPOCH_2
 
-GLOBS = st.text(min_size=1, max_size=8)
+GLOBS = st.text(min_size=1, max_size=8).filter(lambda glob: not is_of_network(glob))
 COUNTS = st.integers(1, 2**40)
 WORKERS = st.none() | st.lists(st.integers(0, 99), min_size=1, max_size=3).map(tuple)
 TRIGGERS = {

@@ -22,12 +22,12 @@ CHECKS: dict[str, Check] = {
 
 def names_of_checks(argument: str, names: str | Iterable[str]) -> set[str]:
     """*names* as a set; each must be a check's. A text may have several, between commas."""
-    try:
-        texts = [names] if isinstance(names, str) else list(names)
-    except TypeError as error:
+    given = [names] if isinstance(names, str) or not isinstance(names, Iterable) else names
+    texts = list(given)
+    if not all(isinstance(each, str) for each in texts):
         message = f"{argument}={names!r} must be the name of a check, or several names"
-        raise InvalidArgumentError(message) from error
-    found = {name for each in texts for part in str(each).split(",") if (name := part.strip())}
+        raise InvalidArgumentError(message)
+    found = {name for each in texts for part in each.split(",") if (name := part.strip())}
     if texts and not found:
         message = f"{argument}={names!r} names no check. Name some, as in 'pickles, open-error'"
         raise InvalidArgumentError(message)

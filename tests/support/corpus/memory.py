@@ -31,7 +31,7 @@ BEHAVIOURS = {
     ),
     "E7": (
         "the baseline refuses samples that cannot be collated, with torch's words"
-        " (trial/test_bad_input.py::test_samples_that_cannot_be_collated)"
+        " (trial/test_bad_input.py::test_what_fails_by_itself)"
     ),
     "F9": (
         "workers of a loader's process that was killed are ended with its trial"
