@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+import re
 from typing import Any
 
 import numpy as np
@@ -161,7 +162,7 @@ def test_samples_that_a_fault_hit_may_be_replaced(dataset, check, records):
     allowed = _ask(make, check, SUBSTITUTES)
 
     assert (allowed.verdict, allowed.passed) == ("survived", True), allowed.explanation
-    assert "samples that faults hit were replaced" in allowed.explanation
+    assert re.search(r"samples? that faults hit (was|were) replaced", allowed.sentence)
     assert _strictly(make, allowed) == "corrupted"
 
 
@@ -367,7 +368,7 @@ def test_only_checks_that_leave_the_seeds_compare_by_shapes(records):
 def _how_compared(result):
     said = "  samples are random: compared "
     lines = result.explanation.splitlines()
-    return [line.removeprefix(said) for line in lines if "samples are random" in line]
+    return [line.removeprefix(said) for line in lines if line.startswith(said)]
 
 
 @pytest.mark.parametrize("collate", [stacked, slow(list)])

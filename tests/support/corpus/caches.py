@@ -208,7 +208,7 @@ CASES: tuple[Case, ...] = (
         "without any fault",
         ReadsHdf5,
     ),
-    Case("J8", Spectrograms, "read-error-first", "corrupted", "is wrong", CheckedSpectrograms),
+    Case("J8", Spectrograms, "read-error-first", "corrupted", "came alike", CheckedSpectrograms),
     Case(
         "J9",
         WritesInPlace,

@@ -133,7 +133,7 @@ CASES: tuple[Case, ...] = (
         CachedWhole,
         options={"files": "*.rec"},
     ),
-    Case("F3", NativeReader, "truncated-half", "failed_unclearly", "its cause is TruncatedFile"),
+    Case("F3", NativeReader, "truncated-half", "failed_unclearly", "the content of a file is bad"),
 )
 BEHAVIOURS: dict[str, str] = {
     "F2": (
