@@ -46,7 +46,7 @@ from support.batches import (
     as_pair,
 )
 from support.children import in_a_process
-from support.datasets import COUNT, Records, write_records
+from support.datasets import COUNT, CopiedRecords, Records, write_records
 from support.epochs import reserves_shared_memory
 from support.fault_rows import FAULTS, PINNED
 from support.waiting import until
@@ -145,8 +145,10 @@ def test_fault_is_judged(folder, reference, row, accelerator, persistent):
     fault = (persistent and row.later) or row.fault
     options = {**row.loader, "num_workers": 2, "batch_size": 2, "pin_memory": True}
 
+    make = (lambda cache: CopiedRecords(folder, cache)) if row.writes else lambda: Records(folder)
+
     outcome = run_trial(
-        lambda: Records(folder),
+        make,
         fault,
         loader={**options, "persistent_workers": persistent},
         epochs=1 + persistent,
