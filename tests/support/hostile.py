@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,7 @@ class Raises(_Files):
     """Raises an error that hides its cause."""
 
     def _instead(self, path: Path) -> Any:
-        raise RuntimeError(f"{path} {TEXT}") from None
+        raise RuntimeError(TEXT) from None
 
 
 _Named = type(f"Error{TEXT}", (Exception,), {})
@@ -108,8 +108,8 @@ class Hangs(_Files):
 
     def _instead(self, path: Path) -> Any:
         exec(  # noqa: S102
-            compile("def wait():\n    while True: sleep(60)\nwait()", f"{TEXT}.py", "exec"),
-            {"sleep": time.sleep},
+            compile("def wait():\n    poll().poll()\nwait()", f"{TEXT}.py", "exec"),
+            {"poll": select.poll},
         )
 
 
