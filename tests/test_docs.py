@@ -79,9 +79,12 @@ def test_examples_run_and_print_what_the_page_shows(page, tmp_path, monkeypatch)
 
 
 def _output_of(anew, command, folder, environment):
-    """As ``generate.output_of``; a fork of this process, which has torch, runs pytest."""
+    """As ``generate.output_of``; a fork of this process, which has torch, runs pytest.
+
+    A page with a conftest.py may set a start method, which this process has done already.
+    """
     start = [sys.executable, "-m", "pytest"]
-    if command[:3] != start:
+    if command[:3] != start or (folder / "conftest.py").exists():
         return anew(command, folder, environment)
     streams = [folder / ".tmp" / name for name in ("stdout", "stderr")]
     status = run_process(folder, streams, command[3:], environment)

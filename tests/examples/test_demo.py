@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -138,7 +139,10 @@ def test_one_dataset(copied):
     summary, _, rest = done.stdout.partition("\n\n")
     said, found = summary.splitlines()
     assert said == demo.about("Careful")
-    assert found.startswith("Careful: 27 checks passed (18 failed_cleanly, 9 survived); ")
+    passed = Counter(EXPECTED["Careful"].values())
+    clean, survived = passed["failed_cleanly"], passed["survived"]
+    counts = f"{clean + survived} checks passed ({clean} failed_cleanly, {survived} survived); "
+    assert found.startswith(f"Careful: {counts}")
     table, _, verdict = rest.partition(demo.LEGEND)
     assert demo.read_matrix(table) == {"Careful": EXPECTED["Careful"]}
     assert verdict.strip() == "The verdicts are the expected ones."
@@ -162,13 +166,14 @@ def test_wrong_expectation(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_failures_and_evidence(copied):
-    """What fails has its likely cause; --verbose adds how to reproduce each check."""
+    """What fails has its likely cause; --verbose adds how to reproduce each check that applies."""
     done = _start(copied, "--only", "FromFile", "--verbose")
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "\n  2 checks: accepts a truncated file: truncated-half, truncated-tail\n" in done.stdout
     reproduced = [line for line in done.stdout.splitlines() if "  reproduce: " in line]
-    assert len(demo.CHECKS) == len(reproduced)
+    applied = [found for found in EXPECTED["FromFile"].values() if found != "-"]
+    assert len(applied) == len(reproduced)
 
 
 def test_unknown_dataset(copied):
