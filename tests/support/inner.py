@@ -24,8 +24,7 @@ PYTHONPATH = os.pathsep.join(
     str(Path(file).resolve().parents[1]) for file in (__file__, package.__file__)
 )
 """What an inner pytest needs to find: tests/support, and the very package that is under test."""
-_PATIENCE = 500
-"""Seconds. A test has fewer, unless it asks for more."""
+_PATIENCE = 200
 _NEEDED = (
     "numpy.random",
     "torch.utils.data",

@@ -51,19 +51,22 @@ class DecodedCache(Records):
     """Has its samples decoded in files, and decodes again what is no good there: healthy."""
 
     unreadable: tuple[type[Exception], ...] = (Exception,)
+    scale = 1
+    """How many values a byte becomes."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.cache = folder.parent / "decoded"
         self.cache.mkdir(exist_ok=True)
         for index, path in enumerate(self.paths):
-            np.save(self.cache / f"{index:02}.npy", np.frombuffer(path.read_bytes(), np.uint8))
+            decoded = np.frombuffer(path.read_bytes(), np.uint8).repeat(self.scale)
+            np.save(self.cache / f"{index:02}.npy", decoded)
 
     def __getitem__(self, index: int) -> Any:
         try:
             return torch.from_numpy(np.load(self.cache / f"{index:02}.npy"))
         except self.unreadable:
-            return super().__getitem__(index)[0]
+            return super().__getitem__(index)[0].repeat_interleave(self.scale)
 
 
 class RecoversFromEmpty(DecodedCache):
@@ -73,7 +76,12 @@ class RecoversFromEmpty(DecodedCache):
 
 
 class WaitsForTheCache(DecodedCache):
-    """Takes a damaged file for one that another worker is writing."""
+    """Takes a damaged file for one that another worker is writing.
+
+    Its files are large enough that reading them for ever soon counts as no progress.
+    """
+
+    scale = 1024
 
     def __getitem__(self, index: int) -> Any:
         while True:
