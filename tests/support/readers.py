@@ -484,6 +484,12 @@ class Formats(Dataset[Any]):
     def __len__(self) -> int:
         return len(self.paths)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A spawned worker imports before the faults begin, as a forked one has."""
+        import safetensors.numpy  # noqa: F401
+
+        vars(self).update(state)
+
     def __getitem__(self, index: int) -> tuple[str, bytes | str | None]:
         path = self.paths[index]
         return path, FORMATS[Path(path).stem].read(path)
