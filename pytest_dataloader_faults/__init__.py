@@ -7,6 +7,9 @@ Four levels, each built on the one below:
 3. ``run_trial`` runs one schedule of faults in a disposable process.
 4. ``inject`` arms faults around your own loop over a loader.
 
+Faults happen in DataLoader workers. For files that the test's own process opens, ``damaged_copy``
+makes a copy of a folder, and damages files of it.
+
 Importing this package imports neither torch nor Hypothesis.
 """
 
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults import exceptions as exceptions
     from pytest_dataloader_faults import faults as faults
     from pytest_dataloader_faults import strategies as strategies
+    from pytest_dataloader_faults._engine.folder_copies import damaged_copy as damaged_copy
     from pytest_dataloader_faults._trial import run_trial as run_trial
     from pytest_dataloader_faults._trial.factory import DatasetFactory as DatasetFactory
     from pytest_dataloader_faults._trial.factory import part_of as part_of
@@ -39,6 +43,7 @@ __all__ = (
     "Outcome",
     "Verdict",
     "check_dataset",
+    "damaged_copy",
     "exceptions",
     "explore",
     "faults",
@@ -56,6 +61,7 @@ _HOMES = {
     "Outcome": "outcomes",
     "Verdict": "outcomes",
     "check_dataset": "battery.checking",
+    "damaged_copy": "_engine.folder_copies",
     "explore": "search",
     "inject": "injection",
     "part_of": "_trial.factory",

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -47,6 +46,10 @@ class FileEdit:
 
     kept: int | None = None
     flips: tuple[tuple[int, int], ...] = ()
+
+    def left_of(self, size: int) -> int:
+        """How long the copy of a file of *size* bytes is."""
+        return size if self.kept is None else min(size, self.kept)
 
 
 class _Copy(NamedTuple):
@@ -84,8 +87,7 @@ class FileCopies:
             self._close(key)
 
     def _make(self, path: str, edit: FileEdit, source: str, now: os.stat_result) -> _Copy:
-        kept = now.st_size if edit.kept is None else min(edit.kept, now.st_size)
-        in_memory = self._make_room(min(kept, now.st_blocks * _BLOCK))
+        in_memory = self._make_room(min(edit.left_of(now.st_size), now.st_blocks * _BLOCK))
         fd = altered_copy(os, path, edit, os.O_RDWR, source=source, in_memory=in_memory)
         made = _Copy(fd, os.fstat(fd).st_blocks * _BLOCK if in_memory else 0)
         self._memory += made.memory
@@ -112,6 +114,8 @@ class FileCopies:
 
 def _is_unused(fd: int) -> bool:
     """Whether nothing else has the file open or mapped."""
+    import fcntl  # Windows has none, and imports this module for the copies of a folder.
+
     with contextlib.suppress(OSError):
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
@@ -140,24 +144,32 @@ def altered_copy(
     """
     original = system.open(source or path, os.O_RDONLY)
     try:
-        size = system.fstat(original).st_size
-        kept = size if edit.kept is None else min(size, edit.kept)
-        extents = list(_data_extents(system, original, kept))
+        kept = edit.left_of(system.fstat(original).st_size)
+        length = sum(end - start for start, end in _data_extents(system, original, kept))
 
         def fill(copy: int) -> None:
-            system.ftruncate(copy, kept)
-            for start, end in extents:
-                _copy(system, original, copy, start, end)
-            for flips, seed in edit.flips:
-                for place, mask in flipped(os.path.basename(path), size, flips, seed).items():
-                    if place < kept:
-                        byte = system.pread(copy, 1, place)[0]
-                        system.pwrite(copy, bytes([byte ^ mask]), place)
+            copy_content(system, original, copy, path, edit)
 
-        length = sum(end - start for start, end in extents)
         return _nameless(system, path, flags, fill, in_memory=in_memory and length <= _IN_MEMORY)
     finally:
         system.close(original)
+
+
+def copy_content(system: Any, original: int, copy: int, path: str, edit: FileEdit) -> None:
+    """Write into *copy*, an empty file, what *original* has, changed by *edit*.
+
+    Both are descriptors. *path*: that of the original, whose name decides which bytes differ.
+    """
+    size = system.fstat(original).st_size
+    kept = edit.left_of(size)
+    system.ftruncate(copy, kept)
+    for start, end in list(_data_extents(system, original, kept)):
+        _copy(system, original, copy, start, end)
+    for flips, seed in edit.flips:
+        for place, mask in flipped(os.path.basename(path), size, flips, seed).items():
+            if place < kept:
+                byte = system.pread(copy, 1, place)[0]
+                system.pwrite(copy, bytes([byte ^ mask]), place)
 
 
 def unrelated_file(system: Any, path: str, flags: int, *, source: str = "") -> int:

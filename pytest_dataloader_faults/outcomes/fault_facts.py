@@ -151,6 +151,12 @@ def _of_no_pinning(fault: Fault, _: Sequence[WorkerFacts]) -> str:
 def _of_globs(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
     """What is wrong with globs that mean none of the files that workers used."""
     paths = {path for each in workers for path in (*each.files, *each.connections)}
+    return wrong_globs(fault, paths)
+
+
+def wrong_globs(fault: Fault, paths: Iterable[str]) -> str:
+    """What is wrong with globs that mean none of *paths*; "" if nothing is known to be."""
+    paths = tuple(paths)
     if any(map(GlobMatcher(fault.globs).means, paths)):
         return ""
     if braces := next((each for each in fault.globs if _BRACES.search(each)), None):

@@ -28,18 +28,24 @@ from pytest_dataloader_faults.exceptions import (
 from pytest_dataloader_faults.plugin import _collector, _failures, _items, _options, _pyfakefs
 
 if TYPE_CHECKING:
+    from pytest_dataloader_faults._engine.folder_copies import DamagedCopies
     from pytest_dataloader_faults.injection import ArmedFaults
     from pytest_dataloader_faults.plugin._fault_check import FaultCheck
     from pytest_dataloader_faults.plugin._injector import PytestFaultInjector
 
-_OUR_FIXTURES = {"fault_check", "dataloader_faults", "fake_dataset_fs"}
+_OUR_FIXTURES = {"fault_check", "dataloader_faults", "fake_dataset_fs", "damaged_copy"}
 """The fixtures of one fault need no entry here: they request ``dataloader_faults``."""
 _NO_PARAMETER = (
     "fault_check must be a parameter of the test function, for the test to become one item per"
     " check. Methods of a unittest.TestCase cannot be parametrized, and getfixturevalue() comes too"
     " late: use a plain function, or call check_dataset() in the method"
 )
+_NO_COPY = (
+    "damaged_copy was never called, so nothing was damaged: call it, as in"
+    " damaged_copy(folder, TruncatedFile('*.npy')), or do not request it"
+)
 _injector = pytest.StashKey["PytestFaultInjector"]()
+_copies = pytest.StashKey["DamagedCopies"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -137,6 +143,8 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         item.stash[_injector].require_used()
         if unfired := item.stash[_injector].unfired():
             pytest.fail(unfired, pytrace=False)
+    if _copies in item.stash and not item.stash[_copies].is_used:
+        pytest.fail(_NO_COPY, pytrace=False)
     if _items.CHECK in item.stash:
         item.stash[_items.CHECK].require_called()
 
@@ -198,6 +206,27 @@ def dataloader_faults(request: pytest.FixtureRequest) -> Iterator[PytestFaultInj
     with PytestFaultInjector(options, request.node) as injector:
         request.node.stash[_injector] = injector
         yield injector
+
+
+@pytest.fixture
+def damaged_copy(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[DamagedCopies]:
+    """Copy a folder, and damage it: ``damaged_copy(data, TruncatedFile("*.npy"))``.
+
+    For files that the test's own process opens, as a dataset does in its
+    constructor: faults in DataLoader workers do not reach these. It returns
+    the ``pathlib.Path`` of the copy, which the end of the test removes. A fault
+    is ``TruncatedFile``, ``CorruptedFile``, or ``OpenError`` with
+    ``errno.ENOENT`` for files that are missing; one that alters no file is
+    refused. ``links="symlink"`` makes symbolic links in place of copies of the
+    other files; code that writes to such a file writes to your own.
+    """
+    from pytest_dataloader_faults._engine.folder_copies import DamagedCopies
+
+    with DamagedCopies(tmp_path_factory.getbasetemp()) as copies:
+        request.node.stash[_copies] = copies
+        yield copies
 
 
 _fault_fixtures: list[tuple[Callable[..., Any], str, str]] = []
