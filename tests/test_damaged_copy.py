@@ -339,6 +339,12 @@ def test_links_in_place_of_copies(data):
         assert Mapped(folder)[7] == (7, "label 7")
 
 
+def test_links_that_code_makes_are_not_followed(data):
+    """The end of the scope removes a link to a folder, and leaves that as it is."""
+    with damaged_copy(data, TruncatedFile("*.dat")) as folder:
+        (folder / "way").symlink_to(data / "train")
+
+
 @rows("links", ["copy", "symlink"])
 def test_read_only_folders_are_removed_too(links):
     """Also by a user who is not root; what links lead to keeps its mode."""

@@ -19,6 +19,7 @@ from pytest_dataloader_faults import (
     Outcome,
     Verdict,
     check_dataset,
+    damaged_copy,
     inject,
     run_trial,
 )
@@ -26,7 +27,7 @@ from support.rows import rows
 
 FIXED = (
     "CheckResult inject run_trial check_dataset explore sweep faults strategies"
-    " Outcome Verdict Contract exceptions part_of DatasetFactory"
+    " Outcome Verdict Contract exceptions part_of DatasetFactory damaged_copy"
 ).split()
 PUBLIC = "exceptions fake_files faults injection outcomes search strategies".split()
 HEAVY = {"torch", "hypothesis", "pyfakefs", "numpy", "psutil", "jinja2"}
@@ -111,7 +112,9 @@ def test_the_root_imports_nothing_of_its_own():
 
 def test_library_works_without_pytest():
     """The functions behind the fixtures do not need pytest."""
-    loaded = _loaded_by(f"from {NAME} import inject, run_trial, check_dataset, explore")
+    loaded = _loaded_by(
+        f"from {NAME} import inject, run_trial, check_dataset, explore, damaged_copy"
+    )
 
     assert set() == loaded & {"pytest", "_pytest"}
 
@@ -136,6 +139,7 @@ def test_trial_loads_no_judgement():
             run_trial,
             "(make_dataset, *faults, loader=None, epochs=1, deadline=30.0, seed=0, engine='auto')",
         ),
+        (damaged_copy, "(folder, *faults, links='copy')"),
         (inject, "(*faults, seed=0, engine='auto', require_fired=True)"),
         (
             check_dataset,

@@ -212,15 +212,15 @@ def dataloader_faults(request: pytest.FixtureRequest) -> Iterator[PytestFaultInj
 def damaged_copy(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[DamagedCopies]:
-    """Copy a folder, and damage it: ``damaged_copy(data, TruncatedFile("*.npy"))``.
+    """Copy a folder, and damage it: ``damaged_copy(data, TruncatedFile("*.h5"))``.
 
     For files that the test's own process opens, as a dataset does in its
-    constructor: faults in DataLoader workers do not reach these. It returns
-    the ``pathlib.Path`` of the copy, which the end of the test removes. A fault
-    is ``TruncatedFile``, ``CorruptedFile``, or ``OpenError`` with
-    ``errno.ENOENT`` for files that are missing; one that alters no file is
+    constructor: the other fixtures reach DataLoader workers only. It returns
+    the ``pathlib.Path`` of the copy, which the end of the test removes. Faults
+    are ``TruncatedFile``, ``CorruptedFile``, and ``OpenError`` with
+    ``errno.ENOENT`` for files that are missing. One that alters no file is
     refused. ``links="symlink"`` makes symbolic links in place of copies of the
-    other files; code that writes to such a file writes to your own.
+    other files: code that writes to such a file writes to your own.
     """
     from pytest_dataloader_faults._engine.folder_copies import DamagedCopies
 

@@ -110,6 +110,7 @@ FIXTURES = {
     "fault_check": "Run one check of the battery: ",
     "dataloader_faults": "Inject faults into DataLoader workers",
     "fake_dataset_fs": "A file system of pyfakefs, in memory",
+    "damaged_copy": "Copy a folder, and damage it",
     "open_errors": "``open_errors(*)``: open(2)*fail with",
     "eio_reads": "``eio_reads(*)``: read(2)*fail with",
     "short_reads": "``short_reads(*)``: read(2)*",

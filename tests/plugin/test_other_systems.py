@@ -65,6 +65,12 @@ class TestInUnittest(unittest.TestCase):
     def test_of_a_function(self):
         from pytest_dataloader_faults import check_dataset
 
+def test_copy(damaged_copy, tmp_path):
+    (tmp_path / "0.rec").write_bytes(b"record")
+    fault = faults.CorruptedFile("*.rec", flips=6)
+    folder = damaged_copy(tmp_path, faults.TruncatedFile("*.rec"), fault)
+    assert len((folder / "0.rec").read_bytes()) == 3
+
 def test_plain(tmp_path):
     assert faults.ReadError("*.rec").path == "*.rec"
 
@@ -134,7 +140,7 @@ def test_pytest_skips_what_needs_linux_and_runs_the_rest(on):
 
     assert done.returncode == 0, done.stdout
     assert f"no engine, tests that need one are skipped: {WHY.format('darwin')}" in done.stdout
-    assert "3 passed, 9 skipped" in done.stdout
+    assert "4 passed, 9 skipped" in done.stdout
     skipped = [line for line in done.stdout.splitlines() if line.startswith("SKIPPED")]
     assert all(WHY.format("darwin") in line for line in skipped)
 
@@ -155,4 +161,4 @@ def test_the_marker_leaves_them_out(on):
     """As the message advises."""
     done = on("darwin", "-m", "not dataloader_faults", "test_others.py")
 
-    assert "3 passed, 3 skipped, 5 deselected" in done.stdout
+    assert "3 passed, 3 skipped, 6 deselected" in done.stdout
