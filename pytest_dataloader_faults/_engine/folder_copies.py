@@ -111,6 +111,9 @@ class DamagedCopies:
         """Remove the copies."""
         self._scope.close()
 
+    def __repr__(self) -> str:
+        return "<damaged_copy>"
+
     def __call__(self, folder: str | os.PathLike[str], *faults: Fault, links: str = "copy") -> Path:
         """The copy of *folder*; see ``damaged_copy``."""
         self.is_used = True
