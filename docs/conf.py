@@ -45,7 +45,7 @@ intersphinx_mapping = {
 
 # Names of types that lead nowhere: of sites that were not reached, and of this package's own code.
 nitpick_ignore_regex = [
-    ("py:.*", r"(collections|hypothesis|os|pathlib|pyfakefs|st|torch)\..*"),
+    ("py:.*", r"(collections|contextlib|hypothesis|os|pathlib|pyfakefs|st|torch)\..*"),
     ("py:class", r"Files|Kinds|pytest_dataloader_faults\._trial\.factory\.PartOf"),
 ]
 

@@ -36,7 +36,6 @@ REFERENCE = "\n".join(text for page, text in TEXTS.items() if "reference" in pag
 _SLOW = [
     Path("docs/explanation/why.md"),
     Path("docs/how-to/choose-a-level.md"),
-    Path("docs/how-to/damage-files-before-the-dataset.md"),
     Path("docs/how-to/datasets-that-write-a-cache.md"),
     Path("docs/how-to/hand-over-a-loader.md"),
     Path("docs/how-to/inject-into-my-own-loop.md"),

@@ -4,9 +4,9 @@ Faults of the engines happen in DataLoader workers. What a dataset reads or maps
 in pytest's own process, they cannot reach. So here are files on a disk that are bad themselves.
 
 Some facts about symbolic links in a folder. A write through one goes to the user's own file, and
-creates it where the link leads nowhere; copystat(3) and chmod(2) act on the user's file, too. So a
-copy has files in place of links. A link that leads nowhere leads to a missing folder of the copy,
-where nothing can be created. A link to a folder around itself leads to the copy of that folder.
+creates it where the link leads nowhere. chmod(2) acts on the user's file, too. So a copy has files
+in place of links. A link that leads nowhere leads into a folder that does not exist, where nothing
+can be created. A link to a folder around itself leads to the copy of that folder.
 """
 
 from __future__ import annotations
@@ -204,10 +204,11 @@ class _Plan:
     def _why_no_effect(self, fault: Fault, paths: list[str]) -> str:
         matcher = GlobMatcher(fault.globs)
         if meant := [path for path in paths if matcher(path)]:
-            sizes = [f"{os.path.basename(each)} ({os.stat(each).st_size} bytes)" for each in meant]
+            sizes = ((each, counted(os.stat(each).st_size, "byte")) for each in meant)
+            shorts = listed(f"{os.path.basename(each)} ({size})" for each, size in sizes)
             return (
                 "each file that it means is too short for it, or is altered by another fault alone:"
-                f" {listed(sizes)}. Give it other files, or have it keep less"
+                f" {shorts}. Give it other files, or have it keep less"
             )
         if left_out := next(filter(matcher.means, paths), None):
             return _LEFT_OUT.format(left_out)
@@ -291,7 +292,7 @@ def _copied(plan: _Plan) -> Iterator[Path]:
     holder = tempfile.mkdtemp(prefix="pytest-dataloader-faults-", dir=plan.within)
     try:
         copy = os.path.join(holder, os.path.basename(plan.root) or "copy")
-        _make(plan, copy, nowhere=os.path.join(holder, "missing", "file"))
+        _make(plan, copy, nowhere=os.path.join(f"{copy}.missing", "file"))
         yield Path(copy)
     finally:
         _remove(holder)
@@ -336,7 +337,7 @@ def _is_cloned(original: int, copy: int) -> bool:
 def _remove(folder: str) -> None:
     """Remove it, with read-only folders in it; what links lead to stays as it is.
 
-    ``tempfile.TemporaryDirectory`` would change the modes of that: it follows links up to 3.12.0.
+    ``tempfile.TemporaryDirectory`` would change the modes of that: it follows links before 3.12.1.
     """
     for path, names, _ in os.walk(folder):
         for inner in (os.path.join(path, name) for name in names):
